@@ -1,0 +1,42 @@
+# make gate    set everything up and run the gate, base against base, on a real engine
+# make test    set everything up, lint, and run every test
+
+PYTHON ?= python3
+ENGINE ?= .engine
+ENGINE_PYTHON ?= $(ENGINE)/bin/python
+PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: gate test lint unit end-to-end engine golden clean
+
+gate: .venv/ready engine
+	.venv/bin/perfgate run scenarios/cpu-tiny.yaml \
+	  --base python=$(abspath $(ENGINE_PYTHON)) --head python=$(abspath $(ENGINE_PYTHON))
+
+test: lint unit end-to-end
+
+lint: .venv/ready
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+
+unit: .venv/ready
+	.venv/bin/pytest -n 2 -m "not engine and not gpu"
+
+end-to-end: .venv/ready engine
+	PERFGATE_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) .venv/bin/pytest -m engine
+
+# An interpreter given as ENGINE_PYTHON is used as it is.
+engine:
+	test -x $(ENGINE_PYTHON) -a $(ENGINE_PYTHON) != $(ENGINE)/bin/python || $(PYTHON) .ci/engine-env $(ENGINE)
+
+golden: .venv/ready
+	UPDATE_GOLDEN=1 .venv/bin/pytest tests/test_report.py tests/test_document.py
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(PIP) install --upgrade "pip>=25.1"
+	$(PIP) install --editable . --group dev
+	touch $@
+
+clean:
+	rm -rf .venv .engine
