@@ -1,0 +1,133 @@
+"""Errors with an exit status, and cautions that travel with results.
+
+The tree::
+
+    PerfgateError                what happened, where, what to do next        exit 1
+    ├── UsageError               the command line or perfgate.toml is wrong   exit 2
+    │   └── ScenarioError        a scenario file is wrong, with its problems  exit 2
+    ├── RecordError              a record or run folder cannot be read        exit 2
+    ├── NotComparableError       two measurements must not be compared        exit 21
+    ├── NotMeasuredError         the machine could not measure                exit 22
+    └── InterruptedRunError      stopped on request; what was measured stays  exit 130
+
+Reason codes name why; :mod:`perfgate.reasons` holds their meaning and remedy.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class ExitStatus(enum.IntEnum):
+    """The exit statuses of every perfgate command; ``verdict.json`` says the same in words."""
+
+    PASS = 0
+    INTERNAL_ERROR = 1
+    USAGE = 2
+    REGRESSED = 10
+    INCONCLUSIVE = 20
+    NOT_COMPARABLE = 21
+    NOT_MEASURED = 22
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Caution:
+    """Something a reader must know about a result that still stands.
+
+    Args:
+        code: A reason code, see :mod:`perfgate.reasons`.
+        text: What was seen, with its figures.
+    """
+
+    code: str
+    text: str
+
+
+class PerfgateError(Exception):
+    """The root of all errors that perfgate raises on purpose.
+
+    Args:
+        text: What happened.
+        where: The place: ``file:line:column``, a trial, a GPU. Empty where there is none.
+        remedy: What to do next. Empty where nothing is known.
+        code: The reason code, where one applies.
+    """
+
+    exit_status: ClassVar[ExitStatus] = ExitStatus.INTERNAL_ERROR
+
+    def __init__(self, text: str, *, where: str = "", remedy: str = "", code: str = "") -> None:
+        super().__init__(text)
+        self.text = text
+        self.where = where
+        self.remedy = remedy
+        self.code = code
+
+    def __str__(self) -> str:
+        """Place, then text, then remedy on a line of its own."""
+        head = f"{self.where}: {self.text}" if self.where else self.text
+        return f"{head}\n  {self.remedy}" if self.remedy else head
+
+
+class UsageError(PerfgateError):
+    """The command line or ``perfgate.toml`` asks for something that does not exist or cannot be."""
+
+    exit_status = ExitStatus.USAGE
+
+
+class RecordError(PerfgateError):
+    """A record, run folder or CSV cannot be read, or is not what it claims to be."""
+
+    exit_status = ExitStatus.USAGE
+
+
+class NotComparableError(PerfgateError):
+    """Two measurements differ in something that makes their comparison meaningless."""
+
+    exit_status = ExitStatus.NOT_COMPARABLE
+
+
+class NotMeasuredError(PerfgateError):
+    """The machine or the engine did not allow a measurement."""
+
+    exit_status = ExitStatus.NOT_MEASURED
+
+
+class InterruptedRunError(PerfgateError):
+    """The run was stopped by a signal; every finished trial is on disk."""
+
+    exit_status = ExitStatus.INTERRUPTED
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with an input file.
+
+    Args:
+        file: Path as the user gave it.
+        line: Line, from 1.
+        column: Column, from 1.
+        field: Dotted path of the field, for example ``gates[0].ignorable``. Empty for the whole file.
+        text: What is wrong, what was expected, and "did you mean" where something is near.
+    """
+
+    file: str
+    line: int
+    column: int
+    field: str
+    text: str
+
+    def __str__(self) -> str:
+        """``file:line:column: field: text``, the form editors jump to."""
+        place = f"{self.file}:{self.line}:{self.column}: "
+        return f"{place}{self.field}: {self.text}" if self.field else f"{place}{self.text}"
+
+
+class ScenarioError(UsageError):
+    """A scenario file is wrong; every problem found is listed, in file order."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems

@@ -1,0 +1,263 @@
+"""The metrics perfgate knows: name, unit, direction, meaning, and how a trial is summarised as one number.
+
+A timed trial holds iterations; an iteration holds integer nanoseconds. Each metric turns the iterations of one trial
+into one float in the metric's base unit (seconds, bytes, tokens, tokens per second). That number is what the statistics
+see: the trial is the unit of replication, iterations and tokens only sharpen its summary (DESIGN section 1).
+
+Beside them the quantities as people write and read them: ``1ms``, ``0.5%``, ``5.357 ms``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+NS_PER_S = 1e9
+
+
+class IterationLike(Protocol):
+    """One batch run to completion, as the record keeps it; all times in nanoseconds."""
+
+    @property
+    def ttft_ns(self) -> Sequence[int]:
+        """Per request: submission to first delivery."""
+
+    @property
+    def e2e_ns(self) -> Sequence[int]:
+        """Per request: submission to last delivery."""
+
+    @property
+    def itl_ns(self) -> Sequence[int]:
+        """Per pure decode step: the gap between deliveries, divided by the tokens a request got in it."""
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens generated for each request."""
+
+    @property
+    def elapsed_ns(self) -> int:
+        """First submission to last delivery."""
+
+
+class StartupLike(Protocol):
+    """What starting an engine cost and yielded."""
+
+    @property
+    def ready_ns(self) -> int:
+        """Spawn of the worker to an engine ready for requests."""
+
+    @property
+    def model_memory_bytes(self) -> int | None:
+        """Memory the weights take, where the engine tells."""
+
+    @property
+    def kv_token_capacity(self) -> int | None:
+        """Tokens the KV cache holds, where the engine tells."""
+
+
+class TrialLike(Protocol):
+    """What a metric needs of a trial."""
+
+    @property
+    def iterations(self) -> Sequence[IterationLike]:
+        """Measured iterations, in the order they ran."""
+
+    @property
+    def startup(self) -> StartupLike | None:
+        """Start-up costs; ``None`` where the engine never started."""
+
+
+Unit = Literal["s", "tok/s", "B", "tok"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A quantity measured once a trial.
+
+    Args:
+        name: As written in ``gates[].metric``.
+        unit: Base unit of every stored value.
+        better: The direction that is better.
+        meaning: One sentence for tables and reports.
+        summarise: A trial to its value in ``unit``; ``None`` where this trial does not carry the metric.
+        needs_decode: True where a trial needs at least three output tokens to have a value.
+    """
+
+    name: str
+    unit: Unit
+    better: Literal["lower", "higher"]
+    meaning: str
+    summarise: Callable[[TrialLike], float | None]
+    needs_decode: bool = False
+
+    @property
+    def sign(self) -> int:
+        """+1 where larger is worse, -1 where larger is better."""
+        return 1 if self.better == "lower" else -1
+
+
+def _nested_median(values: Callable[[IterationLike], Sequence[int]]) -> Callable[[TrialLike], float | None]:
+    """Median of each iteration, then of the trial, in seconds: one disturbed iteration cannot move it."""
+
+    def summarise(trial: TrialLike) -> float | None:
+        medians = [float(np.median(values(i))) for i in trial.iterations if len(values(i))]
+        return float(np.median(medians)) / NS_PER_S if medians else None
+
+    return summarise
+
+
+def _pooled_percentile(
+    values: Callable[[IterationLike], Sequence[int]], percent: float
+) -> Callable[[TrialLike], float | None]:
+    """A percentile over all values of the trial, in seconds; linear interpolation (Hyndman and Fan 1996, type 7)."""
+
+    def summarise(trial: TrialLike) -> float | None:
+        pooled = [v for i in trial.iterations for v in values(i)]
+        return float(np.percentile(pooled, percent)) / NS_PER_S if pooled else None
+
+    return summarise
+
+
+def _tpot_mean(trial: TrialLike) -> float | None:
+    """Mean over requests of (e2e - ttft) / (n - 1), as ``vllm bench serve`` defines TPOT; mean over iterations."""
+    means = [
+        float(np.mean(np.subtract(i.e2e_ns, i.ttft_ns))) / (i.output_tokens - 1)
+        for i in trial.iterations
+        if i.output_tokens > 1
+    ]
+    return float(np.mean(means)) / NS_PER_S if means else None
+
+
+def _output_throughput(trial: TrialLike) -> float | None:
+    elapsed_ns = sum(i.elapsed_ns for i in trial.iterations)
+    tokens = sum(i.output_tokens * len(i.ttft_ns) for i in trial.iterations)
+    return tokens / (elapsed_ns / NS_PER_S) if elapsed_ns else None
+
+
+def _startup(read: Callable[[StartupLike], int | None], scale: float = 1.0) -> Callable[[TrialLike], float | None]:
+    def summarise(trial: TrialLike) -> float | None:
+        value = read(trial.startup) if trial.startup else None
+        return None if value is None else value / scale
+
+    return summarise
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("ttft_median", "s", "lower", "time to first token: submission of the batch to a request's first token",
+               _nested_median(lambda i: i.ttft_ns)),
+        Metric("ttft_p95", "s", "lower", "95th percentile of the time to first token over all requests of a trial",
+               _pooled_percentile(lambda i: i.ttft_ns, 95)),
+        Metric("itl_median", "s", "lower", "inter-token latency: median time of a pure decode step",
+               _nested_median(lambda i: i.itl_ns), needs_decode=True),
+        Metric("itl_p95", "s", "lower", "95th percentile of the decode step time over all steps of a trial",
+               _pooled_percentile(lambda i: i.itl_ns, 95), needs_decode=True),
+        Metric("itl_p99", "s", "lower", "99th percentile of the decode step time over all steps of a trial",
+               _pooled_percentile(lambda i: i.itl_ns, 99), needs_decode=True),
+        Metric("tpot_mean", "s", "lower", "time per output token after the first, mean over requests and iterations",
+               _tpot_mean, needs_decode=True),
+        Metric("output_throughput", "tok/s", "higher", "tokens generated by the batch per second of elapsed time",
+               _output_throughput),
+        Metric("e2e_median", "s", "lower", "submission of the batch to a request's last token",
+               _nested_median(lambda i: i.e2e_ns)),
+        Metric("start_time", "s", "lower", "start of the worker process to an engine ready for requests",
+               _startup(lambda s: s.ready_ns, NS_PER_S)),
+        Metric("model_memory", "B", "lower", "memory that the model's weights take",
+               _startup(lambda s: s.model_memory_bytes)),
+        Metric("kv_token_capacity", "tok", "higher", "tokens that the KV cache holds",
+               _startup(lambda s: s.kv_token_capacity)),
+    )
+}  # fmt: skip
+"""Every metric that a gate can name. A new metric is one entry here and one test."""
+
+PLANNED: dict[str, str] = {
+    "energy_per_token": "GPU telemetry",
+    "host_slack_per_step": "traced trials",
+    "kernel_time_per_step": "traced trials",
+    "mbu": "the roofline",
+}
+"""Metrics of the design that this version refuses, each with the part it waits for."""
+
+UNIT_SCALE: dict[str, tuple[Unit, float]] = {
+    "s": ("s", 1.0), "ms": ("s", 1e-3), "us": ("s", 1e-6), "µs": ("s", 1e-6), "ns": ("s", 1e-9), "min": ("s", 60.0),
+    "tok/s": ("tok/s", 1.0), "tokens/s": ("tok/s", 1.0),
+    "B": ("B", 1.0), "KiB": ("B", 2.0**10), "MiB": ("B", 2.0**20), "GiB": ("B", 2.0**30),
+    "kB": ("B", 1e3), "MB": ("B", 1e6), "GB": ("B", 1e9),
+    "tok": ("tok", 1.0), "tokens": ("tok", 1.0),
+}  # fmt: skip
+"""Unit as people write it: (base unit, factor to it)."""
+
+
+def trial_value(name: str, trial: TrialLike) -> float | None:
+    """The value of metric ``name`` for one trial, in base units; ``None`` where the trial does not carry it.
+
+    Raises:
+        KeyError: ``name`` is not in :data:`METRICS`.
+    """
+    return METRICS[name].summarise(trial)
+
+
+def parse_percent(value: Any) -> float:
+    """``"0.5%"`` to 0.005; numbers are refused, because 0.5 could mean either."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*", value) if isinstance(value, str) else None
+    parsed = float(Decimal(match[1]).scaleb(-2)) if match else math.inf
+    if not math.isfinite(parsed):
+        raise ValueError('expected a percentage from 0 on with its % sign, like "0.5%"')
+    return parsed
+
+
+def format_percent(value: float) -> str:
+    """0.005 to ``"0.5%"``, the shortest text that reads back as the same number."""
+    return f"{plain_digits(Decimal(repr(value)).scaleb(2))}%"
+
+
+def plain_digits(value: Decimal) -> str:
+    """All digits, no exponent, no trailing zeros."""
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def parse_quantity(value: Any) -> tuple[float, str]:
+    """``"1ms"`` to (0.001, "s"): the value in its base unit, and that unit."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ/]+)\s*", value) if isinstance(value, str) else None
+    unit, scale = UNIT_SCALE.get(match[2], ("", 1.0)) if match else ("", 1.0)
+    amount = float(match[1]) * scale if match else math.inf
+    if not unit or not math.isfinite(amount):
+        raise ValueError('expected a number with its unit, like "1ms"')
+    return amount, unit
+
+
+def format_value(value: float, unit: Unit) -> str:
+    """A value for people, four significant digits with a unit that suits its size: ``5.357 ms``, ``1493 tok/s``."""
+    if unit == "s":
+        for suffix, scale in (("s", 1.0), ("ms", 1e-3)):
+            if _reaches(value, scale):
+                return f"{_four_digits(value / scale)} {suffix}"
+        return f"{_four_digits(value / 1e-6)} us"
+    if unit == "B":
+        for suffix in ("GiB", "MiB", "KiB"):
+            scale = UNIT_SCALE[suffix][1]
+            if _reaches(value, scale):
+                return f"{_four_digits(value / scale)} {suffix}"
+    if unit in ("B", "tok") and value == round(value):
+        return f"{value:.0f} {unit}"  # things that are counted have no decimals
+    return f"{_four_digits(value)} {unit}"
+
+
+def _reaches(value: float, scale: float) -> bool:
+    """Whether ``value`` is shown as at least one ``scale``: 999.99 ms is shown as 1.000 s, never as 1000 ms."""
+    return float(f"{abs(value) / scale:.4g}") >= 1
+
+
+def _four_digits(value: float) -> str:
+    digits = f"{value:#.4g}".rstrip(".")  # '#' keeps trailing zeros: 5.300 ms says more than 5.3 ms
+    if "e" in digits:
+        return f"{value:.0f}"
+    return digits if value else "0"

@@ -1,0 +1,110 @@
+"""The reason codes: why a verdict is what it is, and what to do about it.
+
+One table serves capture (which records why a trial failed), judge (which says why a run is not a pass) and the reports.
+It stands on a low floor because capture and judge must not import each other and both speak these words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason code with its page.
+
+    Args:
+        code: Stable, lower case, dashes.
+        meaning: What happened, in one or two sentences.
+        remedy: What the reader can do.
+    """
+
+    code: str
+    meaning: str
+    remedy: str
+
+
+_TABLE = (
+    # --- a trial failed
+    Reason("subject-not-found", "The interpreter or a folder of a subject does not exist.",
+           "Check python= and path= of that subject."),
+    Reason("engine-import-failed", "The subject's interpreter cannot import vllm or torch.",
+           "Run the subject's python with -P -c 'import vllm' and mend its environment; path= puts folders in front."),
+    Reason("engine-start-failed", "The engine raised an error or ended while it started.",
+           "Read the engine's last lines below, or the whole engine.log in the trial's folder."),
+    Reason("engine-start-timeout", "The engine was not ready within measure.start_timeout.",
+           "Look at engine.log for what it waits on; raise measure.start_timeout if it was only slow."),
+    Reason("engine-died", "The engine's process ended in the middle of a trial.",
+           "Read engine.log in the trial's folder: out of memory and CUDA errors show there."),
+    Reason("iteration-timeout", "An iteration did not finish within measure.iteration_timeout.",
+           "Look for a hang in engine.log; raise measure.iteration_timeout if the workload is that slow."),
+    Reason("iteration-failed", "The engine raised an error while it ran an iteration.",
+           "Read the engine's error below, or engine.log in the trial's folder."),
+    Reason("protocol-error", "The worker's answer was not what the protocol says.",
+           "Something wrote to the worker's private descriptors, or the worker of another version ran. See engine.log."),
+    Reason("request-failed", "A request ended other than by its length.",
+           "Check max_model_len and the engine's log; a workload must run to its declared length."),
+    Reason("wrong-token-count", "A request got another number of tokens than output_tokens.",
+           "Check max_model_len, and plugins that stop generation early."),
+    Reason("preempted", "The scheduler preempted a request, so the trial mixes decode with recomputation.",
+           "Give the KV cache more room (kv_cache_memory_bytes) or reduce batch or lengths."),
+    Reason("start-refused", "A process of an earlier trial is still alive and did not end on request.",
+           "End the process named in the text; then run again."),
+    # --- a cell was not measured
+    Reason("one-sided-failures", "Trials of one subject keep failing while the other runs.",
+           "Treat it as a defect of that subject: the failures are listed with the engine's own words."),
+    Reason("too-many-dropped-pairs", "More pairs were lost than measure.max_dropped_pairs allows.",
+           "Mend the cause listed for the dropped pairs; the finished trials stay in the record."),
+    Reason("not-started", "The run ended before this cell had any pair.",
+           "See the run's other reasons; run again."),
+    Reason("metric-missing", "A gated metric has no value in some trials.",
+           "Take the gate out, or use an engine that reports it."),
+    Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
+           "Look at the trial's values in the record; the measurement is broken."),
+    # --- no decision
+    Reason("undecided", "The looks are used up and the data exclude neither a regression of must_catch size nor "
+           "a slowdown within ignorable.",
+           "Take more pairs, widen the margins to what this machine can show, or quieten the machine."),
+    Reason("too-few-pairs", "No look has been reached, so nothing can be decided.",
+           "Measure at least as many pairs as the first look asks for."),
+    Reason("quick-run", "--quick measures one trial a subject: a look at the numbers, never a verdict.",
+           "Run without --quick for a verdict."),
+    Reason("advisory-unpaired", "The trials compared were not taken in pairs on one machine in one visit, so drift "
+           "between them counts as a difference; the verdict is what the same figures would mean if it did not.",
+           "Measure both builds in one run: perfgate run SCENARIO --base ... --head ..."),
+    Reason("no-counterpart", "Only one subject was measured, so there is nothing to compare it with.",
+           "Name the other side with --base or --head, or compare two records: perfgate compare A B."),
+    Reason("different-cells", "The two records hold different cells: model, engine arguments, workload or measurement "
+           "differ.",
+           "Compare records of the same scenario at the same cell_id."),
+    Reason("different-machines", "The machines differ in something that decides performance.",
+           "Measure both on one machine, or compare records of the same machine class."),
+    # --- cautions
+    Reason("slower-than-ignorable", "The gate passed, but the estimate lies above the ignorable margin.",
+           "Look at the estimate: a regression of must_catch size is excluded, a smaller one is likely."),
+    Reason("below-floor", "The slowdown is established, but smaller than the gate's absolute floor.",
+           "Nothing, if the floor is meant; else lower the floor."),
+    Reason("estimates-disagree", "The mean of the pairs and their Hodges-Lehmann estimate differ by more than half the "
+           "distance between the margins: some pairs lie far from the others.",
+           "Look at the pairs in the record for a disturbed trial or for restarts that split in modes."),
+    Reason("mode-share", "The restarts of one side fall in two groups. A head that is slow only in some restarts can "
+           "pass: at a mean of must_catch size, slow in 30 % of restarts, in about one of four runs.",
+           "Compare the share of slow restarts on both sides; more pairs tell."),
+    Reason("outputs-differ", "The two sides generated different tokens for the same prompts: faster because wrong is "
+           "not faster.",
+           "Explain the difference (numerics, kernels, sampling) before trusting the times."),
+    Reason("outputs-unstable", "One side generated different tokens for the same prompts in different trials.",
+           "Batch-dependent or racy numerics; outputs-differ cannot be judged then."),
+    Reason("multi-token-deliveries", "Deliveries carried more than one token a request (speculative decoding); the gap "
+           "was divided by the tokens.",
+           "Keep acceptance comparable on both sides; ITL then includes it."),
+    Reason("preemptions-unknown", "This vLLM does not show preemptions, so a preempted trial would not be noticed.",
+           "Give the KV cache ample room."),
+    Reason("dropped-pairs", "Pairs were dropped for a failed trial and replaced.",
+           "Read the failures listed in the record; a build that fails now and then is not healthy."),
+    Reason("same-subject", "Base and head are the same build: an A/A run, whose verdict tests the machine.",
+           "Nothing, if that is what was meant."),
+)  # fmt: skip
+
+REASONS: dict[str, Reason] = {reason.code: reason for reason in _TABLE}
+"""Every code that a record, an outcome or an error of perfgate may carry."""
