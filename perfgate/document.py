@@ -1,0 +1,308 @@
+"""A YAML document with the place of every field, so that what is wrong with it can be pointed at.
+
+Safe by construction: YAML 1.2 through ruamel's pure safe loader, values that JSON knows and nothing else, no aliases
+(so no document can unfold into a larger one), no directives (``%YAML 1.1`` would turn ``no`` into false), no
+environment expansion.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from perfgate.errors import Problem, ScenarioError
+
+FieldPath = tuple[str | int, ...]
+Marks = Mapping[FieldPath, tuple[int, int]]
+
+MAX_DEPTH = 32
+"""Deeper nesting is no scenario; the limit keeps every recursion below Python's own."""
+MAX_DIGITS = 100
+"""Python refuses to read integers of more than 4300 digits; nothing measured has 100."""
+
+_TAG = "tag:yaml.org,2002:"
+_JSON_TAGS = frozenset(_TAG + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq"))
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = 60
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document's content and where its parts stand.
+
+    Args:
+        file: Path as the user gave it.
+        content: The mapping as plain Python values.
+        marks: Place of each value: (line, column), from 1.
+        key_marks: Place of each key.
+    """
+
+    file: Path
+    content: dict[str, Any]
+    marks: Marks
+    key_marks: Marks
+
+    def problems(self, error: ValidationError, model: type[BaseModel]) -> tuple[Problem, ...]:
+        """Every error of pydantic, placed in the file, said in the file's words, in file order."""
+        details = [d for d in error.errors(include_url=False) if not self._is_echo(d)]
+        found = [self._problem(detail, model) for detail in details]
+        return tuple(sorted(found, key=lambda problem: (problem.line, problem.column)))
+
+    def _is_echo(self, detail: Any) -> bool:
+        """Pydantic also calls a list too short whose entries are wrong; those have problems of their own."""
+        return detail["type"] == "too_short" and bool(_value_at(self.content, tuple(detail["loc"])))
+
+    def _problem(self, detail: Any, model: type[BaseModel]) -> Problem:
+        path: FieldPath = tuple(detail["loc"])
+        kind = detail["type"]
+        if kind == "extra_forbidden":
+            known = _fields_at(model, path[:-1])
+            text = f"unknown key{did_you_mean(str(path[-1]), known)}; expected one of {', '.join(known)}"
+            return Problem(str(self.file), *self.key_marks[path], dotted(path), text)
+        if kind == "missing":
+            return Problem(str(self.file), *self.marks[path[:-1]], dotted(path), "is missing")
+        if path[-1:] == ("[key]",):
+            return Problem(str(self.file), *self.key_marks[path[:-1]], dotted(path[:-1]), _in_words(kind, detail))
+        while path not in self.marks:  # a union or a whole-model check adds parts that the file does not have
+            path = path[:-1]
+        found = _value_at(self.content, path)
+        shown = "" if isinstance(found, dict | list) else f", found {_in_yaml(found)}"
+        # A value left out stands nowhere: YAML places it behind the comments that follow.
+        place = self.key_marks.get(path, self.marks[path]) if found is None else self.marks[path]
+        return Problem(str(self.file), *place, dotted(path), _in_words(kind, detail) + shown)
+
+
+def read_document(text: str, file: Path) -> Document:
+    """Parse ``text``; ``file`` names it in errors.
+
+    Raises:
+        ScenarioError: The text is no YAML, no mapping, or holds duplicate keys, keys that are no text, aliases,
+            directives, or values that JSON does not know.
+    """
+    _refuse_directives(text, file)
+    marks: dict[FieldPath, tuple[int, int]] = {}
+    key_marks: dict[FieldPath, tuple[int, int]] = {}
+    try:
+        root = YAML(typ="safe", pure=True).compose(StringIO(text))
+        problems: dict[tuple[int, int], Problem] = {}
+        for problem in () if root is None else _walk(root, (), marks, key_marks, file):
+            problems.setdefault((problem.line, problem.column), problem)  # an anchor is met again at each alias
+        if problems:
+            raise ScenarioError(tuple(problems.values()))
+        content = YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        what = ": ".join(part for part in (error.context, error.problem) if part)
+        raise ScenarioError((Problem(str(file), line, column, "", f"is no YAML: {what}"),)) from error
+    except RecursionError as error:
+        raise whole_file_error(file, f"is nested deeper than {MAX_DEPTH} levels") from error
+    except (YAMLError, ValueError) as error:
+        what = str(error).partition("\n")[0] or type(error).__name__
+        raise whole_file_error(file, f"is no YAML: {what}") from error
+    if not isinstance(content, dict):
+        raise whole_file_error(file, "is empty or no mapping, expected 'key: value' lines")
+    return Document(file, content, marks, key_marks)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`` (did you mean ...?)`` where something known is near, else nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def whole_file_error(file: Path, text: str) -> ScenarioError:
+    """An error that concerns the file as a whole."""
+    return ScenarioError((Problem(str(file), 1, 1, "", text),))
+
+
+def dotted(path: FieldPath) -> str:
+    """``gates[0].metric`` for ``("gates", 0, "metric")``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def to_draft_07(schema: dict[str, Any]) -> dict[str, Any]:
+    """Rewrite what pydantic emits (2020-12) in draft-07 words: definitions, and tuples without prefixItems."""
+
+    def rewrite(node: Any) -> Any:
+        if isinstance(node, dict):
+            if "prefixItems" in node:
+                node = {**{k: v for k, v in node.items() if k != "prefixItems"}, "items": node["prefixItems"]}
+            return {("definitions" if k == "$defs" else k): rewrite(v) for k, v in node.items()}
+        if isinstance(node, list):
+            return [rewrite(v) for v in node]
+        return node.replace("#/$defs/", "#/definitions/") if isinstance(node, str) else node
+
+    return {"$schema": "http://json-schema.org/draft-07/schema#", **rewrite(schema)}
+
+
+def describe_fields(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with each field described by the ``Args:`` of its model's docstring, which editors show on hover."""
+
+    def describe(node: dict[str, Any]) -> dict[str, Any]:
+        text, _, fields = node.get("description", "").partition("\n\nArgs:\n")
+        said = dict(re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", fields, flags=re.MULTILINE))
+        properties = {
+            name: field | ({"description": re.sub(r"\s+", " ", said[name])} if name in said else {})
+            for name, field in node.get("properties", {}).items()
+        }
+        return node | ({"description": text} if text else {}) | ({"properties": properties} if properties else {})
+
+    definitions = {name: describe(node) for name, node in schema.get("definitions", {}).items()}
+    return describe(schema) | {"definitions": definitions}
+
+
+def _walk(
+    node: Node,
+    path: FieldPath,
+    marks: dict[FieldPath, tuple[int, int]],
+    key_marks: dict[FieldPath, tuple[int, int]],
+    file: Path,
+) -> Iterator[Problem]:
+    """Note the place of every field; yield duplicate keys, keys that are no text, and values that are refused."""
+    here = _place(node)
+    refused = _refusal(node, len(path))
+    if refused:
+        yield Problem(str(file), *here, dotted(path), refused)
+        return
+    marks[path] = here
+    if isinstance(node, SequenceNode):
+        for index, child in enumerate(node.value):
+            yield from _walk(child, (*path, index), marks, key_marks, file)
+    if isinstance(node, MappingNode):
+        first: dict[str, int] = {}
+        for key, child in node.value:
+            line, column = _place(key)
+            refused = _key_refusal(key)
+            if refused:
+                yield Problem(str(file), line, column, dotted(path), refused)
+                continue
+            child_path = (*path, key.value)
+            if key.value in first:
+                text = f"is given twice, first in line {first[key.value]}"
+                yield Problem(str(file), line, column, dotted(child_path), text)
+                continue
+            first[key.value] = line
+            key_marks[child_path] = (line, column)
+            yield from _walk(child, child_path, marks, key_marks, file)
+
+
+def _place(node: Node) -> tuple[int, int]:
+    return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+def _refuse_directives(text: str, file: Path) -> None:
+    """A ``%`` in the first column can be nothing else: the lines of a mapping's values are indented."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith("%"):
+            problem = Problem(str(file), number, 1, "", "directives are not supported: the file is YAML 1.2")
+            raise ScenarioError((problem,))
+
+
+def _refusal(node: Node, depth: int) -> str:
+    """Why this value is refused, whatever its field; empty where it is not."""
+    tag = str(node.tag)
+    if node.anchor:
+        return "anchors and aliases are not supported: write the value out"
+    if depth > MAX_DEPTH:
+        return f"is nested deeper than {MAX_DEPTH} levels"
+    if tag not in _JSON_TAGS:
+        return f"the tag {tag.replace(_TAG, '!!')} is not supported: quote text, and take tags out"
+    return _scalar_refusal(node, tag) if isinstance(node, ScalarNode) else ""
+
+
+def _scalar_refusal(node: ScalarNode, tag: str) -> str:
+    if not _encodable(node.value):
+        return "half of a surrogate pair is no text"
+    if tag == _TAG + "int" and len(node.value) > MAX_DIGITS:
+        return f"a number of more than {MAX_DIGITS} digits is not supported"
+    if tag == _TAG + "float" and not _is_finite(node.value):
+        return f"expected a finite number, found {node.value}"
+    return ""
+
+
+def _key_refusal(key: Node) -> str:
+    if key.anchor:
+        return "anchors and aliases are not supported: write the key out"
+    if key.tag == _TAG + "merge":
+        return "merge keys are not supported: write the values out"
+    if not isinstance(key, ScalarNode):
+        return "a key must be text, found a list or a mapping"
+    if key.tag != _TAG + "str":
+        return f"the key {key.value!r} is no text: quote it"
+    return "" if _encodable(key.value) else "half of a surrogate pair is no text"
+
+
+def _encodable(text: str) -> bool:
+    return not re.search("[\ud800-\udfff]", text)
+
+
+def _is_finite(text: str) -> bool:
+    plain = re.sub(r"\.(inf|nan)$", r"\1", text.replace("_", "").lower())
+    return math.isfinite(float(plain))
+
+
+def _in_yaml(value: Any) -> str:
+    """A scalar as the file spells it, shortened where it is long."""
+    words = {None: "nothing", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else _SHOWN.repr(value)
+
+
+def _in_words(kind: str, detail: Any) -> str:
+    context = detail.get("ctx", {})
+    words = {
+        "int_type": "expected a whole number",
+        "float_type": "expected a number",
+        "string_type": "expected text (quote it)",
+        "bool_type": "expected true or false",
+        "dict_type": "expected a mapping",
+        "model_type": "expected a mapping",
+        "tuple_type": "expected a list",
+        "too_short": "expected at least one entry",
+        "greater_than_equal": f"must be at least {context.get('ge')}",
+        "less_than_equal": f"must be at most {context.get('le')}",
+        "less_than": f"must be below {context.get('lt')}",
+        "literal_error": f"expected {context.get('expected')}",
+        "string_pattern_mismatch": f"must match {context.get('pattern')}",
+    }
+    if kind == "value_error":
+        return str(context["error"])
+    return words.get(kind) or str(detail["msg"])
+
+
+def _fields_at(model: Any, path: FieldPath) -> list[str]:
+    """The keys that the model at ``path`` knows, as the file spells them."""
+    for part in path:
+        if isinstance(part, int):
+            continue
+        field = next(f for name, f in model.model_fields.items() if (f.alias or name) == part)
+        model = next(m for m in _models_in(field.annotation))
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in getattr(annotation, "__args__", ()):
+        yield from _models_in(part)
+
+
+def _value_at(content: Any, path: FieldPath) -> Any:
+    for part in path:
+        content = content[part]
+    return content

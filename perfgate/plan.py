@@ -1,0 +1,196 @@
+"""The plan: which cells a run measures, in which order, from one seed.
+
+Pure: nothing is started, no clock is read. A cell is one fully resolved point of a scenario; its ``cell_id`` decides
+what may be compared with what.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from perfgate.errors import UsageError
+from perfgate.scenario import (
+    MATRIX_WORKLOAD_KEYS,
+    Clocks,
+    Engine,
+    Gate,
+    LoadedScenario,
+    Measure,
+    Workload,
+    model_folder,
+)
+
+ALPHA = 0.01
+"""Probability of any false block, a run (DESIGN section 6)."""
+BETA = 0.05
+"""Probability of passing a regression of must_catch size, a gate."""
+
+
+class GatePlan(BaseModel):
+    """A gate with the place that declares it, ``file:line``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gate: Gate
+    where: str
+
+
+class Cell(BaseModel):
+    """One fully resolved point of a scenario.
+
+    Args:
+        name: The scenario's name, with the matrix values in brackets where it has any.
+        scenario: The scenario's name.
+        source: The scenario's file as the user gave it.
+        engine: Engine arguments with matrix values filled in.
+        model_digest: SHA-256 of the model's ``config.json`` (dummy weights), of names, sizes and configuration
+            (real weights), or the hub's name and revision.
+        model_folder: Absolute folder of the model, or ``None`` for one on the hub.
+        workload: With matrix values filled in.
+        pairing: ``sequential``: one engine at a time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    scenario: str
+    source: str
+    engine: Engine
+    model_digest: str
+    model_folder: str | None
+    workload: Workload
+    measure: Measure
+    clocks: Clocks
+    gates: tuple[GatePlan, ...]
+    pairing: Literal["sequential"] = "sequential"
+    cell_id: str
+
+    @property
+    def slug(self) -> str:
+        """A file name for this cell, unique among cells."""
+        readable = re.sub(r"[^a-z0-9._-]+", "-", self.name.lower()).strip("-")[:80]
+        return f"{readable}-{self.cell_id[:8]}"
+
+
+class Plan(BaseModel):
+    """What a run sets out to measure.
+
+    Args:
+        cells: In the order they are measured.
+        seed: Draws the order within each pair.
+        alpha: Declared probability of any false block in the run.
+        beta: Declared probability of passing a gate that regressed by must_catch.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cells: tuple[Cell, ...]
+    seed: int
+    alpha: float = ALPHA
+    beta: float = BETA
+
+
+def make_plan(scenarios: tuple[LoadedScenario, ...], seed: int) -> Plan:
+    """Resolve scenarios into the cells of one run.
+
+    Raises:
+        UsageError: Two cells are the same measurement.
+    """
+    cells = tuple(cell for scenario in scenarios for cell in resolve_cells(scenario))
+    seen: dict[str, Cell] = {}
+    for cell in cells:
+        if cell.cell_id in seen:
+            raise UsageError(f"{cell.name} and {seen[cell.cell_id].name} are the same cell", where=cell.source)
+        seen[cell.cell_id] = cell
+    return Plan(cells=cells, seed=seed)
+
+
+def resolve_cells(loaded: LoadedScenario) -> tuple[Cell, ...]:
+    """The cells of a scenario: every combination of its matrix, in the order written, the last key fastest."""
+    scenario = loaded.scenario
+    keys = list(scenario.matrix)
+    return tuple(
+        _cell(loaded, dict(zip(keys, values, strict=True)))
+        for values in itertools.product(*(scenario.matrix[key] for key in keys))
+    )
+
+
+def head_first(seed: int, cell_id: str, pair: int) -> bool:
+    """Whether the head runs first in this pair: each block of two pairs holds one of each order, drawn by the seed.
+
+    ``random.random()`` of a seeded generator is the one stream that Python promises to keep between versions.
+    """
+    block, place = divmod(pair, 2)
+    drawn = random.Random(f"order {seed} {cell_id} {block}").random()  # noqa: S311 (no secret)
+    return (round(drawn) + place) % 2 == 0
+
+
+def prompts(workload: Workload, vocabulary: int, iteration: int) -> list[list[int]]:
+    """Token-id prompts of one iteration, (batch, input_tokens): the same on both sides and in every trial.
+
+    Iterations differ, so that a prefix cache finds nothing. The first ids of a vocabulary are often special tokens,
+    so the first 16 are left out where the vocabulary is large enough.
+    """
+    draw = random.Random(f"prompts {workload.seed} {iteration}").random  # noqa: S311 (no secret)
+    lowest = 16 if vocabulary > 32 else 0  # noqa: PLR2004 (explained above)
+    span = vocabulary - lowest
+    return [[lowest + int(draw() * span) for _ in range(workload.input_tokens)] for _ in range(workload.batch)]
+
+
+def _cell(loaded: LoadedScenario, point: dict[str, JsonValue]) -> Cell:
+    scenario = loaded.scenario
+    workload = Workload.model_validate(
+        scenario.workload.model_dump() | {k: v for k, v in point.items() if k in MATRIX_WORKLOAD_KEYS}
+    )
+    args = scenario.engine.args | {k: v for k, v in point.items() if k not in MATRIX_WORKLOAD_KEYS}
+    engine = scenario.engine.model_copy(update={"args": args})
+    label = ",".join(f"{key}={json.dumps(value)}" for key, value in point.items())
+    folder = model_folder(loaded)
+    try:
+        digest = _model_digest(engine, folder)
+    except OSError as error:
+        raise UsageError(f"the model cannot be read: {error}", where=loaded.where("engine", "model")) from error
+    identity = {
+        "model": digest,
+        "engine": {"driver": engine.driver, "args": args, "env": engine.env},
+        "workload": workload.model_dump(mode="json"),
+        "measure": {"warmup_iterations": scenario.measure.warmup_iterations, "iterations": scenario.measure.iterations},
+        "clocks": scenario.clocks.model_dump(mode="json"),
+        "pairing": "sequential",
+    }
+    return Cell(
+        name=f"{scenario.name}[{label}]" if label else scenario.name,
+        scenario=scenario.name,
+        source=str(loaded.file),
+        engine=engine,
+        model_digest=digest,
+        model_folder=str(folder) if folder else None,
+        workload=workload,
+        measure=scenario.measure,
+        clocks=scenario.clocks,
+        gates=tuple(GatePlan(gate=g, where=loaded.where("gates", n)) for n, g in enumerate(scenario.gates)),
+        cell_id=_digest(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()),
+    )
+
+
+def _model_digest(engine: Engine, folder: Path | None) -> str:
+    if folder is None:
+        return f"hub:{engine.model.hub}@{engine.model.revision}"
+    config = (folder / "config.json").read_bytes()
+    if engine.model.config is not None:
+        return _digest(config)
+    # Real weights: reading them would take minutes; name and size of every file catch what is changed by mistake.
+    listing: list[Any] = sorted((f.name, f.stat().st_size) for f in folder.iterdir() if f.is_file())
+    return _digest(config + json.dumps(listing).encode())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
