@@ -1,0 +1,403 @@
+"""The record: everything measured on one cell, and the manifest of the run that measured it.
+
+Format history:
+
+* ``perfgate-record/1``, ``perfgate-run/1`` (0.1.0): the first.
+
+A record is one canonical JSON file (sorted keys, no floats but those of the cell) that carries a digest of itself.
+Statistics are never stored in it: any verdict is recomputed from the iterations it holds. Files are replaced
+atomically, so that a reader or a crash never sees half a record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from perfgate.environment import Machine
+from perfgate.errors import RecordError
+from perfgate.metrics import METRICS
+from perfgate.plan import Cell, Plan
+from perfgate.subject import Role, Subject
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RECORD_FORMAT: Final = "perfgate-record/1"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+_Model = TypeVar("_Model", bound=_Frozen)
+
+
+class Iteration(_Frozen):
+    """One batch run to completion; times in integer nanoseconds, see :mod:`perfgate.metrics` for their meaning.
+
+    Args:
+        ttft_ns: Per request, in order of submission.
+        e2e_ns: Per request, in order of submission.
+        itl_ns: Per pure decode step, in order of time; empty below three output tokens.
+        output_tokens: Tokens generated for each request.
+        elapsed_ns: First submission to last delivery.
+        tokens_digest: SHA-256 of the tokens generated, request by request.
+        multi_token: True where a delivery carried more than one token a request.
+    """
+
+    ttft_ns: tuple[int, ...]
+    e2e_ns: tuple[int, ...]
+    itl_ns: tuple[int, ...]
+    output_tokens: int
+    elapsed_ns: int
+    tokens_digest: str
+    multi_token: bool = False
+
+
+class Startup(_Frozen):
+    """What one engine start cost and yielded.
+
+    Args:
+        import_ns: Import of torch and vllm.
+        engine_ns: Construction of the engine.
+        ready_ns: Spawn of the process to an engine ready for requests, on the parent's clock.
+        model_memory_bytes: Memory of the weights, where the engine tells.
+        kv_token_capacity: Tokens the KV cache holds, where the engine tells.
+    """
+
+    import_ns: int
+    engine_ns: int
+    ready_ns: int
+    model_memory_bytes: int | None = None
+    kv_token_capacity: int | None = None
+
+
+class Failure(_Frozen):
+    """Why a trial has no value: a reason code and the words of whoever failed."""
+
+    code: str
+    text: str
+
+
+class Artifact(_Frozen):
+    """A file of the run folder, relative to it, by SHA-256."""
+
+    path: str
+    sha256: str
+
+
+class Trial(_Frozen):
+    """One fresh engine of one subject on one set of GPUs.
+
+    Args:
+        index: Number of the trial in its run, from 0; its folder is ``trials/NNN``.
+        kind: ``timed`` trials alone feed latency metrics.
+        pair: Number of the pair, from 0; ``None`` for a conditioning trial, which is never judged.
+        position: 0 for the first trial of its pair, 1 for the second.
+        subject: The side measured.
+        visit: Index into the record's visits.
+        gpus: UUIDs; empty where the engine ran on the CPU.
+        t0_utc: Start, ISO 8601 in UTC, for people; durations never come from it.
+        duration_ns: Start to end of the whole trial on the monotonic clock.
+        failure: Set where the trial is invalid; its pair is then dropped whole.
+        versions: Packages of the subject as measured: vllm, torch, triton, python.
+        startup: Start-up costs, where the engine came up.
+        iterations: Measured iterations; warm-up is only in the timeline.
+        cautions: Reason codes that concern this trial.
+        timeline: Raw deliveries of every iteration.
+    """
+
+    index: int
+    kind: Literal["timed"] = "timed"
+    pair: int | None
+    position: int
+    subject: Role
+    visit: int
+    gpus: tuple[str, ...] = ()
+    t0_utc: str
+    duration_ns: int
+    failure: Failure | None = None
+    versions: dict[str, str] = {}
+    startup: Startup | None = None
+    iterations: tuple[Iteration, ...] = ()
+    cautions: tuple[str, ...] = ()
+    timeline: Artifact | None = None
+
+
+class Visit(_Frozen):
+    """One uninterrupted occupation of one machine.
+
+    Args:
+        machine: The machine as measured at the visit's start.
+        t0_utc: Start, ISO 8601 in UTC.
+        environment: Names of the variables that reached the engines; values may be secrets and are not kept.
+    """
+
+    machine: Machine
+    t0_utc: str
+    environment: tuple[str, ...] = ()
+
+
+class Record(_Frozen):
+    """Everything measured on one cell.
+
+    Args:
+        cell: The cell as resolved, gates included.
+        subjects: By role; one side alone makes a one-sided record.
+        seed: Seed of the order of trials.
+        visits: In order of time.
+        trials: In order of time, failed and conditioning ones included.
+        stopped: Why measuring ended before a decision, where it did.
+    """
+
+    format: Literal["perfgate-record/1"] = RECORD_FORMAT
+    cell: Cell
+    subjects: dict[Role, Subject]
+    seed: int
+    visits: tuple[Visit, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    stopped: Failure | None = None
+
+    def pairs(self, kind: str = "timed") -> list[tuple[Trial, Trial]]:
+        """Valid pairs as (base, head), in the order they were measured."""
+        sides: dict[int, dict[str, Trial]] = {}
+        for trial in self.trials:
+            if trial.kind == kind and trial.pair is not None and trial.failure is None:
+                sides.setdefault(trial.pair, {})[trial.subject] = trial
+        return [(pair["base"], pair["head"]) for _, pair in sorted(sides.items()) if len(pair) == 2]  # noqa: PLR2004
+
+    def dropped_pairs(self) -> dict[int, Trial]:
+        """The trial that failed first in each dropped pair, by number of the pair."""
+        return {t.pair: t for t in reversed(self.trials) if t.pair is not None and t.failure is not None}
+
+    def judged_trials(self, role: Role) -> list[Trial]:
+        """Valid timed trials of one side, conditioning left out."""
+        return [t for t in self.trials if t.subject == role and t.pair is not None and t.failure is None]
+
+    def frame(self) -> pd.DataFrame:
+        """One row a trial: index, pair, position, subject, visit, failure code, and a column a metric in base units."""
+        import pandas as pd  # noqa: PLC0415 (DESIGN section 3: pandas costs 0.2 s, and only notebooks need it)
+
+        columns = ["trial", "pair", "position", "subject", "visit", "failure", *METRICS]
+        frame = pd.DataFrame(
+            [
+                {
+                    "trial": t.index, "pair": t.pair, "position": t.position, "subject": t.subject, "visit": t.visit,
+                    "failure": t.failure.code if t.failure else None,
+                    **{name: metric.summarise(t) for name, metric in METRICS.items()},
+                }
+                for t in self.trials
+            ],
+            columns=columns,
+        )  # fmt: skip
+        whole = dict.fromkeys(("trial", "position", "visit"), "int64")
+        return frame.astype({"pair": "Int64", **whole, **dict.fromkeys(METRICS, "float64")})
+
+    def iteration_frame(self) -> pd.DataFrame:
+        """One row an iteration: trial, pair, subject, iteration, medians in integer nanoseconds, digest of tokens.
+
+        Pair and medians are ``Int64``, pandas' integer that can be missing.
+        """
+        import pandas as pd  # noqa: PLC0415 (as above)
+
+        whole = dict.fromkeys(("trial", "iteration"), "int64")
+        may_miss = dict.fromkeys(("pair", "ttft_ns", "itl_ns", "e2e_ns"), "Int64")
+        columns = ["trial", "pair", "subject", "iteration", "ttft_ns", "itl_ns", "e2e_ns", "tokens_digest"]
+        frame = pd.DataFrame(
+            [
+                {
+                    "trial": t.index, "pair": t.pair, "subject": t.subject, "iteration": n,
+                    "ttft_ns": _middle(i.ttft_ns), "itl_ns": _middle(i.itl_ns), "e2e_ns": _middle(i.e2e_ns),
+                    "tokens_digest": i.tokens_digest,
+                }
+                for t in self.trials
+                for n, i in enumerate(t.iterations)
+            ],
+            columns=columns,
+            dtype=object,  # a missing number must not turn the others into floats on the way
+        )  # fmt: skip
+        return frame.astype({**whole, **may_miss})
+
+
+class Run(_Frozen):
+    """What one command set out to measure; ``run.json`` of a run folder.
+
+    Args:
+        name: Name of the run folder.
+        plan: Cells, seed and error rates.
+        subjects: By role.
+        quick: True for ``--quick``, which never has a verdict.
+        perfgate: Version that measured.
+    """
+
+    format: Literal["perfgate-run/1"] = "perfgate-run/1"
+    name: str
+    plan: Plan
+    subjects: dict[Role, Subject]
+    quick: bool = False
+    perfgate: str
+
+
+def _middle(values: Sequence[int]) -> int | None:
+    """The lower median, so that nanoseconds stay integers."""
+    return sorted(values)[(len(values) - 1) // 2] if values else None
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: the form that digests are taken of."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def sha256_hex(data: bytes | str) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Replace ``file`` whole or not at all, and have it on the disk when this returns.
+
+    Raises:
+        OSError: The file system refused; an earlier version of the file is untouched.
+    """
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        with part.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(file)
+        _sync(file.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    """A rename is on the disk only when its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def record_digest(record: Record) -> str:
+    """The digest that the record's file carries and that a verdict names."""
+    return sha256_hex(canonical_json(record.model_dump(mode="json")))
+
+
+def write_record(file: Path, record: Record) -> None:
+    """Write a record with its digest, canonically and atomically."""
+    content = record.model_dump(mode="json")
+    content["digest"] = sha256_hex(canonical_json(content))
+    write_atomically(file, json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_record(file: Path) -> Record:
+    """Read a record of any format in the history.
+
+    Raises:
+        RecordError: The file is missing, no record, of a newer format, or its digest does not fit its content.
+    """
+    content = _read_json(file)
+    _check_format(content, RECORD_FORMAT, file)
+    digest = content.pop("digest", None)
+    try:
+        fits = digest == sha256_hex(canonical_json(content))
+    except ValueError:  # half of a surrogate pair, which has no bytes
+        fits = False
+    if not fits:
+        raise RecordError(
+            "the digest does not fit the content: the record was truncated or changed",
+            where=str(file),
+            remedy="Take the record from the run folder or the artifact again; do not edit records.",
+        )
+    return _validate(Record, content, file)
+
+
+def write_run(folder: Path, run: Run) -> None:
+    """Write ``run.json``."""
+    text = json.dumps(run.model_dump(mode="json"), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+    write_atomically(folder / "run.json", text + "\n")
+
+
+def read_run(folder: Path) -> Run:
+    """Read the manifest of a run folder.
+
+    Raises:
+        RecordError: The folder is no run folder, or its manifest cannot be read.
+    """
+    file = folder / "run.json"
+    content = _read_json(file)
+    _check_format(content, "perfgate-run/1", file)
+    return _validate(Run, content, file)
+
+
+def record_file(folder: Path, cell: Cell) -> Path:
+    """Where a run folder keeps the record of ``cell``."""
+    return folder / "records" / f"{cell.slug}.json"
+
+
+def read_records(folder: Path, run: Run) -> Iterator[Record]:
+    """The records of a run folder that exist, in the plan's order.
+
+    Raises:
+        RecordError: A record cannot be read, or belongs to another cell than its name says.
+    """
+    for cell in run.plan.cells:
+        file = record_file(folder, cell)
+        if file.exists():
+            record = read_record(file)
+            if record.cell.cell_id != cell.cell_id:
+                raise RecordError("holds another cell than the run's manifest names", where=str(file))
+            yield record
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except FileNotFoundError as error:
+        raise RecordError("does not exist", where=str(file)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"cannot be read: {error}", where=str(file)) from error
+    except json.JSONDecodeError as error:
+        place = f"{file}:{error.lineno}:{error.colno}"
+        raise RecordError(f"is no JSON, or was truncated: {error.msg}", where=place) from error
+    except (RecursionError, ValueError) as error:
+        raise RecordError(f"is no JSON that perfgate wrote: {error}", where=str(file)) from error
+    if not isinstance(content, dict):
+        raise RecordError("is no record: expected a JSON object", where=str(file))
+    return content
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _check_format(content: dict[str, Any], expected: str, file: Path) -> None:
+    found = content.get("format")
+    if found == expected:
+        return
+    family = expected.rpartition("/")[0]
+    if isinstance(found, str) and found.rpartition("/")[0] == family:
+        raise RecordError(
+            f"has format {found}, this version reads up to {expected}",
+            where=str(file),
+            remedy="Use the perfgate that wrote it, or a newer one.",
+        )
+    raise RecordError(f"is no {family}: format is {found!r}, expected {expected!r}", where=str(file))
+
+
+def _validate(model: type[_Model], content: dict[str, Any], file: Path) -> _Model:
+    try:
+        return model.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise RecordError(f"{place}: {first['msg']}", where=str(file)) from error
