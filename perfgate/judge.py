@@ -1,0 +1,393 @@
+"""From data to an outcome, by the rule of DESIGN section 6; recomputable anywhere, byte for byte.
+
+Nothing here measures, and nothing is random: an outcome is a function of the run's manifest and its records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from perfgate import stats
+from perfgate.metrics import METRICS, Metric, trial_value
+from perfgate.outcome import WORST_FIRST, CellOutcome, GateOutcome, MetricOutcome, Note, Outcome, Verdict, worst
+from perfgate.plan import Cell, GatePlan, Plan
+from perfgate.record import Record, Run, Trial, record_digest
+from perfgate.subject import Role
+
+
+@dataclass(frozen=True)
+class Series:
+    """The values of one gated metric, in base units.
+
+    Args:
+        gate: Margins and their place.
+        base: A value a trial.
+        head: Likewise; in a paired series entry i of both belongs to pair i.
+        schedule: The looks of a paired series; ``None`` for an unpaired one.
+        missing: Why there are no values, where there are none.
+    """
+
+    gate: GatePlan
+    base: tuple[float, ...] = ()
+    head: tuple[float, ...] = ()
+    schedule: stats.Schedule | None = None
+    missing: Note | None = None
+
+    @property
+    def metric(self) -> Metric:
+        """The gated metric."""
+        return METRICS[self.gate.gate.metric]
+
+    @property
+    def fault(self) -> Note | None:
+        """Why these values cannot be judged; a value that is zero, negative or not finite has no ratio."""
+        if self.missing is not None:
+            return self.missing
+        for role, values in (("base", self.base), ("head", self.head)):
+            for value in values:
+                if not (math.isfinite(value) and value > 0):
+                    return Note(code="non-finite", text=f"{role} has the value {value}")
+        return None
+
+    @property
+    def must_catch(self) -> float:
+        """The gate's margin, or its floor where that is the larger slowdown: below a floor nothing need be caught."""
+        gate = self.gate.gate
+        if not gate.floor:
+            return gate.must_catch
+        base = _geometric_mean(self.base)
+        if self.metric.better == "lower":
+            return max(gate.must_catch, gate.floor_value / base)
+        return max(gate.must_catch, base / (base - gate.floor_value) - 1) if gate.floor_value < base else math.inf
+
+
+def judge_series(series: Sequence[Series], alpha: float, beta: float) -> tuple[GateOutcome, ...]:
+    """Judge all gates of a run together: Holm's family is everything that can block it.
+
+    Gates without data stay in the family with p = 1, so that losing a measurement never loosens another gate.
+    """
+    looks = [_last_look(one) for one in series]
+    p = [look.p if look else 1.0 for look in looks]
+    rejected = stats.holm(p, alpha)
+    return tuple(
+        _gate_outcome(one, look, _Levels(rejected[n], stats.holm_level(p, n, alpha), beta))
+        for n, (one, look) in enumerate(zip(series, looks, strict=True))
+    )
+
+
+def judge(run: Run, records: Mapping[str, Record], perfgate: str) -> Outcome:
+    """Judge a run from its manifest and the records there are, by cell_id; ``perfgate`` is the version judging."""
+    cells = run.plan.cells
+    found = [records.get(cell.cell_id) for cell in cells]
+    if "head" not in run.subjects:
+        outcomes = tuple(_one_sided(cell, record) for cell, record in zip(cells, found, strict=True))
+    else:
+        series = [
+            _paired_series(cell, gate, record) for cell, record in zip(cells, found, strict=True) for gate in cell.gates
+        ]
+        judged = iter(judge_series(series, run.plan.alpha, run.plan.beta))
+        outcomes = tuple(
+            _cell_outcome(cell, record, tuple(next(judged) for _ in cell.gates))
+            for cell, record in zip(cells, found, strict=True)
+        )
+    reasons = (Note(code="quick-run", text="one trial a subject was measured"),) if run.quick else ()
+    return judge_cells(run.name, perfgate, run.plan, outcomes, reasons)
+
+
+def judge_cells(
+    name: str, perfgate: str, plan: Plan, cells: tuple[CellOutcome, ...], reasons: tuple[Note, ...] = ()
+) -> Outcome:
+    """The outcome of a run whose cells are judged: the worst of them."""
+    verdict = worst(cell.verdict for cell in cells)
+    return Outcome(
+        run=name, perfgate=perfgate, verdict=verdict, exit_status=WORST_FIRST[verdict], alpha=plan.alpha,
+        beta=plan.beta, cells=cells, reasons=reasons,
+    )  # fmt: skip
+
+
+def judge_advisory(name: str, perfgate: str, plan: Plan, cell: CellOutcome, reason: Note) -> Outcome:
+    """Wrap a comparison whose data were not taken in pairs: the verdict is printed and never blocks."""
+    if cell.verdict == "not-measured":
+        return judge_cells(name, perfgate, plan, (cell,), (reason,))
+    advisory = cell.model_copy(update={"verdict": "advisory"})
+    outcome = judge_cells(name, perfgate, plan, (advisory,), (reason,))
+    return outcome.model_copy(update={"would_be": cell.verdict})
+
+
+def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Plan) -> CellOutcome:
+    """One side of one record against one side of another, unpaired; the caller has checked that they are comparable."""
+    b, h = (record.judged_trials(role) for record, role in (base, head))
+    cell = head[0].cell
+    gates = judge_series([_unpaired_series(gate, b, h) for gate in cell.gates], plan.alpha, plan.beta)
+    return CellOutcome(
+        name=cell.name,
+        cell_id=cell.cell_id,
+        record=f"{record_digest(base[0])}:{base[1]} {record_digest(head[0])}:{head[1]}",
+        verdict=worst(gate.verdict for gate in gates),
+        pairs=0,
+        next_look=None,
+        versions={"base": _versions(b), "head": _versions(h)},
+        gates=gates,
+        ungated=tuple(_ungated(cell, b, h)),
+        cautions=tuple(_trial_cautions(b, h)),
+    )
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """What the rule says of one gate given all others: rejected by Holm, at which threshold; and beta."""
+
+    rejected: bool
+    block_level: float
+    beta: float
+
+
+def _last_look(series: Series) -> stats.Look | None:
+    gate = series.gate.gate
+    if series.fault or not (series.base and series.head):
+        return None
+    if series.schedule is not None:
+        d = stats.log_ratios(series.base, series.head, series.metric.sign)
+        found = stats.looks(d, series.schedule, gate.ignorable, series.must_catch)
+        return found[-1] if found else None
+    fewer = min(len(series.base), len(series.head))
+    if fewer < 2:  # noqa: PLR2004 (one trial has no spread)
+        return None
+    estimate = stats.difference_estimate(stats.logs(series.base), stats.logs(series.head), series.metric.sign)
+    return stats.unpaired_look(estimate, fewer, gate.ignorable, series.must_catch)
+
+
+def _gate_outcome(series: Series, look: stats.Look | None, levels: _Levels) -> GateOutcome:
+    gate = series.gate.gate
+    used = look.pairs if look and series.schedule else None
+    blank = GateOutcome(
+        **_both_sides(series.metric, series.base[:used], series.head[:used]).model_dump(),
+        ignorable=gate.ignorable,
+        must_catch=gate.must_catch,
+        floor=gate.floor_value,
+        where=series.gate.where,
+        verdict="inconclusive",
+        block_level=levels.block_level,
+    )
+    if series.fault is not None:
+        return blank.model_copy(update={"verdict": "not-measured", "reasons": (series.fault,)})
+    if look is None:
+        measured = min(len(series.base), len(series.head))
+        first = series.schedule.looks[0] if series.schedule else 2
+        note = Note(code="too-few-pairs", text=f"{measured} measured, the first look comes at {first}")
+        return blank.model_copy(update={"reasons": (note,)})
+    return _decide(series, look, levels, blank)
+
+
+def _decide(series: Series, look: stats.Look, levels: _Levels, blank: GateOutcome) -> GateOutcome:
+    """The rule itself: regressed is tested before pass, and neither is inconclusive."""
+    gate, metric, estimate = series.gate.gate, series.metric, look.estimate
+    low = estimate.lower(levels.block_level * look.block_weight)
+    high = estimate.upper(levels.beta * look.pass_weight)
+    slowdown = ((blank.head or 0.0) - (blank.base or 0.0)) * metric.sign
+    above_floor = slowdown > blank.floor or not blank.floor
+    verdict: Verdict = "inconclusive"
+    if levels.rejected and above_floor:
+        verdict = "regressed"
+    elif look.q <= levels.beta:
+        verdict = "improved" if math.expm1(high) < -gate.ignorable else "pass"
+    cautions = list(_gate_cautions(series, look, verdict))
+    if levels.rejected and not above_floor:
+        cautions.append(Note(code="below-floor", text=f"slower by {_percent(estimate.mean)}, less than {gate.floor}"))
+    own_low, own_high = sorted((metric.sign * low, metric.sign * high))
+    return blank.model_copy(
+        update={
+            "verdict": verdict,
+            "pairs": look.pairs,
+            "change_low": _ratio_or_none(own_low),
+            "change_high": _ratio_or_none(own_high),
+            "p": look.p,
+            "q": look.q,
+            "detectable": stats.detectable(
+                estimate, levels.block_level * look.block_weight, gate.ignorable, 1 - levels.beta
+            ),
+            "pair_sd": estimate.standard_error * math.sqrt(look.pairs) if series.schedule else None,
+            "reasons": (_undecided(series, low, high),) if verdict == "inconclusive" else (),
+            "cautions": tuple(cautions),
+        }
+    )
+
+
+def _undecided(series: Series, low: float, high: float) -> Note:
+    gate = series.gate.gate
+    blocking = (
+        f"its lower bound {_percent(low)} is not above {gate.ignorable * 100:.4g} %"
+        if math.isfinite(low)
+        else f"no look blocks before {stats.FIRST_BLOCKING_PAIRS} pairs"
+    )
+    passing = f"the slowdown's upper bound {_percent(high)} is not below {series.must_catch * 100:.4g} %"
+    return Note(code="undecided", text=f"{passing}, so it does not pass; {blocking}, so it does not block")
+
+
+def _gate_cautions(series: Series, look: stats.Look, verdict: Verdict) -> Iterator[Note]:
+    gate, mean = series.gate.gate, look.estimate.mean
+    if verdict == "pass" and mean > math.log1p(gate.ignorable):
+        text = f"slower by {_percent(mean)}: less than must_catch, more than ignorable"
+        yield Note(code="slower-than-ignorable", text=text)
+    if series.schedule is None:
+        return
+    d = stats.log_ratios(series.base, series.head, series.metric.sign)[: look.pairs]
+    centre = stats.hodges_lehmann(d)
+    if abs(math.expm1(centre) - math.expm1(mean)) > (gate.must_catch - gate.ignorable) / 2:
+        text = f"the pairs' mean says {_percent(mean)} slower, their Hodges-Lehmann estimate {_percent(centre)}"
+        yield Note(code="estimates-disagree", text=text)
+    for role, values in (("base", series.base), ("head", series.head)):
+        split = stats.two_modes(stats.logs(values[: look.pairs]))
+        if split is not None:
+            size, distance = split
+            text = f"{size} of {look.pairs} restarts of {role} lie {_percent(distance)} above the others"
+            yield Note(code="mode-share", text=text)
+
+
+def _paired_series(cell: Cell, gate: GatePlan, record: Record | None) -> Series:
+    name = gate.gate.metric
+    schedule = stats.Schedule(cell.measure.looks, *cell.measure.weights)
+    if record is None:
+        return Series(gate, missing=Note(code="not-started", text="no trial of this cell was taken"))
+    pairs = [(trial_value(name, base), trial_value(name, head)) for base, head in record.pairs()]
+    whole = [(base, head) for base, head in pairs if base is not None and head is not None]
+    if len(whole) < len(pairs):
+        missing = Note(code="metric-missing", text=f"{len(pairs) - len(whole)} of {len(pairs)} pairs carry no {name}")
+        return Series(gate, schedule=schedule, missing=missing)
+    return Series(gate, tuple(b for b, _ in whole), tuple(h for _, h in whole), schedule)
+
+
+def _unpaired_series(gate: GatePlan, base: Sequence[Trial], head: Sequence[Trial]) -> Series:
+    name = gate.gate.metric
+    b, h = (tuple(v for trial in side if (v := trial_value(name, trial)) is not None) for side in (base, head))
+    if len(b) < len(base) or len(h) < len(head):
+        return Series(gate, missing=Note(code="metric-missing", text=f"some trials carry no {name}"))
+    return Series(gate, b, h)
+
+
+def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, ...]) -> CellOutcome:
+    verdict = worst(gate.verdict for gate in gates)
+    if record is None:
+        reason = Note(code="not-started", text="no trial of this cell was taken")
+        return _empty_cell(cell, "not-measured", gates, reason)
+    base, head = record.judged_trials("base"), record.judged_trials("head")
+    pairs = len(record.pairs())
+    reasons: tuple[Note, ...] = ()
+    if record.stopped is not None:
+        reasons = (Note(code=record.stopped.code, text=record.stopped.text),)
+        verdict = worst([verdict, "not-measured"])
+    further = [look for look in cell.measure.looks if look > pairs]
+    return CellOutcome(
+        name=cell.name,
+        cell_id=cell.cell_id,
+        record=record_digest(record),
+        verdict=verdict,
+        pairs=pairs,
+        next_look=further[0] if further and verdict == "inconclusive" else None,
+        versions={"base": _versions(base), "head": _versions(head)},
+        gates=gates,
+        ungated=tuple(_ungated(cell, base, head)),
+        reasons=reasons,
+        cautions=tuple(_cell_cautions(record, base, head)),
+    )
+
+
+def _one_sided(cell: Cell, record: Record | None) -> CellOutcome:
+    if record is None or record.stopped is not None:
+        stopped = record.stopped if record else None
+        text = stopped.text if stopped else "no trial of this cell was taken"
+        return _empty_cell(cell, "not-measured", (), Note(code=stopped.code if stopped else "not-started", text=text))
+    trials = record.judged_trials("base")
+    note = Note(code="no-counterpart", text=f"{len(trials)} trials of one subject were measured")
+    blank = _empty_cell(cell, "not-comparable", (), note)
+    sides = {
+        "record": record_digest(record),
+        "versions": {"base": _versions(trials)},
+        "ungated": tuple(_ungated(cell, trials, ())),
+    }
+    return blank.model_copy(update=sides)
+
+
+def _empty_cell(cell: Cell, verdict: Verdict, gates: tuple[GateOutcome, ...], reason: Note) -> CellOutcome:
+    return CellOutcome(
+        name=cell.name, cell_id=cell.cell_id, record="", verdict=verdict, pairs=0, next_look=None, versions={},
+        gates=gates, ungated=(), reasons=(reason,),
+    )  # fmt: skip
+
+
+def _ungated(cell: Cell, base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[MetricOutcome]:
+    gated = {gate.gate.metric for gate in cell.gates} if head else set()
+    for name, metric in METRICS.items():
+        if name not in gated:
+            sides = [[trial_value(name, trial) for trial in side] for side in (base, head)]
+            row = _both_sides(metric, *([v for v in side if v is not None] for side in sides))
+            if row.base is not None:
+                yield row
+
+
+def _both_sides(metric: Metric, base: Sequence[float], head: Sequence[float]) -> MetricOutcome:
+    """Geometric means, so that the change of the means is the mean of the pairs' log ratios."""
+    b, h = (_geometric_mean(side) if side and all(map(_positive, side)) else None for side in (base, head))
+    change = h / b - 1 if b and h else None
+    return MetricOutcome(metric=metric.name, unit=metric.unit, better=metric.better, base=b, head=h, change=change)
+
+
+def _cell_cautions(record: Record, base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
+    if record.subjects.get("base") == record.subjects.get("head"):
+        yield Note(code="same-subject", text="an A/A run")
+    dropped = record.dropped_pairs()
+    if dropped:
+        causes = ", ".join(f"{t.failure.code} in trial {t.index} ({t.subject})" for t in dropped.values() if t.failure)
+        yield Note(code="dropped-pairs", text=f"{len(dropped)} dropped: {causes}")
+    yield from _output_cautions(base, head)
+    yield from _trial_cautions(base, head)
+
+
+def _output_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
+    """Compare digests of the same iteration, whose prompts are the same on both sides and in every trial."""
+    sides = [_digests_by_iteration(side) for side in (base, head)]
+    both = sides[0].keys() & sides[1].keys()
+    different = [n for n in sorted(both) if not sides[0][n] & sides[1][n]]
+    if different:
+        text = f"in {len(different)} of {len(both)} iterations no head trial generated what a base trial did"
+        yield Note(code="outputs-differ", text=text)
+    for role, side in zip(("base", "head"), sides, strict=True):
+        unstable = sum(len(digests) > 1 for digests in side.values())
+        if unstable:
+            yield Note(code="outputs-unstable", text=f"{role}: {unstable} of {len(side)} iterations")
+
+
+def _digests_by_iteration(trials: Iterable[Trial]) -> dict[int, set[str]]:
+    found: dict[int, set[str]] = {}
+    for trial in trials:
+        for n, iteration in enumerate(trial.iterations):
+            found.setdefault(n, set()).add(iteration.tokens_digest)
+    return found
+
+
+def _trial_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
+    for code, count in sorted(Counter(code for t in (*base, *head) for code in t.cautions).items()):
+        yield Note(code=code, text=f"in {count} of {len(base) + len(head)} trials")
+
+
+def _versions(trials: Sequence[Trial]) -> dict[str, str]:
+    return dict(trials[0].versions) if trials else {}
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(math.log(v) for v in values) / len(values))
+
+
+def _positive(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _ratio_or_none(log_ratio: float) -> float | None:
+    return math.expm1(log_ratio) if math.isfinite(log_ratio) else None
+
+
+def _percent(log_ratio: float) -> str:
+    return f"{math.expm1(log_ratio) * 100:+.3g} %"

@@ -1,0 +1,180 @@
+"""What judging yields: verdicts per gate, cell and run, with the exit status each means.
+
+Pure data, in the order a reader asks: what, how much, how sure, why. ``verdict.json`` is an :class:`Outcome`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from perfgate.document import to_draft_07
+from perfgate.errors import ExitStatus
+from perfgate.metrics import Unit
+from perfgate.subject import Role
+
+Verdict = Literal["regressed", "internal-error", "not-measured", "not-comparable", "inconclusive", "advisory",
+                  "pass", "improved"]  # fmt: skip
+
+WORST_FIRST: dict[Verdict, ExitStatus] = {
+    "regressed": ExitStatus.REGRESSED,
+    "internal-error": ExitStatus.INTERNAL_ERROR,
+    "not-measured": ExitStatus.NOT_MEASURED,
+    "not-comparable": ExitStatus.NOT_COMPARABLE,
+    "inconclusive": ExitStatus.INCONCLUSIVE,
+    "advisory": ExitStatus.INCONCLUSIVE,
+    "pass": ExitStatus.PASS,
+    "improved": ExitStatus.PASS,
+}
+"""Every verdict, worst first, with the exit status it means."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Note(_Frozen):
+    """A reason or caution: a code of :mod:`perfgate.reasons` and what was seen."""
+
+    code: str
+    text: str
+
+
+class MetricOutcome(_Frozen):
+    """One metric on both sides, gated or not.
+
+    Args:
+        metric: Name in :data:`perfgate.metrics.METRICS`.
+        unit: Base unit of ``base`` and ``head``.
+        better: Direction that is better.
+        base: Geometric mean of the trials' values; ``None`` where a side has none.
+        head: Likewise.
+        change: ``head / base - 1``, in the metric's own direction.
+    """
+
+    metric: str
+    unit: Unit
+    better: Literal["lower", "higher"]
+    base: float | None
+    head: float | None
+    change: float | None
+
+
+class GateOutcome(MetricOutcome):
+    """What one gate decided.
+
+    Args:
+        ignorable: Margin, a slowdown as a ratio minus one.
+        must_catch: Likewise.
+        floor: In ``unit``; 0 where none is declared.
+        where: ``file:line`` of the declaration.
+        verdict: This gate's own.
+        pairs: Pairs (unpaired: trials of the smaller side) behind the figures; 0 below the first look.
+        change_low: End of the interval towards smaller values, own direction; ``None`` where this look has no bound.
+        change_high: End towards larger values.
+        p: Running p of "slowdown at most ignorable"; blocked when it is at most ``block_level``.
+        block_level: Holm's threshold for this gate given the others.
+        q: Running p of "slowdown at least must_catch"; passed when it is at most beta.
+        detectable: Slowdown that this look would have blocked with probability 1 - beta, a ratio minus one.
+        pair_sd: Standard deviation of the pairs' log ratios.
+        reasons: Why it is neither pass nor regressed.
+        cautions: What to know about it all the same.
+    """
+
+    ignorable: float
+    must_catch: float
+    floor: float
+    where: str
+    verdict: Verdict
+    pairs: int = 0
+    change_low: float | None = None
+    change_high: float | None = None
+    p: float = 1.0
+    block_level: float = 0.0
+    q: float = 1.0
+    detectable: float | None = None
+    pair_sd: float | None = None
+    reasons: tuple[Note, ...] = ()
+    cautions: tuple[Note, ...] = ()
+
+
+class CellOutcome(_Frozen):
+    """What one cell decided: the worst of its gates, or why it has none.
+
+    Args:
+        name: The cell's name.
+        cell_id: The cell.
+        record: Digest of the record judged; empty where there is none.
+        verdict: Worst of the gates.
+        pairs: Valid pairs measured.
+        next_look: Pairs at which the next decision is due; ``None`` when the sequence is closed or used up.
+        versions: Packages of each side as measured.
+        gates: In the scenario's order.
+        ungated: Every other metric measured, for reading only.
+        reasons: Why the cell as a whole is not judged.
+        cautions: What to know about the cell.
+    """
+
+    name: str
+    cell_id: str
+    record: str
+    verdict: Verdict
+    pairs: int
+    next_look: int | None
+    versions: dict[Role, dict[str, str]]
+    gates: tuple[GateOutcome, ...]
+    ungated: tuple[MetricOutcome, ...]
+    reasons: tuple[Note, ...] = ()
+    cautions: tuple[Note, ...] = ()
+
+
+class Outcome(_Frozen):
+    """A run's verdict; ``verdict.json`` is this, and it is the authority.
+
+    Args:
+        run: Name of the run, or of what was compared.
+        perfgate: Version that judged.
+        verdict: The worst of all cells.
+        exit_status: What the process ends with.
+        would_be: For an advisory outcome, the verdict that the same figures would mean in pairs.
+        alpha: Declared probability of any false block in this run.
+        beta: Declared probability of passing a gate that regressed by must_catch.
+        cells: In the plan's order.
+        reasons: Why the run as a whole is not judged.
+    """
+
+    format: Literal["perfgate-verdict/1"] = "perfgate-verdict/1"
+    run: str
+    perfgate: str
+    verdict: Verdict
+    exit_status: int
+    would_be: Verdict | None = None
+    alpha: float
+    beta: float
+    cells: tuple[CellOutcome, ...]
+    reasons: tuple[Note, ...] = ()
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst by declared order; nothing at all is not measured, never a pass.
+
+    ``improved`` counts only beside other passes: one improvement among passes makes the whole improved.
+    """
+    found = set(verdicts)
+    if not found:
+        return "not-measured"
+    if found <= {"pass", "improved"}:
+        return "improved" if "improved" in found else "pass"
+    return next(verdict for verdict in WORST_FIRST if verdict in found)
+
+
+def verdict_schema() -> dict[str, Any]:
+    """The format of ``verdict.json`` as JSON Schema draft-07."""
+    return {**to_draft_07(Outcome.model_json_schema(mode="serialization")), "title": "perfgate verdict"}
+
+
+def verdict_json(outcome: Outcome) -> str:
+    """The text of ``verdict.json``: the same outcome gives the same bytes."""
+    return outcome.model_dump_json(indent=1) + "\n"
