@@ -1,0 +1,1 @@
+"""Taking trials: everything that touches a machine. It writes records and never judges them."""

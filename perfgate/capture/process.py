@@ -1,0 +1,293 @@
+"""Child processes: started in a session of their own, marked, and ended with everything they started.
+
+Every process started here carries two environment variables that its descendants inherit:
+
+* ``PERFGATE_OWNER=<run name>:<pid of perfgate>:<its create time>``: whose it is. A process whose owner is gone is an
+  orphan; a process without the mark is never touched.
+* ``PERFGATE_CHILD=<random>``: which start it stems from, so that a descendant which left the process group and lost its
+  parents is still found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+OWNER = "PERFGATE_OWNER"
+CHILD = "PERFGATE_CHILD"
+
+LADDER = ((signal.SIGINT, 3.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 1.5))
+"""Signals in order, each with the seconds it is given; 6.5 s in all."""
+POLL_S = 0.02
+TAIL_BYTES = 256 * 1024
+
+_EXCEPTION = re.compile(r"(?:^|[\]\s|])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt))(?::\s.*)?$")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def owner_mark(run_name: str) -> str:
+    """The mark of processes started by this process for a run."""
+    return f"{run_name}:{os.getpid()}:{psutil.Process().create_time():.2f}"
+
+
+class Child:
+    """A process in a session and process group of its own.
+
+    Args:
+        process: The process just started.
+        token: The value of ``PERFGATE_CHILD`` that its descendants carry.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], token: str) -> None:
+        self._process = process
+        self._token = token
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is also that of its group and session."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; ``None`` while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """The exit status as soon as there is one; ``None`` after ``timeout_s`` seconds without."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def end(self) -> None:
+        """End it and all that it started, by SIGINT, SIGTERM and SIGKILL; within 7 s, at once where nothing runs.
+
+        A second Ctrl-C while this waits goes straight to SIGKILL and is then raised.
+
+        Raises:
+            KeyboardInterrupt: The user was impatient; everything was killed first.
+        """
+        try:
+            _climb(self._members, LADDER)
+        except KeyboardInterrupt:
+            _climb(self._members, LADDER[-1:])
+            raise
+        finally:
+            self.wait(0.5)
+
+    def _members(self) -> list[psutil.Process]:
+        """Everything alive that is in the group, descends from the child, or carries its token."""
+        members = {p for p in _processes() if _in_group(p, self.pid) or _environment(p).get(CHILD) == self._token}
+        if self.poll() is None:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it may end between the two lines
+                child = psutil.Process(self.pid)
+                members |= {child, *child.children(recursive=True)}
+        return [p for p in members if _alive(p)]
+
+
+def spawn(
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    owner: str,
+    log: Path,
+    folder: Path,
+    pass_fds: Sequence[int] = (),
+) -> Child:
+    """Start a marked process in its own session.
+
+    Args:
+        argv: Program and arguments; a program without a slash is sought in the ``PATH`` of ``environment``.
+        environment: All variables it gets, beside the marks.
+        owner: From :func:`owner_mark`.
+        log: File that receives standard output and error, appended to; standard input is empty.
+        folder: Working directory.
+        pass_fds: Descriptors it inherits under the same numbers.
+
+    Raises:
+        OSError: The program cannot be run, or the log cannot be written.
+    """
+    token = secrets.token_hex(8)
+    # Without SPT_NOENV, setproctitle (vLLM names its workers with it) writes over the environment that /proc shows.
+    marks = {OWNER: owner, CHILD: token, "SPT_NOENV": "1"}
+    with log.open("ab") as stream:
+        process = subprocess.Popen(  # noqa: S603 (the program is the subject under test, named by the user)
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env={**environment, **marks},
+            cwd=folder,
+            pass_fds=tuple(pass_fds),
+            start_new_session=True,
+        )
+    return Child(process, token)
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A process that an earlier trial or run left behind.
+
+    Args:
+        pid: Its process id.
+        name: Its program's name.
+        mark: Its ``PERFGATE_OWNER``.
+        create_time: When it started, seconds since the epoch; with the pid its identity.
+    """
+
+    pid: int
+    name: str
+    mark: str
+    create_time: float
+
+    def __str__(self) -> str:
+        """For people: ``python (pid 4711, of run NAME)``."""
+        return f"{self.name} (pid {self.pid}, of run {self.mark.split(':', maxsplit=1)[0]})"
+
+
+def find_orphans() -> tuple[Orphan, ...]:
+    """Marked processes whose owner is gone, and those of this process's earlier trials.
+
+    To be called between trials: what this process has running now would be listed too. Processes whose environment
+    may not be read, and those in another pid namespace (where the owner's pid means something else), are left out.
+    """
+    return tuple(orphan for _, orphan in _find_orphans())
+
+
+def end_orphans() -> tuple[Orphan, ...]:
+    """End what :func:`find_orphans` lists, by the ladder, and return what ended; within 7 s."""
+    before = dict(_find_orphans())
+    if before:
+        _climb(lambda: [p for p in before if _alive(p)], LADDER)
+    return tuple(orphan for process, orphan in before.items() if not _alive(process))
+
+
+def tail(log: Path, lines: int) -> str:
+    """The last lines of an engine's log, preceded by exception lines that would otherwise be cut off.
+
+    Engines print more after a failure (shutdown notes, warnings of other ranks), so the last lines alone often miss
+    the exception. Up to three distinct exception lines before them are put in front. Empty without a log.
+    """
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL_BYTES))
+            text = stream.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    kept = [line for line in (_COLOUR.sub("", raw).rstrip() for raw in text.splitlines()) if line]
+    last = kept[-lines:] if lines > 0 else []
+    earlier = [line for line in kept[: len(kept) - len(last)] if _EXCEPTION.search(line)]
+    distinct = list(dict.fromkeys(line for line in reversed(earlier) if line not in last))[:3]
+    return "\n".join([*reversed(distinct), *(["..."] if distinct else []), *last])
+
+
+def _find_orphans() -> list[tuple[psutil.Process, Orphan]]:
+    found = []
+    for process in _processes():
+        mark = _environment(process).get(OWNER)
+        if mark is None or not _alive(process) or process.pid == os.getpid() or not _same_namespace(process.pid):
+            continue
+        pid, created = _owner_of(mark)
+        if pid == os.getpid() or not _runs(pid, created):
+            orphan = Orphan(process.pid, _name(process), mark, process.create_time())
+            found.append((process, orphan))
+    return found
+
+
+def _owner_of(mark: str) -> tuple[int, float]:
+    """Pid and create time in a mark; an owner that cannot exist where the mark is malformed."""
+    try:
+        _, pid, created = mark.rsplit(":", 2)
+        return int(pid), float(created)
+    except ValueError:
+        return -1, 0.0
+
+
+def _runs(pid: int, created: float) -> bool:
+    """Whether the owner still runs; two seconds of tolerance, as the boot time it derives from can be corrected."""
+    try:
+        return pid > 0 and abs(psutil.Process(pid).create_time() - created) < 2  # noqa: PLR2004 (explained above)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _climb(members: Callable[[], list[psutil.Process]], ladder: Iterable[tuple[signal.Signals, float]]) -> None:
+    """Signal all members, wait for them, and go on with the next signal while any of them lives."""
+    for number, grace_s in ladder:
+        deadline = time.monotonic() + grace_s
+        signalled: set[psutil.Process] = set()
+        while alive := members():
+            for process in alive:
+                # A process is asked once a rung; one that appears late is asked too.
+                if process not in signalled:
+                    signalled.add(process)
+                    _signal(process, number)
+            if time.monotonic() > deadline:
+                break
+            _wait_briefly(alive, deadline)
+        else:
+            return
+
+
+def _wait_briefly(processes: list[psutil.Process], deadline: float) -> None:
+    """Return soon after all of these have ended, in any case after a quarter of a second, to look for new ones."""
+    until = min(deadline, time.monotonic() + 0.25)
+    while time.monotonic() < until and any(_alive(process) for process in processes):
+        time.sleep(POLL_S)
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    # Gone meanwhile is what was wanted; one that may not be signalled stays alive, and callers look at that. psutil
+    # compares create times, so a reused pid is never hit.
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        process.send_signal(number)
+
+
+def _processes() -> list[psutil.Process]:
+    return list(psutil.process_iter())
+
+
+def _alive(process: psutil.Process) -> bool:
+    """Running and no zombie: a zombie holds nothing, and only its parent can bury it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _in_group(process: psutil.Process, group: int) -> bool:
+    try:
+        return os.getpgid(process.pid) == group
+    except (ProcessLookupError, PermissionError):
+        return False
+
+
+def _environment(process: psutil.Process) -> Mapping[str, str]:
+    """The variables a process started with; none where they may not be read."""
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return "?"
+
+
+def _same_namespace(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/ns/pid").stat().st_ino == Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return False

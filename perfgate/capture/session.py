@@ -1,0 +1,221 @@
+"""A visit: one uninterrupted occupation of one machine, in which trials are taken in order.
+
+The session knows order, conditioning, dropped pairs and where things are written; it does not know what a trial does
+(collectors do) nor when there are enough (the caller asks for a number of pairs). The record is on disk after every
+trial.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from perfgate.capture.collector import Collector, Job
+from perfgate.capture.gpu import visible_gpus
+from perfgate.capture.process import end_orphans, find_orphans, owner_mark
+from perfgate.capture.workload import allowed_environment
+from perfgate.environment import read_machine
+from perfgate.plan import Cell, head_first
+from perfgate.record import Failure, Record, Run, Trial, Visit, read_record, record_file, write_record
+from perfgate.subject import Role
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a run stands, for whoever shows progress.
+
+    Args:
+        cell: The cell's name.
+        trial: Number of the trial in the run.
+        role: The side measured.
+        pair: Number of the pair; ``None`` while conditioning.
+        done: Pairs finished.
+        target: Pairs at the look being measured for.
+        phase: What is going on, in a few words.
+        seconds_left: Estimate until that look; ``None`` before a trial has finished.
+        finished: The trial, once it has ended.
+    """
+
+    cell: str
+    trial: int
+    role: Role
+    pair: int | None
+    done: int
+    target: int
+    phase: str
+    seconds_left: float | None
+    finished: Trial | None = None
+
+
+class Session:
+    """Takes the trials of a run on this machine; a context manager.
+
+    Args:
+        folder: The run's folder.
+        run: Its manifest.
+        collector: Takes the timed trials.
+        progress: Called at every step.
+    """
+
+    def __init__(self, folder: Path, run: Run, collector: Collector, progress: Callable[[Step], None]) -> None:
+        self._folder = folder
+        self._run = run
+        self._collector = collector
+        self._progress = progress
+        self._conditioned: dict[str, Record] = {}
+        self._durations_s: list[float] = []
+
+    def __enter__(self) -> Self:
+        """Begin the visit: end what dead runs left behind, note the machine."""
+        end_orphans()
+        self._environment = allowed_environment(os.environ)
+        self._gpus = visible_gpus(self._environment)
+        self._visit = Visit(
+            machine=read_machine(self._gpus.names, self._gpus.driver),
+            t0_utc=_utc_now(),
+            environment=tuple(sorted(self._environment)),
+        )
+        # Compile caches are fresh every visit and apart for each subject, so that no side profits from the other's.
+        self._caches = Path(tempfile.mkdtemp(prefix="cache-", dir=self._folder))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the visit; records stay, caches go."""
+        shutil.rmtree(self._caches, ignore_errors=True)
+
+    def measure(self, cell: Cell, pairs: int) -> Record:
+        """Take trials of ``cell`` until it has ``pairs`` valid pairs (one-sided: trials), or cannot be measured.
+
+        Whatever was measured earlier counts. A pair with a failed trial is dropped whole and replaced; too many of
+        them, or a failed conditioning trial, set the record's ``stopped``.
+
+        Raises:
+            KeyboardInterrupt: The user stopped; every finished trial is in the record on disk.
+            OSError: The run folder cannot be written.
+        """
+        record = self._conditioned.get(cell.cell_id) or self._condition(self._open(cell), pairs)
+        while record.stopped is None and self._done(record) < pairs:
+            number = 1 + max((t.pair for t in record.trials if t.pair is not None), default=-1)
+            for position, role in enumerate(self._order(cell, number)):
+                record, failed = self._take(record, role, (number, position), pairs)
+                if failed:
+                    record = self._save(_stopped_by_drops(record))
+                    break
+        self._conditioned[cell.cell_id] = record
+        return record
+
+    def _open(self, cell: Cell) -> Record:
+        file = record_file(self._folder, cell)
+        if file.exists():
+            record = read_record(file)
+        else:
+            record = Record(cell=cell, subjects=self._run.subjects, seed=self._run.plan.seed)
+        return record.model_copy(update={"visits": (*record.visits, self._visit)})
+
+    def _condition(self, record: Record, pairs: int) -> Record:
+        """Before the first pair one trial a subject, never judged: it fills caches and proves that the engine runs."""
+        for role, subject in record.subjects.items():
+            failure = self._collector.probe(record.cell, subject)
+            if failure is None and not self._run.quick:
+                record, failure = self._take(record, role, None, pairs)
+            if failure is not None:
+                text = f"{role}: {failure.text}"
+                return self._save(record.model_copy(update={"stopped": Failure(code=failure.code, text=text)}))
+        return record
+
+    def _order(self, cell: Cell, pair: int) -> tuple[Role, ...]:
+        if "head" not in self._run.subjects:
+            return ("base",)
+        return ("head", "base") if head_first(self._run.plan.seed, cell.cell_id, pair) else ("base", "head")
+
+    def _done(self, record: Record) -> int:
+        return len(record.pairs()) if "head" in record.subjects else len(record.judged_trials("base"))
+
+    def _take(
+        self, record: Record, role: Role, place: tuple[int, int] | None, target: int
+    ) -> tuple[Record, Failure | None]:
+        """One trial, from orphan check to the record on disk."""
+        pair, position = place if place is not None else (None, 0)
+        index = sum(1 for _ in (self._folder / "trials").glob("[0-9]*"))
+        folder = self._folder / "trials" / f"{index:03}"
+        folder.mkdir(parents=True)
+        job = Job(
+            cell=record.cell, role=role, subject=record.subjects[role], index=index, pair=pair, position=position,
+            visit=len(record.visits) - 1, run_folder=self._folder, folder=folder, cache_folder=self._caches / role,
+            environment=self._environment, owner=owner_mark(self._run.name),
+        )  # fmt: skip
+        done = self._done(record)
+        left = self._seconds_left(target - done, pair is None)
+
+        def show(phase: str, finished: Trial | None = None) -> None:
+            self._progress(Step(record.cell.name, index, role, pair, done, target, phase, left, finished))
+
+        trial = self._refused(job) or self._collector.collect(job, show)
+        trial = trial.model_copy(update={"gpus": self._gpus.first(_ranks(record.cell)).uuids})
+        self._durations_s.append(trial.duration_ns / 1e9)
+        record = self._save(record.model_copy(update={"trials": (*record.trials, trial)}))
+        show("done", trial)
+        return record, trial.failure
+
+    def _refused(self, job: Job) -> Trial | None:
+        """A failed trial where a process of an earlier one cannot be ended: two engines must not share a machine."""
+        end_orphans()
+        left = find_orphans()
+        if not left:
+            return None
+        failure = Failure(code="start-refused", text="still alive: " + "; ".join(str(orphan) for orphan in left))
+        return Trial(
+            index=job.index, pair=job.pair, position=job.position, subject=job.role, visit=job.visit,
+            t0_utc=_utc_now(), duration_ns=0, failure=failure,
+        )  # fmt: skip
+
+    def _save(self, record: Record) -> Record:
+        file = record_file(self._folder, record.cell)
+        file.parent.mkdir(exist_ok=True)
+        write_record(file, record)
+        return record
+
+    def _seconds_left(self, pairs: int, conditioning: bool) -> float | None:  # noqa: FBT001 (private)
+        if not self._durations_s:
+            return None
+        trials = (pairs + conditioning) * len(self._run.subjects)
+        return statistics.median(self._durations_s) * trials
+
+
+def _stopped_by_drops(record: Record) -> Record:
+    """The record, stopped where more pairs were dropped than its cell allows."""
+    failed = list(record.dropped_pairs().values())
+    if len(failed) <= record.cell.measure.max_dropped_pairs:
+        return record
+    sides = {trial.subject for trial in failed}
+    one_sided = len(sides) == 1 and len(record.subjects) > 1
+    last = failed[-1].failure
+    words = f": {last.code}: {last.text}" if last else ""
+    text = (
+        f"{len(failed)} dropped, failing on {' and '.join(sorted(sides))}; the last in trial {failed[-1].index}{words}"
+    )
+    code = "one-sided-failures" if one_sided else "too-many-dropped-pairs"
+    return record.model_copy(update={"stopped": Failure(code=code, text=text)})
+
+
+def _ranks(cell: Cell) -> int:
+    """GPUs that one engine of this cell takes."""
+    ranks = 1
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        size = cell.engine.args.get(name, 1)
+        ranks *= size if isinstance(size, int) else 1
+    return ranks
+
+
+def _utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,144 @@
+"""Reading a worker's raw deliveries: from stamps and token counts to an :class:`~perfgate.record.Iteration`.
+
+Pure. DESIGN section 5 sets the rules; the worker only stamps, so that they can be applied again to a stored timeline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from perfgate.errors import NotMeasuredError
+from perfgate.record import Iteration
+from perfgate.scenario import Workload
+
+
+class InvalidTrialError(NotMeasuredError):
+    """A trial cannot count, for a reason of :mod:`perfgate.reasons`; collectors turn it into a failed trial.
+
+    Args:
+        code: The reason code.
+        text: What was seen.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text, code=code)
+
+
+class _Delivery(NamedTuple):
+    """One return of ``step()`` that carried tokens; ``first`` tells whether one was some request's first."""
+
+    t_ns: int
+    tokens: Sequence[int]
+    first: bool
+
+
+def read_iteration(answer: Mapping[str, Any], workload: Workload) -> Iteration:
+    """One iteration from the worker's answer.
+
+    Time to first token and to the last one run from a request's own submission. A decode step is the gap between two
+    consecutive deliveries that both carried tokens for every request and no request's first token; where a request got
+    more than one token (mean over the batch), the gap is divided by them. Returns of ``step()`` without tokens are
+    skipped: asynchronous scheduling returns nothing first.
+
+    Args:
+        answer: ``submitted_ns``, ``deliveries``, ``tokens_digest``, ``finish_reasons``, ``preemptions`` as
+            :mod:`perfgate.capture.worker` describes them.
+        workload: What was asked for.
+
+    Raises:
+        InvalidTrialError: ``protocol-error`` for wrong shapes, types or stamps that do not increase,
+            ``request-failed``, ``wrong-token-count`` or ``preempted``.
+    """
+    submitted = _stamps(answer.get("submitted_ns"), workload.batch)
+    deliveries = _deliveries(answer.get("deliveries"), submitted[-1], workload.batch)
+    digest = answer.get("tokens_digest")
+    if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise InvalidTrialError("protocol-error", f"tokens_digest is no SHA-256: {_short(digest)}")
+    _check_requests(answer, deliveries, workload)
+    first, last = _first_and_last(deliveries, workload.batch)
+    return Iteration(
+        ttft_ns=tuple(t - s for t, s in zip(first, submitted, strict=True)),
+        e2e_ns=tuple(t - s for t, s in zip(last, submitted, strict=True)),
+        itl_ns=tuple(_steps(deliveries)),
+        output_tokens=workload.output_tokens,
+        elapsed_ns=max(last) - submitted[0],
+        tokens_digest=digest,
+        multi_token=any(count > 1 for delivery in deliveries for count in delivery.tokens),
+    )
+
+
+def _stamps(found: Any, batch: int) -> list[int]:
+    if not isinstance(found, list) or len(found) != batch or not all(type(t) is int for t in found):
+        raise InvalidTrialError("protocol-error", f"submitted_ns: expected {batch} integers, found {_short(found)}")
+    if any(later < earlier for earlier, later in pairwise(found)):
+        raise InvalidTrialError("protocol-error", f"submitted_ns runs backwards: {_short(found)}")
+    return found
+
+
+def _deliveries(found: Any, submitted_ns: int, batch: int) -> list[_Delivery]:
+    """The deliveries that carried tokens, in order."""
+    if not isinstance(found, list):
+        raise InvalidTrialError("protocol-error", f"deliveries: expected a list, found {_short(found)}")
+    deliveries = []
+    begun = [False] * batch
+    before_ns = submitted_ns
+    for entry in found:
+        t_ns, tokens = _entry(entry, batch)
+        if t_ns <= before_ns:
+            raise InvalidTrialError("protocol-error", f"a delivery's stamp does not increase: {before_ns}, then {t_ns}")
+        before_ns = t_ns
+        if any(tokens):
+            first = any(count and not b for count, b in zip(tokens, begun, strict=True))
+            begun = [b or count > 0 for count, b in zip(tokens, begun, strict=True)]
+            deliveries.append(_Delivery(t_ns, tokens, first))
+    return deliveries
+
+
+def _entry(entry: Any, batch: int) -> tuple[int, list[int]]:
+    match entry:
+        case [int(t_ns), [*tokens]] if type(t_ns) is int and len(tokens) == batch:
+            if all(type(count) is int and count >= 0 for count in tokens):
+                return t_ns, tokens
+    raise InvalidTrialError("protocol-error", f"a delivery: expected [t_ns, {batch} counts], found {_short(entry)}")
+
+
+def _check_requests(answer: Mapping[str, Any], deliveries: Sequence[_Delivery], workload: Workload) -> None:
+    """Every request ran to its declared length, undisturbed."""
+    reasons = answer.get("finish_reasons")
+    if not isinstance(reasons, list) or len(reasons) != workload.batch:
+        raise InvalidTrialError("protocol-error", f"finish_reasons: expected {workload.batch}, found {_short(reasons)}")
+    for index, reason in enumerate(reasons):
+        if reason != "length":
+            raise InvalidTrialError("request-failed", f"request {index} ended by {reason!r}, expected 'length'")
+    for index in range(workload.batch):
+        count = sum(delivery.tokens[index] for delivery in deliveries)
+        if count != workload.output_tokens:
+            text = f"request {index} got {count} tokens, expected {workload.output_tokens}"
+            raise InvalidTrialError("wrong-token-count", text)
+    preemptions = answer.get("preemptions")
+    if preemptions is not None and type(preemptions) is not int:
+        raise InvalidTrialError("protocol-error", f"preemptions: expected an integer, found {_short(preemptions)}")
+    if preemptions:
+        raise InvalidTrialError("preempted", f"the scheduler preempted requests {preemptions} times in one iteration")
+
+
+def _first_and_last(deliveries: Sequence[_Delivery], batch: int) -> tuple[list[int], list[int]]:
+    """Per request, the stamps of its first and last tokens; every request has some by now."""
+    stamps = [[d.t_ns for d in deliveries if d.tokens[index]] for index in range(batch)]
+    return [row[0] for row in stamps], [row[-1] for row in stamps]
+
+
+def _steps(deliveries: Sequence[_Delivery]) -> list[int]:
+    return [
+        round((later.t_ns - earlier.t_ns) * len(later.tokens) / sum(later.tokens))
+        for earlier, later in pairwise(deliveries)
+        if not (earlier.first or later.first) and all(earlier.tokens) and all(later.tokens)
+    ]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."  # noqa: PLR2004 (a line of an error)

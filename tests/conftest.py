@@ -1,0 +1,108 @@
+"""Fixtures shared by the tests of capture: small cells, jobs, and where a real engine is."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfgate.capture.collector import Job
+from perfgate.capture.process import owner_mark
+from perfgate.capture.workload import allowed_environment
+from perfgate.plan import Cell, resolve_cells
+from perfgate.scenario import loads
+from perfgate.subject import Role, Subject
+
+ENGINE_PYTHON = "PERFGATE_ENGINE_PYTHON"
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 688,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 2048,
+    "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+"""A Llama so small that it starts in seconds."""
+
+ENGINE_ARGS = (
+    "{dtype: bfloat16, max_model_len: 256, max_num_seqs: 4, enable_prefix_caching: false, enforce_eager: true, "
+    "kv_cache_memory_bytes: 67108864}"
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need an engine are skipped, with the way to run them, where none is named."""
+    if not os.environ.get(ENGINE_PYTHON):
+        for item in items:
+            if item.get_closest_marker("engine"):
+                item.add_marker(pytest.mark.skip(reason=f"{ENGINE_PYTHON} names no interpreter that has vllm"))
+
+
+@pytest.fixture
+def engine_python() -> str:
+    """The interpreter that has vllm; a name that leads nowhere is an error, no reason to skip."""
+    python = os.environ[ENGINE_PYTHON]
+    assert Path(python).is_file(), f"{ENGINE_PYTHON}={python} does not exist"
+    return python
+
+
+@pytest.fixture
+def make_cell(tmp_path: Path) -> Callable[..., Cell]:
+    """A function that makes a cell of a tiny Llama from workload and measurement figures."""
+
+    def make(  # noqa: PLR0913 (the figures of a scenario, by name)
+        *,
+        batch: int = 2,
+        input_tokens: int = 4,
+        output_tokens: int = 5,
+        warmup_iterations: int = 1,
+        iterations: int = 2,
+        limits: str = "",
+        env: str = "{}",
+        args: str = ENGINE_ARGS,
+        config: dict[str, Any] | None = None,
+    ) -> Cell:
+        model = tmp_path / "model"
+        model.mkdir(exist_ok=True)
+        (model / "config.json").write_text(json.dumps(CONFIG | (config or {})))
+        (tmp_path / "perfgate.toml").touch()
+        text = f"""
+schema: 1
+name: tiny
+engine: {{model: {{config: model}}, args: {args}, env: {env}}}
+workload: {{batch: {batch}, input_tokens: {input_tokens}, output_tokens: {output_tokens}}}
+measure: {{warmup_iterations: {warmup_iterations}, iterations: {iterations}{limits}}}
+gates: [{{metric: itl_median, ignorable: 10%, must_catch: 50%}}]
+"""
+        (cell,) = resolve_cells(loads(text, tmp_path / "tiny.yaml"))
+        return cell
+
+    return make
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> Callable[..., Job]:
+    """A function that makes the job of one trial, with a folder of its own for each index."""
+
+    def make(cell: Cell, subject: Subject, index: int = 0, role: Role = "base") -> Job:
+        folder = tmp_path / "run" / "trials" / f"{index:03d}"
+        folder.mkdir(parents=True)
+        return Job(
+            cell=cell,
+            role=role,
+            subject=subject,
+            index=index,
+            pair=index // 2,
+            position=index % 2,
+            visit=0,
+            run_folder=tmp_path / "run",
+            folder=folder,
+            cache_folder=tmp_path / "cache",
+            environment=allowed_environment(os.environ),
+            owner=owner_mark("tests"),
+        )
+
+    return make

@@ -1,0 +1,51 @@
+"""Plant: one extra elementwise kernel per decoder layer, the layer's output times one.
+
+``PERFGATE_PLANT_EVERY=N`` puts it in every Nth layer only (default 1: every layer). vLLM calls :func:`register` through
+the entry point; an error in it ends the engine, while one at import would only be logged.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from typing import Any
+
+MARK = "_perfgate_extra_kernel"
+EVERY = "PERFGATE_PLANT_EVERY"
+
+
+def register() -> None:
+    """Patch ``LlamaDecoderLayer``; a second call in one process changes nothing.
+
+    Raises:
+        RuntimeError: This vLLM has no such class, or ``PERFGATE_PLANT_EVERY`` is no number from 1.
+    """
+    try:
+        from vllm.model_executor.models.llama import LlamaDecoderLayer  # noqa: PLC0415 (an error here must reach the engine)
+
+        construct, forward = LlamaDecoderLayer.__init__, LlamaDecoderLayer.forward
+    except (ImportError, AttributeError) as error:
+        raise RuntimeError("extra_kernel: this vLLM has no LlamaDecoderLayer to patch") from error
+    if getattr(forward, MARK, False):
+        return
+    every = os.environ.get(EVERY, "1")
+    if not every.isdecimal() or int(every) < 1:
+        raise RuntimeError(f"extra_kernel: {EVERY}={every!r}, expected a number from 1")
+    built = 0
+
+    @wraps(construct)
+    def count_layers(self: Any, *args: Any, **kwargs: Any) -> None:
+        # Layers are built in their order; a tensor- or pipeline-parallel rank counts its own.
+        nonlocal built
+        construct(self, *args, **kwargs)
+        self.perfgate_extra = built % int(every) == 0
+        built += 1
+
+    @wraps(forward)
+    def times_one(self: Any, *args: Any, **kwargs: Any) -> Any:
+        hidden_states, residual = forward(self, *args, **kwargs)
+        return (hidden_states * 1.0 if self.perfgate_extra else hidden_states), residual
+
+    setattr(times_one, MARK, True)
+    LlamaDecoderLayer.__init__ = count_layers
+    LlamaDecoderLayer.forward = times_one

@@ -1,0 +1,230 @@
+"""Child processes: the ladder, descendants that left, marks, and the end of a log."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from perfgate.capture import process
+from perfgate.capture.process import Child, end_orphans, find_orphans, owner_mark, spawn, tail
+
+DEADLINE_S = 20.0
+DEAF = """
+import pathlib, signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path("ready").touch()
+time.sleep(600)
+"""
+SLEEPER = 'import pathlib, time; pathlib.Path("ready").touch(); time.sleep(600)'
+
+Start = Callable[..., Child]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Poll until the condition holds; it must within the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "never came true"
+        time.sleep(0.02)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """A function that starts a Python program as a marked child and waits until it has written ``ready``."""
+    children = []
+
+    def one(program: str, owner: str | None = None) -> Child:
+        (tmp_path / "ready").unlink(missing_ok=True)
+        child = spawn(
+            [sys.executable, "-c", program],
+            environment={"PATH": os.environ["PATH"]},
+            owner=owner or owner_mark("tests"),
+            log=tmp_path / "log",
+            folder=tmp_path,
+        )
+        children.append(child)
+        wait_for((tmp_path / "ready").exists)
+        return child
+
+    yield one
+    for child in children:
+        child.end()
+
+
+def test_child_has_its_own_session(start: Start) -> None:
+    """A child leads a session and a group of its own, so that Ctrl-C in the terminal does not reach it."""
+    child = start(SLEEPER)
+    assert child.pid == os.getsid(child.pid)
+    assert child.pid == os.getpgid(child.pid)
+
+
+def test_polite_child_ends_at_once(start: Start) -> None:
+    """A child that honours SIGINT is not kept waiting for the rest of the ladder."""
+    child = start(SLEEPER)
+    begin = time.monotonic()
+    child.end()
+    assert child.poll() == -signal.SIGINT
+    assert time.monotonic() - begin < process.LADDER[0][1]
+
+
+def test_deaf_child_is_killed(start: Start) -> None:
+    """A child that ignores SIGINT and SIGTERM is killed, within 7 s and some slack for a busy machine."""
+    child = start(DEAF)
+    begin = time.monotonic()
+    child.end()
+    assert child.poll() == -signal.SIGKILL
+    assert time.monotonic() - begin < 7.0 + 3.0
+
+
+def test_order_of_the_ladder(start: Start, tmp_path: Path) -> None:
+    """SIGINT comes first and SIGTERM second, each once."""
+    program = """
+import pathlib, signal, time
+def note(number, frame):
+    with open("seen", "a") as stream:
+        stream.write(signal.Signals(number).name + " ")
+    if number == signal.SIGTERM:
+        raise SystemExit(7)
+signal.signal(signal.SIGINT, note)
+signal.signal(signal.SIGTERM, note)
+pathlib.Path("ready").touch()
+while True:
+    time.sleep(0.05)
+"""
+    child = start(program)
+    child.end()
+    assert (tmp_path / "seen").read_text().split() == ["SIGINT", "SIGTERM"]
+    assert child.poll() == 7
+
+
+def test_ended_child_costs_nothing(start: Start, tmp_path: Path) -> None:
+    """Ending a child that has ended is quick and may be repeated."""
+    child = start('import pathlib; pathlib.Path("ready").touch()')
+    assert child.wait(DEADLINE_S) == 0
+    child.end()
+    child.end()
+    assert (tmp_path / "log").read_text() == ""
+
+
+@pytest.mark.parametrize("parent_ends_first", [False, True])
+def test_descendant_in_another_session(start: Start, tmp_path: Path, *, parent_ends_first: bool) -> None:
+    """A grandchild in a session of its own is ended too, even if nothing but its token tells whose it is."""
+    program = f"""
+import pathlib, subprocess, sys, time
+grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+pathlib.Path("pid").write_text(str(grandchild.pid))
+pathlib.Path("ready").touch()
+if not {parent_ends_first}:
+    time.sleep(600)
+"""
+    child = start(program)
+    if parent_ends_first:
+        assert child.wait(DEADLINE_S) == 0
+    grandchild = int((tmp_path / "pid").read_text())
+    assert runs(grandchild)
+    child.end()
+    wait_for(lambda: not runs(grandchild))
+
+
+def test_second_interrupt_kills(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the ladder waits goes to SIGKILL at once and is raised afterwards."""
+    child = start(DEAF)
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process, "_wait_briefly", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        child.end()
+    assert child.poll() == -signal.SIGKILL
+
+
+def dead_owner() -> str:
+    """The mark of a process that has ended."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    return f"old-run:{gone.pid}:{time.time():.2f}"
+
+
+@pytest.mark.parametrize("how", ["gone", "pid reused", "ours", "malformed"])
+def test_orphans_are_found_and_ended(start: Start, how: str) -> None:
+    """A marked process whose owner is gone, or that is left from our own trials, is listed, ended and returned."""
+    mark = {
+        "gone": dead_owner(),
+        "pid reused": f"old-run:{os.getppid()}:1000.00",
+        "ours": owner_mark("tests"),
+        "malformed": "old-run",
+    }[how]
+    child = start(SLEEPER, mark)
+    (found,) = [orphan for orphan in find_orphans() if orphan.pid == child.pid]
+    assert found.mark == mark
+    assert f"pid {child.pid}" in str(found)
+    assert found in end_orphans()
+    assert child.wait(DEADLINE_S) == -signal.SIGINT
+    assert child.pid not in [orphan.pid for orphan in find_orphans()]
+
+
+def test_foreign_processes_are_left(start: Start) -> None:
+    """A process without a mark, and one whose owner lives, are neither listed nor touched."""
+    owner = psutil.Process(os.getppid())
+    child = start(SLEEPER, f"their-run:{owner.pid}:{owner.create_time():.2f}")
+    unmarked = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    try:
+        assert not {child.pid, unmarked.pid} & {orphan.pid for orphan in find_orphans()}
+        assert not {child.pid, unmarked.pid} & {orphan.pid for orphan in end_orphans()}
+        assert child.poll() is None
+        assert unmarked.poll() is None
+    finally:
+        unmarked.kill()
+        unmarked.wait()
+
+
+def test_missing_program(tmp_path: Path) -> None:
+    """A program that does not exist is an OSError that names it."""
+    with pytest.raises(FileNotFoundError) as caught:
+        spawn(["/no/such/python"], environment={}, owner="x:1:1", log=tmp_path / "log", folder=tmp_path)
+    assert caught.value.filename == "/no/such/python"
+
+
+def test_tail_without_exception(tmp_path: Path) -> None:
+    """The last lines come without colours and empty lines."""
+    (tmp_path / "log").write_text("one\n\x1b[31mtwo\x1b[0m\n\nthree  \n")
+    assert tail(tmp_path / "log", 2) == "two\nthree"
+    assert tail(tmp_path / "log", 9) == "one\ntwo\nthree"
+
+
+def test_tail_keeps_the_exception(tmp_path: Path) -> None:
+    """The final line of a traceback is kept though much was printed after it."""
+    noise = [f"(pid=1) INFO shutting down {n}" for n in range(50)]
+    error = "(pid=1) ERROR [core.py:1] torch.OutOfMemoryError: CUDA out of memory"
+    (tmp_path / "log").write_text("\n".join(["Traceback (most recent call last):", error, *noise]))
+    assert tail(tmp_path / "log", 2).splitlines() == [error, "...", *noise[-2:]]
+
+
+def test_tail_keeps_few_distinct_exceptions(tmp_path: Path) -> None:
+    """Of many exceptions the last three distinct ones are kept, in their order, and none twice."""
+    lines = ["AError: 1", "BError: 2", "CError: 3", "DError: 4", "BError: 2", "CError: 3", "end"]
+    (tmp_path / "log").write_text("\n".join(lines))
+    assert tail(tmp_path / "log", 1).splitlines() == ["DError: 4", "BError: 2", "CError: 3", "...", "end"]
+
+
+def test_tail_of_nothing(tmp_path: Path) -> None:
+    """No log and an empty log both have no last lines."""
+    assert tail(tmp_path / "log", 5) == ""
+    (tmp_path / "log").touch()
+    assert tail(tmp_path / "log", 5) == ""
