@@ -1,0 +1,252 @@
+"""The command line: thin commands over :mod:`perfgate.gate`; results on stdout, progress on stderr.
+
+Imports stand in the command bodies, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perfgate import __version__
+from perfgate.errors import ExitStatus, PerfgateError
+
+if TYPE_CHECKING:
+    from perfgate.capture.collector import Collector
+    from perfgate.outcome import Outcome
+
+
+def reported(command: Callable[..., Outcome]) -> Callable[..., None]:
+    """Give a command the options for its report; it returns the outcome, which is printed and sets the exit status."""
+
+    @click.option(
+        "--format",
+        "form",
+        type=click.Choice(["text", "markdown", "json"]),
+        help="Of stdout; by default text on a terminal, else Markdown.",
+    )
+    @click.option(
+        "--output",
+        "outputs",
+        multiple=True,
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Also write a report to this file (.txt, .md, .json); may be given several times.",
+    )
+    @click.option("--exit-zero", is_flag=True, help="End with 0 whatever the verdict: report only.")
+    @functools.wraps(command)
+    def with_report(*passed: Any, form: str | None, outputs: tuple[Path, ...], exit_zero: bool, **rest: Any) -> None:
+        check_outputs(outputs)
+        outcome = command(*passed, **rest)
+        deliver(outcome, form, outputs, exit_zero=exit_zero)
+
+    return with_report  # fmt: skip
+
+
+class _Errors(click.Group):
+    """Turns perfgate's errors into a message and an exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PerfgateError as error:
+            click.echo(f"perfgate: {error}" if not hasattr(error, "problems") else str(error), err=True)
+            ctx.exit(error.exit_status)
+        except OSError as error:
+            click.echo(f"perfgate: {error.filename or ''}: {error.strerror or error}", err=True)
+            ctx.exit(ExitStatus.NOT_MEASURED)
+        except KeyboardInterrupt:
+            click.echo("perfgate: interrupted", err=True)
+            ctx.exit(ExitStatus.INTERRUPTED)
+
+
+@click.group(cls=_Errors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="perfgate")
+def main() -> None:
+    r"""Did decode get slower, where, and how sure are we?
+
+    perfgate measures two builds of vLLM in interleaved pairs of fresh engines and decides with declared error rates.
+
+    \b
+    Exit status: 0 pass, 10 regressed, 20 inconclusive or advisory, 21 not comparable, 22 not measured,
+    2 usage or scenario error, 1 internal error, 130 interrupted.
+    """
+
+
+@main.command()
+@click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--dump", is_flag=True, help="Print each scenario with its defaults filled in, as YAML.")
+def check(scenarios: tuple[Path, ...], dump: bool) -> None:  # noqa: FBT001 (a flag)
+    """Check scenario files and show what a run of them would measure; nothing is started."""
+    from perfgate.plan import ALPHA, BETA, resolve_cells
+    from perfgate.scenario import dump as dump_scenario
+    from perfgate.scenario import load
+
+    loaded = tuple(load(file) for file in scenarios)
+    cells = [cell for one in loaded for cell in resolve_cells(one)]
+    if dump:
+        click.echo("---\n".join(dump_scenario(one.scenario) for one in loaded), nl=False)
+        return
+    for cell in cells:
+        least, most = cell.measure.looks[0], cell.measure.looks[-1]
+        click.echo(f"{cell.name}  cell {cell.cell_id[:12]}  {cell.source}")
+        click.echo(
+            f"  {least} to {most} pairs, looks at {', '.join(map(str, cell.measure.looks))}; "
+            f"{2 * least + 2} to {2 * most + 2} engine starts of {cell.measure.warmup_iterations} + "
+            f"{cell.measure.iterations} iterations"
+        )
+        for gate in cell.gates:
+            floor = f", floor {gate.gate.floor}" if gate.gate.floor else ""
+            margins = f"ignorable {gate.gate.ignorable * 100:.4g} %, must catch {gate.gate.must_catch * 100:.4g} %"
+            click.echo(f"  {gate.gate.metric}: {margins}{floor}")
+    gates = sum(len(cell.gates) for cell in cells)
+    click.echo(f"{len(cells)} cells, {gates} gates; alpha {ALPHA * 100:g} % a run, beta {BETA * 100:g} % a gate")
+
+
+@main.command()
+@click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--base",
+    "base_words",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="The reference build: a subject of perfgate.toml, or python=, path=, env.K=, args.K=; repeat for more.",
+)
+@click.option(
+    "--head",
+    "head_words",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="The build under test, likewise; what it does not say is taken from the base.",
+)
+@click.option(
+    "--runs",
+    default="runs",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for run folders.",
+    show_default=True,
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
+@click.option("--quick", is_flag=True, help="One trial a subject: a look at the numbers, never a verdict.")
+@click.pass_obj
+@reported
+def run(
+    collector: Collector | None,
+    scenarios: tuple[Path, ...],
+    base_words: tuple[str, ...],
+    head_words: tuple[str, ...],
+    **options: Any,
+) -> Outcome:
+    """Measure two builds in interleaved pairs and judge them.
+
+    With --base alone one side is measured, for a later comparison.
+    """
+    from perfgate import gate
+    from perfgate.progress import progress_to
+    from perfgate.subject import find_config, load_config, resolve
+
+    subjects = resolve(base_words, head_words, load_config(find_config(Path.cwd())))
+    with _sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
+        finished = gate.run(scenarios, subjects, collector=collector, progress=progress, **options)
+    click.echo(f"run folder: {finished.folder}", err=True)
+    return finished.outcome
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@reported
+def judge(folder: Path) -> Outcome:
+    """Judge a run folder again from its records; needs no engine and no GPU."""
+    from perfgate import gate
+
+    return gate.judge_folder(folder)
+
+
+@main.command()
+@click.argument("files", nargs=-1, required=True)
+@click.option("--scenario", type=click.Path(path_type=Path), help="Gates for a CSV.")
+@click.option(
+    "--gate",
+    "gates",
+    multiple=True,
+    metavar="METRIC:IGNORABLE:MUST_CATCH",
+    help="A gate for a CSV; may be given several times.",
+)
+@reported
+def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...]) -> Outcome:
+    r"""Compare two records, or the two sides of a CSV.
+
+    \b
+    perfgate compare BASE.json HEAD.json    unpaired, advisory; FILE:base or FILE:head picks a side
+    perfgate compare FILE.csv --gate itl_median:0.1%:0.5%    columns pair,subject,metric,unit,value
+    """
+    from perfgate import gate
+    from perfgate.errors import UsageError
+    from perfgate.plan import resolve_cells
+    from perfgate.scenario import load
+
+    if len(files) == 1 and files[0].endswith(".csv"):
+        planned = [gate.parse_gate(word) for word in gates]
+        planned += resolve_cells(load(scenario))[0].gates if scenario else ()
+        if not planned:
+            raise UsageError("a CSV needs gates", remedy="Give --scenario FILE or --gate itl_median:0.1%:0.5%.")
+        return gate.compare_table(Path(files[0]), planned)
+    if len(files) == 2:  # noqa: PLR2004 (base and head)
+        if scenario or gates:
+            raise UsageError("records carry their own gates; --scenario and --gate are for a CSV")
+        return gate.compare_records(*files)
+    raise UsageError("expected two records, or one file that ends in .csv")
+
+
+@main.command()
+@click.argument("what", type=click.Choice(["scenario", "verdict"]), default="scenario")
+def schema(what: str) -> None:
+    """Print the JSON Schema (draft-07) of scenario files or of verdict.json."""
+    import json
+
+    from perfgate.outcome import verdict_schema
+    from perfgate.scenario import json_schema
+
+    click.echo(json.dumps(json_schema() if what == "scenario" else verdict_schema(), indent=2))
+
+
+def check_outputs(outputs: tuple[Path, ...]) -> None:
+    """Refuse outputs that could not be written before anything is measured."""
+    from perfgate.errors import UsageError
+    from perfgate.report import format_of
+
+    for file in outputs:
+        format_of(file)
+        if not file.resolve().parent.is_dir():
+            raise UsageError(f"--output {file}: its folder does not exist")
+
+
+def deliver(outcome: Outcome, form: str | None, outputs: tuple[Path, ...], *, exit_zero: bool) -> None:
+    """Print and write the outcome, and end with its exit status."""
+    from perfgate.report import FORMATS, format_of
+
+    for file in outputs:
+        file.write_text(FORMATS[format_of(file)](outcome), encoding="utf-8")
+    form = form or ("text" if sys.stdout.isatty() else "markdown")
+    click.echo(FORMATS[form](outcome), nl=False)
+    click.get_current_context().exit(0 if exit_zero else outcome.exit_status)
+
+
+@contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM stops a run as Ctrl-C does: engines are ended, what was measured stays."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before: Callable[..., Any] | int | None = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,32 @@
+"""Outcomes as text: pure functions from an outcome to a string, one a format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from perfgate.errors import UsageError
+from perfgate.outcome import Outcome, verdict_json
+from perfgate.report.markdown import render_markdown
+from perfgate.report.text import render_text
+
+FORMATS: dict[str, Callable[[Outcome], str]] = {
+    "text": render_text,
+    "markdown": render_markdown,
+    "json": verdict_json,
+}
+"""Every format by the name that ``--format`` takes."""
+
+SUFFIXES = {".txt": "text", ".md": "markdown", ".json": "json"}
+"""The format that ``--output FILE`` means by its suffix."""
+
+
+def format_of(file: Path) -> str:
+    """The format of an output file.
+
+    Raises:
+        UsageError: The suffix is none of :data:`SUFFIXES`.
+    """
+    if file.suffix not in SUFFIXES:
+        raise UsageError(f"--output {file}: unknown suffix {file.suffix!r}, expected one of {', '.join(SUFFIXES)}")
+    return SUFFIXES[file.suffix]

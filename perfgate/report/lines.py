@@ -1,0 +1,138 @@
+"""What every renderer shows of an outcome, as plain strings: rows, notes, the closing sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from perfgate.metrics import format_value
+from perfgate.outcome import CellOutcome, GateOutcome, MetricOutcome, Note, Outcome
+from perfgate.reasons import REASONS
+
+HEADINGS = ("metric", "base", "head", "change", "interval", "margins", "detectable", "verdict")
+
+
+@dataclass(frozen=True)
+class NoteLine:
+    """A reason or caution, ready to print.
+
+    Args:
+        kind: ``reason`` or ``caution``.
+        code: The reason code.
+        place: The metric or cell concerned.
+        text: What was seen.
+        remedy: What to do about it.
+    """
+
+    kind: str
+    code: str
+    place: str
+    text: str
+    remedy: str
+
+
+def gate_row(gate: GateOutcome) -> tuple[str, ...]:
+    """One row under :data:`HEADINGS`; the mark ``!`` says that notes follow."""
+    mark = " !" if gate.cautions or gate.reasons else ""
+    margins = f"{percent(gate.ignorable)} / {percent(gate.must_catch)}"
+    detectable = percent(gate.detectable) if gate.detectable is not None else "-"
+    verdict = gate.verdict.upper() if gate.verdict == "regressed" else gate.verdict
+    return (gate.metric, *_sides(gate), _interval(gate), margins, detectable, verdict + mark)
+
+
+def ordered_gates(cell: CellOutcome) -> list[GateOutcome]:
+    """Gates with the ones that need reading first; among equals the scenario's order."""
+    rank = {"regressed": 0, "not-measured": 1, "not-comparable": 2, "inconclusive": 3}
+    return sorted(cell.gates, key=lambda gate: rank.get(gate.verdict, 4))
+
+
+def ungated_line(cell: CellOutcome) -> str:
+    """The other metrics in one line: measured, shown, never judged."""
+    return ", ".join(
+        f"{row.metric} {signed_percent(row.change)}"
+        if row.change is not None
+        else f"{row.metric} {_value(row.base, row)}"
+        for row in cell.ungated
+    )
+
+
+def notes(cell: CellOutcome) -> Iterator[NoteLine]:
+    """Every reason and caution of a cell, each with its remedy."""
+    for gate in ordered_gates(cell):
+        yield from (_note("reason", gate.metric, note) for note in gate.reasons)
+    yield from (_note("reason", cell.name, note) for note in cell.reasons)
+    for gate in ordered_gates(cell):
+        yield from (_note("caution", gate.metric, note) for note in gate.cautions)
+    yield from (_note("caution", cell.name, note) for note in cell.cautions)
+
+
+def run_notes(outcome: Outcome) -> list[NoteLine]:
+    """Reasons that concern the run as a whole."""
+    return [_note("reason", outcome.run, note) for note in outcome.reasons]
+
+
+def cell_heading(cell: CellOutcome) -> str:
+    """The cell with what its figures rest on."""
+    facts = [f"{cell.pairs} pairs"] if cell.pairs else []
+    versions = {role: values.get("vllm", "") for role, values in cell.versions.items() if values.get("vllm")}
+    if len(set(versions.values())) == 1:
+        facts.append(f"vllm {next(iter(versions.values()))}")
+    elif versions:
+        facts.append(", ".join(f"{role} vllm {version}" for role, version in versions.items()))
+    if cell.next_look is not None:
+        facts.append(f"next look at {cell.next_look} pairs")
+    return f"{cell.name}: {', '.join(facts)}" if facts else cell.name
+
+
+def closing(outcome: Outcome) -> str:
+    """One plain sentence with the verdict and what it means."""
+    blocked = [f"{gate.metric} {signed_percent(gate.change)}" for cell in outcome.cells for gate in cell.gates
+               if gate.verdict == "regressed" and gate.change is not None]  # fmt: skip
+    rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate"
+    sentences = {
+        "regressed": f"REGRESSED: {', '.join(blocked)} ({rates}).",
+        "pass": f"PASS: every gate excludes a slowdown of its must_catch margin ({rates}).",
+        "improved": f"PASS, IMPROVED: no gate is slower, at least one is faster beyond its ignorable margin ({rates}).",
+        "inconclusive": "INCONCLUSIVE: neither a regression nor its absence is established; this is no pass.",
+        "not-measured": "NOT MEASURED: there is no verdict, and no data is never a pass.",
+        "not-comparable": "NOT COMPARABLE: there is nothing that this may be compared with.",
+        "internal-error": "INTERNAL ERROR: perfgate failed; this is no verdict.",
+        "advisory": f"ADVISORY: would be {outcome.would_be} if the trials had been taken in pairs; nothing is blocked.",
+    }
+    return sentences[outcome.verdict]
+
+
+def percent(ratio: float) -> str:
+    """A ratio as a percentage with three significant digits."""
+    return f"{ratio * 100:.3g} %"
+
+
+def signed_percent(ratio: float | None) -> str:
+    """A change as a percentage with its sign; two decimals below 10 %."""
+    if ratio is None:
+        return "-"
+    return f"{ratio * 100:+.2f} %" if abs(ratio) < 0.1 else f"{ratio * 100:+.1f} %"  # noqa: PLR2004 (10 %)
+
+
+def _sides(row: MetricOutcome) -> tuple[str, str, str]:
+    return _value(row.base, row), _value(row.head, row), signed_percent(row.change)
+
+
+def _value(value: float | None, row: MetricOutcome) -> str:
+    return "-" if value is None else format_value(value, row.unit)
+
+
+def _interval(gate: GateOutcome) -> str:
+    """From the bound that blocks to the bound that passes; a look without blocking power leaves its end open."""
+    low, high = gate.change_low, gate.change_high
+    if low is None and high is None:
+        return "-"
+    if low is None:
+        return f"below {signed_percent(high)}"
+    if high is None:
+        return f"above {signed_percent(low)}"
+    return f"{signed_percent(low)} to {signed_percent(high)}"
+
+
+def _note(kind: str, place: str, note: Note) -> NoteLine:
+    return NoteLine(kind, note.code, place, note.text, REASONS[note.code].remedy)

@@ -1,0 +1,63 @@
+"""The report for a pipe, a step summary or a comment: GitHub Markdown, the verdict first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from perfgate.outcome import Outcome
+from perfgate.report.lines import (
+    HEADINGS,
+    NoteLine,
+    cell_heading,
+    closing,
+    gate_row,
+    notes,
+    ordered_gates,
+    run_notes,
+    ungated_line,
+)
+
+
+def render_markdown(outcome: Outcome) -> str:
+    """The whole outcome; everything that came from an engine is escaped or fenced."""
+    blocks = [f"**{escape(closing(outcome))}**"]
+    for cell in outcome.cells:
+        blocks.append(f"### {escape(cell_heading(cell))}")
+        if cell.gates:
+            rows = [HEADINGS, *(gate_row(gate) for gate in ordered_gates(cell))]
+            blocks.append("\n".join(_table(rows)))
+        if cell.ungated:
+            blocks.append(f"Not gated: {escape(ungated_line(cell))}")
+        blocks += _note_blocks(notes(cell))
+    blocks += _note_blocks(run_notes(outcome))
+    return "\n\n".join(blocks) + "\n"
+
+
+def escape(text: str) -> str:
+    """Text that Markdown shows as it is: no markup, no HTML, no mention, no table cell broken."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", text)
+    return text.replace("@", "@\u200b").replace("\n", " ")
+
+
+def fenced(text: str) -> str:
+    """Text in a code block whose fence is longer than any run of backticks in it."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    heading, *body = rows
+    alignment = ["---", *["---:"] * (len(heading) - 2), "---"]
+    return [f"| {' | '.join(cells)} |" for cells in (heading, alignment, *([escape(c) for c in row] for row in body))]
+
+
+def _note_blocks(found: Iterable[NoteLine]) -> list[str]:
+    blocks = []
+    for note in found:
+        first, *rest = note.text.splitlines() or [""]
+        head = f"- {note.kind} `{note.code}` ({escape(note.place)}): {escape(first)}. _{escape(note.remedy)}_"
+        blocks.append(head if not rest else head + "\n\n" + fenced("\n".join(rest)))
+    return ["\n".join(blocks)] if blocks else []

@@ -1,0 +1,54 @@
+"""The report for a terminal: fixed-width columns, the verdict last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from perfgate.outcome import Outcome
+from perfgate.report.lines import (
+    HEADINGS,
+    NoteLine,
+    cell_heading,
+    closing,
+    gate_row,
+    notes,
+    ordered_gates,
+    run_notes,
+    ungated_line,
+)
+
+
+def render_text(outcome: Outcome) -> str:
+    """The whole outcome; columns are as wide as their content and never cut."""
+    lines: list[str] = []
+    for cell in outcome.cells:
+        lines += [cell_heading(cell), ""]
+        if cell.gates:
+            lines += _columns([HEADINGS, *(gate_row(gate) for gate in ordered_gates(cell))])
+        if cell.ungated:
+            lines.append(f"  not gated: {ungated_line(cell)}")
+        lines += [*_note_lines(notes(cell)), ""]
+    lines += _note_lines(run_notes(outcome))
+    return "\n".join([*lines, closing(outcome), ""])
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    last = len(widths) - 1
+    return [
+        "  " + "  ".join(
+            text.ljust(width) if n in (0, last) else text.rjust(width)
+            for n, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]  # fmt: skip
+
+
+def _note_lines(found: Iterable[NoteLine]) -> list[str]:
+    lines = []
+    for note in found:
+        first, *rest = note.text.splitlines() or [""]
+        lines.append(f"  {note.kind} {note.code} ({note.place}): {first}")
+        lines += [f"      {line}" for line in rest]
+        lines.append(f"    -> {note.remedy}")
+    return lines
