@@ -1,4 +1,4 @@
-"""A YAML document with the place of every field, so that what is wrong with it can be pointed at.
+"""YAML documents with the place of every field, so that what is wrong with it can be pointed at.
 
 Safe by construction: YAML 1.2 through ruamel's pure safe loader, values that JSON knows and nothing else, no aliases
 (so no document can unfold into a larger one), no directives (``%YAML 1.1`` would turn ``no`` into false), no
@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.representer import SafeRepresenter
 
 from perfgate.errors import Problem, ScenarioError
 
@@ -115,6 +116,35 @@ def read_document(text: str, file: Path) -> Document:
     if not isinstance(content, dict):
         raise whole_file_error(file, "is empty or no mapping, expected 'key: value' lines")
     return Document(file, content, marks, key_marks)
+
+
+def write_document(content: dict[str, Any]) -> str:
+    """``content`` as YAML that :func:`read_document` reads back unchanged, its innermost lists and mappings inline."""
+    stream = StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Representer = _Representer
+    yaml.default_flow_style = None
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel's stub says None
+    yaml.width = 1000  # a folded value is harder to read than a long line
+    yaml.dump(content, stream)
+    return stream.getvalue()
+
+
+class _Representer(SafeRepresenter):
+    """Writes equal values out instead of as aliases, and escapes what cannot be seen."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        del data
+        return True
+
+    def represent_text(self, text: str) -> ScalarNode:
+        """Quoted unless made of harmless characters: ruamel cannot read all that it writes plain (``{a: :0}``)."""
+        style = None if re.fullmatch(r"[\w./]([\w./%+,() -]*[\w./%+()-])?", text, flags=re.ASCII) else '"'
+        node: ScalarNode = self.represent_scalar(_TAG + "str", text, style=style)
+        return node
+
+
+_Representer.add_representer(str, _Representer.represent_text)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -246,7 +246,7 @@ def format_value(value: float, unit: Unit) -> str:
             scale = UNIT_SCALE[suffix][1]
             if _reaches(value, scale):
                 return f"{_four_digits(value / scale)} {suffix}"
-    if unit in ("B", "tok") and value == round(value):
+    if unit in ("B", "tok") and value % 1 == 0:
         return f"{value:.0f} {unit}"  # things that are counted have no decimals
     return f"{_four_digits(value)} {unit}"
 

@@ -158,14 +158,6 @@ def _cell(loaded: LoadedScenario, point: dict[str, JsonValue]) -> Cell:
         digest = _model_digest(engine, folder)
     except OSError as error:
         raise UsageError(f"the model cannot be read: {error}", where=loaded.where("engine", "model")) from error
-    identity = {
-        "model": digest,
-        "engine": {"driver": engine.driver, "args": args, "env": engine.env},
-        "workload": workload.model_dump(mode="json"),
-        "measure": {"warmup_iterations": scenario.measure.warmup_iterations, "iterations": scenario.measure.iterations},
-        "clocks": scenario.clocks.model_dump(mode="json"),
-        "pairing": "sequential",
-    }
     return Cell(
         name=f"{scenario.name}[{label}]" if label else scenario.name,
         scenario=scenario.name,
@@ -177,8 +169,21 @@ def _cell(loaded: LoadedScenario, point: dict[str, JsonValue]) -> Cell:
         measure=scenario.measure,
         clocks=scenario.clocks,
         gates=tuple(GatePlan(gate=g, where=loaded.where("gates", n)) for n, g in enumerate(scenario.gates)),
-        cell_id=_digest(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()),
+        cell_id=_cell_id(digest, engine, workload, scenario.measure, scenario.clocks),
     )
+
+
+def _cell_id(model_digest: str, engine: Engine, workload: Workload, measure: Measure, clocks: Clocks) -> str:
+    """The digest of everything that changes what is measured, and of nothing that only judges or describes it."""
+    identity = {
+        "model": model_digest,
+        "engine": {"driver": engine.driver, "args": engine.args, "env": engine.env},
+        "workload": workload.model_dump(mode="json"),
+        "measure": {"warmup_iterations": measure.warmup_iterations, "iterations": measure.iterations},
+        "clocks": clocks.model_dump(mode="json"),
+        "pairing": "sequential",
+    }
+    return _digest(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode())
 
 
 def _model_digest(engine: Engine, folder: Path | None) -> str:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,9 +29,16 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from ruamel.yaml import YAML
 
-from perfgate.document import describe_fields, did_you_mean, dotted, read_document, to_draft_07, whole_file_error
+from perfgate.document import (
+    describe_fields,
+    did_you_mean,
+    dotted,
+    read_document,
+    to_draft_07,
+    whole_file_error,
+    write_document,
+)
 from perfgate.errors import Problem, ScenarioError
 from perfgate.metrics import METRICS, PLANNED, format_percent, parse_percent, parse_quantity, plain_digits
 
@@ -431,15 +437,7 @@ def loads(text: str, file: Path) -> LoadedScenario:
 
 def dump(scenario: Scenario) -> str:
     """The scenario as YAML with every default filled in; it loads to the same scenario."""
-    stream = StringIO()
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = None
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel's stub says None
-    yaml.width = 1000  # a folded value is harder to read than a long line
-    yaml.representer.ignore_aliases = lambda *_: True  # an equal value is written out, as the reader wants it
-    content = scenario.model_dump(mode="json", by_alias=True, exclude_none=True)
-    yaml.dump(content, stream)
-    return stream.getvalue()
+    return write_document(scenario.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 def model_folder(loaded: LoadedScenario) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -97,8 +98,10 @@ def test_values_follow_yaml_1_2(written: str, value: object) -> None:
         ),
         (
             "a:\n\tb: 1\n",
-            "s.yaml:2:1: is no YAML: while scanning for the next token: "
-            "found character '\\t' that cannot start any token",
+            (
+                "s.yaml:2:1: is no YAML: while scanning for the next token: "
+                "found character '\\t' that cannot start any token"
+            ),
         ),
         ("a: \0\n", "s.yaml:1:1: is no YAML: unacceptable character #x0000: special characters are not allowed"),
     ],
@@ -123,8 +126,9 @@ def test_deep_nesting_is_a_problem_not_a_crash(depth: int, bracket: str) -> None
 
 
 def test_nesting_of_32_levels_is_read() -> None:
-    """The limit itself is allowed."""
-    assert read_document("a: " + "[" * 31 + "]" * 31 + "\n", FILE).content
+    """The limit itself is allowed, one level more is not."""
+    assert read_document("a: " + "[" * 32 + "]" * 32 + "\n", FILE).content
+    assert "is nested deeper than 32 levels" in refusal("a: " + "[" * 33 + "]" * 33 + "\n")
 
 
 def test_places_of_values_and_keys_count_from_one() -> None:
@@ -135,13 +139,11 @@ def test_places_of_values_and_keys_count_from_one() -> None:
     assert document.marks["a", "b"] == (3, 6)
 
 
-@given(st.text(max_size=200))
+@given(st.text(max_size=200) | st.text("{}[],:&*!|>'\"%@`#-?~<=\\ \n\tab10._e", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     """No text whatever makes the reader raise anything but ScenarioError."""
-    try:
+    with contextlib.suppress(ScenarioError):
         assert isinstance(read_document(text, FILE).content, dict)
-    except ScenarioError as error:
-        assert error.problems
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,16 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from perfgate.errors import ScenarioError
-from perfgate.metrics import METRICS
+from perfgate.metrics import METRICS, format_percent, parse_percent, parse_quantity
 from perfgate.scenario import (
     MAX_BYTES,
     LoadedScenario,
     Scenario,
     dump,
-    format_percent,
     json_schema,
     load,
     loads,
     model_folder,
-    parse_percent,
-    parse_quantity,
     repository_root,
 )
 
@@ -115,7 +112,10 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
             {"engine": f"engine: {{model: {HUB}, args: {{max-num-seqs: 4}}}}"},
             "3:62: engine.args.max-num-seqs: engine arguments are written with underscores, like max_num_seqs",
         ),
-        ({"engine": f"engine: {{model: {HUB}, env: {{A: 1}}}}"}, "3:64: engine.env.A: expected text (quote it), found 1"),
+        (
+            {"engine": f"engine: {{model: {HUB}, env: {{A: 1}}}}"},
+            "3:64: engine.env.A: expected text (quote it), found 1",
+        ),
         (
             {"engine": f'engine: {{model: {HUB}, env: {{"A=": "1"}}}}'},
             "3:61: engine.env.A=: is no name of an environment variable",
@@ -157,7 +157,10 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
             {"workload": "workload: {batch: 1, input_tokens: 4, output_tokens: 4, seed: 9223372036854775808}"},
             "4:63: workload.seed: must be below 9223372036854775808, found 9223372036854775808",
         ),
-        ({"workload": "workload: {batch: 1, input_tokens: 4, output_tokens: 2}"}, "1:1: itl_median needs output_tokens of at least 3"),
+        (
+            {"workload": "workload: {batch: 1, input_tokens: 4, output_tokens: 2}"},
+            "1:1: itl_median needs output_tokens of at least 3",
+        ),
         ({"gates": ""}, "1:1: gates: is missing"),
         ({"gates": "gates: []"}, "5:8: gates: expected at least one entry"),
         ({"gates": "gates: {a: 1}"}, "5:8: gates: expected a list"),
@@ -179,7 +182,7 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
             f"5:38: gates[0].ignorable: {PERCENT}, found 0.5",
         ),
         (
-            {"gates": 'gates: [{metric: itl_p95, ignorable: -0.5%, must_catch: 2%}]'},
+            {"gates": "gates: [{metric: itl_p95, ignorable: -0.5%, must_catch: 2%}]"},
             f"5:38: gates[0].ignorable: {PERCENT}, found '-0.5%'",
         ),
         (
@@ -240,7 +243,7 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ),
         (
             {"m": "measure: {looks: [6], spend: {block: [-0.1], pass: [0.9]}}"},
-            "6:38: measure.spend.block[0]: must be at least 0, found -0.1",
+            "6:39: measure.spend.block[0]: must be at least 0.0, found -0.1",
         ),
         (
             {"m": "measure: {looks: [6], spend: {block: [0.1], pass_: [0.1]}}"},
@@ -351,7 +354,7 @@ def test_quantities_are_read_in_their_base_unit(text: str, value: tuple[float, s
     assert parse_quantity(text) == pytest.approx(value)
 
 
-@pytest.mark.parametrize("text", ["1", "ms", "-1ms", "1 ms ms", "1e3s", "١ms", "9" * 400 + "s", 5, None])
+@pytest.mark.parametrize("text", ["1", "ms", "-1ms", "1 ms ms", "1e3s", "\u0661ms", "9" * 400 + "s", 5, None])
 def test_quantities_without_a_known_unit_are_refused(text: Any) -> None:
     """Numbers alone, unknown units and other numerals are no quantity."""
     with pytest.raises(ValueError, match="expected a number with its unit"):
@@ -533,7 +536,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(scenarios())
 def test_a_dumped_scenario_loads_to_the_same(scenario: Scenario) -> None:
     """Whatever a valid scenario says comes back from its dump, names of words like no and numbers as text included."""

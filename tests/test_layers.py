@@ -1,0 +1,126 @@
+"""The house plan: which module may import which (DESIGN section 3), and other rules that a reader can rely on."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "perfgate"
+
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("__init__", "errors", "capture"),
+    ("metrics", "environment", "stats", "reasons", "document"),
+    ("scenario", "table"),
+    ("subject", "plan"),
+    ("record",),
+    ("outcome", "capture.collector", "capture.worker"),
+    ("capture.process", "capture.gpu"),
+    ("capture.timeline",),
+    ("capture.workload",),
+    ("capture.fake",),
+    ("capture.session",),
+    ("judge",),
+    ("report.lines",),
+    ("report.text", "report.markdown", "report.html", "report.junit", "report.github"),
+    ("report",),
+    ("gate", "progress"),
+    ("cli", "doctor", "drill"),
+    ("__main__",),
+)
+"""Floors from the ground up: a module imports only from lower ones. A package without code stands on the ground."""
+
+FLOOR = {module: number for number, floor in enumerate(FLOORS) for module in floor}
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manager"}
+LATE_IMPORTS = {"record": {"frame", "iteration_frame"}}
+"""Functions that may import, because what they need is slow and rarely wanted."""
+
+FILES = {
+    ".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): file
+    for file in sorted(PACKAGE.rglob("*.py"))
+}
+TREES = {module: ast.parse(file.read_text(encoding="utf-8")) for module, file in FILES.items()}
+
+
+def imported_names(node: ast.AST) -> set[str]:
+    """The full names that an import statement may bind, ``perfgate.record.Trial`` as well as ``perfgate.record``."""
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom):
+        return {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return set()
+
+
+def all_imports(module: str) -> set[str]:
+    """Everything a module imports, wherever it does."""
+    return set().union(*(imported_names(node) for node in ast.walk(TREES[module])))
+
+
+def rooms(module: str) -> set[str]:
+    """The modules of perfgate that a module imports."""
+    names = {name.removeprefix("perfgate.") for name in all_imports(module) if name.startswith("perfgate.")}
+    return {name for name in names if name in FILES}
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_a_module_imports_only_lower_floors(module: str) -> None:
+    """The plan lists every module, and what it imports stands below it, so that there is no circle."""
+    assert module in FLOOR, f"{module} stands on no floor: put it into the table above and into DESIGN section 3"
+    for room in rooms(module):
+        assert FLOOR[room] < FLOOR[module], f"{module} imports {room}, which does not stand below it"
+
+
+def test_capture_and_judge_never_import_each_other() -> None:
+    """The record is all that passes between them, at whatever distance."""
+    reached = {module: closure(module) for module in FILES}
+    for module in FILES:
+        if module.startswith("capture"):
+            assert not reached[module] & {"judge", "outcome", "stats"}, module
+        if module in ("judge", "outcome") or module.startswith("report"):
+            assert not {room for room in reached[module] if room.startswith("capture")}, module
+
+
+def closure(module: str) -> set[str]:
+    """Every module of perfgate that importing ``module`` leads to."""
+    found = rooms(module)
+    return found.union(*(closure(room) for room in found)) if found else found
+
+
+def test_the_worker_stands_alone() -> None:
+    """The subject's interpreter runs worker.py: nothing of perfgate is there, and nothing imports it here."""
+    allowed = {"vllm", "torch", "nvtx"}
+    roots = {name.partition(".")[0] for name in all_imports("capture.worker")}
+    assert roots <= set(sys.stdlib_module_names) | allowed
+    assert not [module for module in FILES if "capture.worker" in rooms(module)]
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_perfgate_imports_no_engine(module: str) -> None:
+    """Engines run in processes of their own; perfgate's has neither vllm nor torch."""
+    roots = {name.partition(".")[0] for name in all_imports(module)}
+    assert module == "capture.worker" or not roots & {"vllm", "torch", "nvtx"}
+
+
+@pytest.mark.parametrize("module", [module for module in FILES if module not in ("cli", "capture.worker")])
+def test_imports_stand_at_the_top(module: str) -> None:
+    """No function imports, but for the few that the design names; commands of cli.py may, so that --help is fast."""
+    for function in (node for node in ast.walk(TREES[module]) if isinstance(node, ast.FunctionDef)):
+        late = [node for node in ast.walk(function) if imported_names(node)]
+        assert not late or function.name in LATE_IMPORTS.get(module, set()), f"{module}.{function.name}"
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_files_are_short_and_named_by_what_they_own(module: str) -> None:
+    """No file has more than 500 lines or a name that could mean anything."""
+    assert len(FILES[module].read_text(encoding="utf-8").splitlines()) <= 500
+    assert not set(module.split(".")) & FORBIDDEN_NAMES
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_functions_are_short(module: str) -> None:
+    """No function has more than 60 lines."""
+    for function in (node for node in ast.walk(TREES[module]) if isinstance(node, ast.FunctionDef)):
+        length = (function.end_lineno or 0) - function.lineno + 1
+        assert length <= 60, f"{module}.{function.name} has {length} lines"
