@@ -17,9 +17,7 @@ def percentile_99(n: int, rng: np.random.Generator) -> float:
     total = ((x - x.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
     least = np.full(SAMPLES, np.inf)
     for cut in range(2, n - 1):
-        within = sum(
-            ((part - part.mean(axis=1, keepdims=True)) ** 2).sum(axis=1) for part in (x[:, :cut], x[:, cut:])
-        )
+        within = sum(((part - part.mean(axis=1, keepdims=True)) ** 2).sum(axis=1) for part in (x[:, :cut], x[:, cut:]))
         least = np.minimum(least, within)
     return float(np.percentile(total / least, 99))
 

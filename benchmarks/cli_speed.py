@@ -1,0 +1,76 @@
+"""How long a user waits for ``perfgate --help`` and for ``perfgate compare`` of two 12-pair records with 8 gates.
+
+``python benchmarks/cli_speed.py``: fake trials make the records; the commands are run as processes, ten times each.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from perfgate import __version__
+from perfgate.capture.fake import FakeCollector, FakeSpec
+from perfgate.capture.session import Session
+from perfgate.plan import make_plan
+from perfgate.record import Run, record_file
+from perfgate.scenario import load
+from perfgate.subject import Subject
+
+RUNS = 10
+PAIRS = 12
+GATED = ("itl_median", "itl_p95", "itl_p99", "tpot_mean", "ttft_median", "ttft_p95", "e2e_median", "output_throughput")
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
+
+
+def make_record(folder: Path, seed: int) -> Path:
+    """A record of the llama-8b-decode workload with twelve pairs and eight gates."""
+    text = (SCENARIOS / "llama-8b-decode.yaml").read_text()
+    gates = "\n".join(f"  - {{metric: {name}, ignorable: 1%, must_catch: 5%}}" for name in GATED)
+    scenario = folder / "speed.yaml"
+    (folder / "perfgate.toml").touch()
+    scenario.write_text(text[: text.index("gates:")] + f"gates:\n{gates}\n")
+    shutil.copytree(SCENARIOS / "models", folder / "models")
+    plan = make_plan((load(scenario),), seed)
+    subject = Subject(python=sys.executable)
+    run = Run(name=f"speed-{seed}", plan=plan, subjects={"base": subject, "head": subject}, perfgate=__version__)
+    (folder / "trials").mkdir()
+    with Session(folder, run, FakeCollector(FakeSpec(), seed=seed), lambda _: None) as session:
+        session.measure(plan.cells[0], PAIRS)
+    return record_file(folder, plan.cells[0])
+
+
+def seconds(*words: str, expected: int) -> list[float]:
+    """Wall time of each of ten runs of a command."""
+    found = []
+    for _ in range(RUNS):
+        begin = time.perf_counter()
+        ended = subprocess.run([Path(sys.executable).with_name("perfgate"), *words], capture_output=True, check=False)
+        found.append(time.perf_counter() - begin)
+        if ended.returncode != expected:
+            raise SystemExit(ended.stderr.decode())
+    return found
+
+
+def main() -> None:
+    """Print median and worst time of both commands."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = [Path(scratch) / name for name in "ab"]
+        for folder in folders:
+            folder.mkdir()
+        records = [f"{make_record(folder, seed)}:head" for seed, folder in enumerate(folders)]
+        size = Path(records[0].removesuffix(":head")).stat().st_size
+        for label, limit, found in (
+            ("perfgate --help", 0.15, seconds("--help", expected=0)),
+            ("perfgate compare", 1.5, seconds("compare", *records, expected=20)),
+        ):
+            print(f"{label}: median {statistics.median(found):.3f} s, worst {max(found):.3f} s (limit {limit} s)")
+        print(f"records of {size / 1e6:.2f} MB each, {PAIRS} pairs, {len(GATED)} gates")
+
+
+if __name__ == "__main__":
+    main()
