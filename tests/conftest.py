@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from perfgate.capture.collector import Job
 from perfgate.capture.process import owner_mark
@@ -41,12 +43,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"{ENGINE_PYTHON} names no interpreter that has vllm"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--update-golden`` writes the golden files anew; read their diff before committing it."""
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """A function that compares a text with the file of that name in ``tests/golden``, or writes it anew."""
+    folder = Path(__file__).parent / "golden"
+
+    def compare(name: str, text: str) -> None:
+        if request.config.getoption("--update-golden"):
+            (folder / name).write_text(text, encoding="utf-8")
+        assert text == (folder / name).read_text(encoding="utf-8"), f"if {name} is meant to change: --update-golden"
+
+    return compare
+
+
 @pytest.fixture
 def engine_python() -> str:
     """The interpreter that has vllm; a name that leads nowhere is an error, no reason to skip."""
     python = os.environ[ENGINE_PYTHON]
     assert Path(python).is_file(), f"{ENGINE_PYTHON}={python} does not exist"
     return python
+
+
+@pytest.fixture
+def orphans_alone() -> Iterator[None]:
+    """Holds a lock while a test makes orphans, lest one of another pytest process ends them."""
+    with FileLock(Path(tempfile.gettempdir()) / "perfgate-tests-orphans.lock"):
+        yield
+
+
+@pytest.fixture
+def no_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session finds no process of a dead run: tests of order and decisions need not search the machine."""
+    monkeypatch.setattr("perfgate.capture.session.end_orphans", tuple)
+    monkeypatch.setattr("perfgate.capture.session.find_orphans", tuple)
 
 
 @pytest.fixture

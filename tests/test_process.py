@@ -161,6 +161,7 @@ def dead_owner() -> str:
     return f"old-run:{gone.pid}:{time.time():.2f}"
 
 
+@pytest.mark.usefixtures("orphans_alone")
 @pytest.mark.parametrize("how", ["gone", "pid reused", "ours", "malformed"])
 def test_orphans_are_found_and_ended(start: Start, how: str) -> None:
     """A marked process whose owner is gone, or that is left from our own trials, is listed, ended and returned."""
@@ -179,6 +180,7 @@ def test_orphans_are_found_and_ended(start: Start, how: str) -> None:
     assert child.pid not in [orphan.pid for orphan in find_orphans()]
 
 
+@pytest.mark.usefixtures("orphans_alone")
 def test_foreign_processes_are_left(start: Start) -> None:
     """A process without a mark, and one whose owner lives, are neither listed nor touched."""
     owner = psutil.Process(os.getppid())

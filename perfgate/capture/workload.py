@@ -78,6 +78,8 @@ def engine_environment(job: Job) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         # As -P, but Python 3.10 ignores it instead of refusing; the worker mends its own path there.
         "PYTHONSAFEPATH": "1",
+        # What an engine printed last is worth most when it dies.
+        "PYTHONUNBUFFERED": "1",
         **({"HF_HUB_OFFLINE": "1"} if job.cell.model_folder else {}),
         **job.cell.engine.env,
         **job.subject.env,

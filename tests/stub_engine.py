@@ -1,0 +1,138 @@
+"""A stand-in for vllm and torch that a worker can import: an engine without a model, faulty on request.
+
+``STUB_MODE`` names the fault; without one it behaves. It leaves ``environment.json``, ``arguments.json`` and
+``shut-down`` in the working directory for tests to look at.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+VLLM = '''
+"""A stand-in for vllm: an engine without a model, whose faults STUB_MODE names."""
+import json, os, signal, subprocess, sys, time
+MODE = os.environ["STUB_MODE"]
+__version__ = "9.9.stub"
+if MODE == "import fails":
+    raise ImportError("libcudart.so.99: cannot open shared object file")
+if MODE == "import dies":
+    os.kill(os.getpid(), signal.SIGSEGV)
+with open("environment.json", "w") as stream:
+    json.dump(dict(os.environ), stream)
+
+class Plain:
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+
+class SamplingParams(Plain): pass
+class TokensPrompt(Plain): pass
+
+class EngineArgs:
+    def __init__(self, **arguments):
+        with open("arguments.json", "w") as stream:
+            json.dump(arguments, stream)
+        if MODE == "arguments fail":
+            raise TypeError("unexpected keyword argument 'max_num_seq'")
+
+def answer_descriptor():
+    return int(sys.argv[2])
+
+class LLMEngine:
+    @classmethod
+    def from_engine_args(cls, arguments):
+        return cls()
+
+    def __init__(self):
+        print("loading weights")
+        if MODE == "start fails":
+            raise RuntimeError("No available memory for the cache blocks")
+        if MODE == "start exits":
+            sys.exit("engine core failed")
+        if MODE == "start dies":
+            os._exit(3)
+        if MODE == "start hangs":
+            time.sleep(600)
+        self.running = {}
+        memory = 4096 if MODE != "no memory" else None
+        worker = Plain(worker=Plain(model_runner=Plain(model_memory_usage=memory)))
+        executor = Plain(collective_rpc=lambda function: [function(worker), function(worker)])
+        scheduler = Plain(requests={})
+        self.engine_core = Plain(
+            engine_core=Plain(scheduler=scheduler, model_executor=executor), shutdown=self.shutdown)
+        self.scheduler = scheduler
+        size = {} if MODE != "own capacity" else {"kv_cache_size_tokens": 777}
+        self.vllm_config = Plain(cache_config=Plain(num_gpu_blocks=10, block_size=16, **size))
+        self.model_config = Plain(get_vocab_size=lambda: 100)
+
+    def add_request(self, name, prompt, params):
+        assert all(16 <= token < 100 for token in prompt.prompt_token_ids)
+        inner = name + "-suffix"
+        self.running[name] = [inner, 0, params]
+        counter = {} if MODE == "silent scheduler" else {"num_preemptions": 0}
+        self.scheduler.requests[inner] = Plain(**counter)
+        self.steps = 0
+        return inner
+
+    def has_unfinished_requests(self):
+        return bool(self.running)
+
+    def step(self):
+        self.steps += 1
+        time.sleep(0.001)
+        print("step", self.steps)
+        if self.steps == 1:
+            return []
+        if self.steps == 3:
+            self.misbehave()
+        outputs = []
+        for place, (name, request) in enumerate(list(self.running.items())):
+            inner, done, params = request
+            count = 2 if MODE == "two tokens" and done + 2 <= params.max_tokens else 1
+            tokens = [done + place + n for n in range(count)]
+            request[1] = done = done + count
+            last = done >= params.max_tokens - (MODE == "short outputs")
+            reason = ("abort" if MODE == "request aborted" else "length") if last else None
+            outputs.append(Plain(request_id=name, outputs=[Plain(token_ids=tokens, finish_reason=reason)]))
+            if last:
+                del self.running[name], self.scheduler.requests[inner]
+        return outputs
+
+    def misbehave(self):
+        if MODE == "step fails":
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        if MODE == "step exits":
+            sys.exit("fatal")
+        if MODE == "step dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if MODE == "step dies, child stays":
+            if os.fork() == 0:  # unlike anything started properly, it holds the descriptors
+                time.sleep(600)
+            os._exit(4)
+        if MODE == "step hangs":
+            time.sleep(600)
+        if MODE == "garbage":
+            os.write(answer_descriptor(), b"rubbish\\n")
+        if MODE == "other answer":
+            os.write(answer_descriptor(), b'{"v": 1, "id": 99, "ok": true}\\n')
+        if MODE == "other code":
+            os.write(answer_descriptor(), b'{"v": 1, "id": 3, "ok": false, "code": "bad-mood", "error": ""}\\n')
+        if MODE == "preempts":
+            for request in self.scheduler.requests.values():
+                request.num_preemptions += 1
+
+    def shutdown(self):
+        if MODE == "stop fails":
+            raise RuntimeError("cannot stop")
+        if MODE == "leaves a child":
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        with open("shut-down", "w"):
+            pass
+'''
+
+
+def write_stub(folder: Path) -> None:
+    """Write the stand-in packages into a new folder for the module path."""
+    (folder / "vllm").mkdir(parents=True)
+    (folder / "vllm" / "__init__.py").write_text(VLLM)
+    (folder / "vllm" / "sampling_params.py").write_text("class RequestOutputKind:\n    DELTA = 1\n")
+    (folder / "torch.py").write_text("__version__ = '8.8.stub'\n")

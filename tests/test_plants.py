@@ -1,0 +1,126 @@
+"""The plants without an engine: what they patch, how often, and that they never do nothing in silence."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+PLANTS = Path(__file__).with_name("plants")
+NAMES = ("doubled_forward", "extra_kernel", "other_tokens")
+LLAMA = "vllm.model_executor.models.llama"
+
+
+def load(name: str) -> ModuleType:
+    """A plant's module, fresh."""
+    spec = importlib.util.spec_from_file_location(name, PLANTS / name / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def llama(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stand-in for vLLM's Llama module; hidden states are numbers, logits are strings with a ``roll``."""
+
+    class Logits(str):
+        __slots__ = ()
+
+        def roll(self, shift: int, dims: int) -> Logits:
+            assert dims == -1
+            return Logits(self[-shift:] + self[:-shift])
+
+    class LlamaDecoderLayer:
+        def forward(self, hidden_states: int) -> tuple[Any, str]:
+            return hidden_states, "residual"
+
+    class LlamaForCausalLM:
+        runs = 0
+
+        def forward(self, tokens: str) -> str:
+            self.runs += 1
+            return tokens
+
+        def compute_logits(self, logits: str | None) -> Logits | None:
+            return None if logits is None else Logits(logits)
+
+    for name in ("vllm", "vllm.model_executor", "vllm.model_executor.models", LLAMA):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    module: Any = sys.modules[LLAMA]
+    module.LlamaDecoderLayer, module.LlamaForCausalLM = LlamaDecoderLayer, LlamaForCausalLM
+    return module
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_entry_point(name: str) -> None:
+    """Each plant's folder is a distribution with one general plugin of vLLM, its ``register``."""
+    (found,) = distributions(path=[str(PLANTS / name)])
+    assert (found.name, found.version) == (name, "0.1")
+    assert [(e.group, e.name, e.value) for e in found.entry_points] == [
+        ("vllm.general_plugins", name, f"{name}:register")
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_class(name: str, llama: Any) -> None:
+    """A vLLM without the class to patch is an error that names the plant."""
+    del llama.LlamaForCausalLM, llama.LlamaDecoderLayer
+    with pytest.raises(RuntimeError, match=f"{name}: this vLLM has no"):
+        load(name).register()
+
+
+def test_doubled_forward(llama: Any) -> None:
+    """The forward runs twice and yields what it did, however often the plant is loaded."""
+    load("doubled_forward").register()
+    load("doubled_forward").register()
+    model = llama.LlamaForCausalLM()
+    assert model.forward("tokens") == "tokens"
+    assert model.runs == 2
+
+
+@pytest.mark.parametrize(("every", "expected"), [(None, [True] * 5), ("2", [True, False, True, False, True])])
+def test_extra_kernel(llama: Any, monkeypatch: pytest.MonkeyPatch, every: str | None, expected: list[bool]) -> None:
+    """The extra product stands in every Nth layer, once, however often the plant is loaded."""
+    if every is not None:
+        monkeypatch.setenv("PERFGATE_PLANT_EVERY", every)
+    products: list[float] = []
+
+    class Hidden:
+        def __mul__(self, factor: float) -> Hidden:
+            products.append(factor)
+            return self
+
+    load("extra_kernel").register()
+    load("extra_kernel").register()
+    seen = []
+    for layer in [llama.LlamaDecoderLayer() for _ in expected]:
+        products.clear()
+        assert layer.forward(Hidden())[1] == "residual"
+        seen.append(products == [1.0])
+    assert seen == expected
+
+
+@pytest.mark.parametrize("every", ["0", "-1", "two", ""])
+def test_extra_kernel_refuses(llama: Any, monkeypatch: pytest.MonkeyPatch, every: str) -> None:
+    """A PERFGATE_PLANT_EVERY that is no number from 1 is an error and patches nothing."""
+    monkeypatch.setenv("PERFGATE_PLANT_EVERY", every)
+    before = llama.LlamaDecoderLayer.forward
+    with pytest.raises(RuntimeError, match="expected a number from 1"):
+        load("extra_kernel").register()
+    assert llama.LlamaDecoderLayer.forward is before
+
+
+def test_other_tokens(llama: Any) -> None:
+    """Logits move by one place however often the plant is loaded, and ranks without logits still have none."""
+    load("other_tokens").register()
+    load("other_tokens").register()
+    model = llama.LlamaForCausalLM()
+    assert model.compute_logits("abcd") == "dabc"
+    assert model.compute_logits(None) is None
