@@ -69,14 +69,15 @@ class _Errors(click.Group):
 @click.group(cls=_Errors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="perfgate")
 def main() -> None:
-    r"""Did decode get slower, where, and how sure are we?
+    """Did decode get slower, where, and how sure are we?
 
     perfgate measures two builds of vLLM in interleaved pairs of fresh engines and decides with declared error rates.
 
     \b
-    Exit status: 0 pass, 10 regressed, 20 inconclusive or advisory, 21 not comparable, 22 not measured,
-    2 usage or scenario error, 1 internal error, 130 interrupted.
-    """
+    Exit status: 0 pass, 10 regressed, 20 inconclusive or advisory,
+    21 not comparable, 22 not measured, 2 usage or scenario error,
+    1 internal error, 130 interrupted.
+    """  # noqa: D301 (click reads a real backspace: keep the lines)
 
 
 @main.command()
@@ -180,12 +181,14 @@ def judge(folder: Path) -> Outcome:
 )
 @reported
 def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...]) -> Outcome:
-    r"""Compare two records, or the two sides of a CSV.
+    """Compare two records, or the two sides of a CSV.
 
     \b
-    perfgate compare BASE.json HEAD.json    unpaired, advisory; FILE:base or FILE:head picks a side
-    perfgate compare FILE.csv --gate itl_median:0.1%:0.5%    columns pair,subject,metric,unit,value
-    """
+    perfgate compare BASE.json HEAD.json
+        unpaired, advisory; FILE:base or FILE:head picks a side
+    perfgate compare FILE.csv --gate itl_median:0.1%:0.5%
+        columns pair,subject,metric,unit,value; without pair advisory
+    """  # noqa: D301 (click reads a real backspace: keep the lines)
     from perfgate import gate
     from perfgate.errors import UsageError
     from perfgate.plan import resolve_cells
@@ -231,10 +234,10 @@ def deliver(outcome: Outcome, form: str | None, outputs: tuple[Path, ...], *, ex
     """Print and write the outcome, and end with its exit status."""
     from perfgate.report import FORMATS, format_of
 
+    form = form or ("text" if sys.stdout.isatty() else "markdown")
+    click.echo(FORMATS[form](outcome), nl=False)  # first, so that a file that cannot be written costs no result
     for file in outputs:
         file.write_text(FORMATS[format_of(file)](outcome), encoding="utf-8")
-    form = form or ("text" if sys.stdout.isatty() else "markdown")
-    click.echo(FORMATS[form](outcome), nl=False)
     click.get_current_context().exit(0 if exit_zero else outcome.exit_status)
 
 

@@ -14,7 +14,7 @@ from perfgate import stats
 from perfgate.metrics import METRICS, Metric, trial_value
 from perfgate.outcome import WORST_FIRST, CellOutcome, GateOutcome, MetricOutcome, Note, Outcome, Verdict, worst
 from perfgate.plan import Cell, GatePlan, Plan
-from perfgate.record import Record, Run, Trial, record_digest
+from perfgate.record import Failure, Record, Run, Trial, record_digest
 from perfgate.subject import Role
 
 
@@ -58,7 +58,8 @@ class Series:
         gate = self.gate.gate
         if not gate.floor:
             return gate.must_catch
-        base = _geometric_mean(self.base)
+        # The first look's base fixes the margin for good, so that a gate once passed stays passed.
+        base = _geometric_mean(self.base[: self.schedule.looks[0]] if self.schedule else self.base)
         if self.metric.better == "lower":
             return max(gate.must_catch, gate.floor_value / base)
         return max(gate.must_catch, base / (base - gate.floor_value) - 1) if gate.floor_value < base else math.inf
@@ -93,8 +94,11 @@ def judge(run: Run, records: Mapping[str, Record], perfgate: str) -> Outcome:
             _cell_outcome(cell, record, tuple(next(judged) for _ in cell.gates))
             for cell, record in zip(cells, found, strict=True)
         )
-    reasons = (Note(code="quick-run", text="one trial a subject was measured"),) if run.quick else ()
-    return judge_cells(run.name, perfgate, run.plan, outcomes, reasons)
+    if not run.quick:
+        return judge_cells(run.name, perfgate, run.plan, outcomes)
+    closed = tuple(cell.model_copy(update={"next_look": None}) for cell in outcomes)
+    reason = Note(code="quick-run", text="one trial a subject was measured")
+    return judge_cells(run.name, perfgate, run.plan, closed, (reason,))
 
 
 def judge_cells(
@@ -132,7 +136,8 @@ def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Pl
         versions={"base": _versions(b), "head": _versions(h)},
         gates=gates,
         ungated=tuple(_ungated(cell, b, h)),
-        cautions=tuple(_trial_cautions(b, h)),
+        reasons=tuple(Note(code=r.stopped.code, text=r.stopped.text) for r, _ in (base, head) if r.stopped),
+        cautions=(*_output_cautions(b, h), *_trial_cautions(b, h)),
     )
 
 
@@ -193,7 +198,7 @@ def _decide(series: Series, look: stats.Look, levels: _Levels, blank: GateOutcom
     if levels.rejected and above_floor:
         verdict = "regressed"
     elif look.q <= levels.beta:
-        verdict = "improved" if math.expm1(high) < -gate.ignorable else "pass"
+        verdict = "improved" if stats.to_ratio(high) < -gate.ignorable else "pass"
     cautions = list(_gate_cautions(series, look, verdict))
     if levels.rejected and not above_floor:
         cautions.append(Note(code="below-floor", text=f"slower by {_percent(estimate.mean)}, less than {gate.floor}"))
@@ -236,7 +241,7 @@ def _gate_cautions(series: Series, look: stats.Look, verdict: Verdict) -> Iterat
         return
     d = stats.log_ratios(series.base, series.head, series.metric.sign)[: look.pairs]
     centre = stats.hodges_lehmann(d)
-    if abs(math.expm1(centre) - math.expm1(mean)) > (gate.must_catch - gate.ignorable) / 2:
+    if abs(stats.to_ratio(centre) - stats.to_ratio(mean)) > (gate.must_catch - gate.ignorable) / 2:
         text = f"the pairs' mean says {_percent(mean)} slower, their Hodges-Lehmann estimate {_percent(centre)}"
         yield Note(code="estimates-disagree", text=text)
     for role, values in (("base", series.base), ("head", series.head)):
@@ -249,7 +254,7 @@ def _gate_cautions(series: Series, look: stats.Look, verdict: Verdict) -> Iterat
 
 def _paired_series(cell: Cell, gate: GatePlan, record: Record | None) -> Series:
     name = gate.gate.metric
-    schedule = stats.Schedule(cell.measure.looks, *cell.measure.weights)
+    schedule = cell.measure.schedule
     if record is None:
         return Series(gate, missing=Note(code="not-started", text="no trial of this cell was taken"))
     pairs = [(trial_value(name, base), trial_value(name, head)) for base, head in record.pairs()]
@@ -263,6 +268,8 @@ def _paired_series(cell: Cell, gate: GatePlan, record: Record | None) -> Series:
 def _unpaired_series(gate: GatePlan, base: Sequence[Trial], head: Sequence[Trial]) -> Series:
     name = gate.gate.metric
     b, h = (tuple(v for trial in side if (v := trial_value(name, trial)) is not None) for side in (base, head))
+    if not base or not head:
+        return Series(gate, missing=Note(code="metric-missing", text="a side has no valid trial"))
     if len(b) < len(base) or len(h) < len(head):
         return Series(gate, missing=Note(code="metric-missing", text=f"some trials carry no {name}"))
     return Series(gate, b, h)
@@ -272,22 +279,23 @@ def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, .
     verdict = worst(gate.verdict for gate in gates)
     if record is None:
         reason = Note(code="not-started", text="no trial of this cell was taken")
-        return _empty_cell(cell, "not-measured", gates, reason)
-    base, head = record.judged_trials("base"), record.judged_trials("head")
-    pairs = len(record.pairs())
+        return _empty_cell(cell, "not-measured", tuple(map(_unmeasured, gates)), reason)
+    pairs = record.pairs()
+    base, head = [b for b, _ in pairs], [h for _, h in pairs]
     reasons: tuple[Note, ...] = ()
     if record.stopped is not None:
+        gates = tuple(gate if gate.pairs else _unmeasured(gate) for gate in gates)
         reasons = (Note(code=record.stopped.code, text=record.stopped.text),)
-        verdict = worst([verdict, "not-measured"])
-    further = [look for look in cell.measure.looks if look > pairs]
+        verdict = worst([*(gate.verdict for gate in gates), _verdict_of_stop(record.stopped)])
+    further = [look for look in cell.measure.looks if look > len(pairs)]
     return CellOutcome(
         name=cell.name,
         cell_id=cell.cell_id,
         record=record_digest(record),
         verdict=verdict,
-        pairs=pairs,
+        pairs=len(pairs),
         next_look=further[0] if further and verdict == "inconclusive" else None,
-        versions={"base": _versions(base), "head": _versions(head)},
+        versions={role: _versions([t for t in record.trials if t.subject == role]) for role in record.subjects},
         gates=gates,
         ungated=tuple(_ungated(cell, base, head)),
         reasons=reasons,
@@ -295,11 +303,22 @@ def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, .
     )
 
 
+def _unmeasured(gate: GateOutcome) -> GateOutcome:
+    """A gate of a cell that could not be measured: the cell's own reason says why, once."""
+    own = tuple(note for note in gate.reasons if note.code not in ("too-few-pairs", "not-started"))
+    return gate.model_copy(update={"verdict": "not-measured", "reasons": own})
+
+
+def _verdict_of_stop(stopped: Failure) -> Verdict:
+    return "internal-error" if stopped.code == "internal-error" else "not-measured"
+
+
 def _one_sided(cell: Cell, record: Record | None) -> CellOutcome:
-    if record is None or record.stopped is not None:
-        stopped = record.stopped if record else None
-        text = stopped.text if stopped else "no trial of this cell was taken"
-        return _empty_cell(cell, "not-measured", (), Note(code=stopped.code if stopped else "not-started", text=text))
+    if record is None:
+        return _empty_cell(cell, "not-measured", (), Note(code="not-started", text="no trial of this cell was taken"))
+    if record.stopped is not None:
+        reason = Note(code=record.stopped.code, text=record.stopped.text)
+        return _empty_cell(cell, _verdict_of_stop(record.stopped), (), reason)
     trials = record.judged_trials("base")
     note = Note(code="no-counterpart", text=f"{len(trials)} trials of one subject were measured")
     blank = _empty_cell(cell, "not-comparable", (), note)
@@ -338,9 +357,9 @@ def _both_sides(metric: Metric, base: Sequence[float], head: Sequence[float]) ->
 def _cell_cautions(record: Record, base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
     if record.subjects.get("base") == record.subjects.get("head"):
         yield Note(code="same-subject", text="an A/A run")
-    dropped = record.dropped_pairs()
+    dropped = list(record.dropped_pairs().values())
     if dropped:
-        causes = ", ".join(f"{t.failure.code} in trial {t.index} ({t.subject})" for t in dropped.values() if t.failure)
+        causes = ", ".join(f"{t.failure.code} in trial {t.index} ({t.subject})" for t in dropped if t.failure)
         yield Note(code="dropped-pairs", text=f"{len(dropped)} dropped: {causes}")
     yield from _output_cautions(base, head)
     yield from _trial_cautions(base, head)
@@ -374,7 +393,7 @@ def _trial_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[No
 
 
 def _versions(trials: Sequence[Trial]) -> dict[str, str]:
-    return dict(trials[0].versions) if trials else {}
+    return next((dict(trial.versions) for trial in trials if trial.versions), {})
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
@@ -386,8 +405,9 @@ def _positive(value: float) -> bool:
 
 
 def _ratio_or_none(log_ratio: float) -> float | None:
-    return math.expm1(log_ratio) if math.isfinite(log_ratio) else None
+    value = stats.to_ratio(log_ratio)
+    return value if math.isfinite(log_ratio) and math.isfinite(value) else None
 
 
 def _percent(log_ratio: float) -> str:
-    return f"{math.expm1(log_ratio) * 100:+.3g} %"
+    return f"{stats.to_ratio(log_ratio) * 100:+.3g} %"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
@@ -21,7 +22,9 @@ def progress_to(stream: TextIO) -> Iterator[Callable[[Step], None]]:
 
     def show(step: Step) -> None:
         if terminal:
-            stream.write(f"\r\x1b[K{_bar(step)} {describe(step)}{_left(step)}")
+            # A line that wraps cannot be rewritten, so it is cut; the last column is left to the cursor.
+            line = f"{_bar(step)} {describe(step)}{_left(step)}"[: shutil.get_terminal_size().columns - 1]
+            stream.write(f"\r\x1b[K{line}")
             if step.finished is not None:
                 stream.write(f"\r\x1b[K{_finished(step, time.monotonic() - started)}\n")
         elif step.finished is not None:

@@ -41,13 +41,16 @@ _TABLE = (
     Reason("iteration-failed", "The engine raised an error while it ran an iteration.",
            "Read the engine's error below, or engine.log in the trial's folder."),
     Reason("protocol-error", "The worker's answer was not what the protocol says.",
-           "Something wrote to the worker's private descriptors, or the worker of another version ran. See engine.log."),
+           "Something wrote to the worker's private descriptors, or the worker of another version ran. "
+           "See engine.log."),
     Reason("request-failed", "A request ended other than by its length.",
            "Check max_model_len and the engine's log; a workload must run to its declared length."),
     Reason("wrong-token-count", "A request got another number of tokens than output_tokens.",
            "Check max_model_len, and plugins that stop generation early."),
     Reason("preempted", "The scheduler preempted a request, so the trial mixes decode with recomputation.",
            "Give the KV cache more room (kv_cache_memory_bytes) or reduce batch or lengths."),
+    Reason("internal-error", "perfgate itself failed: an error that it does not know.",
+           "Report it with the traceback; the other cells and every finished trial of this one are kept."),
     Reason("start-refused", "A process of an earlier trial is still alive and did not end on request.",
            "End the process named in the text; then run again."),
     # --- a cell was not measured
@@ -61,6 +64,8 @@ _TABLE = (
            "Take the gate out, or use an engine that reports it."),
     Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
            "Look at the trial's values in the record; the measurement is broken."),
+    Reason("interrupted", "The run was stopped by Ctrl-C or SIGTERM.",
+           "Every finished trial is in the run folder; judge it with perfgate judge FOLDER, or run again."),
     # --- no decision
     Reason("undecided", "The looks are used up and the data exclude neither a regression of must_catch size nor "
            "a slowdown within ignorable.",

@@ -174,8 +174,12 @@ class Record(_Frozen):
         return [(pair["base"], pair["head"]) for _, pair in sorted(sides.items()) if len(pair) == 2]  # noqa: PLR2004
 
     def dropped_pairs(self) -> dict[int, Trial]:
-        """The trial that failed first in each dropped pair, by number of the pair."""
-        return {t.pair: t for t in reversed(self.trials) if t.pair is not None and t.failure is not None}
+        """The trial that failed first in each dropped pair by number of the pair, in the order they failed."""
+        found: dict[int, Trial] = {}
+        for trial in self.trials:
+            if trial.pair is not None and trial.failure is not None:
+                found.setdefault(trial.pair, trial)
+        return found
 
     def judged_trials(self, role: Role) -> list[Trial]:
         """Valid timed trials of one side, conditioning left out."""

@@ -41,15 +41,10 @@ from perfgate.document import (
 )
 from perfgate.errors import Problem, ScenarioError
 from perfgate.metrics import METRICS, PLANNED, format_percent, parse_percent, parse_quantity, plain_digits
+from perfgate.stats import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, Schedule
 
 MAX_BYTES = 256 * 1024
 """A scenario is a page of text; anything larger is something else."""
-
-DEFAULT_LOOKS = (4, 6, 8, 12)
-DEFAULT_BLOCK = (0.0, 0.16, 0.24, 0.40)
-DEFAULT_PASS = (0.16, 0.16, 0.16, 0.32)
-FIRST_BLOCKING_PAIRS = 6
-"""No look blocks below this: with four pairs, restarts in two modes fake a tiny variance (DESIGN section 6)."""
 
 RESERVED_ARGS = {
     "model": "engine.model says it",
@@ -201,7 +196,9 @@ class Measure(_Strict):
 
     warmup_iterations: Annotated[int, Field(ge=0, le=1000)] = 2
     iterations: Annotated[int, Field(ge=1, le=10_000)] = 20
-    looks: Annotated[tuple[Annotated[int, Field(ge=2, le=1000)], ...], Field(min_length=1), Listed] = DEFAULT_LOOKS
+    looks: Annotated[tuple[Annotated[int, Field(ge=2, le=1000)], ...], Field(min_length=1), Listed] = (
+        DEFAULT_SCHEDULE.looks
+    )
     spend: Spend | None = None
     max_dropped_pairs: Annotated[int, Field(ge=0, le=1000)] = 2
     start_timeout: Duration = 900.0
@@ -217,7 +214,7 @@ class Measure(_Strict):
     @model_validator(mode="after")
     def _looks_have_weights(self) -> Measure:
         if self.spend is None:
-            if self.looks != DEFAULT_LOOKS[: len(self.looks)]:
+            if self.looks != DEFAULT_SCHEDULE.looks[: len(self.looks)]:
                 raise ValueError("looks other than [4, 6, 8, 12] or a beginning of it need their own spend")
             return self
         for name, weights in (("block", self.spend.block), ("pass", self.spend.pass_)):
@@ -232,11 +229,12 @@ class Measure(_Strict):
         return self
 
     @property
-    def weights(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """(blocking, passing) weights, one a look."""
+    def schedule(self) -> Schedule:
+        """The looks with their weights."""
         if self.spend is not None:
-            return self.spend.block, self.spend.pass_
-        return DEFAULT_BLOCK[: len(self.looks)], DEFAULT_PASS[: len(self.looks)]
+            return Schedule(self.looks, self.spend.block, self.spend.pass_)
+        declared = len(self.looks)
+        return Schedule(self.looks, DEFAULT_SCHEDULE.block[:declared], DEFAULT_SCHEDULE.pass_[:declared])
 
 
 class Clocks(_Strict):

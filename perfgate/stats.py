@@ -68,6 +68,10 @@ class Schedule:
         )
 
 
+DEFAULT_SCHEDULE = Schedule((4, 6, 8, 12), (0.0, 0.16, 0.24, 0.40), (0.16, 0.16, 0.16, 0.32))
+"""The looks of a scenario that names none; a fifth of either error rate is kept for further looks."""
+
+
 def one_look(pairs: int) -> Schedule:
     """A single look that spends both error rates whole: for data whose size was fixed before it was seen."""
     return Schedule((pairs,), (1.0 if pairs >= FIRST_BLOCKING_PAIRS else 0.0,), (1.0,))
@@ -147,6 +151,11 @@ def logs(values: ArrayLike) -> Floats:
     return np.log(array)
 
 
+def to_ratio(log_ratio: float) -> float:
+    """A log ratio as a ratio minus one; infinite from e^700 on, which is no measurement but must not stop a report."""
+    return math.expm1(log_ratio) if log_ratio < 700 else math.inf  # noqa: PLR2004 (a float ends at e^709)
+
+
 def mean_estimate(d: ArrayLike) -> Estimate:
     """The mean of paired log ratios, df = n - 1.
 
@@ -156,9 +165,7 @@ def mean_estimate(d: ArrayLike) -> Estimate:
     x = _finite(d)
     if len(x) < 2:  # noqa: PLR2004 (one observation has no spread)
         raise ValueError("expected at least two observations")
-    sd = float(x.std(ddof=1))
-    if sd <= np.finfo(np.float64).eps * max(1.0, float(np.abs(x).max())):
-        sd = 0.0  # equal observations leave rounding noise, which is no spread
+    sd = 0.0 if _equal(x) else float(x.std(ddof=1))
     return Estimate(float(x.mean()), sd / math.sqrt(len(x)), len(x) - 1)
 
 
@@ -298,7 +305,7 @@ def detectable(estimate: Estimate, level: float, margin: float, power: float) ->
             low = middle
         else:
             high = middle
-    return math.expm1(math.log1p(margin) + high * estimate.standard_error)
+    return to_ratio(math.log1p(margin) + high * estimate.standard_error)
 
 
 def _finite(values: ArrayLike) -> Floats:
@@ -306,6 +313,11 @@ def _finite(values: ArrayLike) -> Floats:
     if x.ndim != 1 or not np.isfinite(x).all():
         raise ValueError("expected a row of finite observations")
     return x
+
+
+def _equal(x: Floats) -> bool:
+    """Whether observations differ by no more than the rounding of the logarithms they come from: that is no spread."""
+    return bool(np.ptp(x) <= 4 * np.finfo(np.float64).eps * max(1.0, float(np.abs(x).max())))
 
 
 def two_modes(values: ArrayLike) -> tuple[int, float] | None:
@@ -316,7 +328,7 @@ def two_modes(values: ArrayLike) -> tuple[int, float] | None:
     hundred sets of unsplit restarts is called split. Below six and above 24 observations nothing is said: ``None``.
     """
     x = np.sort(_finite(values))
-    if len(x) not in MODE_SPLIT_99:
+    if len(x) not in MODE_SPLIT_99 or _equal(x):
         return None
     ratio, cut = max((split_ratio(x, cut), cut) for cut in range(2, len(x) - 1))
     if ratio <= MODE_SPLIT_99[len(x)]:

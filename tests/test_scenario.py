@@ -25,6 +25,7 @@ from perfgate.scenario import (
     model_folder,
     repository_root,
 )
+from perfgate.stats import Schedule
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"
@@ -307,7 +308,7 @@ def test_defaults_are_those_of_the_design() -> None:
     """A scenario without measure, clocks and matrix has the design's plan."""
     scenario = parse(text_with()).scenario
     assert scenario.measure.looks == (4, 6, 8, 12)
-    assert scenario.measure.weights == ((0.0, 0.16, 0.24, 0.40), (0.16, 0.16, 0.16, 0.32))
+    assert scenario.measure.schedule == Schedule((4, 6, 8, 12), (0.0, 0.16, 0.24, 0.40), (0.16, 0.16, 0.16, 0.32))
     assert (scenario.measure.warmup_iterations, scenario.measure.iterations) == (2, 20)
     assert scenario.clocks.mode == "observe"
     assert scenario.matrix == {}
@@ -315,7 +316,8 @@ def test_defaults_are_those_of_the_design() -> None:
 
 def test_weights_of_fewer_looks_are_the_beginning_of_the_defaults() -> None:
     """Two looks spend what the first two of four would."""
-    assert parse(text_with(m="measure: {looks: [4, 6]}")).scenario.measure.weights == ((0.0, 0.16), (0.16, 0.16))
+    measure = parse(text_with(m="measure: {looks: [4, 6]}")).scenario.measure
+    assert measure.schedule == Schedule((4, 6), (0.0, 0.16), (0.16, 0.16))
 
 
 def test_a_scenario_cannot_be_changed_once_read() -> None:

@@ -11,6 +11,8 @@ import os
 import shutil
 import statistics
 import tempfile
+import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +27,7 @@ from perfgate.capture.workload import allowed_environment
 from perfgate.environment import read_machine
 from perfgate.plan import Cell, head_first
 from perfgate.record import Failure, Record, Run, Trial, Visit, read_record, record_file, write_record
-from perfgate.subject import Role
+from perfgate.subject import Role, Subject
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Session:
             for position, role in enumerate(self._order(cell, number)):
                 record, failed = self._take(record, role, (number, position), pairs)
                 if failed:
-                    record = self._save(_stopped_by_drops(record))
+                    record = self._save(_stopped_by_failure(record, failed))
                     break
         self._conditioned[cell.cell_id] = record
         return record
@@ -125,7 +127,7 @@ class Session:
     def _condition(self, record: Record, pairs: int) -> Record:
         """Before the first pair one trial a subject, never judged: it fills caches and proves that the engine runs."""
         for role, subject in record.subjects.items():
-            failure = self._collector.probe(record.cell, subject)
+            failure = self._probe(record.cell, subject)
             if failure is None and not self._run.quick:
                 record, failure = self._take(record, role, None, pairs)
             if failure is not None:
@@ -160,7 +162,7 @@ class Session:
         def show(phase: str, finished: Trial | None = None) -> None:
             self._progress(Step(record.cell.name, index, role, pair, done, target, phase, left, finished))
 
-        trial = self._refused(job) or self._collector.collect(job, show)
+        trial = self._refused(job) or self._collect(job, show)
         trial = trial.model_copy(update={"gpus": self._gpus.first(_ranks(record.cell)).uuids})
         self._durations_s.append(trial.duration_ns / 1e9)
         record = self._save(record.model_copy(update={"trials": (*record.trials, trial)}))
@@ -174,10 +176,25 @@ class Session:
         if not left:
             return None
         failure = Failure(code="start-refused", text="still alive: " + "; ".join(str(orphan) for orphan in left))
-        return Trial(
-            index=job.index, pair=job.pair, position=job.position, subject=job.role, visit=job.visit,
-            t0_utc=_utc_now(), duration_ns=0, failure=failure,
-        )  # fmt: skip
+        return _failed_trial(job, _utc_now(), 0, failure)
+
+    def _probe(self, cell: Cell, subject: Subject) -> Failure | None:
+        try:
+            return self._collector.probe(cell, subject)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 (an unknown error of one cell must not lose the others)
+            return _internal_error(error)
+
+    def _collect(self, job: Job, show: Callable[[str], None]) -> Trial:
+        """The collector's trial; an error that its protocol does not name becomes a failed trial with the traceback."""
+        t0_utc, begin_ns = _utc_now(), time.monotonic_ns()
+        try:
+            return self._collector.collect(job, show)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 (an unknown error of one cell must not lose the others)
+            return _failed_trial(job, t0_utc, time.monotonic_ns() - begin_ns, _internal_error(error))
 
     def _save(self, record: Record) -> Record:
         file = record_file(self._folder, record.cell)
@@ -192,8 +209,22 @@ class Session:
         return statistics.median(self._durations_s) * trials
 
 
-def _stopped_by_drops(record: Record) -> Record:
-    """The record, stopped where more pairs were dropped than its cell allows."""
+def _failed_trial(job: Job, t0_utc: str, duration_ns: int, failure: Failure) -> Trial:
+    return Trial(
+        index=job.index, pair=job.pair, position=job.position, subject=job.role, visit=job.visit, t0_utc=t0_utc,
+        duration_ns=duration_ns, failure=failure,
+    )  # fmt: skip
+
+
+def _internal_error(error: Exception) -> Failure:
+    lines = traceback.format_exception(error)
+    return Failure(code="internal-error", text=f"{lines[-1].strip()}\n{''.join(lines).strip()}")
+
+
+def _stopped_by_failure(record: Record, failure: Failure) -> Record:
+    """The record, stopped where perfgate itself failed or more pairs were dropped than its cell allows."""
+    if failure.code == "internal-error":
+        return record.model_copy(update={"stopped": failure})
     failed = list(record.dropped_pairs().values())
     if len(failed) <= record.cell.measure.max_dropped_pairs:
         return record

@@ -74,6 +74,9 @@ def run_notes(outcome: Outcome) -> list[NoteLine]:
 def cell_heading(cell: CellOutcome) -> str:
     """The cell with what its figures rest on."""
     facts = [f"{cell.pairs} pairs"] if cell.pairs else []
+    unpaired = max((gate.pairs for gate in cell.gates), default=0) if not cell.pairs else 0
+    if unpaired:
+        facts.append(f"at least {unpaired} trials a side, unpaired")
     versions = {role: values.get("vllm", "") for role, values in cell.versions.items() if values.get("vllm")}
     if len(set(versions.values())) == 1:
         facts.append(f"vllm {next(iter(versions.values()))}")
@@ -81,13 +84,18 @@ def cell_heading(cell: CellOutcome) -> str:
         facts.append(", ".join(f"{role} vllm {version}" for role, version in versions.items()))
     if cell.next_look is not None:
         facts.append(f"next look at {cell.next_look} pairs")
-    return f"{cell.name}: {', '.join(facts)}" if facts else cell.name
+    return printable(f"{cell.name}: {', '.join(facts)}" if facts else cell.name)
 
 
 def closing(outcome: Outcome) -> str:
     """One plain sentence with the verdict and what it means."""
-    blocked = [f"{gate.metric} {signed_percent(gate.change)}" for cell in outcome.cells for gate in cell.gates
-               if gate.verdict == "regressed" and gate.change is not None]  # fmt: skip
+    several = len(outcome.cells) > 1
+    blocked = [
+        f"{printable(cell.name) + ' ' if several else ''}{gate.metric} {signed_percent(gate.change)}"
+        for cell in outcome.cells
+        for gate in cell.gates
+        if gate.verdict == "regressed"
+    ]
     rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate"
     sentences = {
         "regressed": f"REGRESSED: {', '.join(blocked)} ({rates}).",
@@ -102,6 +110,12 @@ def closing(outcome: Outcome) -> str:
     return sentences[outcome.verdict]
 
 
+def printable(text: str) -> str:
+    """Text without characters that steer a terminal or reorder a line, whoever wrote it; line ends stay."""
+    lines = (line.expandtabs(4) for line in text.splitlines())
+    return "\n".join("".join(c if c.isprintable() else "\ufffd" for c in line) for line in lines)
+
+
 def percent(ratio: float) -> str:
     """A ratio as a percentage with three significant digits."""
     return f"{ratio * 100:.3g} %"
@@ -111,7 +125,8 @@ def signed_percent(ratio: float | None) -> str:
     """A change as a percentage with its sign; two decimals below 10 %."""
     if ratio is None:
         return "-"
-    return f"{ratio * 100:+.2f} %" if abs(ratio) < 0.1 else f"{ratio * 100:+.1f} %"  # noqa: PLR2004 (10 %)
+    shown = f"{ratio * 100:+.2f} %" if abs(ratio) < 0.1 else f"{ratio * 100:+.1f} %"  # noqa: PLR2004 (10 %)
+    return "+0.00 %" if shown == "-0.00 %" else shown
 
 
 def _sides(row: MetricOutcome) -> tuple[str, str, str]:
@@ -135,4 +150,6 @@ def _interval(gate: GateOutcome) -> str:
 
 
 def _note(kind: str, place: str, note: Note) -> NoteLine:
-    return NoteLine(kind, note.code, place, note.text, REASONS[note.code].remedy)
+    known = REASONS.get(note.code)
+    remedy = known.remedy if known else "This version does not know this reason; the perfgate that measured does."
+    return NoteLine(kind, note.code, printable(place), printable(note.text), remedy)

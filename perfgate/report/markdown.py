@@ -37,7 +37,7 @@ def render_markdown(outcome: Outcome) -> str:
 def escape(text: str) -> str:
     """Text that Markdown shows as it is: no markup, no HTML, no mention, no table cell broken."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    text = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", text)
+    text = re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", text)
     return text.replace("@", "@\u200b").replace("\n", " ")
 
 
@@ -58,6 +58,7 @@ def _note_blocks(found: Iterable[NoteLine]) -> list[str]:
     blocks = []
     for note in found:
         first, *rest = note.text.splitlines() or [""]
-        head = f"- {note.kind} `{note.code}` ({escape(note.place)}): {escape(first)}. _{escape(note.remedy)}_"
+        stop = "" if first.endswith((".", ":", "!", "?")) else "."
+        head = f"- {note.kind} `{note.code}` ({escape(note.place)}): {escape(first)}{stop} _{escape(note.remedy)}_"
         blocks.append(head if not rest else head + "\n\n" + fenced("\n".join(rest)))
     return ["\n".join(blocks)] if blocks else []

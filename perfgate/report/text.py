@@ -28,7 +28,8 @@ def render_text(outcome: Outcome) -> str:
         if cell.ungated:
             lines.append(f"  not gated: {ungated_line(cell)}")
         lines += [*_note_lines(notes(cell)), ""]
-    lines += _note_lines(run_notes(outcome))
+    of_run = _note_lines(run_notes(outcome))
+    lines += [*of_run, ""] if of_run else []
     return "\n".join([*lines, closing(outcome), ""])
 
 

@@ -1,0 +1,136 @@
+"""Cells, records and runs made by hand, so that a test names only what matters to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from perfgate.environment import Machine
+from perfgate.judge import judge
+from perfgate.outcome import GateOutcome, Note, Outcome
+from perfgate.plan import Cell, GatePlan, Plan
+from perfgate.record import Failure, Iteration, Record, Run, Startup, Trial, Visit
+from perfgate.scenario import Clocks, Engine, Gate, Measure, Model, Spend, Workload
+from perfgate.subject import Role, Subject
+
+BASE = Subject(python="/envs/base/bin/python")
+HEAD = Subject(python="/envs/head/bin/python")
+BOTH: dict[Role, Subject] = {"base": BASE, "head": HEAD}
+MACHINE = Machine(architecture="x86_64", cpu="Test CPU", cores=2)
+STEP_S = 0.005
+"""The decode step of the base."""
+
+
+def gate(metric: str = "itl_median", ignorable: str = "0.1%", must_catch: str = "0.5%", **more: Any) -> GatePlan:
+    """A gate with the margins of DESIGN section 4."""
+    declared = Gate.model_validate({"metric": metric, "ignorable": ignorable, "must_catch": must_catch, **more})
+    return GatePlan(gate=declared, where="hand-made.yaml:9")
+
+
+def cell(name: str = "cell", gates: Sequence[GatePlan] | None = None, **measure: Any) -> Cell:
+    """A cell of one request with three tokens; ``cell_id`` is its name."""
+    if "spend" in measure:
+        measure["spend"] = Spend.model_validate(measure["spend"])
+    return Cell(
+        name=name,
+        scenario=name,
+        source="hand-made.yaml",
+        engine=Engine(model=Model(config="model")),
+        model_digest="0" * 64,
+        model_folder=None,
+        workload=Workload(batch=1, input_tokens=4, output_tokens=3),
+        measure=Measure(warmup_iterations=0, iterations=1, **measure),
+        clocks=Clocks(),
+        gates=tuple(gates) if gates is not None else (gate(),),
+        cell_id=name,
+    )
+
+
+def iteration(step_s: float = STEP_S, tokens: str = "tokens", **changes: Any) -> Iteration:
+    """An iteration whose every time is proportional to its step: first token after 20 of them, last after 22."""
+    step_ns = round(step_s * 1e9)
+    figures = {"ttft_ns": (20 * step_ns,), "e2e_ns": (22 * step_ns,), "itl_ns": (step_ns,), "elapsed_ns": 22 * step_ns}
+    return Iteration(**{**figures, "output_tokens": 3, "tokens_digest": tokens, **changes})
+
+
+def trial(index: int, pair: int | None, role: Role, step_s: float = STEP_S, **changes: Any) -> Trial:
+    """A valid trial with that decode step."""
+    measured = {
+        "iterations": (iteration(step_s),),
+        "startup": Startup(import_ns=10**9, engine_ns=10**9, ready_ns=3 * 10**9),
+        "versions": {"vllm": "1.0"},
+    }
+    blank = {"position": 0, "visit": 0, "t0_utc": "2026-01-01T00:00:00+00:00", "duration_ns": 10**9}
+    return Trial(index=index, pair=pair, subject=role, **{**blank, **measured, **changes})
+
+
+def failed(index: int, pair: int | None, role: Role, code: str = "engine-died", text: str = "died") -> Trial:
+    """A trial that failed."""
+    nothing: dict[str, Any] = {"iterations": (), "startup": None, "versions": {}}
+    return trial(index, pair, role, failure=Failure(code=code, text=text), **nothing)
+
+
+def trials(slowdowns: Sequence[float], base: Sequence[float] = ()) -> tuple[Trial, ...]:
+    """Pairs with these log ratios; ``base`` holds the base's steps, the usual one where it is empty."""
+    steps = base or [STEP_S] * len(slowdowns)
+    return tuple(
+        one
+        for n, (d, step_s) in enumerate(zip(slowdowns, steps, strict=True))
+        for one in (trial(2 * n, n, "base", step_s), trial(2 * n + 1, n, "head", step_s * math.exp(d)))
+    )
+
+
+def record(measured: Cell, taken: Sequence[Trial] = (), **changes: Any) -> Record:
+    """The record of one visit with these trials."""
+    visit = Visit(machine=MACHINE, t0_utc="2026-01-01T00:00:00+00:00")
+    return Record(
+        **{"cell": measured, "subjects": BOTH, "seed": 0, "visits": (visit,), "trials": tuple(taken), **changes}
+    )
+
+
+def run(cells: Sequence[Cell], **changes: Any) -> Run:
+    """A manifest of these cells."""
+    plan = Plan(cells=tuple(cells), seed=0)
+    return Run(**{"name": "hand-made", "plan": plan, "subjects": BOTH, "perfgate": "0.0", **changes})
+
+
+def spread(mean: float, half_width: float, count: int) -> list[float]:
+    """Log ratios that alternate about their mean, starting above it."""
+    return [mean + half_width * (-1) ** n for n in range(count)]
+
+
+def scenario_file(folder: Path, name: str = "tiny", gates: str = "", more: str = "") -> Path:
+    """A scenario on disk, with a model beside it, whose trials a fake takes in milliseconds."""
+    (folder / "model").mkdir(exist_ok=True)
+    (folder / "model" / "config.json").write_text("{}")
+    (folder / "perfgate.toml").touch()
+    file = folder / f"{name}.yaml"
+    file.write_text(f"""schema: 1
+name: {name}
+engine: {{model: {{config: model}}, args: {{max_num_seqs: 4}}}}
+workload: {{batch: 2, input_tokens: 4, output_tokens: 8}}
+measure: {{warmup_iterations: 1, iterations: 2}}
+gates: [{gates or "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"}]
+{more}
+""")
+    return file
+
+
+def judged(taken: Sequence[Trial], measured: Cell | None = None, **changes: Any) -> Outcome:
+    """The outcome of a run of one cell with these trials."""
+    measured = measured or cell()
+    return judge(run([measured]), {measured.cell_id: record(measured, taken, **changes)}, "0.0")
+
+
+def only(outcome: Outcome) -> GateOutcome:
+    """The one gate of the one cell."""
+    (one,) = outcome.cells
+    (found,) = one.gates
+    return found
+
+
+def codes(notes: Sequence[Note]) -> list[str]:
+    """The codes of notes, in order."""
+    return [note.code for note in notes]

@@ -1,0 +1,225 @@
+"""Cautions of the judge, and its judgement of trials that were not taken in pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hand_made import (
+    BASE,
+    STEP_S,
+    cell,
+    codes,
+    failed,
+    gate,
+    iteration,
+    judged,
+    only,
+    record,
+    spread,
+    trial,
+    trials,
+)
+
+from perfgate.judge import compare_sides, judge_advisory
+from perfgate.outcome import CellOutcome, Note
+from perfgate.plan import Plan
+from perfgate.record import Failure, Record, Trial, record_digest
+
+# --- cautions
+
+
+def test_slower_than_ignorable() -> None:
+    """A pass whose estimate lies between the margins carries a caution with the estimate."""
+    found = only(judged(trials(spread(0.003, 0.0002, 4))))
+
+    assert codes(found.cautions) == ["slower-than-ignorable"]
+    assert "+0.3 %" in found.cautions[0].text
+
+
+def test_estimates_disagree() -> None:
+    """One pair far from the others parts the mean from the Hodges-Lehmann estimate."""
+    even, uneven = (only(judged(trials([*spread(0.0, 0.0001, 7), last]))) for last in (0.0, 0.04))
+
+    assert "estimates-disagree" not in codes(even.cautions)
+    assert "estimates-disagree" in codes(uneven.cautions)
+
+
+@pytest.mark.parametrize("role", ["base", "head"])
+def test_mode_share(role: str) -> None:
+    """Restarts of one side in two groups are named with that side and the upper group's size."""
+    modes = [0.0, 0.0, 0.01, 0.0, 0.01, 0.0, 0.0, 0.01]
+    steps = [STEP_S * math.exp(m + 0.0001 * (n % 3)) for n, m in enumerate(modes)]
+    slowdowns = [math.log(STEP_S / s) for s in steps] if role == "base" else [math.log(s / STEP_S) for s in steps]
+
+    found = only(judged(trials(slowdowns, steps if role == "base" else ())))
+
+    (caution,) = (note for note in found.cautions if note.code == "mode-share")
+    assert caution.text.startswith(f"3 of 8 restarts of {role} lie +")
+
+
+def test_equal_restarts_have_no_modes() -> None:
+    """A metric that every restart repeats exactly passes without a caution."""
+    taken = [one.model_copy(update={"startup": _startup(16_000_000_001)}) for one in trials(spread(0.0, 0.0002, 8))]
+
+    found = only(judged(taken, cell(gates=[gate("model_memory", "1%", "5%")])))
+
+    assert (found.verdict, found.cautions, found.change) == ("pass", (), 0.0)
+
+
+def _startup(model_memory_bytes: int) -> Any:
+    blank = trial(0, 0, "base").startup
+    assert blank is not None
+    return blank.model_copy(update={"model_memory_bytes": model_memory_bytes})
+
+
+def with_tokens(tokens: dict[str, Sequence[str]]) -> list[Trial]:
+    """Four pairs of one iteration each, whose trials generated these tokens in turn."""
+    return [
+        one.model_copy(update={"iterations": (iteration(tokens=tokens[one.subject][(one.pair or 0)]),)})
+        for one in trials([0.0] * 4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "cautions"),
+    [
+        ("xxxx", "xxxx", []),
+        ("xxxx", "yyyy", ["outputs-differ"]),
+        ("xxxx", "xxxy", ["outputs-unstable"]),
+        ("xxxy", "yyyy", ["outputs-unstable"]),
+        ("xxxx", "yyyz", ["outputs-differ", "outputs-unstable"]),
+        ("xxxy", "xyxy", ["outputs-unstable", "outputs-unstable"]),
+    ],
+)
+def test_outputs(base: str, head: str, cautions: list[str]) -> None:
+    """Outputs differ where no head trial repeats a base trial, and are unstable where a side disagrees with itself."""
+    (found,) = judged(with_tokens({"base": base, "head": head})).cells
+
+    assert cautions == codes(found.cautions)
+
+
+def test_dropped_pair_is_dropped_whole() -> None:
+    """The valid trial of a dropped pair counts nowhere: not in the gates, the other metrics or the outputs."""
+    odd = trial(8, 4, "base", 9 * STEP_S, iterations=(iteration(9 * STEP_S, tokens="other"),))
+    whole = trials(spread(0.0, 0.0002, 4))
+
+    with_drop = judged([*whole, odd, failed(9, 4, "head")]).cells[0]
+
+    without = judged(whole).cells[0]
+    assert (without.gates, without.ungated) == (with_drop.gates, with_drop.ungated)
+    assert codes(with_drop.cautions) == ["dropped-pairs"]
+
+
+def test_dropped_pairs_in_order() -> None:
+    """Dropped pairs are counted and their failures listed in the order they were measured."""
+    taken = [failed(0, 0, "head"), failed(1, 1, "base", "preempted"), *trials([])]
+
+    (caution,) = judged(taken).cells[0].cautions
+
+    assert caution.text == "2 dropped: engine-died in trial 0 (head), preempted in trial 1 (base)"
+
+
+@pytest.mark.parametrize("code", ["multi-token-deliveries", "preemptions-unknown"])
+def test_trial_cautions(code: str) -> None:
+    """A caution of trials is shown once, with how many carry it."""
+    taken = [one.model_copy(update={"cautions": (code,)}) if one.index < 3 else one for one in trials([0.0] * 4)]
+
+    assert [Note(code=code, text="in 3 of 8 trials")] == list(judged(taken).cells[0].cautions)
+
+
+def test_same_subject() -> None:
+    """An A/A run says that it is one."""
+    found = judged(trials(spread(0.0, 0.0002, 4)), subjects={"base": BASE, "head": BASE}).cells[0]
+
+    assert codes(found.cautions) == ["same-subject"]
+
+
+# --- unpaired
+
+
+def two_records(base: Sequence[float], head: Sequence[float], **changes: Any) -> tuple[Record, Record, Plan]:
+    """A one-sided record for each side with these steps, and the plan that compares them."""
+    measured = cell(gates=[gate("itl_median", "1%", "5%")])
+    sides = [
+        record(measured, [trial(n, n, "base", s, **changes) for n, s in enumerate(steps)], subjects={"base": BASE})
+        for steps in (base, head)
+    ]
+    return sides[0], sides[1], Plan(cells=(measured,), seed=0)
+
+
+def compared(base: Sequence[float], head: Sequence[float]) -> CellOutcome:
+    """One side against another."""
+    one, other, plan = two_records(base, head)
+    return compare_sides((one, "base"), (other, "base"), plan)
+
+
+STEADY = [0.00500, 0.00501, 0.00499, 0.00500, 0.00501, 0.00499]
+
+
+@pytest.mark.parametrize(
+    ("factor", "count", "verdict"),
+    [
+        (1.1, 6, "regressed"),
+        (1.1, 5, "inconclusive"),  # no block below six a side
+        (1.0, 6, "pass"),
+        (0.9, 6, "improved"),
+        (1.0, 2, "pass"),
+        (1.0, 1, "inconclusive"),
+    ],
+)
+def test_compare(factor: float, count: int, verdict: str) -> None:
+    """Two one-sided records are judged by one look at Welch's test; as an advisory outcome nothing blocks."""
+    found = compared(STEADY[:count], [factor * x for x in STEADY[:count]])
+    note = Note(code="advisory-unpaired", text="a against b")
+
+    outcome = judge_advisory("a b", "0.0", Plan(cells=(), seed=0), found, note)
+
+    assert verdict == found.verdict
+    assert ("advisory", 20, verdict) == (outcome.verdict, outcome.exit_status, outcome.would_be)
+    assert (note,) == outcome.reasons
+
+
+def test_compare_names_both() -> None:
+    """The comparison names both records by digest and side, and both sides' versions."""
+    one, other, plan = two_records(STEADY, STEADY)
+
+    found = compare_sides((one, "base"), (other, "base"), plan)
+
+    assert found.record == f"{record_digest(one)}:base {record_digest(other)}:base"
+    assert found.versions == {"base": {"vllm": "1.0"}, "head": {"vllm": "1.0"}}
+    assert found.gates[0].pairs == 6
+
+
+def test_compare_outputs() -> None:
+    """Records whose tokens differ carry the caution, as the two sides of one run do."""
+    one, _, plan = two_records(STEADY, STEADY)
+    _, other, _ = two_records(STEADY, STEADY, iterations=(iteration(tokens="other"),))
+
+    assert codes(compare_sides((one, "base"), (other, "base"), plan).cautions) == ["outputs-differ"]
+
+
+def test_compare_without_the_metric() -> None:
+    """A gate whose metric some trials lack is not measured, and then there is nothing to advise."""
+    one, other, plan = two_records(STEADY, STEADY, iterations=())
+
+    outcome = judge_advisory("a b", "0.0", plan, compare_sides((one, "base"), (other, "base"), plan),
+                             Note(code="advisory-unpaired", text="a against b"))  # fmt: skip
+
+    assert (outcome.verdict, outcome.exit_status, outcome.would_be) == ("not-measured", 22, None)
+    assert codes(outcome.cells[0].gates[0].reasons) == ["metric-missing"]
+
+
+@pytest.mark.parametrize("empty", [0, 1])
+def test_compare_without_trials(empty: int) -> None:
+    """A record whose engine never ran is not measured, for the reason that stopped it."""
+    one, other, plan = two_records(*([], STEADY) if empty == 0 else (STEADY, []))
+    stop = Failure(code="engine-start-failed", text="base: words")
+    one, other = ((r if r.trials else r.model_copy(update={"stopped": stop})) for r in (one, other))
+
+    found = compare_sides((one, "base"), (other, "base"), plan)
+
+    assert found.verdict == "not-measured"
+    assert [(note.code, note.text) for note in found.reasons] == [("engine-start-failed", "base: words")]

@@ -1,0 +1,342 @@
+"""Reports: golden files for whole outcomes, and what no words of an engine may do to a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hand_made import BASE, cell, failed, gate, iteration, record, run, spread, trial, trials
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfgate.errors import UsageError
+from perfgate.judge import compare_sides, judge, judge_advisory
+from perfgate.outcome import CellOutcome, Note, Outcome, verdict_json
+from perfgate.plan import Plan
+from perfgate.reasons import REASONS
+from perfgate.record import Failure, Trial
+from perfgate.report import FORMATS, format_of
+from perfgate.report.lines import printable, signed_percent
+from perfgate.report.markdown import escape, fenced, render_markdown
+from perfgate.report.text import render_text
+
+ENGINE_WORDS = """head: RuntimeError: Engine core initialization failed.
+  File "/envs/head/lib/vllm/v1/engine/core.py", line 12, in __init__
+    raise RuntimeError("CUDA out of memory")
+RuntimeError: CUDA out of memory"""
+
+HOSTILE = """head: `rm` | <script>alert(1)</script> @everyone *bold* _x_ [a](b) #1 $x$ \x1b[31mred\u202e
+```
+| a | b |
+<img src=x> @everyone
+````"""
+
+
+def passing() -> Outcome:
+    """Two gates that pass, one of them slower than ignorable."""
+    measured = cell("llama-8b-decode", [gate(), gate("ttft_median", "2%", "8%", floor="1ms")])
+    return judge(run([measured]), {measured.cell_id: record(measured, trials(spread(0.003, 0.0002, 4)))}, "0.1.0")
+
+
+def regressed() -> Outcome:
+    """Four gates: two regressed, one passed, one without values; outputs differ and a pair was dropped."""
+    gates = [gate("ttft_median", "2%", "8%"), gate(), gate("output_throughput", "0.1%", "0.5%"),
+             gate("model_memory", "1%", "5%")]  # fmt: skip
+    measured = cell("llama-8b-decode", gates)
+    taken = [_with_tokens(one, one.subject) for one in trials(spread(0.01, 0.0002, 6))]
+    taken += [trial(12, 6, "base"), failed(13, 6, "head")]
+    return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
+
+
+def inconclusive() -> Outcome:
+    """Noise between the margins at the fourth look, and another cell between two looks."""
+    first, second = cell("noisy"), cell("open")
+    records = {"noisy": record(first, trials(spread(0.003, 0.004, 12))), "open": record(second, trials([0.01, 0.02]))}
+    return judge(run([first, second]), records, "0.1.0")
+
+
+def not_measured(words: str = ENGINE_WORDS) -> Outcome:
+    """The head's engine does not start."""
+    measured = cell("llama-8b-decode")
+    stop = Failure(code="engine-start-failed", text=words)
+    taken = [trial(0, None, "base"), failed(1, None, "head", "engine-start-failed", words)]
+    return judge(run([measured]), {measured.cell_id: record(measured, taken, stopped=stop)}, "0.1.0")
+
+
+def advisory() -> Outcome:
+    """Two one-sided records with different versions."""
+    measured = cell("llama-8b-decode", [gate("itl_median", "1%", "5%")])
+    sides = [
+        record(measured, [trial(n, n, "base", 0.005 * factor + 1e-5 * (n % 3), versions={"vllm": version})
+                          for n in range(6)], subjects={"base": BASE})
+        for factor, version in ((1.0, "0.25.1"), (1.1, "0.26.0"))
+    ]  # fmt: skip
+    plan = Plan(cells=(measured,), seed=0)
+    compared = compare_sides((sides[0], "base"), (sides[1], "base"), plan)
+    return judge_advisory("a.json b.json", "0.1.0", plan, compared, Note(code="advisory-unpaired", text="a against b"))
+
+
+def two_cells() -> Outcome:
+    """One cell of a matrix passes, the next one was never started."""
+    cells = [cell(f"llama[batch={n}]") for n in (1, 8)]
+    return judge(run(cells), {cells[0].cell_id: record(cells[0], trials(spread(0.0, 0.0002, 4)))}, "0.1.0")
+
+
+def internal_error() -> Outcome:
+    """Perfgate itself failed."""
+    measured = cell("llama-8b-decode")
+    stop = Failure(code="internal-error", text="base: KeyError: 'x'\nTraceback (most recent call last):\n  ...")
+    return judge(run([measured]), {measured.cell_id: record(measured, stopped=stop)}, "0.1.0")
+
+
+OUTCOMES: dict[str, Callable[[], Outcome]] = {
+    "pass": passing,
+    "regressed": regressed,
+    "inconclusive": inconclusive,
+    "not-measured": not_measured,
+    "hostile": lambda: not_measured(HOSTILE),
+    "advisory": advisory,
+    "two-cells": two_cells,
+    "internal-error": internal_error,
+}
+kinds = pytest.mark.parametrize("kind", OUTCOMES)
+
+
+def _with_tokens(one: Trial, tokens: str) -> Trial:
+    return one.model_copy(update={"iterations": (iteration(one.iterations[0].itl_ns[0] / 1e9, tokens),)})
+
+
+# --- whole reports
+
+
+@kinds
+def test_text(kind: str, golden: Callable[[str, str], None]) -> None:
+    """The text of an outcome is its golden file."""
+    golden(f"report-{kind}.txt", render_text(OUTCOMES[kind]()))
+
+
+@kinds
+def test_markdown(kind: str, golden: Callable[[str, str], None]) -> None:
+    """The Markdown of an outcome is its golden file."""
+    golden(f"report-{kind}.md", render_markdown(OUTCOMES[kind]()))
+
+
+@kinds
+@pytest.mark.parametrize("render", [render_text, render_markdown])
+def test_every_note_with_its_remedy(kind: str, render: Callable[[Outcome], str]) -> None:
+    """Every reason and caution of an outcome is shown with its code and its remedy."""
+    outcome = OUTCOMES[kind]()
+    plain = render(outcome).replace("\\", "")
+
+    for note in _notes(outcome):
+        assert note.code in plain
+        assert REASONS[note.code].remedy in plain.replace("&gt;", ">").replace("&lt;", "<")
+
+
+def _notes(outcome: Outcome) -> Sequence[Note]:
+    def of(one: CellOutcome) -> tuple[Note, ...]:
+        gates = [note for found in one.gates for note in (*found.reasons, *found.cautions)]
+        return (*one.reasons, *one.cautions, *gates)
+
+    return (*outcome.reasons, *(note for one in outcome.cells for note in of(one)))
+
+
+@kinds
+def test_verdict_stands_where_it_is_read(kind: str) -> None:
+    """Markdown begins with the verdict's sentence, text ends with it."""
+    outcome = OUTCOMES[kind]()
+    words = {"not-measured": "NOT MEASURED", "internal-error": "INTERNAL ERROR"}
+    word = words.get(outcome.verdict, outcome.verdict.upper())
+
+    assert render_markdown(outcome).splitlines()[0].startswith(f"**{word}:")
+    assert render_text(outcome).splitlines()[-1].startswith(f"{word}:")
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "sentence"), [(-0.01, "PASS, IMPROVED: no gate is slower"), (0.0, "PASS: every gate excludes")]
+)
+def test_passes(slowdown: float, sentence: str) -> None:
+    """An improvement is named in the sentence of a pass."""
+    measured = cell()
+    outcome = judge(run([measured]), {"cell": record(measured, trials(spread(slowdown, 0.0002, 4)))}, "0.1.0")
+
+    assert render_text(outcome).splitlines()[-1].startswith(sentence)
+
+
+def test_regressed_cells_are_named() -> None:
+    """Of several cells the closing sentence names those that regressed."""
+    slow, same = cell("slow"), cell("same")
+    records = {"slow": record(slow, trials(spread(0.01, 0.0002, 6))), "same": record(same, trials([0.0] * 4))}
+
+    text = render_text(judge(run([same, slow]), records, "0.1.0"))
+
+    assert text.splitlines()[-1].startswith("REGRESSED: slow itl_median +1.01 % (alpha")
+
+
+def test_worst_gate_first() -> None:
+    """Regressed gates stand above gates without values, and those above passes."""
+    rows = [line.split()[0] for line in render_text(regressed()).splitlines()[3:7]]
+
+    assert rows == ["itl_median", "output_throughput", "model_memory", "ttft_median"]
+
+
+def test_one_sided() -> None:
+    """A one-sided cell shows the values of its metrics, in units for people."""
+    measured = cell()
+    subjects = {"base": BASE}
+    alone = record(measured, [trial(n, n, "base") for n in range(4)], subjects=subjects)
+
+    text = render_text(judge(run([measured], subjects=subjects), {"cell": alone}, "0.1.0"))
+
+    assert "itl_median 5.000 ms" in text
+    assert text.splitlines()[-1].startswith("NOT COMPARABLE:")
+
+
+def test_quick() -> None:
+    """The reason of the whole run stands in both reports."""
+    measured = cell()
+    outcome = judge(run([measured], quick=True), {"cell": record(measured, trials([0.0]))}, "0.1.0")
+
+    assert "reason quick-run (hand-made): one trial a subject was measured" in render_text(outcome)
+    assert "reason `quick-run` (hand-made): one trial a subject was measured." in render_markdown(outcome)
+
+
+def test_unknown_code() -> None:
+    """A record of another version may carry a code that this one does not know; the report shows it all the same."""
+    measured = cell()
+    stop = Failure(code="from-the-future", text="words")
+    outcome = judge(run([measured]), {"cell": record(measured, stopped=stop)}, "0.1.0")
+
+    assert "reason from-the-future (cell): words" in render_text(outcome)
+    assert "reason `from-the-future` (cell): words." in render_markdown(outcome)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("died", "died. _"), ("died.", "died. _"), ("what?", "what? _"), ("so it said:\nno", "so it said: _")],
+)
+def test_full_stops(text: str, shown: str) -> None:
+    """A note ends with one full stop, or with the mark that its text has."""
+    assert f"(llama-8b-decode): {shown}" in render_markdown(not_measured(text))
+
+
+# --- hostile words
+
+
+def test_hostile_words() -> None:
+    """Words of an engine cannot open HTML, mention people, break a table or leave their fence."""
+    page = render_markdown(not_measured(HOSTILE))
+    outside = page[: page.index("`````text")] + page[page.rindex("`````") :]
+
+    assert "<" not in outside
+    assert "@everyone" not in outside
+    assert "\\`rm\\` \\|" in outside
+    assert page.count("`````") == 2
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+
+
+def test_hostile_names() -> None:
+    """Names of cells and versions of packages are escaped too, and steer no terminal."""
+    measured = cell("llama", [gate()]).model_copy(update={"name": 'x[a="<b>|`@all\x1b[2J"]'})
+    taken = [one.model_copy(update={"versions": {"vllm": "<i>@everyone\x07"}}) for one in trials([0.0] * 4)]
+    outcome = judge(run([measured]), {"llama": record(measured, taken)}, "0.1.0")
+
+    page, text = render_markdown(outcome), render_text(outcome)
+
+    assert "<b>" not in page
+    assert "<i>" not in page
+    assert "@all" not in page
+    assert "@everyone" not in page
+    assert "\\|\\`" in page
+    assert not {"\x1b", "\x07"} & {*page, *text}
+
+
+@given(text=st.text(st.sampled_from("ab |`<>&@\\*_[]#~$\n")))
+def test_escape(text: str) -> None:
+    """Escaped text has no bare markup character, no tag, no mention and one line, and reads back whole."""
+    shown = escape(text)
+    bare = shown.replace("\\\\", "")
+
+    assert "\n" not in shown
+    assert "<" not in shown
+    for mark in "|`*_[]#~$":
+        assert bare.count(mark) == bare.count(f"\\{mark}")
+    assert shown.count("@") == shown.count("@\u200b")
+    back = shown.replace("\\\\", "\0").replace("\\", "").replace("\0", "\\").replace("@\u200b", "@")
+    assert back.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") == text.replace("\n", " ")
+
+
+@given(text=st.text(st.sampled_from("a` \n")))
+def test_fence(text: str) -> None:
+    """No line of fenced text can be taken for the end of its fence."""
+    opening, *inside, closing = fenced(text).split("\n")
+
+    assert opening == f"{closing}text"
+    assert set(closing) == {"`"}
+    assert "\n".join(inside) == text
+    assert closing not in text
+
+
+@given(text=st.text())
+def test_printable(text: str) -> None:
+    """Printable text has only printable characters and line ends, and keeps the printable ones."""
+    shown = printable(text)
+
+    assert all(c.isprintable() or c == "\n" for c in shown)
+    assert [c for c in text if c.isprintable() and c not in " \ufffd"] == [
+        c for c in shown if c.isprintable() and c not in " \ufffd"
+    ]
+
+
+# --- small figures and formats
+
+
+@pytest.mark.parametrize(
+    ("ratio", "shown"),
+    [
+        (None, "-"),
+        (0.0, "+0.00 %"),
+        (-1e-9, "+0.00 %"),
+        (0.0049, "+0.49 %"),
+        (-0.0123, "-1.23 %"),
+        (0.1234, "+12.3 %"),
+        (-0.5, "-50.0 %"),
+    ],
+)
+def test_signed_percent(ratio: float | None, shown: str) -> None:
+    """A change has its sign, two decimals below ten percent and one from there on."""
+    assert shown == signed_percent(ratio)
+
+
+@pytest.mark.parametrize(("file", "form"), [("a.txt", "text"), ("b/c.md", "markdown"), ("d.json", "json")])
+def test_format_by_suffix(file: str, form: str) -> None:
+    """The suffix of a file says its format."""
+    assert form == format_of(Path(file))
+    assert form in FORMATS
+
+
+@pytest.mark.parametrize("file", ["report", "report.html", "report.TXT"])
+def test_unknown_suffix(file: str) -> None:
+    """Another suffix is refused, with the ones there are."""
+    with pytest.raises(UsageError, match=r"unknown suffix .* expected one of \.txt, \.md, \.json"):
+        format_of(Path(file))
+
+
+def test_json() -> None:
+    """The JSON report is verdict.json."""
+    assert FORMATS["json"](passing()) == verdict_json(passing())
+
+
+def test_versions_of_both_sides() -> None:
+    """A version that both sides share is named once, different ones with their side."""
+    measured = cell()
+
+    def text(base: str, head: str) -> str:
+        versions = {"base": {"vllm": base}, "head": {"vllm": head}}
+        taken = [one.model_copy(update={"versions": versions[one.subject]}) for one in trials([0.0] * 4)]
+        return render_text(judge(run([measured]), {"cell": record(measured, taken)}, "0.1.0"))
+
+    assert text("1.0", "1.0").startswith("cell: 4 pairs, vllm 1.0\n")
+    assert text("1.0", "1.1").startswith("cell: 4 pairs, base vllm 1.0, head vllm 1.1\n")

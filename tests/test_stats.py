@@ -1,0 +1,497 @@
+"""The arithmetic of the decision rule, against scipy, statsmodels, simulation and figures by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.weightstats import CompareMeans
+
+from perfgate import stats
+from perfgate.plan import ALPHA, BETA
+
+DEFAULT = stats.DEFAULT_SCHEDULE
+IGNORABLE, MUST_CATCH = 0.001, 0.005
+
+EXAMPLE = [0.0021, 0.0035, 0.0012, 0.0029, 0.0044, 0.0017, 0.0030, 0.0026, 0.0008, 0.0038, 0.0023, 0.0031]
+"""Log ratios of twelve pairs, drawn by hand."""
+
+MICRO = st.integers(-50_000, 50_000).map(lambda n: n * 1e-6)
+"""Log ratios in millionths, so that spread is either none or far above rounding."""
+D12 = st.lists(MICRO, min_size=12, max_size=12)
+P_VALUES = st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.0025, 0.005, 0.01, 1.0]), min_size=1, max_size=8)
+
+
+def t3_upper_tail(t: float) -> float:
+    """The tail of Student's t at 3 degrees of freedom, which has a closed form."""
+    return 0.5 - (t / math.sqrt(3) / (1 + t * t / 3) + math.atan(t / math.sqrt(3))) / math.pi
+
+
+# --- one look
+
+
+def test_p_by_hand() -> None:
+    """Four pairs of mean 0.002 and variance 2e-6/3 lie sqrt(24) standard errors above 0: p from the closed form."""
+    estimate = stats.mean_estimate([0.001, 0.002, 0.003, 0.002])
+
+    assert pytest.approx(0.002) == estimate.mean
+    assert pytest.approx(math.sqrt(2e-6 / 3 / 4)) == estimate.standard_error
+    assert estimate.df == 3
+    assert pytest.approx(t3_upper_tail(math.sqrt(24))) == estimate.p_above(0.0)
+    assert pytest.approx(0.00814, abs=5e-6) == estimate.p_above(0.0)
+    assert pytest.approx(0.00814, abs=5e-6) == estimate.p_below(0.004)
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 4, 6, 12])
+@pytest.mark.parametrize("bound", [0.0, 0.001, 0.003, 0.01])
+def test_p_against_scipy(pairs: int, bound: float) -> None:
+    """One-sided p in both directions is that of scipy.stats.ttest_1samp."""
+    estimate = stats.mean_estimate(EXAMPLE[:pairs])
+
+    above = scipy_stats.ttest_1samp(EXAMPLE[:pairs], bound, alternative="greater").pvalue
+    below = scipy_stats.ttest_1samp(EXAMPLE[:pairs], bound, alternative="less").pvalue
+
+    assert pytest.approx(above, rel=1e-9) == estimate.p_above(bound)
+    assert pytest.approx(below, rel=1e-9) == estimate.p_below(bound)
+
+
+@pytest.mark.parametrize("level", [1e-5, 0.0016, 0.05, 0.5])
+def test_bounds_against_scipy(level: float) -> None:
+    """Bounds are those of scipy's two-sided interval at twice the level, and p at a bound is the level."""
+    estimate = stats.mean_estimate(EXAMPLE)
+
+    interval = scipy_stats.ttest_1samp(EXAMPLE, 0.0).confidence_interval(1 - 2 * level)
+
+    assert pytest.approx((interval.low, interval.high)) == (estimate.lower(level), estimate.upper(level))
+    assert pytest.approx(level) == estimate.p_above(estimate.lower(level))
+    assert pytest.approx(level) == estimate.p_below(estimate.upper(level))
+
+
+def test_bounds_at_level_zero() -> None:
+    """A level of 0 bounds nothing."""
+    estimate = stats.mean_estimate(EXAMPLE)
+
+    assert (-math.inf, math.inf) == (estimate.lower(0.0), estimate.upper(0.0))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_welch(sign: int) -> None:
+    """The unpaired difference has mean, p, bounds and degrees of freedom of Welch in scipy and statsmodels."""
+    base, head = EXAMPLE[:5], EXAMPLE[5:]
+
+    estimate = stats.difference_estimate(base, head, sign)
+
+    scipy_welch = scipy_stats.ttest_ind(head, base, equal_var=False, alternative="greater" if sign > 0 else "less")
+    assert pytest.approx(sign * (np.mean(head) - np.mean(base))) == estimate.mean
+    assert pytest.approx(scipy_welch.df) == estimate.df
+    assert pytest.approx(scipy_welch.pvalue) == estimate.p_above(0.0)
+    low, high = CompareMeans.from_data(head, base).tconfint_diff(0.1, usevar="unequal")
+    assert pytest.approx(sorted([sign * low, sign * high])) == [estimate.lower(0.05), estimate.upper(0.05)]
+
+
+def test_welch_by_hand() -> None:
+    """(0, 2) against (4, 8): difference 5, variance 1 + 4, df = 25 / (1/1 + 16/1)."""
+    estimate = stats.difference_estimate([0.0, 2.0], [4.0, 8.0], 1)
+
+    assert estimate.mean == 5.0
+    assert pytest.approx((math.sqrt(5), 25 / 17)) == (estimate.standard_error, estimate.df)
+
+
+# --- zero spread
+
+
+@pytest.mark.parametrize(
+    ("d", "p", "q"), [(0.0, 1.0, 0.0), (math.log1p(IGNORABLE), 1.0, 0.0), (0.002, 0.0, 0.0), (0.01, 0.0, 1.0)]
+)
+def test_zero_spread(d: float, p: float, q: float) -> None:
+    """Equal observations decide by their place alone: p is 0 above the bound and 1 at or below it, q likewise."""
+    (look,) = stats.looks([d] * 6, stats.one_look(6), IGNORABLE, MUST_CATCH)
+
+    assert look.estimate.standard_error == 0
+    assert (p, q) == (look.p, look.q)
+
+
+def test_rounding_is_no_spread() -> None:
+    """Counts that are equal on a side have no spread, though their mean may be off by rounding."""
+    for count in range(2, 13):
+        for value in (16e9, 65536.0, 0.1, 3.3e-3):
+            assert stats.mean_estimate(stats.logs([value] * count)).standard_error == 0
+
+
+def test_zero_spread_unpaired() -> None:
+    """Two sides of equal counts have a difference without error, on the degrees of freedom of both."""
+    assert stats.difference_estimate([1.0] * 3, [1.5] * 4, -1) == stats.Estimate(-0.5, 0.0, 5)
+
+
+# --- looks
+
+
+def test_looks_by_hand() -> None:
+    """Running p and q over looks at 4, 6, 8 and 12 are the smallest of scipy's p divided by the look's weight."""
+    found = stats.looks(EXAMPLE, DEFAULT, IGNORABLE, MUST_CATCH)
+
+    p = q = 1.0
+    expected = []
+    for pairs, block, passing in ((4, 0.0, 0.16), (6, 0.16, 0.16), (8, 0.24, 0.16), (12, 0.40, 0.32)):
+        p_k = float(scipy_stats.ttest_1samp(EXAMPLE[:pairs], math.log1p(0.001), alternative="greater").pvalue)
+        q_k = float(scipy_stats.ttest_1samp(EXAMPLE[:pairs], math.log1p(0.005), alternative="less").pvalue)
+        p, q = min(p, p_k / block if block else 1.0), min(q, q_k / passing)
+        expected.append((pairs, p, q))
+    for wanted, look in zip(expected, found, strict=True):
+        assert pytest.approx(wanted) == (look.pairs, look.p, look.q)
+    assert found[0].p == 1.0
+    assert [look.q for look in found] == sorted((look.q for look in found), reverse=True)
+
+
+def test_running_values_never_grow() -> None:
+    """What a look has shown stays shown: later pairs that say the contrary raise neither p nor q."""
+    slow, same = (stats.looks([*first, *[0.05, -0.05] * 3], DEFAULT, IGNORABLE, MUST_CATCH)
+                  for first in (EXAMPLE[:6], [0.0001, -0.0001] * 3))  # fmt: skip
+
+    assert slow[1].p < 1
+    assert [look.p for look in slow[1:]] == [slow[1].p] * 3
+    assert [look.q for look in same[1:]] == [same[1].q] * 3
+    assert same[1].q < BETA
+
+
+@pytest.mark.parametrize(
+    ("pairs", "reached"), [(0, ()), (3, ()), (4, (4,)), (7, (4, 6)), (8, (4, 6, 8)), (12, (4, 6, 8, 12))]
+)
+def test_looks_reached(pairs: int, reached: tuple[int, ...]) -> None:
+    """A look happens when its pairs are there; pairs beyond it wait for the next one."""
+    found = stats.looks(EXAMPLE[:pairs], DEFAULT, IGNORABLE, MUST_CATCH)
+
+    assert reached == tuple(look.pairs for look in found)
+    assert found == stats.looks(EXAMPLE, DEFAULT, IGNORABLE, MUST_CATCH)[: len(found)]
+
+
+def test_unpaired_look() -> None:
+    """The one look at an unpaired difference spends both rates whole, and blocks from six trials a side on."""
+    estimate = stats.difference_estimate(EXAMPLE[:6], [x + 0.02 for x in EXAMPLE[6:]], 1)
+
+    six, five = (stats.unpaired_look(estimate, n, IGNORABLE, MUST_CATCH) for n in (6, 5))
+
+    assert six.p == estimate.p_above(math.log1p(IGNORABLE))
+    assert six.q == five.q == estimate.p_below(math.log1p(MUST_CATCH))
+    assert five.p == 1.0
+
+
+# --- schedules
+
+
+def test_one_look() -> None:
+    """One look passes at any size and blocks from six pairs on."""
+    assert stats.one_look(5) == stats.Schedule((5,), (0.0,), (1.0,))
+    assert stats.one_look(6) == stats.Schedule((6,), (1.0,), (1.0,))
+
+
+def test_extended() -> None:
+    """A further look takes half of what either error rate has left, and the next one half of the rest."""
+    first = DEFAULT.extended(16)
+    second = first.extended(20)
+
+    assert second.looks == (4, 6, 8, 12, 16, 20)
+    assert pytest.approx([0.1, 0.05]) == second.block[-2:]
+    assert pytest.approx([0.1, 0.05]) == second.pass_[-2:]
+
+
+def test_extension_too_soon() -> None:
+    """A further look comes at least four pairs after the last one."""
+    with pytest.raises(ValueError, match="at least 4 pairs after 12"):
+        DEFAULT.extended(15)
+
+
+@pytest.mark.parametrize(
+    ("looks", "block", "pass_", "words"),
+    [
+        ((), (), (), "looks must increase"),
+        ((1,), (0.0,), (1.0,), "at least 2"),
+        ((4, 4), (0.5, 0.5), (0.5, 0.5), "looks must increase"),
+        ((6, 4), (0.5, 0.5), (0.5, 0.5), "looks must increase"),
+        ((4, 6), (1.0,), (0.5, 0.5), "one a look"),
+        ((4, 6), (0.5, 0.5), (0.5, 0.6), "at most 1"),
+        ((4, 6), (-0.1, 0.5), (0.5, 0.5), "one a look"),
+    ],
+)
+def test_impossible_schedule(
+    looks: tuple[int, ...], block: tuple[float, ...], pass_: tuple[float, ...], words: str
+) -> None:
+    """Looks that do not increase and weights that do not fit are refused."""
+    with pytest.raises(ValueError, match=words):
+        stats.Schedule(looks, block, pass_)
+
+
+# --- Holm
+
+
+@pytest.mark.parametrize(
+    ("p", "rejected"),
+    [
+        ((), ()),
+        ((0.01,), (True,)),
+        ((0.011,), (False,)),
+        ((0.005, 0.01), (True, True)),
+        ((0.006, 0.006), (False, False)),
+        ((0.02, 0.001, 0.004), (False, True, True)),
+    ],
+)
+def test_holm_by_hand(p: tuple[float, ...], rejected: tuple[bool, ...]) -> None:
+    """The smallest p meets alpha/m, the next one alpha/(m-1), and the first that fails ends it."""
+    assert rejected == stats.holm(p, 0.01)
+
+
+@given(p=P_VALUES)
+def test_holm_against_statsmodels(p: list[float]) -> None:
+    """Holm rejects what statsmodels.stats.multitest.multipletests rejects."""
+    assert tuple(multipletests(p, 0.0101, "holm")[0]) == stats.holm(p, 0.0101)
+
+
+@given(p=P_VALUES)
+def test_holm_level(p: list[float]) -> None:
+    """Holm rejects a hypothesis exactly when its p does not exceed its level given the others."""
+    assert tuple(value <= stats.holm_level(p, i, 0.01) for i, value in enumerate(p)) == stats.holm(p, 0.01)
+
+
+# --- robust centre, power, modes
+
+
+@given(d=st.lists(MICRO, min_size=1, max_size=13))
+def test_hodges_lehmann(d: list[float]) -> None:
+    """The Hodges-Lehmann estimate is the median of all averages of two, each with itself included."""
+    averages = sorted((d[i] + d[j]) / 2 for i in range(len(d)) for j in range(i, len(d)))
+    middle = (averages[(len(averages) - 1) // 2] + averages[len(averages) // 2]) / 2
+
+    assert pytest.approx(middle, abs=1e-15) == stats.hodges_lehmann(d)
+
+
+@pytest.mark.parametrize("df", [3, 5, 11])
+@pytest.mark.parametrize("level", [0.0016, 1e-5])
+def test_detectable_against_scipy(df: int, level: float) -> None:
+    """At the detectable slowdown scipy.stats.nct exceeds the critical value with the power asked for."""
+    estimate = stats.Estimate(0.0, 4e-4, df)
+
+    slowdown = stats.detectable(estimate, level, IGNORABLE, 0.95)
+
+    assert slowdown is not None
+    shift = (math.log1p(slowdown) - math.log1p(IGNORABLE)) / estimate.standard_error
+    assert pytest.approx(0.95, abs=1e-6) == scipy_stats.nct.sf(scipy_stats.t.isf(level, df), df, shift)
+
+
+def test_detectable_by_simulation() -> None:
+    """Of seeded runs whose true slowdown is the detectable one, the declared share blocks."""
+    runs, pairs, sd, level = 4000, 8, 7e-4, 0.0024
+    slowdown = stats.detectable(stats.Estimate(0.0, sd / math.sqrt(pairs), pairs - 1), level, IGNORABLE, 0.95)
+    assert slowdown is not None
+
+    d = np.random.default_rng(11).normal(math.log1p(slowdown), sd, (runs, pairs))
+    blocked = sum(stats.mean_estimate(row).p_above(math.log1p(IGNORABLE)) <= level for row in d)
+
+    low, high = scipy_stats.binom.interval(0.999, runs, 0.95)
+    assert low <= blocked <= high
+
+
+def test_detectable_edges() -> None:
+    """A look without a blocking level detects nothing, one without spread everything above the margin."""
+    assert stats.detectable(stats.Estimate(0.0, 1e-3, 5), 0.0, IGNORABLE, 0.95) is None
+    assert pytest.approx(IGNORABLE) == stats.detectable(stats.Estimate(0.0, 0.0, 5), 0.01, IGNORABLE, 0.95)
+
+
+@pytest.mark.parametrize("size", [6, 12, 24])
+def test_modes_in_normal_samples(size: int) -> None:
+    """About one in a hundred normal samples is called split."""
+    rng = np.random.default_rng(size)
+
+    split = sum(stats.two_modes(rng.standard_normal(size)) is not None for _ in range(2000))
+
+    low, high = scipy_stats.binom.interval(0.999, 2000, 0.01)
+    assert low <= split <= high
+
+
+@given(order=st.permutations([0.0, 0.001, 0.0005, 0.0008, 0.0202, 0.0204, 0.0199]))
+def test_clear_split(order: list[float]) -> None:
+    """Two tight groups far apart are found in any order, with the upper group's size and the distance."""
+    found = stats.two_modes(order)
+
+    assert pytest.approx((3, 0.0201667 - 0.000575), abs=1e-6) == found
+
+
+@pytest.mark.parametrize("size", [6, 7, 12, 24])
+@pytest.mark.parametrize("value", [16e9, 65536.0, 0.1, 5.3e-3, 89.96])
+def test_equal_values_have_no_modes(size: int, value: float) -> None:
+    """Values that are all equal are one group, whatever rounding makes of their mean."""
+    assert stats.two_modes(stats.logs([value] * size)) is None
+
+
+@pytest.mark.parametrize(("size", "said"), [(5, False), (6, True), (24, True), (25, False)])
+def test_modes_by_size(size: int, *, said: bool) -> None:
+    """Modes are sought among six to 24 observations."""
+    assert said == (stats.two_modes([0.0] * (size - 3) + [1.0] * 3) is not None)
+
+
+def test_mode_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The committed 99 % points agree with a fresh, smaller simulation of benchmarks/mode_table.py."""
+    benchmark: Any = _load(Path(__file__).parents[1] / "benchmarks" / "mode_table.py")
+    monkeypatch.setattr(benchmark, "SAMPLES", 20_000)
+    rng = np.random.default_rng(5)
+
+    fresh = {n: benchmark.percentile_99(n, rng) for n in (6, 9, 14, 24)}
+
+    assert list(range(6, 25)) == list(stats.MODE_SPLIT_99)
+    assert pytest.approx(fresh, rel=0.1) == {n: stats.MODE_SPLIT_99[n] for n in fresh}
+
+
+def _load(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# --- properties of a whole sequence
+
+
+def sequence(d: list[float], scale: float = 1.0) -> list[tuple[float, float]]:
+    """(p, q) at every look for pairs with these log ratios."""
+    base = [scale * (1 + n / 7) for n in range(len(d))]
+    head = [b * math.exp(x) for b, x in zip(base, d, strict=True)]
+    found = stats.looks(stats.log_ratios(base, head, 1), DEFAULT, IGNORABLE, MUST_CATCH)
+    return [(look.p, look.q) for look in found]
+
+
+@given(d=D12, scale=st.floats(1e-6, 1e6))
+def test_scale(d: list[float], scale: float) -> None:
+    """Multiplying every value of both sides changes nothing: units do not matter."""
+    for one, other in zip(sequence(d), sequence(d, scale), strict=True):
+        assert pytest.approx(one, abs=1e-6) == other
+
+
+@given(d=D12, sign=st.sampled_from([1, -1]))
+def test_swapped_roles(d: list[float], sign: int) -> None:
+    """Swapping base and head flips the sign of every log ratio and of the estimates, and exchanges the tails."""
+    base, head = [1.0] * 12, [math.exp(x) for x in d]
+
+    there, back = stats.log_ratios(base, head, sign), stats.log_ratios(head, base, sign)
+
+    assert there.tolist() == (-back).tolist()
+    one, other = stats.mean_estimate(there), stats.mean_estimate(back)
+    assert one.mean == -other.mean
+    assert one.p_above(0.004) == other.p_below(-0.004)
+    assert stats.difference_estimate([0.0, 1.0], d, 1).mean == -stats.difference_estimate(d, [0.0, 1.0], 1).mean
+
+
+@given(d=D12, data=st.data())
+def test_order_within_a_look(d: list[float], data: st.DataObject) -> None:
+    """Pairs that came between the same two looks may be exchanged."""
+    shuffled = [
+        x
+        for begin, end in itertools.pairwise((0, *DEFAULT.looks))
+        for x in data.draw(st.permutations(d[begin:end]))
+    ]  # fmt: skip
+
+    for one, other in zip(sequence(d), sequence(shuffled), strict=True):
+        assert pytest.approx(one, abs=1e-6) == other
+
+
+@given(d=D12, slower=st.integers(1, 20_000).map(lambda n: n * 1e-6))
+def test_monotone(d: list[float], slower: float) -> None:
+    """A head that is slower in every pair by one factor has no larger p and no smaller q at any look."""
+    for (p, q), (p_slower, q_slower) in zip(sequence(d), sequence([x + slower for x in d]), strict=True):
+        assert p_slower <= p + 1e-9
+        assert q_slower >= q - 1e-9
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 0.0, -1.0])
+def test_no_ratio(bad: float) -> None:
+    """A value that is not positive and finite has no logarithm on either side."""
+    for base, head in (([1.0, bad], [1.0, 1.0]), ([1.0, 1.0], [1.0, bad])):
+        with pytest.raises(ValueError, match="positive finite"):
+            stats.log_ratios(base, head, 1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 5, 11])
+def test_nothing_non_finite_passes(bad: float, place: int) -> None:
+    """A log ratio that is not finite is refused by everything that takes a row of them."""
+    d = [*EXAMPLE[:place], bad, *EXAMPLE[place + 1 :]]
+    takers = (stats.mean_estimate, stats.hodges_lehmann, stats.two_modes)
+
+    for take in takers:
+        with pytest.raises(ValueError, match="finite"):
+            take(d)
+    with pytest.raises(ValueError, match="finite"):
+        stats.looks(d, DEFAULT, IGNORABLE, MUST_CATCH)
+    with pytest.raises(ValueError, match="finite"):
+        stats.difference_estimate(EXAMPLE, d, 1)
+
+
+@pytest.mark.parametrize(
+    ("base", "head"), [([1.0, 2.0], [1.0]), ([[1.0], [2.0]], [[1.0], [2.0]])], ids=["lengths", "shape"]
+)
+def test_unmatched_sides(base: Any, head: Any) -> None:
+    """Sides of different length, or of more than one dimension, make no pairs."""
+    with pytest.raises(ValueError, match="one value a pair"):
+        stats.log_ratios(base, head, 1)
+
+
+def test_too_few() -> None:
+    """One observation has no spread, none has no centre."""
+    with pytest.raises(ValueError, match="at least two"):
+        stats.mean_estimate([0.1])
+    with pytest.raises(ValueError, match="at least one"):
+        stats.hodges_lehmann([])
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "ratio"), [(0.0, 0.0), (math.log(1.5), 0.5), (-math.inf, -1.0), (800.0, math.inf)]
+)
+def test_to_ratio(log_ratio: float, ratio: float) -> None:
+    """A log ratio becomes a ratio minus one, and one beyond what a float holds becomes infinite."""
+    assert pytest.approx(ratio) == stats.to_ratio(log_ratio)
+
+
+# --- the declared error rates
+
+
+def verdicts(slowdown: float, runs: int, seed: int) -> list[str]:
+    """What one gate decides over the default looks in seeded runs with pairs of sd 0.07 %."""
+    d = np.random.default_rng(seed).normal(math.log1p(slowdown), 7e-4, (runs, DEFAULT.looks[-1]))
+    return [_decide(stats.looks(row, DEFAULT, IGNORABLE, MUST_CATCH)) for row in d]
+
+
+def _decide(found: tuple[stats.Look, ...]) -> str:
+    for look in found:
+        if look.p <= ALPHA:
+            return "regressed"
+        if look.q <= BETA:
+            return "pass"
+    return "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "wrong", "rate"), [(IGNORABLE, "regressed", ALPHA), (MUST_CATCH, "pass", BETA)], ids=["alpha", "beta"]
+)
+def test_error_rates(slowdown: float, wrong: str, rate: float) -> None:
+    """At the margins of normal data the wrong verdict is no more frequent than declared (one-sided 99 % bound)."""
+    runs = 4000
+
+    wrongs = verdicts(slowdown, runs, seed=2026).count(wrong)
+
+    assert wrongs <= scipy_stats.binom.ppf(0.99, runs, rate)
+
+
+def test_usual_ends() -> None:
+    """Of unchanged builds nearly all pass, of builds slower by must_catch nearly all are blocked."""
+    assert verdicts(0.0, 300, seed=1).count("pass") >= 297
+    assert verdicts(MUST_CATCH, 300, seed=2).count("regressed") >= 290
