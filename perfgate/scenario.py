@@ -116,6 +116,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 ArgumentName = Annotated[str, AfterValidator(_argument_name)]
 Variables = dict[Annotated[str, AfterValidator(_variable_name)], Annotated[str, AfterValidator(_without_nul)]]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Looks = Annotated[tuple[Annotated[int, Field(ge=2, le=1000)], ...], Field(min_length=1), Field(strict=False)]
 Weight = Annotated[float, Field(ge=0, le=0.8)]
 Listed = Field(strict=False)
 """YAML knows lists only; a strict model would refuse them for its tuples."""
