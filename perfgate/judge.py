@@ -211,14 +211,22 @@ def _decide(series: Series, look: stats.Look, levels: _Levels, blank: GateOutcom
             "change_high": _ratio_or_none(own_high),
             "p": look.p,
             "q": look.q,
-            "detectable": stats.detectable(
-                estimate, levels.block_level * look.block_weight, gate.ignorable, 1 - levels.beta
-            ),
+            "detectable": _detectable(series, look, levels),
             "pair_sd": estimate.standard_error * math.sqrt(look.pairs) if series.schedule else None,
             "reasons": (_undecided(series, low, high),) if verdict == "inconclusive" else (),
             "cautions": tuple(cautions),
         }
     )
+
+
+def _detectable(series: Series, look: stats.Look, levels: _Levels) -> float | None:
+    """At this look or, where it cannot block, at the first one that can, with the spread seen so far."""
+    estimate, weight = look.estimate, look.block_weight
+    if weight == 0 and series.schedule is not None:
+        later = ((n, w) for n, w in zip(series.schedule.looks, series.schedule.block, strict=True) if w > 0)
+        pairs, weight = next(later, (look.pairs, 0.0))
+        estimate = estimate.with_pairs(look.pairs, pairs)
+    return stats.detectable(estimate, levels.block_level * weight, series.gate.gate.ignorable, 1 - levels.beta)
 
 
 def _undecided(series: Series, low: float, high: float) -> Note:

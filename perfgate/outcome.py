@@ -77,7 +77,8 @@ class GateOutcome(MetricOutcome):
         p: Running p of "slowdown at most ignorable"; blocked when it is at most ``block_level``.
         block_level: Holm's threshold for this gate given the others.
         q: Running p of "slowdown at least must_catch"; passed when it is at most beta.
-        detectable: Slowdown that this look would have blocked with probability 1 - beta, a ratio minus one.
+        detectable: Slowdown that this look, or where it cannot block the first one that can, blocks with probability
+            1 - beta given the spread seen; a ratio minus one. ``None`` where no look can block.
         pair_sd: Standard deviation of the pairs' log ratios.
         reasons: Why it is neither pass nor regressed.
         cautions: What to know about it all the same.

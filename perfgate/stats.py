@@ -111,6 +111,10 @@ class Estimate:
         """One-sided upper confidence bound, likewise; +inf at level 0."""
         return self.mean + _t_quantile(level, self.df) * self.standard_error if level > 0 else math.inf
 
+    def with_pairs(self, before: int, pairs: int) -> Estimate:
+        """What the same spread would be worth at another number of pairs; ``before`` is the number behind this one."""
+        return Estimate(self.mean, self.standard_error * math.sqrt(before / pairs), pairs - 1)
+
 
 def _upper_tail(distance: float, standard_error: float, df: float) -> float:
     if standard_error == 0:

@@ -80,8 +80,18 @@ def test_no_block_at_four() -> None:
     """At four pairs p is 1 and there is no lower bound, however clear the slowdown."""
     found = only(judged(trials(spread(0.5, 0.0001, 4))))
 
-    assert (found.p, found.change_low, found.detectable) == (1.0, None, None)
+    assert (found.p, found.change_low) == (1.0, None)
     assert found.change_high is not None
+
+
+def test_detectable_where_nothing_blocks_is_that_of_the_first_look_that_can() -> None:
+    """Four pairs and six pairs of the same spread name the same effect; without a blocking look there is none."""
+    four = only(judged(trials(spread(0.0, 0.0002, 4)))).detectable
+    six = only(judged(trials(spread(0.0, 0.0002 * math.sqrt(4 / 3) * math.sqrt(5 / 6), 6)))).detectable
+
+    assert four == pytest.approx(six, rel=0.02)
+    table = judge_series([Series(gate(), (1.0, 1.1), (1.0, 1.1), stats.one_look(2))], ALPHA, 0.05)
+    assert table[0].detectable is None
 
 
 def test_figures() -> None:
