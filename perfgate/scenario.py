@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
-    PlainSerializer,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
@@ -40,86 +36,30 @@ from perfgate.document import (
     write_document,
 )
 from perfgate.errors import Problem, ScenarioError
-from perfgate.metrics import METRICS, PLANNED, format_percent, parse_percent, parse_quantity, plain_digits
+from perfgate.fields import (
+    LARGEST,
+    QUANTITY,
+    ArgumentName,
+    Duration,
+    Listed,
+    Name,
+    Percent,
+    Positive,
+    Variables,
+    Weight,
+    whole_number,
+)
+from perfgate.metrics import METRICS, PLANNED, format_percent, parse_quantity
 from perfgate.stats import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, Schedule
 
 MAX_BYTES = 256 * 1024
 """A scenario is a page of text; anything larger is something else."""
 
-RESERVED_ARGS = {
-    "model": "engine.model says it",
-    "load_format": "engine.model says it",
-    "tokenizer": "prompts are token ids, no tokenizer is loaded",
-    "skip_tokenizer_init": "prompts are token ids, no tokenizer is loaded",
-    "hf_overrides": "change config.json instead, so that it is part of the model's digest",
-}
 MATRIX_WORKLOAD_KEYS = ("batch", "input_tokens", "output_tokens")
-LARGEST = 10_000_000
 MAX_CELLS = 256
 """A matrix multiplies; more cells than this are a slip."""
 MIN_DECODE_TOKENS = 3
 """The first token ends prefill, the second a gap that touches it, the third the first full decode step."""
-
-
-def _parse_seconds(value: Any) -> float:
-    try:
-        amount, unit = parse_quantity(value)
-    except ValueError:
-        amount, unit = 0.0, ""
-    if unit != "s" or not 0 < amount <= LARGEST:
-        raise ValueError('expected a positive duration with its unit, like "90s" or "15min"')
-    return amount
-
-
-def _argument_name(name: str) -> str:
-    if name in RESERVED_ARGS:
-        raise ValueError(f"is not allowed here: {RESERVED_ARGS[name]}")
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise ValueError("engine arguments are written with underscores, like max_num_seqs")
-    return name
-
-
-def _variable_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError("is no name of an environment variable")
-    return name
-
-
-def _without_nul(value: str) -> str:
-    if "\0" in value:
-        raise ValueError("a value of an environment variable holds no NUL character")
-    return value
-
-
-def _whole(value: Any) -> Any:
-    if type(value) is not int:  # Literal[1] also takes True and 1.0, which are equal to it
-        raise ValueError("expected a whole number")
-    return value
-
-
-_QUANTITY = r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-zµ/]+\s*$"
-Percent = Annotated[
-    float,
-    BeforeValidator(parse_percent),
-    PlainSerializer(format_percent),
-    WithJsonSchema({"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*%\s*$", "examples": ["0.5%"]}),
-]
-Duration = Annotated[
-    float,
-    BeforeValidator(_parse_seconds),
-    PlainSerializer(lambda seconds: f"{plain_digits(Decimal(repr(seconds)))}s"),
-    WithJsonSchema(
-        {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*(ns|us|µs|ms|s|min)\s*$", "examples": ["90s"]}
-    ),
-]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
-ArgumentName = Annotated[str, AfterValidator(_argument_name)]
-Variables = dict[Annotated[str, AfterValidator(_variable_name)], Annotated[str, AfterValidator(_without_nul)]]
-Positive = Annotated[int, Field(ge=1, le=LARGEST)]
-Looks = Annotated[tuple[Annotated[int, Field(ge=2, le=1000)], ...], Field(min_length=1), Field(strict=False)]
-Weight = Annotated[float, Field(ge=0, le=0.8)]
-Listed = Field(strict=False)
-"""YAML knows lists only; a strict model would refuse them for its tuples."""
 
 
 class _Strict(BaseModel):
@@ -182,6 +122,22 @@ class Spend(_Strict):
     pass_: Annotated[tuple[Weight, ...], Field(alias="pass"), Listed]
 
 
+class Expect(_Strict):
+    """What the author of a scenario has seen of it, for the price that ``perfgate check`` names before a first run.
+
+    Args:
+        trial_s: Seconds that a trial takes.
+        pair_sd: Standard deviation of the pairs' log ratios, for every gate or by metric.
+    """
+
+    trial_s: Annotated[float, Field(gt=0, le=LARGEST)]
+    pair_sd: Percent | dict[str, Percent]
+
+    def sd_of(self, metric: str) -> float | None:
+        """The spread expected of a metric; ``None`` where none is named."""
+        return self.pair_sd.get(metric) if isinstance(self.pair_sd, dict) else self.pair_sd
+
+
 class Measure(_Strict):
     """The measurement plan of one cell.
 
@@ -193,6 +149,7 @@ class Measure(_Strict):
         max_dropped_pairs: Pairs that may fail and be replaced before the cell counts as not measured.
         start_timeout: Limit for the start of an engine.
         iteration_timeout: Limit for one iteration.
+        expect: Seconds a trial and spread of the pairs, for the price before the first run; no part of the cell.
     """
 
     warmup_iterations: Annotated[int, Field(ge=0, le=1000)] = 2
@@ -204,6 +161,7 @@ class Measure(_Strict):
     max_dropped_pairs: Annotated[int, Field(ge=0, le=1000)] = 2
     start_timeout: Duration = 900.0
     iteration_timeout: Duration = 300.0
+    expect: Expect | None = None
 
     @field_validator("looks")
     @classmethod
@@ -266,7 +224,7 @@ class Gate(_Strict):
     metric: Annotated[str, WithJsonSchema({"type": "string", "enum": list(METRICS)})]
     ignorable: Percent
     must_catch: Percent
-    floor: Annotated[str, WithJsonSchema({"type": "string", "pattern": _QUANTITY, "examples": ["1ms"]})] | None = None
+    floor: Annotated[str, WithJsonSchema({"type": "string", "pattern": QUANTITY, "examples": ["1ms"]})] | None = None
 
     @field_validator("metric")
     @classmethod
@@ -327,7 +285,7 @@ class Scenario(_Strict):
         matrix: Values of workload keys or engine arguments; each combination is a cell.
     """
 
-    version: Annotated[Literal[1], BeforeValidator(_whole), Field(alias="schema")]
+    version: Annotated[Literal[1], BeforeValidator(whole_number), Field(alias="schema")]
     name: Name
     description: str = ""
     engine: Engine

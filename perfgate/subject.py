@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from perfgate.errors import UsageError
-from perfgate.scenario import ArgumentName, Variables
+from perfgate.fields import ArgumentName, Variables
 
 CONFIG_FILE = "perfgate.toml"
 Role = Literal["base", "head"]
