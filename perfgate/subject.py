@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, field_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -28,7 +28,7 @@ KEYS = ("python", "path", "env", "args")
 
 
 class Subject(BaseModel):
-    """One build under test, as asked for.
+    """One build under test, as asked for; relative paths are taken from the working directory.
 
     Args:
         python: The interpreter that holds the engine.
@@ -43,6 +43,17 @@ class Subject(BaseModel):
     path: tuple[str, ...] = ()
     env: Variables = {}
     args: dict[ArgumentName, JsonValue] = {}
+
+    @field_validator("python")
+    @classmethod
+    def _python_from_here(cls, python: str) -> str:
+        # Engines start in another folder; the bare name of a program is left to PATH.
+        return _absolute(Path.cwd(), python) if os.sep in python else python
+
+    @field_validator("path")
+    @classmethod
+    def _path_from_here(cls, path: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(_absolute(Path.cwd(), entry) for entry in path)
 
 
 def find_config(start: Path) -> Path | None:

@@ -171,3 +171,14 @@ def test_a_config_that_is_no_text_is_a_usage_error(tmp_path: Path) -> None:
     for path in (file, tmp_path / "absent.toml"):
         with pytest.raises(UsageError, match="cannot be read"):
             load_config(path)
+
+
+def test_a_subject_made_in_python_has_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines start in another folder than the one that paths were written for; a bare name is left to PATH."""
+    monkeypatch.chdir(tmp_path)
+
+    subject = Subject(python="env/bin/python", path=("src", "/elsewhere"))
+
+    assert subject.python == str(tmp_path / "env/bin/python")
+    assert subject.path == (str(tmp_path / "src"), "/elsewhere")
+    assert Subject(python="python3").python == "python3"
