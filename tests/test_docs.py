@@ -1,0 +1,57 @@
+"""What the documentation shows works."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfgate import gate
+from perfgate.capture.fake import FakeCollector
+from perfgate.cli import main
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """The fenced blocks of a document in one language."""
+    text = (ROOT / document).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_orphans: None) -> None:  # noqa: ARG001
+    """Every block of docs/python-api.md runs in order in one folder, with a fake in the engine's place."""
+    shutil.copytree(ROOT / "scenarios", tmp_path / "scenarios")
+    (tmp_path / "perfgate.toml").touch()
+    (tmp_path / "envs/main/bin").mkdir(parents=True)
+    (tmp_path / "envs/main/bin/python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gate, "TimedCollector", FakeCollector)
+    names: dict[str, object] = {}
+
+    for block in blocks("docs/python-api.md", "python"):
+        exec(compile(block, "docs/python-api.md", "exec"), names)  # noqa: S102 (the point is that it runs)
+
+    assert isinstance(names["finished"], gate.Finished)
+    assert names["finished"].outcome.verdict == "pass"
+
+
+@pytest.mark.parametrize("command", main.commands)
+def test_every_command_is_in_the_readme_and_has_help(command: str) -> None:
+    """A command that the README does not name, or that does not explain itself, does not exist for users."""
+    assert f"perfgate {command}" in (ROOT / "README.md").read_text()
+    assert main.commands[command].help
+
+
+def test_the_readme_scenario_is_valid(tmp_path: Path) -> None:
+    """The scenario that the README shows loads."""
+    (scenario,) = blocks("README.md", "yaml")
+    shutil.copytree(ROOT / "scenarios" / "models", tmp_path / "models")
+    (tmp_path / "perfgate.toml").touch()
+    file = tmp_path / "shown.yaml"
+    file.write_text(scenario)
+
+    assert gate.load(file).scenario.matrix == {"batch": (1, 8, 32)}
