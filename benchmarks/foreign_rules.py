@@ -1,0 +1,157 @@
+"""Decision rules of other tools, each written anew from its description, for many comparisons at once.
+
+A side is an array (comparisons, processes, iterations) of times, larger is worse; what comes back is one code a
+comparison: ``REGRESSED`` where the tool reports a slowdown, ``PASS`` where it reports none, ``INCONCLUSIVE`` where it
+has a word for not knowing. Only slowdowns are reported here; most of these rules report speed-ups likewise.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from rule_twin import INCONCLUSIVE, PASS, REGRESSED
+from scipy import special
+from scipy import stats as scipy_stats
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int8]
+
+U_ALPHA = 0.05
+"""Of benchstat and of google/benchmark's U test."""
+U_EXACT = 20
+ASV_ALPHA = 0.002
+CRITERION_ALPHA, CRITERION_NOISE, CRITERION_CONFIDENCE = 0.05, 0.01, 0.95
+CRITERION_RESAMPLES = 1000
+"""The tool takes 100,000; a thousand settle 5 % well enough here."""
+NVBENCH_GAP, NVBENCH_CENTRE, NVBENCH_OVERLAP, NVBENCH_DISPERSION = 0.005, 0.005, 0.5, 0.02
+ROLLING_DAYS = 3
+LOW_PERCENTILE = 5
+
+
+def codes(regressed: NDArray[np.bool_]) -> Codes:
+    """Blocked or passed, for a rule that knows no third word."""
+    return np.where(regressed, REGRESSED, PASS).astype(np.int8)
+
+
+def summaries(side: Floats) -> Floats:
+    """One value a process: the median of its iterations, (comparisons, processes)."""
+    found: Floats = np.median(side, axis=-1)
+    return found
+
+
+def pooled(side: Floats) -> Floats:
+    """All iterations of all processes as if they were one sample, (comparisons, values)."""
+    return side.reshape(len(side), -1)
+
+
+def flat_threshold(base: Floats, head: Floats, threshold: float) -> Codes:
+    """One run against one run: slower by more than a fixed share."""
+    return codes(summaries(head)[:, 0] > summaries(base)[:, 0] * (1 + threshold))
+
+
+def u_test(base: Floats, head: Floats, alpha: float = U_ALPHA) -> Codes:
+    """Two-sided Mann-Whitney U on the samples given, (comparisons, values); the direction is that of the medians."""
+    return codes((u_p(base, head) <= alpha) & (np.median(head, axis=-1) > np.median(base, axis=-1)))
+
+
+def u_p(base: Floats, head: Floats) -> Floats:
+    """Two-sided p of the U test: exact up to 20 samples a side, normal beyond."""
+    method: Literal["exact", "asymptotic"] = "exact" if max(base.shape[-1], head.shape[-1]) <= U_EXACT else "asymptotic"
+    return np.asarray(scipy_stats.mannwhitneyu(base, head, alternative="two-sided", axis=-1, method=method).pvalue)
+
+
+def asv_continuous(base: Floats, head: Floats, factor: float) -> Codes:
+    """Slower by a factor, and different by the U test at 0.002 or, with too few samples for it, by disjoint intervals.
+
+    With too few samples asv's interval of the median reaches over all of them at least; here it is exactly their
+    range, which blocks rather too often than too seldom.
+    """
+    a, b = pooled(base), pooled(head)
+    smallest = 1 / special.comb(a.shape[1] + b.shape[1], min(a.shape[1], b.shape[1]))
+    if smallest < ASV_ALPHA:
+        different = u_p(a, b) < ASV_ALPHA
+    else:
+        different = (a.max(axis=-1) < b.min(axis=-1)) | (b.max(axis=-1) < a.min(axis=-1))
+    return codes(different & (np.median(b, axis=-1) > factor * np.median(a, axis=-1)))
+
+
+def criterion(base: Floats, head: Floats, rng: np.random.Generator) -> Codes:
+    """Bootstrapped t test of two processes' samples, and the mean's change beyond the noise threshold."""
+    return codes(np.array([_criterion_regressed(a, b, rng) for a, b in zip(pooled(base), pooled(head), strict=True)]))
+
+
+def _criterion_regressed(base: Floats, head: Floats, rng: np.random.Generator) -> bool:
+    a, b = (_resampled(side, len(side), rng) for side in (base, head))
+    change = b.mean(axis=1) / a.mean(axis=1) - 1
+    if np.percentile(change, 50 * (1 - CRITERION_CONFIDENCE)) <= CRITERION_NOISE:
+        return False
+    both = np.concatenate([base, head])
+    null = _welch(_resampled(both, len(head), rng), _resampled(both, len(base), rng))
+    below = int((null < _welch(head[None], base[None])).sum())
+    return 2 * min(below, CRITERION_RESAMPLES - below) / CRITERION_RESAMPLES < CRITERION_ALPHA
+
+
+def _resampled(values: Floats, size: int, rng: np.random.Generator) -> Floats:
+    return values[rng.integers(0, len(values), (CRITERION_RESAMPLES, size))]
+
+
+def _welch(head: Floats, base: Floats) -> Floats:
+    spread = head.var(axis=1, ddof=1) / head.shape[1] + base.var(axis=1, ddof=1) / base.shape[1]
+    t: Floats = (head.mean(axis=1) - base.mean(axis=1)) / np.sqrt(spread)
+    return t
+
+
+def nvbench_robust(base: Floats, head: Floats) -> Codes:
+    """Intervals from minimum to third quartile: a clear gap is slow, much overlap the same, else ambiguous.
+
+    Times stand for cycles too, as on a clock that does not move, so the rule's second look at cycles changes nothing.
+    """
+    a, b = pooled(base), pooled(head)
+    (a_low, a_q1, a_centre, a_high), (b_low, b_q1, b_centre, b_high) = _quartiles(a), _quartiles(b)
+    slow = (b_low > a_high) & ((b_low - a_high) / a_high >= NVBENCH_GAP)
+    fast = (b_high < a_low) & ((a_low - b_high) / b_high >= NVBENCH_GAP)
+    shared = np.minimum(a_high, b_high) - np.maximum(a_low, b_low)
+    same = (
+        (np.maximum((a_high - a_q1) / a_centre, (b_high - b_q1) / b_centre) <= NVBENCH_DISPERSION)
+        & (np.abs(a_centre - b_centre) / np.minimum(a_centre, b_centre) <= NVBENCH_CENTRE)
+        & (shared >= NVBENCH_OVERLAP * np.minimum(a_high - a_low, b_high - b_low))
+    )
+    return np.where(slow, REGRESSED, np.where(fast | same, PASS, INCONCLUSIVE)).astype(np.int8)
+
+
+def _quartiles(x: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    low, q1, centre, q3 = np.percentile(x, [0, 25, 50, 75], axis=-1)
+    return low, q1, centre, q3
+
+
+def bencher_t(history: Floats, head: Floats, boundary: float) -> Codes:
+    """A new value above Student's t prediction interval of the stored ones, whose sd divides by n as in the tool."""
+    stored, new = summaries(history), summaries(head)[:, 0]
+    n = stored.shape[1]
+    return codes(new > stored.mean(axis=1) + prediction_half_width(stored.std(axis=1), n, boundary))
+
+
+def prediction_half_width(sd: Floats, n: int, boundary: float) -> Floats:
+    """From the mean of ``n`` stored values to the boundary for one more."""
+    width: Floats = sd * special.stdtrit(n - 1, boundary) * np.sqrt(1 + 1 / n)
+    return width
+
+
+def tensorrt_llm(history: Floats, head: Floats, threshold: float) -> Codes:
+    """A new latency above the 5th percentile of the trailing three-day means of the stored days by a fixed share.
+
+    The new value counts as the last day, as in the tool.
+    """
+    new = summaries(head)[:, :1]
+    return codes(new[:, 0] > rolling_baseline(np.concatenate([summaries(history), new], axis=1)) * (1 + threshold))
+
+
+def rolling_baseline(daily: Floats) -> Floats:
+    """5th percentile of trailing means over three days, the first two over what there is, (comparisons, days)."""
+    total = np.cumsum(np.pad(daily, ((0, 0), (1, 0))), axis=1)
+    last = np.arange(1, daily.shape[1] + 1)
+    first = np.maximum(last - ROLLING_DAYS, 0)
+    baseline: Floats = np.percentile((total[:, last] - total[:, first]) / (last - first), LOW_PERCENTILE, axis=1)
+    return baseline

@@ -1,0 +1,153 @@
+"""The decision rule for many simulated runs at once, and the project's own functions for one: they must agree.
+
+:func:`decide_all` is the twin of what ``perfgate run`` does with the pairs of one cell: look, judge all gates together,
+stop or go on. :func:`decide_one` does it with :func:`perfgate.judge.judge_series` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from perfgate.gate import parse_gate
+from perfgate.judge import Series, judge_series
+from perfgate.outcome import worst
+from perfgate.plan import ALPHA, BETA, GatePlan
+from perfgate.stats import DEFAULT_SCHEDULE, Schedule
+
+Floats = NDArray[np.float64]
+Verdicts = NDArray[np.int8]
+
+INCONCLUSIVE, PASS, REGRESSED = 0, 1, 2
+CODES = {"inconclusive": INCONCLUSIVE, "pass": PASS, "improved": PASS, "regressed": REGRESSED}
+
+
+@dataclass(frozen=True)
+class Margins:
+    """A gate's margins as ratios minus one."""
+
+    ignorable: float
+    must_catch: float
+
+    @property
+    def plan(self) -> GatePlan:
+        """The same margins as a gate of a lower-is-better metric."""
+        return parse_gate(f"itl_median:{self.ignorable * 100:.10g}%:{self.must_catch * 100:.10g}%")
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What simulated runs ended with.
+
+    Args:
+        runs: Verdict of each run, (runs,).
+        gates: Verdict of each gate when its run ended, (runs, gates).
+        pairs: Pairs each run took, (runs,).
+    """
+
+    runs: Verdicts
+    gates: Verdicts
+    pairs: NDArray[np.int64]
+
+
+def decide_all(
+    d: Floats,
+    margins: Sequence[Margins],
+    schedule: Schedule = DEFAULT_SCHEDULE,
+    alpha: float = ALPHA,
+    beta: float = BETA,
+) -> Decisions:
+    """Decide runs from the log ratios of their pairs, (runs, gates, pairs).
+
+    Raises:
+        ValueError: There are fewer pairs than the last look asks for.
+    """
+    runs, gates, measured = d.shape
+    if measured < schedule.looks[-1]:
+        raise ValueError(f"{measured} pairs do not reach the look at {schedule.looks[-1]}")
+    ignorable = np.log1p([margin.ignorable for margin in margins])
+    must_catch = np.log1p([margin.must_catch for margin in margins])
+    p, q = np.ones((runs, gates)), np.ones((runs, gates))
+    ends = Decisions(np.zeros(runs, np.int8), np.zeros((runs, gates), np.int8), np.zeros(runs, np.int64))
+    going = np.arange(runs)
+    for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
+        x = d[going, :, :pairs]
+        mean, error = x.mean(axis=-1), _standard_error(x)
+        p[going] = np.minimum(p[going], _weighted(_upper_tail(mean - ignorable, error, pairs - 1), block))
+        q[going] = np.minimum(q[going], _weighted(_upper_tail(must_catch - mean, error, pairs - 1), passing))
+        rejected = holm_all(p[going], alpha)
+        verdicts = np.where(rejected, REGRESSED, np.where(q[going] <= beta, PASS, INCONCLUSIVE)).astype(np.int8)
+        ends.gates[going] = verdicts
+        ends.pairs[going] = pairs
+        ends.runs[going] = np.where(
+            rejected.any(axis=1), REGRESSED, np.where((verdicts == PASS).all(axis=1), PASS, INCONCLUSIVE)
+        )
+        going = going[ends.runs[going] == INCONCLUSIVE]
+    return ends
+
+
+def holm_all(p: Floats, alpha: float) -> NDArray[np.bool_]:
+    """Which hypotheses Holm's step-down rejects, row by row, (runs, gates)."""
+    order = np.argsort(p, axis=1, kind="stable")
+    levels = alpha / np.arange(p.shape[1], 0, -1)
+    in_order = np.logical_and.accumulate(np.take_along_axis(p, order, axis=1) <= levels, axis=1)
+    rejected = np.empty_like(in_order)
+    np.put_along_axis(rejected, order, in_order, axis=1)
+    return rejected
+
+
+def decide_one(
+    d: Floats,
+    margins: Sequence[Margins],
+    schedule: Schedule = DEFAULT_SCHEDULE,
+    alpha: float = ALPHA,
+    beta: float = BETA,
+) -> tuple[int, list[int], int]:
+    """Decide one run, (gates, pairs), by the project's own functions: its verdict, its gates' verdicts, its pairs."""
+    plans = [margin.plan for margin in margins]
+    head = np.exp(d)
+    for pairs in schedule.looks:
+        series = [
+            Series(plan, (1.0,) * pairs, tuple(row[:pairs].tolist()), schedule)
+            for plan, row in zip(plans, head, strict=True)
+        ]
+        verdicts = [outcome.verdict for outcome in judge_series(series, alpha, beta)]
+        run = worst(verdicts)
+        if run != "inconclusive":
+            break
+    return CODES[run], [CODES[verdict] for verdict in verdicts], pairs
+
+
+def disagreements(
+    d: Floats,
+    margins: Sequence[Margins],
+    schedule: Schedule = DEFAULT_SCHEDULE,
+    alpha: float = ALPHA,
+    beta: float = BETA,
+) -> int:
+    """How many runs the twin ends differently from the project's own functions: run, any gate, or number of pairs."""
+    ends = decide_all(d, margins, schedule, alpha, beta)
+    found = 0
+    for n, row in enumerate(d):
+        twin = (int(ends.runs[n]), ends.gates[n].tolist(), int(ends.pairs[n]))
+        found += twin != decide_one(row, margins, schedule, alpha, beta)
+    return found
+
+
+def _standard_error(x: Floats) -> Floats:
+    """Of the mean over the last axis; 0 where the observations differ by rounding only, as :mod:`perfgate.stats`."""
+    rounding = 4 * np.finfo(np.float64).eps * np.maximum(1.0, np.abs(x).max(axis=-1))
+    return np.where(np.ptp(x, axis=-1) <= rounding, 0.0, x.std(axis=-1, ddof=1) / np.sqrt(x.shape[-1]))
+
+
+def _upper_tail(distance: Floats, error: Floats, df: int) -> Floats:
+    t = np.divide(-distance, error, out=np.zeros_like(distance), where=error > 0)
+    return np.where(error > 0, special.stdtr(df, t), np.where(distance > 0, 0.0, 1.0))
+
+
+def _weighted(p: Floats, weight: float) -> Floats:
+    return np.minimum(1.0, p / weight) if weight > 0 else np.ones_like(p)
