@@ -88,9 +88,19 @@ class Row:
         return lower_bound(self.wrong, self.runs)
 
     @property
+    def upper(self) -> float:
+        """One-sided 99 % upper confidence bound of that error's true rate."""
+        return upper_bound(self.wrong, self.runs)
+
+    @property
     def holds(self) -> bool:
-        """Whether the simulation is compatible with the declared rate."""
+        """Whether the simulation is compatible with the declared rate: it does not refute it."""
         return self.bound <= self.declared
+
+    @property
+    def shown(self) -> bool:
+        """Whether the simulation excludes any higher rate: positive evidence, as of a build that passes."""
+        return self.upper <= self.declared
 
 
 def lower_bound(successes: int, trials: int, confidence: float = CONFIDENCE) -> float:
@@ -98,6 +108,13 @@ def lower_bound(successes: int, trials: int, confidence: float = CONFIDENCE) -> 
     if successes == 0:
         return 0.0
     return float(special.betaincinv(successes, trials - successes + 1, 1 - confidence))
+
+
+def upper_bound(successes: int, trials: int, confidence: float = CONFIDENCE) -> float:
+    """Exact one-sided upper confidence bound, likewise; 1 without failures."""
+    if successes == trials:
+        return 1.0
+    return float(special.betaincinv(successes + 1, trials - successes, confidence))
 
 
 def slowdowns(case: Case, gates: int, margins: Margins) -> tuple[float, ...]:
@@ -205,9 +222,10 @@ when restarts are not normal. Every run has looks at {looks} pairs; gates of one
 one half. The margins are those of `itl_median`, 0.1 % and 0.5 % in `llama-8b-decode`, 0.02 % and 0.15 % in its tight
 sister. The tight ones are the harder test: with the wide ones most runs pass at four pairs, before any look may block.
 
-**{verdict}** A claim counts as refuted when the one-sided 99 % lower confidence bound of the simulated rate
-(Clopper and Pearson 1934; the column "at least") lies above the declared rate. The looks of a scenario spend four
-fifths of either rate; the rest is kept for further looks.
+**{verdict}** A claim counts as shown when the one-sided 99 % upper confidence bound of
+the simulated rate (Clopper and Pearson 1934; "at most") does not exceed the declared rate, and as refuted when the
+lower bound ("at least") does. The looks of a scenario spend four fifths of either rate; the rest is kept for further
+looks.
 
 {remarks}
 
@@ -259,9 +277,8 @@ def page(rows: Sequence[Row], compared: int, differing: int) -> str:
     """The page as Markdown."""
     claims = [row for row in rows if row.model.claims]
     refuted = [row for row in claims if not row.holds]
-    verdict = (
-        f"All {len(claims)} claims hold." if not refuted else f"{len(refuted)} of {len(claims)} claims do not hold."
-    )
+    shown = sum(row.shown for row in claims)
+    verdict = f"{shown} of {len(claims)} claims are shown, {len(refuted)} are refuted."
     refusals = [
         f"Refuted: {row.case} ({row.margins.must_catch * 100:g} %), {label(row.model)}, {row.gates} gates: "
         f"{percent(row.wrong / row.runs)} against {row.declared * 100:g} %."
@@ -326,7 +343,7 @@ def heading(case: Case) -> str:
     """The table's first two lines."""
     claimed = ["slow gate passed"] if case == "must_catch" else []
     counts = ["blocked", "passed", "inconclusive", "mean pairs", *claimed]
-    names = ["restarts", "gates", *counts, "at least", "claim holds"]
+    names = ["restarts", "gates", *counts, "at least", "at most", "claim"]
     return f"| {' | '.join(names)} |\n|{'---|' * len(names)}\n"
 
 
@@ -341,8 +358,16 @@ def cells(row: Row) -> list[str]:
         f"{row.pairs / row.runs:.1f}",
         *claimed,
         percent(row.bound),
-        ("yes" if row.holds else "**no**") if row.model.claims else "no claim",
+        percent(row.upper),
+        standing(row),
     ]
+
+
+def standing(row: Row) -> str:
+    """What the simulation says of a row's claim."""
+    if not row.model.claims:
+        return "none made"
+    return "shown" if row.shown else "not refuted" if row.holds else "**refuted**"
 
 
 def percent(rate: float) -> str:
