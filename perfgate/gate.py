@@ -1,4 +1,4 @@
-"""The use cases: run and judge, judge again, compare. The command line and scripts call these.
+"""The use cases: run and judge, go on with a run, judge again, compare. The command line and scripts call these.
 
 Example:
     >>> from pathlib import Path
@@ -13,8 +13,12 @@ Example:
 
 from __future__ import annotations
 
+import contextlib
+import math
 import secrets
-from collections.abc import Callable, Sequence
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,11 +30,23 @@ from perfgate.capture.collector import Collector
 from perfgate.capture.session import Session, Step
 from perfgate.capture.workload import TimedCollector
 from perfgate.environment import comparable
-from perfgate.errors import InterruptedRunError, NotComparableError, RecordError, UsageError
+from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, RecordError, UsageError
 from perfgate.judge import Series, compare_sides, judge, judge_advisory, judge_cells, judge_series
+from perfgate.lock import hold
 from perfgate.outcome import CellOutcome, Note, Outcome, verdict_json, worst
 from perfgate.plan import Cell, GatePlan, Plan, make_plan
-from perfgate.record import Record, Run, read_record, read_records, read_run, sha256_hex, write_atomically, write_run
+from perfgate.record import (
+    Record,
+    Run,
+    read_record,
+    read_records,
+    read_run,
+    record_file,
+    sha256_hex,
+    write_atomically,
+    write_record,
+    write_run,
+)
 from perfgate.scenario import Gate, LoadedScenario, load
 from perfgate.subject import Role, Subject
 from perfgate.table import read_table
@@ -44,7 +60,7 @@ class Finished:
     outcome: Outcome
 
 
-def run(
+def run(  # noqa: PLR0913 (options by name, all but two with a default)
     scenarios: Sequence[Path],
     subjects: dict[Role, Subject],
     *,
@@ -53,6 +69,7 @@ def run(
     quick: bool = False,
     collector: Collector | None = None,
     progress: Callable[[Step], None] = lambda _: None,
+    budget_s: float = math.inf,
 ) -> Finished:
     """Measure every cell of the scenarios until it is decided, and judge the run.
 
@@ -64,54 +81,167 @@ def run(
         quick: One trial a subject and no verdict.
         collector: Takes the trials; the real engine where not given.
         progress: Called at every step.
+        budget_s: No pair is begun that would not end within so many seconds.
 
     Raises:
         ScenarioError: A scenario is wrong.
         UsageError: Two cells are the same.
-        InterruptedRunError: Stopped by a signal; the run folder holds every finished trial.
-        OSError: The run folder cannot be written.
+        InterruptedRunError: Stopped by a signal, or out of budget; the run folder holds every finished trial.
+        NotMeasuredError: ``storage-failed``: the run folder cannot be written.
     """
+    deadline_s = time.monotonic() + budget_s
     loaded = tuple(load(file) for file in scenarios)
     plan = make_plan(loaded, secrets.randbits(32) if seed is None else seed)
     name = _run_name(loaded)
     manifest = Run(name=name, plan=plan, subjects=subjects, quick=quick, perfgate=__version__)
-    folder = _make_folder(runs / name, loaded)
-    write_run(folder, manifest)
-    records: dict[str, Record] = {}
+    folder = runs / name
+    with _storage_failures(folder, "Mend that, or name another place with --runs."), _interruptions(folder):
+        _make_folder(folder, loaded)
+        write_run(folder, manifest)
+    session = Session(folder, manifest, collector or TimedCollector(), progress, deadline_s)
+    return _visit(folder, manifest, session)
+
+
+def resume(
+    folder: Path,
+    *,
+    more: int | None = None,
+    collector: Collector | None = None,
+    progress: Callable[[Step], None] = lambda _: None,
+    budget_s: float = math.inf,
+) -> Finished:
+    """Go on with the open cells of a run by its own manifest, in a new visit; decided cells stay as they are.
+
+    A cell that was stopped is taken up again. Finished trials count; half a pair of an earlier visit does not.
+
+    Args:
+        folder: The run folder.
+        more: Cells inconclusive at their last look get a further one, so many pairs after it.
+        collector: As of :func:`run`.
+        progress: As of :func:`run`.
+        budget_s: As of :func:`run`.
+
+    Raises:
+        UsageError: ``more`` is less than a further look needs.
+        RecordError: The folder is no run folder, or a record in it cannot be trusted.
+        NotComparableError: ``different-machines``: the run was begun on another machine.
+        InterruptedRunError: As of :func:`run`.
+        NotMeasuredError: ``run-folder-busy``, or ``storage-failed``.
+    """
+    deadline_s = time.monotonic() + budget_s
+    if more is not None and more < stats.FURTHER_LOOK_PAIRS:
+        raise UsageError(f"--more {more}: a further look needs at least {stats.FURTHER_LOOK_PAIRS} pairs")
+    manifest = read_run(folder)
+    session = Session(folder, manifest, collector or TimedCollector(), progress, deadline_s)
+    return _visit(folder, manifest, session, more)
+
+
+def _visit(folder: Path, manifest: Run, session: Session, more: int | None = None) -> Finished:
+    """Measure what is open while nobody else does, then judge."""
+    with _storage_failures(folder, f"Mend that. {_way_on(folder)}"), _interruptions(folder):
+        with hold(folder):
+            records = _reopened(folder, manifest)
+            added = _with_further_looks(manifest, records, more) if more is not None else {}
+            records |= added
+            if any(_next_target(manifest, cell, records) is not None for cell in manifest.plan.cells):
+                with session:
+                    for record in added.values():  # before the first of their pairs is taken
+                        write_record(record_file(folder, record.cell), record)
+                    _measure(manifest, session, records)
+        return Finished(folder, judge_folder(folder))
+
+
+def _way_on(folder: Path) -> str:
+    return f"Go on with: perfgate run --resume {shlex.quote(str(folder))}"
+
+
+@contextlib.contextmanager
+def _interruptions(folder: Path) -> Iterator[None]:
+    """Whatever stops a run on request, what was measured is judged, and the error says how to go on."""
     try:
-        with Session(folder, manifest, collector or TimedCollector(), progress) as session:
-            for cell in plan.cells:
-                _measure_cell(session, manifest, cell, records)
-    except KeyboardInterrupt as error:
+        yield
+    except (KeyboardInterrupt, InterruptedRunError) as error:
+        if not (folder / "run.json").exists():
+            raise
         judge_folder(folder)
-        raise InterruptedRunError(f"stopped; what was measured is in {folder}", code="interrupted") from error
-    return Finished(folder, judge_folder(folder))
+        stopped = (
+            error if isinstance(error, InterruptedRunError) else InterruptedRunError("stopped", code="interrupted")
+        )
+        text = f"{stopped.text}; what was measured is in {folder}"
+        raise InterruptedRunError(text, remedy=_way_on(folder), code=stopped.code) from error
 
 
-def _measure_cell(session: Session, manifest: Run, cell: Cell, records: dict[str, Record]) -> None:
-    """Measure look by look until the cell is decided; one side alone, or a quick run, has nothing to decide."""
-    looks = cell.measure.looks
-    if manifest.quick:
-        looks = (1,)
-    elif "head" not in manifest.subjects:
-        looks = looks[:1]
-    for look in looks:
-        records[cell.cell_id] = session.measure(cell, look)
-        outcome = judge(manifest, records, __version__)
-        if next(c for c in outcome.cells if c.cell_id == cell.cell_id).next_look is None:
-            break
+@contextlib.contextmanager
+def _storage_failures(folder: Path, remedy: str) -> Iterator[None]:
+    """An error of the file system is no measurement: it gets a reason code, its own words and the way on."""
+    try:
+        yield
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        raise NotMeasuredError(what, where=str(folder), remedy=remedy, code="storage-failed") from error
 
 
-def judge_folder(folder: Path) -> Outcome:
+def _reopened(folder: Path, manifest: Run) -> dict[str, Record]:
+    """The records of earlier visits by cell_id; why one stopped then does not hold any longer."""
+    return {
+        record.cell.cell_id: record.model_copy(update={"stopped": None}) for record in read_records(folder, manifest)
+    }
+
+
+def _with_further_looks(manifest: Run, records: dict[str, Record], more: int) -> dict[str, Record]:
+    """The records of the cells that are inconclusive at their last look, each with one look more."""
+    cells = () if manifest.quick else judge(manifest, records, __version__).cells
+    used_up = [records[cell.cell_id] for cell in cells if cell.undecided and cell.next_look is None]
+    return {
+        record.cell.cell_id: record.model_copy(
+            update={"further_looks": (*record.further_looks, record.schedule.looks[-1] + more)}
+        )
+        for record in used_up
+    }
+
+
+def _measure(manifest: Run, session: Session, records: dict[str, Record]) -> None:
+    """Measure each cell look by look until it is decided, cannot be measured, or has used up its looks."""
+    for cell in manifest.plan.cells:
+        while (target := _next_target(manifest, cell, records)) is not None:
+            records[cell.cell_id] = session.measure(cell, target)
+
+
+def _next_target(manifest: Run, cell: Cell, records: dict[str, Record]) -> int | None:
+    """How many pairs the cell is to have next; one side alone, or a quick run, has nothing to decide."""
+    record = records.get(cell.cell_id)
+    schedule = cell.measure.schedule
+    if manifest.quick or "head" not in manifest.subjects:
+        # One side is measured for a comparison, which fewer trials than the first look that blocks could never lose.
+        blocking = (look for look, weight in zip(schedule.looks, schedule.block, strict=True) if weight > 0)
+        wanted = 1 if manifest.quick else next(blocking, schedule.looks[-1])
+        return wanted if record is None or (record.measured() < wanted and record.stopped is None) else None
+    if record is None:
+        return schedule.looks[0]
+    outcome = judge(manifest, records, __version__)
+    return next(one.next_look for one in outcome.cells if one.cell_id == cell.cell_id)
+
+
+def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Outcome:
     """Judge what a run folder holds, and write ``verdict.json`` into it.
+
+    Args:
+        folder: The run folder.
+        warn: Gets a sentence where ``verdict.json`` cannot be written; without it that is an error.
 
     Raises:
         RecordError: The folder is no run folder, or a record in it cannot be trusted.
+        OSError: ``verdict.json`` cannot be written, and ``warn`` was not given.
     """
     manifest = read_run(folder)
     records = {record.cell.cell_id: record for record in read_records(folder, manifest)}
     outcome = judge(manifest, records, __version__)
-    write_atomically(folder / "verdict.json", verdict_json(outcome))
+    try:
+        write_atomically(folder / "verdict.json", verdict_json(outcome))
+    except OSError as error:
+        if warn is None:
+            raise
+        warn(f"{folder / 'verdict.json'} could not be written: {error.strerror}")
     return outcome
 
 
@@ -206,9 +336,8 @@ def _run_name(loaded: Sequence[LoadedScenario]) -> str:
     return f"{loaded[0].scenario.name}{more}-{stamp}-{secrets.token_hex(3)}"
 
 
-def _make_folder(folder: Path, loaded: Sequence[LoadedScenario]) -> Path:
+def _make_folder(folder: Path, loaded: Sequence[LoadedScenario]) -> None:
     for name in ("scenario", "trials", "records"):
         (folder / name).mkdir(parents=True)
     for scenario in loaded:
         write_atomically(folder / "scenario" / f"{scenario.scenario.name}.yaml", scenario.text)
-    return folder

@@ -15,15 +15,17 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from perfgate.environment import Machine
 from perfgate.errors import RecordError
 from perfgate.metrics import METRICS
 from perfgate.plan import Cell, Plan
+from perfgate.stats import Schedule
 from perfgate.subject import Role, Subject
 
 if TYPE_CHECKING:
@@ -154,6 +156,7 @@ class Record(_Frozen):
         seed: Seed of the order of trials.
         visits: In order of time.
         trials: In order of time, failed and conditioning ones included.
+        further_looks: Numbers of pairs at which looks were added after the cell's own, in order.
         stopped: Why measuring ended before a decision, where it did.
     """
 
@@ -163,7 +166,26 @@ class Record(_Frozen):
     seed: int
     visits: tuple[Visit, ...] = ()
     trials: tuple[Trial, ...] = ()
+    further_looks: tuple[int, ...] = ()
     stopped: Failure | None = None
+
+    @model_validator(mode="after")
+    def _looks_can_be_added(self) -> Self:
+        if self.further_looks:
+            _ = self.schedule
+        return self
+
+    @property
+    def schedule(self) -> Schedule:
+        """The cell's looks and those added since; each of these takes half of what either error rate has left.
+
+        However many there are, the weights sum to at most 1, so the error rates are those declared.
+        """
+        return reduce(Schedule.extended, self.further_looks, self.cell.measure.schedule)
+
+    def measured(self) -> int:
+        """How many valid pairs there are; where one side alone is measured, how many valid trials."""
+        return len(self.pairs()) if "head" in self.subjects else len(self.judged_trials("base"))
 
     def pairs(self, kind: str = "timed") -> list[tuple[Trial, Trial]]:
         """Valid pairs as (base, head), in the order they were measured."""
@@ -187,7 +209,7 @@ class Record(_Frozen):
 
     def frame(self) -> pd.DataFrame:
         """One row a trial: index, pair, position, subject, visit, failure code, and a column a metric in base units."""
-        import pandas as pd  # noqa: PLC0415 (DESIGN section 3: pandas costs 0.2 s, and only notebooks need it)
+        import pandas as pd  # noqa: PLC0415 (docs/design.md: pandas costs 0.2 s, and only notebooks need it)
 
         columns = ["trial", "pair", "position", "subject", "visit", "failure", *METRICS]
         frame = pd.DataFrame(

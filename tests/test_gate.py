@@ -78,13 +78,14 @@ def test_run(tmp_path: Path, spec: FakeSpec, verdict: str, pairs: int) -> None:
 
 
 def test_run_folder(tmp_path: Path) -> None:
-    """A run's folder holds the scenario as it was written, the manifest, records, trials and the verdict."""
+    """A run's folder holds the scenario as written, the manifest, records, trials, the verdict and a lock."""
     finished = finish(tmp_path, SAME)
 
     folder = finished.folder
     assert folder.parent == tmp_path / "runs"
     assert folder.name == finished.outcome.run
     assert sorted(file.name for file in folder.iterdir()) == [
+        "lock",
         "records",
         "run.json",
         "scenario",
@@ -148,12 +149,12 @@ def test_quick(tmp_path: Path) -> None:
 
 
 def test_one_side(tmp_path: Path) -> None:
-    """One side alone is measured as often as the first look asks, and compared with nothing."""
+    """One side alone is measured as often as the first look that may block asks, and compared with nothing."""
     finished = finish(tmp_path, SAME, subjects={"base": BASE})
 
     assert finished.outcome.exit_status == ExitStatus.NOT_COMPARABLE
     (measured,) = read_run(finished.folder).plan.cells
-    assert len(read_record(record_file(finished.folder, measured)).judged_trials("base")) == 4
+    assert len(read_record(record_file(finished.folder, measured)).judged_trials("base")) == 6
 
 
 def test_failing_head(tmp_path: Path) -> None:
@@ -188,6 +189,38 @@ def test_interrupt(tmp_path: Path) -> None:
     assert [(one.verdict, one.pairs) for one in outcome.cells] == [("inconclusive", 2), ("not-measured", 0)]
     assert outcome.exit_status == ExitStatus.NOT_MEASURED
     assert before == verdict_json(outcome)
+
+
+@pytest.mark.parametrize("file", ["run.json", "verdict.json"])
+def test_interrupt_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    """Ctrl-C just after the manifest or the verdict was written names the folder too, and a verdict is there."""
+    written: list[Path] = []
+
+    def sync(folder: Path) -> None:
+        if (folder / file).exists() and not written:
+            written.append(folder)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("perfgate.record._sync", sync)
+
+    with pytest.raises(InterruptedRunError) as caught:
+        finish(tmp_path, SAME)
+
+    (folder,) = written
+    assert str(folder) in str(caught.value)
+    assert (folder / "verdict.json").exists()
+
+
+def test_interrupt_before_there_is_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C before the manifest exists leaves nothing to go on with, and nothing is said of it."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("perfgate.gate.write_run", interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
+        finish(tmp_path, SAME)
 
 
 @pytest.mark.parametrize(

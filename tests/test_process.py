@@ -158,18 +158,22 @@ def dead_owner() -> str:
     """The mark of a process that has ended."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    return f"old-run:{gone.pid}:{time.time():.2f}"
+    return f"old-run:{gone.pid}:100"
+
+
+def mark_of(pid: int) -> str:
+    """The mark that a perfgate of that process id gives."""
+    return f"their-run:{pid}:{process._start_ticks(pid)}"
 
 
 @pytest.mark.usefixtures("orphans_alone")
-@pytest.mark.parametrize("how", ["gone", "pid reused", "ours", "malformed"])
+@pytest.mark.parametrize("how", ["gone", "pid reused", "ours"])
 def test_orphans_are_found_and_ended(start: Start, how: str) -> None:
     """A marked process whose owner is gone, or that is left from our own trials, is listed, ended and returned."""
     mark = {
         "gone": dead_owner(),
-        "pid reused": f"old-run:{os.getppid()}:1000.00",
+        "pid reused": f"old-run:{os.getppid()}:1",
         "ours": owner_mark("tests"),
-        "malformed": "old-run",
     }[how]
     child = start(SLEEPER, mark)
     (found,) = [orphan for orphan in find_orphans() if orphan.pid == child.pid]
@@ -181,10 +185,10 @@ def test_orphans_are_found_and_ended(start: Start, how: str) -> None:
 
 
 @pytest.mark.usefixtures("orphans_alone")
-def test_foreign_processes_are_left(start: Start) -> None:
-    """A process without a mark, and one whose owner lives, are neither listed nor touched."""
-    owner = psutil.Process(os.getppid())
-    child = start(SLEEPER, f"their-run:{owner.pid}:{owner.create_time():.2f}")
+@pytest.mark.parametrize("mark", ["", "old-run", "old-run:1:1763668800.25", "old-run:one:1"])
+def test_foreign_processes_are_left(start: Start, mark: str) -> None:
+    """A process without a mark, and one whose owner lives or that another version marked, are left alone."""
+    child = start(SLEEPER, mark or mark_of(os.getppid()))
     unmarked = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     try:
         assert not {child.pid, unmarked.pid} & {orphan.pid for orphan in find_orphans()}
@@ -194,6 +198,36 @@ def test_foreign_processes_are_left(start: Start) -> None:
     finally:
         unmarked.kill()
         unmarked.wait()
+
+
+@pytest.mark.usefixtures("orphans_alone")
+@pytest.mark.parametrize("jump_s", [-86400.0, 3600.0])
+def test_clock_that_jumps(start: Start, monkeypatch: pytest.MonkeyPatch, jump_s: float) -> None:
+    """Setting the wall clock, which moves every create time, makes no orphan of a process whose owner lives."""
+    child = start(SLEEPER, mark_of(os.getppid()))
+    create_time = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda one: create_time(one) + jump_s)
+    assert child.pid not in [orphan.pid for orphan in find_orphans()]
+
+
+@pytest.mark.usefixtures("orphans_alone")
+def test_owner_that_nobody_buried(start: Start) -> None:
+    """A killed owner that its parent has not waited for yet is gone all the same."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as owner:
+        child = start(SLEEPER, mark_of(owner.pid))
+        assert child.pid not in [orphan.pid for orphan in find_orphans()]
+        owner.kill()
+        wait_for(lambda: child.pid in [orphan.pid for orphan in find_orphans()])
+
+
+def test_start_of_a_process() -> None:
+    """The start of a process is the same whenever it is asked for, differs from its parent's, and ends with it."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        started = process._start_ticks(other.pid)
+        assert started is not None
+        assert started == process._start_ticks(other.pid)
+        assert started > (process._start_ticks(os.getpid()) or 0)
+    assert process._start_ticks(other.pid) is None
 
 
 def test_missing_program(tmp_path: Path) -> None:

@@ -108,7 +108,8 @@ TRIALS = st.builds(
 RECORDS = st.builds(
     Record, cell=st.sampled_from(CELLS), subjects=st.just({"base": BASE}), seed=NS,
     visits=st.lists(st.builds(Visit, machine=st.just(MACHINE), t0_utc=TEXT), max_size=2).map(tuple),
-    trials=st.lists(TRIALS, max_size=3).map(tuple), stopped=st.none() | st.builds(Failure, code=TEXT, text=TEXT),
+    trials=st.lists(TRIALS, max_size=3).map(tuple), further_looks=st.sampled_from([(), (13,), (13, 20)]),
+    stopped=st.none() | st.builds(Failure, code=TEXT, text=TEXT),
 )  # fmt: skip
 
 
@@ -202,6 +203,15 @@ def test_a_record_with_a_fitting_digest_but_wrong_fields_is_refused(tmp_path: Pa
     (tmp_path / "r.json").write_text(json.dumps(content))
     with pytest.raises(RecordError, match="seed: Input should be a valid integer"):
         read_record(tmp_path / "r.json")
+
+
+def test_a_record_without_further_looks_is_whole(tmp_path: Path) -> None:
+    """A record written before looks could be added reads as one to which none was."""
+    content = FULL.model_dump(mode="json")
+    del content["further_looks"]
+    (tmp_path / "r.json").write_text(json.dumps({**content, "digest": sha256_hex(canonical_json(content))}))
+
+    assert read_record(tmp_path / "r.json") == FULL
 
 
 def test_a_run_folder_yields_its_records_in_the_plans_order(tmp_path: Path) -> None:

@@ -100,6 +100,19 @@ def test_conditioning_comes_first(tmp_path: Path) -> None:
     ]
 
 
+def test_caches_are_one_folder_a_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines run in their trials' folders, so a run folder named relatively must still give absolute caches."""
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+    collector = Watched()
+
+    measure(Path("run"), collector, pairs=1)
+
+    caches = {(job.role, job.cache_folder) for job in collector.jobs}
+    assert len(caches) == 2
+    assert all(folder.is_absolute() for _, folder in caches)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_order_of_pairs(tmp_path: Path, seed: int) -> None:
     """Every block of two pairs has one order of each kind, drawn by the seed and kept in the record."""
@@ -294,7 +307,7 @@ def test_words_stay_whole(tmp_path: Path) -> None:
 
 def test_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a process of an earlier trial lives no engine is started, and the failure names the process."""
-    orphan = Orphan(pid=4242, name="python", mark="old-run:1:1.00", create_time=1.0)
+    orphan = Orphan(pid=4242, name="python", mark="old-run:1:100")
     monkeypatch.setattr("perfgate.capture.session.find_orphans", lambda: (orphan,))
     collector = Watched()
 

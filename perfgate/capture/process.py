@@ -2,8 +2,8 @@
 
 Every process started here carries two environment variables that its descendants inherit:
 
-* ``PERFGATE_OWNER=<run name>:<pid of perfgate>:<its create time>``: whose it is. A process whose owner is gone is an
-  orphan; a process without the mark is never touched.
+* ``PERFGATE_OWNER=<run name>:<pid of perfgate>:<its start in clock ticks since boot>``: whose it is. A process whose
+  owner is gone is an orphan. A process without the mark, or with one that another version made, is never touched.
 * ``PERFGATE_CHILD=<random>``: which start it stems from, so that a descendant which left the process group and lost its
   parents is still found.
 """
@@ -37,7 +37,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 def owner_mark(run_name: str) -> str:
     """The mark of processes started by this process for a run."""
-    return f"{run_name}:{os.getpid()}:{psutil.Process().create_time():.2f}"
+    return f"{run_name}:{os.getpid()}:{_start_ticks(os.getpid())}"
 
 
 class Child:
@@ -141,13 +141,11 @@ class Orphan:
         pid: Its process id.
         name: Its program's name.
         mark: Its ``PERFGATE_OWNER``.
-        create_time: When it started, seconds since the epoch; with the pid its identity.
     """
 
     pid: int
     name: str
     mark: str
-    create_time: float
 
     def __str__(self) -> str:
         """For people: ``python (pid 4711, of run NAME)``."""
@@ -196,28 +194,34 @@ def _find_orphans() -> list[tuple[psutil.Process, Orphan]]:
         mark = _environment(process).get(OWNER)
         if mark is None or not _alive(process) or process.pid == os.getpid() or not _same_namespace(process.pid):
             continue
-        pid, created = _owner_of(mark)
-        if pid == os.getpid() or not _runs(pid, created):
-            orphan = Orphan(process.pid, _name(process), mark, process.create_time())
-            found.append((process, orphan))
+        pid, ticks = _owner_of(mark)
+        if ticks is not None and (pid == os.getpid() or _start_ticks(pid) != ticks):
+            found.append((process, Orphan(process.pid, _name(process), mark)))
     return found
 
 
-def _owner_of(mark: str) -> tuple[int, float]:
-    """Pid and create time in a mark; an owner that cannot exist where the mark is malformed."""
+def _owner_of(mark: str) -> tuple[int, int | None]:
+    """Pid and start of the owner in a mark; no start where the mark is malformed."""
     try:
-        _, pid, created = mark.rsplit(":", 2)
-        return int(pid), float(created)
+        _, pid, ticks = mark.rsplit(":", 2)
+        return int(pid), int(ticks)
     except ValueError:
-        return -1, 0.0
+        return -1, None
 
 
-def _runs(pid: int, created: float) -> bool:
-    """Whether the owner still runs; two seconds of tolerance, as the boot time it derives from can be corrected."""
+def _start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; ``None`` for one that has ended, buried or not.
+
+    Not psutil's create time: that adds the boot time, which the kernel reckons back from the wall clock, so that
+    setting the clock would make an orphan of every engine.
+    """
     try:
-        return pid > 0 and abs(psutil.Process(pid).create_time() - created) < 2  # noqa: PLR2004 (explained above)
-    except psutil.NoSuchProcess:
-        return False
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # proc(5): the name in parentheses may hold anything; state is field 3 and starttime field 22, counted from 1.
+    fields = stat.rpartition(b")")[2].split()
+    return int(fields[19]) if fields[0] not in (b"Z", b"X") else None
 
 
 def _climb(members: Callable[[], list[psutil.Process]], ladder: Iterable[tuple[signal.Signals, float]]) -> None:

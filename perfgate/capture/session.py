@@ -2,11 +2,12 @@
 
 The session knows order, conditioning, dropped pairs and where things are written; it does not know what a trial does
 (collectors do) nor when there are enough (the caller asks for a number of pairs). The record is on disk after every
-trial.
+trial, and a later visit goes on from it. The caller holds the run folder's lock.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import statistics
@@ -24,9 +25,10 @@ from perfgate.capture.collector import Collector, Job
 from perfgate.capture.gpu import visible_gpus
 from perfgate.capture.process import end_orphans, find_orphans, owner_mark
 from perfgate.capture.workload import allowed_environment
-from perfgate.environment import read_machine
+from perfgate.environment import comparable, read_machine
+from perfgate.errors import InterruptedRunError, NotComparableError
 from perfgate.plan import Cell, head_first
-from perfgate.record import Failure, Record, Run, Trial, Visit, read_record, record_file, write_record
+from perfgate.record import Failure, Record, Run, Trial, Visit, read_record, read_records, record_file, write_record
 from perfgate.subject import Role, Subject
 
 
@@ -65,19 +67,32 @@ class Session:
         run: Its manifest.
         collector: Takes the timed trials.
         progress: Called at every step.
+        deadline_s: Monotonic time at which the visit is to be over.
     """
 
-    def __init__(self, folder: Path, run: Run, collector: Collector, progress: Callable[[Step], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run: Run,
+        collector: Collector,
+        progress: Callable[[Step], None],
+        deadline_s: float = math.inf,
+    ) -> None:
         self._folder = folder
         self._run = run
         self._collector = collector
         self._progress = progress
+        self._deadline_s = deadline_s
         self._conditioned: dict[str, Record] = {}
         self._durations_s: list[float] = []
 
     def __enter__(self) -> Self:
-        """Begin the visit: end what dead runs left behind, note the machine."""
-        end_orphans()
+        """Begin the visit: note the machine, and clear away what killed visits left behind.
+
+        Raises:
+            NotComparableError: An earlier visit of this run was to another kind of machine.
+            OSError: The run folder cannot be written.
+        """
         self._environment = allowed_environment(os.environ)
         self._gpus = visible_gpus(self._environment)
         self._visit = Visit(
@@ -85,8 +100,14 @@ class Session:
             t0_utc=_utc_now(),
             environment=tuple(sorted(self._environment)),
         )
+        self._refuse_another_machine()
+        end_orphans()
+        for name in ("trials", "records"):
+            (self._folder / name).mkdir(exist_ok=True)
+        self._sweep()
         # Compile caches are fresh every visit and apart for each subject, so that no side profits from the other's.
-        self._caches = Path(tempfile.mkdtemp(prefix="cache-", dir=self._folder))
+        # Absolute, because every engine runs in its own trial's folder: a relative one would be a new cache each time.
+        self._caches = Path(tempfile.mkdtemp(prefix="cache-", dir=self._folder.resolve()))
         return self
 
     def __exit__(
@@ -99,14 +120,16 @@ class Session:
         """Take trials of ``cell`` until it has ``pairs`` valid pairs (one-sided: trials), or cannot be measured.
 
         Whatever was measured earlier counts. A pair with a failed trial is dropped whole and replaced; too many of
-        them, or a failed conditioning trial, set the record's ``stopped``.
+        them in this visit, or a failed conditioning trial, set the record's ``stopped``.
 
         Raises:
             KeyboardInterrupt: The user stopped; every finished trial is in the record on disk.
+            InterruptedRunError: ``out-of-budget``: the next pair would not end before the deadline.
             OSError: The run folder cannot be written.
         """
         record = self._conditioned.get(cell.cell_id) or self._condition(self._open(cell), pairs)
-        while record.stopped is None and self._done(record) < pairs:
+        while record.stopped is None and record.measured() < pairs:
+            self._afford(len(record.subjects))
             number = 1 + max((t.pair for t in record.trials if t.pair is not None), default=-1)
             for position, role in enumerate(self._order(cell, number)):
                 record, failed = self._take(record, role, (number, position), pairs)
@@ -116,16 +139,46 @@ class Session:
         self._conditioned[cell.cell_id] = record
         return record
 
+    def _refuse_another_machine(self) -> None:
+        machine = self._visit.machine
+        visits = (visit for record in read_records(self._folder, self._run) for visit in record.visits)
+        found = dict.fromkeys(words for visit in visits for words in comparable(visit.machine, machine))
+        if found:
+            raise NotComparableError(
+                f"was begun on another machine: {'; '.join(found)}",
+                where=str(self._folder),
+                remedy="Go on where it was begun, or measure anew here.",
+                code="different-machines",
+            )
+
+    def _sweep(self) -> None:
+        """Take away what a killed visit could not: its compile caches, and what it was writing."""
+        for cache in self._folder.glob("cache-*"):
+            shutil.rmtree(cache, ignore_errors=True)
+        for part in self._folder.glob("records/.*.part"):
+            part.unlink()
+
     def _open(self, cell: Cell) -> Record:
+        """The cell's record with this visit; why an earlier one stopped does not hold any longer."""
         file = record_file(self._folder, cell)
         if file.exists():
             record = read_record(file)
         else:
             record = Record(cell=cell, subjects=self._run.subjects, seed=self._run.plan.seed)
-        return record.model_copy(update={"visits": (*record.visits, self._visit)})
+        self._durations_s.extend(trial.duration_ns / 1e9 for trial in record.trials)
+        return record.model_copy(update={"visits": (*record.visits, self._visit), "stopped": None})
+
+    def _afford(self, trials: int) -> None:
+        """Stop before that many more trials if, by the median of those finished, they would end after the deadline."""
+        needed_s = statistics.median(self._durations_s) * trials if self._durations_s else 0.0
+        if time.monotonic() + needed_s > self._deadline_s:
+            text = f"the next {trials} trials take about {needed_s:.0f} s, more than is left of the budget"
+            raise InterruptedRunError(text, code="out-of-budget")
 
     def _condition(self, record: Record, pairs: int) -> Record:
         """Before the first pair one trial a subject, never judged: it fills caches and proves that the engine runs."""
+        # Conditioning that leaves no time for a pair is wasted: the next visit conditions again.
+        self._afford(len(record.subjects) * (1 if self._run.quick else 2))
         for role, subject in record.subjects.items():
             failure = self._probe(record.cell, subject)
             if failure is None and not self._run.quick:
@@ -140,23 +193,21 @@ class Session:
             return ("base",)
         return ("head", "base") if head_first(self._run.plan.seed, cell.cell_id, pair) else ("base", "head")
 
-    def _done(self, record: Record) -> int:
-        return len(record.pairs()) if "head" in record.subjects else len(record.judged_trials("base"))
-
     def _take(
         self, record: Record, role: Role, place: tuple[int, int] | None, target: int
     ) -> tuple[Record, Failure | None]:
         """One trial, from orphan check to the record on disk."""
         pair, position = place if place is not None else (None, 0)
-        index = sum(1 for _ in (self._folder / "trials").glob("[0-9]*"))
-        folder = self._folder / "trials" / f"{index:03}"
-        folder.mkdir(parents=True)
+        trials = self._folder / "trials"
+        index = 1 + max((int(taken.name) for taken in trials.iterdir() if taken.name.isdigit()), default=-1)
+        folder = trials / f"{index:03}"
+        folder.mkdir()
         job = Job(
             cell=record.cell, role=role, subject=record.subjects[role], index=index, pair=pair, position=position,
             visit=len(record.visits) - 1, run_folder=self._folder, folder=folder, cache_folder=self._caches / role,
             environment=self._environment, owner=owner_mark(self._run.name),
         )  # fmt: skip
-        done = self._done(record)
+        done = record.measured()
         left = self._seconds_left(target - done, pair is None)
 
         def show(phase: str, finished: Trial | None = None) -> None:
@@ -197,9 +248,7 @@ class Session:
             return _failed_trial(job, t0_utc, time.monotonic_ns() - begin_ns, _internal_error(error))
 
     def _save(self, record: Record) -> Record:
-        file = record_file(self._folder, record.cell)
-        file.parent.mkdir(exist_ok=True)
-        write_record(file, record)
+        write_record(record_file(self._folder, record.cell), record)
         return record
 
     def _seconds_left(self, pairs: int, conditioning: bool) -> float | None:  # noqa: FBT001 (private)
@@ -222,10 +271,11 @@ def _internal_error(error: Exception) -> Failure:
 
 
 def _stopped_by_failure(record: Record, failure: Failure) -> Record:
-    """The record, stopped where perfgate itself failed or more pairs were dropped than its cell allows."""
+    """The record, stopped where perfgate itself failed or the visit dropped more pairs than its cell allows."""
     if failure.code == "internal-error":
         return record.model_copy(update={"stopped": failure})
-    failed = list(record.dropped_pairs().values())
+    visit = len(record.visits) - 1
+    failed = [trial for trial in record.dropped_pairs().values() if trial.visit == visit]
     if len(failed) <= record.cell.measure.max_dropped_pairs:
         return record
     sides = {trial.subject for trial in failed}

@@ -1,6 +1,6 @@
 """Reading a worker's raw deliveries: from stamps and token counts to an :class:`~perfgate.record.Iteration`.
 
-Pure. DESIGN section 5 sets the rules; the worker only stamps, so that they can be applied again to a stored timeline.
+Pure. docs/design.md sets the rules; the worker only stamps, so that they can be applied again to a stored timeline.
 """
 
 from __future__ import annotations

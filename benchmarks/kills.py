@@ -1,0 +1,216 @@
+"""Kill perfgate, its worker or both at random moments, go on with the run, and see that nothing is lost.
+
+``python benchmarks/kills.py [--fake 130] [--stub 60] [--engine 10 --python /path/to/engine/bin/python] [--seed 1]``
+
+After each kill: every record loads; every trial that the killed process had reported finished is in it; ``--resume``
+ends in a verdict; no process of the run is left. Prints a table and ends with 1 if any of that failed. Fake trials
+start no engine, so that kills land in perfgate's own work too; the stand-in of ``tests/stub_engine.py`` has a real
+worker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tests"))
+
+from perfgate_process import (  # noqa: E402 (the line above lets it be found)
+    SCENARIO,
+    TWO_PAIRS,
+    PerfgateProcess,
+    fake_words,
+    marked_processes,
+    stub_words,
+)
+
+from perfgate import gate  # noqa: E402 (sorted after what the tests bring)
+from perfgate.capture.fake import FakeCollector, FakeSpec  # noqa: E402
+from perfgate.errors import PerfgateError  # noqa: E402
+from perfgate.record import read_records, read_run  # noqa: E402
+
+SLEEP_S = 0.01
+WINDOW_S = {"fake": 0.3, "stub": 1.4, "engine": 60.0}
+"""Kills come within so many seconds after the run folder is there, about what an undisturbed run takes."""
+PLACES = ("in a trial", "in a write", "between", "after the end")
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill, drawn from the seed.
+
+    Args:
+        collector: ``fake``, ``stub`` or ``engine``.
+        victim: ``perfgate``, ``worker`` or ``both``.
+        number: The signal.
+        delay_s: After the run folder appeared.
+    """
+
+    collector: str
+    victim: str
+    number: signal.Signals
+    delay_s: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one kill left behind and what became of it.
+
+    Args:
+        place: Where it landed, of :data:`PLACES`.
+        reported: Trials reported as finished.
+        lost: Of these, not in the record.
+        faults: What was wrong, in words.
+    """
+
+    place: str
+    reported: int
+    lost: int
+    faults: tuple[str, ...]
+
+
+def draw(collector: str, number: int, seed: int) -> Kill:
+    """The kill of that number."""
+    dice = random.Random(f"kill {seed} {collector} {number}")  # noqa: S311 (no secret)
+    victim = dice.choice(("perfgate", "worker", "both")) if collector != "fake" else "perfgate"
+    polite = victim == "perfgate" and dice.random() < 0.3  # noqa: PLR2004 (most kills are rude)
+    sent = dice.choice((signal.SIGINT, signal.SIGTERM)) if polite else signal.SIGKILL
+    return Kill(collector, victim, sent, dice.uniform(0, WINDOW_S[collector]))
+
+
+def carry_out(kill: Kill, folder: Path, python: str) -> Found:
+    """Start a run, kill, look at what is there, and go on."""
+    fake = FakeCollector(FakeSpec(restart_sd=0.0003)) if kill.collector == "fake" else None
+    started = PerfgateProcess(folder, prepare(kill.collector, folder, python), SLEEP_S if fake else 0.0)
+    run_folder = started.run_folder
+    time.sleep(kill.delay_s)
+    strike(kill, started)
+    started.process.wait(600)
+
+    faults: list[str] = []
+    measured: set[int] = set()
+    place = landed(run_folder, started)
+    try:
+        measured = {t.index for record in read_records(run_folder, read_run(run_folder)) for t in record.trials}
+    except PerfgateError as error:
+        faults.append(f"unreadable: {error}")
+    lost = started.reported() - measured
+    if lost:
+        faults.append(f"lost: trials {sorted(lost)}")
+    if kill.number != signal.SIGKILL and not (run_folder / "verdict.json").exists():
+        faults.append(f"ended {started.process.returncode} without judging what there is")
+    faults += go_on(run_folder, fake)
+    return Found(place, len(started.reported()), len(lost), tuple(faults))
+
+
+def strike(kill: Kill, started: PerfgateProcess) -> None:
+    """Send the signal to the victims that are alive."""
+    victims = []
+    if kill.victim != "worker":
+        victims.append(psutil.Process(started.process.pid))
+    if kill.victim != "perfgate":
+        worker = started.worker()
+        victims += [worker] if worker else []
+    for victim in victims:
+        try:
+            victim.send_signal(kill.number)
+        except psutil.NoSuchProcess:
+            continue
+
+
+def landed(run_folder: Path, started: PerfgateProcess) -> str:
+    """Where the kill landed, from what it left behind."""
+    if any(run_folder.rglob(".*.part")):
+        return "in a write"
+    if started.process.returncode in (0, 10, 20, 22):  # ended by itself: after the end, or only the worker was killed
+        dropped = " FAILED " in started.stderr
+        return "in a trial" if dropped else "after the end"
+    last = max((int(file.name) for file in (run_folder / "trials").iterdir()), default=-1)
+    return "in a trial" if last > max(started.reported(), default=-1) else "between"
+
+
+def go_on(run_folder: Path, collector: FakeCollector | None) -> list[str]:
+    """Resume until the end; what is wrong with the outcome, in words."""
+    faults = []
+    try:
+        outcome = gate.resume(run_folder, collector=collector).outcome
+        if outcome.verdict not in ("pass", "improved", "inconclusive", "regressed"):
+            faults.append(f"resumed to {outcome.verdict}")
+    except PerfgateError as error:
+        faults.append(f"not resumed: {error}")
+    left = marked_processes(run_folder.name)
+    return faults + [f"left: {process}" for process in left]
+
+
+def prepare(collector: str, folder: Path, python: str) -> list[str]:
+    """Write what the run needs, and return its words."""
+    if collector == "engine":
+        return engine_words(folder, python)
+    return {"fake": fake_words, "stub": stub_words}[collector](folder)
+
+
+def engine_words(folder: Path, python: str) -> list[str]:
+    """A scenario of two pairs with one iteration of a tiny model on a real engine, and the words that run it."""
+    model = ROOT / "scenarios" / "models" / "llama-tiny" / "config.json"
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_bytes(model.read_bytes())
+    (folder / "perfgate.toml").touch()
+    engine = (
+        ", args: {dtype: bfloat16, max_model_len: 256, max_num_seqs: 8, enforce_eager: true, "
+        "kv_cache_memory_bytes: 67108864}, env: {VLLM_CPU_OMP_THREADS_BIND: nobind, OMP_NUM_THREADS: '1'}"
+    )
+    text = SCENARIO.format(name="engine", engine=engine, measure=TWO_PAIRS, ignorable="1000%", must_catch="100000%")
+    (folder / "scenario.yaml").write_text(text)
+    return ["scenario.yaml", "--base", f"python={python}", "--head", f"python={python}", "--seed", "1"]
+
+
+def table(kills: Sequence[tuple[Kill, Found]]) -> str:
+    """A Markdown table, one row a collector, victim and signal."""
+    head = ("trials of", "victim", "signal", "kills", *PLACES, "trials reported", "lost", "faults")
+    rows = [head, ("---",) * len(head)]
+    groups = dict.fromkeys((k.collector, k.victim, k.number.name) for k, _ in kills)
+    for group in (*groups, ("all", "", "")):
+        found = [f for k, f in kills if group in ((k.collector, k.victim, k.number.name), ("all", "", ""))]
+        places = Counter(f.place for f in found)
+        sums = (sum(f.reported for f in found), sum(f.lost for f in found), sum(len(f.faults) for f in found))
+        rows.append((*group, *map(str, (len(found), *(places[p] for p in PLACES), *sums))))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def main() -> None:
+    """Carry out all kills, print the table, and end with 1 where something was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, count in (("fake", 130), ("stub", 60), ("engine", 0)):
+        parser.add_argument(f"--{name}", type=int, default=count, help=f"kills of runs with {name} trials")
+    parser.add_argument("--python", default="", help="interpreter that has vllm, for --engine")
+    parser.add_argument("--seed", type=int, default=1)
+    said = parser.parse_args()
+    kills = []
+    for collector in ("fake", "stub", "engine"):
+        for number in range(getattr(said, collector)):
+            kill = draw(collector, number, said.seed)
+            with tempfile.TemporaryDirectory(prefix="perfgate-kill-") as scratch:
+                found = carry_out(kill, Path(scratch), said.python)
+            kills.append((kill, found))
+            for fault in found.faults:
+                print(f"{kill}: {fault}")
+            print(f"{len(kills)} {kill} {found.place}", file=sys.stderr)
+    print(f"{len(kills)} kills, seed {said.seed}, {os.cpu_count()} cores\n")
+    print(table(kills))
+    sys.exit(any(found.faults for _, found in kills))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""perfgate as a process of its own, to be watched and killed: on a fake, on the stand-in engine or on a real one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+from stub_engine import write_stub
+
+from perfgate.capture.process import OWNER
+
+DEADLINE_S = 60.0
+
+PROGRAM = """
+import signal, sys
+from perfgate.capture.fake import FakeCollector, FakeSpec
+from perfgate.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs have it ignored
+sleep_s = float(sys.argv.pop(1))
+main(obj=FakeCollector(FakeSpec(restart_sd=0.0003, sleep_s=sleep_s)) if sleep_s else None)
+"""
+"""perfgate's command line; the first word is how long a fake trial sleeps, 0 for trials of an engine."""
+
+SCENARIO = """\
+schema: 1
+name: {name}
+engine: {{model: {{config: model}}{engine}}}
+workload: {{batch: 2, input_tokens: 4, output_tokens: 8}}
+measure: {{warmup_iterations: 1, iterations: 2{measure}}}
+gates: [{{metric: itl_median, ignorable: {ignorable}, must_catch: {must_catch}}}]
+"""
+TWO_PAIRS = ", looks: [2], spend: {block: [0], pass: [0.8]}"
+
+
+class PerfgateProcess:
+    """``perfgate run`` in a folder of its own.
+
+    Args:
+        folder: Its working directory; run folders appear in ``runs`` below it.
+        words: What follows ``perfgate run``.
+        sleep_s: How long a fake trial sleeps; 0 for an engine.
+    """
+
+    def __init__(self, folder: Path, words: Sequence[str], sleep_s: float = 0.0) -> None:
+        self.folder = folder
+        with (folder / "stdout").open("ab") as stdout, (folder / "stderr").open("ab") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, str(sleep_s), "run", *words], cwd=folder, stdout=stdout, stderr=stderr
+            )
+
+    @property
+    def run_folder(self) -> Path:
+        """The run folder, as soon as it has its manifest."""
+        self.wait_for(lambda: any((self.folder / "runs").glob("*/run.json")))
+        (file,) = (self.folder / "runs").glob("*/run.json")
+        return file.parent
+
+    @property
+    def stderr(self) -> str:
+        """What it has written to standard error."""
+        return (self.folder / "stderr").read_text()
+
+    def reported(self) -> set[int]:
+        """Numbers of the trials that it has reported as finished."""
+        lines = self.stderr.splitlines(keepends=True)
+        found = (re.search(r" trial (\d+) .*\n", line) for line in lines)
+        return {int(match[1]) for match in found if match}
+
+    def worker(self) -> psutil.Process | None:
+        """The worker of the trial under way, waited for; ``None`` where perfgate ends first."""
+        found: list[psutil.Process] = []
+
+        def appeared() -> bool:
+            if self.process.poll() is None:
+                found.extend(psutil.Process(self.process.pid).children())
+            return bool(found) or self.process.poll() is not None
+
+        self.wait_for(appeared)
+        return found[0] if found else None
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Poll until the condition holds; it must within the deadline."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"never came true; stderr of perfgate:\n{self.stderr}")
+            time.sleep(0.005)
+
+
+def marked_processes(run_name: str) -> list[psutil.Process]:
+    """Live processes that carry the mark of a run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            if alive and process.environ().get(OWNER, "").rpartition(":")[0].rpartition(":")[0] == run_name:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def fake_words(folder: Path) -> list[str]:
+    """Write a scenario for fake trials and return the words that run it: four pairs, tight margins."""
+    _write(folder, SCENARIO.format(name="fake", engine="", measure="", ignorable="0.1%", must_catch="0.5%"))
+    return ["scenario.yaml", "--base", "python=/bin/true", "--head", "env.BUILD=new", "--seed", "1"]
+
+
+def stub_words(folder: Path, mode: str = "none") -> list[str]:
+    """Write the stand-in engine and a scenario for it, and return the words: two pairs, margins that always pass.
+
+    Args:
+        folder: Where they are written.
+        mode: The fault of the head's engine, see :mod:`stub_engine`.
+    """
+    write_stub(folder / "stub")
+    measure = f"{TWO_PAIRS}, start_timeout: 60s, iteration_timeout: 60s"
+    engine = ", args: {max_num_seqs: 2}, env: {STUB_MODE: none}"
+    text = SCENARIO.format(name="stub", engine=engine, measure=measure, ignorable="1000%", must_catch="100000%")
+    _write(folder, text)
+    both = ["--base", f"python={sys.executable}", "--base", f"path={folder / 'stub'}"]
+    return ["scenario.yaml", *both, "--head", f"env.STUB_MODE={mode}", "--seed", "1"]
+
+
+def _write(folder: Path, scenario: str) -> None:
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text("{}")
+    (folder / "perfgate.toml").touch()
+    (folder / "scenario.yaml").write_text(scenario)
