@@ -1,4 +1,4 @@
-"""Errors with an exit status, and cautions that travel with results.
+"""Errors with an exit status.
 
 The tree::
 
@@ -31,19 +31,6 @@ class ExitStatus(enum.IntEnum):
     NOT_COMPARABLE = 21
     NOT_MEASURED = 22
     INTERRUPTED = 130
-
-
-@dataclass(frozen=True)
-class Caution:
-    """Something a reader must know about a result that still stands.
-
-    Args:
-        code: A reason code, see :mod:`perfgate.reasons`.
-        text: What was seen, with its figures.
-    """
-
-    code: str
-    text: str
 
 
 class PerfgateError(Exception):

@@ -1,4 +1,4 @@
-"""From data to an outcome, by the rule of DESIGN section 6; recomputable anywhere, byte for byte.
+"""From data to an outcome, by the rule of docs/design.md; recomputable anywhere, byte for byte.
 
 Nothing here measures, and nothing is random: an outcome is a function of the run's manifest and its records.
 """
@@ -16,6 +16,9 @@ from perfgate.outcome import WORST_FIRST, CellOutcome, GateOutcome, MetricOutcom
 from perfgate.plan import Cell, GatePlan, Plan
 from perfgate.record import Failure, Record, Run, Trial, record_digest
 from perfgate.subject import Role
+
+LEAST_REMAINDER = 1e-6
+"""What a throughput floor leaves of the base at least: a floor beyond the base is a huge slowdown, no infinity."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +56,25 @@ class Series:
         return None
 
     @property
+    def ignorable(self) -> float:
+        """The gate's margin, or its floor where that is the larger slowdown: up to a floor nothing is a regression."""
+        return max(self.gate.gate.ignorable, self._floor_slowdown())
+
+    @property
     def must_catch(self) -> float:
         """The gate's margin, or its floor where that is the larger slowdown: below a floor nothing need be caught."""
-        gate = self.gate.gate
-        if not gate.floor:
-            return gate.must_catch
-        # The first look's base fixes the margin for good, so that a gate once passed stays passed.
+        return max(self.gate.gate.must_catch, self._floor_slowdown())
+
+    def _floor_slowdown(self) -> float:
+        """The floor as a ratio minus one; 0 without one."""
+        floor = self.gate.gate.floor_value
+        if not floor or self.fault or not self.base:
+            return 0.0
+        # The first look's base fixes the margins for good, so that later pairs cannot move them.
         base = _geometric_mean(self.base[: self.schedule.looks[0]] if self.schedule else self.base)
         if self.metric.better == "lower":
-            return max(gate.must_catch, gate.floor_value / base)
-        return max(gate.must_catch, base / (base - gate.floor_value) - 1) if gate.floor_value < base else math.inf
+            return floor / base
+        return base / max(base - floor, base * LEAST_REMAINDER) - 1
 
 
 def judge_series(series: Sequence[Series], alpha: float, beta: float) -> tuple[GateOutcome, ...]:
@@ -70,12 +82,12 @@ def judge_series(series: Sequence[Series], alpha: float, beta: float) -> tuple[G
 
     Gates without data stay in the family with p = 1, so that losing a measurement never loosens another gate.
     """
-    looks = [_last_look(one) for one in series]
-    p = [look.p if look else 1.0 for look in looks]
+    looks = [_looks(one) for one in series]
+    p = [found[-1].p if found else 1.0 for found in looks]
     rejected = stats.holm(p, alpha)
     return tuple(
-        _gate_outcome(one, look, _Levels(rejected[n], stats.holm_level(p, n, alpha), beta))
-        for n, (one, look) in enumerate(zip(series, looks, strict=True))
+        _gate_outcome(one, found, _Levels(rejected[n], stats.holm_level(p, n, alpha), beta))
+        for n, (one, found) in enumerate(zip(series, looks, strict=True))
     )
 
 
@@ -86,9 +98,8 @@ def judge(run: Run, records: Mapping[str, Record], perfgate: str) -> Outcome:
     if "head" not in run.subjects:
         outcomes = tuple(_one_sided(cell, record) for cell, record in zip(cells, found, strict=True))
     else:
-        series = [
-            _paired_series(cell, gate, record) for cell, record in zip(cells, found, strict=True) for gate in cell.gates
-        ]
+        both = zip(cells, found, strict=True)
+        series = [_paired_series(gate, record) for cell, record in both for gate in cell.gates]
         judged = iter(judge_series(series, run.plan.alpha, run.plan.beta))
         outcomes = tuple(
             _cell_outcome(cell, record, tuple(next(judged) for _ in cell.gates))
@@ -150,63 +161,57 @@ class _Levels:
     beta: float
 
 
-def _last_look(series: Series) -> stats.Look | None:
-    gate = series.gate.gate
+def _looks(series: Series) -> tuple[stats.Look, ...]:
     if series.fault or not (series.base and series.head):
-        return None
+        return ()
     if series.schedule is not None:
         d = stats.log_ratios(series.base, series.head, series.metric.sign)
-        found = stats.looks(d, series.schedule, gate.ignorable, series.must_catch)
-        return found[-1] if found else None
+        return stats.looks(d, series.schedule, series.ignorable, series.must_catch)
     fewer = min(len(series.base), len(series.head))
     if fewer < 2:  # noqa: PLR2004 (one trial has no spread)
-        return None
+        return ()
     estimate = stats.difference_estimate(stats.logs(series.base), stats.logs(series.head), series.metric.sign)
-    return stats.unpaired_look(estimate, fewer, gate.ignorable, series.must_catch)
+    return (stats.unpaired_look(estimate, fewer, series.ignorable, series.must_catch),)
 
 
-def _gate_outcome(series: Series, look: stats.Look | None, levels: _Levels) -> GateOutcome:
-    gate = series.gate.gate
-    used = look.pairs if look and series.schedule else None
+def _gate_outcome(series: Series, looks: tuple[stats.Look, ...], levels: _Levels) -> GateOutcome:
+    used = looks[-1].pairs if looks and series.schedule else None
     blank = GateOutcome(
         **_both_sides(series.metric, series.base[:used], series.head[:used]).model_dump(),
-        ignorable=gate.ignorable,
-        must_catch=gate.must_catch,
-        floor=gate.floor_value,
+        ignorable=series.ignorable,
+        must_catch=series.must_catch,
+        floor=series.gate.gate.floor_value,
         where=series.gate.where,
         verdict="inconclusive",
         block_level=levels.block_level,
     )
     if series.fault is not None:
         return blank.model_copy(update={"verdict": "not-measured", "reasons": (series.fault,)})
-    if look is None:
+    if not looks:
         measured = min(len(series.base), len(series.head))
         first = series.schedule.looks[0] if series.schedule else 2
         note = Note(code="too-few-pairs", text=f"{measured} measured, the first look comes at {first}")
         return blank.model_copy(update={"reasons": (note,)})
-    return _decide(series, look, levels, blank)
+    return _decide(series, looks, levels, blank)
 
 
-def _decide(series: Series, look: stats.Look, levels: _Levels, blank: GateOutcome) -> GateOutcome:
+def _decide(series: Series, looks: tuple[stats.Look, ...], levels: _Levels, blank: GateOutcome) -> GateOutcome:
     """The rule itself: regressed is tested before pass, and neither is inconclusive."""
-    gate, metric, estimate = series.gate.gate, series.metric, look.estimate
+    look, metric = looks[-1], series.metric
+    estimate = look.estimate
     low = estimate.lower(levels.block_level * look.block_weight)
     high = estimate.upper(levels.beta * look.pass_weight)
-    slowdown = ((blank.head or 0.0) - (blank.base or 0.0)) * metric.sign
-    above_floor = slowdown > blank.floor or not blank.floor
     verdict: Verdict = "inconclusive"
-    if levels.rejected and above_floor:
+    if levels.rejected:
         verdict = "regressed"
     elif look.q <= levels.beta:
-        verdict = "improved" if stats.to_ratio(high) < -gate.ignorable else "pass"
-    cautions = list(_gate_cautions(series, look, verdict))
-    if levels.rejected and not above_floor:
-        cautions.append(Note(code="below-floor", text=f"slower by {_percent(estimate.mean)}, less than {gate.floor}"))
+        verdict = "improved" if stats.to_ratio(high) < -series.ignorable else "pass"
     own_low, own_high = sorted((metric.sign * low, metric.sign * high))
     return blank.model_copy(
         update={
             "verdict": verdict,
             "pairs": look.pairs,
+            "passed_at": next((one.pairs for one in looks if one.q <= levels.beta), None),
             "change_low": _ratio_or_none(own_low),
             "change_high": _ratio_or_none(own_high),
             "p": look.p,
@@ -214,7 +219,7 @@ def _decide(series: Series, look: stats.Look, levels: _Levels, blank: GateOutcom
             "detectable": _detectable(series, look, levels),
             "pair_sd": estimate.standard_error * math.sqrt(look.pairs) if series.schedule else None,
             "reasons": (_undecided(series, low, high),) if verdict == "inconclusive" else (),
-            "cautions": tuple(cautions),
+            "cautions": tuple(_gate_cautions(series, look, verdict)),
         }
     )
 
@@ -226,13 +231,12 @@ def _detectable(series: Series, look: stats.Look, levels: _Levels) -> float | No
         later = ((n, w) for n, w in zip(series.schedule.looks, series.schedule.block, strict=True) if w > 0)
         pairs, weight = next(later, (look.pairs, 0.0))
         estimate = estimate.with_pairs(look.pairs, pairs)
-    return stats.detectable(estimate, levels.block_level * weight, series.gate.gate.ignorable, 1 - levels.beta)
+    return stats.detectable(estimate, levels.block_level * weight, series.ignorable, 1 - levels.beta)
 
 
 def _undecided(series: Series, low: float, high: float) -> Note:
-    gate = series.gate.gate
     blocking = (
-        f"its lower bound {_percent(low)} is not above {gate.ignorable * 100:.4g} %"
+        f"its lower bound {_percent(low)} is not above {series.ignorable * 100:.4g} %"
         if math.isfinite(low)
         else f"no look blocks before {stats.FIRST_BLOCKING_PAIRS} pairs"
     )
@@ -242,29 +246,35 @@ def _undecided(series: Series, low: float, high: float) -> Note:
 
 def _gate_cautions(series: Series, look: stats.Look, verdict: Verdict) -> Iterator[Note]:
     gate, mean = series.gate.gate, look.estimate.mean
-    if verdict == "pass" and mean > math.log1p(gate.ignorable):
-        text = f"slower by {_percent(mean)}: less than must_catch, more than ignorable"
+    if verdict == "pass" and mean > math.log1p(series.ignorable):
+        text = f"worse by {_percent(mean)}: less than must_catch, more than ignorable"
         yield Note(code="slower-than-ignorable", text=text)
+    elif verdict == "pass" and mean > math.log1p(gate.ignorable):
+        yield Note(code="below-floor", text=f"worse by {_percent(mean)}, less than the floor of {gate.floor}")
     if series.schedule is None:
         return
     d = stats.log_ratios(series.base, series.head, series.metric.sign)[: look.pairs]
     centre = stats.hodges_lehmann(d)
     if abs(stats.to_ratio(centre) - stats.to_ratio(mean)) > (gate.must_catch - gate.ignorable) / 2:
-        text = f"the pairs' mean says {_percent(mean)} slower, their Hodges-Lehmann estimate {_percent(centre)}"
+        text = (
+            f"by their mean the pairs are {_percent(mean)} worse, by their Hodges-Lehmann estimate {_percent(centre)}"
+        )
         yield Note(code="estimates-disagree", text=text)
     for role, values in (("base", series.base), ("head", series.head)):
         split = stats.two_modes(stats.logs(values[: look.pairs]))
-        if split is not None:
+        # Modes closer than this cannot hide a mean at must_catch among restarts that are as fast as the base.
+        if split is not None and split[1] >= math.log1p(gate.must_catch) - math.log1p(gate.ignorable):
             size, distance = split
             text = f"{size} of {look.pairs} restarts of {role} lie {_percent(distance)} above the others"
             yield Note(code="mode-share", text=text)
 
 
-def _paired_series(cell: Cell, gate: GatePlan, record: Record | None) -> Series:
+def _paired_series(gate: GatePlan, record: Record | None) -> Series:
+    """A look added later widens the schedule of every gate of its cell; the weights still sum to at most 1."""
     name = gate.gate.metric
-    schedule = cell.measure.schedule
     if record is None:
         return Series(gate, missing=Note(code="not-started", text="no trial of this cell was taken"))
+    schedule = record.schedule
     pairs = [(trial_value(name, base), trial_value(name, head)) for base, head in record.pairs()]
     whole = [(base, head) for base, head in pairs if base is not None and head is not None]
     if len(whole) < len(pairs):
@@ -295,20 +305,23 @@ def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, .
         gates = tuple(gate if gate.pairs else _unmeasured(gate) for gate in gates)
         reasons = (Note(code=record.stopped.code, text=record.stopped.text),)
         verdict = worst([*(gate.verdict for gate in gates), _verdict_of_stop(record.stopped)])
-    further = [look for look in cell.measure.looks if look > len(pairs)]
-    return CellOutcome(
+    further = [look for look in record.schedule.looks if look > len(pairs)]
+    outcome = CellOutcome(
         name=cell.name,
         cell_id=cell.cell_id,
         record=record_digest(record),
         verdict=verdict,
         pairs=len(pairs),
-        next_look=further[0] if further and verdict == "inconclusive" else None,
+        next_look=None,
         versions={role: _versions([t for t in record.trials if t.subject == role]) for role in record.subjects},
         gates=gates,
         ungated=tuple(_ungated(cell, base, head)),
         reasons=reasons,
         cautions=tuple(_cell_cautions(record, base, head)),
     )
+    if further and record.stopped is None and outcome.undecided:
+        return outcome.model_copy(update={"next_look": further[0]})
+    return outcome
 
 
 def _unmeasured(gate: GateOutcome) -> GateOutcome:
@@ -398,6 +411,17 @@ def _digests_by_iteration(trials: Iterable[Trial]) -> dict[int, set[str]]:
 def _trial_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
     for code, count in sorted(Counter(code for t in (*base, *head) for code in t.cautions).items()):
         yield Note(code=code, text=f"in {count} of {len(base) + len(head)} trials")
+    for role, side in (("base", base), ("head", head)):
+        changed = _changed_versions(side)
+        if changed:
+            yield Note(code="subject-changed", text=f"{role}: {changed}")
+
+
+def _changed_versions(trials: Sequence[Trial]) -> str:
+    """``vllm 1.0, then 1.1`` for every package that was not the same in all trials; empty where all were."""
+    names = sorted({name for trial in trials for name in trial.versions})
+    seen = {name: list(dict.fromkeys(trial.versions.get(name, "none") for trial in trials)) for name in names}
+    return "; ".join(f"{name} {', then '.join(found)}" for name, found in seen.items() if len(found) > 1)
 
 
 def _versions(trials: Sequence[Trial]) -> dict[str, str]:

@@ -66,12 +66,13 @@ class GateOutcome(MetricOutcome):
     """What one gate decided.
 
     Args:
-        ignorable: Margin, a slowdown as a ratio minus one.
+        ignorable: Margin, a slowdown as a ratio minus one; the floor where that is larger.
         must_catch: Likewise.
         floor: In ``unit``; 0 where none is declared.
         where: ``file:line`` of the declaration.
         verdict: This gate's own.
         pairs: Pairs (unpaired: trials of the smaller side) behind the figures; 0 below the first look.
+        passed_at: Pairs of the first look at which it passed; later looks may still block it, never unpass it.
         change_low: End of the interval towards smaller values, own direction; ``None`` where this look has no bound.
         change_high: End towards larger values.
         p: Running p of "slowdown at most ignorable"; blocked when it is at most ``block_level``.
@@ -90,6 +91,7 @@ class GateOutcome(MetricOutcome):
     where: str
     verdict: Verdict
     pairs: int = 0
+    passed_at: int | None = None
     change_low: float | None = None
     change_high: float | None = None
     p: float = 1.0
@@ -129,6 +131,12 @@ class CellOutcome(_Frozen):
     ungated: tuple[MetricOutcome, ...]
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()
+
+    @property
+    def undecided(self) -> bool:
+        """Whether more pairs could still decide a gate; one without data must not end the search of the others."""
+        verdicts = {gate.verdict for gate in self.gates}
+        return "inconclusive" in verdicts and "regressed" not in verdicts
 
 
 class Outcome(_Frozen):

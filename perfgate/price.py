@@ -16,8 +16,10 @@ from perfgate.errors import RecordError
 from perfgate.metrics import METRICS
 from perfgate.plan import ALPHA, BETA, Cell, GatePlan
 from perfgate.record import Record, read_record
-from perfgate.stats import Estimate, detectable, log_ratios, mean_estimate
+from perfgate.stats import Estimate, detectable, log_ratios, mean_estimate, power_at
 
+USUALLY = 0.9
+"""A plan under which an unchanged build passes less often than this is warned of."""
 CONDITIONING_TRIALS = 2
 """One a subject before the first pair."""
 
@@ -31,15 +33,15 @@ class GatePrice:
         pair_sd: Spread of the pairs' log ratios; ``None`` where it is unknown.
         detectable: At each look, the slowdown blocked with probability 1 - beta; ``None`` where the look cannot block
             or the spread is unknown.
-        passes: At each look, whether a build that is exactly as fast as the base would pass if it showed the usual
-            spread; ``None`` where the spread is unknown.
+        passes: At each look, the probability that a build exactly as fast as the base passes there; ``None`` where
+            the spread is unknown.
         problem: Why the looks declared cannot decide this gate; empty where they can.
     """
 
     metric: str
     pair_sd: float | None
     detectable: tuple[float | None, ...]
-    passes: tuple[bool | None, ...]
+    passes: tuple[float | None, ...]
     problem: str
 
 
@@ -85,7 +87,7 @@ def price(cell: Cell, history: Record | None, gates_in_run: int) -> Price:
 
 
 def newest_record(runs: Path, cell: Cell) -> Record | None:
-    """The newest record below a folder of run folders that holds this cell and at least one valid pair.
+    """The newest record of this cell below a folder of run folders, with at least two pairs: one has no spread.
 
     Records that cannot be read are passed over: they are no reason not to plan.
     """
@@ -96,7 +98,7 @@ def newest_record(runs: Path, cell: Cell) -> Record | None:
         except RecordError:
             continue
         newer = found is None or record.visits[-1].t0_utc > found.visits[-1].t0_utc
-        if record.cell.cell_id == cell.cell_id and record.pairs() and newer:
+        if record.cell.cell_id == cell.cell_id and len(record.pairs()) > 1 and newer:
             found = record
     return found
 
@@ -105,13 +107,21 @@ def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run
     gate, schedule = plan.gate, cell.measure.schedule
     sd = _pair_sd(cell, gate.metric, history)
     effects: list[float | None] = []
-    passes: list[bool | None] = []
+    passes: list[float | None] = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
         usual = Estimate(0.0, (sd or 0.0) / math.sqrt(pairs), pairs - 1)
         effect = detectable(usual, ALPHA * block / gates_in_run, gate.ignorable, 1 - BETA)
         effects.append(effect if sd is not None else None)
-        passes.append(usual.upper(BETA * passing) < math.log1p(gate.must_catch) if sd is not None else None)
+        passes.append(_pass_probability(usual, BETA * passing, gate.must_catch) if sd is not None else None)
     return GatePrice(gate.metric, sd, tuple(effects), tuple(passes), _problem(plan, schedule.block, effects, passes))
+
+
+def _pass_probability(usual: Estimate, level: float, must_catch: float) -> float:
+    if level == 0:
+        return 0.0
+    if usual.standard_error == 0:
+        return 1.0
+    return power_at(math.log1p(must_catch) / usual.standard_error, level, usual.df)
 
 
 def _pair_sd(cell: Cell, metric: str, history: Record | None) -> float | None:
@@ -124,14 +134,15 @@ def _pair_sd(cell: Cell, metric: str, history: Record | None) -> float | None:
     return cell.measure.expect.sd_of(metric) if cell.measure.expect else None
 
 
-def _problem(plan: GatePlan, block: tuple[float, ...], effects: list[float | None], passes: list[bool | None]) -> str:
+def _problem(plan: GatePlan, block: tuple[float, ...], effects: list[float | None], passes: list[float | None]) -> str:
     """What the looks cannot do, whatever the builds are like."""
 
     def said() -> Iterator[str]:
         if not any(block):
             yield "no look of this plan may block: a regression can at best end inconclusive"
-        if passes[-1] is False:
-            yield "an unchanged build would usually not pass at the last look"
+        likely = max((chance for chance in passes if chance is not None), default=1.0)
+        if likely < USUALLY:
+            yield f"an unchanged build would pass in only {likely * 100:.0f} % of runs"
         known = [effect for effect in effects if effect is not None]
         if known and min(known) > plan.gate.must_catch:
             yield f"a slowdown of must_catch would often not be blocked: at best {min(known) * 100:.3g} % is"

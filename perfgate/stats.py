@@ -3,7 +3,7 @@
 Everything here speaks of slowdowns: an observation ``d`` is a natural logarithm of a ratio, oriented by the caller so
 that positive is worse. Margins are given as ratios minus one. Nothing here knows metrics, records or gates.
 
-The procedure (DESIGN section 6): a one-sided paired t test at each of a few looks, against two shifted nulls, with each
+The procedure (docs/design.md): a one-sided paired t test at each of a few looks, against two shifted nulls, with each
 error rate spread over the looks by weights that sum to at most one (Bonferroni over looks; no distribution theory
 beyond Student's is needed), and Holm's step-down over the gates of a run.
 """
@@ -24,8 +24,7 @@ FURTHER_LOOK_PAIRS = 4
 """A look beyond the declared ones comes after at least this many further pairs."""
 
 FIRST_BLOCKING_PAIRS = 6
-"""No look blocks below this many pairs: with four, restarts that split in two modes fake a tiny variance and block 8
-to 9 % of unchanged builds (simulated for DESIGN section 6)."""
+"""No look blocks below this many pairs: with fewer, restarts that split in two modes easily fake a tiny variance."""
 
 
 @dataclass(frozen=True)
@@ -301,15 +300,19 @@ def detectable(estimate: Estimate, level: float, margin: float, power: float) ->
     """
     if level <= 0:
         return None
-    critical = _t_quantile(level, estimate.df)
-    low, high = 0.0, 2 * critical + 20.0
+    low, high = 0.0, 2 * _t_quantile(level, estimate.df) + 20.0
     for _ in range(60):  # bisection on a monotone function: 60 halvings reach double precision
         middle = (low + high) / 2
-        if special.nctdtr(estimate.df, middle, critical) > 1 - power:
+        if power_at(middle, level, estimate.df) < power:
             low = middle
         else:
             high = middle
     return to_ratio(math.log1p(margin) + high * estimate.standard_error)
+
+
+def power_at(shift: float, level: float, df: float) -> float:
+    """The probability that a one-sided t test rejects when the truth lies ``shift`` standard errors beyond its null."""
+    return 1.0 - float(special.nctdtr(df, shift, _t_quantile(level, df)))
 
 
 def _finite(values: ArrayLike) -> Floats:

@@ -190,7 +190,7 @@ def test_one_sided() -> None:
     text = render_text(judge(run([measured], subjects=subjects), {"cell": alone}, "0.1.0"))
 
     assert "itl_median 5.000 ms" in text
-    assert text.splitlines()[-1].startswith("NOT COMPARABLE:")
+    assert text.splitlines()[-1].startswith("MEASURED ONE SIDE:")
 
 
 def test_quick() -> None:

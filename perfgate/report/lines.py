@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -37,7 +38,11 @@ def gate_row(gate: GateOutcome) -> tuple[str, ...]:
     margins = f"{percent(gate.ignorable)} / {percent(gate.must_catch)}"
     detectable = percent(gate.detectable) if gate.detectable is not None else "-"
     verdict = gate.verdict.upper() if gate.verdict == "regressed" else gate.verdict
-    return (gate.metric, *_sides(gate), _interval(gate), margins, detectable, verdict + mark)
+    if gate.verdict in ("pass", "improved") and gate.passed_at not in (None, gate.pairs):
+        verdict += f" (at {gate.passed_at} pairs)"
+    decimals = _decimals(gate)
+    sides = (_value(gate.base, gate), _value(gate.head, gate), signed_percent(gate.change, decimals))
+    return (gate.metric, *sides, _interval(gate, decimals), margins, detectable, verdict + mark)
 
 
 def ordered_gates(cell: CellOutcome) -> list[GateOutcome]:
@@ -73,7 +78,7 @@ def run_notes(outcome: Outcome) -> list[NoteLine]:
 
 def cell_heading(cell: CellOutcome) -> str:
     """The cell with what its figures rest on."""
-    facts = [f"{cell.pairs} pairs"] if cell.pairs else []
+    facts = [f"{cell.pairs} pair{'s' * (cell.pairs > 1)}"] if cell.pairs else []
     unpaired = max((gate.pairs for gate in cell.gates), default=0) if not cell.pairs else 0
     if unpaired:
         facts.append(f"at least {unpaired} trials a side, unpaired")
@@ -96,6 +101,9 @@ def closing(outcome: Outcome) -> str:
         for gate in cell.gates
         if gate.verdict == "regressed"
     ]
+    reasons = {reason.code for cell in outcome.cells for reason in cell.reasons}
+    if outcome.verdict == "not-comparable" and "no-counterpart" in reasons:
+        return "MEASURED ONE SIDE: there is nothing to compare it with yet; give its record to perfgate compare."
     rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate"
     sentences = {
         "regressed": f"REGRESSED: {', '.join(blocked)} ({rates}).",
@@ -121,32 +129,33 @@ def percent(ratio: float) -> str:
     return f"{ratio * 100:.3g} %"
 
 
-def signed_percent(ratio: float | None) -> str:
-    """A change as a percentage with its sign; two decimals below 10 %."""
+def signed_percent(ratio: float | None, decimals: int = 2) -> str:
+    """A change as a percentage with its sign; ``decimals`` of them below 10 %, one from there on."""
     if ratio is None:
         return "-"
-    shown = f"{ratio * 100:+.2f} %" if abs(ratio) < 0.1 else f"{ratio * 100:+.1f} %"  # noqa: PLR2004 (10 %)
-    return "+0.00 %" if shown == "-0.00 %" else shown
+    shown = f"{ratio * 100:+.{decimals if abs(ratio) < 0.1 else 1}f} %"  # noqa: PLR2004 (10 %)
+    return shown.replace("-", "+") if float(shown.removesuffix(" %")) == 0 else shown
 
 
-def _sides(row: MetricOutcome) -> tuple[str, str, str]:
-    return _value(row.base, row), _value(row.head, row), signed_percent(row.change)
+def _decimals(gate: GateOutcome) -> int:
+    """One more than the ignorable margin needs, so that a bound beside it can be told from it."""
+    return max(2, 1 - math.floor(math.log10(gate.ignorable * 100))) if gate.ignorable > 0 else 3
 
 
 def _value(value: float | None, row: MetricOutcome) -> str:
     return "-" if value is None else format_value(value, row.unit)
 
 
-def _interval(gate: GateOutcome) -> str:
+def _interval(gate: GateOutcome, decimals: int) -> str:
     """From the bound that blocks to the bound that passes; a look without blocking power leaves its end open."""
     low, high = gate.change_low, gate.change_high
     if low is None and high is None:
         return "-"
     if low is None:
-        return f"below {signed_percent(high)}"
+        return f"below {signed_percent(high, decimals)}"
     if high is None:
-        return f"above {signed_percent(low)}"
-    return f"{signed_percent(low)} to {signed_percent(high)}"
+        return f"above {signed_percent(low, decimals)}"
+    return f"{signed_percent(low, decimals)} to {signed_percent(high, decimals)}"
 
 
 def _note(kind: str, place: str, note: Note) -> NoteLine:
