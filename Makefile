@@ -6,7 +6,7 @@ ENGINE ?= .engine
 ENGINE_PYTHON ?= $(ENGINE)/bin/python
 PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: gate test lint unit end-to-end engine golden clean
+.PHONY: gate test lint unit end-to-end engine golden docs clean
 
 gate: .venv/ready engine
 	.venv/bin/perfgate run scenarios/cpu-tiny.yaml \
@@ -37,6 +37,12 @@ golden: .venv/ready
 	$(PIP) install --upgrade "pip>=25.1"
 	$(PIP) install --editable . --group dev
 	touch $@
+
+# What is written from code: schemas and the pages of the reason codes.
+docs: .venv/ready
+	.venv/bin/perfgate schema scenario > docs/schema/scenario.schema.json
+	.venv/bin/perfgate schema verdict > docs/schema/verdict.schema.json
+	.venv/bin/python -c "from perfgate.report.pages import render_pages; print(render_pages(), end='')" > docs/reasons.md
 
 clean:
 	rm -rf .venv .engine

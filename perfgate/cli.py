@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from perfgate.errors import ExitStatus, PerfgateError
 if TYPE_CHECKING:
     from perfgate.capture.collector import Collector
     from perfgate.outcome import Outcome
+    from perfgate.subject import Role, Subject
 
 
 def reported(command: Callable[..., Outcome]) -> Callable[..., None]:
@@ -56,8 +58,12 @@ class _Errors(click.Group):
         try:
             return super().invoke(ctx)
         except PerfgateError as error:
-            click.echo(f"perfgate: {error}" if not hasattr(error, "problems") else str(error), err=True)
+            code = f"{error.code}: " if error.code else ""
+            click.echo(f"perfgate: {code}{error}" if not hasattr(error, "problems") else str(error), err=True)
             ctx.exit(error.exit_status)
+        except BrokenPipeError:
+            _leave_pipe()
+            ctx.exit(ExitStatus.INTERNAL_ERROR)
         except OSError as error:
             click.echo(f"perfgate: {error.filename or ''}: {error.strerror or error}", err=True)
             ctx.exit(ExitStatus.NOT_MEASURED)
@@ -76,42 +82,46 @@ def main() -> None:
     \b
     Exit status: 0 pass, 10 regressed, 20 inconclusive or advisory,
     21 not comparable, 22 not measured, 2 usage or scenario error,
-    1 internal error, 130 interrupted.
+    1 internal error, 130 interrupted or out of budget.
     """  # noqa: D301 (click reads a real backspace: keep the lines)
 
 
 @main.command()
 @click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--dump", is_flag=True, help="Print each scenario with its defaults filled in, as YAML.")
-def check(scenarios: tuple[Path, ...], dump: bool) -> None:  # noqa: FBT001 (a flag)
-    """Check scenario files and show what a run of them would measure; nothing is started."""
+@click.option(
+    "--runs", default="runs", type=click.Path(path_type=Path), show_default=True, help="Where earlier records lie."
+)
+def check(scenarios: tuple[Path, ...], dump: bool, runs: Path) -> None:  # noqa: FBT001 (a flag)
+    """Check scenario files; show what a run of each would measure, cost and detect. Nothing is started."""
     from perfgate.plan import ALPHA, BETA, resolve_cells
+    from perfgate.price import newest_record, price
+    from perfgate.report.price import render_price
     from perfgate.scenario import dump as dump_scenario
     from perfgate.scenario import load
 
     loaded = tuple(load(file) for file in scenarios)
-    cells = [cell for one in loaded for cell in resolve_cells(one)]
+    cells = [resolve_cells(one) for one in loaded]
     if dump:
         click.echo("---\n".join(dump_scenario(one.scenario) for one in loaded), nl=False)
         return
-    for cell in cells:
-        least, most = cell.measure.looks[0], cell.measure.looks[-1]
-        click.echo(f"{cell.name}  cell {cell.cell_id[:12]}  {cell.source}")
-        click.echo(
-            f"  {least} to {most} pairs, looks at {', '.join(map(str, cell.measure.looks))}; "
-            f"{2 * least + 2} to {2 * most + 2} engine starts of {cell.measure.warmup_iterations} + "
-            f"{cell.measure.iterations} iterations"
-        )
-        for gate in cell.gates:
-            floor = f", floor {gate.gate.floor}" if gate.gate.floor else ""
-            margins = f"ignorable {gate.gate.ignorable * 100:.4g} %, must catch {gate.gate.must_catch * 100:.4g} %"
-            click.echo(f"  {gate.gate.metric}: {margins}{floor}")
-    gates = sum(len(cell.gates) for cell in cells)
-    click.echo(f"{len(cells)} cells, {gates} gates; alpha {ALPHA * 100:g} % a run, beta {BETA * 100:g} % a gate")
+    seen: dict[str, str] = {}
+    for one in cells:
+        gates = sum(len(cell.gates) for cell in one)
+        for cell in one:
+            click.echo(render_price(cell, price(cell, newest_record(runs, cell), gates)), nl=False)
+            if cell.cell_id in seen:
+                click.echo(f"  the same cell as {seen[cell.cell_id]}: one run measures only one of them")
+            seen.setdefault(cell.cell_id, cell.name)
+    count = sum(map(len, cells))
+    click.echo(
+        f"{count} cell{'s' * (count != 1)}; each scenario on its own: alpha {ALPHA * 100:g} % a run, "
+        f"beta {BETA * 100:g} % a gate"
+    )
 
 
 @main.command()
-@click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("scenarios", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--base",
     "base_words",
@@ -135,28 +145,80 @@ def check(scenarios: tuple[Path, ...], dump: bool) -> None:  # noqa: FBT001 (a f
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
 @click.option("--quick", is_flag=True, help="One trial a subject: a look at the numbers, never a verdict.")
+@click.option(
+    "--resume",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Go on with the open cells of this run folder instead; the run knows its scenarios, subjects and seed.",
+)
+@click.option(
+    "--more",
+    type=int,
+    metavar="PAIRS",
+    help="With --resume: look again at cells that are inconclusive at their last look, after so many pairs more.",
+)
+@click.option(
+    "--budget",
+    "minutes",
+    type=click.FloatRange(0, min_open=True),
+    metavar="MINUTES",
+    help="Begin no pair that would not end within this time.",
+)
 @click.pass_obj
 @reported
 def run(
     collector: Collector | None,
-    scenarios: tuple[Path, ...],
-    base_words: tuple[str, ...],
-    head_words: tuple[str, ...],
-    **options: Any,
+    folder: Path | None,
+    more: int | None,
+    minutes: float | None,
+    **new: Any,
 ) -> Outcome:
     """Measure two builds in interleaved pairs and judge them.
 
-    With --base alone one side is measured, for a later comparison.
+    With --base alone one side is measured, for a later comparison. A run that was stopped goes on with --resume.
     """
     from perfgate import gate
     from perfgate.progress import progress_to
-    from perfgate.subject import find_config, load_config, resolve
 
-    subjects = resolve(base_words, head_words, load_config(find_config(Path.cwd())))
+    check_resume(folder, more, new)
     with _sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
-        finished = gate.run(scenarios, subjects, collector=collector, progress=progress, **options)
+        means: dict[str, Any] = {"collector": collector, "progress": progress}
+        if minutes is not None:
+            means["budget_s"] = minutes * 60
+        if folder is not None:
+            finished = gate.resume(folder, more=more, **means)
+        else:
+            subjects = _subjects(new.pop("base_words"), new.pop("head_words"))
+            finished = gate.run(new.pop("scenarios"), subjects, **new, **means)
     click.echo(f"run folder: {finished.folder}", err=True)
     return finished.outcome
+
+
+def check_resume(folder: Path | None, more: int | None, new: dict[str, Any]) -> None:
+    """Refuse a mixture of a new run's words and those that go on with an old one.
+
+    Raises:
+        UsageError: There is nothing to measure, or a word that a run folder has its own answer to.
+    """
+    from perfgate.errors import UsageError
+
+    if folder is None:
+        if more is not None:
+            raise UsageError("--more goes on with a run", remedy="Name its folder: --resume FOLDER --more 4.")
+        if not new["scenarios"]:
+            raise UsageError("nothing to measure", remedy="Name scenario files, or a run folder with --resume FOLDER.")
+        return
+    words = {"scenarios": "a scenario", "base_words": "--base", "head_words": "--head", "quick": "--quick"}
+    given = [word for name, word in words.items() if new[name]] + ["--seed"] * (new["seed"] is not None)
+    if given:
+        raise UsageError(f"--resume goes on with the run's own plan and subjects: {', '.join(given)} cannot be given")
+
+
+def _subjects(base_words: tuple[str, ...], head_words: tuple[str, ...]) -> dict[Role, Subject]:
+    from perfgate.subject import find_config, load_config, resolve
+
+    return resolve(base_words, head_words, load_config(find_config(Path.cwd())))
 
 
 @main.command()
@@ -166,7 +228,7 @@ def judge(folder: Path) -> Outcome:
     """Judge a run folder again from its records; needs no engine and no GPU."""
     from perfgate import gate
 
-    return gate.judge_folder(folder)
+    return gate.judge_folder(folder, lambda text: click.echo(f"perfgate: {text}", err=True))
 
 
 @main.command()
@@ -208,6 +270,25 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
 
 
 @main.command()
+@click.argument("code", required=False)
+def explain(code: str | None) -> None:
+    """Print the page of a reason code, or the list of all codes."""
+    from perfgate.document import did_you_mean
+    from perfgate.errors import UsageError
+    from perfgate.reasons import REASONS
+    from perfgate.report.pages import render_page
+
+    if code is None:
+        width = max(map(len, REASONS))
+        for reason in REASONS.values():
+            click.echo(f"{reason.code.ljust(width)}  {reason.meaning.split('. ')[0].rstrip('.')}.")
+        return
+    if code not in REASONS:
+        raise UsageError(f"no reason code {code!r}{did_you_mean(code, REASONS)}", remedy="perfgate explain lists them.")
+    click.echo(render_page(REASONS[code]), nl=False)
+
+
+@main.command()
 @click.argument("what", type=click.Choice(["scenario", "verdict"]), default="scenario")
 def schema(what: str) -> None:
     """Print the JSON Schema (draft-07) of scenario files or of verdict.json."""
@@ -235,10 +316,18 @@ def deliver(outcome: Outcome, form: str | None, outputs: tuple[Path, ...], *, ex
     from perfgate.report import FORMATS, format_of
 
     form = form or ("text" if sys.stdout.isatty() else "markdown")
-    click.echo(FORMATS[form](outcome), nl=False)  # first, so that a file that cannot be written costs no result
+    try:  # first, so that a file that cannot be written costs no result
+        click.echo(FORMATS[form](outcome), nl=False)
+    except BrokenPipeError:  # whoever read has seen enough; files and the exit status are still owed
+        _leave_pipe()
     for file in outputs:
         file.write_text(FORMATS[format_of(file)](outcome), encoding="utf-8")
     click.get_current_context().exit(0 if exit_zero else outcome.exit_status)
+
+
+def _leave_pipe() -> None:
+    """Let nothing more be written to a closed pipe, not even when the interpreter flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager

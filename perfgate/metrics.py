@@ -2,7 +2,7 @@
 
 A timed trial holds iterations; an iteration holds integer nanoseconds. Each metric turns the iterations of one trial
 into one float in the metric's base unit (seconds, bytes, tokens, tokens per second). That number is what the statistics
-see: the trial is the unit of replication, iterations and tokens only sharpen its summary (DESIGN section 1).
+see: the trial is the unit of replication, iterations and tokens only sharpen its summary (docs/design.md).
 
 Beside them the quantities as people write and read them: ``1ms``, ``0.5%``, ``5.357 ms``.
 """

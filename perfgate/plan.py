@@ -29,7 +29,7 @@ from perfgate.scenario import (
 )
 
 ALPHA = 0.01
-"""Probability of any false block, a run (DESIGN section 6)."""
+"""Probability of any false block, a run (docs/design.md)."""
 BETA = 0.05
 """Probability of passing a regression of must_catch size, a gate."""
 

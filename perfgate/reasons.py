@@ -59,17 +59,25 @@ _TABLE = (
     Reason("too-many-dropped-pairs", "More pairs were lost than measure.max_dropped_pairs allows.",
            "Mend the cause listed for the dropped pairs; the finished trials stay in the record."),
     Reason("not-started", "The run ended before this cell had any pair.",
-           "See the run's other reasons; run again."),
+           "See the run's other reasons; go on with perfgate run --resume FOLDER."),
     Reason("metric-missing", "A gated metric has no value in some trials.",
            "Take the gate out, or use an engine that reports it."),
     Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
            "Look at the trial's values in the record; the measurement is broken."),
     Reason("interrupted", "The run was stopped by Ctrl-C or SIGTERM.",
-           "Every finished trial is in the run folder; judge it with perfgate judge FOLDER, or run again."),
+           "Every finished trial is in the run folder; go on with perfgate run --resume FOLDER."),
+    Reason("out-of-budget", "The next pair would not have ended within --budget.",
+           "Every finished trial is in the run folder; go on with perfgate run --resume FOLDER."),
+    Reason("storage-failed", "The run folder could not be written: its disk is full, read-only or gone.",
+           "Mend what the text names; every trial reported as finished is on disk, so go on with "
+           "perfgate run --resume FOLDER."),
+    Reason("run-folder-busy", "Another process measures into this run folder.",
+           "Wait for it or end it; perfgate judge FOLDER shows meanwhile what it has."),
     # --- no decision
-    Reason("undecided", "The looks are used up and the data exclude neither a regression of must_catch size nor "
-           "a slowdown within ignorable.",
-           "Take more pairs, widen the margins to what this machine can show, or quieten the machine."),
+    Reason("undecided", "The data so far exclude neither a regression of must_catch size nor a slowdown within "
+           "ignorable.",
+           "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up; figures from "
+           "elsewhere need more trials. Or widen the margins to what this machine can show, or quieten it."),
     Reason("too-few-pairs", "No look has been reached, so nothing can be decided.",
            "Measure at least as many pairs as the first look asks for."),
     Reason("quick-run", "--quick measures one trial a subject: a look at the numbers, never a verdict.",
@@ -107,6 +115,9 @@ _TABLE = (
            "Give the KV cache ample room."),
     Reason("dropped-pairs", "Pairs were dropped for a failed trial and replaced.",
            "Read the failures listed in the record; a build that fails now and then is not healthy."),
+    Reason("subject-changed", "Trials of one side ran with different versions of its packages: its environment was "
+           "changed between two visits, so the side is a mixture of two builds.",
+           "Measure anew unless the change cannot matter; build every subject in an environment of its own."),
     Reason("same-subject", "Base and head are the same build: an A/A run, whose verdict tests the machine.",
            "Nothing, if that is what was meant."),
 )  # fmt: skip

@@ -24,7 +24,7 @@ STEP_S = 0.005
 
 
 def gate(metric: str = "itl_median", ignorable: str = "0.1%", must_catch: str = "0.5%", **more: Any) -> GatePlan:
-    """A gate with the margins of DESIGN section 4."""
+    """A gate with the margins of docs/design.md."""
     declared = Gate.model_validate({"metric": metric, "ignorable": ignorable, "must_catch": must_catch, **more})
     return GatePlan(gate=declared, where="hand-made.yaml:9")
 

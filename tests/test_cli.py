@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,7 +74,7 @@ class Raising(FakeCollector):
         (FakeSpec(head_ratio={"step": 0.99}, restart_sd=0.0003), TWO_SIDES, 0, "PASS, IMPROVED: "),
         (NOISY, TWO_SIDES, 20, "INCONCLUSIVE: "),
         (FakeSpec(failures={1: "engine-start-failed"}), TWO_SIDES, 22, "NOT MEASURED: "),
-        (SAME, TWO_SIDES[:2], 21, "NOT COMPARABLE: "),
+        (SAME, TWO_SIDES[:2], 21, "MEASURED ONE SIDE: "),
         (SLOWER, (*TWO_SIDES, "--quick"), 20, "INCONCLUSIVE: "),
         (SLOWER, (*TWO_SIDES, "--exit-zero"), 0, "REGRESSED: itl"),
     ],
@@ -176,7 +177,8 @@ def test_interrupt(invoke: Invoke) -> None:
 
     assert result.exit_code == 130
     assert result.stdout == ""
-    assert f"stopped; what was measured is in {run_folder()}" in result.stderr
+    assert f"perfgate: interrupted: stopped; what was measured is in {run_folder()}" in result.stderr
+    assert result.stderr.splitlines()[-1] == f"  Go on with: perfgate run --resume {run_folder()}"
     assert invoke("judge", str(run_folder())).exit_code == 20
 
 
@@ -195,7 +197,9 @@ def test_disk_full(invoke: Invoke) -> None:
     result = invoke("run", "tiny.yaml", *TWO_SIDES, collector=Raising(OSError(28, "No space left on device", "x")))
 
     assert (result.exit_code, result.stdout) == (22, "")
-    assert result.stderr.splitlines()[-1] == "perfgate: x: No space left on device"
+    *_, what, way_on = result.stderr.splitlines()
+    assert what == f"perfgate: storage-failed: {run_folder()}: x: No space left on device"
+    assert way_on == f"  Mend that. Go on with: perfgate run --resume {run_folder()}"
 
 
 def test_subjects_of_the_project(invoke: Invoke) -> None:
@@ -217,7 +221,7 @@ def test_subjects_of_the_project(invoke: Invoke) -> None:
         (("run", "tiny.yaml", "--base", "nobody"), "--base nobody: no such subject"),
         (("run", "tiny.yaml", "--base", "ref=main"), "ref= is not supported yet"),
         (("run", "tiny.yaml", "tiny.yaml", *TWO_SIDES), "are the same cell"),
-        (("run",), "Missing argument"),
+        (("run",), "nothing to measure"),
         (("run", "tiny.yaml", "--seed", "-1"), "--seed"),
         (("run", "tiny.yaml", "--format", "pdf"), "pdf"),
         (("fly",), "No such command 'fly'"),
@@ -269,12 +273,31 @@ def test_check(invoke: Invoke) -> None:
     result = invoke("check", "tiny.yaml", "more.yaml")
 
     assert result.exit_code == 0
-    assert "4 to 12 pairs, looks at 4, 6, 8, 12; 10 to 26 engine starts of 1 + 2 iterations" in result.stdout
+    assert "looks at 4, 6, 8, 12 pairs; 10 to 26 engine starts of 1 + 2 iterations" in result.stdout
     assert "more[batch=8]" in result.stdout
-    assert "itl_median: ignorable 0.1 %, must catch 0.5 %\n" in result.stdout
-    assert "ttft_median: ignorable 2 %, must catch 8 %, floor 1ms\n" in result.stdout
-    assert result.stdout.endswith("3 cells, 3 gates; alpha 1 % a run, beta 5 % a gate\n")
+    assert "itl_median: ignorable 0.1 %, must catch 0.5 %; pair spread unknown" in result.stdout
+    assert "ttft_median: ignorable 2 %, must catch 8 %, floor 1ms; pair spread unknown" in result.stdout
+    assert result.stdout.endswith("3 cells; each scenario on its own: alpha 1 % a run, beta 5 % a gate\n")
     assert not Path("runs").exists()
+
+
+def test_check_names_scenarios_of_one_cell(invoke: Invoke) -> None:
+    """Two scenarios that differ in their margins alone measure the same cell, which one run takes once."""
+    scenario_file(Path(), "twin")
+
+    assert (
+        "the same cell as tiny: one run measures only one of them" in invoke("check", "tiny.yaml", "twin.yaml").stdout
+    )
+
+
+def test_check_prices_a_cell_by_its_newest_record(invoke: Invoke) -> None:
+    """After a run, check names minutes and detectable effects from its record."""
+    assert invoke("run", "tiny.yaml", *TWO_SIDES).exit_code == 0
+
+    printed = invoke("check", "tiny.yaml").stdout
+
+    assert re.search(r"minutes until each look: [0-9, ]+ \(from the record of ", printed)
+    assert re.search(r"pair spread 0\.[0-9]+ %; detectable -(, 0\.[0-9]+ %){3}", printed)
 
 
 def test_dump(invoke: Invoke) -> None:

@@ -12,6 +12,7 @@ import pytest
 from perfgate import gate
 from perfgate.capture.fake import FakeCollector
 from perfgate.cli import main
+from perfgate.scenario import load
 
 ROOT = Path(__file__).parents[1]
 
@@ -54,4 +55,4 @@ def test_the_readme_scenario_is_valid(tmp_path: Path) -> None:
     file = tmp_path / "shown.yaml"
     file.write_text(scenario)
 
-    assert gate.load(file).scenario.matrix == {"batch": (1, 8, 32)}
+    assert load(file).scenario.matrix == {"batch": (1, 8, 32)}

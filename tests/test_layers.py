@@ -1,4 +1,4 @@
-"""The house plan: which module may import which (DESIGN section 3), and other rules that a reader can rely on."""
+"""The house plan: which module may import which (docs/design.md), and other rules that a reader can rely on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ PACKAGE = Path(__file__).parents[1] / "perfgate"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("__init__", "errors", "capture"),
     ("metrics", "environment", "stats", "reasons", "document"),
+    ("fields",),
     ("scenario", "table"),
     ("subject", "plan"),
-    ("record",),
+    ("record", "lock"),
+    ("price",),
     ("outcome", "capture.collector", "capture.worker"),
     ("capture.process", "capture.gpu"),
     ("capture.timeline",),
@@ -24,7 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("capture.session",),
     ("judge",),
     ("report.lines",),
-    ("report.text", "report.markdown", "report.html", "report.junit", "report.github"),
+    ("report.text", "report.markdown", "report.price", "report.pages", "report.html", "report.junit", "report.github"),
     ("report",),
     ("gate", "progress"),
     ("cli", "doctor", "drill"),
@@ -67,7 +69,7 @@ def rooms(module: str) -> set[str]:
 @pytest.mark.parametrize("module", FILES)
 def test_a_module_imports_only_lower_floors(module: str) -> None:
     """The plan lists every module, and what it imports stands below it, so that there is no circle."""
-    assert module in FLOOR, f"{module} stands on no floor: put it into the table above and into DESIGN section 3"
+    assert module in FLOOR, f"{module} stands on no floor: put it into the table above and into docs/design.md"
     for room in rooms(module):
         assert FLOOR[room] < FLOOR[module], f"{module} imports {room}, which does not stand below it"
 

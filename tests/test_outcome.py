@@ -80,7 +80,7 @@ def test_worst_is_one_of_them(found: list[Verdict], more: Verdict) -> None:
 
 
 def test_exit_statuses() -> None:
-    """Every verdict has its exit status of DESIGN section 6, and only passes end with 0."""
+    """Every verdict has its exit status of docs/design.md, and only passes end with 0."""
     statuses = {verdict: int(status) for verdict, status in WORST_FIRST.items()}
 
     assert statuses == {

@@ -11,7 +11,7 @@ import pytest
 from perfgate.reasons import REASONS
 
 PACKAGE = Path(__file__).parents[1] / "perfgate"
-CARRIERS = {"Failure", "Caution", "Note", "InvalidTrialError"}
+CARRIERS = {"Failure", "Note", "InvalidTrialError"}
 """What is made with a code as its first argument."""
 
 

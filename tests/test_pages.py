@@ -1,0 +1,45 @@
+"""The pages of the reason codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from perfgate.cli import main
+from perfgate.reasons import REASONS
+from perfgate.report.pages import render_pages
+
+PAGES = Path(__file__).parents[1] / "docs" / "reasons.md"
+
+
+@pytest.mark.parametrize("code", REASONS)
+def test_every_code_has_a_page(code: str) -> None:
+    """``perfgate explain CODE`` prints meaning and remedy, ``docs/reasons.md`` holds the same."""
+    printed = CliRunner().invoke(main, ["explain", code])
+
+    assert printed.exit_code == 0
+    words = " ".join(printed.stdout.split())
+    assert words == f"{code} {REASONS[code].meaning} What to do: {REASONS[code].remedy}"
+    assert f"## {code}\n" in PAGES.read_text()
+
+
+def test_the_committed_pages_are_current() -> None:
+    """They are written from the table; ``make docs`` writes them anew."""
+    assert PAGES.read_text() == render_pages()
+
+
+def test_a_code_that_does_not_exist() -> None:
+    """It ends 2 and names the nearest one."""
+    ended = CliRunner().invoke(main, ["explain", "mode-shar"])
+
+    assert ended.exit_code == 2
+    assert "did you mean 'mode-share'" in ended.stderr
+
+
+def test_the_list() -> None:
+    """Without a code every code is listed with what it means, one a line."""
+    printed = CliRunner().invoke(main, ["explain"])
+
+    assert [line.split()[0] for line in printed.stdout.splitlines()] == list(REASONS)
