@@ -360,6 +360,8 @@ def read_run(folder: Path) -> Run:
         RecordError: The folder is no run folder, or its manifest cannot be read.
     """
     file = folder / "run.json"
+    if folder.is_dir() and not file.exists():
+        raise RecordError("is no run folder: it holds no run.json", where=str(folder))
     content = _read_json(file)
     _check_format(content, "perfgate-run/1", file)
     return _validate(Run, content, file)

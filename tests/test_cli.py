@@ -226,6 +226,7 @@ def test_subjects_of_the_project(invoke: Invoke) -> None:
         (("run", "tiny.yaml", "--format", "pdf"), "pdf"),
         (("fly",), "No such command 'fly'"),
         (("judge", "none"), "none/run.json: does not exist"),
+        (("judge", "."), "is no run folder: it holds no run.json"),
         (("compare", "a.json"), "expected two records, or one file that ends in .csv"),
         (("compare", "a.json", "b.json", "c.json"), "expected two records, or one file that ends in .csv"),
         (("compare", "a.json", "b.json"), "a.json: does not exist"),

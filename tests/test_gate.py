@@ -264,7 +264,7 @@ def test_judge_folder(tmp_path: Path) -> None:
 
 def test_no_run_folder(tmp_path: Path) -> None:
     """A folder without a manifest is no run folder."""
-    with pytest.raises(RecordError, match=r"run\.json: does not exist"):
+    with pytest.raises(RecordError, match="is no run folder"):
         use_cases.judge_folder(tmp_path)
 
 

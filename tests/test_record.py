@@ -237,7 +237,7 @@ def test_a_record_under_another_cells_name_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_manifest_is_no_run(tmp_path: Path) -> None:
     """The error names the file that is missing."""
-    with pytest.raises(RecordError, match=r"run\.json: does not exist"):
+    with pytest.raises(RecordError, match=r"is no run folder: it holds no run\.json"):
         read_run(tmp_path)
 
 
