@@ -81,6 +81,20 @@ def test_polite_child_ends_at_once(start: Start) -> None:
     assert time.monotonic() - begin < process.LADDER[0][1]
 
 
+def test_child_of_a_background_job_hears_sigint(start: Start) -> None:
+    """A shell's background job ignores SIGINT, but the children it starts do not, and it goes on ignoring it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        child = start(SLEEPER)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    child.end()
+
+    assert child.poll() == -signal.SIGINT
+
+
 def test_deaf_child_is_killed(start: Start) -> None:
     """A child that ignores SIGINT and SIGTERM is killed, within 7 s and some slack for a busy machine."""
     child = start(DEAF)

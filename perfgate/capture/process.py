@@ -16,8 +16,9 @@ import re
 import secrets
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def spawn(
     token = secrets.token_hex(8)
     # Without SPT_NOENV, setproctitle (vLLM names its workers with it) writes over the environment that /proc shows.
     marks = {OWNER: owner, CHILD: token, "SPT_NOENV": "1"}
-    with log.open("ab") as stream:
+    with log.open("ab") as stream, _sigint_for_children():
         process = subprocess.Popen(  # noqa: S603 (the program is the subject under test, named by the user)
             list(argv),
             stdin=subprocess.DEVNULL,
@@ -131,6 +132,24 @@ def spawn(
             start_new_session=True,
         )
     return Child(process, token)
+
+
+@contextlib.contextmanager
+def _sigint_for_children() -> Iterator[None]:
+    """Have children start with SIGINT at its default also where perfgate itself ignores it.
+
+    A shell starts its background jobs with SIGINT ignored, and exec hands that on: the ladder's first rung would do
+    nothing. A signal that has a handler is reset by exec, so for this moment it gets one that does as little.
+    """
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if not ignored or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass(frozen=True)
