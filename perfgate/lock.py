@@ -12,6 +12,8 @@ from filelock import FileLock, Timeout
 from perfgate.errors import NotMeasuredError
 
 LOCK = "lock"
+GRACE_S = 2.0
+"""A holder killed while it starts an engine leaves the lock to a copy of itself, until that has become the engine."""
 
 
 @contextlib.contextmanager
@@ -26,7 +28,7 @@ def hold(folder: Path) -> Iterator[None]:
     holder = file.read_text() if file.exists() else ""  # before asking: older filelocks empty the file they ask for
     lock = FileLock(file)
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=GRACE_S)
     except Timeout:
         by = f"process {holder.strip()}" if holder.strip() else "another process"
         raise NotMeasuredError(f"{by} is measuring into it", where=str(folder), code="run-folder-busy") from None

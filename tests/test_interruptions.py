@@ -383,3 +383,23 @@ def test_no_duration_from_the_wall_clock(file: Path) -> None:
 
     assert not {ast.unparse(call.func) for call in calls} & {"time.time", "time.time_ns", "time.clock_gettime"}
     assert "create_time(" not in file.read_text()
+
+
+def test_lock_left_to_a_copy_of_a_killed_holder(tmp_path: Path) -> None:
+    """A holder killed while it starts a child leaves the lock to the copy for a moment, and the next start waits."""
+    program = (
+        "import os, subprocess, sys\n"
+        "from pathlib import Path\n"
+        "from perfgate.lock import hold\n"
+        "folder = Path(sys.argv[1])\n"
+        "with hold(folder):\n"
+        "    for held in Path('/proc/self/fd').iterdir():\n"
+        "        if held.exists() and held.samefile(folder / 'lock'):\n"
+        "            os.set_inheritable(int(held.name), True)\n"
+        "    subprocess.Popen(['sleep', '0.5'], close_fds=False)\n"
+        "    os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
+
+    with hold(tmp_path):
+        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
