@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate import __version__
-from perfgate.errors import ExitStatus, PerfgateError
+from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
 
 if TYPE_CHECKING:
     from perfgate.capture.collector import Collector
@@ -59,7 +59,7 @@ class _Errors(click.Group):
             return super().invoke(ctx)
         except PerfgateError as error:
             code = f"{error.code}: " if error.code else ""
-            click.echo(f"perfgate: {code}{error}" if not hasattr(error, "problems") else str(error), err=True)
+            click.echo(f"perfgate: {code}{error}" if not isinstance(error, ScenarioError) else str(error), err=True)
             ctx.exit(error.exit_status)
         except BrokenPipeError:
             _leave_pipe()

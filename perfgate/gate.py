@@ -213,8 +213,8 @@ def _next_target(manifest: Run, cell: Cell, records: dict[str, Record]) -> int |
     schedule = cell.measure.schedule
     if manifest.quick or "head" not in manifest.subjects:
         # One side is measured for a comparison, which fewer trials than the first look that blocks could never lose.
-        blocking = (look for look, weight in zip(schedule.looks, schedule.block, strict=True) if weight > 0)
-        wanted = 1 if manifest.quick else next(blocking, schedule.looks[-1])
+        blocking, _ = schedule.first_blocking or (schedule.looks[-1], 0.0)
+        wanted = 1 if manifest.quick else blocking
         return wanted if record is None or (record.measured() < wanted and record.stopped is None) else None
     if record is None:
         return schedule.looks[0]

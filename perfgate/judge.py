@@ -228,8 +228,7 @@ def _detectable(series: Series, look: stats.Look, levels: _Levels) -> float | No
     """At this look or, where it cannot block, at the first one that can, with the spread seen so far."""
     estimate, weight = look.estimate, look.block_weight
     if weight == 0 and series.schedule is not None:
-        later = ((n, w) for n, w in zip(series.schedule.looks, series.schedule.block, strict=True) if w > 0)
-        pairs, weight = next(later, (look.pairs, 0.0))
+        pairs, weight = series.schedule.first_blocking or (look.pairs, 0.0)
         estimate = estimate.with_pairs(look.pairs, pairs)
     return stats.detectable(estimate, levels.block_level * weight, series.ignorable, 1 - levels.beta)
 

@@ -52,6 +52,11 @@ class Schedule:
             if len(weights) != len(self.looks) or min(weights) < 0 or sum(weights) > 1 + 1e-9:
                 raise ValueError(f"weights must be one a look and sum to at most 1: {weights}")
 
+    @property
+    def first_blocking(self) -> tuple[int, float] | None:
+        """Pairs and weight of the first look that may block; ``None`` where none may."""
+        return next(((look, weight) for look, weight in zip(self.looks, self.block, strict=True) if weight > 0), None)
+
     def extended(self, pairs: int) -> Schedule:
         """With one further look at ``pairs``, which takes half of what either error rate has left.
 

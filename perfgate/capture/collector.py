@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from perfgate.plan import Cell
 from perfgate.record import Failure, Trial
@@ -43,6 +43,19 @@ class Job:
     cache_folder: Path
     environment: Mapping[str, str]
     owner: str
+
+    def trial(self, *, t0_utc: str, duration_ns: int, **measured: Any) -> Trial:
+        """This job's trial, with what was measured of it: the fields of :class:`perfgate.record.Trial`."""
+        return Trial(
+            index=self.index,
+            pair=self.pair,
+            position=self.position,
+            subject=self.role,
+            visit=self.visit,
+            t0_utc=t0_utc,
+            duration_ns=duration_ns,
+            **measured,
+        )
 
 
 class Collector(Protocol):

@@ -150,12 +150,7 @@ class FakeCollector:
         }
 
     def _trial(self, job: Job, **measured: Any) -> Trial:
-        return Trial(
-            index=job.index,
-            pair=job.pair,
-            position=job.position,
-            subject=job.role,
-            visit=job.visit,
+        return job.trial(
             t0_utc=f"2026-01-01T{job.index // 60 % 24:02d}:{job.index % 60:02d}:00+00:00",
             versions={"vllm": "0.0.0+fake", "torch": "0.0.0+fake", "python": "3.11.0"},
             **measured,

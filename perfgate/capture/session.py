@@ -227,7 +227,7 @@ class Session:
         if not left:
             return None
         failure = Failure(code="start-refused", text="still alive: " + "; ".join(str(orphan) for orphan in left))
-        return _failed_trial(job, _utc_now(), 0, failure)
+        return job.trial(t0_utc=_utc_now(), duration_ns=0, failure=failure)
 
     def _probe(self, cell: Cell, subject: Subject) -> Failure | None:
         try:
@@ -245,7 +245,8 @@ class Session:
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 (an unknown error of one cell must not lose the others)
-            return _failed_trial(job, t0_utc, time.monotonic_ns() - begin_ns, _internal_error(error))
+            duration_ns = time.monotonic_ns() - begin_ns
+            return job.trial(t0_utc=t0_utc, duration_ns=duration_ns, failure=_internal_error(error))
 
     def _save(self, record: Record) -> Record:
         write_record(record_file(self._folder, record.cell), record)
@@ -256,13 +257,6 @@ class Session:
             return None
         trials = (pairs + conditioning) * len(self._run.subjects)
         return statistics.median(self._durations_s) * trials
-
-
-def _failed_trial(job: Job, t0_utc: str, duration_ns: int, failure: Failure) -> Trial:
-    return Trial(
-        index=job.index, pair=job.pair, position=job.position, subject=job.role, visit=job.visit, t0_utc=t0_utc,
-        duration_ns=duration_ns, failure=failure,
-    )  # fmt: skip
 
 
 def _internal_error(error: Exception) -> Failure:

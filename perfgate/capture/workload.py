@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -116,12 +116,7 @@ class TimedCollector:
                 except InvalidTrialError as error:
                     failure = Failure(code=error.code, text=_words(error.text, job.folder / LOG))
             taken.timeline = timeline.artifact()
-        return Trial(
-            index=job.index,
-            pair=job.pair,
-            position=job.position,
-            subject=job.role,
-            visit=job.visit,
+        return job.trial(
             t0_utc=t0_utc,
             duration_ns=time.monotonic_ns() - begin_ns,
             failure=failure,
@@ -137,12 +132,11 @@ class TimedCollector:
 class _Taken:
     """What a trial has yielded so far; the one thing here that grows."""
 
-    def __post_init__(self) -> None:
-        self.versions: dict[str, str] = {}
-        self.startup: Startup | None = None
-        self.iterations: list[Iteration] = []
-        self.preemptions_known = True
-        self.timeline: Artifact | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    startup: Startup | None = None
+    iterations: list[Iteration] = field(default_factory=list)
+    preemptions_known: bool = True
+    timeline: Artifact | None = None
 
     def cautions(self) -> tuple[str, ...]:
         """Reason codes that concern the trial."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from perfgate.plan import Cell
-from perfgate.price import GatePrice, Price
+from perfgate.price import CONDITIONING_TRIALS, GatePrice, Price
 from perfgate.report.lines import percent
 
 
 def render_price(cell: Cell, price: Price) -> str:
     """One cell: its looks, its price until each of them, and a line a gate with what each look could detect."""
     measure = cell.measure
-    least, most = (2 * pairs + 2 for pairs in (measure.looks[0], measure.looks[-1]))
+    least, most = (2 * pairs + CONDITIONING_TRIALS for pairs in (measure.looks[0], measure.looks[-1]))
     iterations = f"{measure.warmup_iterations} + {measure.iterations} iterations"
     lines = [
         f"{cell.name}  cell {cell.cell_id[:12]}  {cell.source}",
