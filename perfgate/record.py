@@ -27,6 +27,7 @@ from perfgate.metrics import METRICS
 from perfgate.plan import Cell, Plan
 from perfgate.stats import Schedule
 from perfgate.subject import Role, Subject
+from perfgate.telemetry import GpuTelemetry, Window
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +52,7 @@ class Iteration(_Frozen):
         output_tokens: Tokens generated for each request.
         elapsed_ns: First submission to last delivery.
         tokens_digest: SHA-256 of the tokens generated, request by request.
+        begin_ns: First submission, on the monotonic clock of its machine since boot, as telemetry's is.
         multi_token: True where a delivery carried more than one token a request.
     """
 
@@ -60,7 +62,13 @@ class Iteration(_Frozen):
     output_tokens: int
     elapsed_ns: int
     tokens_digest: str
+    begin_ns: int
     multi_token: bool = False
+
+    @property
+    def window(self) -> Window:
+        """When it ran; decode begins once every request has its first token."""
+        return Window(self.begin_ns, self.begin_ns + max(self.ttft_ns), self.begin_ns + self.elapsed_ns)
 
 
 class Startup(_Frozen):
@@ -72,6 +80,7 @@ class Startup(_Frozen):
         ready_ns: Spawn of the process to an engine ready for requests, on the parent's clock.
         model_memory_bytes: Memory of the weights, where the engine tells.
         kv_token_capacity: Tokens the KV cache holds, where the engine tells.
+        cache_files: Files in the subject's compile and autotune caches before the start; 0 is a cold start.
     """
 
     import_ns: int
@@ -79,6 +88,7 @@ class Startup(_Frozen):
     ready_ns: int
     model_memory_bytes: int | None = None
     kv_token_capacity: int | None = None
+    cache_files: int = 0
 
 
 class Failure(_Frozen):
@@ -114,6 +124,8 @@ class Trial(_Frozen):
         iterations: Measured iterations; warm-up is only in the timeline.
         cautions: Reason codes that concern this trial.
         timeline: Raw deliveries of every iteration.
+        telemetry: What each of its GPUs did meanwhile.
+        samples: The readings behind it.
     """
 
     index: int
@@ -131,6 +143,8 @@ class Trial(_Frozen):
     iterations: tuple[Iteration, ...] = ()
     cautions: tuple[str, ...] = ()
     timeline: Artifact | None = None
+    telemetry: tuple[GpuTelemetry, ...] = ()
+    samples: Artifact | None = None
 
 
 class Visit(_Frozen):
