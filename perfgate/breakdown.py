@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.kernels import CALL_KINDS, COPY_KINDS, NO_TIME, NONE, SYNC_KINDS, Columns, Events, Kernels, Trace
+from perfgate.kernels import CALL_KINDS, COPY_KINDS, NO_TIME, NONE, Columns, Events, Kernels, Trace
 from perfgate.roles import COMMUNICATION
 
 GAPS = ("graph", "launch", "copy", "synchronise", "nothing")
@@ -42,7 +42,7 @@ class StepFigures(Columns):
             where the device had to wait for the host; :data:`NO_TIME` without predecessor or launch.
         calls: Calls of the host that launch kernels or graphs.
         call_ns: Their duration.
-        syncs: Waits of the host; a stream that waits for another is none.
+        syncs: Calls in which the host waits for a device.
         sync_ns: Their duration.
         overhead_ns: The profiler's own work.
         copies: Copies, a column for each of :data:`COPY_KINDS`.
@@ -159,8 +159,8 @@ class _Groups:
 
     def table(self, group: Ints, column: NDArray[Any], width: int, values: NDArray[Any] | None = None) -> Ints:
         """The same for each group and column."""
-        cells = np.bincount(group * width + column, values, len(self.keys) * width)
-        return cells.astype(np.int64).reshape(len(self.keys), width)
+        cells: Ints = np.bincount(group * width + column, values, len(self.keys) * width).astype(np.int64)
+        return cells.reshape(len(self.keys), width)
 
 
 def _copies(trace: Trace, groups: _Groups) -> dict[str, Ints]:
@@ -175,18 +175,15 @@ def _copies(trace: Trace, groups: _Groups) -> dict[str, Ints]:
 
 def _host(trace: Trace, step: Ints) -> dict[str, Ints]:
     """What the host did in each step."""
-    launching = np.isin(trace.calls.kind, [CALL_KINDS.index(kind) for kind in _GAP_CALLS[0]])
-    waiting = trace.syncs.kind != SYNC_KINDS.index("stream-wait")
     columns = {}
-    for count, total, events in (
-        ("calls", "call_ns", trace.calls.take(launching & (trace.calls.step != NONE))),
-        ("syncs", "sync_ns", trace.syncs.take(waiting & (trace.syncs.step != NONE))),
-        ("", "overhead_ns", trace.overhead.take(trace.overhead.step != NONE)),
-    ):
-        columns[count] = np.bincount(events.step, minlength=len(trace.steps))[step]
-        columns[total] = np.bincount(events.step, events.duration_ns, len(trace.steps)).astype(np.int64)[step]
-    del columns[""]
-    return columns
+    for count, total, kinds in (("calls", "call_ns", _GAP_CALLS[0]), ("syncs", "sync_ns", ("synchronise",))):
+        wanted = np.isin(trace.calls.kind, [CALL_KINDS.index(kind) for kind in kinds])
+        calls = trace.calls.take(wanted & (trace.calls.step != NONE))
+        columns[count] = np.bincount(calls.step, minlength=len(trace.steps))[step]
+        columns[total] = np.bincount(calls.step, calls.duration_ns, len(trace.steps)).astype(np.int64)[step]
+    overhead = trace.overhead.take(trace.overhead.step != NONE)
+    found = np.bincount(overhead.step, overhead.duration_ns, len(trace.steps))
+    return columns | {"overhead_ns": found.astype(np.int64)[step]}
 
 
 def _communication(trace: Trace, kernels: Kernels, group: Ints, role: Ints, count: int) -> dict[str, Ints]:
@@ -199,7 +196,7 @@ def _communication(trace: Trace, kernels: Kernels, group: Ints, role: Ints, coun
 
 def _union_ns(kernels: Kernels, group: Ints, count: int) -> Ints:
     work = _Work(group, kernels.start_ns, kernels.start_ns + kernels.duration_ns, kernels.graph, kernels.correlation)
-    idle = np.bincount(group[work.idle_before()], work.idle_ns()[work.idle_before()], count)
+    idle = np.bincount(group, np.maximum(work.idle_ns(), 0), count)
     return work.span_ns(count) - idle.astype(np.int64)
 
 
@@ -260,15 +257,12 @@ class _Work:
             return self.start_ns
         opens = np.diff(self.group, prepend=NONE) != 0
         origin = self.start_ns[np.maximum.accumulate(np.where(opens, np.arange(len(opens)), 0))]
-        height = int((self.end_ns - origin).max()) + 1  # lifts each group above the one before: one running maximum for all
+        # Lifted by a height each, no group reaches into the next, so that one running maximum serves all.
+        height = int((self.end_ns - origin).max()) + 1
         reached = np.maximum.accumulate(self.end_ns - origin + self.group * height) - self.group * height
         idle = np.zeros(len(opens), np.int64)
         idle[1:] = np.where(opens[1:], 0, (self.start_ns - origin)[1:] - reached[:-1])
         return idle
-
-    def idle_before(self) -> NDArray[np.bool_]:
-        """Which intervals end a gap."""
-        return self.idle_ns() > 0
 
 
 def _gaps(trace: Trace, work: _Work, step: Ints) -> Ints:

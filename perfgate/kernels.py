@@ -30,9 +30,6 @@ COPY_KINDS = ("h2d", "h2d-pageable", "d2h", "d2h-pageable", "d2d", "peer", "othe
 
 MEMSET_KINDS = ("memset",)
 
-SYNC_KINDS = ("event", "stream-wait", "stream", "context", "other")
-"""What was synchronised with; ``stream-wait`` lets a stream wait and the host go on."""
-
 CALL_KINDS = ("launch", "graph-launch", "copy", "synchronise", "other")
 """What a call of the CUDA interface does for the step; ``other`` calls are not kept."""
 
@@ -56,6 +53,7 @@ class Columns:
     """
 
     def __post_init__(self) -> None:
+        """Check the lengths."""
         lengths = {field.name: len(getattr(self, field.name)) for field in dataclasses.fields(self)}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns of different lengths: {lengths}")
@@ -144,7 +142,7 @@ class Steps(Columns):
 
 @dataclass(frozen=True)
 class Events(Columns):
-    """Copies, memsets, synchronisations or the profiler's own work, in order of start.
+    """Copies, memsets or the profiler's own work, in order of start.
 
     Args:
         kind: Index into the kinds of its sort.
@@ -206,7 +204,6 @@ class Trace:
         steps: The steps.
         copies: Copies, kinds in :data:`COPY_KINDS`.
         memsets: Memsets.
-        syncs: Synchronisations, kinds in :data:`SYNC_KINDS`.
         overhead: The profiler's own work on the host.
         calls: Calls on the host that launch, copy or synchronise.
         cautions: What the reader should know.
@@ -221,7 +218,6 @@ class Trace:
     steps: Steps
     copies: Events
     memsets: Events
-    syncs: Events
     overhead: Events
     calls: Calls
     cautions: tuple[Caution, ...] = ()
@@ -249,8 +245,9 @@ def filled(table: type[Columns], length: int, /, **columns: NDArray[Any] | None)
     for field in dataclasses.fields(table):
         dtype = _DTYPES[field.name]
         value = columns.get(field.name)
-        fill = neutral.get("bool" if dtype is np.bool_ else field.name, NONE)
-        made[field.name] = np.full(length, fill, dtype) if value is None else np.asarray(value).astype(dtype, copy=False)
+        if value is None:
+            value = np.full(length, neutral.get("bool" if dtype is np.bool_ else field.name, NONE))
+        made[field.name] = np.asarray(value).astype(dtype, copy=False)
     return table(**made)
 
 

@@ -29,8 +29,8 @@ def assign_layers(
     Args:
         kernels: With their steps.
         names: With their roles.
-        by_range: The layer that the host was at when it launched each kernel, where ranges tell; in a step in which they
-            tell of any kernel they are believed.
+        by_range: The layer that the host was at when it launched each kernel, where ranges tell; in a step in which
+            they tell of any kernel they are believed.
 
     Returns:
         Layer (-1 outside) and index into :data:`PLACES`, in the order of ``kernels``.
@@ -72,8 +72,10 @@ def _by_repetition(name: NDArray[np.int32], stream: NDArray[np.int64], roles: Se
     """The layer of each kernel of a step; kernels of side streams go with the kernel of the main stream before them."""
     streams, counts = np.unique(stream, return_counts=True)
     main = np.flatnonzero(stream == streams[np.argmax(counts)])
-    symbols = [roles[row] if roles[row] != UNLISTED else int(name[row]) for row in main]
-    starts, end = _boundaries(name[main], symbols, [roles[row] for row in main])
+    main_roles = [roles[row] for row in main.tolist()]
+    main_names = name[main]
+    symbols = [r if r != UNLISTED else number for r, number in zip(main_roles, main_names.tolist(), strict=True)]
+    starts, end = _boundaries(main_names, symbols, main_roles)
     if not starts:
         return np.full(len(name), NONE, np.int16)
     edges = main[starts]
@@ -83,9 +85,7 @@ def _by_repetition(name: NDArray[np.int32], stream: NDArray[np.int64], roles: Se
     return found.astype(np.int16)
 
 
-def _boundaries(
-    name: NDArray[np.int32], symbols: Sequence[str | int], roles: Sequence[str]
-) -> tuple[list[int], int]:
+def _boundaries(name: NDArray[np.int32], symbols: Sequence[str | int], roles: Sequence[str]) -> tuple[list[int], int]:
     """Where each layer begins, and where the last one ends; nothing where the sequence does not repeat."""
     anchors = _anchors(name, roles)
     if len(anchors) < 2:  # noqa: PLR2004 (once is no repetition)
@@ -106,17 +106,21 @@ def _anchors(name: NDArray[np.int32], roles: Sequence[str]) -> list[int]:
     The kernel that writes the KV cache does, and so does attention. Without them it is the first kernel of those whose
     number of launches more kernels share than any other number.
     """
-    counts = Counter(int(number) for number in name)
+    numbers: list[int] = name.tolist()
+    counts = Counter(numbers)
     for role in (KV_WRITE, ATTENTION):
-        repeated = [(counts[int(n)], -row) for row, n in enumerate(name) if roles[row] == role and counts[int(n)] > 1]
+        repeated = [(counts[n], -row) for row, n in enumerate(numbers) if roles[row] == role and counts[n] > 1]
         if repeated:
-            return [int(row) for row in np.flatnonzero(name == name[-max(repeated)[1]])]
+            return _places_of(numbers, numbers[-max(repeated)[1]])
     shared = Counter(count for count in counts.values() if count > 1)
     if not shared:
         return []
     often = max(shared, key=lambda count: (shared[count], count))
-    first = next(number for number in name if counts[int(number)] == often)
-    return [int(row) for row in np.flatnonzero(name == first)]
+    return _places_of(numbers, next(number for number in numbers if counts[number] == often))
+
+
+def _places_of(numbers: Sequence[int], wanted: int) -> list[int]:
+    return [place for place, number in enumerate(numbers) if number == wanted]
 
 
 def _agrees(symbols: Sequence[str | int], anchors: Sequence[int], offset: int, edge: int) -> bool:

@@ -37,8 +37,8 @@ class RoleRule:
 SHIPPED = (
     RoleRule(COMMUNICATION, r"nccl|cross_device_reduce|[Aa]ll_?[Rr]educe|[Aa]ll_?[Gg]ather|reduce_?scatter|multimem|"
              r"nvshmem|deep_ep|^c10d::", "between GPUs: NCCL, custom and symmetric-memory collectives"),
-    RoleRule(KV_WRITE, r"reshape_and_cache|concat_and_cache|[Kk]v_?[Cc]ache_?(write|store|scatter|update)|append_paged_kv|"
-             r"set_kv_buffer", "writes this step's keys and values into the cache"),
+    RoleRule(KV_WRITE, r"reshape_and_cache|concat_and_cache|[Kk]v_?[Cc]ache_?(write|store|scatter|update)|"
+             r"append_paged_kv|set_kv_buffer", "writes this step's keys and values into the cache"),
     RoleRule("moe", r"[Mm]oe|topkGating|expert|GroupProblemShape|[Gg]roup(ed)?_?[Gg]emm|^bmm_",
              "mixture of experts: routing, grouped gemms"),
     RoleRule(ATTENTION, r"\bflash::|\bflash_|[Ff]mha|FlashAttn|FlashMLA|flashinfer::.*(Decode|Prefill|Merge|MLA)|"
@@ -50,8 +50,9 @@ SHIPPED = (
              "layer normalisation, fused residual and quantisation included; Inductor names it by its rsqrt"),
     RoleRule(GEMM_REDUCE, r"splitKreduce|split_?[kK]_?[rR]educe", "adds up the parts of a split-K gemm"),
     RoleRule(GEMM, r"nvjet|[Gg]emm|GEMM|[Gg]emv|xmma|cutlass.*(Sm80|sm80|s16816|h16816)|[Mm]arlin|[Mm]achete|matmul|"
-             r"scaled_mm|linear_kernel|^aten::(_?linear|addmm|mm|bmm|baddbmm|matmul|mv|einsum)$|(onednn|mkldnn).*(mm|linear)|"
-             r"^_C.*(_mm|_linear)", "matrix products: cuBLAS nvjet (Hopper, Blackwell), CUTLASS, Marlin, DeepGEMM, oneDNN"),
+             r"scaled_mm|linear_kernel|^aten::(_?linear|addmm|mm|bmm|baddbmm|matmul|mv|einsum)$|"
+             r"(onednn|mkldnn).*(mm|linear)|^_C.*(_mm|_linear)",
+             "matrix products: cuBLAS nvjet (Hopper, Blackwell), CUTLASS, Marlin, DeepGEMM, oneDNN"),
     RoleRule(ACTIVATION, r"act_and_mul|[Ss]ilu|SiLU|[Gg]elu|[Ss]wi[Gg]lu|\brelu|_relu", "activation of the MLP"),
     RoleRule("quantize", r"_quant|[Qq]uantize|cvt_fp16_to_fp4|cvt_", "scales and casts to FP8, FP4 or INT8"),
     RoleRule("prepare", r"_prepare_|_combine_sampled_and_draft|_gather_block_tables|slot_mapping|_post_update|"
@@ -63,14 +64,14 @@ SHIPPED = (
              r"[Ss]catter", "embedding lookups, gathers, scatters"),
     RoleRule("copy", r"[Cc]opy|CatArray|swap_blocks|^aten::(cat|to|clone|contiguous|stack|repeat|_pin_memory)$",
              "copies and casts made by kernels"),
-    RoleRule("reduce", r"reduce_kernel|triton_(red|per)_|ReduceOp|[Ss]can|cumsum|^aten::(sum|mean|max|min|amax|any|all)$",
-             "reductions outside the families above"),
-    RoleRule("elementwise", r"elementwise|triton_poi_|FillFunctor|^aten::(add|sub|mul|div|rsub|neg|pow|exp|log|eq|ne|lt|"
-             r"le|gt|ge|where|clamp|minimum|maximum|bitwise_\w+|logical_\w+|fill|zero|zeros|ones|full|arange|cos|sin|"
+    RoleRule("reduce", r"reduce_kernel|triton_(red|per)_|ReduceOp|[Ss]can|cumsum|"
+             r"^aten::(sum|mean|max|min|amax|any|all)$", "reductions outside the families above"),
+    RoleRule("elementwise", r"elementwise|triton_poi_|FillFunctor|^aten::(add|sub|mul|div|rsub|neg|pow|exp|log|eq|ne|"
+             r"lt|le|gt|ge|where|clamp|minimum|maximum|bitwise_\w+|logical_\w+|fill|zero|zeros|ones|full|arange|cos|sin|"
              r"remainder|floor_divide|masked_fill)_?$", "one output a point"),
-    RoleRule("view", r"^aten::(empty|empty_like|empty_strided|new_empty|view|_unsafe_view|reshape|as_strided|slice|select|"
-             r"narrow|split|split_with_sizes|chunk|unbind|unsqueeze|squeeze|transpose|t|permute|expand|flatten|unflatten|"
-             r"detach|alias|item|is_nonzero|_local_scalar_dense|numpy_T|movedim|resize_|set_|lift_fresh|result_type)$",
+    RoleRule("view", r"^aten::(empty|empty_like|empty_strided|new_empty|view|_unsafe_view|reshape|as_strided|slice|"
+             r"select|narrow|split|split_with_sizes|chunk|unbind|unsqueeze|squeeze|transpose|t|permute|expand|flatten|"
+             r"unflatten|detach|alias|item|is_nonzero|_local_scalar_dense|numpy_T|movedim|resize_|set_|lift_fresh|result_type)$",
              "tensor bookkeeping on the CPU: views and allocations"),
 )  # fmt: skip
 """The shipped list, for vLLM's kernels on Ampere, Hopper and Blackwell and for its operators on the CPU."""
@@ -137,7 +138,7 @@ def short_name(demangled: str) -> str:
 def _without_parameters(text: str) -> str:
     """A function's name with its template arguments: neither the return type before nor the parameters after it.
 
-    Read from the end, where every demangler agrees; some return types (``std::enable_if``) come with brackets unbalanced.
+    Read from the end, where every demangler agrees; some return types (``std::enable_if``) have brackets unbalanced.
     """
     end = len(text)
     if text.endswith(")"):

@@ -81,7 +81,7 @@ def _own_steps(own: Sequence[Range], engine: Sequence[Range]) -> Steps:
     index = [int(match[1]) for match in matches if match]
     if len(set(index)) < len(index):
         twice = next(number for number in index if index.count(number) > 1)
-        raise RecordError(f"process {own[0].process} has perfgate.step.{twice} twice", remedy="Trace one run at a time.")
+        raise RecordError(f"a process has perfgate.step.{twice} twice", remedy="Trace one run at a time.")
     starts = np.array([one.start_ns for one in engine], np.int64)
     kinds = []
     for one, match in zip(own, matches, strict=True):

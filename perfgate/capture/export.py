@@ -6,7 +6,7 @@ import itertools
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import numpy as np
@@ -41,7 +41,7 @@ class Export:
         for (table,) in list(self.select("SELECT name FROM sqlite_master WHERE type = 'table'")):
             self.columns[table] = {row[1] for row in self.select(f'PRAGMA table_info("{table}")')}
 
-    def __enter__(self) -> Export:
+    def __enter__(self) -> Self:
         """Nothing more to open."""
         return self
 
@@ -62,7 +62,7 @@ class Export:
 
     def has(self, table: str) -> bool:
         """Whether the table is there and has a row."""
-        return table in self.columns and next(self.select(f'SELECT 1 FROM "{table}" LIMIT 1'), None) is not None
+        return table in self.columns and any(self.select(f'SELECT 1 FROM "{table}" LIMIT 1'))  # noqa: S608
 
     def need(self, table: str, columns: Sequence[str]) -> None:
         """Check that a table has these columns.
@@ -118,8 +118,8 @@ class Export:
         for first in range(0, len(wanted), 500):
             part = wanted[first : first + 500]
             marks = ",".join("?" * len(part))
-            for one, value in self.select(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", part):  # noqa: S608
-                found[one] = value
+            rows = self.select(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", part)  # noqa: S608
+            found.update((row[0], row[1]) for row in rows)
         missing = [one for one in wanted if not isinstance(found.get(one), str)]
         if missing:
             raise RecordError(f"StringIds has no text {missing[0]}", where=self.where, remedy=_DAMAGED)

@@ -1,8 +1,8 @@
 """Reads an SQLite export of Nsight Systems with SQL of our own.
 
-Tables exist only where they have rows and columns vary with the version (2022.4 to 2026.2 are known), so both are looked
-up before they are read. Row order means nothing: what is read is sorted by start. Rows of different tables belong together
-by process and correlation id.
+Tables exist only where they have rows and columns vary with the version (2022.4 to 2026.2 are known), so both are
+looked up before they are read. Row order means nothing: what is read is sorted by start. Rows of different tables belong
+together by process and correlation id.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from perfgate.kernels import (
     CALL_KINDS,
     COPY_KINDS,
     MEMSET_KINDS,
-    SYNC_KINDS,
     Calls,
     Caution,
     Events,
@@ -44,17 +43,15 @@ _COPY = {2: "h2d", 3: "h2d-pageable", 4: "d2h", 5: "d2h-pageable", 16: "d2d", 20
 _COPY_KIND = "copyKind * 2 + COALESCE((CASE copyKind WHEN 1 THEN srcKind WHEN 2 THEN dstKind END) = 0, 0)"
 """Twice ENUM_CUDA_MEMCPY_OPER, and one more where the host's memory is pageable (0 in ENUM_CUDA_MEM_KIND)."""
 
-_SYNC = {1: "event", 2: "stream-wait", 3: "stream", 4: "context"}
 _CALLS = {
     "graph-launch": re.compile(r"cu(da)?GraphLaunch"),
     "launch": re.compile(r"cu(da)?Launch(?!HostFunc)"),
     "copy": re.compile(r"cu(da)?Mem(cpy|set)"),
     "synchronise": re.compile(r"cu(da)?\w*Synchronize"),
 }
-"""Calls of the CUDA interface by what they do; suffixes such as ``_v10000`` do not matter."""
+"""Calls of the CUDA interface by what they do; suffixes such as ``_v10000`` do not matter.
 
-_NVTX_RANGES = "(59, 60)"
-"""Event types of push/pop and start/end ranges; names are text (ASCII) or textId (registered strings)."""
+Waits are read here, not from the synchronisation table: there 2023.4 files cudaEventSynchronize as a "stream wait"."""
 
 _LOST = re.compile(r"\b(lost|dropp(ed|ing)|overflow\w*|discard\w*|incomplete|not all)\b", re.IGNORECASE)
 _WARNING, _ERROR = 2, 3
@@ -122,7 +119,6 @@ class _Reader:
             ranges=self._ranges(),
             copies=self._events("MEMCPY", _COPY_KIND, _COPY, COPY_KINDS),
             memsets=self._events("MEMSET", "0", {}, MEMSET_KINDS),
-            syncs=self._events("SYNCHRONIZATION", "syncType", _SYNC, SYNC_KINDS),
             overhead=self._overhead(),
             cautions=diagnostics,
         )
@@ -185,9 +181,9 @@ class _Reader:
         """The ranges that can name steps and layers."""
         if not self.export.has("NVTX_EVENTS"):
             return []
-        query = (
-            "SELECT * FROM (SELECT COALESCE(s.value, e.text, '') AS name, e.start, e.end, e.globalTid FROM NVTX_EVENTS e "
-            f"LEFT JOIN StringIds s ON s.id = e.textId WHERE e.eventType IN {_NVTX_RANGES}) "  # noqa: S608
+        query = (  # 59 push/pop, 60 start/end; the name is text (ASCII) or textId (registered strings)
+            "SELECT * FROM (SELECT COALESCE(s.value, e.text, '') AS name, e.start, e.end, e.globalTid "
+            "FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId WHERE e.eventType IN (59, 60)) "
             "WHERE name GLOB 'perfgate.*' OR name GLOB 'execute_*' OR name GLOB '*layer*' ORDER BY start"
         )
         rows = list(self.export.select(query))
@@ -263,8 +259,8 @@ def _call_kind(name: str) -> int:
     return CALL_KINDS.index(word)
 
 
-def _unique(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The distinct values and the place of each among them, chunk by chunk: a table has millions of rows and few values."""
+def _unique(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """The distinct values and the place of each among them, by chunks: there are millions of rows and few values."""
     chunks = [values[first : first + _UNIQUE_ROWS] for first in range(0, len(values), _UNIQUE_ROWS)]
     distinct = np.unique(np.concatenate([np.unique(chunk) for chunk in chunks])) if chunks else values
     place = [np.searchsorted(distinct, chunk).astype(np.int32) for chunk in chunks]
@@ -275,5 +271,5 @@ _UNIQUE_ROWS = 1 << 18
 
 
 def _unpacked(packed: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """x, y and z of a launch shape: 31, 16 and 16 bits are what CUDA allows (Programming Guide, compute capabilities)."""
+    """x, y and z of a launch shape; CUDA allows 31, 16 and 16 bits (Programming Guide, compute capabilities)."""
     return [packed >> 32, packed >> 16 & 0xFFFF, packed & 0xFFFF]

@@ -35,7 +35,6 @@ class Recording:
         ranges: Named ranges on the host, those that name steps and layers at least.
         copies: Copies.
         memsets: Memsets.
-        syncs: Synchronisations.
         overhead: The profiler's own work.
         cautions: What the reader noticed.
     """
@@ -51,7 +50,6 @@ class Recording:
     ranges: Sequence[Range]
     copies: Events = field(default_factory=lambda: empty(Events))
     memsets: Events = field(default_factory=lambda: empty(Events))
-    syncs: Events = field(default_factory=lambda: empty(Events))
     overhead: Events = field(default_factory=lambda: empty(Events))
     cautions: tuple[Caution, ...] = ()
 
@@ -95,7 +93,6 @@ def build(recording: Recording, roles: Sequence[RoleRule] = ()) -> Trace:
         steps=steps,
         copies=_placed(recording.copies, steps, launches),
         memsets=_placed(recording.memsets, steps, launches),
-        syncs=_placed(recording.syncs, steps, launches),
         overhead=_placed(recording.overhead, steps, None),
         calls=_ordered(dataclasses.replace(kept, step=steps_at(steps, kept.process, kept.start_ns))),
     )
@@ -105,7 +102,7 @@ def build(recording: Recording, roles: Sequence[RoleRule] = ()) -> Trace:
 def _check(recording: Recording) -> None:
     if not len(recording.kernels):
         raise RecordError("holds no kernel", where=recording.where)
-    for what in ("kernels", "copies", "memsets", "syncs", "overhead", "calls"):
+    for what in ("kernels", "copies", "memsets", "overhead", "calls"):
         if (getattr(recording, what).duration_ns < 0).any():
             raise RecordError(f"{what} that end before they start: the file is damaged", where=recording.where)
 
