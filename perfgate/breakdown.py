@@ -159,8 +159,9 @@ class _Groups:
 
     def table(self, group: Ints, column: NDArray[Any], width: int, values: NDArray[Any] | None = None) -> Ints:
         """The same for each group and column."""
-        cells: Ints = np.bincount(group * width + column, values, len(self.keys) * width).astype(np.int64)
-        return cells.reshape(len(self.keys), width)
+        counts: Ints = np.bincount(group * width + column, values, len(self.keys) * width).astype(np.int64)
+        cells: Ints = np.reshape(counts, (len(self.keys), width))
+        return cells
 
 
 def _copies(trace: Trace, groups: _Groups) -> dict[str, Ints]:

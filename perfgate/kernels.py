@@ -7,6 +7,7 @@ integer nanoseconds on the clock of the capture; durations are never negative. A
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -231,6 +232,23 @@ class Trace:
         """Per name the index of its role in :attr:`roles`."""
         place = {role: number for number, role in enumerate(self.roles)}
         return np.array([place[role] for role in self.names.role], np.int16)
+
+
+_CALLS = {
+    "graph-launch": re.compile(r"cu(da)?GraphLaunch"),
+    "launch": re.compile(r"cu(da)?Launch(?!HostFunc)"),
+    "copy": re.compile(r"cu(da)?Mem(cpy|set)"),
+    "synchronise": re.compile(r"cu(da)?\w*Synchronize"),
+}
+
+
+def call_kind(name: str) -> str:
+    """What a call of the CUDA interface is for, by its name; suffixes such as ``_v10000`` do not matter.
+
+    Waits are known by the call's name, not by CUPTI's synchronisation records: nsys 2023.4 exports
+    ``cudaEventSynchronize`` as a "stream wait".
+    """
+    return next((kind for kind, pattern in _CALLS.items() if pattern.match(name)), "other")
 
 
 def empty(table: type[Columns]) -> Any:

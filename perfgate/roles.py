@@ -43,7 +43,7 @@ SHIPPED = (
              "mixture of experts: routing, grouped gemms"),
     RoleRule(ATTENTION, r"\bflash::|\bflash_|[Ff]mha|FlashAttn|FlashMLA|flashinfer::.*(Decode|Prefill|Merge|MLA)|"
              r"Batch(Decode|Prefill)|[Aa]ttention|\bmla_|reduce_segments|merge_attn_states|_fwd_grouped_kernel|attn_fwd|"
-             r"cpu_attn", "attention proper, its metadata and the merge of its splits; FlashAttention 3 is a "
+             r"cpu_attn|scheduler_metadata", "attention, its metadata, the merge of its splits; FlashAttention 3 is a "
              "cutlass::device_kernel<flash::...>, hence before gemm"),
     RoleRule(ROPE, r"[Rr]otary|[Rr]o[Pp][Ee]\b|rope_|_rope", "rotary position embedding"),
     RoleRule(NORM, r"(rms|layer|group)_?norm|(RMS|Layer|Group)_?Norm|_norm_|rsqrt|var_mean",
@@ -71,7 +71,7 @@ SHIPPED = (
              r"remainder|floor_divide|masked_fill)_?$", "one output a point"),
     RoleRule("view", r"^aten::(empty|empty_like|empty_strided|new_empty|view|_unsafe_view|reshape|as_strided|slice|"
              r"select|narrow|split|split_with_sizes|chunk|unbind|unsqueeze|squeeze|transpose|t|permute|expand|flatten|"
-             r"unflatten|detach|alias|item|is_nonzero|_local_scalar_dense|numpy_T|movedim|resize_|set_|lift_fresh|result_type)$",
+             r"unflatten|detach|alias|item|is_nonzero|_local_scalar_dense|numpy_T|movedim|resize_|set_|lift_fresh|result_type|resolve_conj|resolve_neg)$",
              "tensor bookkeeping on the CPU: views and allocations"),
 )  # fmt: skip
 """The shipped list, for vLLM's kernels on Ampere, Hopper and Blackwell and for its operators on the CPU."""

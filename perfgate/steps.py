@@ -17,7 +17,7 @@ from perfgate.errors import RecordError
 from perfgate.kernels import NO_TIME, NONE, STEP_KINDS, Caution, Steps, empty, filled
 
 STEP = re.compile(r"perfgate\.step\.(\d{1,18})(?:\.(decode|prefill|mixed))?")
-EXECUTE = re.compile(r"execute_(?:\d+_)?context_(\d+)\(.*?\)_generation_(\d+)\(")
+EXECUTE = re.compile(r"execute_(?:\d+_)?context_(\d+)\([\dsqk]*\)_generation_(\d+)\([\dsqk]*\)")
 LAYER = re.compile(r"(?:^|\W)layers?\.(\d{1,4})\b")
 """Layer ranges: ``perfgate.layer.5``, or a module's path as vLLM's hooks write it (``model.layers.5.self_attn``)."""
 
@@ -56,7 +56,7 @@ def find_steps(ranges: Iterable[Range], processes: Iterable[int]) -> tuple[Steps
             own, engine = wanted[one.process]
             if STEP.fullmatch(one.name):
                 own.append(one)
-            elif EXECUTE.match(one.name):
+            elif EXECUTE.fullmatch(one.name):
                 engine.append(one)
     parts, cautions = [], []
     for _, (own, engine) in sorted(wanted.items()):
@@ -117,7 +117,7 @@ def _steps(
 
 def _kind(engine: Sequence[Range]) -> int:
     """What vLLM says of a step: requests in prefill (context) and in decode (generation)."""
-    counts = [(int(match[1]), int(match[2])) for match in (EXECUTE.match(one.name) for one in engine) if match]
+    counts = [(int(match[1]), int(match[2])) for match in (EXECUTE.fullmatch(one.name) for one in engine) if match]
     if not counts:
         return KIND["unknown"]
     context, generation = (any(count) for count in zip(*counts, strict=True))

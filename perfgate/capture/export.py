@@ -114,7 +114,8 @@ class Export:
         Raises:
             RecordError: An id has none.
         """
-        wanted, found = ids.tolist(), {}
+        wanted: list[int] = ids.tolist()
+        found: dict[int, Any] = {}
         for first in range(0, len(wanted), 500):
             part = wanted[first : first + 500]
             marks = ",".join("?" * len(part))

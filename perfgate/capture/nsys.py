@@ -1,8 +1,8 @@
 """Reads an SQLite export of Nsight Systems with SQL of our own.
 
 Tables exist only where they have rows and columns vary with the version (2022.4 to 2026.2 are known), so both are
-looked up before they are read. Row order means nothing: what is read is sorted by start. Rows of different tables belong
-together by process and correlation id.
+looked up before they are read. Row order means nothing: what is read is sorted by start. Rows of different tables
+belong together by process and correlation id.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from perfgate.kernels import (
     Events,
     Kernels,
     Trace,
+    call_kind,
     filled,
 )
 from perfgate.roles import RoleRule
@@ -43,19 +44,11 @@ _COPY = {2: "h2d", 3: "h2d-pageable", 4: "d2h", 5: "d2h-pageable", 16: "d2d", 20
 _COPY_KIND = "copyKind * 2 + COALESCE((CASE copyKind WHEN 1 THEN srcKind WHEN 2 THEN dstKind END) = 0, 0)"
 """Twice ENUM_CUDA_MEMCPY_OPER, and one more where the host's memory is pageable (0 in ENUM_CUDA_MEM_KIND)."""
 
-_CALLS = {
-    "graph-launch": re.compile(r"cu(da)?GraphLaunch"),
-    "launch": re.compile(r"cu(da)?Launch(?!HostFunc)"),
-    "copy": re.compile(r"cu(da)?Mem(cpy|set)"),
-    "synchronise": re.compile(r"cu(da)?\w*Synchronize"),
-}
-"""Calls of the CUDA interface by what they do; suffixes such as ``_v10000`` do not matter.
+LOST = re.compile(r"\b(lost|dropp(ed|ing)|overflow\w*|discard\w*|incomplete|not all)\b", re.IGNORECASE)
+"""Words by which a diagnostic of nsys says that events are missing."""
 
-Waits are read here, not from the synchronisation table: there 2023.4 files cudaEventSynchronize as a "stream wait"."""
-
-_LOST = re.compile(r"\b(lost|dropp(ed|ing)|overflow\w*|discard\w*|incomplete|not all)\b", re.IGNORECASE)
-_WARNING, _ERROR = 2, 3
-"""Severities in DIAGNOSTIC_EVENT; 1 is information, 4 is verbose."""
+_ERROR = 3
+"""Severity of an error in DIAGNOSTIC_EVENT; 1 is information, 2 a warning, 4 verbose."""
 
 
 def read_nsys(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
@@ -71,12 +64,16 @@ def read_nsys(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
         UsageError: A role's pattern is no regular expression.
     """
     with Export(file) as export:
-        _check_content(export)
+        check_content(export)
         return build(_Reader(export).recording(), roles)
 
 
-def _check_content(export: Export) -> None:
-    """There are kernels, all of them, and nothing says that some are missing."""
+def check_content(export: Export) -> None:
+    """Check that a file is an export of nsys and holds its kernels.
+
+    Raises:
+        RecordError: It is not, or they are hidden in graphs traced as single events.
+    """
     if "StringIds" not in export.columns:
         text = "is an SQLite database, but no export of nsys"
         raise RecordError(text, where=export.where, remedy="Make one with: nsys export --type=sqlite REPORT.nsys-rep")
@@ -164,7 +161,7 @@ class _Reader:
         columns = ("start", "end", "globalTid", "COALESCE(correlationId, -1)", "nameId")
         start, end, tid, correlation, name = self.export.integers(_CALL, columns)
         ids, name = _unique(name)
-        kinds = np.array([_call_kind(text) for text in self.export.strings(ids)], np.int8)
+        kinds = np.array([CALL_KINDS.index(call_kind(text)) for text in self.export.strings(ids)], np.int8)
         process, known = self._process_of(tid)
         made: Calls = filled(
             Calls,
@@ -248,15 +245,10 @@ class _Reader:
         query = "SELECT severity, text FROM DIAGNOSTIC_EVENT WHERE severity IN (2, 3) ORDER BY timestamp"
         found = [(severity, str(text)) for severity, text in self.export.select(query)]
         for _, text in found:
-            if _LOST.search(text):
+            if LOST.search(text):
                 remedy = "Trace fewer iterations; synchronise before the capture ends."
                 raise RecordError(f"nsys lost data: {text}", where=self.export.where, remedy=remedy)
         return tuple(Caution("profiler-error", f"nsys: {text}") for severity, text in found if severity == _ERROR)
-
-
-def _call_kind(name: str) -> int:
-    word = next((kind for kind, pattern in _CALLS.items() if pattern.match(name)), "other")
-    return CALL_KINDS.index(word)
 
 
 def _unique(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
