@@ -120,7 +120,7 @@ _DEVICES = (1 << _DEVICE_BITS) - 1
 
 def _key(step: NDArray[Any], device: NDArray[Any]) -> Ints:
     """Step and device as one number that sorts like both; the CPU counts as device -1."""
-    return (step.astype(np.int64) << _DEVICE_BITS) + device + 1
+    return np.asarray((step.astype(np.int64) << _DEVICE_BITS) + device + 1)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,8 @@ class _Groups:
 
     def sums(self, group: Ints, values: NDArray[Any] | None = None) -> Ints:
         """How many rows each group has, or the sum of their values: exact below 2**53 ns, a hundred days."""
-        return np.bincount(group, values, len(self.keys)).astype(np.int64)
+        found: Ints = np.bincount(group, values, len(self.keys)).astype(np.int64)
+        return found
 
     def table(self, group: Ints, column: NDArray[Any], width: int, values: NDArray[Any] | None = None) -> Ints:
         """The same for each group and column."""

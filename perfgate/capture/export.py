@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -49,7 +50,7 @@ class Export:
         """Close the file."""
         self.connection.close()
 
-    def select(self, query: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+    def select(self, query: str, values: Sequence[Any] = ()) -> Generator[tuple[Any, ...], None, None]:
         """Rows one by one.
 
         Raises:
@@ -62,7 +63,8 @@ class Export:
 
     def has(self, table: str) -> bool:
         """Whether the table is there and has a row."""
-        return table in self.columns and any(self.select(f'SELECT 1 FROM "{table}" LIMIT 1'))  # noqa: S608
+        query = f'SELECT 1 FROM "{table}" LIMIT 1'  # noqa: S608 (tables named in this package)
+        return table in self.columns and bool(list(self.select(query)))
 
     def need(self, table: str, columns: Sequence[str]) -> None:
         """Check that a table has these columns.
@@ -84,29 +86,30 @@ class Export:
         if table not in self.columns:
             return [_NOTHING for _ in expressions]
         query = f'SELECT {", ".join(expressions)} FROM "{table}"'  # noqa: S608 (tables and columns named in this package)
-        values = itertools.chain.from_iterable(self.select(query))
-        width = len(expressions)
-        chunks: list[list[NDArray[np.int64]]] = []
-        rows = 0
-        while len(flat := self._chunk(itertools.islice(values, width * _CHUNK_ROWS), table)):
-            chunks.append([np.ascontiguousarray(column) for column in flat.reshape(-1, width).T])
-            rows += len(chunks[-1][0])
-            if rows > MAX_ROWS:
-                text = f"table {table} has more than {MAX_ROWS} rows"
-                raise RecordError(text, where=self.where, remedy="Trace fewer iterations.")
+        with contextlib.closing(self.select(query)) as rows:
+            chunks = list(self._chunks(rows, len(expressions), table))
         made = []
-        for number in range(width):  # column by column, so that no more than one is there twice
+        for number in range(len(expressions)):  # column by column, so that no more than one is there twice
             made.append(np.concatenate([_NOTHING, *(chunk[number] for chunk in chunks)]))
             for chunk in chunks:
                 chunk[number] = _NOTHING
         return made
 
-    def _chunk(self, values: Iterator[Any], table: str) -> NDArray[np.int64]:
-        try:
-            return np.fromiter(values, np.int64)
-        except (TypeError, ValueError, OverflowError) as error:
-            text = f"table {table} holds a value that is no integer: {error}"
-            raise RecordError(text, where=self.where, remedy=_DAMAGED) from error
+    def _chunks(self, rows: Iterator[tuple[Any, ...]], width: int, table: str) -> Iterator[list[NDArray[np.int64]]]:
+        """The columns of so many rows at a time."""
+        values = itertools.chain.from_iterable(rows)
+        for number in itertools.count():
+            try:
+                flat = np.fromiter(itertools.islice(values, width * _CHUNK_ROWS), np.int64)
+            except (TypeError, ValueError, OverflowError) as error:
+                text = f"table {table} holds a value that is no integer: {error}"
+                raise RecordError(text, where=self.where, remedy=_DAMAGED) from error
+            if not len(flat):
+                return
+            if number * _CHUNK_ROWS + len(flat) // width > MAX_ROWS:
+                text = f"table {table} has more than {MAX_ROWS} rows"
+                raise RecordError(text, where=self.where, remedy="Trace fewer iterations.")
+            yield [np.ascontiguousarray(column) for column in flat.reshape(-1, width).T]
 
     def strings(self, ids: NDArray[np.int64]) -> tuple[str, ...]:
         """The strings of these ids.

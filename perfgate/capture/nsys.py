@@ -78,7 +78,7 @@ def check_content(export: Export) -> None:
         text = "is an SQLite database, but no export of nsys"
         raise RecordError(text, where=export.where, remedy="Make one with: nsys export --type=sqlite REPORT.nsys-rep")
     graphs = export.has(f"{_PREFIX}GRAPH_TRACE")
-    in_graph = export.has(_KERNEL) and next(export.select(_IN_GRAPH), None) is not None
+    in_graph = export.has(_KERNEL) and bool(list(export.select(_IN_GRAPH)))
     if graphs and not in_graph:
         text = "holds CUDA graphs as single events, so that their kernels are hidden"
         raise RecordError(text, where=export.where, remedy="Trace with --cuda-graph-trace=node.")

@@ -18,7 +18,9 @@ from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.kernels import Trace
 from perfgate.roles import RoleRule
 
-REPORTS = (".nsys-rep", ".qdrep")
+_REPORT = b"NVIDIA Tegra Profiler Report"
+"""What a report of nsys begins with, 2022.4 to 2024.2 at least."""
+
 _GZIP = b"\x1f\x8b"
 
 
@@ -46,7 +48,7 @@ def read_trace(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
     raise RecordError(
         "is neither an SQLite export of nsys nor a Chrome trace of PyTorch's profiler",
         where=str(file),
-        remedy=f"A report of nsys ends in {REPORTS[0]}; otherwise: nsys export --type=sqlite REPORT.",
+        remedy="Make one with: nsys export --type=sqlite REPORT.nsys-rep",
     )
 
 
@@ -61,8 +63,9 @@ def as_plain_file(file: Path) -> Iterator[Path]:
     if not file.is_file():
         raise RecordError("is no file" if file.exists() else "does not exist", where=str(file))
     with file.open("rb") as stream:
-        packed = stream.read(2) == _GZIP
-    if not packed and file.suffix not in REPORTS:
+        head = stream.read(len(_REPORT))
+    packed = head.startswith(_GZIP)
+    if not packed and head != _REPORT:
         yield file
         return
     with tempfile.TemporaryDirectory(prefix="perfgate-") as folder:
