@@ -29,8 +29,8 @@ def gaps(found: StepFigures, row: int = 0) -> dict[str, int]:
 def test_a_step_by_hand() -> None:
     """Two steps with every figure worked out on paper.
 
-    Step 0, device time: gemm 10000-12000, copy 12000-12500, all-reduce 13000-16000 beside norm 15000-17000, then a graph
-    of two, 20000-21000 and 21500-22000. Host: launches at 0, 1000 and 2000 (1000 each), the copy at 3000 (500), a
+    Step 0, device time: gemm 10000-12000, copy 12000-12500, all-reduce 13000-16000 beside norm 15000-17000, then a
+    graph of two, 20000-21000 and 21500-22000. Host: launches at 0, 1000 and 2000 (1000 each), the copy at 3000 (500), a
     wait 17500-19000, the graph at 19200 (2000).
     """
     builder = ExportBuilder()
@@ -55,7 +55,7 @@ def test_a_step_by_hand() -> None:
     assert found.kernel_ns.tolist() == [2000 + 3000 + 2000 + 1000 + 500, 1000]
     assert found.span_ns.tolist() == [12_000, 1000]
     assert found.busy_ns.tolist() == [2500 + 4000 + 1500, 1000]
-    # 12500-13000: nothing; 17000-20000: 500 nothing, 1500 waiting, 200 nothing, 800 launching; 21000-21500: in the graph.
+    # 12500-13000 nothing; 17000-20000 500 nothing, 1500 waiting, 200 nothing, 800 launching; 21000-21500 in the graph.
     assert gaps(found) == {"nothing": 500 + 500 + 200, "synchronise": 1500, "launch": 800, "graph": 500}
     assert found.step_ns.tolist() == [22_000, NO_TIME]
     assert found.slack_ns.tolist() == [NO_TIME, 22_000 - 30_500]

@@ -9,6 +9,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -60,7 +61,7 @@ def worlds(draw: st.DrawFn) -> World:
     builder = world.builder
     kernel = st.tuples(st.sampled_from(NAMES), st.integers(0, 90_000), st.integers(0, 60_000))
     for pid in range(100, 100 + draw(st.integers(1, 3))):
-        where = {"pid": pid, "device": draw(st.integers(0, 3))}
+        where: dict[str, Any] = {"pid": pid, "device": draw(st.integers(0, 3))}
         steps = draw(st.integers(0, 4))
         first = draw(st.integers(0, 50))
         for n in range(steps):

@@ -41,7 +41,7 @@ def layers_of(sequence: list[str], streams: list[int] | None = None) -> tuple[li
 
 @pytest.mark.parametrize("count", [2, 3, 32, 80])
 def test_dense_layers(count: int) -> None:
-    """Every layer begins at its norm and has its four gemms; two of them share a name, and the norm of the first differs."""
+    """Every layer begins at its norm and has its four gemms; two share a name, and the first layer has another norm."""
     first = ["vllm::rms_norm_kernel", *DENSE[1:]]
     layer, place = layers_of([*HEAD, *first, *DENSE * (count - 1), *TAIL])
     assert layer == [NONE, NONE, *np.repeat(np.arange(count), len(DENSE)).tolist(), NONE, NONE, NONE]
@@ -84,7 +84,7 @@ def test_kernels_of_a_side_stream() -> None:
 
 
 def test_a_model_without_attention() -> None:
-    """Without a kernel that is known to run once a layer, the number that most kernels share is the number of layers."""
+    """Without a kernel known to run once a layer, the number of launches that most kernels share is that of layers."""
     block = ["conv_update", "scan_fwd", "gate", "conv_update"]
     layer, _ = layers_of(["embed", *block * 6, "head"])
     assert sorted(set(layer)) == list(range(-1, 6))
@@ -101,7 +101,9 @@ def test_nothing_repeats(sequence: list[str]) -> None:
     assert not any(place)
 
 
-@given(st.lists(st.sampled_from([*DENSE, "x", "y"]), max_size=60), st.lists(st.integers(1, 2), min_size=60, max_size=60))
+@given(
+    st.lists(st.sampled_from([*DENSE, "x", "y"]), max_size=60), st.lists(st.integers(1, 2), min_size=60, max_size=60)
+)
 def test_any_sequence(sequence: list[str], streams: list[int]) -> None:
     """Whatever runs, layers are numbered from 0 without a hole and never go backwards, and only gemms have places."""
     layer, place = layers_of(sequence, streams[: len(sequence)])

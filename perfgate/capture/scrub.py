@@ -35,7 +35,7 @@ _GPU_COLUMNS = (
 )  # fmt: skip
 
 _NAME_COLUMNS = ("demangledName", "shortName", "mangledName", "nameId")
-_PATH = re.compile(r"(?:~|\.{1,2}|(?<![\w)\]>]))/[\w.+@-]+|\w:\\")
+_PATH = re.compile(r"(?:~|\.{1,2}|(?<![\w)\]>]))(?:/[\w.+@-]+)+|\w:\\[\w\\.+-]*")
 """What looks like a path; a division in a template argument has something before it."""
 
 _EVENT_FIELDS = ("ph", "cat", "name", "pid", "tid", "dur")
@@ -63,8 +63,8 @@ def scrub(file: Path, target: Path) -> None:
         _scrub_export(plain, made) if is_export else _scrub_events(plain, made)
         if target.suffix == ".gz":
             packed = Path(folder) / "packed"
-            with made.open("rb") as source, gzip.GzipFile("", "wb", fileobj=packed.open("wb"), mtime=0) as sink:
-                shutil.copyfileobj(source, sink)
+            with made.open("rb") as source, packed.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, 0) as sink:
+                shutil.copyfileobj(source, sink)  # with neither name nor time, so that equal copies are equal files
             made = packed
         made.replace(target)
 

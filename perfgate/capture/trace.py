@@ -160,6 +160,7 @@ def _cautions(trace: Trace) -> list[Caution]:
     inside = trace.overhead.take(trace.overhead.step != NONE)
     if len(inside):
         steps = len(np.unique(inside.step))
-        text = f"the profiler spent {inside.duration_ns.sum() / 1e6:.3g} ms on its own work within {steps} steps"
+        within = f"{steps} step{'s' * (steps != 1)}"
+        text = f"the profiler spent {inside.duration_ns.sum() / 1e6:.3g} ms on its own work within {within}"
         found.append(Caution("profiler-overhead", text))
     return found

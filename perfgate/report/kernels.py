@@ -165,29 +165,39 @@ def _headings(selection: Selection) -> list[str]:
     trace = selection.trace
     kinds = Counter(STEP_KINDS[kind] for kind in trace.steps.kind.tolist())
     steps = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    devices = ", ".join(sorted(set(trace.devices.values()))) or "CPU"
+    on_cpu = (trace.kernels.device == NONE).all()
+    devices = "CPU" if on_cpu else ", ".join(sorted(set(trace.devices.values()))) or "unknown GPU"
     lines = [f"{trace.source}, {devices}: {len(trace.kernels)} kernels, {len(trace.steps)} steps ({steps or 'none'})"]
-    shown = [f"{launches} kernels in {count}" for launches, count in patterns(selection)]
-    more = f" and {len(shown) - 5} other numbers" if len(shown) > 5 else ""  # noqa: PLR2004 (a line)
-    if shown:
-        what = selection.what[:1].upper() + selection.what[1:]
-        lines.append(f"{what}; a step has {', '.join(shown[:5])}{more}.")
+    lines.append(f"Shown: {selection.what}{_pattern_words(selection)}.")
     lost, lost_ns = outside(trace)
     if lost:
         lines.append(f"Outside the steps: {lost} kernels, {_ns(lost_ns)}.")
     return [printable(line) for line in lines]
 
 
+def _pattern_words(selection: Selection) -> str:
+    """How many kernels a step launches, where that is what is shown."""
+    found = patterns(selection)
+    if selection.layer is not None or not found:
+        return ""
+    if len(found) == 1:
+        return f", {found[0][0]} kernels{' each' if selection.steps > 1 else ''}"
+    shown = ", ".join(f"{launches} in {count}" for launches, count in found[:5])
+    more = f" and {len(found) - 5} other numbers" if len(found) > 5 else ""  # noqa: PLR2004 (a line)
+    return f"; kernels in a step: {shown}{more}"
+
+
 def _tables(selection: Selection) -> list[tuple[str, Rows]]:
     """Title and rows of each table, headings first."""
+    mean = ", mean of a step" if selection.steps > 1 else ""
     tables = [
-        (f"Roles, mean of a step ({selection.what})", _sum_rows(selection, by_role(selection), kernels=False)),
-        (f"Kernels, mean of a step ({selection.what})", _sum_rows(selection, by_kernel(selection), kernels=True)),
+        (f"Roles{mean}", _sum_rows(selection, by_role(selection), kernels=False)),
+        (f"Kernels{mean}", _sum_rows(selection, by_kernel(selection), kernels=True)),
     ]
     if len(selection.figures) and selection.layer is None:
-        tables.insert(0, (f"Times ({selection.what})", _figure_rows(selection)))
+        tables.insert(0, ("Times", _figure_rows(selection)))
     if selection.layer is not None and len(np.unique(selection.trace.kernels.step[selection.rows])) == 1:
-        tables.append((f"Launches ({selection.what})", _launch_rows(selection)))
+        tables.append(("Launches", _launch_rows(selection)))
     return [(printable(title), [tuple(map(printable, row)) for row in rows]) for title, rows in tables]
 
 
