@@ -156,6 +156,18 @@ _TABLE = (
            "Measure anew unless the change cannot matter; build every subject in an environment of its own."),
     Reason("same-subject", "Base and head are the same build: an A/A run, whose verdict tests the machine.",
            "Nothing, if that is what was meant."),
+    # --- traces
+    Reason("trace-incomplete", "A range was open when the capture ended, so its step is not in the trace as a whole.",
+           "Nothing, if other steps suffice; else end the capture a few steps after the last one of interest."),
+    Reason("launch-not-traced", "Kernels have no launching call in the trace: they were launched before the capture "
+           "began, or the calls were not traced.",
+           "Begin the capture between steps, after a synchronisation, and trace the CUDA interface."),
+    Reason("no-step-ranges", "No range in the trace names a step, so kernels cannot be given to steps.",
+           "Trace with perfgate's worker, or with vLLM's profiler set to 'cuda', which opens execute_context_ ranges."),
+    Reason("profiler-overhead", "The profiler did work of its own (a buffer flush) while steps ran, which delays them.",
+           "Do not read times from those steps; trace fewer iterations, so that no buffer fills."),
+    Reason("profiler-error", "The profiler reports an error of its own, though no lost data.",
+           "Read its text; trace again if it concerns the kernels."),
 )  # fmt: skip
 
 REASONS: dict[str, Reason] = {reason.code: reason for reason in _TABLE}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from perfgate.outcome import Outcome
 from perfgate.report.lines import (
@@ -27,7 +27,7 @@ def render_markdown(outcome: Outcome) -> str:
         blocks.append(f"### {escape(cell_heading(cell))}")
         if cell.gates:
             rows = [HEADINGS, *(gate_row(gate) for gate in ordered_gates(cell))]
-            blocks.append("\n".join(_table(rows)))
+            blocks.append("\n".join(table(rows)))
         if cell.ungated:
             blocks.append(f"Not gated: {escape(ungated_line(cell))}")
         if cell.gpus:
@@ -51,7 +51,8 @@ def fenced(text: str) -> str:
     return f"{fence}text\n{text}\n{fence}"
 
 
-def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
+def table(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows as a table, the first one its heading; all text is escaped, figures stand flush right."""
     heading, *body = rows
     alignment = ["---", *["---:"] * (len(heading) - 2), "---"]
     return [f"| {' | '.join(cells)} |" for cells in (heading, alignment, *([escape(c) for c in row] for row in body))]

@@ -25,7 +25,7 @@ def render_text(outcome: Outcome) -> str:
     for cell in outcome.cells:
         lines += [cell_heading(cell), ""]
         if cell.gates:
-            lines += _columns([HEADINGS, *(gate_row(gate) for gate in ordered_gates(cell))])
+            lines += columns([HEADINGS, *(gate_row(gate) for gate in ordered_gates(cell))])
         if cell.ungated:
             lines.append(f"  not gated: {ungated_line(cell)}")
         if cell.gpus:
@@ -36,7 +36,8 @@ def render_text(outcome: Outcome) -> str:
     return "\n".join([*lines, closing(outcome), ""])
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as indented lines; the first and the last column flush left, those between flush right."""
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     last = len(widths) - 1
     return [

@@ -1,0 +1,158 @@
+"""An SQLite export of Nsight Systems as a file: opened with checks, probed for tables and columns, read in columns."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfgate.errors import RecordError
+
+MAGIC = b"SQLite format 3\x00"
+MAX_ROWS = 20_000_000
+"""Rows of one table that are read: about 1.5 GiB of columns, and as much again while they are sorted."""
+
+_CHUNK_ROWS = 1 << 16
+_HEADER_BYTES = 100
+_DAMAGED = "The file is damaged: copy it again, or export the report again."
+
+
+class Export:
+    """An open export: its tables, its columns, its strings.
+
+    Args:
+        file: What ``nsys export --type=sqlite`` wrote.
+
+    Raises:
+        RecordError: The file is empty, cut short, damaged or no SQLite database.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.where = str(file)
+        _check_file(file)
+        self.connection = sqlite3.connect(f"file:{quote(str(file))}?mode=ro&immutable=1", uri=True)
+        self.columns: dict[str, set[str]] = {}
+        for (table,) in list(self.select("SELECT name FROM sqlite_master WHERE type = 'table'")):
+            self.columns[table] = {row[1] for row in self.select(f'PRAGMA table_info("{table}")')}
+
+    def __enter__(self) -> Self:
+        """Nothing more to open."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self.connection.close()
+
+    def select(self, query: str, values: Sequence[Any] = ()) -> Generator[tuple[Any, ...], None, None]:
+        """Rows one by one.
+
+        Raises:
+            RecordError: SQLite cannot read them.
+        """
+        try:
+            yield from self.connection.execute(query, values)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise RecordError(f"cannot be read: {error}", where=self.where, remedy=_DAMAGED) from error
+
+    def has(self, table: str) -> bool:
+        """Whether the table is there and has a row."""
+        query = f'SELECT 1 FROM "{table}" LIMIT 1'  # noqa: S608 (tables named in this package)
+        return table in self.columns and bool(list(self.select(query)))
+
+    def need(self, table: str, columns: Sequence[str]) -> None:
+        """Check that a table has these columns.
+
+        Raises:
+            RecordError: It has not.
+        """
+        missing = [name for name in columns if name not in self.columns[table]]
+        if missing:
+            text = f"table {table} has no column {missing[0]} ({self.version})"
+            raise RecordError(text, where=self.where, remedy="This layout of nsys is not known here; report it.")
+
+    def integers(self, table: str, expressions: Sequence[str]) -> list[NDArray[np.int64]]:
+        """One array an expression over all rows of a table, unordered; empty ones where the table is not there.
+
+        Raises:
+            RecordError: A value is no integer, or the table is larger than :data:`MAX_ROWS`.
+        """
+        if table not in self.columns:
+            return [_NOTHING for _ in expressions]
+        query = f'SELECT {", ".join(expressions)} FROM "{table}"'  # noqa: S608 (tables and columns named in this package)
+        with contextlib.closing(self.select(query)) as rows:
+            chunks = list(self._chunks(rows, len(expressions), table))
+        made = []
+        for number in range(len(expressions)):  # column by column, so that no more than one is there twice
+            made.append(np.concatenate([_NOTHING, *(chunk[number] for chunk in chunks)]))
+            for chunk in chunks:
+                chunk[number] = _NOTHING
+        return made
+
+    def _chunks(self, rows: Iterator[tuple[Any, ...]], width: int, table: str) -> Iterator[list[NDArray[np.int64]]]:
+        """The columns of so many rows at a time."""
+        values = itertools.chain.from_iterable(rows)
+        for number in itertools.count():
+            try:
+                flat = np.fromiter(itertools.islice(values, width * _CHUNK_ROWS), np.int64)
+            except (TypeError, ValueError, OverflowError) as error:
+                text = f"table {table} holds a value that is no integer: {error}"
+                raise RecordError(text, where=self.where, remedy=_DAMAGED) from error
+            if not len(flat):
+                return
+            if number * _CHUNK_ROWS + len(flat) // width > MAX_ROWS:
+                text = f"table {table} has more than {MAX_ROWS} rows"
+                raise RecordError(text, where=self.where, remedy="Trace fewer iterations.")
+            yield [np.ascontiguousarray(column) for column in flat.reshape(-1, width).T]
+
+    def strings(self, ids: NDArray[np.int64]) -> tuple[str, ...]:
+        """The strings of these ids.
+
+        Raises:
+            RecordError: An id has none.
+        """
+        wanted: list[int] = ids.tolist()
+        found: dict[int, Any] = {}
+        for first in range(0, len(wanted), 500):
+            part = wanted[first : first + 500]
+            marks = ",".join("?" * len(part))
+            rows = self.select(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", part)  # noqa: S608
+            found.update((row[0], row[1]) for row in rows)
+        missing = [one for one in wanted if not isinstance(found.get(one), str)]
+        if missing:
+            raise RecordError(f"StringIds has no text {missing[0]}", where=self.where, remedy=_DAMAGED)
+        return tuple(found[one] for one in wanted)
+
+    @property
+    def version(self) -> str:
+        """The version of nsys that exported, as far as the file tells."""
+        for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
+            if table in self.columns:
+                values = {row[0]: row[1] for row in self.select(f'SELECT name, value FROM "{table}"')}  # noqa: S608
+                return f"nsys {values.get('EXPORT_PRODUCT_VERSION', 'of an unknown version')}"
+        return "nsys of an unknown version"
+
+
+_NOTHING = np.empty(0, np.int64)
+
+
+def _check_file(file: Path) -> None:
+    """What can be known before SQLite opens a file."""
+    with file.open("rb") as stream:
+        head = stream.read(_HEADER_BYTES)
+    size = file.stat().st_size
+    if not size:
+        raise RecordError("is empty", where=str(file), remedy="nsys wrote nothing into it: see its messages.")
+    if not head.startswith(MAGIC) or len(head) < _HEADER_BYTES:
+        raise RecordError("is no SQLite database", where=str(file))
+    page_bytes, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
+    expected = (page_bytes if page_bytes > 1 else 65536) * pages  # SQLite writes 65536 as 1
+    if size < expected:
+        text = f"is cut short: {size} of {expected} bytes are there"
+        raise RecordError(text, where=str(file), remedy="Copy it again, or export the report again.")

@@ -1,0 +1,161 @@
+"""What a step is made of: a step drawn by hand, and any step counted nanosecond by nanosecond."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nsys_builder import ExportBuilder
+
+from perfgate.breakdown import GAPS, StepFigures, figures
+from perfgate.capture.nsys import read_nsys
+from perfgate.kernels import NO_TIME, Trace
+
+
+def read(builder: ExportBuilder) -> Trace:
+    """The table of what a builder holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        return read_nsys(builder.write(Path(folder) / "export.sqlite"))
+
+
+def gaps(found: StepFigures, row: int = 0) -> dict[str, int]:
+    """Idle time of a step by what it goes with, zeros left out."""
+    return {gap: int(ns) for gap, ns in zip(GAPS, found.gap_ns[row], strict=True) if ns}
+
+
+def test_a_step_by_hand() -> None:
+    """Two steps with every figure worked out on paper.
+
+    Step 0, device time: gemm 10000-12000, copy 12000-12500, all-reduce 13000-16000 beside norm 15000-17000, then a
+    graph of two, 20000-21000 and 21500-22000. Host: launches at 0, 1000 and 2000 (1000 each), the copy at 3000 (500), a
+    wait 17500-19000, the graph at 19200 (2000).
+    """
+    builder = ExportBuilder()
+    builder.span("perfgate.step.0", 0, 30_000)
+    builder.launch("gemm", 0, 10_000, 12_000)
+    builder.launch("ncclDevKernel_AllReduce", 1000, 13_000, 16_000, stream=9)
+    builder.launch("norm_kernel_rms_norm", 2000, 15_000, 17_000)
+    builder.copy(1, 3000, 12_000, 12_500, 256)
+    builder.call("cudaStreamSynchronize_v3020", 17_500, 19_000)
+    builder.call("cudaEventQuery_v3020", 19_000, 19_100)
+    builder.graph(19_200, [("gemm", 20_000, 21_000), ("rms_norm", 21_500, 22_000)])
+    builder.span("perfgate.step.1", 30_000, 40_000)
+    builder.launch("gemm", 30_500, 32_000, 33_000)
+    builder.add("PROFILER_OVERHEAD", start=30_100, end=30_400, globalTid=builder.rows["NVTX_EVENTS"][0]["globalTid"],
+                nameId=builder.string("CUPTI: Buffer flush"))  # fmt: skip
+
+    trace = read(builder)
+    found = figures(trace)
+
+    assert found.launches.tolist() == [5, 1]
+    assert found.graph_coverage.tolist() == [0.4, 0.0]
+    assert found.kernel_ns.tolist() == [2000 + 3000 + 2000 + 1000 + 500, 1000]
+    assert found.span_ns.tolist() == [12_000, 1000]
+    assert found.busy_ns.tolist() == [2500 + 4000 + 1500, 1000]
+    # 12500-13000 nothing; 17000-20000 500 nothing, 1500 waiting, 200 nothing, 800 launching; 21000-21500 in the graph.
+    assert gaps(found) == {"nothing": 500 + 500 + 200, "synchronise": 1500, "launch": 800, "graph": 500}
+    assert found.step_ns.tolist() == [22_000, NO_TIME]
+    assert found.slack_ns.tolist() == [NO_TIME, 22_000 - 30_500]
+    assert (found.calls.tolist(), found.call_ns.tolist()) == ([4, 1], [5000, 1000])
+    assert (found.syncs.tolist(), found.sync_ns.tolist()) == ([1, 0], [1500, 0])
+    assert found.overhead_ns.tolist() == [0, 300]
+    assert found.copies.sum(axis=1).tolist() == [1, 0]
+    assert found.copy_bytes.sum() == 256
+    assert found.communication_ns.tolist() == [3000, 0]
+    assert found.hidden_ns.tolist() == [1000, 0]
+    assert [caution.code for caution in trace.cautions] == ["profiler-overhead"]
+
+
+def test_a_host_that_runs_ahead_has_slack() -> None:
+    """The slack is how long before its predecessor's end a step's first kernel was launched, on each process's own."""
+    builder = ExportBuilder()
+    for pid, lag in ((100, 0), (200, 700)):
+        for n in range(3):
+            builder.span(f"perfgate.step.{n}", n * 1000, n * 1000 + 900, pid=pid)
+            builder.launch("gemm", n * 1000 + 10, 5000 * n + 5000 + lag, 5000 * n + 9000 + lag, pid=pid)
+    found = figures(read(builder))
+    assert found.slack_ns.tolist() == [
+        NO_TIME, 9000 - 1010, 14_000 - 2010,
+        NO_TIME, 9700 - 1010, 14_700 - 2010,
+    ]  # fmt: skip
+    assert found.step_ns.tolist() == [5000, 5000, NO_TIME] * 2
+
+
+def test_a_step_on_two_devices() -> None:
+    """Each device has figures of its own; what the host did stands with both."""
+    builder = ExportBuilder()
+    builder.span("perfgate.step.0", 0, 9000)
+    builder.launch("gemm", 0, 10_000, 12_000, device=0)
+    builder.launch("gemm", 1000, 10_000, 15_000, device=1)
+    found = figures(read(builder))
+    assert found.device.tolist() == [0, 1]
+    assert found.kernel_ns.tolist() == [2000, 5000]
+    assert found.calls.tolist() == [2, 2]
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), max_size=8)
+
+
+def nanoseconds(spans: list[tuple[int, int]]) -> set[int]:
+    """Every nanosecond that spans of (start, length) cover."""
+    return {ns for start, length in spans for ns in range(start, start + length)}
+
+
+@settings(max_examples=150, deadline=None)
+@given(SPANS.filter(bool), SPANS, SPANS, st.lists(st.tuples(st.sampled_from(["launch", "copy", "synchronise", "other"]),
+       st.integers(-10, 90), st.integers(0, 30)), max_size=8))  # fmt: skip
+def test_any_step_counted_out(
+    compute: list[tuple[int, int]],
+    communication: list[tuple[int, int]],
+    copies: list[tuple[int, int]],
+    calls: list[tuple[str, int, int]],
+) -> None:
+    """Span, busy, idle by cause, communication and its hidden part are what counting every nanosecond gives."""
+    builder = ExportBuilder()
+    shift = 1000
+    builder.span("perfgate.step.0", 0, 900)
+    for name, spans in (("gemm", compute), ("ncclDevKernel", communication)):
+        for n, (start, length) in enumerate(spans):
+            correlation = builder.call("cudaLaunchKernel", 5, 6)
+            builder.kernel(name, shift + start, shift + start + length, correlation, stream=n)
+    for start, length in copies:
+        builder.copy(8, 5, shift + start, shift + start + length, 1)
+    words = {"launch": "cuLaunchKernelEx", "copy": "cudaMemcpyAsync", "synchronise": "cudaEventSynchronize",
+             "other": "cudaEventQuery"}  # fmt: skip
+    for kind, start, length in calls:
+        builder.call(words[kind], shift + start, shift + start + length)
+
+    found = figures(read(builder))
+
+    work = [*compute, *communication, *copies]
+    busy = nanoseconds(work)
+    stretch = range(min(start for start, _ in work), max(start + length for start, length in work))
+    idle = set(stretch) - busy
+    left, expected = set(idle), {}
+    for kind in ("launch", "copy", "synchronise"):
+        covered = left & nanoseconds([(start, length) for one, start, length in calls if one == kind])
+        expected[kind], left = len(covered), left - covered
+    assert found.span_ns[0] == len(stretch)
+    assert found.busy_ns[0] == len(busy)
+    assert gaps(found) == {kind: count for kind, count in {**expected, "nothing": len(left)}.items() if count}
+    assert found.communication_ns[0] == len(nanoseconds(communication))
+    assert found.hidden_ns[0] == len(nanoseconds(communication) & nanoseconds(compute))
+
+
+def test_long_captures_do_not_overflow() -> None:
+    """Steps hours apart, on a clock of nanoseconds since 1970, are as exact as any."""
+    builder = ExportBuilder()
+    start = 1_790_000_000_000_000_000
+    for n in range(3):
+        begin = start + n * 3_600_000_000_000
+        builder.span(f"perfgate.step.{n}", begin, begin + 1000)
+        builder.launch("gemm", begin, begin + 2000, begin + 2001)
+        builder.launch("gemm", begin + 10, begin + 2003, begin + 2004)
+    found = figures(read(builder))
+    assert found.busy_ns.tolist() == [2, 2, 2]
+    assert found.idle_ns.tolist() == [2, 2, 2]
+    assert np.diff(found.step_ns[:2]).tolist() == [0]
+    assert found.step_ns[0] == 3_600_000_000_000

@@ -1,0 +1,444 @@
+"""Exports of nsys: the H200 capture against plain SQL, real exports of three versions, and everything that is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nsys_builder import PID, VERSIONS, ExportBuilder, global_id
+
+from perfgate.breakdown import figures
+from perfgate.capture.nsys import read_nsys
+from perfgate.capture.tracefile import read_trace
+from perfgate.errors import RecordError
+from perfgate.kernels import COPY_KINDS, NONE, PLACES, STEP_KINDS, Trace
+from perfgate.roles import RoleRule
+from perfgate.selection import by_kernel, patterns, select
+
+FIXTURES = Path(__file__).with_name("fixtures")
+CAPTURE = FIXTURES / "h200-llama-8b-decode.sqlite.gz"
+
+PLAIN = """
+SELECT s.value, COUNT(*), SUM(k.end - k.start), SUM(k.graphNodeId IS NOT NULL), MIN(k.start), MAX(k.end)
+FROM NVTX_EVENTS n JOIN StringIds s ON s.id = n.textId
+JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.start BETWEEN n.start AND n.end AND r.globalTid = n.globalTid
+JOIN CUPTI_ACTIVITY_KIND_KERNEL k ON k.correlationId = r.correlationId AND k.globalPid = (r.globalTid & ~0xFFFFFF)
+WHERE n.eventType = 60 GROUP BY s.value
+"""
+
+
+@pytest.fixture(scope="module")
+def capture() -> Trace:
+    """The H200 capture: vLLM 0.25.1, Llama 8B, batch 8, full graphs in decode."""
+    return read_trace(CAPTURE)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> sqlite3.Connection:
+    """The same file for SQL."""
+    file = tmp_path_factory.mktemp("capture") / "capture.sqlite"
+    file.write_bytes(gzip.decompress(CAPTURE.read_bytes()))
+    connection = sqlite3.connect(file)
+    connection.execute("CREATE INDEX launches ON CUPTI_ACTIVITY_KIND_RUNTIME (start)")
+    connection.execute("CREATE INDEX kernels ON CUPTI_ACTIVITY_KIND_KERNEL (correlationId)")
+    return connection
+
+
+def test_every_step_has_the_totals_of_plain_sql(capture: Trace, plain: sqlite3.Connection) -> None:
+    """Launches, kernel time, launches from graphs and both ends of every step are those of one SQL query."""
+    expected = {row[0]: row[1:] for row in plain.execute(PLAIN)}
+    kernels = capture.kernels
+    found = {}
+    for step, index in enumerate(capture.steps.index.tolist()):
+        rows = kernels.take(kernels.step == step)
+        if len(rows):
+            end = (rows.start_ns + rows.duration_ns).max()
+            sums = (len(rows), rows.duration_ns.sum(), rows.graph.sum(), rows.start_ns.min(), end)
+            found[f"perfgate.step.{index}"] = tuple(int(value) for value in sums)
+    assert found == expected
+    assert len(found) == 128
+
+
+def test_what_the_capture_is_known_for(capture: Trace) -> None:
+    """438 kernels a decode step, 439 and a third copy to the device in every 16th, 419 from the graph."""
+    decode = select(capture)
+    assert decode.what == "127 decode steps"
+    assert patterns(decode) == [(438, 119), (439, 8)]
+    found = decode.figures
+    longer = np.flatnonzero(found.launches == 439)
+    assert np.diff(longer).tolist() == [16] * 7
+    assert (found.copies[:, COPY_KINDS.index("h2d")] == np.where(found.launches == 439, 3, 2)).all()
+    assert set(found.graph_launches.tolist()) == {419}
+    assert not found.copies[:, COPY_KINDS.index("h2d-pageable")].any()
+    assert np.median(found.slack_ns[1:]) == pytest.approx(4.2e6, rel=0.02)
+    assert [STEP_KINDS[kind] for kind in capture.steps.kind[[0, 1, -1]]] == ["prefill", "decode", "idle"]
+    assert [caution.code for caution in capture.cautions] == ["profiler-overhead"]
+    assert (capture.processes, capture.devices) == ((555,), {0: "NVIDIA H200"})
+
+
+def test_figures_of_the_capture_against_plain_sql(capture: Trace, plain: sqlite3.Connection) -> None:
+    """Bytes copied, the profiler's own work and the time in launching calls are those that SQL adds up."""
+    found = figures(capture)
+    (copied,) = plain.execute("SELECT SUM(bytes) FROM CUPTI_ACTIVITY_KIND_MEMCPY").fetchone()
+    assert found.copy_bytes.sum() == copied
+    launching = "SELECT SUM(end - start), COUNT(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE nameId IN (652, 657, 719)"
+    assert (found.call_ns.sum(), found.calls.sum()) == plain.execute(launching).fetchone()
+    overhead = "SELECT SUM(end - start) FROM PROFILER_OVERHEAD WHERE start < 778000000"
+    assert found.overhead_ns.sum() == plain.execute(overhead).fetchone()[0]
+
+
+def test_the_four_gemms_of_a_layer(capture: Trace) -> None:
+    """The place in the layer tells the four gemms apart, split-K sums included, and finds 32 of each in every step."""
+    decode = select(capture)
+    gemms = {(one.role, one.place): one.launches / decode.steps for one in by_kernel(decode) if one.place}
+    assert gemms == {
+        ("gemm", "qkv"): 32, ("gemm", "out"): 32, ("gemm", "gate-up"): 32, ("gemm", "down"): 32, ("gemm", "lm-head"): 1,
+        ("gemm-reduce", "out"): 32, ("gemm-reduce", "down"): 32,
+    }  # fmt: skip
+    assert sum(one.launches for one in by_kernel(decode) if one.role == "gemm" and not one.place) == 0
+
+
+def test_a_layer_is_an_address(capture: Trace) -> None:
+    """Layer 5 of a step is its 13 kernels in order, from its norm to the sum of its last gemm; so are all 32."""
+    layer = select(capture, 260, 5)
+    rows = capture.kernels.take(layer.rows)
+    roles = [capture.names.role[name] for name in rows.name]
+    assert roles == [
+        "norm", "gemm", "rope", "kv-write", "attention", "attention", "gemm", "gemm-reduce", "norm", "gemm",
+        "activation", "gemm", "gemm-reduce",
+    ]  # fmt: skip
+    assert [PLACES[place] for place in rows.place if place] == ["qkv", "out", "out", "gate-up", "down", "down"]
+    decode = capture.kernels.take(select(capture).rows)
+    counts = np.bincount(decode.layer[decode.layer != NONE])
+    assert counts.tolist() == [13 * 127] * 32
+
+
+def test_the_scenarios_roles(capture: Trace) -> None:
+    """The roles of the design's example give its numbers: attention 65, gemm 129."""
+    own = [RoleRule("attention", "flash::|fmha"), RoleRule("gemm", "nvjet|gemm")]
+    found = figures(read_trace(CAPTURE, own))
+    decode = found.take(found.launches == 438)
+    roles = capture.roles
+    assert {role: set(decode.role_launches[:, roles.index(role)].tolist()) for role in ("attention", "gemm")} == {
+        "attention": {65},
+        "gemm": {129},
+    }
+
+
+def graphs_in_steps(builder: ExportBuilder, starts: list[tuple[int, int, int]]) -> None:
+    """In each range (N, start, end) one kernel of its own and a graph of three."""
+    for step, start, end in starts:
+        builder.launch("gemm_before", start + 10, end + 1000, end + 3000)
+        nodes = [("qkv_gemm", end + 4000, end + 5000), ("flash_attn", end + 5000, end + 7000 + step)]
+        builder.graph(start + 2000, [*nodes, ("reshape_and_cache", end + 8000, end + 8500)])
+
+
+@pytest.mark.parametrize("version", ["2022.4", "2023.4", "2024.2"])
+def test_real_exports_of_three_versions(version: str, tmp_path: Path) -> None:
+    """Ranges as each nsys recorded them, with CUDA rows put in between: its layout, strings and clock are real."""
+    file = tmp_path / "export.sqlite"
+    file.write_bytes(gzip.decompress((FIXTURES / f"nsys-{version}-nvtx.sqlite.gz").read_bytes()))
+    query = (
+        "SELECT substr(s.value, 15), start, end FROM NVTX_EVENTS JOIN StringIds s ON s.id = textId "
+        "WHERE eventType = 60 ORDER BY start"
+    )
+    with sqlite3.connect(file) as connection:
+        steps = [(int(number), start, end) for number, start, end in connection.execute(query)]
+        ((pid,),) = connection.execute("SELECT DISTINCT globalTid & ~0xFFFFFF FROM NVTX_EVENTS")
+    connection.close()
+    builder = ExportBuilder(version)
+    graphs_in_steps(builder, steps)
+    for rows in builder.rows.values():  # into the process that opened the ranges
+        for row in rows:
+            row |= {key: pid | (row[key] & 0xFFFFFF) for key in ("globalPid", "globalTid") if key in row}
+
+    trace = read_nsys(builder.write(file))
+
+    assert trace.source.startswith(f"nsys {version}.")
+    assert [STEP_KINDS[kind] for kind in trace.steps.kind] == ["prefill", *["decode"] * 7]
+    assert trace.steps.index.tolist() == list(range(3, 11))
+    found = figures(trace)
+    assert found.launches.tolist() == [4] * 8
+    assert found.graph_launches.tolist() == [3] * 8
+    assert found.kernel_ns.tolist() == [2000 + 1000 + 2000 + n + 500 for n in range(3, 11)]
+    assert trace.cautions == ()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_layouts_and_row_orders_do_not_matter(version: str, tmp_path: Path) -> None:
+    """Every layout, in any order of rows, gives the same table."""
+    tables = []
+    for seed in (None, 1, 2):
+        builder = ExportBuilder(version)
+        for n in range(4):
+            builder.span(f"perfgate.step.{n}", n * 10_000, n * 10_000 + 9_000, registered=bool(n % 2))
+        graphs_in_steps(builder, [(n, n * 10_000, n * 10_000 + 9_000) for n in range(4)])
+        shuffle = random.Random(seed) if seed else None  # noqa: S311 (an order, no secret)
+        tables.append(read_nsys(builder.write(tmp_path / f"{seed}.sqlite", shuffle)))
+    first, *others = tables
+    for other in others:
+        for name in vars(first.kernels):
+            assert (getattr(first.kernels, name) == getattr(other.kernels, name)).all(), name
+        assert (first.names, first.cautions) == (other.names, other.cautions)
+    assert first.kernels.graph.sum() == 12
+    assert (first.kernels.step >= 0).all()
+
+
+def test_vllms_own_ranges(tmp_path: Path) -> None:
+    """With execute_context ranges alone, a step lasts to the next range, so that the sampler after it is inside."""
+    builder = ExportBuilder()
+    names = ["execute_context_4(64)_generation_0(0)", *["execute_context_0(0)_generation_4(4)"] * 2,
+             "execute_7_context_1(sq3sk9sqsq9sqsk27)_generation_4(sq4sk80sqsq4sqsk80)"]  # fmt: skip
+    builder.launch("before_any_step", 50, 60, 70)
+    for n, name in enumerate(names):
+        builder.span(name, 1000 + 10_000 * n, 4000 + 10_000 * n)
+        builder.launch("gemm", 1500 + 10_000 * n, 20_000 + 10_000 * n, 21_000 + 10_000 * n)
+        builder.launch("sampler", 8000 + 10_000 * n, 22_000 + 10_000 * n, 23_000 + 10_000 * n)
+
+    trace = read_nsys(builder.write(tmp_path / "vllm.sqlite"))
+
+    assert [STEP_KINDS[kind] for kind in trace.steps.kind] == ["prefill", "decode", "decode", "mixed"]
+    assert figures(trace).launches.tolist() == [2, 2, 2, 2]
+    assert trace.steps.complete.tolist() == [True, True, True, False]
+    assert select(trace).what == "2 decode steps"
+    assert (trace.kernels.step == NONE).sum() == 1
+
+
+def test_layers_by_ranges_without_graphs(tmp_path: Path) -> None:
+    """In eager mode a kernel belongs to the layer whose range was open at its launch, modules inside it included."""
+    builder = ExportBuilder()
+    builder.span("perfgate.step.10", 0, 100_000)
+    for layer in range(3):
+        begin = 10_000 + 20_000 * layer
+        builder.span(f"perfgate.layer.{layer}", begin, begin + 18_000)
+        builder.span(f"{{'Module': 'model.layers.{layer}.self_attn'}}", begin + 3000, begin + 6000)
+        for offset, name in ((1000, "rms_norm"), (3500, "flash_attn"), (9000, "other"), (15_000, "gemm")):
+            builder.launch(name, begin + offset, 200_000 + begin + offset, 200_500 + begin + offset)
+    builder.launch("sampler", 90_000, 300_000, 300_100)
+
+    trace = read_nsys(builder.write(tmp_path / "eager.sqlite"))
+
+    assert trace.kernels.layer.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [NONE]
+    assert [trace.names.short[n] for n in trace.kernels.take(select(trace, 10, 1).rows).name] == [
+        "rms_norm", "flash_attn", "other", "gemm",
+    ]  # fmt: skip
+
+
+def test_processes_with_the_same_correlation_ids(tmp_path: Path) -> None:
+    """Ids repeat in every process: a kernel goes to the step of its own."""
+    builder = ExportBuilder()
+    for rank, pid in enumerate((100, 200)):
+        for n in range(2):
+            builder.span(f"perfgate.step.{n}", n * 1000, n * 1000 + 900, pid=pid)
+            builder.launch(f"kernel_of_{pid}", n * 1000 + 10, 5000 + n * 100, 5050 + n * 100, pid=pid, device=rank)
+
+    trace = read_nsys(builder.write(tmp_path / "ranks.sqlite"))
+
+    owner = trace.steps.process[trace.kernels.step]
+    assert (owner == trace.kernels.process).all()
+    assert trace.processes == (100, 200)
+    assert [(row.name, row.launches) for row in by_kernel(select(trace, 1))] == [(0, 1), (1, 1)]
+
+
+def test_a_launch_outside_the_trace(tmp_path: Path) -> None:
+    """A kernel without its launching call is kept, belongs to no step, and the table says so."""
+    builder = ExportBuilder()
+    builder.span("perfgate.step.0", 0, 1000)
+    builder.launch("known", 10, 2000, 2100)
+    builder.kernel("lost", 3000, 3100, 77)
+    builder.kernel("without_id", 3200, 3300, None)
+
+    trace = read_nsys(builder.write(tmp_path / "lost.sqlite"))
+
+    assert trace.kernels.step.tolist() == [0, NONE, NONE]
+    assert [caution.code for caution in trace.cautions] == ["launch-not-traced"]
+    assert "2 of 3 kernels" in trace.cautions[0].text
+
+
+def test_an_unclosed_step(tmp_path: Path) -> None:
+    """A step whose range the capture cut is left out, with a caution."""
+    builder = ExportBuilder()
+    builder.span("perfgate.step.0", 0, 1000)
+    builder.span("perfgate.step.1", 1000, None)
+    builder.launch("one", 10, 2000, 2100)
+    builder.launch("two", 1010, 2200, 2300)
+
+    trace = read_nsys(builder.write(tmp_path / "cut.sqlite"))
+
+    assert trace.steps.index.tolist() == [0]
+    assert trace.kernels.step.tolist() == [0, NONE]
+    assert [caution.code for caution in trace.cautions] == ["trace-incomplete"]
+
+
+def one_kernel() -> ExportBuilder:
+    """The least that reads."""
+    builder = ExportBuilder()
+    builder.launch("kernel", 0, 100, 200)
+    return builder
+
+
+def without_kernels() -> ExportBuilder:
+    """A capture whose range opened too late."""
+    builder = ExportBuilder()
+    builder.span("perfgate.step.0", 0, 10)
+    return builder
+
+
+def graphs_as_events() -> ExportBuilder:
+    """The default of nsys: a graph is one event."""
+    builder = one_kernel()
+    builder.add("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start=0, end=9, deviceId=0, streamId=7, graphId=1, graphExecId=2)
+    return builder
+
+
+def lost_data() -> ExportBuilder:
+    """Versions from 2024 on say so."""
+    builder = one_kernel()
+    builder.add("DIAGNOSTIC_EVENT", timestamp=1, source=1, severity=2, text="Some CUDA events were dropped.")
+    return builder
+
+
+def text_for_a_number() -> ExportBuilder:
+    """Another program wrote into the file."""
+    builder = one_kernel()
+    builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][0]["start"] = "soon"
+    return builder
+
+
+def backwards() -> ExportBuilder:
+    """An event of negative length."""
+    builder = one_kernel()
+    builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][0]["end"] = 50
+    return builder
+
+
+def no_such_string() -> ExportBuilder:
+    """A name that StringIds does not have."""
+    builder = one_kernel()
+    builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][0]["demangledName"] = 5
+    return builder
+
+
+def no_process() -> ExportBuilder:
+    """A kernel of no process."""
+    builder = one_kernel()
+    builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][0]["globalPid"] = None
+    return builder
+
+
+def twice() -> ExportBuilder:
+    """Two runs in one capture."""
+    builder = one_kernel()
+    builder.span("perfgate.step.4", 0, 10)
+    builder.span("perfgate.step.4", 20, 30)
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (without_kernels, r"holds no CUDA kernel \(nsys 2023\.4\.0\.0\)\n  Was --trace=cuda given"),
+        (graphs_as_events, r"CUDA graphs as single events.*\n  Trace with --cuda-graph-trace=node"),
+        (lost_data, "nsys lost data: Some CUDA events were dropped"),
+        (text_for_a_number, "table CUPTI_ACTIVITY_KIND_KERNEL holds a value that is no integer.*'soon'"),
+        (backwards, "kernels that end before they start"),
+        (no_such_string, "StringIds has no text 5"),
+        (no_process, "table CUPTI_ACTIVITY_KIND_KERNEL holds a value that is no integer"),
+        (twice, r"a process has perfgate\.step\.4 twice"),
+    ],
+)
+def test_exports_that_are_refused(make: Callable[[], ExportBuilder], words: str, tmp_path: Path) -> None:
+    """What cannot be trusted is an error with the file's name, what is wrong and what to do; never an empty table."""
+    file = make().write(tmp_path / "export.sqlite")
+    with pytest.raises(RecordError, match=words) as caught:
+        read_nsys(file)
+    assert str(file) in str(caught.value) or caught.value.remedy
+
+
+def test_a_missing_column(tmp_path: Path) -> None:
+    """A layout that lacks what is needed is named by table, column and version."""
+    file = one_kernel().write(tmp_path / "export.sqlite")
+    with sqlite3.connect(file) as connection:
+        connection.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN streamId TO streamNumber")
+    connection.close()
+    with pytest.raises(RecordError, match=r"KERNEL has no column streamId \(nsys 2023\.4\.0\.0\)"):
+        read_nsys(file)
+
+
+def test_files_that_are_no_export(tmp_path: Path) -> None:
+    """Empty, foreign, cut short, overwritten in the middle: each has its own words."""
+    whole = gzip.decompress(CAPTURE.read_bytes())
+    foreign = tmp_path / "foreign.sqlite"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE measurements (value INTEGER)")
+    connection.close()
+    rotten = bytearray(whole)
+    for page in range(200, 1300):  # of 1386; the schema stays
+        rotten[page * 4096 : page * 4096 + 200] = bytes(200)
+    cases = {
+        "empty": (b"", "is empty"),
+        "cut": (whole[: len(whole) // 2], "is cut short: 2838528 of 5677056 bytes"),
+        "header": (whole[:50], "is no SQLite database"),
+        "rotten": (bytes(rotten), "cannot be read: database disk image is malformed"),
+        "foreign": (foreign.read_bytes(), "no export of nsys"),
+        "text": (b"hello", "is no SQLite database"),
+    }
+    for name, (content, words) in cases.items():
+        file = tmp_path / f"{name}.bin"
+        file.write_bytes(content)
+        with pytest.raises(RecordError, match=words):
+            read_nsys(file)
+
+
+def test_too_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file too large to be read as a whole is refused with what to do, before memory runs out."""
+    monkeypatch.setattr("perfgate.capture.export.MAX_ROWS", 3)
+    builder = ExportBuilder()
+    for n in range(4):
+        builder.launch("kernel", n, 100 + n, 101 + n)
+    with pytest.raises(RecordError, match=r"has more than 3 rows\n  Trace fewer iterations"):
+        read_nsys(builder.write(tmp_path / "huge.sqlite"))
+
+
+def test_an_error_that_is_no_loss(tmp_path: Path) -> None:
+    """What nsys calls an error without lost data is a caution."""
+    builder = one_kernel()
+    builder.add("DIAGNOSTIC_EVENT", timestamp=1, source=1, severity=3, text="Range capture ended late.")
+    builder.add("DIAGNOSTIC_EVENT", timestamp=2, source=1, severity=1, text="Profiling has started.")
+    cautions = read_nsys(builder.write(tmp_path / "export.sqlite")).cautions
+    assert [(one.code, one.text) for one in cautions] == [
+        ("profiler-error", "nsys: Range capture ended late."),
+        ("no-step-ranges", "no range names a step, so the table is of the whole trace"),
+    ]
+
+
+def test_pageable_copies(tmp_path: Path) -> None:
+    """A copy from pageable memory is a kind of its own, with its bytes."""
+    builder = ExportBuilder()
+    builder.span("perfgate.step.0", 0, 10_000)
+    builder.launch("kernel", 0, 20_000, 21_000)
+    for host, size in ((0, 64), (1, 128)):
+        builder.copy(1, 100, 22_000 + size, 22_010 + size, size, host)
+        builder.copy(2, 100, 23_000 + size, 23_010 + size, size, host)
+    builder.copy(8, 100, 24_000, 24_010, 512)
+    found = figures(read_nsys(builder.write(tmp_path / "copies.sqlite")))
+    assert dict(zip(COPY_KINDS, found.copy_bytes[0].tolist(), strict=True)) == {
+        "h2d": 128, "h2d-pageable": 64, "d2h": 128, "d2h-pageable": 64, "d2d": 512, "peer": 0, "other": 0,
+    }  # fmt: skip
+
+
+def test_other_processes_are_left_out(tmp_path: Path) -> None:
+    """Ranges and calls of a process without kernels are none of the table's."""
+    builder = one_kernel()
+    builder.span("perfgate.step.0", 0, 1000)
+    builder.span("perfgate.step.0", 0, 1000, pid=PID + 1)
+    builder.call("cudaDeviceSynchronize", 10, 20, pid=PID + 1)
+    trace = read_nsys(builder.write(tmp_path / "export.sqlite"))
+    assert len(trace.steps) == 1
+    assert len(trace.calls) == 1
+    assert trace.processes == (global_id(PID) >> 24 & 0xFFFFFF,)
