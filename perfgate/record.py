@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from perfgate.environment import Machine
 from perfgate.errors import RecordError
 from perfgate.metrics import METRICS
+from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, Plan
 from perfgate.stats import Schedule
 from perfgate.subject import Role, Subject
@@ -110,7 +111,7 @@ class Trial(_Frozen):
 
     Args:
         index: Number of the trial in its run, from 0; its folder is ``trials/NNN``.
-        kind: ``timed`` trials alone feed latency metrics.
+        kind: ``timed`` trials alone feed latency metrics, ``traced`` ones what kernels do.
         pair: Number of the pair, from 0; ``None`` for a conditioning trial, which is never judged.
         position: 0 for the first trial of its pair, 1 for the second.
         subject: The side measured.
@@ -126,10 +127,11 @@ class Trial(_Frozen):
         timeline: Raw deliveries of every iteration.
         telemetry: What each of its GPUs did meanwhile.
         samples: The readings behind it.
+        decode: What the decode steps of a traced trial ran.
     """
 
     index: int
-    kind: Literal["timed"] = "timed"
+    kind: Literal["timed", "traced"] = "timed"
     pair: int | None
     position: int
     subject: Role
@@ -145,6 +147,7 @@ class Trial(_Frozen):
     timeline: Artifact | None = None
     telemetry: tuple[GpuTelemetry, ...] = ()
     samples: Artifact | None = None
+    decode: DecodeSteps | None = None
 
 
 class Visit(_Frozen):

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "perfgate"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("__init__", "errors", "capture"),
     ("metrics", "environment", "stats", "reasons", "document", "telemetry", "roles", "kernels"),
-    ("fields", "findings", "steps", "layers", "breakdown"),
+    ("fields", "findings", "steps", "layers", "breakdown", "pattern"),
     ("scenario", "table", "selection"),
     ("subject", "plan"),
     ("record", "lock", "capture.trace", "capture.export"),
