@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
@@ -317,10 +317,13 @@ def _in_words(kind: str, detail: Any) -> str:
 
 def _fields_at(model: Any, path: FieldPath) -> list[str]:
     """The keys that the model at ``path`` knows, as the file spells them."""
-    for part in path:
+    parts = iter(path)
+    for part in parts:
         if isinstance(part, int):
             continue
         field = next(f for name, f in model.model_fields.items() if (f.alias or name) == part)
+        if get_origin(field.annotation) is dict:
+            next(parts, None)  # a key of the user's own
         model = next(m for m in _models_in(field.annotation))
     return [field.alias or name for name, field in model.model_fields.items()]
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from perfgate.errors import UsageError
+from perfgate.expectation import Expectation
 from perfgate.scenario import (
     MATRIX_WORKLOAD_KEYS,
     Clocks,
@@ -55,6 +56,7 @@ class Cell(BaseModel):
             (real weights), or the hub's name and revision.
         model_folder: Absolute folder of the model, or ``None`` for one on the hub.
         workload: With matrix values filled in.
+        kernels: How traced trials are taken and what a step may run; ``None`` where nothing is traced.
         pairing: ``sequential``: one engine at a time.
     """
 
@@ -70,6 +72,7 @@ class Cell(BaseModel):
     measure: Measure
     clocks: Clocks
     gates: tuple[GatePlan, ...]
+    kernels: Expectation | None = None
     pairing: Literal["sequential"] = "sequential"
     cell_id: str
 
@@ -169,6 +172,7 @@ def _cell(loaded: LoadedScenario, point: dict[str, JsonValue]) -> Cell:
         measure=scenario.measure,
         clocks=scenario.clocks,
         gates=tuple(GatePlan(gate=g, where=loaded.where("gates", n)) for n, g in enumerate(scenario.gates)),
+        kernels=scenario.kernels,
         cell_id=_cell_id(digest, engine, workload, scenario.measure, scenario.clocks),
     )
 

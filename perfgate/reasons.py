@@ -166,6 +166,10 @@ _TABLE = (
            "Trace with perfgate's worker, or with vLLM's profiler set to 'cuda', which opens execute_context_ ranges."),
     Reason("profiler-overhead", "The profiler did work of its own (a buffer flush) while steps ran, which delays them.",
            "Do not read times from those steps; trace fewer iterations, so that no buffer fills."),
+    Reason("no-decode-steps", "A traced trial shows no decode step from beginning to end, so nothing is known of what "
+           "a step runs.",
+           "Read the trial's log: the capture range must span whole iterations, and the ranges that name the steps "
+           "must be in the trace."),
     Reason("profiler-error", "The profiler reports an error of its own, though no lost data.",
            "Read its text; trace again if it concerns the kernels."),
 )  # fmt: skip

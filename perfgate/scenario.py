@@ -36,6 +36,7 @@ from perfgate.document import (
     write_document,
 )
 from perfgate.errors import Problem, ScenarioError
+from perfgate.expectation import Expectation
 from perfgate.fields import (
     LARGEST,
     QUANTITY,
@@ -46,11 +47,11 @@ from perfgate.fields import (
     Percent,
     Positive,
     Variables,
-    Weight,
     whole_number,
 )
+from perfgate.looks import Looks, Spend, check_weights, schedule_of
 from perfgate.metrics import METRICS, PLANNED, format_percent, parse_quantity
-from perfgate.stats import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, Schedule
+from perfgate.stats import DEFAULT_SCHEDULE, Schedule
 
 MAX_BYTES = 256 * 1024
 """A scenario is a page of text; anything larger is something else."""
@@ -115,13 +116,6 @@ class Workload(_Strict):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 
-class Spend(_Strict):
-    """How the error rates are spent over the looks; each list has an entry a look and sums to at most 0.8."""
-
-    block: Annotated[tuple[Weight, ...], Listed]
-    pass_: Annotated[tuple[Weight, ...], Field(alias="pass"), Listed]
-
-
 class Expect(_Strict):
     """What the author of a scenario has seen of it, for the price that ``perfgate check`` names before a first run.
 
@@ -154,46 +148,22 @@ class Measure(_Strict):
 
     warmup_iterations: Annotated[int, Field(ge=0, le=1000)] = 2
     iterations: Annotated[int, Field(ge=1, le=10_000)] = 20
-    looks: Annotated[tuple[Annotated[int, Field(ge=2, le=1000)], ...], Field(min_length=1), Listed] = (
-        DEFAULT_SCHEDULE.looks
-    )
+    looks: Looks = DEFAULT_SCHEDULE.looks
     spend: Spend | None = None
     max_dropped_pairs: Annotated[int, Field(ge=0, le=1000)] = 2
     start_timeout: Duration = 900.0
     iteration_timeout: Duration = 300.0
     expect: Expect | None = None
 
-    @field_validator("looks")
-    @classmethod
-    def _looks_increase(cls, looks: tuple[int, ...]) -> tuple[int, ...]:
-        if list(looks) != sorted(set(looks)):
-            raise ValueError("looks must increase")
-        return looks
-
     @model_validator(mode="after")
     def _looks_have_weights(self) -> Measure:
-        if self.spend is None:
-            if self.looks != DEFAULT_SCHEDULE.looks[: len(self.looks)]:
-                raise ValueError("looks other than [4, 6, 8, 12] or a beginning of it need their own spend")
-            return self
-        for name, weights in (("block", self.spend.block), ("pass", self.spend.pass_)):
-            if len(weights) != len(self.looks):
-                raise ValueError(f"spend.{name} needs one weight a look: {len(self.looks)}, not {len(weights)}")
-            if sum(weights) > 0.8 + 1e-9:
-                raise ValueError(f"spend.{name} sums to {sum(weights):g}, at most 0.8 may be spent: the rest is for "
-                                 "further looks")  # fmt: skip
-        for look, weight in zip(self.looks, self.spend.block, strict=True):
-            if look < FIRST_BLOCKING_PAIRS and weight > 0:
-                raise ValueError(f"spend.block must be 0 at {look} pairs: no look blocks before {FIRST_BLOCKING_PAIRS}")
+        check_weights(self.looks, self.spend)
         return self
 
     @property
     def schedule(self) -> Schedule:
         """The looks with their weights."""
-        if self.spend is not None:
-            return Schedule(self.looks, self.spend.block, self.spend.pass_)
-        declared = len(self.looks)
-        return Schedule(self.looks, DEFAULT_SCHEDULE.block[:declared], DEFAULT_SCHEDULE.pass_[:declared])
+        return schedule_of(self.looks, self.spend)
 
 
 class Clocks(_Strict):
@@ -287,7 +257,7 @@ class Scenario(_Strict):
         measure: How it is measured.
         clocks: What is done about clocks.
         gates: What can block; margins are always written out.
-        kernels: Envelope of the decode step (not in this version).
+        kernels: What a decode step runs: traced trials and the envelope; without it nothing is traced.
         counters: Hardware counters (not in this version).
         matrix: Values of workload keys or engine arguments; each combination is a cell.
     """
@@ -300,7 +270,7 @@ class Scenario(_Strict):
     measure: Measure = Measure()
     clocks: Clocks = Clocks()
     gates: Annotated[tuple[Gate, ...], Field(min_length=1), Listed]
-    kernels: Refused = None
+    kernels: Expectation | None = None
     counters: Refused = None
     matrix: dict[ArgumentName, Annotated[tuple[JsonValue, ...], Field(min_length=1), Listed]] = {}
 
@@ -414,8 +384,7 @@ def model_folder(loaded: LoadedScenario) -> Path | None:
 def json_schema() -> dict[str, Any]:
     """The scenario format as JSON Schema draft-07, the newest that YAML editors read."""
     schema = describe_fields(to_draft_07(Scenario.model_json_schema(by_alias=True)))
-    for name in ("kernels", "counters"):
-        schema["properties"][name] = {"type": "null", "description": "not supported by this version"}
+    schema["properties"]["counters"] = {"type": "null", "description": "not supported by this version"}
     for name, default in Measure().model_dump(mode="json", include={"start_timeout", "iteration_timeout"}).items():
         schema["definitions"]["Measure"]["properties"][name]["default"] = default
     schema["title"] = "perfgate scenario"

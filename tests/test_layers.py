@@ -13,8 +13,10 @@ PACKAGE = Path(__file__).parents[1] / "perfgate"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("__init__", "errors", "capture"),
     ("metrics", "environment", "stats", "reasons", "document", "telemetry", "roles", "kernels"),
-    ("fields", "findings", "steps", "layers", "breakdown", "pattern"),
-    ("scenario", "table", "selection"),
+    ("fields", "findings", "steps", "layers", "breakdown"),
+    ("looks", "pattern", "selection"),
+    ("expectation",),
+    ("scenario", "table"),
     ("subject", "plan"),
     ("record", "lock", "capture.trace", "capture.export"),
     ("price", "sweep", "capture.nsys", "capture.torchprof"),
