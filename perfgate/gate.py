@@ -33,6 +33,8 @@ from perfgate.environment import comparable
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, RecordError, UsageError
 from perfgate.judge import Series, compare_sides, judge, judge_advisory, judge_cells, judge_series
 from perfgate.lock import hold
+from perfgate.margins import Gate
+from perfgate.metrics import split_name
 from perfgate.outcome import CellOutcome, Note, Outcome, verdict_json, worst
 from perfgate.plan import Cell, GatePlan, Plan, make_plan
 from perfgate.record import (
@@ -47,7 +49,7 @@ from perfgate.record import (
     write_record,
     write_run,
 )
-from perfgate.scenario import Gate, LoadedScenario, load
+from perfgate.scenario import LoadedScenario, load
 from perfgate.subject import Role, Subject
 from perfgate.table import read_table
 
@@ -192,10 +194,10 @@ def _reopened(folder: Path, manifest: Run) -> dict[str, Record]:
 def _with_further_looks(manifest: Run, records: dict[str, Record], more: int) -> dict[str, Record]:
     """The records of the cells that are inconclusive at their last look, each with one look more."""
     cells = () if manifest.quick else judge(manifest, records, __version__).cells
-    used_up = [records[cell.cell_id] for cell in cells if cell.undecided and cell.next_look is None]
+    used_up = [records[cell.cell_id] for cell in cells if cell.undecided_in("timed") and cell.next_look is None]
     return {
         record.cell.cell_id: record.model_copy(
-            update={"further_looks": (*record.further_looks, record.schedule.looks[-1] + more)}
+            update={"further_looks": (*record.further_looks, record.schedule().looks[-1] + more)}
         )
         for record in used_up
     }
@@ -284,9 +286,9 @@ def compare_table(file: Path, gates: Sequence[GatePlan]) -> Outcome:
     table = read_table(file)
     series = []
     for gate in gates:
-        values = table.metrics.get(gate.gate.metric)
+        values = table.metrics.get(gate.gate.measured.name)
         if values is None:
-            raise RecordError(f"has no values of {gate.gate.metric}, which {gate.where} gates", where=str(file))
+            raise RecordError(f"has no values of {gate.gate.measured.name}, which {gate.where} gates", where=str(file))
         paired = table.paired and len(values.base) > 1
         series.append(Series(gate, values.base, values.head, stats.one_look(len(values.base)) if paired else None))
     plan = Plan(cells=(), seed=0)
@@ -302,7 +304,7 @@ def compare_table(file: Path, gates: Sequence[GatePlan]) -> Outcome:
 
 
 def parse_gate(word: str) -> GatePlan:
-    """A gate from ``metric:ignorable:must_catch``, for example ``itl_median:0.1%:0.5%``.
+    """A gate from ``metric:ignorable:must_catch``: ``itl_median:0.1%:0.5%``, ``kernel_time_per_step[gemm]:1%:5%``.
 
     Raises:
         UsageError: The word has another form, or the gate is not possible.
@@ -311,7 +313,8 @@ def parse_gate(word: str) -> GatePlan:
     if len(parts) != 3:  # noqa: PLR2004 (metric, ignorable, must_catch)
         raise UsageError(f"--gate {word}: expected METRIC:IGNORABLE:MUST_CATCH, like itl_median:0.1%:0.5%")
     try:
-        gate = Gate.model_validate(dict(zip(("metric", "ignorable", "must_catch"), parts, strict=True)))
+        metric, role = split_name(parts[0])
+        gate = Gate.model_validate({"metric": metric, "role": role, "ignorable": parts[1], "must_catch": parts[2]})
     except ValidationError as error:
         raise UsageError(f"--gate {word}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     return GatePlan(gate=gate, where=f"--gate {word}")

@@ -15,7 +15,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("metrics", "environment", "stats", "reasons", "document", "telemetry", "roles", "kernels"),
     ("fields", "findings", "steps", "layers", "breakdown"),
     ("looks", "pattern", "selection"),
-    ("expectation",),
+    ("expectation", "margins", "attribution"),
     ("scenario", "table"),
     ("subject", "plan"),
     ("record", "lock", "capture.trace", "capture.export"),
