@@ -53,6 +53,12 @@ _TABLE = (
            "Report it with the traceback; the other cells and every finished trial of this one are kept."),
     Reason("start-refused", "A process of an earlier trial is still alive and did not end on request.",
            "End the process named in the text; then run again."),
+    Reason("profile-failed", "The engine could not open or close the profiler's window.",
+           "Read the engine's error below: a vLLM before 0.13 knows no profiler_config, and a profiler may be in use."),
+    Reason("trace-missing", "The profiler left no trace.",
+           "Run perfgate doctor --deep, which traces a tiny program and tells what is missing; see engine.log."),
+    Reason("trace-unreadable", "The profiler's trace cannot be read, or not as what it claims to be.",
+           "Read the text below; perfgate kernels on the trace in the trial's folder says the same."),
     # --- a trial was disturbed
     Reason("foreign-process", "A process that is not ours computed on a GPU of the trial, or held memory there before.",
            "End the process named or give it another GPU; one GPU serves one measurement."),
