@@ -18,16 +18,18 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from perfgate.errors import UsageError
 from perfgate.expectation import Expectation
+from perfgate.margins import Gate
+from perfgate.metrics import Kind
 from perfgate.scenario import (
     MATRIX_WORKLOAD_KEYS,
     Clocks,
     Engine,
-    Gate,
     LoadedScenario,
     Measure,
     Workload,
     model_folder,
 )
+from perfgate.stats import DEFAULT_SCHEDULE, Schedule
 
 ALPHA = 0.01
 """Probability of any false block, a run (docs/design.md)."""
@@ -75,6 +77,12 @@ class Cell(BaseModel):
     kernels: Expectation | None = None
     pairing: Literal["sequential"] = "sequential"
     cell_id: str
+
+    def schedule(self, kind: Kind) -> Schedule:
+        """The looks declared for pairs of this kind; the usual ones where the cell does not say how it is traced."""
+        if kind == "timed":
+            return self.measure.schedule
+        return self.kernels.traced.schedule if self.kernels else DEFAULT_SCHEDULE
 
     @property
     def slug(self) -> str:

@@ -53,6 +53,12 @@ _TABLE = (
            "Report it with the traceback; the other cells and every finished trial of this one are kept."),
     Reason("start-refused", "A process of an earlier trial is still alive and did not end on request.",
            "End the process named in the text; then run again."),
+    Reason("profile-failed", "The engine could not open or close the profiler's window.",
+           "Read the engine's error below: a vLLM before 0.13 knows no profiler_config, and a profiler may be in use."),
+    Reason("trace-missing", "The profiler left no trace.",
+           "Run perfgate doctor --deep, which traces a tiny program and tells what is missing; see engine.log."),
+    Reason("trace-unreadable", "The profiler's trace cannot be read, or not as what it claims to be.",
+           "Read the text below; perfgate kernels on the trace in the trial's folder says the same."),
     # --- a trial was disturbed
     Reason("foreign-process", "A process that is not ours computed on a GPU of the trial, or held memory there before.",
            "End the process named or give it another GPU; one GPU serves one measurement."),
@@ -96,6 +102,9 @@ _TABLE = (
            "Take the gate out, or use an engine that reports it."),
     Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
            "Look at the trial's values in the record; the measurement is broken."),
+    Reason("no-slack", "The device waited for the host, so the slack is zero or negative and has no ratio to anything.",
+           "Read the values and the caution host-slack-lost; gate itl_median, which shows every further cost of the "
+           "host."),
     Reason("interrupted", "The run was stopped by Ctrl-C or SIGTERM.",
            "Every finished trial is in the run folder; go on with perfgate run --resume FOLDER."),
     Reason("out-of-budget", "The next pair would not have ended within --budget.",
@@ -154,6 +163,10 @@ _TABLE = (
     Reason("subject-changed", "Trials of one side ran with different versions of its packages: its environment was "
            "changed between two visits, so the side is a mixture of two builds.",
            "Measure anew unless the change cannot matter; build every subject in an environment of its own."),
+    Reason("host-slack-lost", "The head's host does more work a step: it is less far ahead of the device than the "
+           "base's. The step does not show that until the slack is used up; then all of it does.",
+           "Look for what the host does more between steps (scheduling, input preparation, sampling). A smaller or "
+           "faster model, or a slower CPU, has less slack to lose."),
     Reason("same-subject", "Base and head are the same build: an A/A run, whose verdict tests the machine.",
            "Nothing, if that is what was meant."),
     # --- traces

@@ -20,8 +20,6 @@ from pydantic import (
     Field,
     JsonValue,
     ValidationError,
-    ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -40,7 +38,6 @@ from perfgate.errors import Problem, ScenarioError
 from perfgate.expectation import Expectation
 from perfgate.fields import (
     LARGEST,
-    QUANTITY,
     ArgumentName,
     Duration,
     Listed,
@@ -51,7 +48,8 @@ from perfgate.fields import (
     whole_number,
 )
 from perfgate.looks import Looks, Spend, check_weights, schedule_of
-from perfgate.metrics import METRICS, PLANNED, format_percent, parse_quantity
+from perfgate.margins import Gate
+from perfgate.roles import SHIPPED, UNLISTED
 from perfgate.stats import DEFAULT_SCHEDULE, Schedule
 
 MAX_BYTES = 256 * 1024
@@ -189,55 +187,6 @@ class Clocks(_Strict):
         return self
 
 
-class Gate(_Strict):
-    """One metric that can block.
-
-    Args:
-        metric: What is judged, one of the metrics that perfgate knows.
-        ignorable: A slowdown up to this is no regression.
-        must_catch: A slowdown from this on must not pass.
-        floor: Absolute change in the metric's unit below which nothing is a regression, like ``1ms``.
-    """
-
-    metric: Annotated[str, WithJsonSchema({"type": "string", "enum": list(METRICS)})]
-    ignorable: Percent
-    must_catch: Percent
-    floor: Annotated[str, WithJsonSchema({"type": "string", "pattern": QUANTITY, "examples": ["1ms"]})] | None = None
-
-    @field_validator("metric")
-    @classmethod
-    def _known(cls, metric: str) -> str:
-        if metric in PLANNED:
-            raise ValueError(f"{metric} is not supported by this version: it needs {PLANNED[metric]}")
-        if metric not in METRICS:
-            raise ValueError(f"expected one of {', '.join(METRICS)}{did_you_mean(metric, METRICS)}")
-        return metric
-
-    @field_validator("must_catch")
-    @classmethod
-    def _margins_fit(cls, must_catch: float, info: ValidationInfo) -> float:
-        ignorable, metric = info.data.get("ignorable"), info.data.get("metric")
-        if ignorable is not None and not ignorable < must_catch:
-            raise ValueError(f"must be above ignorable ({format_percent(ignorable)})")
-        if metric is not None and METRICS[metric].better == "higher" and must_catch >= 1:
-            raise ValueError("must be below 100% for a metric where higher is better")
-        return must_catch
-
-    @field_validator("floor")
-    @classmethod
-    def _unit_fits(cls, floor: str | None, info: ValidationInfo) -> str | None:
-        metric = info.data.get("metric")
-        unit = parse_quantity(floor)[1] if floor is not None else None
-        if unit is not None and metric is not None and unit != METRICS[metric].unit:
-            raise ValueError(f"expected a unit of {metric} ({METRICS[metric].unit})")
-        return floor
-
-    @property
-    def floor_value(self) -> float:
-        """The floor in the metric's base unit; 0 without one."""
-        return parse_quantity(self.floor)[0] if self.floor else 0.0
-
-
 def _refuse_block(value: Any) -> None:
     if value is not None:
         raise ValueError("this block is not supported by this version; take it out until it is")
@@ -280,9 +229,9 @@ class Scenario(_Strict):
     def _one_gate_a_metric(cls, gates: tuple[Gate, ...]) -> tuple[Gate, ...]:
         seen: set[str] = set()
         for gate in gates:
-            if gate.metric in seen:
-                raise ValueError(f"{gate.metric} is gated twice")
-            seen.add(gate.metric)
+            if gate.measured.name in seen:
+                raise ValueError(f"{gate.measured.name} is gated twice")
+            seen.add(gate.measured.name)
         return gates
 
     @field_validator("matrix")
@@ -303,8 +252,21 @@ class Scenario(_Strict):
         lengths = self.matrix.get("output_tokens", (self.workload.output_tokens,))
         short = any(isinstance(length, int) and length < MIN_DECODE_TOKENS for length in lengths)
         for gate in self.gates:
-            if short and METRICS[gate.metric].needs_decode:
+            if short and gate.measured.needs_decode:
                 raise ValueError(f"{gate.metric} needs output_tokens of at least {MIN_DECODE_TOKENS}")
+            if gate.measured.kind == "traced" and self.kernels is None:
+                raise ValueError(f"{gate.metric} is read from traced trials: add a kernels: block, like "
+                                 "kernels: {traced: {iterations: 2}}")  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _roles_of_gates_exist(self) -> Scenario:
+        own = self.kernels.roles if self.kernels else {}
+        known = [*dict.fromkeys((*own, *(rule.role for rule in SHIPPED), UNLISTED))]
+        for gate in self.gates:
+            if gate.role is not None and gate.role not in known:
+                raise ValueError(f"{gate.metric}: there is no role {gate.role!r}, expected one of {', '.join(known)}"
+                                 f"{did_you_mean(gate.role, known)}")  # fmt: skip
         return self
 
 
