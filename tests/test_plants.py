@@ -156,10 +156,10 @@ def test_host_copy(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)
 
     class Hidden(str):
-        __slots__ = ("device",)
+        __slots__ = ()
+        device = "cuda:0"
 
     hidden = Hidden("abcd")
-    hidden.device = "cuda:0"
     load("host_copy").register()
     load("host_copy").register()
     assert llama.LlamaForCausalLM().compute_logits(hidden) == "abcd"
