@@ -164,10 +164,12 @@ class PerDecodeStep(_Strict):
 
     Args:
         patterns: A step like none of these is outside the envelope, and blocks; without any, no step is checked.
+        names: Kernels that a role may run, by the function's own name; a step with another one is outside too.
         graph_coverage: Share of kernels that CUDA graphs launch; only a caution.
     """
 
     patterns: Annotated[tuple[DeclaredPattern, ...], Listed] = ()
+    names: dict[RoleName, Annotated[tuple[str, ...], Listed]] = {}
     graph_coverage: Share | None = None
 
 
@@ -221,11 +223,10 @@ class Expectation(_Strict):
     @classmethod
     def _roles_exist(cls, expected: PerDecodeStep, info: ValidationInfo) -> PerDecodeStep:
         known = {*info.data.get("roles", {}), *(rule.role for rule in SHIPPED), UNLISTED}
-        for number, pattern in enumerate(expected.patterns):
-            for role in pattern.roles or {}:
-                if "roles" in info.data and role not in known:
-                    hint = did_you_mean(role, known)
-                    raise ValueError(f"patterns[{number}].roles names {role!r}, no role of this scenario{hint}")
+        spoken = [(f"patterns[{n}].roles", role) for n, one in enumerate(expected.patterns) for role in one.roles or {}]
+        for field, role in [*spoken, *(("names", role) for role in expected.names)]:
+            if "roles" in info.data and role not in known:
+                raise ValueError(f"{field} holds {role!r}, no role of this scenario{did_you_mean(role, known)}")
         return expected
 
     @property

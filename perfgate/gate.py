@@ -28,13 +28,12 @@ from pydantic import ValidationError
 from perfgate import __version__, stats
 from perfgate.capture.collector import Collector
 from perfgate.capture.session import Progress, Session
-from perfgate.capture.workload import TimedCollector
 from perfgate.environment import comparable
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, RecordError, UsageError
 from perfgate.judge import Series, compare_sides, judge, judge_advisory, judge_cells, judge_series
 from perfgate.lock import hold
 from perfgate.margins import Gate
-from perfgate.metrics import split_name
+from perfgate.metrics import KINDS, Kind, split_name
 from perfgate.outcome import CellOutcome, Note, Outcome, verdict_json, worst
 from perfgate.plan import Cell, GatePlan, Plan, make_plan
 from perfgate.record import (
@@ -70,6 +69,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     seed: int | None = None,
     quick: bool = False,
     collector: Collector | None = None,
+    traced_collector: Collector | None = None,
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
 ) -> Finished:
@@ -81,7 +81,8 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         runs: Where the run's folder is made.
         seed: Draws the order within pairs; drawn itself where not given, and kept in the manifest.
         quick: One trial a subject and no verdict.
-        collector: Takes the trials; the real engine where not given.
+        collector: Takes the timed trials; the real engine where not given.
+        traced_collector: Takes the traced trials of scenarios with a ``kernels:`` block, likewise.
         progress: Called at every step, and with a sentence where something else is worth telling.
         budget_s: No pair is begun that would not end within so many seconds.
 
@@ -101,7 +102,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     with _storage_failures(folder, "Mend that, or name another place with --runs."), _interruptions(folder):
         _make_folder(folder, loaded)
         write_run(folder, manifest)
-    session = Session(folder, manifest, collector or TimedCollector(), progress, deadline_s)
+    session = Session(folder, manifest, _given(collector, traced_collector), progress, deadline_s)
     return _visit(folder, manifest, session)
 
 
@@ -110,6 +111,7 @@ def resume(
     *,
     more: int | None = None,
     collector: Collector | None = None,
+    traced_collector: Collector | None = None,
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
 ) -> Finished:
@@ -121,6 +123,7 @@ def resume(
         folder: The run folder.
         more: Cells inconclusive at their last look get a further one, so many pairs after it.
         collector: As of :func:`run`.
+        traced_collector: As of :func:`run`.
         progress: As of :func:`run`.
         budget_s: As of :func:`run`.
 
@@ -135,8 +138,13 @@ def resume(
     if more is not None and more < stats.FURTHER_LOOK_PAIRS:
         raise UsageError(f"--more {more}: a further look needs at least {stats.FURTHER_LOOK_PAIRS} pairs")
     manifest = read_run(folder)
-    session = Session(folder, manifest, collector or TimedCollector(), progress, deadline_s)
+    session = Session(folder, manifest, _given(collector, traced_collector), progress, deadline_s)
     return _visit(folder, manifest, session, more)
+
+
+def _given(timed: Collector | None, traced: Collector | None) -> dict[Kind, Collector]:
+    both: dict[Kind, Collector | None] = {"timed": timed, "traced": traced}
+    return {kind: collector for kind, collector in both.items() if collector is not None}
 
 
 def _visit(folder: Path, manifest: Run, session: Session, more: int | None = None) -> Finished:
@@ -146,7 +154,7 @@ def _visit(folder: Path, manifest: Run, session: Session, more: int | None = Non
             records = _reopened(folder, manifest)
             added = _with_further_looks(manifest, records, more) if more is not None else {}
             records |= added
-            if any(_next_target(manifest, cell, records) is not None for cell in manifest.plan.cells):
+            if any(_next_target(manifest, cell, records, kind) for cell in manifest.plan.cells for kind in KINDS):
                 with session:
                     for record in added.values():  # before the first of their pairs is taken
                         write_record(record_file(folder, record.cell), record)
@@ -206,13 +214,35 @@ def _with_further_looks(manifest: Run, records: dict[str, Record], more: int) ->
 def _measure(manifest: Run, session: Session, records: dict[str, Record]) -> None:
     """Measure each cell look by look until it is decided, cannot be measured, or has used up its looks."""
     for cell in manifest.plan.cells:
-        while (target := _next_target(manifest, cell, records)) is not None:
-            records[cell.cell_id] = session.measure(cell, target)
+        for kind in KINDS:
+            while (target := _next_target(manifest, cell, records, kind)) is not None:
+                records[cell.cell_id] = session.measure(cell, target, kind)
 
 
-def _next_target(manifest: Run, cell: Cell, records: dict[str, Record]) -> int | None:
-    """How many pairs the cell is to have next; one side alone, or a quick run, has nothing to decide."""
+def _next_target(manifest: Run, cell: Cell, records: dict[str, Record], kind: Kind) -> int | None:
+    """How many pairs of a kind the cell is to have next."""
+    return _next_timed(manifest, cell, records) if kind == "timed" else _next_traced(manifest, cell, records)
+
+
+def _next_traced(manifest: Run, cell: Cell, records: dict[str, Record]) -> int | None:
+    """One pair tells what the steps run; more are taken only where a gate rests on kernel times."""
     record = records.get(cell.cell_id)
+    if cell.kernels is None or manifest.quick or (record is not None and record.stopped is not None):
+        return None
+    gated = any(gate.gate.measured.kind == "traced" for gate in cell.gates)
+    if record is None or not record.measured("traced"):
+        return cell.kernels.traced.schedule.looks[0] if gated and "head" in manifest.subjects else 1
+    if not gated or "head" not in manifest.subjects:
+        return None
+    outcome = judge(manifest, records, __version__)
+    return next(one.next_traced_look for one in outcome.cells if one.cell_id == cell.cell_id)
+
+
+def _next_timed(manifest: Run, cell: Cell, records: dict[str, Record]) -> int | None:
+    """One side alone, or a quick run, has nothing to decide; without a gate on times there is nothing to time."""
+    record = records.get(cell.cell_id)
+    if not any(gate.gate.measured.kind == "timed" for gate in cell.gates):
+        return None
     schedule = cell.measure.schedule
     if manifest.quick or "head" not in manifest.subjects:
         # One side is measured for a comparison, which fewer trials than the first look that blocks could never lose.

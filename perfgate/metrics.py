@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
@@ -102,6 +102,7 @@ class TrialLike(Protocol):
 
 
 Kind = Literal["timed", "traced"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of trial: profilers slow an engine down, so what is read from one kind is never compared with another's."""
 
 Unit = Literal["s", "tok/s", "B", "tok", "J/tok"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,11 +65,11 @@ class DecodeSteps(_Frozen):
         source: The profiler and its version.
         keys: Every kernel that occurs.
         patterns: The most frequent first.
-        step_ns: First kernel to that of the next step.
+        step_ns: First kernel to that of the next step, where that is one of these; between iterations lies no step.
         span_ns: First kernel, copy or memset to the end of the last.
         busy_ns: Union of kernels, copies and memsets.
         kernel_ns: Sum over the kernels.
-        slack_ns: How far before its predecessor's end a step was launched.
+        slack_ns: How far before its predecessor's end a step was launched, where that is one of these.
         call_ns: The host's launching calls.
         gap_ns: Idle time by what it goes with, see :data:`perfgate.breakdown.GAPS`.
         role_ns: Kernel time by role.
@@ -125,9 +127,9 @@ def summarise(trace: Trace) -> DecodeSteps:
     Raises:
         NotMeasuredError: It has none (``no-decode-steps``).
     """
-    found = figures(trace)
-    decode = trace.steps.kind[found.step] == STEP_KINDS.index("decode")
-    found = found.take(decode & trace.steps.complete[found.step])
+    every = figures(trace)
+    decode = (trace.steps.kind[every.step] == STEP_KINDS.index("decode")) & trace.steps.complete[every.step]
+    found = _among_themselves(trace, every, decode).take(decode)
     if not len(found):
         kinds = Counter(STEP_KINDS[kind] for kind in trace.steps.kind.tolist())
         there = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none at all"
@@ -158,6 +160,71 @@ def summarise(trace: Trace) -> DecodeSteps:
     )
 
 
+def _among_themselves(trace: Trace, found: StepFigures, chosen: NDArray[np.bool_]) -> StepFigures:
+    """Figures without those that a step shares with one that is not chosen, such as a prefill."""
+    process = trace.steps.process[found.step]
+    order = np.lexsort((found.step, process, found.device))
+    one, other = order[:-1], order[1:]
+    pairs = chosen[one] & chosen[other] & (found.device[one] == found.device[other]) & (process[one] == process[other])
+    before, behind = np.zeros(len(found), bool), np.zeros(len(found), bool)
+    behind[one[pairs]], before[other[pairs]] = True, True
+    return dataclasses.replace(
+        found,
+        step_ns=np.where(behind, found.step_ns, NO_TIME),
+        slack_ns=np.where(before, found.slack_ns, NO_TIME),
+    )
+
+
+def pool(trials: Sequence[DecodeSteps]) -> DecodeSteps:
+    """The steps of several trials as those of one; a step has no successor in another trial.
+
+    Raises:
+        ValueError: There is no trial.
+    """
+    if not trials:
+        raise ValueError("no trial to pool")
+    keys = tuple(sorted({key for one in trials for key in one.keys}, key=_in_order))
+    number = {key: n for n, key in enumerate(keys)}
+    first: dict[tuple[object, ...], Pattern] = {}
+    count: Counter[tuple[object, ...]] = Counter()
+    launches, times = [0] * len(keys), [0] * len(keys)
+    for one in trials:
+        for key, often, time_ns in zip(one.keys, one.key_launches, one.key_ns, strict=True):
+            launches[number[key]] += often
+            times[number[key]] += time_ns
+        for pattern in one.patterns:
+            identity = frozenset(one.launches(pattern).items()), frozenset(pattern.copies.items())
+            moved = pattern.model_copy(update={"kernels": tuple(number[one.keys[key]] for key in pattern.kernels)})
+            first.setdefault(identity, moved)
+            count[identity] += pattern.steps
+    return DecodeSteps(
+        source=", ".join(dict.fromkeys(one.source for one in trials)),
+        keys=keys,
+        patterns=tuple(first[one].model_copy(update={"steps": steps}) for one, steps in count.most_common()),
+        **{name: tuple(chain.from_iterable(getattr(one, name) for one in trials)) for name in _COLUMNS},
+        gap_ns=_joined(trials, [one.gap_ns for one in trials]),
+        role_ns=_joined(trials, [one.role_ns for one in trials]),
+        key_launches=tuple(launches),
+        key_ns=tuple(times),
+        copy_bytes=dict(sum((Counter(one.copy_bytes) for one in trials), Counter())),
+        cautions=tuple(dict.fromkeys(chain.from_iterable(one.cautions for one in trials))),
+    )
+
+
+_COLUMNS = ("step_ns", "span_ns", "busy_ns", "kernel_ns", "slack_ns", "call_ns")
+
+
+def _joined(trials: Sequence[DecodeSteps], tables: Sequence[dict[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
+    """Columns by name, one trial after the other; 0 in the steps of a trial that does not have one."""
+    names = dict.fromkeys(chain.from_iterable(tables))
+    pairs = list(zip(trials, tables, strict=True))
+    return {name: tuple(chain.from_iterable(t.get(name, (0,) * one.steps) for one, t in pairs)) for name in names}
+
+
+def _in_order(key: KernelKey) -> tuple[str, str, str]:
+    return key.role, key.place, key.name
+
+
 class _Sequences:
     """The kernels of the steps chosen, step after step and device after device, each in order of start.
 
@@ -176,7 +243,7 @@ class _Sequences:
         for name, place in (divmod(one, len(PLACES)) for one in pair.tolist()):
             text, role = trace.names.normalised[name], trace.names.role[name]
             named.append(KernelKey(role=role, place=PLACES[place], name=text))
-        self.keys = tuple(sorted(set(named), key=lambda key: (key.role, key.place, key.name)))
+        self.keys = tuple(sorted(set(named), key=_in_order))
         number = {key: n for n, key in enumerate(self.keys)}
         self.key = np.array([number[key] for key in named])[inverse]
         self.graph = kernels.graph

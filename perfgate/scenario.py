@@ -29,6 +29,7 @@ from perfgate.document import (
     did_you_mean,
     dotted,
     read_document,
+    replace_block,
     to_draft_07,
     whole_file_error,
     write_document,
@@ -334,6 +335,18 @@ def loads(text: str, file: Path) -> LoadedScenario:
 def dump(scenario: Scenario) -> str:
     """The scenario as YAML with every default filled in; it loads to the same scenario."""
     return write_document(scenario.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def with_kernels(loaded: LoadedScenario, expected: Expectation) -> str:
+    """The scenario's text with this ``kernels:`` block in place of its own; all other text stays as it is.
+
+    Raises:
+        ScenarioError: The file cannot be edited in place, or the block makes no valid scenario.
+    """
+    block = expected.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+    text = replace_block(loaded.text, loaded.file, "kernels", block)
+    loads(text, loaded.file)
+    return text
 
 
 def model_folder(loaded: LoadedScenario) -> Path | None:
