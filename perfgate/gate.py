@@ -22,14 +22,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from perfgate import __version__, stats
 from perfgate.capture.collector import Collector
 from perfgate.capture.session import Progress, Session
+from perfgate.envelope import learn, union
 from perfgate.environment import comparable
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, RecordError, UsageError
+from perfgate.expectation import Expectation
 from perfgate.judge import Series, compare_sides, judge, judge_advisory, judge_cells, judge_series
 from perfgate.lock import hold
 from perfgate.margins import Gate
@@ -48,7 +51,7 @@ from perfgate.record import (
     write_record,
     write_run,
 )
-from perfgate.scenario import LoadedScenario, load
+from perfgate.scenario import LoadedScenario, load, with_kernels
 from perfgate.subject import Role, Subject
 from perfgate.table import read_table
 
@@ -72,6 +75,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     traced_collector: Collector | None = None,
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
+    kernels_only: bool = False,
 ) -> Finished:
     """Measure every cell of the scenarios until it is decided, and judge the run.
 
@@ -85,6 +89,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         traced_collector: Takes the traced trials of scenarios with a ``kernels:`` block, likewise.
         progress: Called at every step, and with a sentence where something else is worth telling.
         budget_s: No pair is begun that would not end within so many seconds.
+        kernels_only: Take traced trials alone and judge only what the decode steps run, not how long they take.
 
     Raises:
         ScenarioError: A scenario is wrong.
@@ -96,6 +101,8 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     deadline_s = time.monotonic() + budget_s
     loaded = tuple(load(file) for file in scenarios)
     plan = make_plan(loaded, secrets.randbits(32) if seed is None else seed)
+    if kernels_only:
+        plan = plan.model_copy(update={"cells": tuple(map(_without_gates, plan.cells))})
     name = _run_name(loaded)
     manifest = Run(name=name, plan=plan, subjects=subjects, quick=quick, perfgate=__version__)
     folder = runs / name
@@ -140,6 +147,34 @@ def resume(
     manifest = read_run(folder)
     session = Session(folder, manifest, _given(collector, traced_collector), progress, deadline_s)
     return _visit(folder, manifest, session, more)
+
+
+def learn_envelope(scenario: Path, subject: Subject, **options: Any) -> tuple[str, Finished]:
+    """The scenario's text with a ``kernels:`` block that its decode steps fit, learnt from an A/A of one build.
+
+    Args:
+        scenario: The scenario file, which is not written.
+        subject: The build.
+        options: As of :func:`run`.
+
+    Raises:
+        NotMeasuredError: ``no-decode-steps``: not every cell could be traced; the run folder tells why.
+        NotComparableError: The two sides did not run the same, so nothing can be learnt.
+    """
+    loaded = load(scenario)
+    finished = run([scenario], {"base": subject, "head": subject}, kernels_only=True, **options)
+    blocks = []
+    for record in read_records(finished.folder, read_run(finished.folder)):
+        traced = [trial.decode for pair in record.pairs("traced") for trial in pair if trial.decode]
+        if not traced:
+            text = record.stopped.text if record.stopped else "no traced pair was taken"
+            raise NotMeasuredError(text, where=f"{finished.folder}: {record.cell.name}", code="no-decode-steps")
+        blocks.append(learn(traced, loaded.scenario.kernels))
+    return with_kernels(loaded, union(blocks)), finished
+
+
+def _without_gates(cell: Cell) -> Cell:
+    return cell.model_copy(update={"gates": (), "kernels": cell.kernels or Expectation()})
 
 
 def _given(timed: Collector | None, traced: Collector | None) -> dict[Kind, Collector]:

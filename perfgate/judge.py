@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from perfgate import stats
 from perfgate.attribution import Attribution, attribute
 from perfgate.cautions import cell_cautions, clocks_differ, gpu_outcomes, side_cautions
+from perfgate.envelope import judge_envelope
 from perfgate.metrics import METRICS, Kind, Metric, trial_value
 from perfgate.outcome import (
     WORST_FIRST,
@@ -114,7 +115,7 @@ def judge(run: Run, records: Mapping[str, Record], perfgate: str) -> Outcome:
         series = [_paired_series(gate, record) for cell, record in both for gate in cell.gates]
         judged = iter(judge_series(series, run.plan.alpha, run.plan.beta))
         outcomes = tuple(
-            _cell_outcome(cell, record, tuple(next(judged) for _ in cell.gates))
+            _cell_outcome(cell, record, tuple(next(judged) for _ in cell.gates), traced=not run.quick)
             for cell, record in zip(cells, found, strict=True)
         )
     if not run.quick:
@@ -312,35 +313,41 @@ def _unpaired_series(gate: GatePlan, base: tuple[Record, Role], head: tuple[Reco
     return Series(gate, b, h)
 
 
-def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, ...]) -> CellOutcome:
+def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, ...], *, traced: bool) -> CellOutcome:
+    """One cell of a paired run; ``traced``: whether traced trials are due where it has a ``kernels:`` block."""
     if record is None:
         reason = Note(code="not-started", text="no trial of this cell was taken")
         return _empty_cell(cell, "not-measured", tuple(map(_unmeasured, gates)), reason)
-    pairs, traced = record.pairs("timed"), record.pairs("traced")
+    pairs, traced_pairs = record.pairs("timed"), record.pairs("traced")
     base, head = [b for b, _ in pairs], [h for _, h in pairs]
-    traced_sides = [b for b, _ in traced], [h for _, h in traced]
+    traced_sides = [b for b, _ in traced_pairs], [h for _, h in traced_pairs]
     gpus = gpu_outcomes(base, head)
     gates, reasons = _at_the_same_clocks(gates, {"timed": gpus, "traced": gpu_outcomes(*traced_sides)})
-    verdict = worst(gate.verdict for gate in gates)
+    found: list[Verdict] = []
+    cautions = list(cell_cautions(record, base, head))
     if record.stopped is not None:
         gates = tuple(gate if gate.pairs else _unmeasured(gate) for gate in gates)
         reasons = (*reasons, Note(code=record.stopped.code, text=record.stopped.text))
-        verdict = worst([*(gate.verdict for gate in gates), _verdict_of_stop(record.stopped)])
+        found.append(_verdict_of_stop(record.stopped))
+    if cell.kernels is not None and traced and not (record.stopped and not traced_pairs):
+        envelope = judge_envelope(cell.kernels, *([t.decode for t in side if t.decode] for side in traced_sides))
+        reasons, cautions = (*reasons, *envelope.reasons), [*cautions, *envelope.cautions]
+        found.append(envelope.verdict)
     outcome = CellOutcome(
         name=cell.name,
         cell_id=cell.cell_id,
         record=record_digest(record),
-        verdict=verdict,
+        verdict=worst([*(gate.verdict for gate in gates), *found]),
         pairs=len(pairs),
         next_look=None,
-        traced_pairs=len(traced),
+        traced_pairs=len(traced_pairs),
         versions={role: _versions([t for t in record.trials if t.subject == role]) for role in record.subjects},
         gates=gates,
         ungated=tuple(_ungated(cell, base + traced_sides[0], head + traced_sides[1])),
         gpus=gpus,
-        attribution=_attribution(pairs, traced),
+        attribution=_attribution(pairs, traced_pairs),
         reasons=reasons,
-        cautions=tuple(cell_cautions(record, base, head)),
+        cautions=tuple(cautions),
     )
     looks = {
         "next_look": _next_look(record, outcome, "timed"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -240,6 +242,52 @@ def test_the_capture_fits_what_it_teaches() -> None:
     found = check(learnt, steps)
     assert not found.outside
     assert not found.cautions
+
+
+RENAMED = "UPDATE StringIds SET value = 'void flashinfer::{}<1>(int)' WHERE value LIKE '%{}%'"
+PLANTED: dict[str, tuple[tuple[str, ...], str]] = {
+    "eager": (
+        ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET graphNodeId = NULL",),
+        "no kernel comes from a CUDA graph any more: eager mode, or a batch size that is not captured",
+    ),
+    "attention": (
+        (RENAMED.format("BatchDecodeKernel", "FlashAttnFwdSm90"), RENAMED.format("MergeKernel", "FlashAttnFwdCombine")),
+        "attention runs other kernels: FlashAttnFwdSm90, FlashAttnFwdCombine -> BatchDecodeKernel, MergeKernel",
+    ),
+    "extra": (
+        (
+            f"INSERT INTO StringIds VALUES (99999, 'void {ADD}(int)')",  # noqa: S608 (our own words)
+            (
+                "CREATE TEMP TABLE extra AS SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE demangledName IN "
+                "(SELECT id FROM StringIds WHERE value LIKE '%FlashAttnFwdCombine%')"
+            ),
+            'UPDATE extra SET start = "end", "end" = "end" + 1, demangledName = 99999, shortName = 99999',
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT * FROM extra",
+        ),
+        "one more elementwise kernel a layer (32)",
+    ),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED)
+def test_a_plant_in_the_capture_leaves_its_envelope(plant: str, tmp_path: Path) -> None:
+    """The rows of the H200 capture, changed as such a head would have written them, are caught in every step."""
+    edits, headline = PLANTED[plant]
+    file = tmp_path / "head.sqlite"
+    file.write_bytes(gzip.decompress(CAPTURE.read_bytes()))
+    connection = sqlite3.connect(file)
+    for edit in edits:
+        connection.execute(edit)
+    connection.commit()
+    connection.close()
+    base, head = summarise(read_trace(CAPTURE)), summarise(read_trace(file))
+
+    outcome = judge_envelope(learn([base]), [base], [head])
+
+    assert outcome.verdict == "regressed"
+    first = outcome.reasons[0].text.partition("\n")[0]
+    assert first.startswith("head: 127 of 127 steps (119 of them: ")
+    assert first.endswith(f": {headline}")
 
 
 def test_a_kernel_in_every_fourth_layer_is_counted_a_step() -> None:
