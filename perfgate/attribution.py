@@ -23,6 +23,7 @@ NS_PER_S = 1e9
 COPIES = "copies, less overlap"
 """Copies and memsets that no kernel covers, less the time in which kernels ran side by side."""
 BETWEEN = "idle between steps"
+"""What a step's length has beyond its own work; negative where copies of the next step run before its first kernel."""
 GRAPH_IDLE = "idle (graph)"
 """Between two kernels of one graph launch, where the host plays no part."""
 LONGEST_PLACE = 8
@@ -249,19 +250,21 @@ def _places(step: _Step, fixed: set[KernelKey]) -> dict[tuple[KernelKey | None, 
 def _replaced(before: _Step, after: _Step) -> Iterator[set[str]]:
     """Sets of roles whose kernels replaced each other in one place; none where kernels only came or only went.
 
-    A role that is left over goes with the kernel before it, which took it in as its epilogue, or else with the one
-    after it, if that kernel is another one than before.
+    A role that is gone went into the kernel before it, as its epilogue, or else into the one after it, if that kernel
+    is another one than before. A role that is new came out of such a neighbour, unless the neighbour took in another.
     """
     if not before or not after or max(len(before), len(after)) > LONGEST_PLACE:
         return
     roles = [key.role for key in before], [key.role for key in after]
     blocks = difflib.SequenceMatcher(None, *roles, autojunk=False).get_opcodes()
-    for tag, i, i_end, j, j_end in blocks:
+    taken: set[int] = set()
+    for tag, i, i_end, j, j_end in sorted(blocks):  # what is gone before what is new: delete, equal, insert, replace
         if tag == "replace":
             yield {*roles[0][i:i_end], *roles[1][j:j_end]}
         elif tag != "equal":
             beside = [(i - 1, j - 1), (i_end, j_end)]
-            kept = [(m, n) for m, n in beside if 0 <= m < len(before) and 0 <= n < len(after)]
-            other = next((roles[0][m] for m, n in kept if before[m] != after[n]), None)
+            kept = [(m, n) for m, n in beside if 0 <= m < len(before) and 0 <= n < len(after) and m not in taken]
+            other = next((m for m, n in kept if before[m] != after[n]), None)
             if other is not None:
-                yield {other, *roles[0][i:i_end], *roles[1][j:j_end]}
+                taken.add(other)
+                yield {roles[0][other], *roles[0][i:i_end], *roles[1][j:j_end]}

@@ -235,15 +235,17 @@ def _reopened(folder: Path, manifest: Run) -> dict[str, Record]:
 
 
 def _with_further_looks(manifest: Run, records: dict[str, Record], more: int) -> dict[str, Record]:
-    """The records of the cells that are inconclusive at their last look, each with one look more."""
-    cells = () if manifest.quick else judge(manifest, records, __version__).cells
-    used_up = [records[cell.cell_id] for cell in cells if cell.undecided_in("timed") and cell.next_look is None]
-    return {
-        record.cell.cell_id: record.model_copy(
-            update={"further_looks": (*record.further_looks, record.schedule().looks[-1] + more)}
-        )
-        for record in used_up
-    }
+    """The records of the cells that are inconclusive at their last look, with one look more at that kind of pair."""
+    added: dict[str, Record] = {}
+    for cell in () if manifest.quick else judge(manifest, records, __version__).cells:
+        record = records[cell.cell_id]
+        if cell.undecided_in("timed") and cell.next_look is None:
+            looks = (*record.further_looks, record.schedule("timed").looks[-1] + more)
+            record = added[cell.cell_id] = record.model_copy(update={"further_looks": looks})
+        if cell.undecided_in("traced") and cell.next_traced_look is None:
+            looks = (*record.further_traced_looks, record.schedule("traced").looks[-1] + more)
+            added[cell.cell_id] = record.model_copy(update={"further_traced_looks": looks})
+    return added
 
 
 def _measure(manifest: Run, session: Session, records: dict[str, Record]) -> None:

@@ -263,10 +263,10 @@ class Scenario(_Strict):
     def _roles_of_gates_exist(self) -> Scenario:
         own = self.kernels.roles if self.kernels else {}
         known = [*dict.fromkeys((*own, *(rule.role for rule in SHIPPED), UNLISTED))]
-        for gate in self.gates:
+        for number, gate in enumerate(self.gates):
             if gate.role is not None and gate.role not in known:
-                raise ValueError(f"{gate.metric}: there is no role {gate.role!r}, expected one of {', '.join(known)}"
-                                 f"{did_you_mean(gate.role, known)}")  # fmt: skip
+                raise ValueError(f"gates[{number}].role: expected one of {', '.join(known)}"
+                                 f"{did_you_mean(gate.role, known)}, found {gate.role!r}")  # fmt: skip
         return self
 
 

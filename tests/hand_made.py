@@ -12,6 +12,7 @@ from perfgate.judge import judge
 from perfgate.looks import Spend
 from perfgate.margins import Gate
 from perfgate.outcome import GateOutcome, Note, Outcome
+from perfgate.pattern import DecodeSteps, KernelKey, Pattern
 from perfgate.plan import Cell, GatePlan, Plan
 from perfgate.record import Failure, Iteration, Record, Run, Startup, Trial, Visit
 from perfgate.scenario import Clocks, Engine, Measure, Model, Workload
@@ -89,6 +90,48 @@ def record(measured: Cell, taken: Sequence[Trial] = (), **changes: Any) -> Recor
     visit = Visit(machine=MACHINE, t0_utc="2026-01-01T00:00:00+00:00")
     return Record(
         **{"cell": measured, "subjects": BOTH, "seed": 0, "visits": (visit,), "trials": tuple(taken), **changes}
+    )
+
+
+Kernel = tuple[str, str, int]
+"""A kernel by role, name and nanoseconds."""
+
+
+def decode(kernels: Sequence[Kernel], *, steps: int = 8, slack_ns: int = 4_000_000, **gaps: int) -> DecodeSteps:
+    """Equal decode steps of these kernels, in order; ``gaps`` are idle times, ``between`` that to the next step.
+
+    ``copies`` keeps the device busy without a kernel.
+    """
+    between, copies = gaps.pop("between", 0), gaps.pop("copies", 0)
+    keys = [*dict.fromkeys(KernelKey(role=role, name=name) for role, name, _ in kernels)]
+    order = [keys.index(KernelKey(role=role, name=name)) for role, name, _ in kernels]
+    kernel_ns = sum(ns for _, _, ns in kernels)
+    span_ns = kernel_ns + copies + sum(gaps.values())
+    by_role = {key.role: sum(ns for role, _, ns in kernels if role == key.role) for key in keys}
+    by_key = [sum(ns for (_, _, ns), n in zip(kernels, order, strict=True) if n == key) for key in range(len(keys))]
+    return DecodeSteps(
+        source="hand-made",
+        keys=tuple(keys),
+        patterns=(Pattern(steps=steps, kernels=tuple(order)),),
+        step_ns=(*[span_ns + between] * (steps - 1), None),
+        span_ns=(span_ns,) * steps,
+        busy_ns=(kernel_ns + copies,) * steps,
+        kernel_ns=(kernel_ns,) * steps,
+        slack_ns=(None, *[slack_ns] * (steps - 1)),
+        call_ns=(0,) * steps,
+        gap_ns={gap: (ns,) * steps for gap, ns in gaps.items()},
+        role_ns={role: (ns,) * steps for role, ns in by_role.items()},
+        key_launches=tuple(order.count(key) * steps for key in range(len(keys))),
+        key_ns=tuple(ns * steps for ns in by_key),
+    )
+
+
+def traces(base: Sequence[DecodeSteps], head: Sequence[DecodeSteps], first: int = 0) -> tuple[Trial, ...]:
+    """Pairs of traced trials with these steps, their indices from ``first``."""
+    return tuple(
+        trial(first + 2 * n + place, n, role, kind="traced", decode=steps)
+        for n, pair in enumerate(zip(base, head, strict=True))
+        for place, (role, steps) in enumerate(zip(BOTH, pair, strict=True))
     )
 
 

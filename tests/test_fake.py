@@ -54,11 +54,13 @@ def test_same_seed_same_trial(take: Take) -> None:
 
 
 def test_shape(take: Take) -> None:
-    """The workload's batch, iterations and tokens are honoured, and every metric but energy, a GPU's, has a value."""
+    """Batch, iterations and tokens are honoured, and every metric of timed trials but energy, a GPU's, has a value."""
     trial = take(FakeSpec())
     assert len(trial.iterations) == 4
     assert [(len(i.ttft_ns), len(i.e2e_ns), len(i.itl_ns)) for i in trial.iterations] == [(2, 2, 6)] * 4
-    assert [name for name in METRICS if trial_value(name, trial) is None] == ["energy_per_token"]
+    timed = [name for name, metric in METRICS.items() if metric.kind == "timed"]
+    assert [name for name in timed if trial_value(name, trial) is None] == ["energy_per_token"]
+    assert (trial.kind, trial.decode) == ("timed", None)
 
 
 def test_truth_without_noise(take: Take) -> None:
@@ -70,6 +72,29 @@ def test_truth_without_noise(take: Take) -> None:
     assert pytest.approx(7.0) == value("start_time", base)
     assert pytest.approx(14.0) == value("start_time", head)
     assert value("model_memory", base) == value("model_memory", head)
+
+
+def test_traced(make_cell: Callable[..., Cell], make_job: Callable[..., Job]) -> None:
+    """Without noise a traced trial shows the declared roles and slack, the step as their sum, and a waiting device."""
+    ratio = {"gemm": 1.5, "slack": -1.0}
+    spec = FakeSpec(roles={"gemm": (4, 3e-3), "norm": (8, 1e-3)}, slack_s=2e-3, head_ratio=ratio, restart_sd=0,
+                    iteration_sd=0)  # fmt: skip
+    collector: Collector = FakeCollector(spec, kind="traced")
+    cell = make_cell(output_tokens=8)
+    base, head = (
+        collector.collect(make_job(cell, SUBJECT, index, role), lambda _: None)
+        for index, role in enumerate(("base", "head"))
+    )
+
+    assert (base.kind, head.kind) == ("traced", "traced")
+    assert [value("kernel_time_per_step[gemm]", t) for t in (base, head)] == pytest.approx([3e-3, 4.5e-3])
+    assert value("kernel_throughput[norm]", base) == pytest.approx(2 / 1e-3)
+    assert [value("host_slack_per_step", t) for t in (base, head)] == pytest.approx([2e-3, -2e-3])
+    assert base.decode is not None
+    assert head.decode is not None
+    assert [t.decode.step_ns[0] for t in (base, head) if t.decode] == [4_150_000, 7_650_000]
+    assert len(base.decode.step_ns) == 6 * len(base.iterations)
+    assert sum(base.decode.key_launches) == 12 * len(base.decode.step_ns)
 
 
 def test_restart_spread(take: Take) -> None:

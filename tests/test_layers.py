@@ -29,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("capture.fake",),
     ("capture.session",),
     ("judge",),
-    ("report.lines",),
+    ("report.lines", "report.attribution"),
     ("report.text", "report.markdown", "report.price", "report.pages", "report.html", "report.junit", "report.github"),
     ("report.findings", "report.kernels", "report.envelope"),
     ("report",),

@@ -11,7 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.metrics import METRICS, PLANNED, UNIT_SCALE, Unit, format_value, parse_quantity, trial_value
+from perfgate.metrics import (
+    METRIC_NAMES,
+    METRICS,
+    PLANNED,
+    ROLE_METRICS,
+    UNIT_SCALE,
+    Unit,
+    find_metric,
+    format_value,
+    parse_quantity,
+    trial_value,
+)
 
 
 @dataclass(frozen=True)
@@ -101,6 +112,40 @@ def test_percentiles_pool_all_iterations(name: str, field: str, percent: int) ->
     assert trial_value(name, TRIAL) == pytest.approx(expected, rel=1e-12)
 
 
+TRACED = replace(
+    TRIAL, decode=Decode((None, 4_000, -2_000, 3_000, 9_000), {"gemm": (400, 420, 410, 9_000, 405), "norm": (7, 8)})
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("host_slack_per_step", 3.5e-6),  # -2, 3, 4, 9 us
+        ("kernel_time_per_step[gemm]", 410e-9),
+        ("kernel_time_per_step[norm]", 7.5e-9),
+        ("kernel_throughput[gemm]", 2 / 410e-9),  # a batch of two
+    ],
+)
+def test_metrics_of_traces_are_medians_over_steps(name: str, value: float) -> None:
+    """Steps whose slack is unknown do not count, and one disturbed step moves nothing."""
+    assert trial_value(name, TRACED) == pytest.approx(value, rel=1e-12)
+    assert trial_value(name, TRIAL) is None
+    assert find_metric(name).kind == "traced"
+
+
+def test_a_role_that_did_not_run_has_no_time() -> None:
+    """No kernel of a role is None, not zero seconds; nor has a trace without iterations a throughput."""
+    assert trial_value("kernel_time_per_step[rope]", TRACED) is None
+    assert trial_value("kernel_throughput[gemm]", replace(TRACED, iterations=())) is None
+
+
+@pytest.mark.parametrize("name", ["itl_median[gemm]", "kernel_time_per_step", "kernel_time_per_step[gemm", "speed"])
+def test_no_such_metric(name: str) -> None:
+    """A role stands in brackets, beside the metrics that are measured by role and no others."""
+    with pytest.raises(KeyError):
+        find_metric(name)
+
+
 def test_a_gpu_that_does_not_tell_its_energy_leaves_no_energy() -> None:
     """A sum over some of the GPUs would be a number for something else; on the CPU there is none either."""
     for telemetry in ((), (Telemetry(45_000_000), Telemetry(None))):
@@ -155,7 +200,7 @@ def trials(draw: st.DrawFn) -> Trial:
     return Trial(tuple(iterations), Startup(draw(NS), draw(st.none() | NS), draw(st.none() | NS)))
 
 
-TIMES = [name for name, metric in METRICS.items() if metric.unit == "s" and name != "start_time"]
+TIMES = [n for n, m in METRICS.items() if m.unit == "s" and m.kind == "timed" and n != "start_time"]
 
 
 @given(trials(), st.integers(2, 1000))
@@ -249,9 +294,11 @@ def test_a_written_time_reads_back_within_its_four_digits(value: float) -> None:
 
 def test_each_metric_has_a_meaning_a_unit_and_a_direction() -> None:
     """The table is complete, keyed by name, and promises nothing twice."""
-    for name, metric in METRICS.items():
-        assert metric.name == name
+    families = {name: family.of("gemm") for name, family in ROLE_METRICS.items()}
+    for name, metric in (METRICS | families).items():
+        assert metric.name == (f"{name}[gemm]" if name in families else name)
         assert metric.meaning
         assert metric.sign == (1 if metric.better == "lower" else -1)
         assert metric.unit in {unit for unit, _ in UNIT_SCALE.values()}
-    assert not METRICS.keys() & PLANNED.keys()
+    assert not {*METRIC_NAMES} & PLANNED.keys()
+    assert len({*METRIC_NAMES}) == len(METRIC_NAMES)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hand_made import cell, gate, record, spread, trial, trials
+from hand_made import cell, decode, gate, record, spread, traces, trial, trials
 from scipy import stats as scipy_stats
 
+from perfgate.expectation import Expectation
 from perfgate.plan import ALPHA, BETA, Cell
 from perfgate.price import newest_record, price
 from perfgate.record import Record, record_file, write_record
@@ -49,6 +50,25 @@ def test_detectable_effect_is_that_of_the_noncentral_t() -> None:
         critical = scipy_stats.t.isf(ALPHA * weight / 3, pairs - 1)
         shift = (math.log1p(effect) - math.log1p(0.001)) / (0.0007 / math.sqrt(pairs))
         assert scipy_stats.nct.sf(critical, pairs - 1, shift) == pytest.approx(1 - BETA, abs=1e-6)
+
+
+def test_a_gate_on_kernels_is_priced_by_traced_pairs() -> None:
+    """Its looks are those of traced pairs, its spread that of traced trials; timed trials alone make up the minutes."""
+    plans = [gate(), gate("kernel_time_per_step", "1%", "5%", role="gemm")]
+    block = Expectation.model_validate({"traced": {"looks": [4, 6]}})
+    measured = cell(gates=plans).model_copy(update={"kernels": block})
+    base, head = ([decode([("gemm", "nvjet", ns + 1000 * n)]) for n in range(2)] for ns in (10**6, 10**6 + 3000))
+    slow = [one.model_copy(update={"duration_ns": 10**12}) for one in traces(base, head, first=8)]
+    history = record(measured, [*trials([0.0] * 4), *slow])
+
+    found = price(measured, history, 2)
+
+    kernels = found.gates[1]
+    assert (kernels.metric, len(kernels.detectable)) == ("kernel_time_per_step[gemm]", 2)
+    d = [math.log(1.003), math.log(1.004 / 1.001)]
+    assert kernels.pair_sd == pytest.approx(abs(d[0] - d[1]) / math.sqrt(2), rel=1e-3)
+    assert found.minutes == price(cell(), record(cell(), trials([0.0] * 4)), 1).minutes
+    assert "detectable at 4, 6 traced pairs -, " in render_price(measured, found)
 
 
 def test_more_gates_see_less() -> None:

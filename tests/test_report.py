@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from hand_made import BASE, cell, failed, gate, iteration, record, run, spread, trial, trials
+from hand_made import BASE, cell, decode, failed, gate, iteration, record, run, spread, traces, trial, trials
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,6 +102,33 @@ def two_cells() -> Outcome:
     return judge(run(cells), {cells[0].cell_id: record(cells[0], trials(spread(0.0, 0.0002, 4)))}, "0.1.0")
 
 
+def kernels_regressed() -> Outcome:
+    """A kernel gate that blocks beside a step that passes; two kernels were fused, and the host lost slack."""
+    before = [("norm", "rms_norm", 3_000), ("quantize", "scaled_quant", 2_000)]
+    after = [("norm", "rms_norm_quant", 3_600)]
+    same = [("gemm", "nvjet", 110_000), ("rope", "rotary", 1_500)]
+    base_layer = [*before, *same, ("attention", "flash", 12_000)]
+    head_layer = [*after, *same, ("attention", "flash", 13_300), ("elementwise", "add", 1_100)]
+    base, head = (
+        [decode([*layer * 32, ("sampler", "argmax", 9_000)], slack_ns=slack_ns, graph=idle_ns + 500 * n, between=5_000)
+         for n in range(6)]
+        for layer, slack_ns, idle_ns in ((base_layer, 4_200_000, 150_000), (head_layer, 4_150_000, 152_000))
+    )  # fmt: skip
+    gates = [gate("itl_median", "1%", "3%"), gate("kernel_time_per_step", "1%", "5%", role="attention")]
+    measured = cell("llama-8b-decode", gates)
+    taken = [*trials(spread(0.0066, 0.0002, 6)), *traces(base, head, first=12)]
+    return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
+
+
+def host_bound() -> Outcome:
+    """The device waits for the head's host: the step is longer, and kernels take as long as before."""
+    kernels = [("gemm", "nvjet", 4_000_000), ("attention", "flash", 1_000_000)]
+    measured = cell("llama-8b-decode")
+    base, head = decode(kernels, between=5_000), decode(kernels, slack_ns=-900_000, nothing=3_000, between=905_000)
+    taken = [*trials(spread(math.log(5.9 / 5.0), 0.0002, 6)), *traces([base] * 2, [head] * 2, first=12)]
+    return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
+
+
 def internal_error() -> Outcome:
     """Perfgate itself failed."""
     measured = cell("llama-8b-decode")
@@ -117,6 +145,8 @@ OUTCOMES: dict[str, Callable[[], Outcome]] = {
     "advisory": advisory,
     "two-cells": two_cells,
     "internal-error": internal_error,
+    "kernels-regressed": kernels_regressed,
+    "host-bound": host_bound,
 }
 kinds = pytest.mark.parametrize("kind", OUTCOMES)
 

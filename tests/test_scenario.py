@@ -12,8 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from perfgate import roles
 from perfgate.errors import ScenarioError
-from perfgate.metrics import METRICS, format_percent, parse_percent, parse_quantity
+from perfgate.metrics import (
+    METRIC_NAMES,
+    ROLE_METRICS,
+    format_percent,
+    metric_family,
+    parse_percent,
+    parse_quantity,
+)
 from perfgate.scenario import (
     MAX_BYTES,
     LoadedScenario,
@@ -77,7 +85,11 @@ def test_every_problem_of_a_badly_broken_scenario_is_listed() -> None:
     assert str(caught.value) + "\n" == (GOLDEN / "broken-scenario.txt").read_text()
 
 
-KNOWN = ", ".join(METRICS)
+KNOWN = ", ".join(METRIC_NAMES)
+BY_ROLE = ", ".join(ROLE_METRICS)
+TRACED = "kernels: {traced: {iterations: 2}}"
+GEMM = "{metric: kernel_throughput, role: gemm, ignorable: 1%, must_catch: 3%}"
+ROLES = ", ".join(rule.role for rule in roles.SHIPPED)
 PERCENT = 'expected a percentage from 0 on with its % sign, like "0.5%"'
 DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
 
@@ -218,6 +230,41 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         (
             {"gates": LINES["gates"].replace("]", ", {metric: itl_median, ignorable: 1%, must_catch: 3%}]")},
             "5:8: gates: itl_median is gated twice",
+        ),
+        (
+            {"gates": "gates: [{metric: kernel_time_per_step, ignorable: 1%, must_catch: 3%}]", "m": "kernels: {}"},
+            "5:9: gates[0]: kernel_time_per_step needs the role whose kernels it measures, like role: attention",
+        ),
+        (
+            {"gates": "gates: [{metric: itl_median, role: gemm, ignorable: 1%, must_catch: 3%}]"},
+            f"5:36: gates[0].role: itl_median is no metric of a role, take it out; by role are {BY_ROLE}, found 'gemm'",
+        ),
+        (
+            {"gates": "gates: [{metric: kernel_throughput, role: gemm, ignorable: 1%, must_catch: 100%}]"},
+            "5:76: gates[0].must_catch: must be below 100% for a metric where higher is better, found '100%'",
+        ),
+        (
+            {"gates": "gates: [{metric: host_slack_per_step, ignorable: 1%, must_catch: 3%}]"},
+            f"1:1: host_slack_per_step is read from traced trials: add a kernels: block, like {TRACED}",
+        ),
+        (
+            {
+                "gates": "gates: [{metric: kernel_time_per_step, role: atention, ignorable: 1%, must_catch: 3%}]",
+                "m": "kernels: {}",
+            },
+            f"1:1: gates[0].role: expected one of {ROLES}, unlisted (did you mean 'attention'?), found 'atention'",
+        ),
+        (
+            {
+                "gates": "gates: [{metric: kernel_time_per_step, role: mine, ignorable: 1%, must_catch: 3%}, "
+                "{metric: kernel_time_per_step, role: gemm, ignorable: 1%, must_catch: 3%, floor: 1us}]",
+                "m": "kernels: {roles: {mine: {match: my_kernel}}}",
+            },
+            None,
+        ),
+        (
+            {"gates": f"gates: [{GEMM}, {GEMM}]", "m": "kernels: {}"},
+            "5:8: gates: kernel_throughput[gemm] is gated twice",
         ),
         ({"m": "measure: {looks: 4}"}, "6:18: measure.looks: expected a list, found 4"),
         ({"m": "measure: {looks: []}"}, "6:18: measure.looks: expected at least one entry"),
@@ -493,12 +540,15 @@ SECONDS = st.floats(min_value=1e-9, max_value=1e6).map(lambda s: f"{s:.12f}s").f
 @st.composite
 def scenarios(draw: st.DrawFn) -> Scenario:
     """Any valid scenario with a model on the hub."""
-    metrics = draw(st.lists(st.sampled_from(sorted(METRICS)), min_size=1, max_size=4, unique=True))
+    metrics = draw(st.lists(st.sampled_from(sorted(METRIC_NAMES)), min_size=1, max_size=4, unique=True))
     gates = []
     for name in metrics:
         ignorable, must_catch = draw(MARGINS)
-        floor = {"floor": f"{draw(st.integers(0, 99))}{METRICS[name].unit}"} if draw(st.booleans()) else {}
-        gates.append({"metric": name, "ignorable": ignorable, "must_catch": must_catch, **floor})
+        more = {"floor": f"{draw(st.integers(0, 99))}{metric_family(name).unit}"} if draw(st.booleans()) else {}
+        if name in ROLE_METRICS:
+            more["role"] = draw(st.sampled_from(["gemm", "unlisted"]))
+        gates.append({"metric": name, "ignorable": ignorable, "must_catch": must_catch, **more})
+    traced = any(metric_family(name).kind == "traced" for name in metrics)
     measure = {
         "iterations": draw(st.integers(1, 10_000)),
         "start_timeout": draw(SECONDS),
@@ -525,6 +575,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             },
             "measure": measure,
             "gates": gates,
+            **({"kernels": {}} if traced else {}),
             "matrix": draw(
                 st.dictionaries(
                     ARGUMENT_NAMES, st.lists(JSON_VALUES, min_size=1, max_size=3, unique_by=json.dumps), max_size=2

@@ -1,4 +1,6 @@
-"""A collector without an engine: trials that look real, invented from a seed. For tests and documentation.
+"""A collector without an engine: timed or traced trials that look real, invented from a seed.
+
+For tests and documentation.
 
 The same seed, side and trial index always give the same trial, in any order and on any machine.
 """
@@ -16,12 +18,22 @@ from typing import Any
 
 from perfgate.capture.collector import Job
 from perfgate.capture.timeline import read_iteration
+from perfgate.metrics import Kind
+from perfgate.pattern import DecodeSteps, KernelKey, Pattern
 from perfgate.plan import Cell
 from perfgate.reasons import REASONS
 from perfgate.record import Artifact, Failure, Startup, Trial, sha256_hex
 from perfgate.subject import Role, Subject
 
 NS_PER_S = 1e9
+
+ROLES: Mapping[str, tuple[int, float]] = {
+    "gemm": (129, 4.20e-3), "attention": (65, 0.42e-3), "norm": (65, 0.22e-3), "activation": (32, 0.16e-3),
+    "rope": (32, 0.10e-3), "sampler": (3, 0.05e-3),
+}  # fmt: skip
+"""Launches and seconds a decode step by role: the proportions of a dense 8B model."""
+IDLE_S = 0.15e-3
+"""Idle time of a step, inside its graph."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +44,9 @@ class FakeSpec:
         step_s: True decode step of the base, seconds, above 0.
         ttft_s: True time to first token of the base, seconds, above 0.
         start_s: True start-up of the base, seconds, above 0.
-        head_ratio: Head over base by quantity, ``step``, ``ttft``, ``start``, ``model_memory``, ``kv_token_capacity``;
-            1 for those not named.
+        head_ratio: Head over base by quantity, ``step``, ``ttft``, ``start``, ``model_memory``, ``kv_token_capacity``,
+            ``slack`` or a role of ``roles``; 1 for those not named. Timed and traced trials are invented apart: a role
+            that is slower lengthens only the traced step.
         restart_sd: Standard deviation of ln(trial / truth) between restarts, from 0.
         iteration_sd: The same between the steps and iterations of a trial, from 0.
         mode_ratio: Step of a slow restart over that of a usual one, above 0.
@@ -41,6 +54,8 @@ class FakeSpec:
         tokens_differ: True where the head generates other tokens than the base.
         failures: Reason code by trial index; those trials fail.
         sleep_s: Real time that a trial takes, seconds.
+        roles: Launches and seconds a decode step by role, in a traced trial of the base.
+        slack_s: How far ahead of the device the base's host is; the device waits where it is negative.
     """
 
     step_s: float = 5.3e-3
@@ -54,6 +69,8 @@ class FakeSpec:
     tokens_differ: bool = False
     failures: Mapping[int, str] = field(default_factory=dict)
     sleep_s: float = 0.0
+    roles: Mapping[str, tuple[int, float]] = field(default_factory=lambda: ROLES)
+    slack_s: float = 4.2e-3
 
     def __post_init__(self) -> None:
         """Refuse names that mean nothing here.
@@ -61,7 +78,8 @@ class FakeSpec:
         Raises:
             ValueError: A quantity, side or reason code does not exist.
         """
-        unknown = {*self.head_ratio} - {"step", "ttft", "start", "model_memory", "kv_token_capacity"}
+        known = {"step", "ttft", "start", "model_memory", "kv_token_capacity", "slack", *self.roles}
+        unknown = {*self.head_ratio} - known
         unknown |= {*self.mode_share} - {"base", "head"}
         unknown |= {*self.failures.values()} - {*REASONS}
         if unknown:
@@ -79,11 +97,17 @@ class FakeCollector:
         spec: What the builds are like.
         seed: Everything random derives from it, the side and the trial's index.
         missing: Sides whose probe fails.
+        kind: The kind of trial it takes.
     """
 
-    kind = "timed"
-
-    def __init__(self, spec: FakeSpec | None = None, seed: int = 0, missing: tuple[Subject, ...] = ()) -> None:
+    def __init__(
+        self,
+        spec: FakeSpec | None = None,
+        seed: int = 0,
+        missing: tuple[Subject, ...] = (),
+        kind: Kind = "timed",
+    ) -> None:
+        self.kind: str = kind
         self.spec = spec or FakeSpec()
         self.seed = seed
         self.missing = missing
@@ -108,6 +132,9 @@ class FakeCollector:
 
     def _measured(self, job: Job, progress: Callable[[str], None]) -> Trial:
         spec, measure = self.spec, job.cell.measure
+        counted = measure.iterations
+        if self.kind == "traced":
+            counted = job.cell.kernels.traced.iterations if job.cell.kernels else 1
         draw = random.Random(f"fake {self.seed} {job.role} {job.index}")  # noqa: S311 (no secret)
         slow = spec.mode_ratio if draw.random() < spec.mode_share.get(job.role, 0.0) else 1.0
         restart = slow * _factor(draw, spec.restart_sd)
@@ -116,8 +143,8 @@ class FakeCollector:
         startup = _startup(spec, job.role, draw)
         now_ns = startup.ready_ns
         lines, iterations = [], []
-        for number in range(measure.warmup_iterations + measure.iterations):
-            progress(f"iteration {number + 1} of {measure.warmup_iterations + measure.iterations}")
+        for number in range(measure.warmup_iterations + counted):
+            progress(f"iteration {number + 1} of {measure.warmup_iterations + counted}")
             answer = self._answer(job, number, now_ns, (ttft_ns, step_ns), draw)
             now_ns = answer["deliveries"][-1][0]
             warmup = number < measure.warmup_iterations
@@ -132,6 +159,9 @@ class FakeCollector:
             iterations=tuple(i.model_copy(update={"begin_ns": i.begin_ns + shift_ns}) for i in iterations),
             timeline=_write_timeline(job, lines),
             duration_ns=now_ns,
+            decode=_decode_steps(spec, job.role, sum(len(i.itl_ns) for i in iterations), draw)
+            if self.kind == "traced"
+            else None,
         )
 
     def _answer(
@@ -157,6 +187,7 @@ class FakeCollector:
 
     def _trial(self, job: Job, **measured: Any) -> Trial:
         return job.trial(
+            kind=self.kind,
             t0_utc=f"2026-01-01T{job.index // 60 % 24:02d}:{job.index % 60:02d}:00+00:00",
             versions={"vllm": "0.0.0+fake", "torch": "0.0.0+fake", "python": "3.11.0"},
             **measured,
@@ -176,6 +207,37 @@ def _startup(spec: FakeSpec, role: Role, draw: random.Random) -> Startup:
         ready_ns=round(ready_ns),
         model_memory_bytes=round(spec.truth("model_memory", 16e9, role)),
         kv_token_capacity=round(spec.truth("kv_token_capacity", 65536, role)),
+    )
+
+
+def _decode_steps(spec: FakeSpec, role: Role, count: int, draw: random.Random) -> DecodeSteps:
+    """What a profiler would have seen: the declared roles, each a kernel of its own, in one graph a step."""
+    restart = _factor(draw, spec.restart_sd)
+    truths = {name: spec.truth(name, seconds, role) * restart for name, (_, seconds) in spec.roles.items()}
+
+    def column(true_s: float) -> tuple[int, ...]:
+        return tuple(round(true_s * _factor(draw, spec.iteration_sd) * NS_PER_S) for _ in range(count))
+
+    role_ns = {name: column(true_s) for name, true_s in truths.items()}
+    slack_s = spec.truth("slack", spec.slack_s, role) * restart
+    slack_ns, idle_ns, between_ns = column(slack_s), column(IDLE_S), column(max(0.0, -slack_s))
+    kernel_ns = tuple(map(sum, zip(*role_ns.values(), strict=True)))
+    span_ns = tuple(kernel + idle for kernel, idle in zip(kernel_ns, idle_ns, strict=True))
+    launches = [launches for launches, _ in spec.roles.values()]
+    return DecodeSteps(
+        source="fake",
+        keys=tuple(KernelKey(role=name, name=f"{name}_kernel") for name in spec.roles),
+        patterns=(Pattern(steps=count, kernels=tuple(n for n, times in enumerate(launches) for _ in range(times))),),
+        step_ns=(*(span + between for span, between in zip(span_ns[:-1], between_ns[:-1], strict=True)), None),
+        span_ns=span_ns,
+        busy_ns=kernel_ns,
+        kernel_ns=kernel_ns,
+        slack_ns=(None, *slack_ns[1:]),
+        call_ns=tuple(0 for _ in range(count)),
+        gap_ns={"graph": idle_ns},
+        role_ns=role_ns,
+        key_launches=tuple(times * count for times in launches),
+        key_ns=tuple(sum(column) for column in role_ns.values()),
     )
 
 

@@ -53,12 +53,14 @@ def ordered_gates(cell: CellOutcome) -> list[GateOutcome]:
 
 def ungated_line(cell: CellOutcome) -> str:
     """The other metrics in one line: measured, shown, never judged."""
-    return ", ".join(
-        f"{row.metric} {signed_percent(row.change)}"
-        if row.change is not None
-        else f"{row.metric} {_value(row.base, row)}"
-        for row in cell.ungated
-    )
+    return ", ".join(f"{row.metric} {_ungated(row)}" for row in cell.ungated)
+
+
+def _ungated(row: MetricOutcome) -> str:
+    """The change where there is one; both sides where they have no ratio; one where there is only one."""
+    if row.change is not None:
+        return signed_percent(row.change)
+    return _value(row.base, row) + (f" to {_value(row.head, row)}" if row.head is not None else "")
 
 
 def gpu_line(cell: CellOutcome) -> str:
@@ -93,7 +95,8 @@ def run_notes(outcome: Outcome) -> list[NoteLine]:
 def cell_heading(cell: CellOutcome) -> str:
     """The cell with what its figures rest on."""
     facts = [f"{cell.pairs} pair{'s' * (cell.pairs > 1)}"] if cell.pairs else []
-    unpaired = max((gate.pairs for gate in cell.gates), default=0) if not cell.pairs else 0
+    facts += [f"{cell.traced_pairs} traced"] if cell.traced_pairs else []
+    unpaired = max((gate.pairs for gate in cell.gates), default=0) if not facts else 0
     if unpaired:
         facts.append(f"at least {unpaired} trials a side, unpaired")
     versions = {role: values.get("vllm", "") for role, values in cell.versions.items() if values.get("vllm")}
@@ -103,6 +106,8 @@ def cell_heading(cell: CellOutcome) -> str:
         facts.append(", ".join(f"{role} vllm {version}" for role, version in versions.items()))
     if cell.next_look is not None:
         facts.append(f"next look at {cell.next_look} pairs")
+    if cell.next_traced_look is not None:
+        facts.append(f"next look at {cell.next_traced_look} traced pairs")
     return printable(f"{cell.name}: {', '.join(facts)}" if facts else cell.name)
 
 

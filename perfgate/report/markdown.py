@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from perfgate.outcome import Outcome
+from perfgate.report.attribution import HEADINGS as ATTRIBUTION
+from perfgate.report.attribution import attribution_rows, attribution_sentence
 from perfgate.report.lines import (
     HEADINGS,
     NoteLine,
@@ -32,6 +34,9 @@ def render_markdown(outcome: Outcome) -> str:
             blocks.append(f"Not gated: {escape(ungated_line(cell))}")
         if cell.gpus:
             blocks.append(f"GPU: {escape(gpu_line(cell))}")
+        if cell.attribution:
+            blocks.append("\n".join(table([ATTRIBUTION, *attribution_rows(cell.attribution)])))
+            blocks.append(escape(attribution_sentence(cell.attribution)))
         blocks += _note_blocks(notes(cell))
     blocks += _note_blocks(run_notes(outcome))
     return "\n\n".join(blocks) + "\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from perfgate.outcome import Outcome
+from perfgate.report.attribution import HEADINGS as ATTRIBUTION
+from perfgate.report.attribution import attribution_rows, attribution_sentence
 from perfgate.report.lines import (
     HEADINGS,
     NoteLine,
@@ -30,6 +32,9 @@ def render_text(outcome: Outcome) -> str:
             lines.append(f"  not gated: {ungated_line(cell)}")
         if cell.gpus:
             lines.append(f"  GPU: {gpu_line(cell)}")
+        if cell.attribution:
+            lines += ["", *columns([ATTRIBUTION, *attribution_rows(cell.attribution)])]
+            lines += [f"  {attribution_sentence(cell.attribution)}", ""]
         lines += [*_note_lines(notes(cell)), ""]
     of_run = _note_lines(run_notes(outcome))
     lines += [*of_run, ""] if of_run else []

@@ -1,0 +1,306 @@
+"""Gates on what traced trials show, beside those on timed ones: looks of their own, one family, one verdict."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hand_made import BASE, STEP_S, cell, codes, decode, gate, judged, record, spread, traces, trial, trials
+from scipy import stats as scipy_stats
+
+from perfgate.expectation import Expectation
+from perfgate.judge import compare_sides
+from perfgate.metrics import Kind
+from perfgate.outcome import CellOutcome, GateOutcome
+from perfgate.pattern import DecodeSteps
+from perfgate.plan import BETA, Cell, Plan
+from perfgate.record import Failure, Record, Trial
+from perfgate.stats import DEFAULT_SCHEDULE, Schedule
+from perfgate.telemetry import GpuTelemetry, Spread
+
+ATTENTION = "kernel_time_per_step[attention]"
+
+
+def kernels(attention: float = 1.0, slack_ns: int = 4_200_000) -> DecodeSteps:
+    """Steps whose attention takes so many times 1 ms."""
+    return decode([("gemm", "nvjet", 4_000_000), ("attention", "flash", round(attention * 1e6))], slack_ns=slack_ns)
+
+
+def traced(slowdowns: Sequence[float], slacks_ns: Sequence[int] = ()) -> tuple[Trial, ...]:
+    """Traced pairs whose attention differs by these log ratios, and whose heads have these slacks."""
+    slacks = slacks_ns or [4_200_000] * len(slowdowns)
+    heads = [kernels(math.exp(d), slack) for d, slack in zip(slowdowns, slacks, strict=True)]
+    return traces([kernels()] * len(slowdowns), heads, first=100)
+
+
+def traced_cell(metric: str = "kernel_time_per_step", looks: Sequence[int] = (4, 6, 8, 12)) -> Cell:
+    """A cell with a timed gate and one on attention."""
+    role = {} if metric == "host_slack_per_step" else {"role": "attention"}
+    gates = [gate(), gate(metric, "1%", "5%", **role)]
+    block = Expectation.model_validate({"traced": {"looks": list(looks)}})
+    return cell(gates=gates).model_copy(update={"kernels": block})
+
+
+def outcome(taken: Sequence[Trial], measured: Cell | None = None) -> tuple[CellOutcome, GateOutcome, GateOutcome]:
+    """The cell with its timed and its traced gate."""
+    (found,) = judged(taken, measured or traced_cell()).cells
+    timed_gate, traced_gate = found.gates
+    return found, timed_gate, traced_gate
+
+
+SAME = spread(0.0, 0.0002, 4)
+"""Timed pairs of an unchanged build, which pass at the first look."""
+
+
+@pytest.mark.parametrize(
+    ("metric", "slowdowns", "verdict"),
+    [
+        ("kernel_time_per_step", spread(0.06, 0.002, 6), "regressed"),
+        ("kernel_time_per_step", spread(0.06, 0.002, 4), "inconclusive"),  # no look blocks before six pairs
+        ("kernel_time_per_step", spread(0.0, 0.002, 4), "pass"),
+        ("kernel_time_per_step", spread(-0.05, 0.002, 4), "improved"),
+        ("kernel_throughput", spread(0.06, 0.002, 6), "regressed"),
+        ("kernel_throughput", spread(0.0, 0.002, 4), "pass"),
+        ("kernel_throughput", spread(-0.05, 0.002, 4), "improved"),
+    ],
+)
+def test_a_role_is_gated_like_a_time(metric: str, slowdowns: Sequence[float], verdict: str) -> None:
+    """The rule is that of timed gates, over traced pairs; the gate is called by its role and knows its kind."""
+    found, timed_gate, attention = outcome([*trials(SAME), *traced(slowdowns)], traced_cell(metric))
+
+    assert (attention.metric, attention.kind, attention.verdict) == (f"{metric}[attention]", "traced", verdict)
+    assert (timed_gate.kind, timed_gate.verdict) == ("timed", "pass")
+    assert attention.pairs == found.traced_pairs == len(slowdowns)
+    assert found.pairs == 4
+
+
+@pytest.mark.parametrize(
+    ("timed_pairs", "traced_pairs", "looks"),
+    [
+        (spread(0.0, 0.05, 6), [], (8, 4)),
+        (spread(0.0, 0.05, 12), spread(0.0, 0.3, 4), (None, 6)),
+        (SAME, [], (None, 4)),
+        (SAME, spread(0.0, 0.3, 7), (None, 8)),
+        (SAME, spread(0.0, 0.3, 12), (None, None)),
+        (SAME, spread(0.0, 0.002, 4), (None, None)),
+        (spread(0.0, 0.05, 6), spread(0.0, 0.002, 4), (8, None)),
+        (spread(0.0, 0.05, 6), spread(0.06, 0.002, 6), (None, None)),  # a regression of either kind ends it
+        (spread(0.01, 0.0002, 6), spread(0.0, 0.3, 4), (None, None)),
+    ],
+)
+def test_each_kind_has_looks_of_its_own(
+    timed_pairs: Sequence[float], traced_pairs: Sequence[float], looks: tuple[int | None, int | None]
+) -> None:
+    """Timed and traced pairs are sequences apart: what one still needs does not depend on how far the other is."""
+    found, _, _ = outcome([*trials(timed_pairs), *traced(traced_pairs)])
+
+    assert (found.next_look, found.next_traced_look) == looks
+
+
+def test_looks_of_traced_pairs_are_those_of_the_block() -> None:
+    """A cell that declares its looks at traced pairs is looked at there; a further look is added to them alone."""
+    measured = traced_cell(looks=(4, 6))
+    taken = [*trials(SAME), *traced(spread(0.0, 0.3, 6))]
+
+    assert outcome(taken, measured)[0].next_traced_look is None
+    extended = record(measured, taken, further_traced_looks=(10,))
+    assert extended.schedule("traced") == Schedule((4, 6), (0.0, 0.16), (0.16, 0.16)).extended(10)
+    assert extended.schedule("timed") == DEFAULT_SCHEDULE
+    assert judged(taken, measured, further_traced_looks=(10,)).cells[0].next_traced_look == 10
+
+
+def test_traced_pairs_feed_no_timed_gate() -> None:
+    """A profiler slows its trial down: its iterations, however slow, change nothing that timed trials decide."""
+    alone = judged(trials(SAME), cell()).cells[0]
+    slow = [one.model_copy(update={"iterations": trial(0, 0, "head", 9 * STEP_S).iterations}) for one in traced(SAME)]
+
+    found = judged([*trials(SAME), *slow], cell()).cells[0]
+
+    assert found.gates == alone.gates
+    assert [row for row in found.ungated if row.metric != "host_slack_per_step"] == list(alone.ungated)
+
+
+def test_dropped_traced_pairs_are_told_apart() -> None:
+    """A failed traced trial drops its pair and is told as one; timed pairs of the same number stay."""
+    failed = trial(200, 0, "head", kind="traced", failure=Failure(code="engine-died", text="died"))
+
+    found, _, _ = outcome([*trials(SAME), failed])
+
+    assert (found.pairs, found.traced_pairs) == (4, 0)
+    assert [note.text for note in found.cautions] == ["1 traced ones dropped: engine-died in trial 200 (head)"]
+
+
+def test_one_family_for_both_kinds() -> None:
+    """Holm's family is every gate of the run, of whatever kind."""
+    _, timed_gate, attention = outcome([*trials(SAME), *traced(spread(0.0, 0.002, 4))])
+
+    assert timed_gate.block_level == attention.block_level == pytest.approx(0.01 / 2)
+
+
+def test_a_role_that_a_side_does_not_run() -> None:
+    """A role without kernels on one side has no time to compare, and that is no pass."""
+    fused = [decode([("gemm", "nvjet", 4_000_000)])] * 4
+
+    _, _, attention = outcome([*trials(SAME), *traces([kernels()] * 4, fused)])
+
+    assert (attention.verdict, codes(attention.reasons)) == ("not-measured", ["metric-missing"])
+    assert attention.reasons[0].text == f"4 of 4 pairs carry no {ATTENTION}"
+
+
+def test_alpha_and_power_of_a_kernel_gate() -> None:
+    """Of 100 seeded A/A runs none blocks attention; of 100 at must_catch at most beta pass (99 % binomial bound)."""
+    rng = np.random.default_rng(5)
+    verdicts: dict[float, list[str]] = {0.0: [], 0.05: []}
+    for truth, found in verdicts.items():
+        for _ in range(100):
+            d = rng.normal(math.log1p(truth), 0.005, 12).tolist()
+            pairs = next(
+                (n for n in (4, 6, 8) if outcome([*trials(SAME), *traced(d[:n])])[0].next_traced_look is None), 12
+            )
+            found.append(outcome([*trials(SAME), *traced(d[:pairs])])[2].verdict)
+
+    assert set(verdicts[0.0]) <= {"pass", "improved"}
+    assert verdicts[0.05].count("regressed") >= 90
+    passed = verdicts[0.05].count("pass") + verdicts[0.05].count("improved")
+    assert scipy_stats.binomtest(passed, 100, BETA, alternative="greater").pvalue > 0.01
+
+
+# --- clocks
+
+
+def at(sm_mhz: int) -> tuple[GpuTelemetry, ...]:
+    """One GPU at this clock."""
+    clock = Spread(low=sm_mhz, median=sm_mhz, high=sm_mhz)
+    return (GpuTelemetry(gpu="GPU-1", samples=9, aligned=True, sm_mhz=clock, decode_sm_mhz=sm_mhz),)
+
+
+@pytest.mark.parametrize("kind", ["timed", "traced"])
+def test_clocks_of_each_kind(kind: Kind) -> None:
+    """Sides that ran a kind of trial at different clocks spoil the gates of that kind alone."""
+    taken = [
+        one.model_copy(update={"telemetry": at(1500 if (one.kind, one.subject) == (kind, "head") else 1980)})
+        for one in (*trials(SAME), *traced(spread(0.0, 0.002, 4)))
+    ]
+
+    found, timed_gate, attention = outcome(taken)
+
+    spoilt, other = (timed_gate, attention) if kind == "timed" else (attention, timed_gate)
+    assert (spoilt.verdict, other.verdict) == ("not-comparable", "pass")
+    assert codes(found.reasons) == ["clocks-differ"]
+
+
+# --- the host's slack
+
+
+def slack_outcome(head_us: Sequence[float], metric: str = "kernel_time_per_step") -> CellOutcome:
+    """A cell whose attention is the same, and whose heads have so many microseconds of slack; the bases 4,200."""
+    slacks = [round(us * 1e3) for us in head_us]
+    return outcome([*trials(SAME), *traced(spread(0.0, 0.002, len(slacks)), slacks)], traced_cell(metric))[0]
+
+
+@pytest.mark.parametrize(
+    ("head_us", "said"),
+    [
+        ([4150 + x for x in (0, 9, -7, 4)], "base 4.200 ms, head 4.151 ms: the host has 48.50 us a step less to spare"),
+        ([4185 + x for x in (0, 9, -7, 4)], None),  # 15 us are not worth a word
+        ([4150 + x for x in (0, 90, -70, 40)], None),  # chance
+        ([4150], None),  # one pair has no spread
+        ([4250 + x for x in (0, 9, -7, 4)], None),  # more slack than before
+    ],
+)
+def test_lost_slack(head_us: Sequence[float], said: str | None) -> None:
+    """Work of the host that no step shows yet is a caution, once it exceeds 20 us and the spread of the pairs."""
+    found = [note.text for note in slack_outcome(head_us).cautions if note.code == "host-slack-lost"]
+
+    assert found == ([f"{said} (4 traced pairs), which no step shows yet"] if said else [])
+
+
+def test_slack_used_up() -> None:
+    """Where the device waits for the host the caution says so, and the metric shows both sides without a ratio."""
+    found = slack_outcome([-800, -810, -790, -805])
+
+    (note,) = (note for note in found.cautions if note.code == "host-slack-lost")
+    assert note.text.endswith("(4 traced pairs), and the device now waits for it")
+    (row,) = (row for row in found.ungated if row.metric == "host_slack_per_step")
+    assert row.base == pytest.approx(4.2e-3)
+    assert row.head == pytest.approx(-801.25e-6)
+    assert row.change is None
+
+
+def test_a_gate_on_slack_that_is_used_up() -> None:
+    """A slack without a ratio is not measured for a reason of its own; one that only shrinks is judged."""
+    used_up, shrunk = (slack_outcome(us, "host_slack_per_step").gates[1] for us in ([-1] * 4, [2100, 2110, 2090] * 2))
+
+    assert (used_up.verdict, codes(used_up.reasons)) == ("not-measured", ["no-slack"])
+    assert (shrunk.verdict, shrunk.reasons) == ("regressed", ())
+
+
+# --- the rest of the outcome
+
+
+def test_ungated_slack() -> None:
+    """Slack is shown where there are traces, from them alone; without traces there is none."""
+    with_traces = judged([*trials(SAME), *traced(SAME)], cell()).cells[0]
+    without = judged(trials(SAME), cell()).cells[0]
+
+    (row,) = (row for row in with_traces.ungated if row.metric == "host_slack_per_step")
+    assert row.base == pytest.approx(4.2e-3)
+    assert row.change == 0.0
+    assert "host_slack_per_step" not in {row.metric for row in without.ungated}
+
+
+def test_attribution_of_a_cell() -> None:
+    """With traces a cell says where the step's difference comes from, beside the one measured without a tracer."""
+    found = judged([*trials([0.01] * 4), *traced([math.log(1.05)] * 4)], cell()).cells[0]
+
+    assert found.attribution is not None
+    assert found.attribution.parts[0].name == "attention"
+    assert found.attribution.difference_s == pytest.approx(50e-6)
+    assert found.attribution.measured_s == pytest.approx(STEP_S * math.expm1(0.01), rel=1e-3)
+    assert found.attribution.pairs == 4
+    assert judged(trials(SAME), cell()).cells[0].attribution is None
+
+
+def test_cautions_of_traces() -> None:
+    """What a profiler says of a trace is said once, with how many traces say it."""
+    spoilt = kernels().model_copy(update={"cautions": (("profiler-overhead", "1 flush"), ("trace-incomplete", "x"))})
+    taken = traces([kernels(), spoilt], [kernels(), spoilt])
+
+    found = judged([*trials(SAME), *taken], cell()).cells[0]
+
+    assert [(note.code, note.text) for note in found.cautions] == [
+        ("profiler-overhead", "in 2 of 4 traces, the first: 1 flush"),
+        ("trace-incomplete", "in 2 of 4 traces, the first: x"),
+    ]
+
+
+def one_sided(steps: Sequence[DecodeSteps]) -> Record:
+    """A one-sided record with timed and traced trials."""
+    timed = [trial(n, n, "base") for n in range(6)]
+    more = [trial(10 + n, n, "base", kind="traced", decode=one) for n, one in enumerate(steps)]
+    return record(traced_cell(), [*timed, *more], subjects={"base": BASE})
+
+
+def test_compare_reads_each_gate_from_its_kind() -> None:
+    """Unpaired, too, a gate on kernels is judged from traced trials and one on time from timed ones."""
+    base, head = (one_sided([kernels(x * y) for y in (1.0, 1.001, 0.999, 1.0, 1.0, 1.001)]) for x in (1.0, 1.1))
+
+    found = compare_sides((base, "base"), (head, "base"), Plan(cells=(traced_cell(),), seed=0))
+
+    assert [one.verdict for one in found.gates] == ["pass", "regressed"]
+    none = compare_sides((base, "base"), (one_sided([]), "base"), Plan(cells=(traced_cell(),), seed=0))
+    assert none.gates[1].reasons[0].text == "a side has no valid traced trial"
+
+
+def test_pairs_by_kind() -> None:
+    """Pairs, drops and valid trials are counted for each kind apart, whatever numbers the pairs have."""
+    kinds: tuple[Kind, ...] = ("timed", "traced")
+    taken = record(traced_cell(), [*trials(SAME), *traced(SAME[:2])])
+
+    assert [taken.measured(kind) for kind in kinds] == [4, 2]
+    assert [len(taken.judged_trials("head", kind)) for kind in kinds] == [4, 2]
+    assert {t.kind for t in itertools.chain(*taken.pairs("traced"))} == {"traced"}
+    assert {t.kind for t in itertools.chain(*taken.pairs())} == {"timed"}
