@@ -190,7 +190,9 @@ def _host(trace: Trace, step: Ints) -> dict[str, Ints]:
 
 def _communication(trace: Trace, kernels: Kernels, group: Ints, role: Ints, count: int) -> dict[str, Ints]:
     """Time of communication, and how much of it other kernels hide: what the unions have in common."""
-    talks = role == (trace.roles.index(COMMUNICATION) if COMMUNICATION in trace.roles else NONE)
+    if COMMUNICATION not in trace.roles:
+        return {"communication_ns": np.zeros(count, np.int64), "hidden_ns": np.zeros(count, np.int64)}
+    talks = role == trace.roles.index(COMMUNICATION)
     talking = _union_ns(kernels.take(talks), group[talks], count)
     computing = _union_ns(kernels.take(~talks), group[~talks], count)
     return {"communication_ns": talking, "hidden_ns": talking + computing - _union_ns(kernels, group, count)}
@@ -280,9 +282,11 @@ def _gaps(trace: Trace, work: _Work, step: Ints) -> Ints:
     covered = np.zeros(len(free), np.int64)
     kinds: list[int] = []
     for column, words in enumerate(_GAP_CALLS, start=1):
-        kinds += [CALL_KINDS.index(word) for word in words]
-        before, covered = covered, _covered(trace, kinds, process, end[free] - length[free], end[free])
-        parts[free, column] = covered - before
+        added = [CALL_KINDS.index(word) for word in words]
+        kinds += added
+        if np.isin(trace.calls.kind, added).any():
+            before, covered = covered, _covered(trace, kinds, process, end[free] - length[free], end[free])
+            parts[free, column] = covered - before
     parts[free, GAPS.index("nothing")] = length[free] - covered
     return np.stack([np.bincount(group, part, len(step)).astype(np.int64) for part in parts.T], axis=1)
 

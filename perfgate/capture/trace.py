@@ -72,7 +72,8 @@ def build(recording: Recording, roles: Sequence[RoleRule] = ()) -> Trace:
     kernels = _launched(recording.kernels, launches)
     steps, cautions = find_steps(recording.ranges, np.unique(kernels.process).tolist())
     kernels = dataclasses.replace(kernels, step=steps_at(steps, kernels.process, kernels.launched_ns))
-    kernels = kernels.take(np.lexsort((kernels.correlation, kernels.stream, kernels.device, kernels.start_ns)))
+    if (np.diff(kernels.start_ns) <= 0).any():  # most exports are in order
+        kernels = kernels.take(np.lexsort((kernels.correlation, kernels.stream, kernels.device, kernels.start_ns)))
     names = Names(
         demangled=recording.names,
         short=tuple(map(short_name, recording.names)),
@@ -146,6 +147,8 @@ def _placed(events: Events, steps: Steps, launches: _Launches | None) -> Events:
 
 
 def _ordered(rows: _Rows) -> _Rows:
+    if not (np.diff(rows.start_ns) <= 0).any():
+        return rows
     return rows.take(np.lexsort((rows.correlation, rows.process, rows.start_ns)))
 
 
