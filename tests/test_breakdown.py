@@ -6,12 +6,14 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nsys_builder import ExportBuilder
 
 from perfgate.breakdown import GAPS, StepFigures, figures
 from perfgate.capture.nsys import read_nsys
+from perfgate.capture.tracefile import read_trace
 from perfgate.kernels import NO_TIME, Trace
 
 
@@ -143,6 +145,22 @@ def test_any_step_counted_out(
     assert gaps(found) == {kind: count for kind, count in {**expected, "nothing": len(left)}.items() if count}
     assert found.communication_ns[0] == len(nanoseconds(communication))
     assert found.hidden_ns[0] == len(nanoseconds(communication) & nanoseconds(compute))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 700])
+def test_large_tables_are_worked_on_in_parts(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a table is cut between steps, the figures and the steps are the same."""
+    capture = Path(__file__).with_name("fixtures") / "h200-llama-8b-decode.sqlite.gz"
+    whole = read_trace(capture)
+    expected = figures(whole)
+    monkeypatch.setattr("perfgate.breakdown._PART_ROWS", rows)
+    monkeypatch.setattr("perfgate.steps._PART_ROWS", 100 * rows)
+    monkeypatch.setattr("perfgate.capture.export._CHUNK_ROWS", 300 * rows)
+    again = read_trace(capture)
+    assert (again.kernels.step == whole.kernels.step).all()
+    found = figures(again)
+    for name in vars(expected):
+        assert (getattr(found, name) == getattr(expected, name)).all(), name
 
 
 def test_long_captures_do_not_overflow() -> None:

@@ -70,7 +70,7 @@ def build(recording: Recording, roles: Sequence[RoleRule] = ()) -> Trace:
     _check(recording)
     launches = _Launches(recording.calls)
     kernels = _launched(recording.kernels, launches)
-    steps, cautions = find_steps(recording.ranges, np.unique(kernels.process).tolist())
+    steps, cautions = find_steps(recording.ranges, np.unique(kernels.process).tolist(), recording.where)
     kernels = dataclasses.replace(kernels, step=steps_at(steps, kernels.process, kernels.launched_ns))
     if (np.diff(kernels.start_ns) <= 0).any():  # most exports are in order
         kernels = kernels.take(np.lexsort((kernels.correlation, kernels.stream, kernels.device, kernels.start_ns)))
@@ -83,7 +83,8 @@ def build(recording: Recording, roles: Sequence[RoleRule] = ()) -> Trace:
     by_range = layers_at(recording.ranges, kernels.process, kernels.launched_ns)
     layer, place = assign_layers(kernels, names, by_range)
     kernels = dataclasses.replace(kernels, layer=layer, place=place)
-    kept = recording.calls.take(recording.calls.kind != CALL_KINDS.index("other"))
+    wanted = recording.calls.kind != CALL_KINDS.index("other")
+    kept = recording.calls if wanted.all() else recording.calls.take(wanted)
     trace = Trace(
         source=recording.source,
         processes=recording.processes,
