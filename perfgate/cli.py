@@ -5,18 +5,17 @@ Imports stand in the command bodies, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfgate import __version__
+from perfgate.cli_machine import clean, clocks, doctor, sigterm_as_interrupt
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
 
 if TYPE_CHECKING:
@@ -182,7 +181,7 @@ def run(
     from perfgate.progress import progress_to
 
     check_resume(folder, more, new)
-    with _sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
+    with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
         means: dict[str, Any] = {"collector": collector, "progress": progress}
         if minutes is not None:
             means["budget_s"] = minutes * 60
@@ -324,15 +323,21 @@ def explain(code: str | None) -> None:
 
 
 @main.command()
-@click.argument("what", type=click.Choice(["scenario", "verdict"]), default="scenario")
+@click.argument("what", type=click.Choice(["scenario", "verdict", "doctor"]), default="scenario")
 def schema(what: str) -> None:
-    """Print the JSON Schema (draft-07) of scenario files or of verdict.json."""
+    """Print the JSON Schema (draft-07) of scenario files, of verdict.json or of what doctor prints."""
     import json
 
+    from perfgate.findings import diagnosis_schema
     from perfgate.outcome import verdict_schema
     from perfgate.scenario import json_schema
 
-    click.echo(json.dumps(json_schema() if what == "scenario" else verdict_schema(), indent=2))
+    schemas = {"scenario": json_schema, "verdict": verdict_schema, "doctor": diagnosis_schema}
+    click.echo(json.dumps(schemas[what](), indent=2))
+
+
+for command in (doctor, clocks, clean):
+    main.add_command(command)
 
 
 def check_outputs(outputs: tuple[Path, ...]) -> None:
@@ -363,17 +368,3 @@ def deliver(outcome: Outcome, form: str | None, outputs: tuple[Path, ...], *, ex
 def _leave_pipe() -> None:
     """Let nothing more be written to a closed pipe, not even when the interpreter flushes at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM stops a run as Ctrl-C does: engines are ended, what was measured stays."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before: Callable[..., Any] | int | None = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -27,7 +27,7 @@ from pydantic import ValidationError
 
 from perfgate import __version__, stats
 from perfgate.capture.collector import Collector
-from perfgate.capture.session import Session, Step
+from perfgate.capture.session import Progress, Session
 from perfgate.capture.workload import TimedCollector
 from perfgate.environment import comparable
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, RecordError, UsageError
@@ -68,7 +68,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     seed: int | None = None,
     quick: bool = False,
     collector: Collector | None = None,
-    progress: Callable[[Step], None] = lambda _: None,
+    progress: Progress = lambda _: None,
     budget_s: float = math.inf,
 ) -> Finished:
     """Measure every cell of the scenarios until it is decided, and judge the run.
@@ -80,14 +80,15 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         seed: Draws the order within pairs; drawn itself where not given, and kept in the manifest.
         quick: One trial a subject and no verdict.
         collector: Takes the trials; the real engine where not given.
-        progress: Called at every step.
+        progress: Called at every step, and with a sentence where something else is worth telling.
         budget_s: No pair is begun that would not end within so many seconds.
 
     Raises:
         ScenarioError: A scenario is wrong.
         UsageError: Two cells are the same.
         InterruptedRunError: Stopped by a signal, or out of budget; the run folder holds every finished trial.
-        NotMeasuredError: ``storage-failed``: the run folder cannot be written.
+        NotMeasuredError: ``storage-failed``: the run folder cannot be written; ``gpu-busy`` or a code of the clocks:
+            the machine is not fit to measure on.
     """
     deadline_s = time.monotonic() + budget_s
     loaded = tuple(load(file) for file in scenarios)
@@ -107,7 +108,7 @@ def resume(
     *,
     more: int | None = None,
     collector: Collector | None = None,
-    progress: Callable[[Step], None] = lambda _: None,
+    progress: Progress = lambda _: None,
     budget_s: float = math.inf,
 ) -> Finished:
     """Go on with the open cells of a run by its own manifest, in a new visit; decided cells stay as they are.

@@ -6,13 +6,23 @@ Nothing here measures, and nothing is random: an outcome is a function of the ru
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfgate import stats
+from perfgate.cautions import cell_cautions, clocks_differ, gpu_outcomes, side_cautions
 from perfgate.metrics import METRICS, Metric, trial_value
-from perfgate.outcome import WORST_FIRST, CellOutcome, GateOutcome, MetricOutcome, Note, Outcome, Verdict, worst
+from perfgate.outcome import (
+    WORST_FIRST,
+    CellOutcome,
+    GateOutcome,
+    GpuOutcome,
+    MetricOutcome,
+    Note,
+    Outcome,
+    Verdict,
+    worst,
+)
 from perfgate.plan import Cell, GatePlan, Plan
 from perfgate.record import Failure, Record, Run, Trial, record_digest
 from perfgate.subject import Role
@@ -137,6 +147,9 @@ def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Pl
     b, h = (record.judged_trials(role) for record, role in (base, head))
     cell = head[0].cell
     gates = judge_series([_unpaired_series(gate, b, h) for gate in cell.gates], plan.alpha, plan.beta)
+    gpus = gpu_outcomes(b, h)
+    gates, reasons = _at_the_same_clocks(gates, gpus)
+    stops = (Note(code=r.stopped.code, text=r.stopped.text) for r, _ in (base, head) if r.stopped)
     return CellOutcome(
         name=cell.name,
         cell_id=cell.cell_id,
@@ -147,8 +160,9 @@ def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Pl
         versions={"base": _versions(b), "head": _versions(h)},
         gates=gates,
         ungated=tuple(_ungated(cell, b, h)),
-        reasons=tuple(Note(code=r.stopped.code, text=r.stopped.text) for r, _ in (base, head) if r.stopped),
-        cautions=(*_output_cautions(b, h), *_trial_cautions(b, h)),
+        gpus=gpus,
+        reasons=(*stops, *reasons),
+        cautions=tuple(side_cautions(b, h)),
     )
 
 
@@ -293,16 +307,17 @@ def _unpaired_series(gate: GatePlan, base: Sequence[Trial], head: Sequence[Trial
 
 
 def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, ...]) -> CellOutcome:
-    verdict = worst(gate.verdict for gate in gates)
     if record is None:
         reason = Note(code="not-started", text="no trial of this cell was taken")
         return _empty_cell(cell, "not-measured", tuple(map(_unmeasured, gates)), reason)
     pairs = record.pairs()
     base, head = [b for b, _ in pairs], [h for _, h in pairs]
-    reasons: tuple[Note, ...] = ()
+    gpus = gpu_outcomes(base, head)
+    gates, reasons = _at_the_same_clocks(gates, gpus)
+    verdict = worst(gate.verdict for gate in gates)
     if record.stopped is not None:
         gates = tuple(gate if gate.pairs else _unmeasured(gate) for gate in gates)
-        reasons = (Note(code=record.stopped.code, text=record.stopped.text),)
+        reasons = (*reasons, Note(code=record.stopped.code, text=record.stopped.text))
         verdict = worst([*(gate.verdict for gate in gates), _verdict_of_stop(record.stopped)])
     further = [look for look in record.schedule.looks if look > len(pairs)]
     outcome = CellOutcome(
@@ -315,12 +330,23 @@ def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, .
         versions={role: _versions([t for t in record.trials if t.subject == role]) for role in record.subjects},
         gates=gates,
         ungated=tuple(_ungated(cell, base, head)),
+        gpus=gpus,
         reasons=reasons,
-        cautions=tuple(_cell_cautions(record, base, head)),
+        cautions=tuple(cell_cautions(record, base, head)),
     )
     if further and record.stopped is None and outcome.undecided:
         return outcome.model_copy(update={"next_look": further[0]})
     return outcome
+
+
+def _at_the_same_clocks(
+    gates: tuple[GateOutcome, ...], gpus: Mapping[Role, GpuOutcome]
+) -> tuple[tuple[GateOutcome, ...], tuple[Note, ...]]:
+    """The gates as they are; not comparable, with the reason, where the sides ran at different clocks."""
+    note = clocks_differ(gpus)
+    if note is None or not all(gate.pairs for gate in gates):
+        return gates, ()
+    return tuple(gate.model_copy(update={"verdict": "not-comparable", "reasons": ()}) for gate in gates), (note,)
 
 
 def _unmeasured(gate: GateOutcome) -> GateOutcome:
@@ -346,6 +372,7 @@ def _one_sided(cell: Cell, record: Record | None) -> CellOutcome:
         "record": record_digest(record),
         "versions": {"base": _versions(trials)},
         "ungated": tuple(_ungated(cell, trials, ())),
+        "gpus": gpu_outcomes(trials, ()),
     }
     return blank.model_copy(update=sides)
 
@@ -372,55 +399,6 @@ def _both_sides(metric: Metric, base: Sequence[float], head: Sequence[float]) ->
     b, h = (_geometric_mean(side) if side and all(map(_positive, side)) else None for side in (base, head))
     change = h / b - 1 if b and h else None
     return MetricOutcome(metric=metric.name, unit=metric.unit, better=metric.better, base=b, head=h, change=change)
-
-
-def _cell_cautions(record: Record, base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
-    if record.subjects.get("base") == record.subjects.get("head"):
-        yield Note(code="same-subject", text="an A/A run")
-    dropped = list(record.dropped_pairs().values())
-    if dropped:
-        causes = ", ".join(f"{t.failure.code} in trial {t.index} ({t.subject})" for t in dropped if t.failure)
-        yield Note(code="dropped-pairs", text=f"{len(dropped)} dropped: {causes}")
-    yield from _output_cautions(base, head)
-    yield from _trial_cautions(base, head)
-
-
-def _output_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
-    """Compare digests of the same iteration, whose prompts are the same on both sides and in every trial."""
-    sides = [_digests_by_iteration(side) for side in (base, head)]
-    both = sides[0].keys() & sides[1].keys()
-    different = [n for n in sorted(both) if not sides[0][n] & sides[1][n]]
-    if different:
-        text = f"in {len(different)} of {len(both)} iterations no head trial generated what a base trial did"
-        yield Note(code="outputs-differ", text=text)
-    for role, side in zip(("base", "head"), sides, strict=True):
-        unstable = sum(len(digests) > 1 for digests in side.values())
-        if unstable:
-            yield Note(code="outputs-unstable", text=f"{role}: {unstable} of {len(side)} iterations")
-
-
-def _digests_by_iteration(trials: Iterable[Trial]) -> dict[int, set[str]]:
-    found: dict[int, set[str]] = {}
-    for trial in trials:
-        for n, iteration in enumerate(trial.iterations):
-            found.setdefault(n, set()).add(iteration.tokens_digest)
-    return found
-
-
-def _trial_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
-    for code, count in sorted(Counter(code for t in (*base, *head) for code in t.cautions).items()):
-        yield Note(code=code, text=f"in {count} of {len(base) + len(head)} trials")
-    for role, side in (("base", base), ("head", head)):
-        changed = _changed_versions(side)
-        if changed:
-            yield Note(code="subject-changed", text=f"{role}: {changed}")
-
-
-def _changed_versions(trials: Sequence[Trial]) -> str:
-    """``vllm 1.0, then 1.1`` for every package that was not the same in all trials; empty where all were."""
-    names = sorted({name for trial in trials for name in trial.versions})
-    seen = {name: list(dict.fromkeys(trial.versions.get(name, "none") for trial in trials)) for name in names}
-    return "; ".join(f"{name} {', then '.join(found)}" for name, found in seen.items() if len(found) > 1)
 
 
 def _versions(trials: Sequence[Trial]) -> dict[str, str]:

@@ -1,24 +1,34 @@
-"""The lock of a run folder: one process at a time measures into it, any number may read."""
+"""Locks between processes: one at a time measures into a run folder, and one at a time measures on a GPU.
+
+The kernel releases them however their holder ends. Beside each GPU's lock lies a note that says who holds it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from perfgate.errors import NotMeasuredError
+from perfgate.errors import InterruptedRunError, NotMeasuredError
 
 LOCK = "lock"
 GRACE_S = 2.0
 """A holder killed while it starts an engine leaves the lock to a copy of itself, until that has become the engine."""
+POLL_S = 0.5
+
+STATE = "PERFGATE_STATE"
+"""The variable that names another :func:`state_folder`; every user and container that shares a GPU must share it."""
 
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run folder while the block lasts; the kernel releases it however this process ends.
+    """Hold the lock of a run folder while the block lasts.
 
     Raises:
         NotMeasuredError: ``run-folder-busy``: another process holds it, named by its id.
@@ -38,3 +48,77 @@ def hold(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def state_folder() -> Path:
+    """The folder of what belongs to the host: locks of GPUs and leases of their clocks; made where it is missing.
+
+    ``$PERFGATE_STATE``, else ``/run/lock/perfgate`` (in memory and local by the file system standard, so that locks
+    work and a reboot clears them), else a folder for temporary files. All users may write there: who measures must see
+    who else does.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    chosen = os.environ.get(STATE)
+    host_wide = Path("/run/lock")
+    if chosen:
+        folder = Path(chosen)
+    elif (host_wide / "perfgate").is_dir() or os.access(host_wide, os.W_OK):
+        folder = host_wide / "perfgate"
+    else:
+        folder = Path(tempfile.gettempdir()) / "perfgate-state"
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o777)  # mkdir's own mode is cut by the umask
+    return folder
+
+
+@contextlib.contextmanager
+def hold_devices(
+    names: Iterable[str], run_name: str, waiting: Callable[[str], None], deadline_s: float
+) -> Iterator[None]:
+    """Hold the host's locks of these devices while the block lasts; wait for whoever holds them.
+
+    They are taken in sorted order, so that two runs that need the same GPUs cannot wait for each other.
+
+    Args:
+        names: UUIDs of GPUs, or ``cpu``.
+        run_name: What those who wait are told.
+        waiting: Told whom we wait for, once a holder.
+        deadline_s: Monotonic time after which waiting is given up.
+
+    Raises:
+        InterruptedRunError: ``out-of-budget``: still held at the deadline.
+        OSError: The state folder cannot be written.
+    """
+    folder = state_folder()
+    with contextlib.ExitStack() as held:
+        for name in sorted(set(names)):
+            note = folder / f"{name}.holder"
+            lock = FileLock(folder / f"{name}.lock", mode=0o666)
+            _wait_for(lock, name, note, waiting, deadline_s)
+            held.callback(lock.release)
+            with note.open("w") as stream:
+                stream.write(
+                    f"process {os.getpid()} (run {run_name}) since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n"
+                )
+            held.callback(note.unlink, missing_ok=True)
+        yield
+
+
+def _wait_for(lock: FileLock, name: str, note: Path, waiting: Callable[[str], None], deadline_s: float) -> None:
+    told = ""
+    while True:
+        try:
+            lock.acquire(timeout=POLL_S)
+        except Timeout:
+            holder = note.read_text().strip() if note.exists() else "another process"
+            if time.monotonic() > deadline_s:
+                text = f"{name} is still in use by {holder}"
+                raise InterruptedRunError(text, code="out-of-budget") from None
+            if holder != told:
+                waiting(f"waiting for {name}, in use by {holder}")
+                told = holder
+        else:
+            return

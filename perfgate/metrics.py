@@ -61,6 +61,14 @@ class StartupLike(Protocol):
         """Tokens the KV cache holds, where the engine tells."""
 
 
+class TelemetryLike(Protocol):
+    """What one GPU did during a trial."""
+
+    @property
+    def energy_uj(self) -> int | None:
+        """Energy over the measured iterations in microjoules, where the GPU tells."""
+
+
 class TrialLike(Protocol):
     """What a metric needs of a trial."""
 
@@ -72,8 +80,12 @@ class TrialLike(Protocol):
     def startup(self) -> StartupLike | None:
         """Start-up costs; ``None`` where the engine never started."""
 
+    @property
+    def telemetry(self) -> Sequence[TelemetryLike]:
+        """Every GPU of the trial; none where the engine ran on the CPU."""
 
-Unit = Literal["s", "tok/s", "B", "tok"]
+
+Unit = Literal["s", "tok/s", "B", "tok", "J/tok"]
 
 
 @dataclass(frozen=True)
@@ -140,6 +152,14 @@ def _output_throughput(trial: TrialLike) -> float | None:
     return tokens / (elapsed_ns / NS_PER_S) if elapsed_ns else None
 
 
+def _energy_per_token(trial: TrialLike) -> float | None:
+    """Energy of all GPUs over the measured iterations, prefill included, by the tokens generated in them."""
+    energies = [gpu.energy_uj for gpu in trial.telemetry]
+    tokens = sum(i.output_tokens * len(i.ttft_ns) for i in trial.iterations)
+    known = [energy for energy in energies if energy is not None]
+    return sum(known) / 1e6 / tokens if tokens and energies and len(known) == len(energies) else None
+
+
 def _startup(read: Callable[[StartupLike], int | None], scale: float = 1.0) -> Callable[[TrialLike], float | None]:
     def summarise(trial: TrialLike) -> float | None:
         value = read(trial.startup) if trial.startup else None
@@ -173,12 +193,13 @@ METRICS: dict[str, Metric] = {
                _startup(lambda s: s.model_memory_bytes)),
         Metric("kv_token_capacity", "tok", "higher", "tokens that the KV cache holds",
                _startup(lambda s: s.kv_token_capacity)),
+        Metric("energy_per_token", "J/tok", "lower", "energy that the GPUs took over the measured iterations, by token",
+               _energy_per_token),
     )
 }  # fmt: skip
 """Every metric that a gate can name. A new metric is one entry here and one test."""
 
 PLANNED: dict[str, str] = {
-    "energy_per_token": "GPU telemetry",
     "host_slack_per_step": "traced trials",
     "kernel_time_per_step": "traced trials",
     "mbu": "the roofline",
@@ -191,6 +212,7 @@ UNIT_SCALE: dict[str, tuple[Unit, float]] = {
     "B": ("B", 1.0), "KiB": ("B", 2.0**10), "MiB": ("B", 2.0**20), "GiB": ("B", 2.0**30),
     "kB": ("B", 1e3), "MB": ("B", 1e6), "GB": ("B", 1e9),
     "tok": ("tok", 1.0), "tokens": ("tok", 1.0),
+    "J/tok": ("J/tok", 1.0), "mJ/tok": ("J/tok", 1e-3),
 }  # fmt: skip
 """Unit as people write it: (base unit, factor to it)."""
 

@@ -103,6 +103,28 @@ class GateOutcome(MetricOutcome):
     cautions: tuple[Note, ...] = ()
 
 
+class GpuOutcome(_Frozen):
+    """What the GPUs of one side did over its judged trials.
+
+    Args:
+        sm_mhz: Median over the trials of the SM clock in decode.
+        sm_low_mhz: The lowest SM clock seen while iterations ran.
+        sm_high_mhz: The highest.
+        memory_mhz: Median of the memory clock.
+        power_w: Median power of one GPU.
+        temperature_c: The highest temperature.
+        events: Event reasons seen, but for idling and a setting of the clocks.
+    """
+
+    sm_mhz: int
+    sm_low_mhz: int
+    sm_high_mhz: int
+    memory_mhz: int | None
+    power_w: float | None
+    temperature_c: int | None
+    events: tuple[str, ...] = ()
+
+
 class CellOutcome(_Frozen):
     """What one cell decided: the worst of its gates, or why it has none.
 
@@ -116,6 +138,7 @@ class CellOutcome(_Frozen):
         versions: Packages of each side as measured.
         gates: In the scenario's order.
         ungated: Every other metric measured, for reading only.
+        gpus: What each side's GPUs did; empty where engines ran on the CPU.
         reasons: Why the cell as a whole is not judged.
         cautions: What to know about the cell.
     """
@@ -129,6 +152,7 @@ class CellOutcome(_Frozen):
     versions: dict[Role, dict[str, str]]
     gates: tuple[GateOutcome, ...]
     ungated: tuple[MetricOutcome, ...]
+    gpus: dict[Role, GpuOutcome] = {}
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()
 

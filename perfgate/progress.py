@@ -5,28 +5,32 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TextIO
 
-from perfgate.capture.session import Step
+from perfgate.capture.session import Progress, Step
 from perfgate.metrics import METRICS, format_value
 
 BAR_WIDTH = 20
+CLEAR = "\r\x1b[K"
+"""To the start of the line, and rub it out."""
 
 
 @contextlib.contextmanager
-def progress_to(stream: TextIO) -> Iterator[Callable[[Step], None]]:
-    """A function that shows steps on ``stream`` while the block lasts."""
+def progress_to(stream: TextIO) -> Iterator[Progress]:
+    """A function that shows steps and sentences on ``stream`` while the block lasts."""
     terminal = stream.isatty()
     started = time.monotonic()
 
-    def show(step: Step) -> None:
-        if terminal:
+    def show(step: Step | str) -> None:
+        if isinstance(step, str):
+            stream.write(f"{CLEAR if terminal else ''}perfgate: {step}\n")
+        elif terminal:
             # A line that wraps cannot be rewritten, so it is cut; the last column is left to the cursor.
             line = f"{_bar(step)} {describe(step)}{_left(step)}"[: shutil.get_terminal_size().columns - 1]
-            stream.write(f"\r\x1b[K{line}")
+            stream.write(f"{CLEAR}{line}")
             if step.finished is not None:
-                stream.write(f"\r\x1b[K{_finished(step, time.monotonic() - started)}\n")
+                stream.write(f"{CLEAR}{_finished(step, time.monotonic() - started)}\n")
         elif step.finished is not None:
             stream.write(f"{_finished(step, time.monotonic() - started)}{_left(step)}\n")
         stream.flush()
@@ -35,7 +39,7 @@ def progress_to(stream: TextIO) -> Iterator[Callable[[Step], None]]:
         yield show
     finally:
         if terminal:
-            stream.write("\r\x1b[K")
+            stream.write(CLEAR)
             stream.flush()
 
 

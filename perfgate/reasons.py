@@ -53,6 +53,38 @@ _TABLE = (
            "Report it with the traceback; the other cells and every finished trial of this one are kept."),
     Reason("start-refused", "A process of an earlier trial is still alive and did not end on request.",
            "End the process named in the text; then run again."),
+    # --- a trial was disturbed
+    Reason("foreign-process", "A process that is not ours computed on a GPU of the trial, or held memory there before.",
+           "End the process named or give it another GPU; one GPU serves one measurement."),
+    Reason("thermal-slowdown", "Heat held a GPU's clock down while the trial ran.",
+           "Look after cooling and neighbours; lock a clock that the GPU keeps: clocks: {mode: lock, sm_mhz: ...}."),
+    Reason("power-brake", "The power supply held a GPU's clock down while the trial ran (power brake).",
+           "Look after the power supply of the machine and its neighbours in the rack."),
+    Reason("hardware-slowdown", "The GPU held its own clock down while the trial ran, for a cause it does not name.",
+           "Look at nvidia-smi -q -d PERFORMANCE and the kernel's log; the GPU may be defective."),
+    Reason("clock-not-held", "The clock is locked, but its median in pure decode lay more than 15 MHz off: a lock is a "
+           "ceiling, and power or heat went below it.",
+           "Lock a lower clock, one that the GPU keeps under full load; look at the power limit."),
+    Reason("clock-unproven", "The clock is locked, but no reading of it fell into pure decode, so nothing shows that "
+           "it held.",
+           "Make the iterations longer (output_tokens) or more (iterations): a clock is read about 12 times a second."),
+    # --- the machine is not fit
+    Reason("gpu-busy", "Somebody else computes on a GPU, or holds memory there, so nothing was measured.",
+           "Wait until it is free, end the process named, or choose another GPU by CUDA_VISIBLE_DEVICES."),
+    # --- the machine
+    Reason("clock-no-permission", "The GPU's clocks are to be locked or given free, and this user may not.",
+           "Install the helper that may do just this (.github/runner/README.md), run as root, or write "
+           "clocks: {mode: observe}. Never give a blanket sudo rule for nvidia-smi."),
+    Reason("clock-not-supported", "The GPU cannot hold the clock that the scenario asks for, or cannot lock clocks.",
+           "perfgate clocks show lists what it can hold; otherwise write clocks: {mode: observe}."),
+    Reason("clocks-held", "Another perfgate that still runs holds the clocks of this GPU.",
+           "Wait for that run or end it by its process id: it gives the clocks free itself. perfgate clocks show names "
+           "it."),
+    Reason("gpu-lost", "The GPU does not answer the driver any more: it has fallen off the bus, or needs a reset.",
+           "Read the kernel's log (dmesg, Xid); reset the GPU (nvidia-smi --gpu-reset) or boot the machine."),
+    Reason("gpu-unreadable", "NVML, the driver's library, does not answer or does not know the GPU.",
+           "Run nvidia-smi and mend what it says: driver and library of different versions, a device that the "
+           "container lacks, a driver that hangs."),
     # --- a cell was not measured
     Reason("one-sided-failures", "Trials of one subject keep failing while the other runs.",
            "Treat it as a defect of that subject: the failures are listed with the engine's own words."),
@@ -92,6 +124,10 @@ _TABLE = (
            "Compare records of the same scenario at the same cell_id."),
     Reason("different-machines", "The machines differ in something that decides performance.",
            "Measure both on one machine, or compare records of the same machine class."),
+    Reason("clocks-differ", "The median SM clocks of the two sides differ by more than 1 %, so a difference in time "
+           "may be one in clocks.",
+           "Lock the clocks (clocks: {mode: lock, sm_mhz: ...}), or find why one side runs at another clock: more "
+           "power, more heat."),
     # --- cautions
     Reason("slower-than-ignorable", "The gate passed, but the estimate lies above the ignorable margin.",
            "Look at the estimate: a regression of must_catch size is excluded, a smaller one is likely."),

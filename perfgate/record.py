@@ -24,9 +24,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from perfgate.environment import Machine
 from perfgate.errors import RecordError
 from perfgate.metrics import METRICS
+from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, Plan
 from perfgate.stats import Schedule
 from perfgate.subject import Role, Subject
+from perfgate.telemetry import GpuTelemetry, Window
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +53,7 @@ class Iteration(_Frozen):
         output_tokens: Tokens generated for each request.
         elapsed_ns: First submission to last delivery.
         tokens_digest: SHA-256 of the tokens generated, request by request.
+        begin_ns: First submission, on the monotonic clock of its machine since boot, as telemetry's is.
         multi_token: True where a delivery carried more than one token a request.
     """
 
@@ -60,7 +63,13 @@ class Iteration(_Frozen):
     output_tokens: int
     elapsed_ns: int
     tokens_digest: str
+    begin_ns: int
     multi_token: bool = False
+
+    @property
+    def window(self) -> Window:
+        """When it ran; decode begins once every request has its first token."""
+        return Window(self.begin_ns, self.begin_ns + max(self.ttft_ns), self.begin_ns + self.elapsed_ns)
 
 
 class Startup(_Frozen):
@@ -72,6 +81,7 @@ class Startup(_Frozen):
         ready_ns: Spawn of the process to an engine ready for requests, on the parent's clock.
         model_memory_bytes: Memory of the weights, where the engine tells.
         kv_token_capacity: Tokens the KV cache holds, where the engine tells.
+        cache_files: Files in the subject's compile and autotune caches before the start; 0 is a cold start.
     """
 
     import_ns: int
@@ -79,6 +89,7 @@ class Startup(_Frozen):
     ready_ns: int
     model_memory_bytes: int | None = None
     kv_token_capacity: int | None = None
+    cache_files: int = 0
 
 
 class Failure(_Frozen):
@@ -100,7 +111,7 @@ class Trial(_Frozen):
 
     Args:
         index: Number of the trial in its run, from 0; its folder is ``trials/NNN``.
-        kind: ``timed`` trials alone feed latency metrics.
+        kind: ``timed`` trials alone feed latency metrics, ``traced`` ones what kernels do.
         pair: Number of the pair, from 0; ``None`` for a conditioning trial, which is never judged.
         position: 0 for the first trial of its pair, 1 for the second.
         subject: The side measured.
@@ -114,10 +125,13 @@ class Trial(_Frozen):
         iterations: Measured iterations; warm-up is only in the timeline.
         cautions: Reason codes that concern this trial.
         timeline: Raw deliveries of every iteration.
+        telemetry: What each of its GPUs did meanwhile.
+        samples: The readings behind it.
+        decode: What the decode steps of a traced trial ran.
     """
 
     index: int
-    kind: Literal["timed"] = "timed"
+    kind: Literal["timed", "traced"] = "timed"
     pair: int | None
     position: int
     subject: Role
@@ -131,6 +145,9 @@ class Trial(_Frozen):
     iterations: tuple[Iteration, ...] = ()
     cautions: tuple[str, ...] = ()
     timeline: Artifact | None = None
+    telemetry: tuple[GpuTelemetry, ...] = ()
+    samples: Artifact | None = None
+    decode: DecodeSteps | None = None
 
 
 class Visit(_Frozen):

@@ -197,17 +197,24 @@ class Measure(_Strict):
 
 
 class Clocks(_Strict):
-    """``observe`` records the clocks, ``lock`` holds them at ``sm_mhz`` (not in this version)."""
+    """``observe`` records the clocks and needs no rights, ``lock`` holds them while the trials of a cell run.
+
+    Args:
+        mode: What is done.
+        sm_mhz: The SM clock to hold; choose one that the GPU keeps under full load.
+        memory_mhz: The memory clock to hold, where that is wanted and the GPU can (Ampere and later).
+    """
 
     mode: Literal["observe", "lock"] = "observe"
     sm_mhz: Positive | None = None
+    memory_mhz: Positive | None = None
 
     @model_validator(mode="after")
-    def _only_observe(self) -> Clocks:
-        if self.mode == "lock":
-            raise ValueError("mode: lock is not supported by this version, write {mode: observe}")
-        if self.sm_mhz is not None:
-            raise ValueError("sm_mhz belongs to mode: lock")
+    def _mode_and_clocks(self) -> Clocks:
+        if self.mode == "lock" and self.sm_mhz is None:
+            raise ValueError("mode: lock needs sm_mhz, the SM clock to hold, like {mode: lock, sm_mhz: 1500}")
+        if self.mode == "observe" and (self.sm_mhz is not None or self.memory_mhz is not None):
+            raise ValueError("sm_mhz and memory_mhz belong to mode: lock")
         return self
 
 

@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fake_nvml as nvml_stand_in
 import pytest
+from fake_nvml import FakeMachine
 from filelock import FileLock
 
 from perfgate.capture.collector import Job
 from perfgate.capture.process import owner_mark
 from perfgate.capture.workload import allowed_environment
+from perfgate.lock import STATE
 from perfgate.plan import Cell, resolve_cells
 from perfgate.scenario import loads
 from perfgate.subject import Role, Subject
@@ -59,6 +62,27 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == (folder / name).read_text(encoding="utf-8"), f"if {name} is meant to change: --update-golden"
 
     return compare
+
+
+@pytest.fixture(autouse=True)
+def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test has host locks and leases of its own, so that tests at once do not wait for each other."""
+    folder = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv(STATE, str(folder))
+    return folder
+
+
+@pytest.fixture
+def fake_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    """A machine with one H200, in NVML's place; ``FakeMachine.build(fake_nvml.file, ...)`` makes another of it.
+
+    Its pids are those of this namespace, also where the tests run in a container.
+    """
+    machine = FakeMachine.build(tmp_path / "nvml.json")
+    monkeypatch.setenv(nvml_stand_in.STATE, str(machine.file))
+    monkeypatch.setattr("perfgate.capture.gpu.pynvml", nvml_stand_in)
+    monkeypatch.setattr("perfgate.capture.sampler.sees_host_pids", lambda: True)
+    return machine
 
 
 @pytest.fixture

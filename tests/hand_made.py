@@ -52,7 +52,7 @@ def iteration(step_s: float = STEP_S, tokens: str = "tokens", **changes: Any) ->
     """An iteration whose every time is proportional to its step: first token after 20 of them, last after 22."""
     step_ns = round(step_s * 1e9)
     figures = {"ttft_ns": (20 * step_ns,), "e2e_ns": (22 * step_ns,), "itl_ns": (step_ns,), "elapsed_ns": 22 * step_ns}
-    return Iteration(**{**figures, "output_tokens": 3, "tokens_digest": tokens, **changes})
+    return Iteration(**{**figures, "output_tokens": 3, "tokens_digest": tokens, "begin_ns": 0, **changes})
 
 
 def trial(index: int, pair: int | None, role: Role, step_s: float = STEP_S, **changes: Any) -> Trial:

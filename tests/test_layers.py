@@ -12,31 +12,34 @@ PACKAGE = Path(__file__).parents[1] / "perfgate"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("__init__", "errors", "capture"),
-    ("metrics", "environment", "stats", "reasons", "document", "roles", "kernels"),
-    ("fields", "steps", "layers", "breakdown"),
+    ("metrics", "environment", "stats", "reasons", "document", "telemetry", "roles", "kernels"),
+    ("fields", "findings", "steps", "layers", "breakdown", "pattern"),
     ("scenario", "table", "selection"),
     ("subject", "plan"),
     ("record", "lock", "capture.trace", "capture.export"),
-    ("price", "capture.nsys", "capture.torchprof"),
-    ("outcome", "capture.collector", "capture.worker", "capture.tracefile"),
-    ("capture.process", "capture.gpu", "capture.scrub"),
-    ("capture.timeline",),
-    ("capture.workload",),
+    ("price", "sweep", "capture.nsys", "capture.torchprof"),
+    ("outcome", "capture.collector", "capture.worker", "capture.probe", "capture.tracefile"),
+    ("capture.process", "capture.gpu", "capture.lease", "capture.scrub"),
+    ("cautions", "capture.timeline", "capture.sampler", "capture.clocks", "capture.profilers", "folders"),
+    ("capture.workload", "gpu_checks"),
     ("capture.fake",),
     ("capture.session",),
     ("judge",),
     ("report.lines",),
     ("report.text", "report.markdown", "report.price", "report.pages", "report.html", "report.junit", "report.github"),
-    ("report.kernels",),
+    ("report.findings", "report.kernels"),
     ("report",),
-    ("gate", "progress"),
-    ("cli", "doctor", "drill"),
+    ("gate", "progress", "doctor"),
+    ("cli_machine",),
+    ("cli", "drill"),
     ("__main__",),
 )
 """Floors from the ground up: a module imports only from lower ones. A package without code stands on the ground."""
 
 FLOOR = {module: number for number, floor in enumerate(FLOORS) for module in floor}
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manager"}
+SUBJECT_SIDE = {"capture.worker", "capture.probe"}
+"""Files that a subject's interpreter runs; they import engines, late, so that it can be timed and may fail."""
 LATE_IMPORTS = {"record": {"frame", "iteration_frame"}}
 """Functions that may import, because what they need is slow and rarely wanted."""
 
@@ -92,22 +95,23 @@ def closure(module: str) -> set[str]:
     return found.union(*(closure(room) for room in found)) if found else found
 
 
-def test_the_worker_stands_alone() -> None:
-    """The subject's interpreter runs worker.py: nothing of perfgate is there, and nothing imports it here."""
+@pytest.mark.parametrize("alone", sorted(SUBJECT_SIDE))
+def test_what_the_subject_runs_stands_alone(alone: str) -> None:
+    """The subject's interpreter runs these files: nothing of perfgate is there, and nothing imports them here."""
     allowed = {"vllm", "torch", "nvtx"}
-    roots = {name.partition(".")[0] for name in all_imports("capture.worker")}
+    roots = {name.partition(".")[0] for name in all_imports(alone)}
     assert roots <= set(sys.stdlib_module_names) | allowed
-    assert not [module for module in FILES if "capture.worker" in rooms(module)]
+    assert not [module for module in FILES if alone in rooms(module)]
 
 
 @pytest.mark.parametrize("module", FILES)
 def test_perfgate_imports_no_engine(module: str) -> None:
     """Engines run in processes of their own; perfgate's has neither vllm nor torch."""
     roots = {name.partition(".")[0] for name in all_imports(module)}
-    assert module == "capture.worker" or not roots & {"vllm", "torch", "nvtx"}
+    assert module in SUBJECT_SIDE or not roots & {"vllm", "torch", "nvtx"}
 
 
-@pytest.mark.parametrize("module", [module for module in FILES if module not in ("cli", "capture.worker")])
+@pytest.mark.parametrize("module", [module for module in FILES if module not in {"cli", "cli_machine", *SUBJECT_SIDE}])
 def test_imports_stand_at_the_top(module: str) -> None:
     """No function imports, but for the few that the design names; commands of cli.py may, so that --help is fast."""
     for function in (node for node in ast.walk(TREES[module]) if isinstance(node, ast.FunctionDef)):

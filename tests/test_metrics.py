@@ -35,11 +35,19 @@ class Startup:
 
 
 @dataclass(frozen=True)
+class Telemetry:
+    """What a made-up GPU took."""
+
+    energy_uj: int | None
+
+
+@dataclass(frozen=True)
 class Trial:
     """A made-up trial."""
 
     iterations: tuple[Iteration, ...]
     startup: Startup | None = None
+    telemetry: tuple[Telemetry, ...] = ()
 
 
 MS = 1_000_000
@@ -50,6 +58,7 @@ TRIAL = Trial(
         Iteration((50 * MS, 90 * MS), (80 * MS, 120 * MS), (7 * MS, 30 * MS, 90 * MS), 5, 120 * MS),
     ),
     Startup(7_500 * MS, 2**30, 12_345),
+    (Telemetry(45_000_000), Telemetry(15_000_000)),
 )
 
 
@@ -64,6 +73,7 @@ TRIAL = Trial(
         ("start_time", 7.5),
         ("model_memory", 2.0**30),
         ("kv_token_capacity", 12_345.0),
+        ("energy_per_token", 2.0),  # 45 and 15 J on two GPUs for 3 iterations of 2 requests of 5 tokens
     ],
 )
 def test_values_agree_with_those_worked_out_by_hand(name: str, value: float) -> None:
@@ -80,6 +90,12 @@ def test_percentiles_pool_all_iterations(name: str, field: str, percent: int) ->
     low, share = math.floor(place), place - math.floor(place)
     expected = (pooled[low] * (1 - share) + pooled[min(low + 1, len(pooled) - 1)] * share) / 1e9
     assert trial_value(name, TRIAL) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_gpu_that_does_not_tell_its_energy_leaves_no_energy() -> None:
+    """A sum over some of the GPUs would be a number for something else; on the CPU there is none either."""
+    for telemetry in ((), (Telemetry(45_000_000), Telemetry(None))):
+        assert trial_value("energy_per_token", replace(TRIAL, telemetry=telemetry)) is None
 
 
 def test_one_disturbed_iteration_does_not_move_a_median() -> None:

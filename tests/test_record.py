@@ -57,7 +57,7 @@ MACHINE = Machine(architecture="x86_64", cpu="EPYC", cores=2)
 def iteration(itl_ns: tuple[int, ...] = (5, 7, 9)) -> Iteration:
     """One iteration of two requests."""
     return Iteration(
-        ttft_ns=(10, 20), e2e_ns=(40, 50), itl_ns=itl_ns, output_tokens=5, elapsed_ns=50, tokens_digest="ab"
+        ttft_ns=(10, 20), e2e_ns=(40, 50), itl_ns=itl_ns, output_tokens=5, elapsed_ns=50, tokens_digest="ab", begin_ns=7
     )
 
 

@@ -20,6 +20,7 @@ from perfgate.report import FORMATS, format_of
 from perfgate.report.lines import printable, signed_percent
 from perfgate.report.markdown import escape, fenced, render_markdown
 from perfgate.report.text import render_text
+from perfgate.telemetry import GpuTelemetry, Spread
 
 ENGINE_WORDS = """head: RuntimeError: Engine core initialization failed.
   File "/envs/head/lib/vllm/v1/engine/core.py", line 12, in __init__
@@ -34,9 +35,10 @@ HOSTILE = """head: `rm` | <script>alert(1)</script> @everyone *bold* _x_ [a](b) 
 
 
 def passing() -> Outcome:
-    """Two gates that pass, one of them slower than ignorable."""
+    """Two gates that pass on a GPU, one of them slower than ignorable."""
     measured = cell("llama-8b-decode", [gate(), gate("ttft_median", "2%", "8%", floor="1ms")])
-    return judge(run([measured]), {measured.cell_id: record(measured, trials(spread(0.003, 0.0002, 4)))}, "0.1.0")
+    taken = [one.model_copy(update={"telemetry": (_gpu(one.subject),)}) for one in trials(spread(0.003, 0.0002, 4))]
+    return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
 
 
 def regressed() -> Outcome:
@@ -75,6 +77,22 @@ def advisory() -> Outcome:
     plan = Plan(cells=(measured,), seed=0)
     compared = compare_sides((sides[0], "base"), (sides[1], "base"), plan)
     return judge_advisory("a.json b.json", "0.1.0", plan, compared, Note(code="advisory-unpaired", text="a against b"))
+
+
+def _gpu(role: str) -> GpuTelemetry:
+    """One GPU that holds its clock; the head draws more power and meets its cap."""
+    power_mw = 612_000 if role == "head" else 598_400
+    return GpuTelemetry(
+        gpu="GPU-1",
+        samples=200,
+        aligned=True,
+        sm_mhz=Spread(low=1965, median=1980, high=1980) if role == "head" else Spread(low=1980, median=1980, high=1980),
+        decode_sm_mhz=1980,
+        memory_mhz=Spread(low=3201, median=3201, high=3201),
+        power_mw=Spread(low=100_000, median=power_mw, high=700_000),
+        temperature_c=Spread(low=40, median=55, high=61),
+        reasons={"power-cap": 3, "idle": 1} if role == "head" else {"idle": 1},
+    )
 
 
 def two_cells() -> Outcome:

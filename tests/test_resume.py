@@ -17,6 +17,7 @@ from perfgate import gate
 from perfgate.capture.collector import Job
 from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.cli import main
+from perfgate.environment import Gpu
 from perfgate.errors import ExitStatus, InterruptedRunError, NotComparableError, RecordError, UsageError
 from perfgate.plan import head_first
 from perfgate.record import Record, Trial, read_records, read_run
@@ -215,7 +216,10 @@ def test_cap_counts_a_visit(tmp_path: Path) -> None:
 # --- machines and subjects
 
 
-@pytest.mark.parametrize("field", [{"cpu": "Other CPU"}, {"cores": 64}, {"gpus": ("H200",)}, {"driver": "1"}])
+@pytest.mark.parametrize(
+    "field",
+    [{"cpu": "Other CPU"}, {"cores": 64}, {"gpus": (Gpu(name="H200", uuid="GPU-1"),)}, {"driver": "1"}],
+)
 def test_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: dict[str, Any]) -> None:
     """A run begun on a machine that decides performance otherwise is not gone on with; nothing is touched."""
     monkeypatch.setattr("perfgate.capture.session.read_machine", lambda *_: MACHINE)
@@ -298,7 +302,7 @@ def test_more(tmp_path: Path) -> None:
 
 def test_more_decides(tmp_path: Path) -> None:
     """A further look can decide, with its share of what the error rates have left."""
-    folder = begin(tmp_path, Watched(FakeSpec(restart_sd=0.004)))
+    folder = begin(tmp_path, Watched(NOISY))
     assert gate.judge_folder(folder).verdict == "inconclusive"
 
     outcome = gate.resume(folder, collector=Watched(SAME), more=30).outcome

@@ -256,10 +256,12 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ({"m": "measure: {start_timeout: 0s}"}, f"6:26: measure.start_timeout: {DURATION}, found '0s'"),
         ({"m": "measure: {start_timeout: 1MiB}"}, f"6:26: measure.start_timeout: {DURATION}, found '1MiB'"),
         (
-            {"m": "clocks: {mode: lock, sm_mhz: 1500}"},
-            "6:9: clocks: mode: lock is not supported by this version, write {mode: observe}",
+            {"m": "clocks: {mode: lock}"},
+            "6:9: clocks: mode: lock needs sm_mhz, the SM clock to hold, like {mode: lock, sm_mhz: 1500}",
         ),
-        ({"m": "clocks: {sm_mhz: 1500}"}, "6:9: clocks: sm_mhz belongs to mode: lock"),
+        ({"m": "clocks: {sm_mhz: 1500}"}, "6:9: clocks: sm_mhz and memory_mhz belong to mode: lock"),
+        ({"m": "clocks: {memory_mhz: 1500}"}, "6:9: clocks: sm_mhz and memory_mhz belong to mode: lock"),
+        ({"m": "clocks: {mode: lock, sm_mhz: 0}"}, "6:30: clocks.sm_mhz: must be at least 1, found 0"),
         ({"m": "clocks: {mode: lok}"}, "6:16: clocks.mode: expected 'observe' or 'lock', found 'lok'"),
         (
             {"m": "kernels: {traced: {iterations: 2}}"},

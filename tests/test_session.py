@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_nvml import FakeMachine, fake_uuid
 from hand_made import BASE, BOTH, HEAD, cell, run
 
 from perfgate.capture.collector import Job
 from perfgate.capture.fake import FakeCollector, FakeSpec
-from perfgate.capture.gpu import Gpus
 from perfgate.capture.process import Orphan
 from perfgate.capture.session import Session, Step
-from perfgate.plan import Cell, head_first
+from perfgate.plan import Cell, Plan, head_first
 from perfgate.record import Failure, Record, Trial, read_record, record_file
 from perfgate.subject import Role, Subject
 
@@ -68,7 +68,12 @@ def raising(error: BaseException, at: int) -> Callable[[Job], None]:
 
 def session(folder: Path, collector: FakeCollector, steps: list[Step] | None = None, **manifest: Any) -> Session:
     """A session on ``folder`` for a run of one cell."""
-    return Session(folder, run([cell()], **manifest), collector, (steps if steps is not None else []).append)
+
+    def note(step: Step | str) -> None:
+        if steps is not None and isinstance(step, Step):
+            steps.append(step)
+
+    return Session(folder, run([cell()], **manifest), collector, note)
 
 
 def measure(
@@ -202,18 +207,22 @@ def test_what_a_job_says(tmp_path: Path) -> None:
     assert not any(cache.parent.exists() for cache in caches.values())
 
 
-@pytest.mark.parametrize(("ranks", "uuids"), [(1, ("GPU-a",)), (2, ("GPU-a", "GPU-b"))])
-def test_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, uuids: tuple[str, ...]) -> None:
-    """A trial names the GPUs that its engine took, the visit's machine all that could be."""
-    gpus = Gpus(("GPU-a", "GPU-b", "GPU-c"), ("H200",) * 3, "580.1")
-    monkeypatch.setattr("perfgate.capture.session.visible_gpus", lambda _: gpus)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_gpus(tmp_path: Path, fake_nvml: FakeMachine, ranks: int) -> None:
+    """A trial names the GPUs that its engine took, the visit's machine all that its cells use."""
+    FakeMachine.build(fake_nvml.file, {}, {}, {})
     parallel = cell()
     engine = parallel.engine.model_copy(update={"args": {"tensor_parallel_size": ranks}})
 
-    record = measure(tmp_path, Watched(), pairs=1, measured=parallel.model_copy(update={"engine": engine}))
+    parallel = parallel.model_copy(update={"engine": engine})
+    record = measure(tmp_path, Watched(), pairs=1, measured=parallel, plan=Plan(cells=(parallel,), seed=0))
 
+    uuids = tuple(fake_uuid(number) for number in range(ranks))
     assert {t.gpus for t in record.trials} == {uuids}
-    assert (record.visits[0].machine.gpus, record.visits[0].machine.driver) == (("H200",) * 3, "580.1")
+    assert [gpu.gpu for gpu in record.trials[0].telemetry] == list(uuids)
+    machine = record.visits[0].machine
+    assert [(gpu.name, gpu.uuid) for gpu in machine.gpus] == [("NVIDIA H200", uuid) for uuid in uuids]
+    assert (machine.driver, machine.cuda) == ("580.159.04", "13.0")
 
 
 def test_names_of_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,14 +410,14 @@ def test_steps(tmp_path: Path) -> None:
 
     assert [s.finished for s in steps if s.finished] == list(record.trials)
     assert [(s.trial, s.role, s.pair, s.done) for s in steps if s.finished] == [
-        (t.index, t.subject, t.pair, max(t.pair or 0, 0)) for t in record.trials
+        (t.index, t.subject, t.pair, max(t.index - 1, 0) // 2) for t in record.trials
     ]
     assert {(s.cell, s.target) for s in steps} == {("cell", 2)}
     assert steps[0].phase == "iteration 1 of 1"
 
 
 def test_time_left(tmp_path: Path) -> None:
-    """The time left is the median trial times the trials left: none before a trial, then falling pair by pair."""
+    """The time left is the median trial times the trials left, known as soon as one has ended, and none at the end."""
     steps: list[Step] = []
 
     with session(tmp_path, Watched(spec=FakeSpec(restart_sd=0, iteration_sd=0)), steps) as open_session:
@@ -416,5 +425,5 @@ def test_time_left(tmp_path: Path) -> None:
 
     trial_s = record.trials[0].duration_ns / 1e9
     assert [s.seconds_left for s in steps if s.finished] == [
-        None, *(pytest.approx(n * trial_s, rel=1e-6) for n in (8, 6, 6, 4, 4, 2, 2)),
-    ]  # fmt: skip
+        pytest.approx(n * trial_s, rel=1e-6) for n in (7, 6, 5, 4, 3, 2, 1, 0)
+    ]

@@ -124,8 +124,14 @@ class FakeCollector:
             lines.append({"iteration": number, "warmup": warmup, **answer})
             if not warmup:
                 iterations.append(read_iteration(answer, job.cell.workload))
+        # A fake that takes time pretends that its iterations filled the time up to now, so that telemetry fits them.
+        shift_ns = time.monotonic_ns() - now_ns if spec.sleep_s > 0 else 0
         return self._trial(
-            job, startup=startup, iterations=tuple(iterations), timeline=_write_timeline(job, lines), duration_ns=now_ns
+            job,
+            startup=startup,
+            iterations=tuple(i.model_copy(update={"begin_ns": i.begin_ns + shift_ns}) for i in iterations),
+            timeline=_write_timeline(job, lines),
+            duration_ns=now_ns,
         )
 
     def _answer(

@@ -1,63 +1,259 @@
-"""GPUs as NVML sees them: which ones a trial runs on.
+"""GPUs as NVML sees them: what they are, what they do now, who uses them, and the two calls that hold their clocks.
 
-Everything here works without a GPU or driver: no NVML means no GPUs, and engines run on the CPU.
+All of NVML that perfgate uses stands here, and nothing here decides anything. Every call names its GPU by UUID. What a
+GPU or driver does not offer reads as ``None``; what goes wrong is a :class:`GpuError` with its reason code. No call is
+used that CUDA 14 takes away, but for the temperature on drivers before 570, which know the old name only.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
 
 import pynvml
 
+from perfgate.environment import Gpu
+from perfgate.errors import NotMeasuredError
+from perfgate.telemetry import Sample
+
+_T = TypeVar("_T")
+
+SLOWDOWN_COUNTERS: Final[Mapping[str, int]] = {"software-thermal": 269, "hardware-thermal": 270, "power-brake": 271}
+"""NVML fields that count the nanoseconds a reason held the clock down (``NVML_FI_DEV_CLOCKS_EVENT_REASON_*``)."""
+
+_MEMORY_TEMPERATURE, _ENERGY, _INSTANT_POWER = 82, 83, 186
+_SENSOR_GPU = 0
+_VALUE_FIELDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""The member of a field's union that holds its value, by ``nvmlValueType_t``."""
+
+
+class GpuError(NotMeasuredError):
+    """NVML refused or failed; ``code`` says why."""
+
 
 @dataclass(frozen=True)
-class Gpus:
-    """The GPUs that engines may use, in the order CUDA numbers them.
+class GpuProcess:
+    """A process that holds a compute context on a GPU.
 
     Args:
-        uuids: One a GPU, ``GPU-...``.
-        names: Product names, likewise.
-        driver: Driver version; empty without a GPU.
+        pid: As NVML reports it, which in a container may be the host's number.
+        memory_bytes: GPU memory it holds; ``None`` where the driver does not tell.
     """
 
-    uuids: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    driver: str = ""
-
-    def first(self, count: int) -> Gpus:
-        """The first ``count`` of them, those that an engine of that many ranks takes."""
-        return Gpus(self.uuids[:count], self.names[:count], self.driver)
+    pid: int
+    memory_bytes: int | None
 
 
-def visible_gpus(environment: Mapping[str, str] = os.environ) -> Gpus:
-    """GPUs that ``CUDA_VISIBLE_DEVICES`` admits, by NVML; none where there is no driver.
+class Nvml:
+    """A connection to the driver; a context manager.
 
-    Entries may be indices or (beginnings of) UUIDs; like CUDA, the list ends at the first entry that names no GPU.
-    Indices follow the PCI bus, which is CUDA's order where ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` or all GPUs are alike.
+    Raises:
+        GpuError: ``gpu-unreadable``: there is no driver, or it does not answer. See :func:`connect`.
     """
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return Gpus()
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        found = [(pynvml.nvmlDeviceGetUUID(h), pynvml.nvmlDeviceGetName(h)) for h in handles]
-        driver = pynvml.nvmlSystemGetDriverVersion()
-    finally:
+
+    def __init__(self) -> None:
+        _ask("start NVML", pynvml.nvmlInit)
+        self._handles: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Return itself, connected."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the connection."""
         pynvml.nvmlShutdown()
-    chosen = _admitted(found, environment.get("CUDA_VISIBLE_DEVICES"))
-    return Gpus(tuple(uuid for uuid, _ in chosen), tuple(name for _, name in chosen), driver if chosen else "")
+
+    @property
+    def driver(self) -> str:
+        """Driver version."""
+        return str(_ask("read the driver's version", pynvml.nvmlSystemGetDriverVersion))
+
+    @property
+    def cuda(self) -> str:
+        """The newest CUDA that the driver offers, like ``13.0``."""
+        number = int(_ask("read CUDA's version", pynvml.nvmlSystemGetCudaDriverVersion_v2))
+        return f"{number // 1000}.{number % 1000 // 10}"
+
+    def gpus(self, environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
+        """GPUs that ``CUDA_VISIBLE_DEVICES`` admits, in CUDA's order.
+
+        Entries may be indices or (beginnings of) UUIDs; like CUDA, the list ends at the first entry that names no GPU.
+        Indices follow the PCI bus, which is CUDA's order where ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` or all GPUs are alike.
+        """
+        count = _ask("count the GPUs", pynvml.nvmlDeviceGetCount)
+        handles = [_ask(f"find GPU {n}", pynvml.nvmlDeviceGetHandleByIndex, n) for n in range(count)]
+        uuids = [str(_ask("read a UUID", pynvml.nvmlDeviceGetUUID, handle)) for handle in handles]
+        return tuple(self.facts(uuid) for uuid in _admitted(uuids, environment.get("CUDA_VISIBLE_DEVICES")))
+
+    def facts(self, uuid: str) -> Gpu:
+        """What the GPU is and how it is set up."""
+        ask = self._asker(uuid)
+        ecc, mig = ask(pynvml.nvmlDeviceGetEccMode), ask(pynvml.nvmlDeviceGetMigMode)
+        persistence = ask(pynvml.nvmlDeviceGetPersistenceMode)
+        memory = ask(pynvml.nvmlDeviceGetMemoryInfo)
+        return Gpu(
+            name=str(_ask("read the name", pynvml.nvmlDeviceGetName, self._handle(uuid))),
+            uuid=uuid,
+            memory_bytes=memory and int(memory.total),
+            ecc=None if ecc is None else bool(ecc[0]),
+            mig=None if mig is None else bool(mig[0]),
+            pcie_generation=ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
+            pcie_width=ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+            power_limit_mw=ask(pynvml.nvmlDeviceGetEnforcedPowerLimit),
+            vbios=ask(pynvml.nvmlDeviceGetVbiosVersion),
+            persistence=None if persistence is None else bool(persistence),
+            numa_node=ask(pynvml.nvmlDeviceGetNumaNodeId),
+        )
+
+    def sample(self, uuid: str) -> Sample:
+        """What the GPU does now.
+
+        Raises:
+            GpuError: ``gpu-lost`` where it has fallen off the bus.
+        """
+        ask = self._asker(uuid)
+        utilisation = ask(pynvml.nvmlDeviceGetUtilizationRates)
+        fields = self._fields(uuid, (_MEMORY_TEMPERATURE, _ENERGY, _INSTANT_POWER, *SLOWDOWN_COUNTERS.values()))
+        power_mw = fields.get(_INSTANT_POWER)
+        return Sample(
+            sm_mhz=ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+            memory_mhz=ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
+            # Without the field of the moment's power the driver's one-second average must do.
+            power_mw=ask(pynvml.nvmlDeviceGetPowerUsage) if power_mw is None else power_mw,
+            temperature_c=self._temperature(uuid),
+            memory_temperature_c=fields.get(_MEMORY_TEMPERATURE),
+            utilisation_percent=utilisation and int(utilisation.gpu),
+            reasons=ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons),
+            energy_mj=fields.get(_ENERGY),
+            slowdown_ns={name: fields[number] for name, number in SLOWDOWN_COUNTERS.items() if number in fields},
+        )
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        """Who computes on the GPU, ordered by pid; empty also where the driver does not tell."""
+        found = self._asker(uuid)(pynvml.nvmlDeviceGetComputeRunningProcesses) or ()
+        return tuple(sorted((GpuProcess(p.pid, p.usedGpuMemory) for p in found), key=lambda process: process.pid))
+
+    def memory_used_bytes(self, uuid: str) -> int | None:
+        """Memory allocated on the GPU by anybody, seen or not."""
+        memory = self._asker(uuid)(pynvml.nvmlDeviceGetMemoryInfo)
+        return memory and int(memory.used)
+
+    def supported_clocks_mhz(self, uuid: str) -> Mapping[int, Sequence[int]]:
+        """The SM clocks that can be held, by memory clock; empty where the GPU does not tell."""
+        ask = self._asker(uuid)
+        memory = ask(pynvml.nvmlDeviceGetSupportedMemoryClocks) or ()
+        return {mhz: tuple(ask(pynvml.nvmlDeviceGetSupportedGraphicsClocks, mhz) or ()) for mhz in memory}
+
+    def lock_clocks(self, uuid: str, sm_mhz: int, memory_mhz: int | None) -> None:
+        """Hold the clocks of a GPU, until :meth:`reset_clocks` or a reset of the GPU; the caller keeps the lease.
+
+        A lock is a ceiling: power and heat may still force the clock below it. NVML cannot tell what is locked.
+
+        Raises:
+            GpuError: ``clock-no-permission``, ``clock-not-supported`` or ``gpu-lost``.
+        """
+        handle = self._handle(uuid)
+        _ask(
+            f"lock the SM clock at {sm_mhz} MHz", pynvml.nvmlDeviceSetGpuLockedClocks, handle, sm_mhz, sm_mhz, gpu=uuid
+        )
+        if memory_mhz is not None:
+            what = f"lock the memory clock at {memory_mhz} MHz"
+            _ask(what, pynvml.nvmlDeviceSetMemoryLockedClocks, handle, memory_mhz, memory_mhz, gpu=uuid)
+
+    def reset_clocks(self, uuid: str, *, memory: bool) -> None:
+        """Undo :meth:`lock_clocks`; harmless where nothing is locked.
+
+        Args:
+            uuid: The GPU.
+            memory: Whether the memory clock was locked too; GPUs exist that can hold only the SM clock.
+
+        Raises:
+            GpuError: As of :meth:`lock_clocks`.
+        """
+        handle = self._handle(uuid)
+        _ask("release the SM clock", pynvml.nvmlDeviceResetGpuLockedClocks, handle, gpu=uuid)
+        if memory:
+            _ask("release the memory clock", pynvml.nvmlDeviceResetMemoryLockedClocks, handle, gpu=uuid)
+
+    def _handle(self, uuid: str) -> Any:
+        if uuid not in self._handles:
+            self._handles[uuid] = _ask("find the GPU", pynvml.nvmlDeviceGetHandleByUUID, uuid, gpu=uuid)
+        return self._handles[uuid]
+
+    def _asker(self, uuid: str) -> Callable[..., Any]:
+        """A function that asks this GPU, and answers ``None`` to what it does not know."""
+        handle = self._handle(uuid)
+
+        def ask(function: Callable[..., Any], *words: Any) -> Any:
+            try:
+                return function(handle, *words)
+            except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NoPermission):
+                return None
+            except pynvml.NVMLError as error:
+                raise _named(error, function.__name__.removeprefix("nvmlDeviceGet"), uuid) from error
+
+        return ask
+
+    def _temperature(self, uuid: str) -> int | None:
+        ask = self._asker(uuid)
+        found: int | None = ask(pynvml.nvmlDeviceGetTemperatureV, _SENSOR_GPU)
+        return ask(pynvml.nvmlDeviceGetTemperature, _SENSOR_GPU) if found is None else found
+
+    def _fields(self, uuid: str, numbers: Sequence[int]) -> dict[int, int]:
+        """The values of those fields that the GPU has."""
+        found = self._asker(uuid)(pynvml.nvmlDeviceGetFieldValues, list(numbers)) or ()
+        return {
+            one.fieldId: int(getattr(one.value, _VALUE_FIELDS[one.valueType]))
+            for one in found
+            if one.nvmlReturn == pynvml.NVML_SUCCESS
+        }
 
 
-def _admitted(found: list[tuple[str, str]], visible: str | None) -> list[tuple[str, str]]:
+def connect() -> Nvml | None:
+    """A connection to the driver; ``None`` on a machine without one, where engines run on the CPU.
+
+    Raises:
+        GpuError: ``gpu-unreadable``: there is a driver, and it does not answer.
+    """
+    try:
+        return Nvml()
+    except GpuError as error:
+        absent = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded)
+        if isinstance(error.__cause__, absent):
+            return None
+        raise
+
+
+def _ask(what: str, function: Callable[..., _T], *words: Any, gpu: str = "") -> _T:
+    try:
+        return function(*words)
+    except pynvml.NVMLError as error:
+        raise _named(error, what, gpu) from error
+
+
+def _named(error: pynvml.NVMLError, what: str, gpu: str) -> GpuError:
+    """NVML's error with our reason code."""
+    codes = {
+        pynvml.NVML_ERROR_NO_PERMISSION: "clock-no-permission",
+        pynvml.NVML_ERROR_NOT_SUPPORTED: "clock-not-supported",
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "clock-not-supported",
+        pynvml.NVML_ERROR_INVALID_ARGUMENT: "clock-not-supported",
+        pynvml.NVML_ERROR_GPU_IS_LOST: "gpu-lost",
+        pynvml.NVML_ERROR_RESET_REQUIRED: "gpu-lost",
+    }
+    return GpuError(f"cannot {what}: {error}", where=gpu, code=codes.get(error.value, "gpu-unreadable"))
+
+
+def _admitted(uuids: Sequence[str], visible: str | None) -> list[str]:
     if visible is None:
-        return found
-    chosen: list[tuple[str, str]] = []
+        return list(uuids)
+    chosen: list[str] = []
     for entry in (part.strip() for part in visible.split(",")):
-        matches = [found[int(entry)]] if entry.isdigit() and int(entry) < len(found) else []
-        matches = matches or [gpu for gpu in found if entry.startswith("GPU-") and gpu[0].startswith(entry)]
+        matches = [uuids[int(entry)]] if entry.isdigit() and int(entry) < len(uuids) else []
+        matches = matches or [uuid for uuid in uuids if entry.startswith("GPU-") and uuid.startswith(entry)]
         if len(matches) != 1:
             break
         chosen += matches

@@ -41,6 +41,14 @@ def owner_mark(run_name: str) -> str:
     return f"{run_name}:{os.getpid()}:{_start_ticks(os.getpid())}"
 
 
+def carries_mark(pid: int, owner: str) -> bool:
+    """Whether a process was started, at any remove, under this mark; ``False`` where that may not be seen."""
+    try:
+        return _environment(psutil.Process(pid)).get(OWNER) == owner
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Child:
     """A process in a session and process group of its own.
 
@@ -188,6 +196,18 @@ def end_orphans() -> tuple[Orphan, ...]:
     return tuple(orphan for process, orphan in before.items() if not _alive(process))
 
 
+def end_runs(variables: Mapping[str, str]) -> tuple[Orphan, ...]:
+    """End runs of perfgate that started with all of these variables and now have processes of their own; within 7 s.
+
+    A CI job is known by its variables. A run ended so gives its clocks free and ends its engines if it is given time;
+    what it leaves behind is an orphan then, see :func:`end_orphans`.
+    """
+    owners = dict(_find_owners(variables))
+    if owners:
+        _climb(lambda: [p for p in owners if _alive(p)], LADDER)
+    return tuple(run for process, run in owners.items() if not _alive(process))
+
+
 def tail(log: Path, lines: int) -> str:
     """The last lines of an engine's log, preceded by exception lines that would otherwise be cut off.
 
@@ -217,6 +237,18 @@ def _find_orphans() -> list[tuple[psutil.Process, Orphan]]:
         if ticks is not None and (pid == os.getpid() or _start_ticks(pid) != ticks):
             found.append((process, Orphan(process.pid, _name(process), mark)))
     return found
+
+
+def _find_owners(variables: Mapping[str, str]) -> Iterator[tuple[psutil.Process, Orphan]]:
+    marks = {_environment(process).get(OWNER) for process in _processes() if _same_namespace(process.pid)}
+    for mark in marks - {None}:
+        pid, ticks = _owner_of(str(mark))
+        if ticks is None or pid == os.getpid() or _start_ticks(pid) != ticks:
+            continue
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may end between the two lines
+            owner = psutil.Process(pid)
+            if variables.items() <= _environment(owner).items():
+                yield owner, Orphan(pid, _name(owner), str(mark))
 
 
 def _owner_of(mark: str) -> tuple[int, int | None]:

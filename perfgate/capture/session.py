@@ -1,12 +1,13 @@
 """A visit: one uninterrupted occupation of one machine, in which trials are taken in order.
 
-The session knows order, conditioning, dropped pairs and where things are written; it does not know what a trial does
-(collectors do) nor when there are enough (the caller asks for a number of pairs). The record is on disk after every
-trial, and a later visit goes on from it. The caller holds the run folder's lock.
+The session knows order, conditioning, dropped pairs, the guard over the GPUs and where things are written; it does not
+know what a trial does (collectors do) nor when there are enough (the caller asks for a number of pairs). The record is
+on disk after every trial, and a later visit goes on from it. The caller holds the run folder's lock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
@@ -14,22 +15,41 @@ import statistics
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from perfgate.capture.clocks import ClockGuard, undo_stale
 from perfgate.capture.collector import Collector, Job
-from perfgate.capture.gpu import visible_gpus
-from perfgate.capture.process import end_orphans, find_orphans, owner_mark
+from perfgate.capture.gpu import Nvml, connect
+from perfgate.capture.process import carries_mark, end_orphans, find_orphans, owner_mark
+from perfgate.capture.sampler import Sampler, company
 from perfgate.capture.workload import allowed_environment
-from perfgate.environment import comparable, read_machine
-from perfgate.errors import InterruptedRunError, NotComparableError
+from perfgate.environment import Machine, comparable, read_machine
+from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
+from perfgate.lock import hold_devices
 from perfgate.plan import Cell, head_first
-from perfgate.record import Failure, Record, Run, Trial, Visit, read_record, read_records, record_file, write_record
+from perfgate.record import (
+    Artifact,
+    Failure,
+    Record,
+    Run,
+    Trial,
+    Visit,
+    read_record,
+    read_records,
+    record_file,
+    sha256_hex,
+    write_record,
+)
 from perfgate.subject import Role, Subject
+from perfgate.telemetry import disturbance
+
+IDLE_WAIT_S = 10.0
+"""How long GPUs are given to become free: the driver takes a moment to clear away an engine that has ended."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +79,10 @@ class Step:
     finished: Trial | None = None
 
 
+Progress = Callable[[Step | str], None]
+"""Told where the run stands, and now and then a sentence of its own."""
+
+
 class Session:
     """Takes the trials of a run on this machine; a context manager.
 
@@ -75,7 +99,7 @@ class Session:
         folder: Path,
         run: Run,
         collector: Collector,
-        progress: Callable[[Step], None],
+        progress: Progress,
         deadline_s: float = math.inf,
     ) -> None:
         self._folder = folder
@@ -84,36 +108,51 @@ class Session:
         self._progress = progress
         self._deadline_s = deadline_s
         self._conditioned: dict[str, Record] = {}
-        self._durations_s: list[float] = []
+        self._trial_s: list[float] = []
+        self._conditioning_s: list[float] = []
 
     def __enter__(self) -> Self:
-        """Begin the visit: note the machine, and clear away what killed visits left behind.
+        """Begin the visit: wait for the GPUs, note the machine, and clear away what killed visits left behind.
 
         Raises:
             NotComparableError: An earlier visit of this run was to another kind of machine.
+            NotMeasuredError: ``gpu-busy``: somebody else computes on a GPU; or the driver does not answer.
+            InterruptedRunError: ``out-of-budget``: another run held a GPU until the deadline.
             OSError: The run folder cannot be written.
         """
-        self._environment = allowed_environment(os.environ)
-        self._gpus = visible_gpus(self._environment)
-        self._visit = Visit(
-            machine=read_machine(self._gpus.names, self._gpus.driver),
-            t0_utc=_utc_now(),
-            environment=tuple(sorted(self._environment)),
-        )
-        self._refuse_another_machine()
-        end_orphans()
-        for name in ("trials", "records"):
-            (self._folder / name).mkdir(exist_ok=True)
-        self._sweep()
-        # Compile caches are fresh every visit and apart for each subject, so that no side profits from the other's.
-        # Absolute, because every engine runs in its own trial's folder: a relative one would be a new cache each time.
-        self._caches = Path(tempfile.mkdtemp(prefix="cache-", dir=self._folder.resolve()))
+        with contextlib.ExitStack() as stack:
+            self._environment = allowed_environment(os.environ)
+            nvml = self._nvml = connect()
+            if nvml is not None:
+                stack.enter_context(nvml)
+            machine = self._machine(nvml)
+            self._refuse_another_machine(machine)
+            self._uuids = tuple(gpu.uuid for gpu in machine.gpus)
+            stack.enter_context(hold_devices(self._uuids or ("cpu",), self._run.name, self._progress, self._deadline_s))
+            for orphan in end_orphans():
+                self._progress(f"ended {orphan}, left behind by a run that is gone")
+            self._clocks = None
+            if nvml is not None:
+                for lease in undo_stale(nvml, self._uuids):
+                    self._progress(f"released the clocks of {lease.uuid}, left locked: {lease}")
+                self._clocks = stack.enter_context(ClockGuard(nvml, self._run.name, self._progress))
+                self._require_idle()
+            self._visit = Visit(machine=machine, t0_utc=_utc_now(), environment=tuple(sorted(self._environment)))
+            for name in ("trials", "records"):
+                (self._folder / name).mkdir(exist_ok=True)
+            self._sweep()
+            # Compile caches are fresh every visit and apart for each subject, so that no side profits from the
+            # other's. Absolute, because every engine runs in its own trial's folder: a relative one would be a new
+            # cache each time.
+            self._caches = Path(tempfile.mkdtemp(prefix="cache-", dir=self._folder.resolve()))
+            self._held = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the visit; records stay, caches go."""
+        """End the visit: release clocks and GPUs; records stay, caches go."""
+        self._held.__exit__(kind, error, traceback)
         shutil.rmtree(self._caches, ignore_errors=True)
 
     def measure(self, cell: Cell, pairs: int) -> Record:
@@ -125,8 +164,10 @@ class Session:
         Raises:
             KeyboardInterrupt: The user stopped; every finished trial is in the record on disk.
             InterruptedRunError: ``out-of-budget``: the next pair would not end before the deadline.
+            NotMeasuredError: The clocks cannot be held as the cell asks.
             OSError: The run folder cannot be written.
         """
+        self._set_clocks(cell)
         record = self._conditioned.get(cell.cell_id) or self._condition(self._open(cell), pairs)
         while record.stopped is None and record.measured() < pairs:
             self._afford(len(record.subjects))
@@ -139,8 +180,44 @@ class Session:
         self._conditioned[cell.cell_id] = record
         return record
 
-    def _refuse_another_machine(self) -> None:
-        machine = self._visit.machine
+    def _machine(self, nvml: Nvml | None) -> Machine:
+        """This machine, with the GPUs that the largest engine of the run takes."""
+        if nvml is None:
+            return read_machine()
+        needed = max((_ranks(cell) for cell in self._run.plan.cells), default=1)
+        return read_machine(nvml.gpus(self._environment)[:needed], nvml.driver, nvml.cuda)
+
+    def _set_clocks(self, cell: Cell) -> None:
+        if self._clocks is not None:
+            self._clocks.apply(self._gpus_of(cell), cell.clocks)
+        elif cell.clocks.mode == "lock":
+            raise NotMeasuredError(
+                "clocks cannot be locked: this machine has no GPU",
+                where=cell.name,
+                remedy="Measure on a GPU machine, or with clocks: {mode: observe}.",
+                code="clock-not-supported",
+            )
+
+    def _require_idle(self) -> None:
+        busy = self._await_idle(self._uuids)
+        if busy:
+            raise NotMeasuredError(
+                busy, remedy="Wait until it is free, or choose another GPU by CUDA_VISIBLE_DEVICES.", code="gpu-busy"
+            )
+
+    def _await_idle(self, uuids: Sequence[str]) -> str:
+        """Who is still on the GPUs after a while, in words; empty when all are free."""
+        until_s = time.monotonic() + IDLE_WAIT_S
+        while self._nvml is not None and (found := company(self._nvml, uuids)):
+            if time.monotonic() > until_s:
+                return found
+            time.sleep(0.25)
+        return ""
+
+    def _gpus_of(self, cell: Cell) -> tuple[str, ...]:
+        return self._uuids[: _ranks(cell)]
+
+    def _refuse_another_machine(self, machine: Machine) -> None:
         visits = (visit for record in read_records(self._folder, self._run) for visit in record.visits)
         found = dict.fromkeys(words for visit in visits for words in comparable(visit.machine, machine))
         if found:
@@ -165,12 +242,13 @@ class Session:
             record = read_record(file)
         else:
             record = Record(cell=cell, subjects=self._run.subjects, seed=self._run.plan.seed)
-        self._durations_s.extend(trial.duration_ns / 1e9 for trial in record.trials)
+        for trial in record.trials:
+            self._note_duration(trial)
         return record.model_copy(update={"visits": (*record.visits, self._visit), "stopped": None})
 
     def _afford(self, trials: int) -> None:
         """Stop before that many more trials if, by the median of those finished, they would end after the deadline."""
-        needed_s = statistics.median(self._durations_s) * trials if self._durations_s else 0.0
+        needed_s = self._expected_s() * trials
         if time.monotonic() + needed_s > self._deadline_s:
             text = f"the next {trials} trials take about {needed_s:.0f} s, more than is left of the budget"
             raise InterruptedRunError(text, code="out-of-budget")
@@ -208,26 +286,52 @@ class Session:
             environment=self._environment, owner=owner_mark(self._run.name),
         )  # fmt: skip
         done = record.measured()
-        left = self._seconds_left(target - done, pair is None)
+        sides = len(record.subjects)
+        begun = [*record.subjects].index(role) if pair is None else position
+        ahead = sides * (target - done) + (sides if pair is None else 0) - begun
+        left_s = self._seconds_for(ahead)
 
-        def show(phase: str, finished: Trial | None = None) -> None:
-            self._progress(Step(record.cell.name, index, role, pair, done, target, phase, left, finished))
+        def show(phase: str) -> None:
+            self._progress(Step(record.cell.name, index, role, pair, done, target, phase, left_s))
 
-        trial = self._refused(job) or self._collect(job, show)
-        trial = trial.model_copy(update={"gpus": self._gpus.first(_ranks(record.cell)).uuids})
-        self._durations_s.append(trial.duration_ns / 1e9)
+        trial = self._refused(job) or self._watched(job, show)
+        trial = trial.model_copy(update={"gpus": self._gpus_of(record.cell)})
+        self._note_duration(trial)
         record = self._save(record.model_copy(update={"trials": (*record.trials, trial)}))
-        show("done", trial)
+        done = record.measured()
+        left_s = self._seconds_for(ahead - 1 if trial.failure is None else sides * (target - done))
+        self._progress(Step(record.cell.name, index, role, pair, done, target, "done", left_s, trial))
         return record, trial.failure
 
     def _refused(self, job: Job) -> Trial | None:
-        """A failed trial where a process of an earlier one cannot be ended: two engines must not share a machine."""
+        """A failed trial where an earlier one's process cannot be ended, or a stranger is there: engines run alone."""
         end_orphans()
         left = find_orphans()
-        if not left:
+        if left:
+            failure = Failure(code="start-refused", text="still alive: " + "; ".join(str(orphan) for orphan in left))
+        elif busy := self._await_idle(self._gpus_of(job.cell)):
+            failure = Failure(code="foreign-process", text=busy)
+        else:
             return None
-        failure = Failure(code="start-refused", text="still alive: " + "; ".join(str(orphan) for orphan in left))
         return job.trial(t0_utc=_utc_now(), duration_ns=0, failure=failure)
+
+    def _watched(self, job: Job, show: Callable[[str], None]) -> Trial:
+        """The collector's trial with what its GPUs did meanwhile; it fails where they were disturbed."""
+        if self._nvml is None:
+            return self._collect(job, show)
+        with Sampler(self._nvml, self._gpus_of(job.cell), lambda pid: carries_mark(pid, job.owner)) as sampler:
+            trial = self._collect(job, show)
+        file = job.folder / "telemetry.json.gz"
+        samples = Artifact(path=file.relative_to(job.run_folder).as_posix(), sha256=sha256_hex(sampler.write(file)))
+        telemetry = sampler.read([iteration.window for iteration in trial.iterations])
+        failure = trial.failure
+        if sampler.error is not None:
+            words = f"\n{failure.code}: {failure.text}" if failure else ""
+            failure = Failure(code=sampler.error.code, text=f"{sampler.error}{words}")
+        elif failure is None:
+            spoilt = disturbance(telemetry, job.cell.clocks.sm_mhz, job.cell.clocks.memory_mhz)
+            failure = Failure(code=spoilt[0], text=spoilt[1]) if spoilt else None
+        return trial.model_copy(update={"failure": failure, "telemetry": telemetry, "samples": samples})
 
     def _probe(self, cell: Cell, subject: Subject) -> Failure | None:
         try:
@@ -252,11 +356,16 @@ class Session:
         write_record(record_file(self._folder, record.cell), record)
         return record
 
-    def _seconds_left(self, pairs: int, conditioning: bool) -> float | None:  # noqa: FBT001 (private)
-        if not self._durations_s:
-            return None
-        trials = (pairs + conditioning) * len(self._run.subjects)
-        return statistics.median(self._durations_s) * trials
+    def _note_duration(self, trial: Trial) -> None:
+        (self._conditioning_s if trial.pair is None else self._trial_s).append(trial.duration_ns / 1e9)
+
+    def _expected_s(self) -> float:
+        """What a trial takes, by the median: conditioning fills caches and takes longer, so it counts only at first."""
+        known = self._trial_s or self._conditioning_s
+        return statistics.median(known) if known else 0.0
+
+    def _seconds_for(self, trials: int) -> float | None:
+        return self._expected_s() * trials if self._trial_s or self._conditioning_s else None
 
 
 def _internal_error(error: Exception) -> Failure:
@@ -266,7 +375,7 @@ def _internal_error(error: Exception) -> Failure:
 
 def _stopped_by_failure(record: Record, failure: Failure) -> Record:
     """The record, stopped where perfgate itself failed or the visit dropped more pairs than its cell allows."""
-    if failure.code == "internal-error":
+    if failure.code in ("internal-error", "gpu-lost"):  # no pair after this one could fare better
         return record.model_copy(update={"stopped": failure})
     visit = len(record.visits) - 1
     failed = [trial for trial in record.dropped_pairs().values() if trial.visit == visit]

@@ -66,6 +66,7 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload) -> Iteration:
         output_tokens=workload.output_tokens,
         elapsed_ns=max(last) - submitted[0],
         tokens_digest=digest,
+        begin_ns=submitted[0],
         multi_token=any(count > 1 for delivery in deliveries for count in delivery.tokens),
     )
 

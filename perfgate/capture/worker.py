@@ -225,10 +225,22 @@ def preemptions(requests: list[Any], batch: int) -> int | None:
 def versions(vllm: str, torch: str) -> dict[str, str]:
     """Versions of what is under test."""
     found = {"vllm": vllm, "torch": torch, "python": platform.python_version()}
-    # The module would not do: where triton is missing, vllm puts a stand-in there that has a version too.
+    # The modules would not do: where triton is missing, vllm puts a stand-in there that has a version too.
+    for package in ("triton", "flashinfer-python", "flash-attn"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    commit = vllm_commit()
+    return {**found, "vllm commit": commit} if commit else found
+
+
+def vllm_commit() -> str:
+    """The commit vllm was built from, where pip noted it (PEP 610) or its build did; empty for a plain release."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        found["triton"] = importlib.metadata.version("triton")
-    return found
+        noted = json.loads(importlib.metadata.distribution("vllm").read_text("direct_url.json") or "{}")
+        if noted.get("vcs_info"):
+            return str(noted["vcs_info"].get("commit_id", ""))
+    built = getattr(sys.modules.get("vllm._version"), "__commit_id__", None)
+    return str(built) if built else ""
 
 
 def worker_memory(worker: Any) -> int | None:

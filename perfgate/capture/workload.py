@@ -65,9 +65,14 @@ def allowed_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 def engine_environment(job: Job) -> dict[str, str]:
     """All variables of one engine: the machine's, ours, the scenario's, the subject's; later ones win."""
-    cache = job.cache_folder
-    variables = {
-        **job.environment,
+    offline = {"HF_HUB_OFFLINE": "1"} if job.cell.model_folder else {}
+    variables = {**job.environment, **engine_settings(job.cache_folder), **offline, **job.cell.engine.env}
+    return subject_environment(variables, job.subject)
+
+
+def engine_settings(cache: Path) -> dict[str, str]:
+    """What perfgate itself sets for everything that a subject's interpreter runs; caches go below ``cache``."""
+    return {
         # The engine loop in the worker's own process: one clock, and a scheduler that can be asked.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -80,13 +85,25 @@ def engine_environment(job: Job) -> dict[str, str]:
         "PYTHONSAFEPATH": "1",
         # What an engine printed last is worth most when it dies.
         "PYTHONUNBUFFERED": "1",
-        **({"HF_HUB_OFFLINE": "1"} if job.cell.model_folder else {}),
-        **job.cell.engine.env,
-        **job.subject.env,
     }
+
+
+def subject_environment(variables: Mapping[str, str], subject: Subject) -> dict[str, str]:
+    """``variables`` with the subject's own over them, and its folders on the module path."""
+    merged = {**variables, **subject.env}
     # Nothing is inherited here, but a scenario or subject may name more folders; those of path= stand in front.
-    path = [*job.subject.path, *filter(None, [variables.pop("PYTHONPATH", "")])]
-    return {**variables, **({"PYTHONPATH": os.pathsep.join(path)} if path else {})}
+    path = [*subject.path, *filter(None, [merged.pop("PYTHONPATH", "")])]
+    return {**merged, **({"PYTHONPATH": os.pathsep.join(path)} if path else {})}
+
+
+def find_subject(subject: Subject) -> Failure | None:
+    """``subject-not-found`` where the interpreter or a folder of ``path`` is missing."""
+    if shutil.which(subject.python) is None:
+        return Failure(code="subject-not-found", text=f"python={subject.python}: no such program")
+    for folder in subject.path:
+        if not Path(folder).is_dir():
+            return Failure(code="subject-not-found", text=f"path={folder}: no such folder")
+    return None
 
 
 class TimedCollector:
@@ -95,13 +112,8 @@ class TimedCollector:
     kind = "timed"
 
     def probe(self, cell: Cell, subject: Subject) -> Failure | None:  # noqa: ARG002 (the protocol's shape)
-        """``subject-not-found`` where the interpreter or a folder of ``path`` is missing."""
-        if shutil.which(subject.python) is None:
-            return Failure(code="subject-not-found", text=f"python={subject.python}: no such program")
-        for folder in subject.path:
-            if not Path(folder).is_dir():
-                return Failure(code="subject-not-found", text=f"path={folder}: no such folder")
-        return None
+        """See :func:`find_subject`."""
+        return find_subject(subject)
 
     def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
         """Take one trial, see :class:`perfgate.capture.collector.Collector`."""
@@ -149,6 +161,7 @@ def _measure(worker: _Worker, job: Job, timeline: _Timeline, taken: _Taken, prog
     """Start the engine and run every iteration; ``taken`` keeps what was reached."""
     cell = job.cell
     progress("starting the engine")
+    cache_files = sum(len(names) for _, _, names in os.walk(job.cache_folder))
     limit = _Limit(time.monotonic() + cell.measure.start_timeout, "engine-start-timeout", "engine-start-failed")
     worker.request("hello", limit)
     answer = worker.request(
@@ -159,7 +172,7 @@ def _measure(worker: _Worker, job: Job, timeline: _Timeline, taken: _Taken, prog
         dummy=cell.engine.model.config is not None,
         engine_args={**cell.engine.args, **job.subject.args},
     )
-    taken.versions, taken.startup, vocabulary = _read_start(answer, worker.age_ns())
+    taken.versions, taken.startup, vocabulary = _read_start(answer, worker.age_ns(), cache_files)
     warmup = cell.measure.warmup_iterations
     total = warmup + cell.measure.iterations
     for number in range(total):
@@ -179,7 +192,7 @@ def _measure(worker: _Worker, job: Job, timeline: _Timeline, taken: _Taken, prog
         progress(f"the engine did not stop cleanly: {error.text}")
 
 
-def _read_start(answer: Mapping[str, Any], ready_ns: int) -> tuple[dict[str, str], Startup, int]:
+def _read_start(answer: Mapping[str, Any], ready_ns: int, cache_files: int) -> tuple[dict[str, str], Startup, int]:
     """Versions, start-up costs and the size of the vocabulary."""
     versions: Any = answer.get("versions")
     vocabulary: Any = answer.get("vocabulary")
@@ -198,6 +211,7 @@ def _read_start(answer: Mapping[str, Any], ready_ns: int) -> tuple[dict[str, str
         ready_ns=ready_ns,
         model_memory_bytes=sizes[0],
         kv_token_capacity=sizes[1],
+        cache_files=cache_files,
     )
     return versions, startup, vocabulary
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfgate.metrics import format_value
-from perfgate.outcome import CellOutcome, GateOutcome, MetricOutcome, Note, Outcome
+from perfgate.outcome import CellOutcome, GateOutcome, GpuOutcome, MetricOutcome, Note, Outcome
 from perfgate.reasons import REASONS
 
 HEADINGS = ("metric", "base", "head", "change", "interval", "margins", "detectable", "verdict")
@@ -59,6 +59,20 @@ def ungated_line(cell: CellOutcome) -> str:
         else f"{row.metric} {_value(row.base, row)}"
         for row in cell.ungated
     )
+
+
+def gpu_line(cell: CellOutcome) -> str:
+    """What the GPUs did, in one line; empty where engines ran on the CPU."""
+    return "; ".join(f"{role} {_gpu(gpu)}" for role, gpu in cell.gpus.items())
+
+
+def _gpu(gpu: GpuOutcome) -> str:
+    ranged = f" ({gpu.sm_low_mhz} to {gpu.sm_high_mhz})" if gpu.sm_low_mhz < gpu.sm_high_mhz else ""
+    facts = [f"SM {gpu.sm_mhz} MHz{ranged}"]
+    facts += [f"memory {gpu.memory_mhz} MHz"] if gpu.memory_mhz is not None else []
+    facts += [f"{gpu.power_w:.0f} W"] if gpu.power_w is not None else []
+    facts += [f"up to {gpu.temperature_c} C"] if gpu.temperature_c is not None else []
+    return ", ".join([*facts, *gpu.events])
 
 
 def notes(cell: CellOutcome) -> Iterator[NoteLine]:

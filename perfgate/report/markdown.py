@@ -12,6 +12,7 @@ from perfgate.report.lines import (
     cell_heading,
     closing,
     gate_row,
+    gpu_line,
     notes,
     ordered_gates,
     run_notes,
@@ -29,6 +30,8 @@ def render_markdown(outcome: Outcome) -> str:
             blocks.append("\n".join(table(rows)))
         if cell.ungated:
             blocks.append(f"Not gated: {escape(ungated_line(cell))}")
+        if cell.gpus:
+            blocks.append(f"GPU: {escape(gpu_line(cell))}")
         blocks += _note_blocks(notes(cell))
     blocks += _note_blocks(run_notes(outcome))
     return "\n\n".join(blocks) + "\n"

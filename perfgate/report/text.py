@@ -11,6 +11,7 @@ from perfgate.report.lines import (
     cell_heading,
     closing,
     gate_row,
+    gpu_line,
     notes,
     ordered_gates,
     run_notes,
@@ -27,6 +28,8 @@ def render_text(outcome: Outcome) -> str:
             lines += columns([HEADINGS, *(gate_row(gate) for gate in ordered_gates(cell))])
         if cell.ungated:
             lines.append(f"  not gated: {ungated_line(cell)}")
+        if cell.gpus:
+            lines.append(f"  GPU: {gpu_line(cell)}")
         lines += [*_note_lines(notes(cell)), ""]
     of_run = _note_lines(run_notes(outcome))
     lines += [*of_run, ""] if of_run else []

@@ -1,0 +1,109 @@
+"""What to know about a cell beside its gates: cautions about its trials, and what its GPUs did."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from perfgate.outcome import GpuOutcome, Note
+from perfgate.record import Record, Trial
+from perfgate.subject import Role
+from perfgate.telemetry import GpuTelemetry
+
+SAME_CLOCK = 0.01
+"""By how much the sides' SM clocks may differ, as a share; a step bound by memory moves less than its clock does."""
+
+
+def cell_cautions(record: Record, base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
+    """Everything about the trials of a paired record that a reader of its verdict should know."""
+    if record.subjects.get("base") == record.subjects.get("head"):
+        yield Note(code="same-subject", text="an A/A run")
+    dropped = list(record.dropped_pairs().values())
+    if dropped:
+        causes = ", ".join(f"{t.failure.code} in trial {t.index} ({t.subject})" for t in dropped if t.failure)
+        yield Note(code="dropped-pairs", text=f"{len(dropped)} dropped: {causes}")
+    yield from side_cautions(base, head)
+
+
+def side_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
+    """What the trials of two sides tell, wherever they come from."""
+    yield from _output_cautions(base, head)
+    yield from _trial_cautions(base, head)
+
+
+def _output_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
+    """Compare digests of the same iteration, whose prompts are the same on both sides and in every trial."""
+    sides = [_digests_by_iteration(side) for side in (base, head)]
+    both = sides[0].keys() & sides[1].keys()
+    different = [n for n in sorted(both) if not sides[0][n] & sides[1][n]]
+    if different:
+        text = f"in {len(different)} of {len(both)} iterations no head trial generated what a base trial did"
+        yield Note(code="outputs-differ", text=text)
+    for role, side in zip(("base", "head"), sides, strict=True):
+        unstable = sum(len(digests) > 1 for digests in side.values())
+        if unstable:
+            yield Note(code="outputs-unstable", text=f"{role}: {unstable} of {len(side)} iterations")
+
+
+def _digests_by_iteration(trials: Iterable[Trial]) -> dict[int, set[str]]:
+    found: dict[int, set[str]] = {}
+    for trial in trials:
+        for n, iteration in enumerate(trial.iterations):
+            found.setdefault(n, set()).add(iteration.tokens_digest)
+    return found
+
+
+def _trial_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
+    for code, count in sorted(Counter(code for t in (*base, *head) for code in t.cautions).items()):
+        yield Note(code=code, text=f"in {count} of {len(base) + len(head)} trials")
+    for role, side in (("base", base), ("head", head)):
+        changed = _changed_versions(side)
+        if changed:
+            yield Note(code="subject-changed", text=f"{role}: {changed}")
+
+
+def _changed_versions(trials: Sequence[Trial]) -> str:
+    """``vllm 1.0, then 1.1`` for every package that was not the same in all trials; empty where all were."""
+    names = sorted({name for trial in trials for name in trial.versions})
+    seen = {name: list(dict.fromkeys(trial.versions.get(name, "none") for trial in trials)) for name in names}
+    return "; ".join(f"{name} {', then '.join(found)}" for name, found in seen.items() if len(found) > 1)
+
+
+def clocks_differ(gpus: Mapping[Role, GpuOutcome]) -> Note | None:
+    """Says so where the sides ran at different clocks: a difference in time is then none of the builds.
+
+    Medians over the trials are compared, so that one disturbed pair takes nothing from the others.
+    """
+    if len(gpus) < 2:  # noqa: PLR2004 (base and head)
+        return None
+    base, head = gpus["base"].sm_mhz, gpus["head"].sm_mhz
+    if abs(head - base) <= SAME_CLOCK * base:
+        return None
+    return Note(code="clocks-differ", text=f"median SM clock in decode: base {base} MHz, head {head} MHz")
+
+
+def gpu_outcomes(base: Sequence[Trial], head: Sequence[Trial]) -> dict[Role, GpuOutcome]:
+    """What the GPUs of each side did; a side without telemetry is left out."""
+    sides: tuple[tuple[Role, Sequence[Trial]], ...] = (("base", base), ("head", head))
+    found = ((role, _gpu_outcome([gpu for trial in side for gpu in trial.telemetry])) for role, side in sides)
+    return {role: outcome for role, outcome in found if outcome is not None}
+
+
+def _gpu_outcome(seen: Sequence[GpuTelemetry]) -> GpuOutcome | None:
+    """One side's GPUs in a few figures; ``None`` where no SM clock is known."""
+    decode = [one.decode_sm_mhz or one.sm_mhz.median for one in seen if one.sm_mhz is not None]
+    if not decode:
+        return None
+    events = {name for one in seen for name in one.reasons} - {"idle", "clocks-setting"}
+    powers = [one.power_mw.median / 1000 for one in seen if one.power_mw]
+    memory = [one.memory_mhz.median for one in seen if one.memory_mhz]
+    return GpuOutcome(
+        sm_mhz=statistics.median_low(decode),
+        sm_low_mhz=min(one.sm_mhz.low for one in seen if one.sm_mhz),
+        sm_high_mhz=max(one.sm_mhz.high for one in seen if one.sm_mhz),
+        memory_mhz=statistics.median_low(memory) if memory else None,
+        power_w=statistics.median(powers) if powers else None,
+        temperature_c=max((one.temperature_c.high for one in seen if one.temperature_c), default=None),
+        events=tuple(sorted(events)),
+    )

@@ -1,0 +1,27 @@
+"""Stands in for the root-owned helper: locks the fake GPUs whatever their permission, and writes down its arguments.
+
+``clocks_helper.py STATUS FILE lock|reset UUID ...``: with a STATUS other than 0 it refuses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from fake_nvml import STATE, FakeMachine
+
+status, file, verb, uuid, *values = sys.argv[1:]
+with Path(file).open("a", encoding="utf-8") as stream:
+    stream.write(json.dumps([verb, uuid, *values]) + "\n")
+if os.getsid(0) != os.getpid():
+    sys.exit("Ctrl-C in the terminal would end this half way: give it a session of its own")
+if status != "0":
+    sys.stderr.write("no rule for you\n")
+    sys.exit(int(status))
+machine = FakeMachine(Path(os.environ[STATE]))
+gpu = machine.gpu([one["uuid"] for one in machine.state["gpus"]].index(uuid))
+gpu.lock(*([int(value) for value in values] if verb == "lock" else [None]))
