@@ -180,11 +180,14 @@ class _Reader:
         if not self.export.has("NVTX_EVENTS"):
             return []
         query = (  # 59 push/pop, 60 start/end; the name is text (ASCII) or textId (registered strings)
-            "SELECT * FROM (SELECT COALESCE(s.value, e.text, '') AS name, e.start, e.end, e.globalTid "
-            "FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId WHERE e.eventType IN (59, 60)) "
+            "SELECT * FROM (SELECT CAST(COALESCE(s.value, e.text, '') AS TEXT) AS name, e.start, e.end, "
+            "CAST(e.globalTid AS INTEGER) FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId "
+            "WHERE e.eventType IN (59, 60)) "
             "WHERE name GLOB 'perfgate.*' OR name GLOB 'execute_*' OR name GLOB '*layer*' ORDER BY start"
         )
         rows = list(self.export.select(query))
+        if not all(isinstance(row[1], int) and isinstance(row[2], int | None) for row in rows):
+            raise RecordError("table NVTX_EVENTS holds a time that is no integer", where=self.export.where)
         process, known = self._process_of(np.array([row[3] or 0 for row in rows], np.int64))
         return [
             Range(name, start, end, int(number), (tid or 0) & 0xFFFFFF)
