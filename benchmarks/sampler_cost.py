@@ -15,14 +15,15 @@ from perfgate import gate
 from perfgate.capture.collector import Job
 from perfgate.capture.session import Session
 from perfgate.cli import main
+from perfgate.metrics import Kind
 from perfgate.record import Trial
 
 
 class HeadUnwatched(Session):
     """A session that leaves the GPUs of the head's trials alone."""
 
-    def _watched(self, job: Job, show: Callable[[str], None]) -> Trial:
-        return self._collect(job, show) if job.role == "head" else super()._watched(job, show)
+    def _watched(self, job: Job, kind: Kind, show: Callable[[str], None]) -> Trial:
+        return self._collect(job, kind, show) if job.role == "head" else super()._watched(job, kind, show)
 
 
 if __name__ == "__main__":

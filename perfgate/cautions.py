@@ -6,11 +6,18 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from perfgate import stats
+from perfgate.metrics import Kind, format_value, trial_value
 from perfgate.outcome import GpuOutcome, Note
 from perfgate.record import Record, Trial
 from perfgate.subject import Role
 from perfgate.telemetry import GpuTelemetry
 
+SLACK = "host_slack_per_step"
+SLACK_LOSS_S = 20e-6
+"""A smaller loss of slack is not worth a word: a handful of launching calls, of a few microseconds each."""
+SLACK_LEVEL = 0.01
+"""One-sided level of the paired t bound that a loss of slack must exceed: said of one A/A run in a hundred at most."""
 SAME_CLOCK = 0.01
 """By how much the sides' SM clocks may differ, as a share; a step bound by memory moves less than its clock does."""
 
@@ -19,11 +26,43 @@ def cell_cautions(record: Record, base: Sequence[Trial], head: Sequence[Trial]) 
     """Everything about the trials of a paired record that a reader of its verdict should know."""
     if record.subjects.get("base") == record.subjects.get("head"):
         yield Note(code="same-subject", text="an A/A run")
-    dropped = list(record.dropped_pairs().values())
-    if dropped:
-        causes = ", ".join(f"{t.failure.code} in trial {t.index} ({t.subject})" for t in dropped if t.failure)
-        yield Note(code="dropped-pairs", text=f"{len(dropped)} dropped: {causes}")
+    kinds: tuple[tuple[Kind, str], ...] = (("timed", ""), ("traced", "traced ones "))
+    for kind, word in kinds:
+        dropped = list(record.dropped_pairs(kind).values())
+        if dropped:
+            causes = ", ".join(f"{t.failure.code} in trial {t.index} ({t.subject})" for t in dropped if t.failure)
+            yield Note(code="dropped-pairs", text=f"{len(dropped)} {word}dropped: {causes}")
     yield from side_cautions(base, head)
+    yield from _trace_cautions(record.pairs("traced"))
+
+
+def _trace_cautions(pairs: Sequence[tuple[Trial, Trial]]) -> Iterator[Note]:
+    """What the traces themselves say, in the words of the first that does, and what became of the host's slack."""
+    traces = [trial.decode for pair in pairs for trial in pair if trial.decode]
+    said: dict[str, list[str]] = {}
+    for trace in traces:
+        for code, words in dict(trace.cautions).items():
+            said.setdefault(code, []).append(words)
+    for code, texts in sorted(said.items()):
+        yield Note(code=code, text=f"in {len(texts)} of {len(traces)} traces, the first: {texts[0]}")
+    lost = _slack_lost(pairs)
+    if lost is not None:
+        yield lost
+
+
+def _slack_lost(pairs: Sequence[tuple[Trial, Trial]]) -> Note | None:
+    """The caution of a head whose host is less far ahead, by more than :data:`SLACK_LOSS_S` and than chance."""
+    slacks = [(trial_value(SLACK, base), trial_value(SLACK, head)) for base, head in pairs]
+    known = [(base, head) for base, head in slacks if base is not None and head is not None]
+    if len(known) < 2:  # noqa: PLR2004 (one pair has no spread)
+        return None
+    loss = stats.mean_estimate([base - head for base, head in known])
+    if loss.mean <= SLACK_LOSS_S or loss.lower(SLACK_LEVEL) <= 0:
+        return None
+    shown = [format_value(statistics.fmean(side), "s") for side in zip(*known, strict=True)]
+    left = "which no step shows yet" if min(head for _, head in known) > 0 else "and the device now waits for it"
+    text = f"base {shown[0]}, head {shown[1]}: the host has {format_value(loss.mean, 's')} a step less to spare"
+    return Note(code="host-slack-lost", text=f"{text} ({len(known)} traced pairs), {left}")
 
 
 def side_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:

@@ -220,6 +220,61 @@ def _subjects(base_words: tuple[str, ...], head_words: tuple[str, ...]) -> dict[
     return resolve(base_words, head_words, load_config(find_config(Path.cwd())))
 
 
+@main.group()
+def envelope() -> None:
+    """The kernels that a decode step may run: learn them from a build, check another against them."""
+
+
+BASE_OPTION = click.option("--base", "base_words", multiple=True, metavar="KEY=VALUE", help="As of perfgate run.")
+RUNS_OPTION = click.option(
+    "--runs", default="runs", type=click.Path(path_type=Path, file_okay=False), help="As of perfgate run."
+)
+
+
+@envelope.command()
+@click.argument("scenario", type=click.Path(path_type=Path))
+@BASE_OPTION
+@RUNS_OPTION
+@click.option("--dry-run", is_flag=True, help="Print the scenario instead of writing it.")
+def learn(scenario: Path, base_words: tuple[str, ...], runs: Path, dry_run: bool) -> None:  # noqa: FBT001 (a flag)
+    """Trace one build against itself and write what its decode steps run into the scenario's kernels block.
+
+    Read the difference before committing it: it is what every later head is held to, exactly.
+    """
+    from perfgate import gate
+    from perfgate.progress import progress_to
+    from perfgate.record import write_atomically
+
+    with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
+        text, finished = gate.learn_envelope(scenario, _subjects(base_words, ())["base"], runs=runs, progress=progress)
+    click.echo(f"run folder: {finished.folder}", err=True)
+    if dry_run:
+        click.echo(text, nl=False)
+        return
+    write_atomically(scenario, text)
+    click.echo(f"perfgate: {scenario} has a new kernels block", err=True)
+
+
+@envelope.command("check")
+@click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
+@BASE_OPTION
+@click.option("--head", "head_words", multiple=True, metavar="KEY=VALUE", help="As of perfgate run.")
+@RUNS_OPTION
+@reported
+def check_envelope(
+    scenarios: tuple[Path, ...], base_words: tuple[str, ...], head_words: tuple[str, ...], runs: Path
+) -> Outcome:
+    """Trace a pair and hold both sides' decode steps against the scenario's kernels block; minutes, no latency."""
+    from perfgate import gate
+    from perfgate.progress import progress_to
+
+    subjects = _subjects(base_words, head_words)
+    with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
+        finished = gate.run(scenarios, subjects, runs=runs, progress=progress, kernels_only=True)
+    click.echo(f"run folder: {finished.folder}", err=True)
+    return finished.outcome
+
+
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @reported

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 
 from perfgate.capture import profilers
+from perfgate.capture.engine import allowed_environment, engine_settings, find_subject, subject_environment
 from perfgate.capture.profilers import Interpreter, run_probe
-from perfgate.capture.workload import allowed_environment, engine_settings, find_subject, subject_environment
 from perfgate.findings import Check, Diagnosis, Finding
 from perfgate.folders import RUNS_FOLDER, STATE_FOLDER, check_disk, check_folder
 from perfgate.gpu_checks import check_gpus

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
@@ -128,6 +128,61 @@ def write_document(content: dict[str, Any]) -> str:
     yaml.width = 1000  # a folded value is harder to read than a long line
     yaml.dump(content, stream)
     return stream.getvalue()
+
+
+def replace_block(text: str, file: Path, key: str, content: Any) -> str:
+    """``text`` with the top-level block ``key`` replaced, or appended; everything else stays byte for byte.
+
+    Args:
+        text: A document of :func:`read_document` in block style: ``key: value`` lines.
+        file: Names it in errors.
+        key: The block's name.
+        content: Its new value, of plain Python values.
+
+    Raises:
+        ScenarioError: The document is no such document, or cannot be edited in place.
+    """
+    old = read_document(text, file)
+    root = YAML(typ="safe", pure=True).compose(StringIO(text))
+    if not isinstance(root, MappingNode) or root.flow_style:
+        raise whole_file_error(file, f"is written in braces, so {key} cannot be put in: write it by hand")
+    newline = "\r\n" if "\r\n" in text else "\n"
+    indent = " " * root.start_mark.column
+    written = write_document({key: content}).splitlines()
+    block = "".join(f"{indent}{line}{newline}" for line in written)
+    begin, end = _extent(text, root, key)
+    before = text[:begin] + (newline if begin and text[begin - 1] not in "\r\n" else "")
+    edited = before + block + text[end:]
+    refusal = whole_file_error(file, f"cannot be edited in place, so put this in by hand:\n{block}")
+    try:
+        if read_document(edited, file).content == {**old.content, key: content}:
+            return edited
+    except ScenarioError as error:  # something stands behind the mapping, such as the mark that ends a document
+        raise refusal from error
+    raise refusal
+
+
+def _extent(text: str, root: MappingNode, key: str) -> tuple[int, int]:
+    """From a key's line to behind its value, without comments there: they belong to what follows. Else the end."""
+    found = next(((name, value) for name, value in root.value if name.value == key), None)
+    if found is None:
+        return len(text), len(text)
+    name, value = found
+    begin = name.start_mark.index - name.start_mark.column
+    if isinstance(value, ScalarNode) and value.style not in ("|", ">"):
+        return begin, _line_end(text, value.end_mark.index if value.value or value.style else name.end_mark.index)
+    if not isinstance(value, ScalarNode) and value.flow_style:
+        return begin, _line_end(text, value.end_mark.index)
+    # The end that is marked is where the next key begins: there may be comments between.
+    lines = text[begin : value.end_mark.index].splitlines(keepends=True)
+    while lines and lines[-1].strip()[:1] in ("", "#"):
+        lines.pop()
+    return begin, begin + sum(map(len, lines))
+
+
+def _line_end(text: str, index: int) -> int:
+    end = text.find("\n", index)
+    return len(text) if end < 0 else end + 1
 
 
 class _Representer(SafeRepresenter):
@@ -317,10 +372,13 @@ def _in_words(kind: str, detail: Any) -> str:
 
 def _fields_at(model: Any, path: FieldPath) -> list[str]:
     """The keys that the model at ``path`` knows, as the file spells them."""
-    for part in path:
+    parts = iter(path)
+    for part in parts:
         if isinstance(part, int):
             continue
         field = next(f for name, f in model.model_fields.items() if (f.alias or name) == part)
+        if get_origin(field.annotation) is dict:
+            next(parts, None)  # a key of the user's own
         model = next(m for m in _models_in(field.annotation))
     return [field.alias or name for name, field in model.model_fields.items()]
 

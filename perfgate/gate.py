@@ -22,17 +22,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from perfgate import __version__, stats
 from perfgate.capture.collector import Collector
 from perfgate.capture.session import Progress, Session
-from perfgate.capture.workload import TimedCollector
+from perfgate.envelope import learn, union
 from perfgate.environment import comparable
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, RecordError, UsageError
+from perfgate.expectation import Expectation
 from perfgate.judge import Series, compare_sides, judge, judge_advisory, judge_cells, judge_series
 from perfgate.lock import hold
+from perfgate.margins import Gate
+from perfgate.metrics import KINDS, Kind, split_name
 from perfgate.outcome import CellOutcome, Note, Outcome, verdict_json, worst
 from perfgate.plan import Cell, GatePlan, Plan, make_plan
 from perfgate.record import (
@@ -47,7 +51,7 @@ from perfgate.record import (
     write_record,
     write_run,
 )
-from perfgate.scenario import Gate, LoadedScenario, load
+from perfgate.scenario import LoadedScenario, load, with_kernels
 from perfgate.subject import Role, Subject
 from perfgate.table import read_table
 
@@ -68,8 +72,10 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     seed: int | None = None,
     quick: bool = False,
     collector: Collector | None = None,
+    traced_collector: Collector | None = None,
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
+    kernels_only: bool = False,
 ) -> Finished:
     """Measure every cell of the scenarios until it is decided, and judge the run.
 
@@ -79,9 +85,11 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         runs: Where the run's folder is made.
         seed: Draws the order within pairs; drawn itself where not given, and kept in the manifest.
         quick: One trial a subject and no verdict.
-        collector: Takes the trials; the real engine where not given.
+        collector: Takes the timed trials; the real engine where not given.
+        traced_collector: Takes the traced trials of scenarios with a ``kernels:`` block, likewise.
         progress: Called at every step, and with a sentence where something else is worth telling.
         budget_s: No pair is begun that would not end within so many seconds.
+        kernels_only: Take traced trials alone and judge only what the decode steps run, not how long they take.
 
     Raises:
         ScenarioError: A scenario is wrong.
@@ -93,13 +101,15 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     deadline_s = time.monotonic() + budget_s
     loaded = tuple(load(file) for file in scenarios)
     plan = make_plan(loaded, secrets.randbits(32) if seed is None else seed)
+    if kernels_only:
+        plan = plan.model_copy(update={"cells": tuple(map(_without_gates, plan.cells))})
     name = _run_name(loaded)
     manifest = Run(name=name, plan=plan, subjects=subjects, quick=quick, perfgate=__version__)
     folder = runs / name
     with _storage_failures(folder, "Mend that, or name another place with --runs."), _interruptions(folder):
         _make_folder(folder, loaded)
         write_run(folder, manifest)
-    session = Session(folder, manifest, collector or TimedCollector(), progress, deadline_s)
+    session = Session(folder, manifest, _given(collector, traced_collector), progress, deadline_s)
     return _visit(folder, manifest, session)
 
 
@@ -108,6 +118,7 @@ def resume(
     *,
     more: int | None = None,
     collector: Collector | None = None,
+    traced_collector: Collector | None = None,
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
 ) -> Finished:
@@ -119,6 +130,7 @@ def resume(
         folder: The run folder.
         more: Cells inconclusive at their last look get a further one, so many pairs after it.
         collector: As of :func:`run`.
+        traced_collector: As of :func:`run`.
         progress: As of :func:`run`.
         budget_s: As of :func:`run`.
 
@@ -133,8 +145,41 @@ def resume(
     if more is not None and more < stats.FURTHER_LOOK_PAIRS:
         raise UsageError(f"--more {more}: a further look needs at least {stats.FURTHER_LOOK_PAIRS} pairs")
     manifest = read_run(folder)
-    session = Session(folder, manifest, collector or TimedCollector(), progress, deadline_s)
+    session = Session(folder, manifest, _given(collector, traced_collector), progress, deadline_s)
     return _visit(folder, manifest, session, more)
+
+
+def learn_envelope(scenario: Path, subject: Subject, **options: Any) -> tuple[str, Finished]:
+    """The scenario's text with a ``kernels:`` block that its decode steps fit, learnt from an A/A of one build.
+
+    Args:
+        scenario: The scenario file, which is not written.
+        subject: The build.
+        options: As of :func:`run`.
+
+    Raises:
+        NotMeasuredError: ``no-decode-steps``: not every cell could be traced; the run folder tells why.
+        NotComparableError: The two sides did not run the same, so nothing can be learnt.
+    """
+    loaded = load(scenario)
+    finished = run([scenario], {"base": subject, "head": subject}, kernels_only=True, **options)
+    blocks = []
+    for record in read_records(finished.folder, read_run(finished.folder)):
+        traced = [trial.decode for pair in record.pairs("traced") for trial in pair if trial.decode]
+        if not traced:
+            text = record.stopped.text if record.stopped else "no traced pair was taken"
+            raise NotMeasuredError(text, where=f"{finished.folder}: {record.cell.name}", code="no-decode-steps")
+        blocks.append(learn(traced, loaded.scenario.kernels))
+    return with_kernels(loaded, union(blocks)), finished
+
+
+def _without_gates(cell: Cell) -> Cell:
+    return cell.model_copy(update={"gates": (), "kernels": cell.kernels or Expectation()})
+
+
+def _given(timed: Collector | None, traced: Collector | None) -> dict[Kind, Collector]:
+    both: dict[Kind, Collector | None] = {"timed": timed, "traced": traced}
+    return {kind: collector for kind, collector in both.items() if collector is not None}
 
 
 def _visit(folder: Path, manifest: Run, session: Session, more: int | None = None) -> Finished:
@@ -144,7 +189,7 @@ def _visit(folder: Path, manifest: Run, session: Session, more: int | None = Non
             records = _reopened(folder, manifest)
             added = _with_further_looks(manifest, records, more) if more is not None else {}
             records |= added
-            if any(_next_target(manifest, cell, records) is not None for cell in manifest.plan.cells):
+            if any(_next_target(manifest, cell, records, kind) for cell in manifest.plan.cells for kind in KINDS):
                 with session:
                     for record in added.values():  # before the first of their pairs is taken
                         write_record(record_file(folder, record.cell), record)
@@ -192,10 +237,10 @@ def _reopened(folder: Path, manifest: Run) -> dict[str, Record]:
 def _with_further_looks(manifest: Run, records: dict[str, Record], more: int) -> dict[str, Record]:
     """The records of the cells that are inconclusive at their last look, each with one look more."""
     cells = () if manifest.quick else judge(manifest, records, __version__).cells
-    used_up = [records[cell.cell_id] for cell in cells if cell.undecided and cell.next_look is None]
+    used_up = [records[cell.cell_id] for cell in cells if cell.undecided_in("timed") and cell.next_look is None]
     return {
         record.cell.cell_id: record.model_copy(
-            update={"further_looks": (*record.further_looks, record.schedule.looks[-1] + more)}
+            update={"further_looks": (*record.further_looks, record.schedule().looks[-1] + more)}
         )
         for record in used_up
     }
@@ -204,13 +249,35 @@ def _with_further_looks(manifest: Run, records: dict[str, Record], more: int) ->
 def _measure(manifest: Run, session: Session, records: dict[str, Record]) -> None:
     """Measure each cell look by look until it is decided, cannot be measured, or has used up its looks."""
     for cell in manifest.plan.cells:
-        while (target := _next_target(manifest, cell, records)) is not None:
-            records[cell.cell_id] = session.measure(cell, target)
+        for kind in KINDS:
+            while (target := _next_target(manifest, cell, records, kind)) is not None:
+                records[cell.cell_id] = session.measure(cell, target, kind)
 
 
-def _next_target(manifest: Run, cell: Cell, records: dict[str, Record]) -> int | None:
-    """How many pairs the cell is to have next; one side alone, or a quick run, has nothing to decide."""
+def _next_target(manifest: Run, cell: Cell, records: dict[str, Record], kind: Kind) -> int | None:
+    """How many pairs of a kind the cell is to have next."""
+    return _next_timed(manifest, cell, records) if kind == "timed" else _next_traced(manifest, cell, records)
+
+
+def _next_traced(manifest: Run, cell: Cell, records: dict[str, Record]) -> int | None:
+    """One pair tells what the steps run; more are taken only where a gate rests on kernel times."""
     record = records.get(cell.cell_id)
+    if cell.kernels is None or manifest.quick or (record is not None and record.stopped is not None):
+        return None
+    gated = any(gate.gate.measured.kind == "traced" for gate in cell.gates)
+    if record is None or not record.measured("traced"):
+        return cell.kernels.traced.schedule.looks[0] if gated and "head" in manifest.subjects else 1
+    if not gated or "head" not in manifest.subjects:
+        return None
+    outcome = judge(manifest, records, __version__)
+    return next(one.next_traced_look for one in outcome.cells if one.cell_id == cell.cell_id)
+
+
+def _next_timed(manifest: Run, cell: Cell, records: dict[str, Record]) -> int | None:
+    """One side alone, or a quick run, has nothing to decide; without a gate on times there is nothing to time."""
+    record = records.get(cell.cell_id)
+    if not any(gate.gate.measured.kind == "timed" for gate in cell.gates):
+        return None
     schedule = cell.measure.schedule
     if manifest.quick or "head" not in manifest.subjects:
         # One side is measured for a comparison, which fewer trials than the first look that blocks could never lose.
@@ -284,9 +351,9 @@ def compare_table(file: Path, gates: Sequence[GatePlan]) -> Outcome:
     table = read_table(file)
     series = []
     for gate in gates:
-        values = table.metrics.get(gate.gate.metric)
+        values = table.metrics.get(gate.gate.measured.name)
         if values is None:
-            raise RecordError(f"has no values of {gate.gate.metric}, which {gate.where} gates", where=str(file))
+            raise RecordError(f"has no values of {gate.gate.measured.name}, which {gate.where} gates", where=str(file))
         paired = table.paired and len(values.base) > 1
         series.append(Series(gate, values.base, values.head, stats.one_look(len(values.base)) if paired else None))
     plan = Plan(cells=(), seed=0)
@@ -302,7 +369,7 @@ def compare_table(file: Path, gates: Sequence[GatePlan]) -> Outcome:
 
 
 def parse_gate(word: str) -> GatePlan:
-    """A gate from ``metric:ignorable:must_catch``, for example ``itl_median:0.1%:0.5%``.
+    """A gate from ``metric:ignorable:must_catch``: ``itl_median:0.1%:0.5%``, ``kernel_time_per_step[gemm]:1%:5%``.
 
     Raises:
         UsageError: The word has another form, or the gate is not possible.
@@ -311,7 +378,8 @@ def parse_gate(word: str) -> GatePlan:
     if len(parts) != 3:  # noqa: PLR2004 (metric, ignorable, must_catch)
         raise UsageError(f"--gate {word}: expected METRIC:IGNORABLE:MUST_CATCH, like itl_median:0.1%:0.5%")
     try:
-        gate = Gate.model_validate(dict(zip(("metric", "ignorable", "must_catch"), parts, strict=True)))
+        metric, role = split_name(parts[0])
+        gate = Gate.model_validate({"metric": metric, "role": role, "ignorable": parts[1], "must_catch": parts[2]})
     except ValidationError as error:
         raise UsageError(f"--gate {word}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     return GatePlan(gate=gate, where=f"--gate {word}")

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfgate import stats
+from perfgate.attribution import Attribution, attribute
 from perfgate.cautions import cell_cautions, clocks_differ, gpu_outcomes, side_cautions
-from perfgate.metrics import METRICS, Metric, trial_value
+from perfgate.envelope import judge_envelope
+from perfgate.metrics import METRICS, Kind, Metric, trial_value
 from perfgate.outcome import (
     WORST_FIRST,
     CellOutcome,
@@ -52,17 +54,18 @@ class Series:
     @property
     def metric(self) -> Metric:
         """The gated metric."""
-        return METRICS[self.gate.gate.metric]
+        return self.gate.gate.measured
 
     @property
     def fault(self) -> Note | None:
         """Why these values cannot be judged; a value that is zero, negative or not finite has no ratio."""
+        code = "no-slack" if self.metric.signed else "non-finite"
         if self.missing is not None:
             return self.missing
         for role, values in (("base", self.base), ("head", self.head)):
             for value in values:
-                if not (math.isfinite(value) and value > 0):
-                    return Note(code="non-finite", text=f"{role} has the value {value}")
+                if not _positive(value):
+                    return Note(code=code, text=f"{role} has the value {value}")
         return None
 
     @property
@@ -112,12 +115,12 @@ def judge(run: Run, records: Mapping[str, Record], perfgate: str) -> Outcome:
         series = [_paired_series(gate, record) for cell, record in both for gate in cell.gates]
         judged = iter(judge_series(series, run.plan.alpha, run.plan.beta))
         outcomes = tuple(
-            _cell_outcome(cell, record, tuple(next(judged) for _ in cell.gates))
+            _cell_outcome(cell, record, tuple(next(judged) for _ in cell.gates), traced=not run.quick)
             for cell, record in zip(cells, found, strict=True)
         )
     if not run.quick:
         return judge_cells(run.name, perfgate, run.plan, outcomes)
-    closed = tuple(cell.model_copy(update={"next_look": None}) for cell in outcomes)
+    closed = tuple(cell.model_copy(update={"next_look": None, "next_traced_look": None}) for cell in outcomes)
     reason = Note(code="quick-run", text="one trial a subject was measured")
     return judge_cells(run.name, perfgate, run.plan, closed, (reason,))
 
@@ -146,9 +149,10 @@ def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Pl
     """One side of one record against one side of another, unpaired; the caller has checked that they are comparable."""
     b, h = (record.judged_trials(role) for record, role in (base, head))
     cell = head[0].cell
-    gates = judge_series([_unpaired_series(gate, b, h) for gate in cell.gates], plan.alpha, plan.beta)
+    gates = judge_series([_unpaired_series(gate, base, head) for gate in cell.gates], plan.alpha, plan.beta)
     gpus = gpu_outcomes(b, h)
-    gates, reasons = _at_the_same_clocks(gates, gpus)
+    traced = gpu_outcomes(*(record.judged_trials(role, "traced") for record, role in (base, head)))
+    gates, reasons = _at_the_same_clocks(gates, {"timed": gpus, "traced": traced})
     stops = (Note(code=r.stopped.code, text=r.stopped.text) for r, _ in (base, head) if r.stopped)
     return CellOutcome(
         name=cell.name,
@@ -196,6 +200,7 @@ def _gate_outcome(series: Series, looks: tuple[stats.Look, ...], levels: _Levels
         must_catch=series.must_catch,
         floor=series.gate.gate.floor_value,
         where=series.gate.where,
+        kind=series.metric.kind,
         verdict="inconclusive",
         block_level=levels.block_level,
     )
@@ -284,69 +289,100 @@ def _gate_cautions(series: Series, look: stats.Look, verdict: Verdict) -> Iterat
 
 def _paired_series(gate: GatePlan, record: Record | None) -> Series:
     """A look added later widens the schedule of every gate of its cell; the weights still sum to at most 1."""
-    name = gate.gate.metric
+    metric = gate.gate.measured
     if record is None:
         return Series(gate, missing=Note(code="not-started", text="no trial of this cell was taken"))
-    schedule = record.schedule
-    pairs = [(trial_value(name, base), trial_value(name, head)) for base, head in record.pairs()]
+    schedule = record.schedule(metric.kind)
+    pairs = [(metric.summarise(base), metric.summarise(head)) for base, head in record.pairs(metric.kind)]
     whole = [(base, head) for base, head in pairs if base is not None and head is not None]
     if len(whole) < len(pairs):
-        missing = Note(code="metric-missing", text=f"{len(pairs) - len(whole)} of {len(pairs)} pairs carry no {name}")
+        text = f"{len(pairs) - len(whole)} of {len(pairs)} pairs carry no {metric.name}"
+        missing = Note(code="metric-missing", text=text)
         return Series(gate, schedule=schedule, missing=missing)
     return Series(gate, tuple(b for b, _ in whole), tuple(h for _, h in whole), schedule)
 
 
-def _unpaired_series(gate: GatePlan, base: Sequence[Trial], head: Sequence[Trial]) -> Series:
-    name = gate.gate.metric
-    b, h = (tuple(v for trial in side if (v := trial_value(name, trial)) is not None) for side in (base, head))
-    if not base or not head:
-        return Series(gate, missing=Note(code="metric-missing", text="a side has no valid trial"))
-    if len(b) < len(base) or len(h) < len(head):
-        return Series(gate, missing=Note(code="metric-missing", text=f"some trials carry no {name}"))
+def _unpaired_series(gate: GatePlan, base: tuple[Record, Role], head: tuple[Record, Role]) -> Series:
+    metric = gate.gate.measured
+    sides = [record.judged_trials(role, metric.kind) for record, role in (base, head)]
+    b, h = (tuple(v for trial in side if (v := metric.summarise(trial)) is not None) for side in sides)
+    if not all(sides):
+        return Series(gate, missing=Note(code="metric-missing", text=f"a side has no valid {metric.kind} trial"))
+    if (len(b), len(h)) != tuple(map(len, sides)):
+        return Series(gate, missing=Note(code="metric-missing", text=f"some trials carry no {metric.name}"))
     return Series(gate, b, h)
 
 
-def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, ...]) -> CellOutcome:
+def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, ...], *, traced: bool) -> CellOutcome:
+    """One cell of a paired run; ``traced``: whether traced trials are due where it has a ``kernels:`` block."""
     if record is None:
         reason = Note(code="not-started", text="no trial of this cell was taken")
         return _empty_cell(cell, "not-measured", tuple(map(_unmeasured, gates)), reason)
-    pairs = record.pairs()
+    pairs, traced_pairs = record.pairs("timed"), record.pairs("traced")
     base, head = [b for b, _ in pairs], [h for _, h in pairs]
+    traced_sides = [b for b, _ in traced_pairs], [h for _, h in traced_pairs]
     gpus = gpu_outcomes(base, head)
-    gates, reasons = _at_the_same_clocks(gates, gpus)
-    verdict = worst(gate.verdict for gate in gates)
+    gates, reasons = _at_the_same_clocks(gates, {"timed": gpus, "traced": gpu_outcomes(*traced_sides)})
+    found: list[Verdict] = []
+    cautions = list(cell_cautions(record, base, head))
     if record.stopped is not None:
         gates = tuple(gate if gate.pairs else _unmeasured(gate) for gate in gates)
         reasons = (*reasons, Note(code=record.stopped.code, text=record.stopped.text))
-        verdict = worst([*(gate.verdict for gate in gates), _verdict_of_stop(record.stopped)])
-    further = [look for look in record.schedule.looks if look > len(pairs)]
+        found.append(_verdict_of_stop(record.stopped))
+    if cell.kernels is not None and traced and not (record.stopped and not traced_pairs):
+        envelope = judge_envelope(cell.kernels, *([t.decode for t in side if t.decode] for side in traced_sides))
+        reasons, cautions = (*reasons, *envelope.reasons), [*cautions, *envelope.cautions]
+        found.append(envelope.verdict)
     outcome = CellOutcome(
         name=cell.name,
         cell_id=cell.cell_id,
         record=record_digest(record),
-        verdict=verdict,
+        verdict=worst([*(gate.verdict for gate in gates), *found]),
         pairs=len(pairs),
         next_look=None,
+        traced_pairs=len(traced_pairs),
         versions={role: _versions([t for t in record.trials if t.subject == role]) for role in record.subjects},
         gates=gates,
-        ungated=tuple(_ungated(cell, base, head)),
+        ungated=tuple(_ungated(cell, base + traced_sides[0], head + traced_sides[1])),
         gpus=gpus,
+        attribution=_attribution(pairs, traced_pairs),
         reasons=reasons,
-        cautions=tuple(cell_cautions(record, base, head)),
+        cautions=tuple(cautions),
     )
-    if further and record.stopped is None and outcome.undecided:
-        return outcome.model_copy(update={"next_look": further[0]})
-    return outcome
+    looks = {
+        "next_look": _next_look(record, outcome, "timed"),
+        "next_traced_look": _next_look(record, outcome, "traced"),
+    }
+    return outcome.model_copy(update=looks)
+
+
+def _next_look(record: Record, outcome: CellOutcome, kind: Kind) -> int | None:
+    """The next look at pairs of a kind; ``None`` where it could decide nothing, or none is left."""
+    if record.stopped is not None or not outcome.undecided_in(kind):
+        return None
+    return next((look for look in record.schedule(kind).looks if look > record.measured(kind)), None)
+
+
+def _attribution(pairs: Sequence[tuple[Trial, Trial]], traced: Sequence[tuple[Trial, Trial]]) -> Attribution | None:
+    """Where the steps' difference comes from, beside the one measured in timed trials."""
+    steps = [(trial_value("itl_median", base), trial_value("itl_median", head)) for base, head in pairs]
+    known = [head - base for base, head in steps if base is not None and head is not None]
+    measured_s = math.fsum(known) / len(known) if known else None
+    return attribute([(base.decode, head.decode) for base, head in traced if base.decode and head.decode], measured_s)
 
 
 def _at_the_same_clocks(
-    gates: tuple[GateOutcome, ...], gpus: Mapping[Role, GpuOutcome]
+    gates: tuple[GateOutcome, ...], gpus: Mapping[Kind, Mapping[Role, GpuOutcome]]
 ) -> tuple[tuple[GateOutcome, ...], tuple[Note, ...]]:
-    """The gates as they are; not comparable, with the reason, where the sides ran at different clocks."""
-    note = clocks_differ(gpus)
-    if note is None or not all(gate.pairs for gate in gates):
-        return gates, ()
-    return tuple(gate.model_copy(update={"verdict": "not-comparable", "reasons": ()}) for gate in gates), (note,)
+    """The gates as they are; not comparable, with the reason, where the sides' trials of a kind had other clocks."""
+    notes = []
+    for kind, sides in gpus.items():
+        note, pairs = clocks_differ(sides), [gate.pairs for gate in gates if gate.kind == kind]
+        if note is not None and pairs and all(pairs):
+            spoilt: dict[str, object] = {"verdict": "not-comparable", "reasons": ()}
+            gates = tuple(gate.model_copy(update=spoilt) if gate.kind == kind else gate for gate in gates)
+            notes.append(note)
+    return gates, tuple(notes)
 
 
 def _unmeasured(gate: GateOutcome) -> GateOutcome:
@@ -365,13 +401,13 @@ def _one_sided(cell: Cell, record: Record | None) -> CellOutcome:
     if record.stopped is not None:
         reason = Note(code=record.stopped.code, text=record.stopped.text)
         return _empty_cell(cell, _verdict_of_stop(record.stopped), (), reason)
-    trials = record.judged_trials("base")
+    trials, traced = record.judged_trials("base"), record.judged_trials("base", "traced")
     note = Note(code="no-counterpart", text=f"{len(trials)} trials of one subject were measured")
     blank = _empty_cell(cell, "not-comparable", (), note)
     sides = {
         "record": record_digest(record),
         "versions": {"base": _versions(trials)},
-        "ungated": tuple(_ungated(cell, trials, ())),
+        "ungated": tuple(_ungated(cell, [*trials, *traced], ())),
         "gpus": gpu_outcomes(trials, ()),
     }
     return blank.model_copy(update=sides)
@@ -385,19 +421,22 @@ def _empty_cell(cell: Cell, verdict: Verdict, gates: tuple[GateOutcome, ...], re
 
 
 def _ungated(cell: Cell, base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[MetricOutcome]:
+    """Every metric that no gate names, each from the trials of its kind."""
     gated = {gate.gate.metric for gate in cell.gates} if head else set()
     for name, metric in METRICS.items():
         if name not in gated:
-            sides = [[trial_value(name, trial) for trial in side] for side in (base, head)]
+            sides = [[metric.summarise(trial) for trial in side if trial.kind == metric.kind] for side in (base, head)]
             row = _both_sides(metric, *([v for v in side if v is not None] for side in sides))
             if row.base is not None:
                 yield row
 
 
 def _both_sides(metric: Metric, base: Sequence[float], head: Sequence[float]) -> MetricOutcome:
-    """Geometric means, so that the change of the means is the mean of the pairs' log ratios."""
+    """Geometric means, so that the change of the means is the mean of the pairs' log ratios; else there is none."""
     b, h = (_geometric_mean(side) if side and all(map(_positive, side)) else None for side in (base, head))
     change = h / b - 1 if b and h else None
+    if metric.signed and change is None:
+        b, h = (math.fsum(side) / len(side) if side else None for side in (base, head))
     return MetricOutcome(metric=metric.name, unit=metric.unit, better=metric.better, base=b, head=h, change=change)
 
 

@@ -1,6 +1,6 @@
 """The metrics perfgate knows: name, unit, direction, meaning, and how a trial is summarised as one number.
 
-A timed trial holds iterations; an iteration holds integer nanoseconds. Each metric turns the iterations of one trial
+A timed trial holds iterations, a traced one decode steps; both hold integer nanoseconds. Each metric turns one trial
 into one float in the metric's base unit (seconds, bytes, tokens, tokens per second). That number is what the statistics
 see: the trial is the unit of replication, iterations and tokens only sharpen its summary (docs/design.md).
 
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
@@ -69,6 +69,18 @@ class TelemetryLike(Protocol):
         """Energy over the measured iterations in microjoules, where the GPU tells."""
 
 
+class DecodeLike(Protocol):
+    """What the decode steps of a traced trial were made of; columns hold an entry a step."""
+
+    @property
+    def slack_ns(self) -> Sequence[int | None]:
+        """How far before its predecessor's end a step was launched; ``None`` where the trace does not show it."""
+
+    @property
+    def role_ns(self) -> Mapping[str, Sequence[int]]:
+        """Kernel time of each role that occurs."""
+
+
 class TrialLike(Protocol):
     """What a metric needs of a trial."""
 
@@ -84,6 +96,14 @@ class TrialLike(Protocol):
     def telemetry(self) -> Sequence[TelemetryLike]:
         """Every GPU of the trial; none where the engine ran on the CPU."""
 
+    @property
+    def decode(self) -> DecodeLike | None:
+        """The decode steps of a traced trial; ``None`` for any other."""
+
+
+Kind = Literal["timed", "traced"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Kinds of trial: profilers slow an engine down, so what is read from one kind is never compared with another's."""
 
 Unit = Literal["s", "tok/s", "B", "tok", "J/tok"]
 
@@ -99,6 +119,8 @@ class Metric:
         meaning: One sentence for tables and reports.
         summarise: A trial to its value in ``unit``; ``None`` where this trial does not carry the metric.
         needs_decode: True where a trial needs at least three output tokens to have a value.
+        kind: The kind of trial that it is read from.
+        signed: True where zero and negative values are real measurements, though they have no ratio.
     """
 
     name: str
@@ -107,6 +129,8 @@ class Metric:
     meaning: str
     summarise: Callable[[TrialLike], float | None]
     needs_decode: bool = False
+    kind: Kind = "timed"
+    signed: bool = False
 
     @property
     def sign(self) -> int:
@@ -168,6 +192,23 @@ def _startup(read: Callable[[StartupLike], int | None], scale: float = 1.0) -> C
     return summarise
 
 
+def _host_slack(trial: TrialLike) -> float | None:
+    known = [slack for slack in trial.decode.slack_ns if slack is not None] if trial.decode else []
+    return float(np.median(known)) / NS_PER_S if known else None
+
+
+def _kernel_time(trial: TrialLike, role: str) -> float | None:
+    steps = trial.decode.role_ns.get(role, ()) if trial.decode else ()
+    return float(np.median(steps)) / NS_PER_S if len(steps) else None
+
+
+def _kernel_throughput(trial: TrialLike, role: str) -> float | None:
+    """A pure decode step generates a token for each request of the batch."""
+    seconds = _kernel_time(trial, role)
+    batch = len(trial.iterations[0].ttft_ns) if trial.iterations else 0
+    return batch / seconds if batch and seconds else None
+
+
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
@@ -195,13 +236,57 @@ METRICS: dict[str, Metric] = {
                _startup(lambda s: s.kv_token_capacity)),
         Metric("energy_per_token", "J/tok", "lower", "energy that the GPUs took over the measured iterations, by token",
                _energy_per_token),
+        Metric("host_slack_per_step", "s", "higher", "how far ahead of the device the host launches a decode step; "
+               "the median step, negative where the device waits", _host_slack, needs_decode=True, kind="traced",
+               signed=True),
     )
 }  # fmt: skip
-"""Every metric that a gate can name. A new metric is one entry here and one test."""
+"""Every metric with one value a trial. A new metric is one entry here and one test."""
+
+
+@dataclass(frozen=True)
+class RoleMetric:
+    """A metric with a value for each role of kernels; a gate names the role beside it.
+
+    Args:
+        name: As written in ``gates[].metric``.
+        unit: As of :class:`Metric`.
+        better: As of :class:`Metric`.
+        meaning: As of :class:`Metric`.
+        summarise: A trial and a role to the value in ``unit``; ``None`` where the trial ran no kernel of that role.
+        kind: As of :class:`Metric`.
+    """
+
+    name: str
+    unit: Unit
+    better: Literal["lower", "higher"]
+    meaning: str
+    summarise: Callable[[TrialLike, str], float | None]
+    kind: Kind = "traced"
+
+    def of(self, role: str) -> Metric:
+        """The metric of one role, called ``name[role]``."""
+        name, meaning = f"{self.name}[{role}]", f"{self.meaning}, for {role}"
+        return Metric(
+            name, self.unit, self.better, meaning, lambda t: self.summarise(t, role), needs_decode=True, kind=self.kind
+        )
+
+
+ROLE_METRICS: dict[str, RoleMetric] = {
+    metric.name: metric
+    for metric in (
+        RoleMetric("kernel_time_per_step", "s", "lower", "time that a role's kernels take on the device in the median "
+                   "decode step", _kernel_time),
+        RoleMetric("kernel_throughput", "tok/s", "higher", "tokens generated per second of a role's kernel time: the "
+                   "batch by kernel_time_per_step", _kernel_throughput),
+    )
+}  # fmt: skip
+"""Every metric that needs a role. They are medians over the steps of a trial, on each device."""
+
+METRIC_NAMES = (*METRICS, *ROLE_METRICS)
+"""What a gate can name."""
 
 PLANNED: dict[str, str] = {
-    "host_slack_per_step": "traced trials",
-    "kernel_time_per_step": "traced trials",
     "mbu": "the roofline",
 }
 """Metrics of the design that this version refuses, each with the part it waits for."""
@@ -217,13 +302,38 @@ UNIT_SCALE: dict[str, tuple[Unit, float]] = {
 """Unit as people write it: (base unit, factor to it)."""
 
 
+def metric_family(name: str) -> Metric | RoleMetric:
+    """The entry that a gate names by its metric, whatever the role.
+
+    Raises:
+        KeyError: There is none.
+    """
+    return METRICS[name] if name in METRICS else ROLE_METRICS[name]
+
+
+def split_name(name: str) -> tuple[str, str | None]:
+    """``kernel_time_per_step[gemm]`` as metric and role; a name without brackets has no role."""
+    metric, bracket, role = name.partition("[")
+    return (metric, role.removesuffix("]")) if bracket and role.endswith("]") else (name, None)
+
+
+def find_metric(name: str) -> Metric:
+    """The metric of that name, a role's as ``kernel_time_per_step[gemm]``.
+
+    Raises:
+        KeyError: There is none.
+    """
+    metric, role = split_name(name)
+    return METRICS[name] if role is None else ROLE_METRICS[metric].of(role)
+
+
 def trial_value(name: str, trial: TrialLike) -> float | None:
     """The value of metric ``name`` for one trial, in base units; ``None`` where the trial does not carry it.
 
     Raises:
-        KeyError: ``name`` is not in :data:`METRICS`.
+        KeyError: There is no such metric.
     """
-    return METRICS[name].summarise(trial)
+    return find_metric(name).summarise(trial)
 
 
 def parse_percent(value: Any) -> float:

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from perfgate.attribution import Attribution
 from perfgate.document import to_draft_07
 from perfgate.errors import ExitStatus
-from perfgate.metrics import Unit
+from perfgate.metrics import Kind, Unit
 from perfgate.subject import Role
 
 Verdict = Literal["regressed", "internal-error", "not-measured", "not-comparable", "inconclusive", "advisory",
@@ -46,12 +47,13 @@ class MetricOutcome(_Frozen):
     """One metric on both sides, gated or not.
 
     Args:
-        metric: Name in :data:`perfgate.metrics.METRICS`.
+        metric: Name in :data:`perfgate.metrics.METRICS`; a role's as ``kernel_time_per_step[gemm]``.
         unit: Base unit of ``base`` and ``head``.
         better: Direction that is better.
-        base: Geometric mean of the trials' values; ``None`` where a side has none.
+        base: Geometric mean of the trials' values; the arithmetic mean of values that have no ratio, like a host slack
+            that is used up; ``None`` where a side has none.
         head: Likewise.
-        change: ``head / base - 1``, in the metric's own direction.
+        change: ``head / base - 1``, in the metric's own direction; ``None`` where there is no ratio.
     """
 
     metric: str
@@ -70,6 +72,7 @@ class GateOutcome(MetricOutcome):
         must_catch: Likewise.
         floor: In ``unit``; 0 where none is declared.
         where: ``file:line`` of the declaration.
+        kind: The trials it is read from.
         verdict: This gate's own.
         pairs: Pairs (unpaired: trials of the smaller side) behind the figures; 0 below the first look.
         passed_at: Pairs of the first look at which it passed; later looks may still block it, never unpass it.
@@ -89,6 +92,7 @@ class GateOutcome(MetricOutcome):
     must_catch: float
     floor: float
     where: str
+    kind: Kind = "timed"
     verdict: Verdict
     pairs: int = 0
     passed_at: int | None = None
@@ -133,12 +137,15 @@ class CellOutcome(_Frozen):
         cell_id: The cell.
         record: Digest of the record judged; empty where there is none.
         verdict: Worst of the gates.
-        pairs: Valid pairs measured.
+        pairs: Valid timed pairs measured.
         next_look: Pairs at which the next decision is due; ``None`` when the sequence is closed or used up.
+        traced_pairs: Valid traced pairs measured.
+        next_traced_look: Traced pairs at which the next decision on kernels is due; ``None`` likewise.
         versions: Packages of each side as measured.
         gates: In the scenario's order.
         ungated: Every other metric measured, for reading only.
         gpus: What each side's GPUs did; empty where engines ran on the CPU.
+        attribution: Where a difference in decode steps comes from; ``None`` without traced pairs.
         reasons: Why the cell as a whole is not judged.
         cautions: What to know about the cell.
     """
@@ -149,18 +156,23 @@ class CellOutcome(_Frozen):
     verdict: Verdict
     pairs: int
     next_look: int | None
+    traced_pairs: int = 0
+    next_traced_look: int | None = None
     versions: dict[Role, dict[str, str]]
     gates: tuple[GateOutcome, ...]
     ungated: tuple[MetricOutcome, ...]
     gpus: dict[Role, GpuOutcome] = {}
+    attribution: Attribution | None = None
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()
 
-    @property
-    def undecided(self) -> bool:
-        """Whether more pairs could still decide a gate; one without data must not end the search of the others."""
-        verdicts = {gate.verdict for gate in self.gates}
-        return "inconclusive" in verdicts and "regressed" not in verdicts
+    def undecided_in(self, kind: Kind) -> bool:
+        """Whether more pairs of a kind could still decide a gate; a regression of either kind decides the cell.
+
+        A gate without data must not end the search of the others.
+        """
+        verdicts = {gate.verdict for gate in self.gates if gate.kind == kind}
+        return "inconclusive" in verdicts and all(gate.verdict != "regressed" for gate in self.gates)
 
 
 class Outcome(_Frozen):

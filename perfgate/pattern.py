@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+
+from perfgate.breakdown import GAPS, StepFigures, figures
+from perfgate.errors import NotMeasuredError
+from perfgate.kernels import COPY_KINDS, NO_TIME, PLACES, STEP_KINDS, Trace
+from perfgate.roles import UNLISTED
 
 
 class _Frozen(BaseModel):
@@ -38,6 +50,11 @@ class Pattern(_Frozen):
     outside_graphs: tuple[int, ...] = ()
     copies: dict[str, int] = {}
 
+    @property
+    def graph_launches(self) -> int:
+        """Kernels of one step that CUDA graphs launch."""
+        return len(self.kernels) - len(self.outside_graphs)
+
 
 class DecodeSteps(_Frozen):
     """The pure, complete decode steps of one traced trial, counted on each device; times in integer nanoseconds.
@@ -48,11 +65,11 @@ class DecodeSteps(_Frozen):
         source: The profiler and its version.
         keys: Every kernel that occurs.
         patterns: The most frequent first.
-        step_ns: First kernel to that of the next step.
+        step_ns: First kernel to that of the next step, where that is one of these; between iterations lies no step.
         span_ns: First kernel, copy or memset to the end of the last.
         busy_ns: Union of kernels, copies and memsets.
         kernel_ns: Sum over the kernels.
-        slack_ns: How far before its predecessor's end a step was launched.
+        slack_ns: How far before its predecessor's end a step was launched, where that is one of these.
         call_ns: The host's launching calls.
         gap_ns: Idle time by what it goes with, see :data:`perfgate.breakdown.GAPS`.
         role_ns: Kernel time by role.
@@ -77,3 +94,190 @@ class DecodeSteps(_Frozen):
     key_ns: tuple[int, ...]
     copy_bytes: dict[str, int] = {}
     cautions: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are, counted on each device."""
+        return len(self.step_ns)
+
+    @property
+    def graph_coverage(self) -> float:
+        """The share of all kernels that CUDA graphs launched."""
+        launches = sum(one.steps * len(one.kernels) for one in self.patterns)
+        return sum(one.steps * one.graph_launches for one in self.patterns) / launches
+
+    @property
+    def unlisted_share(self) -> float:
+        """The share of kernel time in kernels whose role no rule knows; 0 where no kernel took any time."""
+        return sum(self.role_ns.get(UNLISTED, ())) / max(sum(self.kernel_ns), 1)
+
+    def launches(self, pattern: Pattern) -> Counter[tuple[KernelKey, bool]]:
+        """How often one step of a pattern launches each kernel, those from graphs (true) and the others apart."""
+        outside = set(pattern.outside_graphs)
+        return Counter((self.keys[key], place not in outside) for place, key in enumerate(pattern.kernels))
+
+    def role_launches(self, pattern: Pattern) -> Counter[str]:
+        """How many kernels of each role one step of a pattern launches."""
+        return Counter(self.keys[key].role for key in pattern.kernels)
+
+
+def summarise(trace: Trace) -> DecodeSteps:
+    """What the complete, pure decode steps of a trace ran.
+
+    Raises:
+        NotMeasuredError: It has none (``no-decode-steps``).
+    """
+    every = figures(trace)
+    decode = (trace.steps.kind[every.step] == STEP_KINDS.index("decode")) & trace.steps.complete[every.step]
+    found = _among_themselves(trace, every, decode).take(decode)
+    if not len(found):
+        kinds = Counter(STEP_KINDS[kind] for kind in trace.steps.kind.tolist())
+        there = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none at all"
+        raise NotMeasuredError(
+            f"the trace shows no decode step from beginning to end with a kernel in it; steps: {there}",
+            remedy="Trace whole iterations, with the ranges that name the steps.",
+            code="no-decode-steps",
+        )
+    steps = _Sequences.of(trace, found)
+    roles = {role: found.role_ns[:, n] for n, role in enumerate(trace.roles) if found.role_launches[:, n].any()}
+    sizes = dict(zip(COPY_KINDS, found.copy_bytes.sum(axis=0).tolist(), strict=True))
+    return DecodeSteps(
+        source=trace.source,
+        keys=steps.keys,
+        patterns=steps.patterns(found),
+        step_ns=_known(found.step_ns),
+        span_ns=tuple(found.span_ns.tolist()),
+        busy_ns=tuple(found.busy_ns.tolist()),
+        kernel_ns=tuple(found.kernel_ns.tolist()),
+        slack_ns=_known(found.slack_ns),
+        call_ns=tuple(found.call_ns.tolist()),
+        gap_ns={gap: tuple(found.gap_ns[:, n].tolist()) for n, gap in enumerate(GAPS)},
+        role_ns={role: tuple(column.tolist()) for role, column in roles.items()},
+        key_launches=tuple(np.bincount(steps.key, minlength=len(steps.keys)).tolist()),
+        key_ns=steps.key_ns,
+        copy_bytes={kind: size for kind, size in sizes.items() if size},
+        cautions=tuple((one.code, one.text) for one in trace.cautions),
+    )
+
+
+def _among_themselves(trace: Trace, found: StepFigures, chosen: NDArray[np.bool_]) -> StepFigures:
+    """Figures without those that a step shares with one that is not chosen, such as a prefill."""
+    process = trace.steps.process[found.step]
+    order = np.lexsort((found.step, process, found.device))
+    one, other = order[:-1], order[1:]
+    pairs = chosen[one] & chosen[other] & (found.device[one] == found.device[other]) & (process[one] == process[other])
+    before, behind = np.zeros(len(found), bool), np.zeros(len(found), bool)
+    behind[one[pairs]], before[other[pairs]] = True, True
+    return dataclasses.replace(
+        found,
+        step_ns=np.where(behind, found.step_ns, NO_TIME),
+        slack_ns=np.where(before, found.slack_ns, NO_TIME),
+    )
+
+
+def pool(trials: Sequence[DecodeSteps]) -> DecodeSteps:
+    """The steps of several trials as those of one; a step has no successor in another trial.
+
+    Raises:
+        ValueError: There is no trial.
+    """
+    if not trials:
+        raise ValueError("no trial to pool")
+    keys = tuple(sorted({key for one in trials for key in one.keys}, key=_in_order))
+    number = {key: n for n, key in enumerate(keys)}
+    first: dict[tuple[object, ...], Pattern] = {}
+    count: Counter[tuple[object, ...]] = Counter()
+    launches, times = [0] * len(keys), [0] * len(keys)
+    for one in trials:
+        for key, often, time_ns in zip(one.keys, one.key_launches, one.key_ns, strict=True):
+            launches[number[key]] += often
+            times[number[key]] += time_ns
+        for pattern in one.patterns:
+            identity = frozenset(one.launches(pattern).items()), frozenset(pattern.copies.items())
+            moved = pattern.model_copy(update={"kernels": tuple(number[one.keys[key]] for key in pattern.kernels)})
+            first.setdefault(identity, moved)
+            count[identity] += pattern.steps
+    return DecodeSteps(
+        source=", ".join(dict.fromkeys(one.source for one in trials)),
+        keys=keys,
+        patterns=tuple(first[one].model_copy(update={"steps": steps}) for one, steps in count.most_common()),
+        **{name: tuple(chain.from_iterable(getattr(one, name) for one in trials)) for name in _COLUMNS},
+        gap_ns=_joined(trials, [one.gap_ns for one in trials]),
+        role_ns=_joined(trials, [one.role_ns for one in trials]),
+        key_launches=tuple(launches),
+        key_ns=tuple(times),
+        copy_bytes=dict(sum((Counter(one.copy_bytes) for one in trials), Counter())),
+        cautions=tuple(dict.fromkeys(chain.from_iterable(one.cautions for one in trials))),
+    )
+
+
+_COLUMNS = ("step_ns", "span_ns", "busy_ns", "kernel_ns", "slack_ns", "call_ns")
+
+
+def _joined(trials: Sequence[DecodeSteps], tables: Sequence[dict[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
+    """Columns by name, one trial after the other; 0 in the steps of a trial that does not have one."""
+    names = dict.fromkeys(chain.from_iterable(tables))
+    pairs = list(zip(trials, tables, strict=True))
+    return {name: tuple(chain.from_iterable(t.get(name, (0,) * one.steps) for one, t in pairs)) for name in names}
+
+
+def _in_order(key: KernelKey) -> tuple[str, str, str]:
+    return key.role, key.place, key.name
+
+
+class _Sequences:
+    """The kernels of the steps chosen, step after step and device after device, each in order of start.
+
+    Args:
+        keys: Every kernel that occurs, in order of role, place and name: a build gives the same list every time.
+        key: Index into ``keys`` of each kernel.
+        graph: Whether a CUDA graph launched it.
+        cuts: Where a step begins, and the end.
+        key_ns: Kernel time of each key.
+    """
+
+    def __init__(self, trace: Trace, rows: NDArray[np.int64]) -> None:
+        kernels = trace.kernels.take(rows)
+        pair, inverse = np.unique(kernels.name.astype(np.int64) * len(PLACES) + kernels.place, return_inverse=True)
+        named = []
+        for name, place in (divmod(one, len(PLACES)) for one in pair.tolist()):
+            text, role = trace.names.normalised[name], trace.names.role[name]
+            named.append(KernelKey(role=role, place=PLACES[place], name=text))
+        self.keys = tuple(sorted(set(named), key=_in_order))
+        number = {key: n for n, key in enumerate(self.keys)}
+        self.key = np.array([number[key] for key in named])[inverse]
+        self.graph = kernels.graph
+        self.cuts = np.flatnonzero(np.diff(kernels.step, prepend=-2) | np.diff(kernels.device, prepend=-2))
+        self.key_ns = tuple(int(ns) for ns in np.bincount(self.key, kernels.duration_ns, len(self.keys)))
+
+    @classmethod
+    def of(cls, trace: Trace, found: StepFigures) -> _Sequences:
+        chosen = np.zeros(len(trace.steps) + 1, bool)  # the last one stands for no step
+        chosen[found.step] = True
+        rows = np.flatnonzero(chosen[trace.kernels.step])
+        kernels = trace.kernels.take(rows)
+        return cls(trace, rows[np.lexsort((kernels.start_ns, kernels.device, kernels.step))])
+
+    def patterns(self, found: StepFigures) -> tuple[Pattern, ...]:
+        """The patterns, the most frequent first; ``found`` has a row for each step here."""
+        first: dict[tuple[bytes, bytes], Pattern] = {}
+        count: Counter[tuple[bytes, bytes]] = Counter()
+        for copies, (key, graph) in zip(found.copies, self._steps(), strict=True):
+            identity = np.sort(2 * key + graph).tobytes(), copies.tobytes()
+            count[identity] += 1
+            if identity not in first:
+                first[identity] = Pattern(
+                    steps=1,
+                    kernels=tuple(key.tolist()),
+                    outside_graphs=tuple(np.flatnonzero(~graph).tolist()),
+                    copies={kind: n for kind, n in zip(COPY_KINDS, copies.tolist(), strict=True) if n},
+                )
+        return tuple(first[one].model_copy(update={"steps": steps}) for one, steps in count.most_common())
+
+    def _steps(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+        for begin, end in zip(self.cuts, [*self.cuts[1:], len(self.key)], strict=True):
+            yield self.key[begin:end], self.graph[begin:end]
+
+
+def _known(column: NDArray[np.int64]) -> tuple[int | None, ...]:
+    return tuple(None if value == NO_TIME else value for value in column.tolist())

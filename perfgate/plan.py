@@ -17,16 +17,19 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from perfgate.errors import UsageError
+from perfgate.expectation import Expectation
+from perfgate.margins import Gate
+from perfgate.metrics import Kind
 from perfgate.scenario import (
     MATRIX_WORKLOAD_KEYS,
     Clocks,
     Engine,
-    Gate,
     LoadedScenario,
     Measure,
     Workload,
     model_folder,
 )
+from perfgate.stats import DEFAULT_SCHEDULE, Schedule
 
 ALPHA = 0.01
 """Probability of any false block, a run (docs/design.md)."""
@@ -55,6 +58,7 @@ class Cell(BaseModel):
             (real weights), or the hub's name and revision.
         model_folder: Absolute folder of the model, or ``None`` for one on the hub.
         workload: With matrix values filled in.
+        kernels: How traced trials are taken and what a step may run; ``None`` where nothing is traced.
         pairing: ``sequential``: one engine at a time.
     """
 
@@ -70,8 +74,15 @@ class Cell(BaseModel):
     measure: Measure
     clocks: Clocks
     gates: tuple[GatePlan, ...]
+    kernels: Expectation | None = None
     pairing: Literal["sequential"] = "sequential"
     cell_id: str
+
+    def schedule(self, kind: Kind) -> Schedule:
+        """The looks declared for pairs of this kind; the usual ones where the cell does not say how it is traced."""
+        if kind == "timed":
+            return self.measure.schedule
+        return self.kernels.traced.schedule if self.kernels else DEFAULT_SCHEDULE
 
     @property
     def slug(self) -> str:
@@ -169,6 +180,7 @@ def _cell(loaded: LoadedScenario, point: dict[str, JsonValue]) -> Cell:
         measure=scenario.measure,
         clocks=scenario.clocks,
         gates=tuple(GatePlan(gate=g, where=loaded.where("gates", n)) for n, g in enumerate(scenario.gates)),
+        kernels=scenario.kernels,
         cell_id=_cell_id(digest, engine, workload, scenario.measure, scenario.clocks),
     )
 

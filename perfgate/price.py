@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfgate.errors import RecordError
-from perfgate.metrics import METRICS
+from perfgate.metrics import Metric
 from perfgate.plan import ALPHA, BETA, Cell, GatePlan
 from perfgate.record import Record, read_record
 from perfgate.stats import Estimate, detectable, log_ratios, mean_estimate, power_at
@@ -29,7 +29,7 @@ class GatePrice:
     """What a gate can show.
 
     Args:
-        metric: The gated metric.
+        metric: The gated metric, with its role.
         pair_sd: Spread of the pairs' log ratios; ``None`` where it is unknown.
         detectable: At each look, the slowdown blocked with probability 1 - beta; ``None`` where the look cannot block
             or the spread is unknown.
@@ -51,7 +51,7 @@ class Price:
 
     Args:
         source: Where the figures come from, in words.
-        minutes: Wall time until each look; ``None`` where the duration of a trial is unknown.
+        minutes: Wall time of the timed trials until each look; ``None`` where the duration of a trial is unknown.
         gpus: GPUs that a trial takes; 0 where it is not known to run on one.
         gates: In the cell's order.
     """
@@ -74,8 +74,9 @@ def price(cell: Cell, history: Record | None, gates_in_run: int) -> Price:
     expect = cell.measure.expect
     gates = tuple(_gate_price(cell, gate, history, gates_in_run) for gate in cell.gates)
     if history is not None:
-        judged = [trial.duration_ns / 60e9 for trial in history.trials if trial.pair is not None and not trial.failure]
-        first = [trial.duration_ns / 60e9 for trial in history.trials if trial.pair is None and not trial.failure]
+        timed = [trial for trial in history.trials if trial.kind == "timed" and not trial.failure]
+        judged = [trial.duration_ns / 60e9 for trial in timed if trial.pair is not None]
+        first = [trial.duration_ns / 60e9 for trial in timed if trial.pair is None]
         conditioning = statistics.median(first or judged) * CONDITIONING_TRIALS
         minutes = tuple(conditioning + 2 * pairs * statistics.median(judged) for pairs in looks)
         return Price(f"the record of {history.visits[-1].t0_utc}", minutes, len(history.trials[-1].gpus), gates)
@@ -104,8 +105,9 @@ def newest_record(runs: Path, cell: Cell) -> Record | None:
 
 
 def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run: int) -> GatePrice:
-    gate, schedule = plan.gate, cell.measure.schedule
-    sd = _pair_sd(cell, gate.metric, history)
+    gate, metric = plan.gate, plan.gate.measured
+    schedule = cell.schedule(metric.kind)
+    sd = _pair_sd(cell, metric, history)
     effects: list[float | None] = []
     passes: list[float | None] = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
@@ -113,7 +115,7 @@ def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run
         effect = detectable(usual, ALPHA * block / gates_in_run, gate.ignorable, 1 - BETA)
         effects.append(effect if sd is not None else None)
         passes.append(_pass_probability(usual, BETA * passing, gate.must_catch) if sd is not None else None)
-    return GatePrice(gate.metric, sd, tuple(effects), tuple(passes), _problem(plan, schedule.block, effects, passes))
+    return GatePrice(metric.name, sd, tuple(effects), tuple(passes), _problem(plan, schedule.block, effects, passes))
 
 
 def _pass_probability(usual: Estimate, level: float, must_catch: float) -> float:
@@ -124,14 +126,14 @@ def _pass_probability(usual: Estimate, level: float, must_catch: float) -> float
     return power_at(math.log1p(must_catch) / usual.standard_error, level, usual.df)
 
 
-def _pair_sd(cell: Cell, metric: str, history: Record | None) -> float | None:
+def _pair_sd(cell: Cell, metric: Metric, history: Record | None) -> float | None:
     if history is not None:
-        pairs = [(METRICS[metric].summarise(base), METRICS[metric].summarise(head)) for base, head in history.pairs()]
-        known = [(base, head) for base, head in pairs if base and head]
+        pairs = [(metric.summarise(base), metric.summarise(head)) for base, head in history.pairs(metric.kind)]
+        known = [(base, head) for base, head in pairs if base and head and min(base, head) > 0]
         if len(known) > 1:
-            d = log_ratios([base for base, _ in known], [head for _, head in known], METRICS[metric].sign)
+            d = log_ratios([base for base, _ in known], [head for _, head in known], metric.sign)
             return mean_estimate(d).standard_error * math.sqrt(len(known))
-    return cell.measure.expect.sd_of(metric) if cell.measure.expect else None
+    return cell.measure.expect.sd_of(metric.name) if cell.measure.expect else None
 
 
 def _problem(plan: GatePlan, block: tuple[float, ...], effects: list[float | None], passes: list[float | None]) -> str:

@@ -53,6 +53,12 @@ _TABLE = (
            "Report it with the traceback; the other cells and every finished trial of this one are kept."),
     Reason("start-refused", "A process of an earlier trial is still alive and did not end on request.",
            "End the process named in the text; then run again."),
+    Reason("profile-failed", "The engine could not open or close the profiler's window.",
+           "Read the engine's error below: a vLLM before 0.13 knows no profiler_config, and a profiler may be in use."),
+    Reason("trace-missing", "The profiler left no trace.",
+           "Run perfgate doctor --deep, which traces a tiny program and tells what is missing; see engine.log."),
+    Reason("trace-unreadable", "The profiler's trace cannot be read, or not as what it claims to be.",
+           "Read the text below; perfgate kernels on the trace in the trial's folder says the same."),
     # --- a trial was disturbed
     Reason("foreign-process", "A process that is not ours computed on a GPU of the trial, or held memory there before.",
            "End the process named or give it another GPU; one GPU serves one measurement."),
@@ -96,6 +102,9 @@ _TABLE = (
            "Take the gate out, or use an engine that reports it."),
     Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
            "Look at the trial's values in the record; the measurement is broken."),
+    Reason("no-slack", "The device waited for the host, so the slack is zero or negative and has no ratio to anything.",
+           "Read the values and the caution host-slack-lost; gate itl_median, which shows every further cost of the "
+           "host."),
     Reason("interrupted", "The run was stopped by Ctrl-C or SIGTERM.",
            "Every finished trial is in the run folder; go on with perfgate run --resume FOLDER."),
     Reason("out-of-budget", "The next pair would not have ended within --budget.",
@@ -154,6 +163,10 @@ _TABLE = (
     Reason("subject-changed", "Trials of one side ran with different versions of its packages: its environment was "
            "changed between two visits, so the side is a mixture of two builds.",
            "Measure anew unless the change cannot matter; build every subject in an environment of its own."),
+    Reason("host-slack-lost", "The head's host does more work a step: it is less far ahead of the device than the "
+           "base's. The step does not show that until the slack is used up; then all of it does.",
+           "Look for what the host does more between steps (scheduling, input preparation, sampling). A smaller or "
+           "faster model, or a slower CPU, has less slack to lose."),
     Reason("same-subject", "Base and head are the same build: an A/A run, whose verdict tests the machine.",
            "Nothing, if that is what was meant."),
     # --- traces
@@ -166,6 +179,28 @@ _TABLE = (
            "Trace with perfgate's worker, or with vLLM's profiler set to 'cuda', which opens execute_context_ ranges."),
     Reason("profiler-overhead", "The profiler did work of its own (a buffer flush) while steps ran, which delays them.",
            "Do not read times from those steps; trace fewer iterations, so that no buffer fills."),
+    Reason("outside-envelope", "The head's decode runs steps like none that the scenario's envelope declares, and the "
+           "base's does not: other kernels, more of them, fewer from CUDA graphs, or other copies. This is exact, no "
+           "estimate.",
+           "Read the diff. If the change is meant, learn the envelope anew: perfgate envelope learn SCENARIO."),
+    Reason("envelope-stale", "The base itself runs steps outside the scenario's envelope, so the envelope says nothing "
+           "about the head.",
+           "Learn it anew from the base and commit it: perfgate envelope learn SCENARIO."),
+    Reason("other-kernels", "Both sides are inside the envelope, but their most frequent decode steps run different "
+           "kernels: other names, numbers or copies.",
+           "Read the diff: another backend or another choice of the library's may explain a change in time."),
+    Reason("pattern-share", "A step pattern occurs in another share of the steps than the envelope declares.",
+           "Look at what triggers it; if the share is right, change it: kernels.per_decode_step.patterns[].share."),
+    Reason("graph-coverage", "CUDA graphs launch another share of the kernels than the envelope declares.",
+           "Look at which kernels moved: perfgate kernels on the trace; change "
+           "kernels.per_decode_step.graph_coverage if that is right."),
+    Reason("unlisted-time", "Kernels whose role no rule knows take another share of kernel time than the envelope "
+           "declares, so a table by role hides what they do.",
+           'Give them a role: kernels.roles: {NAME: {match: "..."}}; perfgate kernels shows their names.'),
+    Reason("no-decode-steps", "A traced trial shows no decode step from beginning to end, so nothing is known of what "
+           "a step runs.",
+           "Read the trial's log: the capture range must span whole iterations, and the ranges that name the steps "
+           "must be in the trace."),
     Reason("profiler-error", "The profiler reports an error of its own, though no lost data.",
            "Read its text; trace again if it concerns the kernels."),
 )  # fmt: skip

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from perfgate.environment import Machine
 from perfgate.errors import RecordError
-from perfgate.metrics import METRICS
+from perfgate.metrics import METRICS, ROLE_METRICS, Kind
 from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, Plan
 from perfgate.stats import Schedule
@@ -131,7 +131,7 @@ class Trial(_Frozen):
     """
 
     index: int
-    kind: Literal["timed", "traced"] = "timed"
+    kind: Kind = "timed"
     pair: int | None
     position: int
     subject: Role
@@ -174,6 +174,7 @@ class Record(_Frozen):
         visits: In order of time.
         trials: In order of time, failed and conditioning ones included.
         further_looks: Numbers of pairs at which looks were added after the cell's own, in order.
+        further_traced_looks: The same for traced pairs.
         stopped: Why measuring ended before a decision, where it did.
     """
 
@@ -184,27 +185,31 @@ class Record(_Frozen):
     visits: tuple[Visit, ...] = ()
     trials: tuple[Trial, ...] = ()
     further_looks: tuple[int, ...] = ()
+    further_traced_looks: tuple[int, ...] = ()
     stopped: Failure | None = None
 
     @model_validator(mode="after")
     def _looks_can_be_added(self) -> Self:
         if self.further_looks:
-            _ = self.schedule
+            self.schedule("timed")
+        if self.further_traced_looks:
+            self.schedule("traced")
         return self
 
-    @property
-    def schedule(self) -> Schedule:
+    def schedule(self, kind: Kind = "timed") -> Schedule:
         """The cell's looks and those added since; each of these takes half of what either error rate has left.
 
-        However many there are, the weights sum to at most 1, so the error rates are those declared.
+        However many there are, the weights sum to at most 1, so the error rates are those declared. Timed and traced
+        pairs are sequences of their own, each with its own looks.
         """
-        return reduce(Schedule.extended, self.further_looks, self.cell.measure.schedule)
+        further = self.further_looks if kind == "timed" else self.further_traced_looks
+        return reduce(Schedule.extended, further, self.cell.schedule(kind))
 
-    def measured(self) -> int:
+    def measured(self, kind: Kind = "timed") -> int:
         """How many valid pairs there are; where one side alone is measured, how many valid trials."""
-        return len(self.pairs()) if "head" in self.subjects else len(self.judged_trials("base"))
+        return len(self.pairs(kind)) if "head" in self.subjects else len(self.judged_trials("base", kind))
 
-    def pairs(self, kind: str = "timed") -> list[tuple[Trial, Trial]]:
+    def pairs(self, kind: Kind = "timed") -> list[tuple[Trial, Trial]]:
         """Valid pairs as (base, head), in the order they were measured."""
         sides: dict[int, dict[str, Trial]] = {}
         for trial in self.trials:
@@ -212,36 +217,43 @@ class Record(_Frozen):
                 sides.setdefault(trial.pair, {})[trial.subject] = trial
         return [(pair["base"], pair["head"]) for _, pair in sorted(sides.items()) if len(pair) == 2]  # noqa: PLR2004
 
-    def dropped_pairs(self) -> dict[int, Trial]:
+    def dropped_pairs(self, kind: Kind = "timed") -> dict[int, Trial]:
         """The trial that failed first in each dropped pair by number of the pair, in the order they failed."""
         found: dict[int, Trial] = {}
         for trial in self.trials:
-            if trial.pair is not None and trial.failure is not None:
+            if trial.kind == kind and trial.pair is not None and trial.failure is not None:
                 found.setdefault(trial.pair, trial)
         return found
 
-    def judged_trials(self, role: Role) -> list[Trial]:
-        """Valid timed trials of one side, conditioning left out."""
-        return [t for t in self.trials if t.subject == role and t.pair is not None and t.failure is None]
+    def judged_trials(self, role: Role, kind: Kind = "timed") -> list[Trial]:
+        """Valid trials of one side, conditioning left out."""
+        own = (t for t in self.trials if t.subject == role and t.kind == kind)
+        return [t for t in own if t.pair is not None and t.failure is None]
 
     def frame(self) -> pd.DataFrame:
-        """One row a trial: index, pair, position, subject, visit, failure code, and a column a metric in base units."""
+        """One row a trial: index, kind, pair, position, subject, visit, failure code; a column a metric in base units.
+
+        Metrics by role have a column for each role that occurs, ``kernel_time_per_step[gemm]``. A profiler slows its
+        trial down: compare rows of one kind.
+        """
         import pandas as pd  # noqa: PLC0415 (docs/design.md: pandas costs 0.2 s, and only notebooks need it)
 
-        columns = ["trial", "pair", "position", "subject", "visit", "failure", *METRICS]
+        roles = sorted({role for t in self.trials if t.decode for role in t.decode.role_ns})
+        metrics = METRICS | {m.name: m for role in roles for m in (one.of(role) for one in ROLE_METRICS.values())}
+        columns = ["trial", "kind", "pair", "position", "subject", "visit", "failure", *metrics]
         frame = pd.DataFrame(
             [
                 {
-                    "trial": t.index, "pair": t.pair, "position": t.position, "subject": t.subject, "visit": t.visit,
-                    "failure": t.failure.code if t.failure else None,
-                    **{name: metric.summarise(t) for name, metric in METRICS.items()},
+                    "trial": t.index, "kind": t.kind, "pair": t.pair, "position": t.position, "subject": t.subject,
+                    "visit": t.visit, "failure": t.failure.code if t.failure else None,
+                    **{name: metric.summarise(t) for name, metric in metrics.items()},
                 }
                 for t in self.trials
             ],
             columns=columns,
         )  # fmt: skip
         whole = dict.fromkeys(("trial", "position", "visit"), "int64")
-        return frame.astype({"pair": "Int64", **whole, **dict.fromkeys(METRICS, "float64")})
+        return frame.astype({"pair": "Int64", **whole, **dict.fromkeys(metrics, "float64")})
 
     def iteration_frame(self) -> pd.DataFrame:
         """One row an iteration: trial, pair, subject, iteration, medians in integer nanoseconds, digest of tokens.

@@ -20,8 +20,6 @@ from pydantic import (
     Field,
     JsonValue,
     ValidationError,
-    ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -31,14 +29,15 @@ from perfgate.document import (
     did_you_mean,
     dotted,
     read_document,
+    replace_block,
     to_draft_07,
     whole_file_error,
     write_document,
 )
 from perfgate.errors import Problem, ScenarioError
+from perfgate.expectation import Expectation
 from perfgate.fields import (
     LARGEST,
-    QUANTITY,
     ArgumentName,
     Duration,
     Listed,
@@ -46,11 +45,12 @@ from perfgate.fields import (
     Percent,
     Positive,
     Variables,
-    Weight,
     whole_number,
 )
-from perfgate.metrics import METRICS, PLANNED, format_percent, parse_quantity
-from perfgate.stats import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, Schedule
+from perfgate.looks import Looks, Spend, check_weights, schedule_of
+from perfgate.margins import Gate
+from perfgate.roles import SHIPPED, UNLISTED
+from perfgate.stats import DEFAULT_SCHEDULE, Schedule
 
 MAX_BYTES = 256 * 1024
 """A scenario is a page of text; anything larger is something else."""
@@ -115,13 +115,6 @@ class Workload(_Strict):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 
-class Spend(_Strict):
-    """How the error rates are spent over the looks; each list has an entry a look and sums to at most 0.8."""
-
-    block: Annotated[tuple[Weight, ...], Listed]
-    pass_: Annotated[tuple[Weight, ...], Field(alias="pass"), Listed]
-
-
 class Expect(_Strict):
     """What the author of a scenario has seen of it, for the price that ``perfgate check`` names before a first run.
 
@@ -154,46 +147,22 @@ class Measure(_Strict):
 
     warmup_iterations: Annotated[int, Field(ge=0, le=1000)] = 2
     iterations: Annotated[int, Field(ge=1, le=10_000)] = 20
-    looks: Annotated[tuple[Annotated[int, Field(ge=2, le=1000)], ...], Field(min_length=1), Listed] = (
-        DEFAULT_SCHEDULE.looks
-    )
+    looks: Looks = DEFAULT_SCHEDULE.looks
     spend: Spend | None = None
     max_dropped_pairs: Annotated[int, Field(ge=0, le=1000)] = 2
     start_timeout: Duration = 900.0
     iteration_timeout: Duration = 300.0
     expect: Expect | None = None
 
-    @field_validator("looks")
-    @classmethod
-    def _looks_increase(cls, looks: tuple[int, ...]) -> tuple[int, ...]:
-        if list(looks) != sorted(set(looks)):
-            raise ValueError("looks must increase")
-        return looks
-
     @model_validator(mode="after")
     def _looks_have_weights(self) -> Measure:
-        if self.spend is None:
-            if self.looks != DEFAULT_SCHEDULE.looks[: len(self.looks)]:
-                raise ValueError("looks other than [4, 6, 8, 12] or a beginning of it need their own spend")
-            return self
-        for name, weights in (("block", self.spend.block), ("pass", self.spend.pass_)):
-            if len(weights) != len(self.looks):
-                raise ValueError(f"spend.{name} needs one weight a look: {len(self.looks)}, not {len(weights)}")
-            if sum(weights) > 0.8 + 1e-9:
-                raise ValueError(f"spend.{name} sums to {sum(weights):g}, at most 0.8 may be spent: the rest is for "
-                                 "further looks")  # fmt: skip
-        for look, weight in zip(self.looks, self.spend.block, strict=True):
-            if look < FIRST_BLOCKING_PAIRS and weight > 0:
-                raise ValueError(f"spend.block must be 0 at {look} pairs: no look blocks before {FIRST_BLOCKING_PAIRS}")
+        check_weights(self.looks, self.spend)
         return self
 
     @property
     def schedule(self) -> Schedule:
         """The looks with their weights."""
-        if self.spend is not None:
-            return Schedule(self.looks, self.spend.block, self.spend.pass_)
-        declared = len(self.looks)
-        return Schedule(self.looks, DEFAULT_SCHEDULE.block[:declared], DEFAULT_SCHEDULE.pass_[:declared])
+        return schedule_of(self.looks, self.spend)
 
 
 class Clocks(_Strict):
@@ -218,55 +187,6 @@ class Clocks(_Strict):
         return self
 
 
-class Gate(_Strict):
-    """One metric that can block.
-
-    Args:
-        metric: What is judged, one of the metrics that perfgate knows.
-        ignorable: A slowdown up to this is no regression.
-        must_catch: A slowdown from this on must not pass.
-        floor: Absolute change in the metric's unit below which nothing is a regression, like ``1ms``.
-    """
-
-    metric: Annotated[str, WithJsonSchema({"type": "string", "enum": list(METRICS)})]
-    ignorable: Percent
-    must_catch: Percent
-    floor: Annotated[str, WithJsonSchema({"type": "string", "pattern": QUANTITY, "examples": ["1ms"]})] | None = None
-
-    @field_validator("metric")
-    @classmethod
-    def _known(cls, metric: str) -> str:
-        if metric in PLANNED:
-            raise ValueError(f"{metric} is not supported by this version: it needs {PLANNED[metric]}")
-        if metric not in METRICS:
-            raise ValueError(f"expected one of {', '.join(METRICS)}{did_you_mean(metric, METRICS)}")
-        return metric
-
-    @field_validator("must_catch")
-    @classmethod
-    def _margins_fit(cls, must_catch: float, info: ValidationInfo) -> float:
-        ignorable, metric = info.data.get("ignorable"), info.data.get("metric")
-        if ignorable is not None and not ignorable < must_catch:
-            raise ValueError(f"must be above ignorable ({format_percent(ignorable)})")
-        if metric is not None and METRICS[metric].better == "higher" and must_catch >= 1:
-            raise ValueError("must be below 100% for a metric where higher is better")
-        return must_catch
-
-    @field_validator("floor")
-    @classmethod
-    def _unit_fits(cls, floor: str | None, info: ValidationInfo) -> str | None:
-        metric = info.data.get("metric")
-        unit = parse_quantity(floor)[1] if floor is not None else None
-        if unit is not None and metric is not None and unit != METRICS[metric].unit:
-            raise ValueError(f"expected a unit of {metric} ({METRICS[metric].unit})")
-        return floor
-
-    @property
-    def floor_value(self) -> float:
-        """The floor in the metric's base unit; 0 without one."""
-        return parse_quantity(self.floor)[0] if self.floor else 0.0
-
-
 def _refuse_block(value: Any) -> None:
     if value is not None:
         raise ValueError("this block is not supported by this version; take it out until it is")
@@ -287,7 +207,7 @@ class Scenario(_Strict):
         measure: How it is measured.
         clocks: What is done about clocks.
         gates: What can block; margins are always written out.
-        kernels: Envelope of the decode step (not in this version).
+        kernels: What a decode step runs: traced trials and the envelope; without it nothing is traced.
         counters: Hardware counters (not in this version).
         matrix: Values of workload keys or engine arguments; each combination is a cell.
     """
@@ -300,7 +220,7 @@ class Scenario(_Strict):
     measure: Measure = Measure()
     clocks: Clocks = Clocks()
     gates: Annotated[tuple[Gate, ...], Field(min_length=1), Listed]
-    kernels: Refused = None
+    kernels: Expectation | None = None
     counters: Refused = None
     matrix: dict[ArgumentName, Annotated[tuple[JsonValue, ...], Field(min_length=1), Listed]] = {}
 
@@ -309,9 +229,9 @@ class Scenario(_Strict):
     def _one_gate_a_metric(cls, gates: tuple[Gate, ...]) -> tuple[Gate, ...]:
         seen: set[str] = set()
         for gate in gates:
-            if gate.metric in seen:
-                raise ValueError(f"{gate.metric} is gated twice")
-            seen.add(gate.metric)
+            if gate.measured.name in seen:
+                raise ValueError(f"{gate.measured.name} is gated twice")
+            seen.add(gate.measured.name)
         return gates
 
     @field_validator("matrix")
@@ -332,8 +252,21 @@ class Scenario(_Strict):
         lengths = self.matrix.get("output_tokens", (self.workload.output_tokens,))
         short = any(isinstance(length, int) and length < MIN_DECODE_TOKENS for length in lengths)
         for gate in self.gates:
-            if short and METRICS[gate.metric].needs_decode:
+            if short and gate.measured.needs_decode:
                 raise ValueError(f"{gate.metric} needs output_tokens of at least {MIN_DECODE_TOKENS}")
+            if gate.measured.kind == "traced" and self.kernels is None:
+                raise ValueError(f"{gate.metric} is read from traced trials: add a kernels: block, like "
+                                 "kernels: {traced: {iterations: 2}}")  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _roles_of_gates_exist(self) -> Scenario:
+        own = self.kernels.roles if self.kernels else {}
+        known = [*dict.fromkeys((*own, *(rule.role for rule in SHIPPED), UNLISTED))]
+        for gate in self.gates:
+            if gate.role is not None and gate.role not in known:
+                raise ValueError(f"{gate.metric}: there is no role {gate.role!r}, expected one of {', '.join(known)}"
+                                 f"{did_you_mean(gate.role, known)}")  # fmt: skip
         return self
 
 
@@ -404,6 +337,18 @@ def dump(scenario: Scenario) -> str:
     return write_document(scenario.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
+def with_kernels(loaded: LoadedScenario, expected: Expectation) -> str:
+    """The scenario's text with this ``kernels:`` block in place of its own; all other text stays as it is.
+
+    Raises:
+        ScenarioError: The file cannot be edited in place, or the block makes no valid scenario.
+    """
+    block = expected.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+    text = replace_block(loaded.text, loaded.file, "kernels", block)
+    loads(text, loaded.file)
+    return text
+
+
 def model_folder(loaded: LoadedScenario) -> Path | None:
     """The folder of the model, absolute; ``None`` for a model on the hub."""
     model = loaded.scenario.engine.model
@@ -414,8 +359,7 @@ def model_folder(loaded: LoadedScenario) -> Path | None:
 def json_schema() -> dict[str, Any]:
     """The scenario format as JSON Schema draft-07, the newest that YAML editors read."""
     schema = describe_fields(to_draft_07(Scenario.model_json_schema(by_alias=True)))
-    for name in ("kernels", "counters"):
-        schema["properties"][name] = {"type": "null", "description": "not supported by this version"}
+    schema["properties"]["counters"] = {"type": "null", "description": "not supported by this version"}
     for name, default in Measure().model_dump(mode="json", include={"start_timeout", "iteration_timeout"}).items():
         schema["definitions"]["Measure"]["properties"][name]["default"] = default
     schema["title"] = "perfgate scenario"

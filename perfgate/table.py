@@ -12,7 +12,7 @@ from pathlib import Path
 
 from perfgate.document import did_you_mean
 from perfgate.errors import RecordError
-from perfgate.metrics import METRICS, UNIT_SCALE
+from perfgate.metrics import METRIC_NAMES, UNIT_SCALE, find_metric
 
 COLUMNS = ("pair", "subject", "metric", "unit", "value")
 ROLES = ("base", "head")
@@ -76,12 +76,14 @@ def _read(rows: csv.DictReader[str], file: Path) -> Table:
 def _read_row(row: dict[str, str], where: str) -> tuple[str, str, float]:
     cells = {name: (row.get(name) or "").strip() for name in COLUMNS[1:]}
     metric, subject, unit = cells["metric"], cells["subject"], cells["unit"]
-    if metric not in METRICS:
-        raise RecordError(f"unknown metric {metric!r}{did_you_mean(metric, METRICS)}", where=where)
+    try:
+        known = find_metric(metric)
+    except KeyError:
+        raise RecordError(f"unknown metric {metric!r}{did_you_mean(metric, METRIC_NAMES)}", where=where) from None
     if subject not in ROLES:
         raise RecordError(f"subject is {subject!r}, expected base or head", where=where)
-    if unit not in UNIT_SCALE or UNIT_SCALE[unit][0] != METRICS[metric].unit:
-        raise RecordError(f"{unit!r} is no unit of {metric} ({METRICS[metric].unit})", where=where)
+    if unit not in UNIT_SCALE or UNIT_SCALE[unit][0] != known.unit:
+        raise RecordError(f"{unit!r} is no unit of {metric} ({known.unit})", where=where)
     try:
         value = float(cells["value"]) * UNIT_SCALE[unit][1]
     except ValueError:

@@ -15,8 +15,8 @@ from fake_nvml import FakeMachine
 from filelock import FileLock
 
 from perfgate.capture.collector import Job
+from perfgate.capture.engine import allowed_environment
 from perfgate.capture.process import owner_mark
-from perfgate.capture.workload import allowed_environment
 from perfgate.lock import STATE
 from perfgate.plan import Cell, resolve_cells
 from perfgate.scenario import loads

@@ -9,10 +9,12 @@ from typing import Any
 
 from perfgate.environment import Machine
 from perfgate.judge import judge
+from perfgate.looks import Spend
+from perfgate.margins import Gate
 from perfgate.outcome import GateOutcome, Note, Outcome
 from perfgate.plan import Cell, GatePlan, Plan
 from perfgate.record import Failure, Iteration, Record, Run, Startup, Trial, Visit
-from perfgate.scenario import Clocks, Engine, Gate, Measure, Model, Spend, Workload
+from perfgate.scenario import Clocks, Engine, Measure, Model, Workload
 from perfgate.subject import Role, Subject
 
 BASE = Subject(python="/envs/base/bin/python")

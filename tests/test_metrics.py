@@ -42,12 +42,21 @@ class Telemetry:
 
 
 @dataclass(frozen=True)
+class Decode:
+    """Decode steps of a made-up trace."""
+
+    slack_ns: tuple[int | None, ...]
+    role_ns: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
 class Trial:
     """A made-up trial."""
 
     iterations: tuple[Iteration, ...]
     startup: Startup | None = None
     telemetry: tuple[Telemetry, ...] = ()
+    decode: Decode | None = None
 
 
 MS = 1_000_000

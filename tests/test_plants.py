@@ -6,13 +6,13 @@ import importlib.util
 import sys
 from importlib.metadata import distributions
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 PLANTS = Path(__file__).with_name("plants")
-NAMES = ("doubled_forward", "extra_kernel", "other_tokens")
+NAMES = ("doubled_forward", "extra_kernel", "host_copy", "host_work", "other_tokens")
 LLAMA = "vllm.model_executor.models.llama"
 
 
@@ -124,3 +124,43 @@ def test_other_tokens(llama: Any) -> None:
     model = llama.LlamaForCausalLM()
     assert model.compute_logits("abcd") == "dabc"
     assert model.compute_logits(None) is None
+
+
+def test_host_work(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host is busy for as long as was asked for, once, however often the plant is loaded."""
+    monkeypatch.setenv("PERFGATE_PLANT_US", "2000")
+    ticks = iter(range(0, 10**9, 500_000))
+    plant = load("host_work")
+    monkeypatch.setattr(plant.time, "perf_counter_ns", lambda: next(ticks))
+    plant.register()
+    plant.register()
+    assert llama.LlamaForCausalLM().compute_logits("abcd") == "abcd"
+    assert next(ticks) == 2_500_000
+
+
+@pytest.mark.parametrize("length", ["0", "-1", "long", ""])
+def test_host_work_refuses(llama: Any, monkeypatch: pytest.MonkeyPatch, length: str) -> None:
+    """A PERFGATE_PLANT_US that is no number from 1 is an error and patches nothing."""
+    monkeypatch.setenv("PERFGATE_PLANT_US", length)
+    before = llama.LlamaForCausalLM.compute_logits
+    with pytest.raises(RuntimeError, match="expected a number from 1"):
+        load("host_work").register()
+    assert llama.LlamaForCausalLM.compute_logits is before
+
+
+def test_host_copy(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tensor of the host goes to where the hidden states are, once a step, however often the plant is loaded."""
+    moved: list[str] = []
+    torch = ModuleType("torch")
+    vars(torch)["zeros"] = lambda _: SimpleNamespace(to=moved.append)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    class Hidden(str):
+        __slots__ = ("device",)
+
+    hidden = Hidden("abcd")
+    hidden.device = "cuda:0"
+    load("host_copy").register()
+    load("host_copy").register()
+    assert llama.LlamaForCausalLM().compute_logits(hidden) == "abcd"
+    assert moved == ["cuda:0"]

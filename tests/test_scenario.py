@@ -264,10 +264,6 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ({"m": "clocks: {mode: lock, sm_mhz: 0}"}, "6:30: clocks.sm_mhz: must be at least 1, found 0"),
         ({"m": "clocks: {mode: lok}"}, "6:16: clocks.mode: expected 'observe' or 'lock', found 'lok'"),
         (
-            {"m": "kernels: {traced: {iterations: 2}}"},
-            "6:10: kernels: this block is not supported by this version; take it out until it is",
-        ),
-        (
             {"m": "counters: [{role: gemm}]"},
             "6:11: counters: this block is not supported by this version; take it out until it is",
         ),
@@ -595,7 +591,9 @@ def test_shipped_scenarios_are_valid(file: Path) -> None:
         {"gates": "gates: []"},
         {"gates": "gates: [{metric: itl_median, ignorable: 0.5, must_catch: 2%}]"},
         {"gates": "gates: [{metric: itl_medan, ignorable: 1%, must_catch: 2%}]"},
-        {"m": "kernels: {}"},
+        {"m": "kernels: {traced: {iterations: 0}}"},
+        {"m": "kernels: {per_decode_step: {graph_coverage: 95%}}"},
+        {"m": "counters: []"},
         {"m": "unknown: 1"},
         {"m": "measure: {start_timeout: 90}"},
         {"m": "clocks: {mode: lok}"},

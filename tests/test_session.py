@@ -73,7 +73,7 @@ def session(folder: Path, collector: FakeCollector, steps: list[Step] | None = N
         if steps is not None and isinstance(step, Step):
             steps.append(step)
 
-    return Session(folder, run([cell()], **manifest), collector, note)
+    return Session(folder, run([cell()], **manifest), {"timed": collector}, note)
 
 
 def measure(
@@ -125,7 +125,7 @@ def test_order_of_pairs(tmp_path: Path, seed: int) -> None:
     manifest = run([cell()])
     manifest = manifest.model_copy(update={"plan": manifest.plan.model_copy(update={"seed": seed})})
 
-    with Session(tmp_path, manifest, collector, lambda _: None) as open_session:
+    with Session(tmp_path, manifest, {"timed": collector}, lambda _: None) as open_session:
         record = open_session.measure(cell(), 8)
 
     places = collector.places[2:]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,3 +106,29 @@ def test_a_lock_is_proven_by_the_clock_under_load(decode: int | None, memory: in
     seen = GpuTelemetry(gpu=GPU, decode_sm_mhz=decode, memory_mhz=Spread(low=memory, median=memory, high=memory))
     found = disturbance([seen], sm_mhz=1500, memory_mhz=3201)
     assert (found and found[0]) == code
+
+
+RECORDING = Path(__file__).parent / "fixtures" / "h200-telemetry.json.gz"
+
+
+def test_a_recorded_trial_of_an_h200() -> None:
+    """Twenty iterations under a power cap: the clock sags after each prefill, its median in decode does not."""
+    recorded = json.loads(gzip.decompress(RECORDING.read_bytes()))
+    columns = recorded["readings"]
+    times = columns.pop("t_ns")
+    taken = [(t, Sample(**{name: values[n] for name, values in columns.items()})) for n, t in enumerate(times)]
+    windows = [Window(*bounds) for bounds in recorded["windows"]]
+
+    found = summarise(GPU, taken, windows)
+
+    assert (found.samples, found.aligned, found.decode_sm_mhz) == (194, True, 1965)
+    assert found.period_ns < 0.1e9  # ten a second or better
+    assert found.sm_mhz == Spread(low=1590, median=1965, high=1980)
+    assert found.reasons == {"power-cap": 109}
+    assert found.energy_uj is not None
+    assert found.energy_uj / 1e6 / (20 * 8 * 128) == pytest.approx(0.3668, abs=1e-4)  # joules a token
+    assert disturbance([found]) is None
+    assert disturbance([found], sm_mhz=1965) is None
+    held = disturbance([found], sm_mhz=1500)
+    assert held is not None
+    assert held[0] == "clock-not-held"

@@ -21,9 +21,10 @@ from stub_engine import write_stub
 
 from perfgate.capture import workload
 from perfgate.capture.collector import Collector, Job
+from perfgate.capture.engine import WORKER, Limit, Worker, allowed_environment, engine_environment
 from perfgate.capture.process import CHILD, OWNER, owner_mark
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
-from perfgate.capture.workload import TimedCollector, allowed_environment, engine_environment
+from perfgate.capture.workload import TimedCollector
 from perfgate.plan import Cell, prompts
 from perfgate.record import Trial, sha256_hex
 from perfgate.subject import Subject
@@ -290,8 +291,8 @@ def test_interpreter_that_cannot_run(prepare: Callable[..., Job], tmp_path: Path
 
 def test_profile_is_refused(prepare: Callable[..., Job]) -> None:
     """A profile request gets a protocol-error and leaves the worker able to answer."""
-    with workload._Worker(prepare()) as worker:
-        limit = workload._Limit(time.monotonic() + 20, "engine-start-timeout", "engine-died")
+    with Worker(prepare()) as worker:
+        limit = Limit(time.monotonic() + 20, "engine-start-timeout", "engine-died")
         with pytest.raises(InvalidTrialError, match="profile is not supported") as caught:
             worker.request("profile", limit, on=True)
         assert caught.value.code == "protocol-error"
@@ -303,7 +304,7 @@ def test_worker_ends_with_its_descriptors(tmp_path: Path) -> None:
     request_in, requests = os.pipe()
     answers, answer_out = os.pipe()
     with subprocess.Popen(
-        [sys.executable, str(workload.WORKER), str(request_in), str(answer_out)],
+        [sys.executable, str(WORKER), str(request_in), str(answer_out)],
         pass_fds=(request_in, answer_out),
         cwd=tmp_path,
     ) as worker:
@@ -362,7 +363,7 @@ def test_prompts_are_the_plans(prepare: Callable[..., Job], monkeypatch: pytest.
 
 def test_worker_imports_nothing_of_perfgate() -> None:
     """The worker parses as Python 3.10 and imports the standard library, vllm and torch alone."""
-    tree = ast.parse(workload.WORKER.read_text(), feature_version=(3, 10))
+    tree = ast.parse(WORKER.read_text(), feature_version=(3, 10))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"vllm", "torch"}

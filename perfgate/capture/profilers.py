@@ -137,13 +137,11 @@ def try_nsys(interpreter: Interpreter, folder: Path, *, gpu: bool) -> Finding:
         folder: Empty; nsys writes its report there.
         gpu: Whether the driver shows a GPU, so that there must be kernels.
     """
-    environment = _with_nsys_settings(interpreter.environment)
+    environment = {**interpreter.environment, **nsys_settings()}
     nsys = shutil.which("nsys", path=environment.get("PATH"))
     if nsys is None:
         return (NSYS_TRACE.failed if gpu else NSYS_TRACE.skipped)("no nsys on PATH", _INSTALL["nsys"])
-    flags = ["--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node"]
-    flags += ["--trace-fork-before-exec=false", "--wait=primary", "--kill=none", "--force-overwrite=true"]
-    profile = [nsys, "profile", *flags, f"--output={folder / 'trace'}"]
+    profile = nsys_profile(nsys, folder / "trace")
     ran = run_probe("trace", interpreter, folder, PROFILE_TIMEOUT_S, before=profile, environment=environment)
     if ran.status != 0 or ran.answer is None:
         return NSYS_TRACE.failed(
@@ -262,9 +260,22 @@ def run(argv: Sequence[str], environment: Mapping[str, str], folder: Path, timeo
     return Ran(status, "\n".join(kept), tail(log, LOG_LINES))
 
 
-def _with_nsys_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a subject and those by which the user steers nsys, like ``NSYS_CUPTI_LIBRARY_PATH``."""
-    return {**environment, **{name: value for name, value in os.environ.items() if name.startswith("NSYS_")}}
+def nsys_profile(nsys: str, output: Path, *flags: str) -> list[str]:
+    """The command that traces the program after it, kernels inside CUDA graphs included, and ends no process of it.
+
+    Args:
+        nsys: The program.
+        output: The report, without its suffix.
+        flags: More of them.
+    """
+    own = ["--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node"]
+    own += ["--trace-fork-before-exec=false", "--wait=primary", "--kill=none", "--force-overwrite=true"]
+    return [nsys, "profile", *own, *flags, f"--output={output}"]
+
+
+def nsys_settings() -> dict[str, str]:
+    """The variables by which the user steers nsys, like ``NSYS_CUPTI_LIBRARY_PATH``."""
+    return {name: value for name, value in os.environ.items() if name.startswith("NSYS_")}
 
 
 def _how(ran: Ran) -> str:

@@ -15,22 +15,25 @@ import statistics
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from perfgate.capture.clocks import ClockGuard, undo_stale
 from perfgate.capture.collector import Collector, Job
+from perfgate.capture.engine import allowed_environment
 from perfgate.capture.gpu import Nvml, connect
 from perfgate.capture.process import carries_mark, end_orphans, find_orphans, owner_mark
 from perfgate.capture.sampler import Sampler, company
-from perfgate.capture.workload import allowed_environment
+from perfgate.capture.traced import TracedCollector
+from perfgate.capture.workload import TimedCollector
 from perfgate.environment import Machine, comparable, read_machine
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
 from perfgate.lock import hold_devices
+from perfgate.metrics import Kind
 from perfgate.plan import Cell, head_first
 from perfgate.record import (
     Artifact,
@@ -79,6 +82,14 @@ class Step:
     finished: Trial | None = None
 
 
+class _Place(NamedTuple):
+    """Where a trial stands: its kind, the number of its pair (``None`` while conditioning), its place in the pair."""
+
+    kind: Kind
+    pair: int | None
+    position: int
+
+
 Progress = Callable[[Step | str], None]
 """Told where the run stands, and now and then a sentence of its own."""
 
@@ -89,7 +100,7 @@ class Session:
     Args:
         folder: The run's folder.
         run: Its manifest.
-        collector: Takes the timed trials.
+        collectors: Take the trials, by kind; the real engine where a kind has none.
         progress: Called at every step.
         deadline_s: Monotonic time at which the visit is to be over.
     """
@@ -98,18 +109,18 @@ class Session:
         self,
         folder: Path,
         run: Run,
-        collector: Collector,
+        collectors: Mapping[Kind, Collector],
         progress: Progress,
         deadline_s: float = math.inf,
     ) -> None:
         self._folder = folder
         self._run = run
-        self._collector = collector
+        self._given = dict(collectors)
         self._progress = progress
         self._deadline_s = deadline_s
-        self._conditioned: dict[str, Record] = {}
-        self._trial_s: list[float] = []
-        self._conditioning_s: list[float] = []
+        self._opened: dict[str, Record] = {}
+        self._conditioned: set[str] = set()
+        self._durations_s: dict[str, list[float]] = {"conditioning": [], "timed": [], "traced": []}
 
     def __enter__(self) -> Self:
         """Begin the visit: wait for the GPUs, note the machine, and clear away what killed visits left behind.
@@ -128,6 +139,8 @@ class Session:
             machine = self._machine(nvml)
             self._refuse_another_machine(machine)
             self._uuids = tuple(gpu.uuid for gpu in machine.gpus)
+            own: dict[Kind, Collector] = {"timed": TimedCollector(), "traced": TracedCollector(gpu=bool(self._uuids))}
+            self._collectors = own | self._given
             stack.enter_context(hold_devices(self._uuids or ("cpu",), self._run.name, self._progress, self._deadline_s))
             for orphan in end_orphans():
                 self._progress(f"ended {orphan}, left behind by a run that is gone")
@@ -155,11 +168,12 @@ class Session:
         self._held.__exit__(kind, error, traceback)
         shutil.rmtree(self._caches, ignore_errors=True)
 
-    def measure(self, cell: Cell, pairs: int) -> Record:
+    def measure(self, cell: Cell, pairs: int, kind: Kind = "timed") -> Record:
         """Take trials of ``cell`` until it has ``pairs`` valid pairs (one-sided: trials), or cannot be measured.
 
         Whatever was measured earlier counts. A pair with a failed trial is dropped whole and replaced; too many of
-        them in this visit, or a failed conditioning trial, set the record's ``stopped``.
+        them in this visit, or a failed conditioning trial, set the record's ``stopped``. Timed trials are conditioned;
+        traced ones are not: what they run does not depend on how warm a cache is, and their times come after warm-up.
 
         Raises:
             KeyboardInterrupt: The user stopped; every finished trial is in the record on disk.
@@ -168,16 +182,20 @@ class Session:
             OSError: The run folder cannot be written.
         """
         self._set_clocks(cell)
-        record = self._conditioned.get(cell.cell_id) or self._condition(self._open(cell), pairs)
-        while record.stopped is None and record.measured() < pairs:
-            self._afford(len(record.subjects))
-            number = 1 + max((t.pair for t in record.trials if t.pair is not None), default=-1)
+        record = self._opened.get(cell.cell_id) or self._open(cell)
+        if kind == "timed" and cell.cell_id not in self._conditioned:
+            record = self._condition(record, pairs)
+            self._conditioned.add(cell.cell_id)
+        while record.stopped is None and record.measured(kind) < pairs:
+            self._afford(len(record.subjects), kind)
+            taken = [t.pair for t in record.trials if t.kind == kind and t.pair is not None]
+            number = 1 + max(taken, default=-1)
             for position, role in enumerate(self._order(cell, number)):
-                record, failed = self._take(record, role, (number, position), pairs)
+                record, failed = self._take(record, role, _Place(kind, number, position), pairs)
                 if failed:
-                    record = self._save(_stopped_by_failure(record, failed))
+                    record = self._save(_stopped_by_failure(record, kind, failed))
                     break
-        self._conditioned[cell.cell_id] = record
+        self._opened[cell.cell_id] = record
         return record
 
     def _machine(self, nvml: Nvml | None) -> Machine:
@@ -246,9 +264,9 @@ class Session:
             self._note_duration(trial)
         return record.model_copy(update={"visits": (*record.visits, self._visit), "stopped": None})
 
-    def _afford(self, trials: int) -> None:
+    def _afford(self, trials: int, kind: Kind = "timed") -> None:
         """Stop before that many more trials if, by the median of those finished, they would end after the deadline."""
-        needed_s = self._expected_s() * trials
+        needed_s = self._expected_s(kind) * trials
         if time.monotonic() + needed_s > self._deadline_s:
             text = f"the next {trials} trials take about {needed_s:.0f} s, more than is left of the budget"
             raise InterruptedRunError(text, code="out-of-budget")
@@ -260,7 +278,7 @@ class Session:
         for role, subject in record.subjects.items():
             failure = self._probe(record.cell, subject)
             if failure is None and not self._run.quick:
-                record, failure = self._take(record, role, None, pairs)
+                record, failure = self._take(record, role, _Place("timed", None, 0), pairs)
             if failure is not None:
                 text = f"{role}: {failure.text}"
                 return self._save(record.model_copy(update={"stopped": Failure(code=failure.code, text=text)}))
@@ -271,11 +289,9 @@ class Session:
             return ("base",)
         return ("head", "base") if head_first(self._run.plan.seed, cell.cell_id, pair) else ("base", "head")
 
-    def _take(
-        self, record: Record, role: Role, place: tuple[int, int] | None, target: int
-    ) -> tuple[Record, Failure | None]:
+    def _take(self, record: Record, role: Role, place: _Place, target: int) -> tuple[Record, Failure | None]:
         """One trial, from orphan check to the record on disk."""
-        pair, position = place if place is not None else (None, 0)
+        kind, pair, position = place
         trials = self._folder / "trials"
         index = 1 + max((int(taken.name) for taken in trials.iterdir() if taken.name.isdigit()), default=-1)
         folder = trials / f"{index:03}"
@@ -285,25 +301,25 @@ class Session:
             visit=len(record.visits) - 1, run_folder=self._folder, folder=folder, cache_folder=self._caches / role,
             environment=self._environment, owner=owner_mark(self._run.name),
         )  # fmt: skip
-        done = record.measured()
+        done = record.measured(kind)
         sides = len(record.subjects)
         begun = [*record.subjects].index(role) if pair is None else position
         ahead = sides * (target - done) + (sides if pair is None else 0) - begun
-        left_s = self._seconds_for(ahead)
+        left_s = self._seconds_for(ahead, kind)
 
         def show(phase: str) -> None:
             self._progress(Step(record.cell.name, index, role, pair, done, target, phase, left_s))
 
-        trial = self._refused(job) or self._watched(job, show)
+        trial = self._refused(job, kind) or self._watched(job, kind, show)
         trial = trial.model_copy(update={"gpus": self._gpus_of(record.cell)})
         self._note_duration(trial)
         record = self._save(record.model_copy(update={"trials": (*record.trials, trial)}))
-        done = record.measured()
-        left_s = self._seconds_for(ahead - 1 if trial.failure is None else sides * (target - done))
+        done = record.measured(kind)
+        left_s = self._seconds_for(ahead - 1 if trial.failure is None else sides * (target - done), kind)
         self._progress(Step(record.cell.name, index, role, pair, done, target, "done", left_s, trial))
         return record, trial.failure
 
-    def _refused(self, job: Job) -> Trial | None:
+    def _refused(self, job: Job, kind: Kind) -> Trial | None:
         """A failed trial where an earlier one's process cannot be ended, or a stranger is there: engines run alone."""
         end_orphans()
         left = find_orphans()
@@ -313,14 +329,14 @@ class Session:
             failure = Failure(code="foreign-process", text=busy)
         else:
             return None
-        return job.trial(t0_utc=_utc_now(), duration_ns=0, failure=failure)
+        return job.trial(kind=kind, t0_utc=_utc_now(), duration_ns=0, failure=failure)
 
-    def _watched(self, job: Job, show: Callable[[str], None]) -> Trial:
+    def _watched(self, job: Job, kind: Kind, show: Callable[[str], None]) -> Trial:
         """The collector's trial with what its GPUs did meanwhile; it fails where they were disturbed."""
         if self._nvml is None:
-            return self._collect(job, show)
+            return self._collect(job, kind, show)
         with Sampler(self._nvml, self._gpus_of(job.cell), lambda pid: carries_mark(pid, job.owner)) as sampler:
-            trial = self._collect(job, show)
+            trial = self._collect(job, kind, show)
         file = job.folder / "telemetry.json.gz"
         samples = Artifact(path=file.relative_to(job.run_folder).as_posix(), sha256=sha256_hex(sampler.write(file)))
         telemetry = sampler.read([iteration.window for iteration in trial.iterations])
@@ -335,37 +351,37 @@ class Session:
 
     def _probe(self, cell: Cell, subject: Subject) -> Failure | None:
         try:
-            return self._collector.probe(cell, subject)
+            return self._collectors["timed"].probe(cell, subject)
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 (an unknown error of one cell must not lose the others)
             return _internal_error(error)
 
-    def _collect(self, job: Job, show: Callable[[str], None]) -> Trial:
+    def _collect(self, job: Job, kind: Kind, show: Callable[[str], None]) -> Trial:
         """The collector's trial; an error that its protocol does not name becomes a failed trial with the traceback."""
         t0_utc, begin_ns = _utc_now(), time.monotonic_ns()
         try:
-            return self._collector.collect(job, show)
+            return self._collectors[kind].collect(job, show)
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 (an unknown error of one cell must not lose the others)
             duration_ns = time.monotonic_ns() - begin_ns
-            return job.trial(t0_utc=t0_utc, duration_ns=duration_ns, failure=_internal_error(error))
+            return job.trial(kind=kind, t0_utc=t0_utc, duration_ns=duration_ns, failure=_internal_error(error))
 
     def _save(self, record: Record) -> Record:
         write_record(record_file(self._folder, record.cell), record)
         return record
 
     def _note_duration(self, trial: Trial) -> None:
-        (self._conditioning_s if trial.pair is None else self._trial_s).append(trial.duration_ns / 1e9)
+        self._durations_s["conditioning" if trial.pair is None else trial.kind].append(trial.duration_ns / 1e9)
 
-    def _expected_s(self) -> float:
+    def _expected_s(self, kind: Kind) -> float:
         """What a trial takes, by the median: conditioning fills caches and takes longer, so it counts only at first."""
-        known = self._trial_s or self._conditioning_s
+        known = self._durations_s[kind] or self._durations_s["conditioning"]
         return statistics.median(known) if known else 0.0
 
-    def _seconds_for(self, trials: int) -> float | None:
-        return self._expected_s() * trials if self._trial_s or self._conditioning_s else None
+    def _seconds_for(self, trials: int, kind: Kind) -> float | None:
+        return self._expected_s(kind) * trials or None if trials else 0.0
 
 
 def _internal_error(error: Exception) -> Failure:
@@ -373,12 +389,12 @@ def _internal_error(error: Exception) -> Failure:
     return Failure(code="internal-error", text=f"{lines[-1].strip()}\n{''.join(lines).strip()}")
 
 
-def _stopped_by_failure(record: Record, failure: Failure) -> Record:
+def _stopped_by_failure(record: Record, kind: Kind, failure: Failure) -> Record:
     """The record, stopped where perfgate itself failed or the visit dropped more pairs than its cell allows."""
     if failure.code in ("internal-error", "gpu-lost"):  # no pair after this one could fare better
         return record.model_copy(update={"stopped": failure})
     visit = len(record.visits) - 1
-    failed = [trial for trial in record.dropped_pairs().values() if trial.visit == visit]
+    failed = [trial for trial in record.dropped_pairs(kind).values() if trial.visit == visit]
     if len(failed) <= record.cell.measure.max_dropped_pairs:
         return record
     sides = {trial.subject for trial in failed}

@@ -14,9 +14,13 @@ start     model, revision or null, dummy, engine_args       import_ns, engine_ns
                                                             model_memory_bytes or null, kv_token_capacity or null
 iterate   prompts: batch x input token ids, output_tokens   submitted_ns: batch; deliveries: [[t_ns, tokens: batch]];
                                                             tokens_digest, finish_reasons: batch, preemptions or null
-profile   on                                                refused: this version takes no profiles
+profile   on, ranges: nvtx or record_function               nothing; the profiler's window is open, or closed
 stop                                                        nothing; the engine is down, the worker exits
 ========= ================================================= ==========================================================
+
+While a profiler's window is open, each engine step carries a range ``perfgate.step.N``, N counting from 0, and each
+layer that the host runs one by one (no graph, not compiled) a range ``perfgate.layer.L``. Engine arguments say which
+profiler it is (vLLM's ``profiler_config``), and then vLLM puts its own ranges into each step too.
 
 Standard output and error are the engine's and go to its log; nothing of the protocol passes there.
 """
@@ -34,6 +38,7 @@ import platform
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -60,6 +65,8 @@ class Session:
     def __init__(self) -> None:
         self.engine: Any = None
         self.iterations = 0
+        self.ranges: Ranges | None = None
+        self.profiled = False
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """What a request yields; the caller frames it.
@@ -120,13 +127,27 @@ class Session:
         gc.collect()
         self.iterations += 1
         try:
-            return run_batch(self.engine, request["prompts"], request["output_tokens"], f"{self.iterations}-")
+            step = self.engine.step if self.ranges is None else self.ranges.around(self.engine.step)
+            return run_batch(self.engine, step, request["prompts"], request["output_tokens"], f"{self.iterations}-")
         except (Exception, SystemExit) as error:
             raise RequestError("iteration-failed", describe(error)) from error
 
-    def profile(self, _request: dict[str, Any]) -> dict[str, Any]:
-        """Profilers come with a later version of the protocol."""
-        raise RequestError("protocol-error", "profile is not supported by this worker")
+    def profile(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Open or close the window in which a profiler records, and put ranges around what runs inside it."""
+        if self.engine is None or request.get("on") not in (True, False):
+            raise RequestError("protocol-error", f"profile: {'before start' if self.engine is None else request}")
+        try:
+            if request["on"]:
+                self.ranges = Ranges(request.get("ranges"))
+                mark_layers(self.engine, request.get("ranges"))
+                self.profiled = True
+                self.engine.start_profile()
+            else:
+                self.engine.stop_profile()
+                self.ranges = None
+        except (Exception, SystemExit) as error:
+            raise RequestError("profile-failed", describe(error)) from error
+        return {}
 
     def stop(self, _request: dict[str, Any]) -> dict[str, Any]:
         """Shut the engine down; twice is fine."""
@@ -146,7 +167,105 @@ class Delivery(NamedTuple):
     outputs: list[Any]
 
 
-def run_batch(engine: Any, prompts: list[list[int]], output_tokens: int, prefix: str) -> dict[str, Any]:
+class Ranges:
+    """Numbered ranges around engine steps, as a profiler shows them.
+
+    Args:
+        kind: ``nvtx`` or ``record_function``.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self.opened = open_range(kind)
+        self.steps = 0
+
+    def around(self, step: Callable[[], Any]) -> Callable[[], Any]:
+        """``step`` in a range of its own at every call."""
+
+        def ranged() -> Any:
+            close = self.opened(f"perfgate.step.{self.steps}")
+            self.steps += 1
+            try:
+                return step()
+            finally:
+                close()
+
+        return ranged
+
+
+def open_range(kind: Any) -> Callable[[str], Callable[[], Any]]:
+    """A function that opens a range of that name and returns the one that closes it."""
+    import torch
+
+    if kind == "record_function":
+
+        def recorded(name: str) -> Callable[[], Any]:
+            block = torch.profiler.record_function(name)
+            block.__enter__()
+            return lambda: block.__exit__(None, None, None)
+
+        return recorded
+    if kind != "nvtx":
+        raise ValueError(f"no ranges of kind {kind!r}")
+    if torch.cuda.is_available():
+        # torch's own NVTX is visible to every nsys; newer releases of the nvtx package are not visible to older ones.
+        own = torch.cuda.nvtx
+
+        def started(name: str) -> Callable[[], Any]:
+            handle = own.range_start(name)
+            return lambda: own.range_end(handle)
+
+        return started
+    import nvtx
+
+    def opened(name: str) -> Callable[[], Any]:
+        handle = nvtx.start_range(name)
+        return lambda: nvtx.end_range(handle)
+
+    return opened
+
+
+def mark_layers(engine: Any, kind: Any) -> None:
+    """Put ranges around the layers, in every rank, where modules run one by one; a compiled model is left alone."""
+    mode = getattr(engine.vllm_config.compilation_config, "mode", None)
+    core = getattr(engine.engine_core, "engine_core", None)
+    call = getattr(getattr(core, "model_executor", None), "collective_rpc", None)
+    if call is not None and not getattr(mode, "value", mode):
+        call(mark_layers_of_rank, args=(kind,))
+
+
+def mark_layers_of_rank(worker: Any, kind: Any) -> None:
+    """The same in one rank; called by vLLM."""
+    import torch
+
+    runner = getattr(getattr(worker, "worker", worker), "model_runner", None)
+    model = getattr(runner, "model", None)
+    if not isinstance(model, torch.nn.Module) or getattr(model, "perfgate_marked", False):
+        return
+    opened = open_range(kind)
+    lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+    layers: Any = max(lists, key=len, default=[])
+    for number, layer in enumerate(layers):
+        mark_layer(layer, f"perfgate.layer.{number}", opened)
+    vars(model)["perfgate_marked"] = True
+
+
+def mark_layer(layer: Any, name: str, opened: Callable[[str], Callable[[], Any]]) -> None:
+    """A range around every forward of one module, also one that fails."""
+    closing: list[Callable[[], Any]] = []
+
+    def before(*_: Any) -> None:
+        closing.append(opened(name))
+
+    def after(*_: Any) -> None:
+        closing.pop()()
+
+    layer.register_forward_pre_hook(before)
+    layer.register_forward_hook(after, always_call=True)
+
+
+def run_batch(
+    engine: Any, step: Callable[[], Any], prompts: list[list[int]], output_tokens: int, prefix: str
+) -> dict[str, Any]:
     """Submit the batch, step until it is done, then describe it; inside the loop only the clock is read."""
     from vllm import SamplingParams, TokensPrompt
     from vllm.sampling_params import RequestOutputKind
@@ -174,7 +293,7 @@ def run_batch(engine: Any, prompts: list[list[int]], output_tokens: int, prefix:
             place[returned] = index
     requests = scheduler_requests(engine, set(place))
     while engine.has_unfinished_requests():
-        outputs = engine.step()
+        outputs = step()
         deliveries.append(Delivery(clock(), outputs))
     return {
         "submitted_ns": submitted_ns,
@@ -280,8 +399,8 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def serve(requests: IO[str], answers: IO[str]) -> None:
-    """Answer requests until told to stop or until the other end closes."""
+def serve(requests: IO[str], answers: IO[str]) -> bool:
+    """Answer requests until told to stop or until the other end closes; tell whether a profiler was at work."""
     session = Session()
     for line in requests:
         try:
@@ -297,8 +416,9 @@ def serve(requests: IO[str], answers: IO[str]) -> None:
         answers.write(json.dumps({"v": PROTOCOL, "id": request.get("id"), **answer}) + "\n")
         answers.flush()
         if request.get("op") == "stop":
-            return
+            return session.profiled
     session.stop({})
+    return session.profiled
 
 
 def die_with_parent() -> None:
@@ -323,13 +443,14 @@ def main(argv: list[str]) -> int:
     die_with_parent()
     with os.fdopen(request_fd, encoding="utf-8") as requests, os.fdopen(answer_fd, "w", encoding="utf-8") as answers:
         try:
-            serve(requests, answers)
+            profiled = serve(requests, answers)
         except KeyboardInterrupt:
             return 130
     sys.stdout.flush()
     sys.stderr.flush()
-    # The engine is down. Unloading torch takes another 2 s of a 10 s trial and does nothing for it; a profiler that
-    # writes its report at exit will need the long way.
+    if profiled:  # a profiler hands over what it has at exit
+        return 0
+    # The engine is down. Unloading torch takes another 2 s of a 10 s trial and does nothing for it.
     os._exit(0)
 
 

@@ -9,101 +9,23 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import select
-import shutil
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from perfgate.capture.collector import Job
-from perfgate.capture.process import spawn, tail
+from perfgate.capture.engine import LOG, Limit, Worker, find_subject
+from perfgate.capture.process import tail
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
 from perfgate.plan import Cell, prompts
-from perfgate.reasons import REASONS
 from perfgate.record import Artifact, Failure, Iteration, Startup, Trial, sha256_hex
 from perfgate.subject import Subject
 
-PROTOCOL = 1
-WORKER = Path(__file__).with_name("worker.py")
-LOG = "engine.log"
-STOP_TIMEOUT_S = 20.0
-EXIT_TIMEOUT_S = 10.0
-MAX_ANSWER_BYTES = 256 * 1024**2
 MAX_FAILURE_CHARACTERS = 2000
 LOG_LINES = 12
-
-ALLOWED = (
-    # what any program needs to find files, programs and itself
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_*", "TZ", "TMPDIR",
-    # how this machine loads its libraries and finds its GPUs; some machines run no CUDA program without a preload
-    "LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_*",
-    # how its fabric must be used
-    "NCCL_*", "NVSHMEM_*", "TORCH_SYMM_MEM_DISABLE_MULTICAST",
-    # where its models lie
-    "HF_HOME", "HF_HUB_CACHE",
-)  # fmt: skip
-"""The variables that reach engines from the shell, by name or pattern: properties of the machine, no preferences.
-
-Left out on purpose: ``VLLM_*``, ``TORCH*``, ``OMP_*`` and the like change what is measured, so they belong in the
-scenario or the subject, where their values are recorded; tokens and proxies are secrets, and models are fetched before.
-"""
-
-
-def allowed_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The part of ``variables`` that engines may see, see :data:`ALLOWED`."""
-    return {
-        name: value
-        for name, value in sorted(variables.items())
-        if any(fnmatchcase(name, pattern) for pattern in ALLOWED)
-    }
-
-
-def engine_environment(job: Job) -> dict[str, str]:
-    """All variables of one engine: the machine's, ours, the scenario's, the subject's; later ones win."""
-    offline = {"HF_HUB_OFFLINE": "1"} if job.cell.model_folder else {}
-    variables = {**job.environment, **engine_settings(job.cache_folder), **offline, **job.cell.engine.env}
-    return subject_environment(variables, job.subject)
-
-
-def engine_settings(cache: Path) -> dict[str, str]:
-    """What perfgate itself sets for everything that a subject's interpreter runs; caches go below ``cache``."""
-    return {
-        # The engine loop in the worker's own process: one clock, and a scheduler that can be asked.
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_CACHE_ROOT": str(cache / "vllm"),
-        "TRITON_CACHE_DIR": str(cache / "triton"),
-        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-        # As -P, but Python 3.10 ignores it instead of refusing; the worker mends its own path there.
-        "PYTHONSAFEPATH": "1",
-        # What an engine printed last is worth most when it dies.
-        "PYTHONUNBUFFERED": "1",
-    }
-
-
-def subject_environment(variables: Mapping[str, str], subject: Subject) -> dict[str, str]:
-    """``variables`` with the subject's own over them, and its folders on the module path."""
-    merged = {**variables, **subject.env}
-    # Nothing is inherited here, but a scenario or subject may name more folders; those of path= stand in front.
-    path = [*subject.path, *filter(None, [merged.pop("PYTHONPATH", "")])]
-    return {**merged, **({"PYTHONPATH": os.pathsep.join(path)} if path else {})}
-
-
-def find_subject(subject: Subject) -> Failure | None:
-    """``subject-not-found`` where the interpreter or a folder of ``path`` is missing."""
-    if shutil.which(subject.python) is None:
-        return Failure(code="subject-not-found", text=f"python={subject.python}: no such program")
-    for folder in subject.path:
-        if not Path(folder).is_dir():
-            return Failure(code="subject-not-found", text=f"path={folder}: no such folder")
-    return None
 
 
 class TimedCollector:
@@ -123,10 +45,10 @@ class TimedCollector:
         if failure is None:
             with _Timeline(job) as timeline:
                 try:
-                    with _Worker(job) as worker:
+                    with Worker(job) as worker:
                         _measure(worker, job, timeline, taken, progress)
                 except InvalidTrialError as error:
-                    failure = Failure(code=error.code, text=_words(error.text, job.folder / LOG))
+                    failure = Failure(code=error.code, text=in_words(error.text, job.folder / LOG))
             taken.timeline = timeline.artifact()
         return job.trial(
             t0_utc=t0_utc,
@@ -157,29 +79,17 @@ class _Taken:
         return tuple(code for code, holds in found if holds)
 
 
-def _measure(worker: _Worker, job: Job, timeline: _Timeline, taken: _Taken, progress: Callable[[str], None]) -> None:
+def _measure(worker: Worker, job: Job, timeline: _Timeline, taken: _Taken, progress: Callable[[str], None]) -> None:
     """Start the engine and run every iteration; ``taken`` keeps what was reached."""
     cell = job.cell
     progress("starting the engine")
-    cache_files = sum(len(names) for _, _, names in os.walk(job.cache_folder))
-    limit = _Limit(time.monotonic() + cell.measure.start_timeout, "engine-start-timeout", "engine-start-failed")
-    worker.request("hello", limit)
-    answer = worker.request(
-        "start",
-        limit,
-        model=cell.model_folder or cell.engine.model.hub,
-        revision=cell.engine.model.revision,
-        dummy=cell.engine.model.config is not None,
-        engine_args={**cell.engine.args, **job.subject.args},
-    )
-    taken.versions, taken.startup, vocabulary = _read_start(answer, worker.age_ns(), cache_files)
+    started = start_engine(worker, job)
+    taken.versions, taken.startup = started.versions, started.startup
     warmup = cell.measure.warmup_iterations
     total = warmup + cell.measure.iterations
     for number in range(total):
         progress(f"iteration {number + 1} of {total}")
-        batch = prompts(cell.workload, vocabulary, number)
-        limit = _Limit(time.monotonic() + cell.measure.iteration_timeout, "iteration-timeout", "engine-died")
-        answer = worker.request("iterate", limit, prompts=batch, output_tokens=cell.workload.output_tokens)
+        answer = run_iteration(worker, cell, started.vocabulary, number)
         timeline.write(number, number < warmup, answer)
         iteration = read_iteration(answer, cell.workload)
         taken.preemptions_known &= answer.get("preemptions") is not None
@@ -192,8 +102,47 @@ def _measure(worker: _Worker, job: Job, timeline: _Timeline, taken: _Taken, prog
         progress(f"the engine did not stop cleanly: {error.text}")
 
 
-def _read_start(answer: Mapping[str, Any], ready_ns: int, cache_files: int) -> tuple[dict[str, str], Startup, int]:
-    """Versions, start-up costs and the size of the vocabulary."""
+class Started(NamedTuple):
+    """What a started engine tells: versions of its packages, start-up costs, tokens of its vocabulary."""
+
+    versions: dict[str, str]
+    startup: Startup
+    vocabulary: int
+
+
+def start_engine(worker: Worker, job: Job, engine_args: Mapping[str, Any] | None = None) -> Started:
+    """Have a worker build the engine of a job, with ``engine_args`` over the scenario's and the subject's.
+
+    Raises:
+        InvalidTrialError: It did not start, or not in time.
+    """
+    cell = job.cell
+    cache_files = sum(len(names) for _, _, names in os.walk(job.cache_folder))
+    limit = Limit(time.monotonic() + cell.measure.start_timeout, "engine-start-timeout", "engine-start-failed")
+    worker.request("hello", limit)
+    answer = worker.request(
+        "start",
+        limit,
+        model=cell.model_folder or cell.engine.model.hub,
+        revision=cell.engine.model.revision,
+        dummy=cell.engine.model.config is not None,
+        engine_args={**cell.engine.args, **job.subject.args, **(engine_args or {})},
+    )
+    return _read_start(answer, worker.age_ns(), cache_files)
+
+
+def run_iteration(worker: Worker, cell: Cell, vocabulary: int, number: int) -> dict[str, Any]:
+    """Run one batch to completion and return the worker's answer.
+
+    Raises:
+        InvalidTrialError: It failed, or took too long.
+    """
+    batch = prompts(cell.workload, vocabulary, number)
+    limit = Limit(time.monotonic() + cell.measure.iteration_timeout, "iteration-timeout", "engine-died")
+    return worker.request("iterate", limit, prompts=batch, output_tokens=cell.workload.output_tokens)
+
+
+def _read_start(answer: Mapping[str, Any], ready_ns: int, cache_files: int) -> Started:
     versions: Any = answer.get("versions")
     vocabulary: Any = answer.get("vocabulary")
     times: list[Any] = [answer.get("import_ns"), answer.get("engine_ns")]
@@ -213,10 +162,10 @@ def _read_start(answer: Mapping[str, Any], ready_ns: int, cache_files: int) -> t
         kv_token_capacity=sizes[1],
         cache_files=cache_files,
     )
-    return versions, startup, vocabulary
+    return Started(versions, startup, vocabulary)
 
 
-def _words(text: str, log: Path) -> str:
+def in_words(text: str, log: Path) -> str:
     """What went wrong, then the end of the engine's log; at most :data:`MAX_FAILURE_CHARACTERS`."""
     text = text if len(text) <= MAX_FAILURE_CHARACTERS // 2 else text[: MAX_FAILURE_CHARACTERS // 2 - 3] + "..."
     end = tail(log, LOG_LINES)
@@ -256,136 +205,3 @@ class _Timeline:
         file = self._file.with_suffix(".jsonl.gz")
         file.write_bytes(packed)
         return Artifact(path=file.relative_to(self._root).as_posix(), sha256=sha256_hex(packed))
-
-
-@dataclass(frozen=True)
-class _Limit:
-    """Until when an answer must have come, and the reason codes for "too late" and "ended instead"."""
-
-    deadline_s: float
-    late: str
-    ended: str
-
-
-class _Worker:
-    """The other end of :mod:`perfgate.capture.worker`: started on entry, ended with all its descendants on exit."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._buffer = bytearray()
-        self._id = 0
-
-    def __enter__(self) -> Self:
-        job = self._job
-        request_in, self._requests = os.pipe()
-        self._answers, answer_out = os.pipe()
-        self._born_ns = time.monotonic_ns()
-        try:
-            self._child = spawn(
-                [job.subject.python, str(WORKER), str(request_in), str(answer_out)],
-                environment=engine_environment(job),
-                owner=job.owner,
-                log=job.folder / LOG,
-                folder=job.folder,
-                pass_fds=(request_in, answer_out),
-            )
-        except OSError as error:
-            os.close(self._requests)
-            os.close(self._answers)
-            if error.filename != job.subject.python:
-                raise
-            raise InvalidTrialError("subject-not-found", f"python={job.subject.python}: {error.strerror}") from error
-        finally:
-            os.close(request_in)
-            os.close(answer_out)
-        os.set_blocking(self._requests, False)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._child.end()
-        finally:
-            os.close(self._requests)
-            os.close(self._answers)
-
-    def age_ns(self) -> int:
-        """Time since the process was spawned."""
-        return time.monotonic_ns() - self._born_ns
-
-    def request(self, op: str, limit: _Limit, **fields: Any) -> dict[str, Any]:
-        """Ask, and wait for the answer.
-
-        Raises:
-            InvalidTrialError: The worker refused, ended, was late, or answered something else.
-        """
-        self._id += 1
-        self._send(json.dumps({"v": PROTOCOL, "id": self._id, "op": op, **fields}).encode() + b"\n", limit)
-        line = self._receive(limit)
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict) or answer.get("v") != PROTOCOL or answer.get("id") != self._id:
-            raise InvalidTrialError("protocol-error", f"{op}: no answer to this request: {line[:200]!r}")
-        if answer.get("ok") is True:
-            return answer
-        code = answer.get("code")
-        if code not in REASONS:
-            raise InvalidTrialError("protocol-error", f"{op}: unknown code in {line[:200]!r}")
-        raise InvalidTrialError(code, str(answer.get("error")))
-
-    def stop(self) -> None:
-        """Shut the engine down and wait for its process.
-
-        Raises:
-            InvalidTrialError: It refused or is still there.
-        """
-        limit = _Limit(time.monotonic() + STOP_TIMEOUT_S, "engine-died", "engine-died")
-        self.request("stop", limit)
-        if self._child.wait(EXIT_TIMEOUT_S) is None:
-            raise InvalidTrialError("engine-died", f"the worker is still there {EXIT_TIMEOUT_S:g} s after its stop")
-
-    def _send(self, data: bytes, limit: _Limit) -> None:
-        """Write all of it; a worker that has stopped reading must not hold perfgate up for ever."""
-        rest = memoryview(data)
-        while rest:
-            self._wait(self._requests, select.POLLOUT, limit)
-            try:
-                rest = rest[os.write(self._requests, rest) :]
-            except BrokenPipeError:
-                raise self._ended(limit) from None
-
-    def _receive(self, limit: _Limit) -> bytes:
-        while b"\n" not in self._buffer:
-            self._wait(self._answers, select.POLLIN, limit)
-            data = os.read(self._answers, 1 << 16)
-            if not data:
-                raise self._ended(limit)
-            self._buffer += data
-            if len(self._buffer) > MAX_ANSWER_BYTES:
-                raise InvalidTrialError("protocol-error", f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-        line, _, rest = bytes(self._buffer).partition(b"\n")
-        self._buffer = bytearray(rest)
-        return line
-
-    def _wait(self, descriptor: int, event: int, limit: _Limit) -> None:
-        """Return when the descriptor is ready or its other end is closed."""
-        poll = select.poll()
-        poll.register(descriptor, event)
-        while True:
-            # Asked before the poll, so that what it wrote last is still read; and asked at all, because a process
-            # that it left behind could hold the descriptor open.
-            ended = self._child.poll() is not None
-            if poll.poll(0 if ended else 250):
-                return
-            if ended:
-                raise self._ended(limit)
-            if time.monotonic() > limit.deadline_s:
-                raise InvalidTrialError(limit.late, f"no answer within the limit, after {self.age_ns() / 1e9:.0f} s")
-
-    def _ended(self, limit: _Limit) -> InvalidTrialError:
-        status = self._child.wait(2.0)
-        how = "closed its descriptors" if status is None else f"ended with status {status}"
-        if status is not None and status < 0:
-            how = f"was ended by {signal.Signals(-status).name}"
-        return InvalidTrialError(limit.ended, f"the worker {how}")

@@ -116,12 +116,20 @@ def closing(outcome: Outcome) -> str:
         if gate.verdict == "regressed"
     ]
     reasons = {reason.code for cell in outcome.cells for reason in cell.reasons}
+    blocked += [
+        f"{printable(cell.name) + ' ' if several else ''}kernels outside the envelope"
+        for cell in outcome.cells
+        if any(reason.code == "outside-envelope" for reason in cell.reasons)
+    ]
+    kernels_only = not any(cell.gates for cell in outcome.cells)
     if outcome.verdict == "not-comparable" and "no-counterpart" in reasons:
         return "MEASURED ONE SIDE: there is nothing to compare it with yet; give its record to perfgate compare."
     rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate"
     sentences = {
         "regressed": f"REGRESSED: {', '.join(blocked)} ({rates}).",
-        "pass": f"PASS: every gate excludes a slowdown of its must_catch margin ({rates}).",
+        "pass": "PASS: every decode step of both sides is inside the envelope."
+        if kernels_only
+        else f"PASS: every gate excludes a slowdown of its must_catch margin ({rates}).",
         "improved": f"PASS, IMPROVED: no gate is slower, at least one is faster beyond its ignorable margin ({rates}).",
         "inconclusive": "INCONCLUSIVE: neither a regression nor its absence is established; this is no pass.",
         "not-measured": "NOT MEASURED: there is no verdict, and no data is never a pass.",

@@ -25,12 +25,13 @@ def render_price(cell: Cell, price: Price) -> str:
 
 
 def _gate_line(cell: Cell, price: GatePrice) -> str:
-    gate = next(plan.gate for plan in cell.gates if plan.gate.metric == price.metric)
+    gate = next(plan.gate for plan in cell.gates if plan.gate.measured.name == price.metric)
     floor = f", floor {gate.floor}" if gate.floor else ""
     spread = "unknown" if price.pair_sd is None else percent(price.pair_sd)
     effects = _list("-" if effect is None else percent(effect) for effect in price.detectable)
     margins = f"ignorable {percent(gate.ignorable)}, must catch {percent(gate.must_catch)}{floor}"
-    return f"  {price.metric}: {margins}; pair spread {spread}; detectable {effects}"
+    own = f" at {_list(cell.schedule('traced').looks)} traced pairs" if gate.measured.kind == "traced" else ""
+    return f"  {price.metric}: {margins}; pair spread {spread}; detectable{own} {effects}"
 
 
 def _minutes(price: Price) -> str:

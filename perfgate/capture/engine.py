@@ -1,0 +1,244 @@
+"""An engine as perfgate sees it: the environment it runs in, and the conversation with its worker.
+
+The worker (:mod:`perfgate.capture.worker`) runs under the subject's own interpreter and answers requests in JSON lines
+on two private descriptors. Whatever goes wrong becomes an :class:`InvalidTrialError` with the trial's reason code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Self
+
+from perfgate.capture.collector import Job
+from perfgate.capture.process import spawn
+from perfgate.capture.timeline import InvalidTrialError
+from perfgate.reasons import REASONS
+from perfgate.record import Failure
+from perfgate.subject import Subject
+
+PROTOCOL = 1
+WORKER = Path(__file__).with_name("worker.py")
+LOG = "engine.log"
+STOP_TIMEOUT_S = 20.0
+EXIT_TIMEOUT_S = 10.0
+MAX_ANSWER_BYTES = 256 * 1024**2
+
+ALLOWED = (
+    # what any program needs to find files, programs and itself
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_*", "TZ", "TMPDIR",
+    # how this machine loads its libraries and finds its GPUs; some machines run no CUDA program without a preload
+    "LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_*",
+    # how its fabric must be used
+    "NCCL_*", "NVSHMEM_*", "TORCH_SYMM_MEM_DISABLE_MULTICAST",
+    # where its models lie
+    "HF_HOME", "HF_HUB_CACHE",
+)  # fmt: skip
+"""The variables that reach engines from the shell, by name or pattern: properties of the machine, no preferences.
+
+Left out on purpose: ``VLLM_*``, ``TORCH*``, ``OMP_*`` and the like change what is measured, so they belong in the
+scenario or the subject, where their values are recorded; tokens and proxies are secrets, and models are fetched before.
+"""
+
+
+def allowed_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The part of ``variables`` that engines may see, see :data:`ALLOWED`."""
+    return {
+        name: value
+        for name, value in sorted(variables.items())
+        if any(fnmatchcase(name, pattern) for pattern in ALLOWED)
+    }
+
+
+def engine_environment(job: Job) -> dict[str, str]:
+    """All variables of one engine: the machine's, ours, the scenario's, the subject's; later ones win."""
+    offline = {"HF_HUB_OFFLINE": "1"} if job.cell.model_folder else {}
+    variables = {**job.environment, **engine_settings(job.cache_folder), **offline, **job.cell.engine.env}
+    return subject_environment(variables, job.subject)
+
+
+def engine_settings(cache: Path) -> dict[str, str]:
+    """What perfgate itself sets for everything that a subject's interpreter runs; caches go below ``cache``."""
+    return {
+        # The engine loop in the worker's own process: one clock, and a scheduler that can be asked.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_CACHE_ROOT": str(cache / "vllm"),
+        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+        # As -P, but Python 3.10 ignores it instead of refusing; the worker mends its own path there.
+        "PYTHONSAFEPATH": "1",
+        # What an engine printed last is worth most when it dies.
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def subject_environment(variables: Mapping[str, str], subject: Subject) -> dict[str, str]:
+    """``variables`` with the subject's own over them, and its folders on the module path."""
+    merged = {**variables, **subject.env}
+    # Nothing is inherited here, but a scenario or subject may name more folders; those of path= stand in front.
+    path = [*subject.path, *filter(None, [merged.pop("PYTHONPATH", "")])]
+    return {**merged, **({"PYTHONPATH": os.pathsep.join(path)} if path else {})}
+
+
+def find_subject(subject: Subject) -> Failure | None:
+    """``subject-not-found`` where the interpreter or a folder of ``path`` is missing."""
+    if shutil.which(subject.python) is None:
+        return Failure(code="subject-not-found", text=f"python={subject.python}: no such program")
+    for folder in subject.path:
+        if not Path(folder).is_dir():
+            return Failure(code="subject-not-found", text=f"path={folder}: no such folder")
+    return None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Until when an answer must have come, and the reason codes for "too late" and "ended instead"."""
+
+    deadline_s: float
+    late: str
+    ended: str
+
+
+class Worker:
+    """The other end of :mod:`perfgate.capture.worker`: started on entry, ended with all its descendants on exit.
+
+    Args:
+        job: The trial.
+        wrapper: A program with its arguments that starts the worker and waits for it, as profilers do.
+        environment: Variables of the wrapper, beside the engine's own.
+    """
+
+    def __init__(self, job: Job, wrapper: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
+        self._job = job
+        self._wrapper = tuple(wrapper)
+        self._environment = {**engine_environment(job), **(environment or {})}
+        self._buffer = bytearray()
+        self._id = 0
+
+    def __enter__(self) -> Self:
+        """Start the process."""
+        job = self._job
+        request_in, self._requests = os.pipe()
+        self._answers, answer_out = os.pipe()
+        self._born_ns = time.monotonic_ns()
+        try:
+            self._child = spawn(
+                [*self._wrapper, job.subject.python, str(WORKER), str(request_in), str(answer_out)],
+                environment=self._environment,
+                owner=job.owner,
+                log=job.folder / LOG,
+                folder=job.folder,
+                pass_fds=(request_in, answer_out),
+            )
+        except OSError as error:
+            os.close(self._requests)
+            os.close(self._answers)
+            if error.filename != job.subject.python:
+                raise
+            raise InvalidTrialError("subject-not-found", f"python={job.subject.python}: {error.strerror}") from error
+        finally:
+            os.close(request_in)
+            os.close(answer_out)
+        os.set_blocking(self._requests, False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it, and whatever it started."""
+        try:
+            self._child.end()
+        finally:
+            os.close(self._requests)
+            os.close(self._answers)
+
+    def age_ns(self) -> int:
+        """Time since the process was spawned."""
+        return time.monotonic_ns() - self._born_ns
+
+    def request(self, op: str, limit: Limit, **fields: Any) -> dict[str, Any]:
+        """Ask, and wait for the answer.
+
+        Raises:
+            InvalidTrialError: The worker refused, ended, was late, or answered something else.
+        """
+        self._id += 1
+        self._send(json.dumps({"v": PROTOCOL, "id": self._id, "op": op, **fields}).encode() + b"\n", limit)
+        line = self._receive(limit)
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict) or answer.get("v") != PROTOCOL or answer.get("id") != self._id:
+            raise InvalidTrialError("protocol-error", f"{op}: no answer to this request: {line[:200]!r}")
+        if answer.get("ok") is True:
+            return answer
+        code = answer.get("code")
+        if code not in REASONS:
+            raise InvalidTrialError("protocol-error", f"{op}: unknown code in {line[:200]!r}")
+        raise InvalidTrialError(code, str(answer.get("error")))
+
+    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> None:
+        """Shut the engine down and wait for its process, or for what wraps it.
+
+        Raises:
+            InvalidTrialError: It refused or is still there.
+        """
+        limit = Limit(time.monotonic() + STOP_TIMEOUT_S, "engine-died", "engine-died")
+        self.request("stop", limit)
+        if self._child.wait(exit_timeout_s) is None:
+            raise InvalidTrialError("engine-died", f"the worker is still there {exit_timeout_s:g} s after its stop")
+
+    def _send(self, data: bytes, limit: Limit) -> None:
+        """Write all of it; a worker that has stopped reading must not hold perfgate up for ever."""
+        rest = memoryview(data)
+        while rest:
+            self._wait(self._requests, select.POLLOUT, limit)
+            try:
+                rest = rest[os.write(self._requests, rest) :]
+            except BrokenPipeError:
+                raise self._ended(limit) from None
+
+    def _receive(self, limit: Limit) -> bytes:
+        while b"\n" not in self._buffer:
+            self._wait(self._answers, select.POLLIN, limit)
+            data = os.read(self._answers, 1 << 16)
+            if not data:
+                raise self._ended(limit)
+            self._buffer += data
+            if len(self._buffer) > MAX_ANSWER_BYTES:
+                raise InvalidTrialError("protocol-error", f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer = bytearray(rest)
+        return line
+
+    def _wait(self, descriptor: int, event: int, limit: Limit) -> None:
+        """Return when the descriptor is ready or its other end is closed."""
+        poll = select.poll()
+        poll.register(descriptor, event)
+        while True:
+            # Asked before the poll, so that what it wrote last is still read; and asked at all, because a process
+            # that it left behind could hold the descriptor open.
+            ended = self._child.poll() is not None
+            if poll.poll(0 if ended else 250):
+                return
+            if ended:
+                raise self._ended(limit)
+            if time.monotonic() > limit.deadline_s:
+                raise InvalidTrialError(limit.late, f"no answer within the limit, after {self.age_ns() / 1e9:.0f} s")
+
+    def _ended(self, limit: Limit) -> InvalidTrialError:
+        status = self._child.wait(2.0)
+        how = "closed its descriptors" if status is None else f"ended with status {status}"
+        if status is not None and status < 0:
+            how = f"was ended by {signal.Signals(-status).name}"
+        return InvalidTrialError(limit.ended, f"the worker {how}")

@@ -1,0 +1,88 @@
+"""A gate: one metric that can block, and the margins by which it does."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
+
+from perfgate.document import did_you_mean
+from perfgate.fields import QUANTITY, Percent
+from perfgate.metrics import (
+    METRIC_NAMES,
+    METRICS,
+    PLANNED,
+    ROLE_METRICS,
+    Metric,
+    format_percent,
+    metric_family,
+    parse_quantity,
+)
+
+
+class Gate(BaseModel):
+    """One metric that can block.
+
+    Args:
+        metric: What is judged, one of the metrics that perfgate knows.
+        role: Whose kernels, for a metric that is measured by role: one of the scenario's own roles or a shipped one.
+        ignorable: A slowdown up to this is no regression.
+        must_catch: A slowdown from this on must not pass.
+        floor: Absolute change in the metric's unit below which nothing is a regression, like ``1ms``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    metric: Annotated[str, WithJsonSchema({"type": "string", "enum": list(METRIC_NAMES)})]
+    role: Annotated[str | None, Field(validate_default=True)] = None
+    ignorable: Percent
+    must_catch: Percent
+    floor: Annotated[str, WithJsonSchema({"type": "string", "pattern": QUANTITY, "examples": ["1ms"]})] | None = None
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, metric: str) -> str:
+        if metric in PLANNED:
+            raise ValueError(f"{metric} is not supported by this version: it needs {PLANNED[metric]}")
+        if metric not in METRIC_NAMES:
+            raise ValueError(f"expected one of {', '.join(METRIC_NAMES)}{did_you_mean(metric, METRIC_NAMES)}")
+        return metric
+
+    @field_validator("role")
+    @classmethod
+    def _role_where_it_belongs(cls, role: str | None, info: ValidationInfo) -> str | None:
+        metric = info.data.get("metric")
+        if metric in METRICS and role is not None:
+            raise ValueError(f"{metric} is no metric of a role, take it out; by role are {', '.join(ROLE_METRICS)}")
+        if metric in ROLE_METRICS and role is None:
+            raise ValueError(f"{metric} needs the role whose kernels it measures, like role: attention")
+        return role
+
+    @field_validator("must_catch")
+    @classmethod
+    def _margins_fit(cls, must_catch: float, info: ValidationInfo) -> float:
+        ignorable, metric = info.data.get("ignorable"), info.data.get("metric")
+        if ignorable is not None and not ignorable < must_catch:
+            raise ValueError(f"must be above ignorable ({format_percent(ignorable)})")
+        if metric is not None and metric_family(metric).better == "higher" and must_catch >= 1:
+            raise ValueError("must be below 100% for a metric where higher is better")
+        return must_catch
+
+    @field_validator("floor")
+    @classmethod
+    def _unit_fits(cls, floor: str | None, info: ValidationInfo) -> str | None:
+        metric = info.data.get("metric")
+        unit = parse_quantity(floor)[1] if floor is not None else None
+        if unit is not None and metric is not None and unit != metric_family(metric).unit:
+            raise ValueError(f"expected a unit of {metric} ({metric_family(metric).unit})")
+        return floor
+
+    @property
+    def measured(self) -> Metric:
+        """The metric judged, of its role where it has one."""
+        return METRICS[self.metric] if self.role is None else ROLE_METRICS[self.metric].of(self.role)
+
+    @property
+    def floor_value(self) -> float:
+        """The floor in the metric's base unit; 0 without one."""
+        return parse_quantity(self.floor)[0] if self.floor else 0.0
