@@ -6,13 +6,14 @@ intervals, so that streams side by side are not counted twice; kernel time is a 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.kernels import CALL_KINDS, COPY_KINDS, NO_TIME, NONE, Columns, Events, Kernels, Trace
+from perfgate.kernels import CALL_KINDS, COPY_KINDS, NO_TIME, NONE, Calls, Columns, Events, Kernels, Trace
 from perfgate.roles import COMMUNICATION
 
 GAPS = ("graph", "launch", "copy", "synchronise", "nothing")
@@ -95,27 +96,18 @@ class StepFigures(Columns):
 def figures(trace: Trace) -> StepFigures:
     """The figures of every step and device with a kernel."""
     groups = _Groups.of(trace.kernels)
-    kernels, group = trace.kernels.take(groups.rows), groups.of_row
+    reached_ns = np.maximum.accumulate(trace.calls.start_ns + trace.calls.duration_ns)
+    parts = [_device_figures(_Part.of(trace, groups, *which), reached_ns) for which in groups.parts()]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     step, device = groups.keys >> _DEVICE_BITS, (groups.keys & _DEVICES) - 1
-    columns: dict[str, Ints] = {"step": step, "device": device}
-    columns["launches"] = groups.sums(group)
-    columns["graph_launches"] = groups.sums(group, kernels.graph)
-    columns["kernel_ns"] = groups.sums(group, kernels.duration_ns)
-    role = trace.role_of_name()[kernels.name].astype(np.int64)
-    columns["role_launches"] = groups.table(group, role, len(trace.roles))
-    columns["role_ns"] = groups.table(group, role, len(trace.roles), kernels.duration_ns)
-    columns |= _communication(trace, kernels, group, role, len(groups.keys))
-    columns |= _copies(trace, groups)
-    columns |= _host(trace, step)
-    columns |= _neighbours(trace, kernels, group, step, device)
-    work = _Work.of(trace, kernels, groups)
-    columns["span_ns"] = work.span_ns(len(groups.keys))
-    columns["gap_ns"] = _gaps(trace, work, step)
-    return StepFigures(**columns)
+    columns |= _neighbours(trace, step, device, *(columns.pop(name) for name in ("first_ns", "last_ns", "launched_ns")))
+    return StepFigures(step=step, device=device, **columns, **_host(trace, step))
 
 
 _DEVICE_BITS = 16
 _DEVICES = (1 << _DEVICE_BITS) - 1
+_PART_ROWS = 1 << 18
+_LATE, _EARLY = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
 
 def _key(step: NDArray[Any], device: NDArray[Any]) -> Ints:
@@ -129,28 +121,59 @@ class _Groups:
 
     Args:
         rows: Rows of the kernel table in that order.
-        of_row: The group of each of ``rows``.
         keys: Step and device of each group, ascending.
+        edges: Where each group begins in ``rows``, and at last their number.
     """
 
-    rows: Ints
-    of_row: Ints
+    rows: NDArray[np.int32]
     keys: Ints
+    edges: Ints
 
     @classmethod
     def of(cls, kernels: Kernels) -> _Groups:
-        rows = np.flatnonzero(kernels.step != NONE)
+        rows = np.flatnonzero(kernels.step != NONE).astype(np.int32)
         key = _key(kernels.step[rows], kernels.device[rows])
-        order = np.lexsort((kernels.start_ns[rows], key))
-        key = key[order]
-        first = np.flatnonzero(np.diff(key, prepend=NONE))
-        return cls(rows[order], np.repeat(np.arange(len(first)), np.diff(first, append=len(key))), key[first])
+        if (np.diff(key) < 0).any():  # kernels are in order of start already, so a stable sort keeps that
+            order = np.argsort(key, kind="stable")
+            rows, key = rows[order], key[order]
+        edges = np.flatnonzero(np.diff(key, prepend=NONE, append=_LATE))
+        return cls(rows, key[edges[:-1]], edges)
+
+    def parts(self) -> list[tuple[int, int]]:
+        """Stretches of whole groups of about a quarter of a million kernels: what is worked on stays small."""
+        beyond = np.flatnonzero(np.diff(self.edges[1:] // _PART_ROWS)) + 1
+        cuts = [0, *beyond.tolist(), len(self.keys)]
+        return list(itertools.pairwise(cuts))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some groups with their kernels.
+
+    Args:
+        trace: All of it.
+        keys: Step and device of each group.
+        kernels: Their kernels, in order of group and start.
+        group: The group of each kernel, from 0.
+    """
+
+    trace: Trace
+    keys: Ints
+    kernels: Kernels
+    group: Ints
+
+    @classmethod
+    def of(cls, trace: Trace, groups: _Groups, first: int, beyond: int) -> _Part:
+        edges = groups.edges[first : beyond + 1]
+        rows = groups.rows[edges[0] : edges[-1]]
+        group = np.repeat(np.arange(beyond - first), np.diff(edges))
+        return cls(trace, groups.keys[first:beyond], trace.kernels.take(rows), group)
 
     def find(self, events: Events) -> tuple[NDArray[np.bool_], Ints]:
         """Which events fall into a group, and the groups of those."""
         key = _key(events.step, events.device)
-        place = np.minimum(np.searchsorted(self.keys, key), max(len(self.keys) - 1, 0))
-        known = self.keys[place] == key if len(self.keys) else np.zeros(len(key), bool)
+        place = np.searchsorted(self.keys, key)
+        known = np.append(self.keys, _LATE)[place] == key
         return known, place[known]
 
     def sums(self, group: Ints, values: NDArray[Any] | None = None) -> Ints:
@@ -165,32 +188,65 @@ class _Groups:
         return cells
 
 
-def _copies(trace: Trace, groups: _Groups) -> dict[str, Ints]:
-    known, group = groups.find(trace.copies)
-    kind = trace.copies.kind[known].astype(np.int64)
+def _device_figures(part: _Part, reached_ns: Ints) -> dict[str, Ints]:
+    """Everything about a step that its own events on a device tell."""
+    trace, kernels, group = part.trace, part.kernels, part.group
+    role = trace.role_of_name()[kernels.name].astype(np.int64)
+    copied, of_group = part.find(trace.copies)
+    copy = trace.copies.kind[copied].astype(np.int64)
+    work = _Work.of(part)
+    known = kernels.launched_ns != NO_TIME
     return {
-        "copies": groups.table(group, kind, len(COPY_KINDS)),
-        "copy_bytes": groups.table(group, kind, len(COPY_KINDS), trace.copies.bytes[known]),
-        "memsets": groups.sums(groups.find(trace.memsets)[1]),
+        "launches": part.sums(group),
+        "graph_launches": part.sums(group, kernels.graph),
+        "kernel_ns": part.sums(group, kernels.duration_ns),
+        "role_launches": part.table(group, role, len(trace.roles)),
+        "role_ns": part.table(group, role, len(trace.roles), kernels.duration_ns),
+        **_communication(part, role),
+        "copies": part.table(of_group, copy, len(COPY_KINDS)),
+        "copy_bytes": part.table(of_group, copy, len(COPY_KINDS), trace.copies.bytes[copied]),
+        "memsets": part.sums(part.find(trace.memsets)[1]),
+        "span_ns": work.span_ns(len(part.keys)),
+        "gap_ns": _gaps(part, work, reached_ns),
+        "first_ns": _first(group, kernels.start_ns, len(part.keys)),
+        "last_ns": _last(group, kernels.start_ns + kernels.duration_ns, len(part.keys)),
+        "launched_ns": _first(group[known], kernels.launched_ns[known], len(part.keys)),
     }
+
+
+def _first(group: Ints, time_ns: Ints, count: int) -> Ints:
+    """The earliest time of each group; the end of time where it has none."""
+    found = np.full(count, _LATE)
+    np.minimum.at(found, group, time_ns)
+    return found
+
+
+def _last(group: Ints, time_ns: Ints, count: int) -> Ints:
+    """The latest time of each group."""
+    found = np.full(count, _EARLY)
+    np.maximum.at(found, group, time_ns)
+    return found
 
 
 def _host(trace: Trace, step: Ints) -> dict[str, Ints]:
     """What the host did in each step."""
-    columns = {}
+    columns, calls = {}, trace.calls
     for count, total, kinds in (("calls", "call_ns", _GAP_CALLS[0]), ("syncs", "sync_ns", ("synchronise",))):
-        wanted = np.isin(trace.calls.kind, [CALL_KINDS.index(kind) for kind in kinds])
-        calls = trace.calls.take(wanted & (trace.calls.step != NONE))
-        columns[count] = np.bincount(calls.step, minlength=len(trace.steps))[step]
-        columns[total] = np.bincount(calls.step, calls.duration_ns, len(trace.steps)).astype(np.int64)[step]
+        wanted = np.isin(calls.kind, [CALL_KINDS.index(kind) for kind in kinds]) & (calls.step != NONE)
+        owner = calls.step[wanted]
+        columns[count] = np.bincount(owner, minlength=len(trace.steps))[step]
+        columns[total] = np.bincount(owner, calls.duration_ns[wanted], len(trace.steps)).astype(np.int64)[step]
     overhead = trace.overhead.take(trace.overhead.step != NONE)
     found = np.bincount(overhead.step, overhead.duration_ns, len(trace.steps))
     return columns | {"overhead_ns": found.astype(np.int64)[step]}
 
 
-def _communication(trace: Trace, kernels: Kernels, group: Ints, role: Ints, count: int) -> dict[str, Ints]:
+def _communication(part: _Part, role: Ints) -> dict[str, Ints]:
     """Time of communication, and how much of it other kernels hide: what the unions have in common."""
-    talks = role == (trace.roles.index(COMMUNICATION) if COMMUNICATION in trace.roles else NONE)
+    roles, kernels, group, count = part.trace.roles, part.kernels, part.group, len(part.keys)
+    if COMMUNICATION not in roles:
+        return {"communication_ns": np.zeros(count, np.int64), "hidden_ns": np.zeros(count, np.int64)}
+    talks = role == roles.index(COMMUNICATION)
     talking = _union_ns(kernels.take(talks), group[talks], count)
     computing = _union_ns(kernels.take(~talks), group[~talks], count)
     return {"communication_ns": talking, "hidden_ns": talking + computing - _union_ns(kernels, group, count)}
@@ -202,24 +258,19 @@ def _union_ns(kernels: Kernels, group: Ints, count: int) -> Ints:
     return work.span_ns(count) - idle.astype(np.int64)
 
 
-def _neighbours(trace: Trace, kernels: Kernels, group: Ints, step: Ints, device: Ints) -> dict[str, Ints]:
+def _neighbours(  # step and device, then three times of each
+    trace: Trace, step: Ints, device: Ints, first_ns: Ints, last_ns: Ints, launched_ns: Ints
+) -> dict[str, Ints]:
     """Where a step lies to the one before and the one after it in its process, on the same device."""
-    count = len(step)
-    first = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(first, group, kernels.start_ns)
-    last = np.full(count, np.iinfo(np.int64).min)
-    np.maximum.at(last, group, kernels.start_ns + kernels.duration_ns)
-    launched = np.full(count, np.iinfo(np.int64).max)
-    known = kernels.launched_ns != NO_TIME
-    np.minimum.at(launched, group[known], kernels.launched_ns[known])
-    step_ns, slack_ns = np.full(count, NO_TIME), np.full(count, NO_TIME)
-    order = np.lexsort((step, trace.steps.process[step], device))
+    step_ns, slack_ns = np.full(len(step), NO_TIME), np.full(len(step), NO_TIME)
+    process = trace.steps.process[step]
+    order = np.lexsort((step, device))
     one, other = order[:-1], order[1:]
-    follows = (device[one] == device[other]) & (trace.steps.process[step[one]] == trace.steps.process[step[other]])
+    follows = (device[one] == device[other]) & (process[one] == process[other])
     one, other = one[follows], other[follows]
-    step_ns[one] = first[other] - first[one]
-    shown = launched[other] != np.iinfo(np.int64).max
-    slack_ns[other[shown]] = last[one[shown]] - launched[other[shown]]
+    step_ns[one] = first_ns[other] - first_ns[one]
+    shown = launched_ns[other] != _LATE
+    slack_ns[other[shown]] = last_ns[one[shown]] - launched_ns[other[shown]]
     return {"step_ns": step_ns, "slack_ns": slack_ns}
 
 
@@ -234,11 +285,12 @@ class _Work:
     correlation: Ints
 
     @classmethod
-    def of(cls, trace: Trace, kernels: Kernels, groups: _Groups) -> _Work:
-        """Everything that keeps a device busy: the kernels (already in order), copies and memsets."""
-        parts = [(groups.of_row, kernels.start_ns, kernels.duration_ns, kernels.graph, kernels.correlation)]
-        for events in (trace.copies, trace.memsets):
-            known, group = groups.find(events)
+    def of(cls, part: _Part) -> _Work:
+        """Everything that keeps a device busy: kernels, copies and memsets."""
+        kernels = part.kernels
+        parts = [(part.group, kernels.start_ns, kernels.duration_ns, kernels.graph, kernels.correlation)]
+        for events in (part.trace.copies, part.trace.memsets):
+            known, group = part.find(events)
             found = events.take(known)
             parts.append((group, found.start_ns, found.duration_ns, found.graph, found.correlation))
         group, start, duration, graph, correlation = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -248,10 +300,8 @@ class _Work:
 
     def span_ns(self, count: int) -> Ints:
         """From the first start to the last end of each group."""
-        first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
-        np.minimum.at(first, self.group, self.start_ns)
-        np.maximum.at(last, self.group, self.end_ns)
-        return np.where(first <= last, last - np.where(first <= last, first, 0), 0)
+        first, last = _first(self.group, self.start_ns, count), _last(self.group, self.end_ns, count)
+        return np.where(first <= last, last - np.minimum(first, last), 0)
 
     def idle_ns(self) -> Ints:
         """Before each interval, how long nothing of its group had run; not positive where there was no gap."""
@@ -267,7 +317,7 @@ class _Work:
         return idle
 
 
-def _gaps(trace: Trace, work: _Work, step: Ints) -> Ints:
+def _gaps(part: _Part, work: _Work, reached_ns: Ints) -> Ints:
     """The idle time of each group by what it goes with."""
     length = work.idle_ns()
     after = np.flatnonzero(length > 0)
@@ -276,27 +326,38 @@ def _gaps(trace: Trace, work: _Work, step: Ints) -> Ints:
     parts = np.zeros((len(after), len(GAPS)), np.int64)
     parts[one_graph, GAPS.index("graph")] = length[one_graph]
     free = np.flatnonzero(~one_graph)
-    process = trace.steps.process[step[group[free]]]
+    begin, end, group_of = end[free] - length[free], end[free], group[free]
+    process = part.trace.steps.process[part.keys[group_of] >> _DEVICE_BITS]
+    calls = _calls_between(part.trace.calls, reached_ns, begin, end)
     covered = np.zeros(len(free), np.int64)
     kinds: list[int] = []
     for column, words in enumerate(_GAP_CALLS, start=1):
-        kinds += [CALL_KINDS.index(word) for word in words]
-        before, covered = covered, _covered(trace, kinds, process, end[free] - length[free], end[free])
-        parts[free, column] = covered - before
+        added = [CALL_KINDS.index(word) for word in words]
+        kinds += added
+        if np.isin(calls.kind, added).any():
+            before, covered = covered, _covered(calls.take(np.isin(calls.kind, kinds)), process, begin, end)
+            parts[free, column] = covered - before
     parts[free, GAPS.index("nothing")] = length[free] - covered
-    return np.stack([np.bincount(group, part, len(step)).astype(np.int64) for part in parts.T], axis=1)
+    return np.stack([part.sums(group, one) for one in parts.T], axis=1)
 
 
-def _covered(trace: Trace, kinds: list[int], process: NDArray[np.int16], begin: Ints, end: Ints) -> Ints:
-    """How much of each interval some call of these kinds of its process covers."""
+def _calls_between(calls: Calls, reached_ns: Ints, begin: Ints, end: Ints) -> Calls:
+    """The calls that may lie in one of these intervals: from the first one open at their first begin on."""
+    if not len(begin):
+        return calls.take(np.arange(0))
+    first = np.searchsorted(reached_ns, begin.min(), side="right")
+    return calls.take(np.arange(first, max(np.searchsorted(calls.start_ns, end.max()), first)))
+
+
+def _covered(calls: Calls, process: NDArray[np.int16], begin: Ints, end: Ints) -> Ints:
+    """How much of each interval some call of its process covers."""
     found = np.zeros(len(begin), np.int64)
-    wanted = np.isin(trace.calls.kind, kinds)
     for one in np.unique(process):
-        calls = trace.calls.take(wanted & (trace.calls.process == one))
+        own = calls.take(calls.process == one)
         rows = np.flatnonzero(process == one)
-        if len(calls):
-            until = np.maximum.accumulate(calls.start_ns + calls.duration_ns)
-            opened = np.maximum(calls.start_ns, np.concatenate([calls.start_ns[:1], until[:-1]]))
+        if len(own):
+            until = np.maximum.accumulate(own.start_ns + own.duration_ns)
+            opened = np.maximum(own.start_ns, np.concatenate([own.start_ns[:1], until[:-1]]))
             total = np.concatenate([[0], np.cumsum(until - opened)])
             found[rows] = _until(end[rows], opened, until, total) - _until(begin[rows], opened, until, total)
     return found

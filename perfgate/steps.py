@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ EXECUTE = re.compile(r"execute_(?:\d+_)?context_(\d+)\([\dsqk]*\)_generation_(\d
 LAYER = re.compile(r"(?:^|\W)layers?\.(\d{1,4})\b")
 """Layer ranges: ``perfgate.layer.5``, or a module's path as vLLM's hooks write it (``model.layers.5.self_attn``)."""
 
+_PART_ROWS = 1 << 20
 OPEN_END = np.iinfo(np.int64).max
 KIND = {kind: number for number, kind in enumerate(STEP_KINDS)}
 
@@ -44,8 +46,8 @@ class Range:
     thread: int = 0
 
 
-def find_steps(ranges: Iterable[Range], processes: Iterable[int]) -> tuple[Steps, tuple[Caution, ...]]:
-    """The steps of the processes that launched something, in order of process and start.
+def find_steps(ranges: Iterable[Range], processes: Iterable[int], where: str) -> tuple[Steps, tuple[Caution, ...]]:
+    """The steps of the processes that launched something, in order of process and start; ``where`` is for errors.
 
     Raises:
         RecordError: A process has two steps of one number.
@@ -66,7 +68,7 @@ def find_steps(ranges: Iterable[Range], processes: Iterable[int]) -> tuple[Steps
         closed = sorted((one for one in own if one.end_ns is not None), key=lambda one: one.start_ns)
         engine.sort(key=lambda one: one.start_ns)
         if closed:
-            parts.append(_own_steps(closed, engine))
+            parts.append(_own_steps(closed, engine, where))
         elif engine:
             parts.append(_engine_steps(engine))
     if not parts:
@@ -75,13 +77,14 @@ def find_steps(ranges: Iterable[Range], processes: Iterable[int]) -> tuple[Steps
     return Steps(**columns), tuple(cautions)
 
 
-def _own_steps(own: Sequence[Range], engine: Sequence[Range]) -> Steps:
+def _own_steps(own: Sequence[Range], engine: Sequence[Range], where: str) -> Steps:
     """Steps from ``perfgate.step.N``; what vLLM's ranges inside one say is its kind."""
     matches = [STEP.fullmatch(one.name) for one in own]
     index = [int(match[1]) for match in matches if match]
     if len(set(index)) < len(index):
         twice = next(number for number in index if index.count(number) > 1)
-        raise RecordError(f"a process has perfgate.step.{twice} twice", remedy="Trace one run at a time.")
+        text = f"a process has perfgate.step.{twice} twice"
+        raise RecordError(text, where=where, remedy="Trace one run at a time.")
     starts = np.array([one.start_ns for one in engine], np.int64)
     kinds = []
     for one, match in zip(own, matches, strict=True):
@@ -164,9 +167,10 @@ def _spans_at(  # three columns of spans, two of what is looked up
 ) -> NDArray[np.int32]:
     """The last span of one's process that began by a time, where it had not ended; spans are sorted by both."""
     found = np.full(len(time_ns), NONE, np.int32)
-    for one in np.unique(owner):
+    for one, at in itertools.product(np.unique(owner), range(0, len(time_ns), _PART_ROWS)):
         first, beyond = np.searchsorted(owner, (one, one + 1))
-        rows = np.flatnonzero((process == one) & (time_ns != NO_TIME))
+        part = slice(at, at + _PART_ROWS)  # in parts, so that what is worked on stays small
+        rows = np.flatnonzero((process[part] == one) & (time_ns[part] != NO_TIME)) + at
         place = np.searchsorted(starts[first:beyond], time_ns[rows], side="right") - 1 + first
         inside = (place >= first) & (time_ns[rows] <= ends[np.maximum(place, first)])
         found[rows[inside]] = place[inside]

@@ -6,13 +6,16 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nsys_builder import ExportBuilder
 
 from perfgate.breakdown import GAPS, StepFigures, figures
 from perfgate.capture.nsys import read_nsys
+from perfgate.capture.tracefile import read_trace
 from perfgate.kernels import NO_TIME, Trace
+from perfgate.selection import by_step_and_kernel, select
 
 
 def read(builder: ExportBuilder) -> Trace:
@@ -85,18 +88,37 @@ def test_a_host_that_runs_ahead_has_slack() -> None:
 
 
 def test_a_step_on_two_devices() -> None:
-    """Each device has figures of its own; what the host did stands with both."""
+    """Each device has figures and sums of its own; what the host did stands with both."""
     builder = ExportBuilder()
     builder.span("perfgate.step.0", 0, 9000)
     builder.launch("gemm", 0, 10_000, 12_000, device=0)
-    builder.launch("gemm", 1000, 10_000, 15_000, device=1)
-    found = figures(read(builder))
-    assert found.device.tolist() == [0, 1]
+    builder.launch("gemm", 1000, 10_000, 15_000, device=5)
+    trace = read(builder)
+    found = figures(trace)
+    assert found.device.tolist() == [0, 5]
+    assert [(one.device, one.time_ns) for one in by_step_and_kernel(select(trace))] == [(0, 2000), (5, 5000)]
     assert found.kernel_ns.tolist() == [2000, 5000]
     assert found.calls.tolist() == [2, 2]
 
 
+def test_a_gap_between_two_graphs_is_the_hosts() -> None:
+    """Only within one launch of a graph does the host play no part; and only calls of the gap's own process count."""
+    builder = ExportBuilder()
+    for pid in (100, 200):
+        builder.span("perfgate.step.0", 0, 90_000, pid=pid)
+    builder.graph(0, [("gemm", 10_000, 11_000)], pid=100)
+    builder.graph(3000, [("gemm", 14_000, 15_000), ("gemm", 15_500, 16_000)], pid=100)
+    builder.launch("gemm", 5000, 10_000, 11_000, pid=200, device=1)
+    builder.call("cudaDeviceSynchronize", 11_000, 13_000, pid=200)
+    found = figures(read(builder))
+    assert gaps(found) == {"nothing": 3000, "graph": 500}
+
+
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), max_size=8)
+
+
+KINDS = st.sampled_from(["launch", "copy", "synchronise", "other"])
+HOST_CALLS = st.lists(st.tuples(KINDS, st.integers(-10, 90), st.integers(0, 30)), max_size=8)
 
 
 def nanoseconds(spans: list[tuple[int, int]]) -> set[int]:
@@ -105,12 +127,12 @@ def nanoseconds(spans: list[tuple[int, int]]) -> set[int]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(SPANS.filter(bool), SPANS, SPANS, st.lists(st.tuples(st.sampled_from(["launch", "copy", "synchronise", "other"]),
-       st.integers(-10, 90), st.integers(0, 30)), max_size=8))  # fmt: skip
+@given(SPANS.filter(bool), SPANS, SPANS, SPANS, HOST_CALLS)
 def test_any_step_counted_out(
     compute: list[tuple[int, int]],
     communication: list[tuple[int, int]],
     copies: list[tuple[int, int]],
+    memsets: list[tuple[int, int]],
     calls: list[tuple[str, int, int]],
 ) -> None:
     """Span, busy, idle by cause, communication and its hidden part are what counting every nanosecond gives."""
@@ -123,6 +145,11 @@ def test_any_step_counted_out(
             builder.kernel(name, shift + start, shift + start + length, correlation, stream=n)
     for start, length in copies:
         builder.copy(8, 5, shift + start, shift + start + length, 1)
+    for start, length in memsets:
+        correlation = builder.call("cudaMemsetAsync", 5, 6)
+        times = {"start": shift + start, "end": shift + start + length}
+        builder.add("CUPTI_ACTIVITY_KIND_MEMSET", **times, deviceId=0, streamId=7, correlationId=correlation, bytes=4,
+                    globalPid=builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][0]["globalPid"])  # fmt: skip
     words = {"launch": "cuLaunchKernelEx", "copy": "cudaMemcpyAsync", "synchronise": "cudaEventSynchronize",
              "other": "cudaEventQuery"}  # fmt: skip
     for kind, start, length in calls:
@@ -130,7 +157,7 @@ def test_any_step_counted_out(
 
     found = figures(read(builder))
 
-    work = [*compute, *communication, *copies]
+    work = [*compute, *communication, *copies, *memsets]
     busy = nanoseconds(work)
     stretch = range(min(start for start, _ in work), max(start + length for start, length in work))
     idle = set(stretch) - busy
@@ -143,6 +170,22 @@ def test_any_step_counted_out(
     assert gaps(found) == {kind: count for kind, count in {**expected, "nothing": len(left)}.items() if count}
     assert found.communication_ns[0] == len(nanoseconds(communication))
     assert found.hidden_ns[0] == len(nanoseconds(communication) & nanoseconds(compute))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 700])
+def test_large_tables_are_worked_on_in_parts(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a table is cut between steps, the figures and the steps are the same."""
+    capture = Path(__file__).with_name("fixtures") / "h200-llama-8b-decode.sqlite.gz"
+    whole = read_trace(capture)
+    expected = figures(whole)
+    monkeypatch.setattr("perfgate.breakdown._PART_ROWS", rows)
+    monkeypatch.setattr("perfgate.steps._PART_ROWS", 100 * rows)
+    monkeypatch.setattr("perfgate.capture.export._CHUNK_ROWS", 300 * rows)
+    again = read_trace(capture)
+    assert (again.kernels.step == whole.kernels.step).all()
+    found = figures(again)
+    for name in vars(expected):
+        assert (getattr(found, name) == getattr(expected, name)).all(), name
 
 
 def test_long_captures_do_not_overflow() -> None:

@@ -12,6 +12,7 @@ import pytest
 from perfgate import gate
 from perfgate.capture.fake import FakeCollector
 from perfgate.cli import main
+from perfgate.roles import SHIPPED
 from perfgate.scenario import load
 
 ROOT = Path(__file__).parents[1]
@@ -56,3 +57,9 @@ def test_the_readme_scenario_is_valid(tmp_path: Path) -> None:
     file.write_text(scenario)
 
     assert load(file).scenario.matrix == {"batch": (1, 8, 32)}
+
+
+def test_every_role_is_on_the_page_of_kernels() -> None:
+    """The shipped roles stand in docs/kernels.md in the order in which they are tried."""
+    rows = re.findall(r"^\| ([\w-]+) \| ", (ROOT / "docs/kernels.md").read_text(), re.MULTILINE)
+    assert rows[1:] == [rule.role for rule in SHIPPED]

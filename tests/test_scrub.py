@@ -43,7 +43,7 @@ def leaky(folder: Path) -> Path:
     builder.launch(f"lambda in {SECRETS['path']}/kernel.cu", 600, 22_000, 23_000)
     builder.copy(1, 700, 24_000, 24_100, 64)
     builder.add("PROFILER_OVERHEAD", start=50, end=60, globalTid=tid, nameId=builder.string("CUPTI: Buffer flush"))
-    builder.add("DIAGNOSTIC_EVENT", timestamp=1, source=1, severity=3, text=SECRETS["diagnostic"])
+    builder.add("DIAGNOSTIC_EVENT", timestamp=SECRETS["user"], source=1, severity=3, text=SECRETS["diagnostic"])
     builder.add("TARGET_INFO_GPU", vmId=1, id=0, name="NVIDIA H200", busLocation=SECRETS["bus"], uuid=SECRETS["uuid"])
     for secret in SECRETS.values():
         builder.string(secret)
@@ -124,9 +124,11 @@ def test_no_secret_survives_in_a_torch_trace(tmp_path: Path) -> None:
         {"ph": "X", "cat": "user_annotation", "name": SECRETS["range"], "pid": 1, "tid": 1, "ts": 1790857026000001,
          "dur": 1},
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1790857026000002.001, "dur": 7.25,
-         "args": {"Call stack": SECRETS["user"], "Input": SECRETS["process"]}},
+         "args": {"Call stack": SECRETS["user"], "Input": SECRETS["process"], "External id": SECRETS["uuid"]}},
         {"ph": "X", "cat": "python_function", "name": f"{SECRETS['path']}/run.py(3): go", "pid": 1, "tid": 1,
          "ts": 1790857026000003, "dur": 1},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": SECRETS["host"], "ts": 1790857026000004,
+         "dur": 1, "args": {"grid": [SECRETS["bus"]]}},
         {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": SECRETS["process"]}},
     ]  # fmt: skip
     text = json.dumps({"traceEvents": events, "host_name": SECRETS["host"], "traceName": SECRETS["path"],
@@ -139,7 +141,7 @@ def test_no_secret_survives_in_a_torch_trace(tmp_path: Path) -> None:
     after = (tmp_path / "copy.json").read_text()
     assert not [secret for secret in SECRETS.values() if secret in after]
     copy, original = read_trace(tmp_path / "copy.json"), read_trace(source)
-    assert copy.kernels.duration_ns.tolist() == original.kernels.duration_ns.tolist() == [7250]
+    assert copy.kernels.duration_ns.tolist() == original.kernels.duration_ns.tolist() == [7250, 1000]
     assert copy.steps.index.tolist() == [0]
     assert copy.steps.start_ns.tolist() == [0]
 

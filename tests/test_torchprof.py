@@ -109,9 +109,9 @@ def test_wrappers_give_way_to_what_they_call(tmp_path: Path) -> None:
     """A compiled region is no operator; what runs inside it is, and threads do not hide each other's."""
     other = event("cpu_op", "aten::add", 15, 5) | {"tid": 10}
     events = [
+        event("cpu_op", "aten::empty", 10, 1),
         event("cpu_op", "Torch-Compiled Region: 0/0", 0, 100),
         event("cpu_op", "aten::mm", 10, 20),
-        event("cpu_op", "aten::empty", 12, 1),
         event("cpu_op", "aten::silu", 40, 20),
         other,
     ]

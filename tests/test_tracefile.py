@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import stat
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from nsys_builder import ExportBuilder
 
+from perfgate.breakdown import figures
 from perfgate.capture.tracefile import read_trace
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError
 
@@ -90,6 +94,7 @@ def test_without_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (b"\x1f\x8bnot gzip", "cannot be unpacked"),
         (b'{"traceEvents": [{"ph": "X"', "is no whole JSON document"),
         (b'{"some": "thing"}', "no Chrome trace: it has no list of traceEvents"),
+        (gzip.compress(b'{"some": "thing"}'), "no Chrome trace: it has no list of traceEvents"),
         (b'{"traceEvents": [1]}', "no Chrome trace"),
         (b'{"traceEvents": []}', "holds no kernel"),
         (b"[" * 100_000, "is no whole JSON document"),
@@ -107,6 +112,54 @@ def test_files_that_are_no_trace(content: bytes, words: str, tmp_path: Path) -> 
     with pytest.raises(RecordError, match=words) as caught:
         read_trace(file)
     assert str(caught.value).startswith(f"{file}: ")
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
+    """A folder, and a small whole file of each sort."""
+    folder = tmp_path_factory.mktemp("samples")
+    builder = ExportBuilder("2024.2")
+    for n in range(3):
+        builder.span(f"perfgate.step.{n}", n * 1000, n * 1000 + 900, registered=n == 1)
+        builder.launch("void gemm<(int)4>(T1 *)", n * 1000, 9000 + n * 100, 9050 + n * 100)
+        builder.copy(1, n * 1000 + 10, 9060 + n * 100, 9070 + n * 100, 64)
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1.5, "dur": 2.25, "pid": 0, "tid": 7,
+         "args": {"device": 0, "stream": 7, "correlation": 3, "grid": [1, 2, 3], "block": [4, 5, 6]}},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1, "dur": 1, "pid": 9, "tid": 9,
+         "args": {"correlation": 3}},
+        {"ph": "X", "cat": "user_annotation", "name": "perfgate.step.1", "ts": 0, "dur": 9, "pid": 9, "tid": 9},
+    ]  # fmt: skip
+    export = builder.write(folder / "export.sqlite").read_bytes()
+    return folder, {"sqlite": export, "json": json.dumps({"traceEvents": events}).encode()}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(["sqlite", "json"]), st.data())
+def test_any_damage_is_an_error_or_harmless(
+    samples: tuple[Path, dict[str, bytes]], sort: str, data: st.DataObject
+) -> None:
+    """Whatever bytes change or are missing, a file is refused in words or read with kernels; nothing else is raised."""
+    folder, whole = samples
+    content = bytearray(whole[sort])
+    for _ in range(data.draw(st.integers(1, 8))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place : place + 1] = data.draw(st.binary(max_size=3))
+    if data.draw(st.booleans()):
+        del content[data.draw(st.integers(0, len(content))) :]
+    file = folder / "damaged"
+    file.write_bytes(content)
+    refused, trace = None, None
+    try:
+        trace = read_trace(file)
+    except PerfgateError as error:
+        refused = str(error)
+    if trace is None:
+        assert refused is not None
+        assert refused.startswith(f"{file}: ")
+    else:
+        assert len(trace.kernels)
+        assert figures(trace).kernel_ns.sum() <= trace.kernels.duration_ns.sum()
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:

@@ -128,13 +128,14 @@ class _Reader:
 
     def _kernels(self) -> tuple[Kernels, tuple[str, ...], NDArray[np.int64]]:
         graph = "COALESCE(graphNodeId, 0) != 0" if "graphNodeId" in self.export.columns[_KERNEL] else "0"
-        start, end, device, stream, correlation, pid, name, grid, block = self.export.integers(
+        start, end, where, link, pid, grid, block = self.export.integers(
             _KERNEL,
             (
-                "start", "end", f"deviceId * 2 + ({graph})", "streamId", "COALESCE(correlationId, -1)", "globalPid",
-                "demangledName", "(gridX << 32) | (gridY << 16) | gridZ", "(blockX << 32) | (blockY << 16) | blockZ",
+                "start", "end", f"(streamId << 17) | (deviceId << 1) | ({graph})", _link("demangledName"), "globalPid",
+                "(gridX << 32) | (gridY << 16) | gridZ", "(blockX << 32) | (blockY << 16) | blockZ",
             ),
         )  # fmt: skip
+        correlation, name = _unlinked(link)
         self.pids, process = _unique(pid & ~0xFFFFFF)
         ids, name = _unique(name)
         grids, grid = _unique(grid)
@@ -148,18 +149,18 @@ class _Reader:
             duration_ns=end - start,
             name=name,
             shape=shape,
-            stream=stream,
-            device=device >> 1,
+            stream=where >> 17,
+            device=where >> 1 & 0xFFFF,
             process=process,
-            graph=device & 1,
+            graph=where & 1,
             correlation=correlation,
         )
         return made, self.export.strings(ids), np.stack(table, axis=1)
 
     def _calls(self) -> Calls:
         """Calls on the host; without them nothing has a launch, which the table says."""
-        columns = ("start", "end", "globalTid", "COALESCE(correlationId, -1)", "nameId")
-        start, end, tid, correlation, name = self.export.integers(_CALL, columns)
+        start, end, tid, link = self.export.integers(_CALL, ("start", "end", "globalTid", _link("nameId")))
+        correlation, name = _unlinked(link)
         ids, name = _unique(name)
         kinds = np.array([CALL_KINDS.index(call_kind(text)) for text in self.export.strings(ids)], np.int8)
         process, known = self._process_of(tid)
@@ -179,11 +180,14 @@ class _Reader:
         if not self.export.has("NVTX_EVENTS"):
             return []
         query = (  # 59 push/pop, 60 start/end; the name is text (ASCII) or textId (registered strings)
-            "SELECT * FROM (SELECT COALESCE(s.value, e.text, '') AS name, e.start, e.end, e.globalTid "
-            "FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId WHERE e.eventType IN (59, 60)) "
+            "SELECT * FROM (SELECT CAST(COALESCE(s.value, e.text, '') AS TEXT) AS name, e.start, e.end, "
+            "CAST(e.globalTid AS INTEGER) FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId "
+            "WHERE e.eventType IN (59, 60)) "
             "WHERE name GLOB 'perfgate.*' OR name GLOB 'execute_*' OR name GLOB '*layer*' ORDER BY start"
         )
         rows = list(self.export.select(query))
+        if not all(isinstance(row[1], int) and isinstance(row[2], int | None) for row in rows):
+            raise RecordError("table NVTX_EVENTS holds a time that is no integer", where=self.export.where)
         process, known = self._process_of(np.array([row[3] or 0 for row in rows], np.int64))
         return [
             Range(name, start, end, int(number), (tid or 0) & 0xFFFFFF)
@@ -249,6 +253,18 @@ class _Reader:
                 remedy = "Trace fewer iterations; synchronise before the capture ends."
                 raise RecordError(f"nsys lost data: {text}", where=self.export.where, remedy=remedy)
         return tuple(Caution("profiler-error", f"nsys: {text}") for severity, text in found if severity == _ERROR)
+
+
+def _link(name: str) -> str:
+    """Correlation id (32 bits, -1 where there is none) and the id of a string (31 bits) in one number.
+
+    Packed, because what a row costs to read grows with its columns.
+    """
+    return f"(COALESCE(correlationId, -1) << 31) | {name}"
+
+
+def _unlinked(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return packed >> 31, packed & 0x7FFFFFFF
 
 
 def _unique(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:

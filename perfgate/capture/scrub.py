@@ -13,6 +13,7 @@ import re
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,10 @@ _NAME_COLUMNS = ("demangledName", "shortName", "mangledName", "nameId")
 _PATH = re.compile(r"(?:~|\.{1,2}|(?<![\w)\]>]))(?:/[\w.+@-]+)+|\w:\\[\w\\.+-]*")
 """What looks like a path; a division in a template argument has something before it."""
 
-_EVENT_FIELDS = ("ph", "cat", "name", "pid", "tid", "dur")
+_CATEGORIES = (
+    "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "hip_runtime", "cpu_op", "operator",
+    "user_annotation", "overhead",
+)  # fmt: skip
 _ARGUMENTS = ("correlation", "device", "stream", "grid", "block", "bytes", "graph id", "graph node id")
 
 
@@ -123,10 +127,11 @@ def _copy_ranges(connection: sqlite3.Connection, present: bool) -> None:  # noqa
         "textId INTEGER)"
     )
     rows = connection.execute(
-        "SELECT e.start, e.end, e.eventType, COALESCE(s.value, e.text, ''), e.globalTid FROM source.NVTX_EVENTS e "
-        "LEFT JOIN source.StringIds s ON s.id = e.textId WHERE e.eventType IN (59, 60) ORDER BY e.start"
+        "SELECT CAST(COALESCE(s.value, e.text, '') AS TEXT), e.start, e.end, e.eventType, e.globalTid "
+        "FROM source.NVTX_EVENTS e LEFT JOIN source.StringIds s ON s.id = e.textId "
+        "WHERE e.eventType IN (59, 60) ORDER BY e.start"
     )
-    kept = ((*row[:3], name, row[4]) for row in rows if (name := _range_name(row[3])))
+    kept = ((*row[1:4], name, row[4]) for row in rows if (name := _range_name(row[0])) and _only_numbers(row[1:]))
     connection.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?, NULL)", kept)
 
 
@@ -144,7 +149,11 @@ def _copy_diagnostics(connection: sqlite3.Connection, present: bool) -> None:  #
         return
     connection.execute("CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, severity INTEGER, text TEXT)")
     rows = connection.execute("SELECT timestamp, severity, text FROM source.DIAGNOSTIC_EVENT").fetchall()
-    kept = [(*row[:2], "lost data (text scrubbed)" if LOST.search(str(row[2])) else "text scrubbed") for row in rows]
+    kept = [
+        (*(value if _only_numbers([value]) else 0 for value in row[:2]),
+         "lost data (text scrubbed)" if LOST.search(str(row[2])) else "text scrubbed")
+        for row in rows
+    ]  # fmt: skip
     connection.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (?, ?, ?)", kept)
 
 
@@ -163,23 +172,37 @@ def _copy_strings(connection: sqlite3.Connection, types: dict[str, dict[str, str
     )
 
 
+def _only_numbers(values: Iterable[Any]) -> bool:
+    """Whether there is nothing but integers and gaps: in SQLite a column of numbers can hold text."""
+    return all(isinstance(value, int | None) for value in values)
+
+
 def _scrub_events(file: Path, target: Path) -> None:
     content = load_events(file)
-    rows = [row for row in content["traceEvents"] if row.get("ph") == "X" and isinstance(row.get("ts"), int | Decimal)]
-    first = min((row["ts"] for row in rows), default=0)
-    kept = []
-    for row in rows:
-        name = str(row.get("name", ""))
-        shown = (
-            _range_name(name)
-            if row.get("cat") in ("user_annotation", "gpu_user_annotation")
-            else _PATH.sub("PATH", name)
-        )
-        if not shown or row.get("cat") == "Trace":
-            continue
-        arguments = {key: row["args"][key] for key in _ARGUMENTS if key in (row.get("args") or {})}
-        event: dict[str, Any] = {key: row[key] for key in _EVENT_FIELDS if key in row}
-        kept.append(event | {"name": shown, "ts": row["ts"] - first, "args": arguments})
-    devices = [{key: one[key] for key in ("id", "name") if key in one} for one in content.get("deviceProperties") or ()]
-    copy = {"schemaVersion": 1, "deviceProperties": devices, "traceEvents": kept}
+    rows = [row for row in content["traceEvents"] if row.get("ph") == "X" and row.get("cat") in _CATEGORIES]
+    times = [row["ts"] for row in rows if isinstance(row.get("ts"), int | Decimal)]
+    kept = [_scrub_event(row, min(times, default=0)) for row in rows]
+    devices = [
+        {"id": number, "name": str(one.get("name", ""))}
+        for one in content.get("deviceProperties") or ()
+        if isinstance(number := one.get("id"), int)
+    ]
+    copy = {"schemaVersion": 1, "deviceProperties": devices, "traceEvents": [event for event in kept if event["name"]]}
     target.write_text(json.dumps(copy, default=float, separators=(",", ":")), encoding="utf-8")
+
+
+def _scrub_event(row: dict[str, Any], origin: int | Decimal) -> dict[str, Any]:
+    """What is read of an event; its name is empty where it may not stay."""
+    name = str(row.get("name", ""))
+    shown = _range_name(name) if row["cat"] == "user_annotation" else _PATH.sub("PATH", name)
+    given = row.get("args")
+    arguments = given if isinstance(given, dict) else {}
+    event = {"ph": "X", "cat": row["cat"], "name": shown, "args": {}}
+    event |= {key: row[key] for key in ("pid", "tid", "dur") if isinstance(row.get(key), int | Decimal)}
+    event |= {"ts": row["ts"] - origin} if isinstance(row.get("ts"), int | Decimal) else {}
+    event["args"] = {key: arguments[key] for key in _ARGUMENTS if _is_number(arguments.get(key))}
+    return event
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, list) and all(isinstance(one, int) for one in value))

@@ -70,9 +70,10 @@ def build(recording: Recording, roles: Sequence[RoleRule] = ()) -> Trace:
     _check(recording)
     launches = _Launches(recording.calls)
     kernels = _launched(recording.kernels, launches)
-    steps, cautions = find_steps(recording.ranges, np.unique(kernels.process).tolist())
+    steps, cautions = find_steps(recording.ranges, np.unique(kernels.process).tolist(), recording.where)
     kernels = dataclasses.replace(kernels, step=steps_at(steps, kernels.process, kernels.launched_ns))
-    kernels = kernels.take(np.lexsort((kernels.correlation, kernels.stream, kernels.device, kernels.start_ns)))
+    if (np.diff(kernels.start_ns) <= 0).any():  # most exports are in order
+        kernels = kernels.take(np.lexsort((kernels.correlation, kernels.stream, kernels.device, kernels.start_ns)))
     names = Names(
         demangled=recording.names,
         short=tuple(map(short_name, recording.names)),
@@ -82,7 +83,8 @@ def build(recording: Recording, roles: Sequence[RoleRule] = ()) -> Trace:
     by_range = layers_at(recording.ranges, kernels.process, kernels.launched_ns)
     layer, place = assign_layers(kernels, names, by_range)
     kernels = dataclasses.replace(kernels, layer=layer, place=place)
-    kept = recording.calls.take(recording.calls.kind != CALL_KINDS.index("other"))
+    wanted = recording.calls.kind != CALL_KINDS.index("other")
+    kept = recording.calls if wanted.all() else recording.calls.take(wanted)
     trace = Trace(
         source=recording.source,
         processes=recording.processes,
@@ -146,6 +148,8 @@ def _placed(events: Events, steps: Steps, launches: _Launches | None) -> Events:
 
 
 def _ordered(rows: _Rows) -> _Rows:
+    if not (np.diff(rows.start_ns) <= 0).any():
+        return rows
     return rows.take(np.lexsort((rows.correlation, rows.process, rows.start_ns)))
 
 
