@@ -55,13 +55,14 @@ class LLMEngine:
         self.running = {}
         memory = 4096 if MODE != "no memory" else None
         worker = Plain(worker=Plain(model_runner=Plain(model_memory_usage=memory)))
-        executor = Plain(collective_rpc=lambda function: [function(worker), function(worker)])
+        executor = Plain(collective_rpc=lambda function, args=(): [function(worker, *args), function(worker, *args)])
         scheduler = Plain(requests={})
         self.engine_core = Plain(
             engine_core=Plain(scheduler=scheduler, model_executor=executor), shutdown=self.shutdown)
         self.scheduler = scheduler
         size = {} if MODE != "own capacity" else {"kv_cache_size_tokens": 777}
-        self.vllm_config = Plain(cache_config=Plain(num_gpu_blocks=10, block_size=16, **size))
+        self.vllm_config = Plain(
+            cache_config=Plain(num_gpu_blocks=10, block_size=16, **size), compilation_config=Plain(mode=3))
         self.model_config = Plain(get_vocab_size=lambda: 100)
 
     def add_request(self, name, prompt, params):
@@ -120,6 +121,13 @@ class LLMEngine:
             for request in self.scheduler.requests.values():
                 request.num_preemptions += 1
 
+    def start_profile(self):
+        if MODE == "no profiler":
+            raise RuntimeError("Profiling is not enabled.")
+
+    def stop_profile(self):
+        pass
+
     def shutdown(self):
         if MODE == "stop fails":
             raise RuntimeError("cannot stop")
@@ -130,9 +138,16 @@ class LLMEngine:
 '''
 
 
+TORCH = """
+import contextlib, types
+__version__ = '8.8.stub'
+profiler = types.SimpleNamespace(record_function=lambda name: contextlib.nullcontext())
+"""
+
+
 def write_stub(folder: Path) -> None:
     """Write the stand-in packages into a new folder for the module path."""
     (folder / "vllm").mkdir(parents=True)
     (folder / "vllm" / "__init__.py").write_text(VLLM)
     (folder / "vllm" / "sampling_params.py").write_text("class RequestOutputKind:\n    DELTA = 1\n")
-    (folder / "torch.py").write_text("__version__ = '8.8.stub'\n")
+    (folder / "torch.py").write_text(TORCH)

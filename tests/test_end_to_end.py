@@ -127,3 +127,22 @@ def test_unknown_key_ends_before_anything_starts(tmp_path: Path, engine_python: 
     assert ended.returncode == 2, ended.stdout + ended.stderr
     assert f"{scenario}:{line}:12: workload.bacth: unknown key (did you mean 'batch'?)" in ended.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_an_envelope_is_learnt_and_catches_a_kernel(tmp_path: Path, engine_python: str) -> None:
+    """What a build runs is written into the scenario; a head with a kernel more a layer ends 10 with a diff that says so."""
+    shutil.copytree(CPU_TINY.parent / "models", tmp_path / "models")
+    scenario = shutil.copy(CPU_TINY, tmp_path)
+    (tmp_path / "perfgate.toml").touch()
+    base = ("--base", f"python={engine_python}", "--runs", str(tmp_path / "learnt"))
+
+    learnt = perfgate("envelope", "learn", str(scenario), *base, cwd=tmp_path)
+    assert learnt.returncode == 0, learnt.stderr
+    assert Path(scenario).read_text().startswith(CPU_TINY.read_text().rstrip())
+
+    words = [*both(engine_python, f"path={PLANTS / 'extra_kernel'}"), "--format", "text"]
+    checked = perfgate("envelope", "check", str(scenario), *words, cwd=tmp_path)
+
+    assert checked.returncode == REGRESSED, checked.stdout + checked.stderr
+    assert "reason outside-envelope (cpu-tiny): head: 30 of 30 steps" in checked.stdout
+    assert "one more elementwise kernel a layer (4)" in checked.stdout

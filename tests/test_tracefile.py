@@ -43,7 +43,7 @@ def test_names_do_not_matter(name: str, tmp_path: Path) -> None:
     content = export(tmp_path).read_bytes()
     plain, packed = tmp_path / name, tmp_path / f"{name}.anything"
     plain.write_bytes(content)
-    packed.write_bytes(gzip.compress(content))
+    packed.write_bytes(gzip.compress(content, mtime=0))
     assert len(read_trace(plain).kernels) == len(read_trace(packed).kernels) == 1
 
 
@@ -88,13 +88,13 @@ def test_without_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("content", "words"),
     [
         (b"", "is empty"),
-        (gzip.compress(b""), "is empty"),
+        (gzip.compress(b"", mtime=0), "is empty"),
         (b"step,kernel\n1,gemm\n", "neither an SQLite export of nsys nor a Chrome trace"),
-        (gzip.compress(b"{}" * 5000)[:40], "cannot be unpacked: Compressed file ended"),
+        (gzip.compress(b"{}" * 5000, mtime=0)[:40], "cannot be unpacked: Compressed file ended"),
         (b"\x1f\x8bnot gzip", "cannot be unpacked"),
         (b'{"traceEvents": [{"ph": "X"', "is no whole JSON document"),
         (b'{"some": "thing"}', "no Chrome trace: it has no list of traceEvents"),
-        (gzip.compress(b'{"some": "thing"}'), "no Chrome trace: it has no list of traceEvents"),
+        (gzip.compress(b'{"some": "thing"}', mtime=0), "no Chrome trace: it has no list of traceEvents"),
         (b'{"traceEvents": [1]}', "no Chrome trace"),
         (b'{"traceEvents": []}', "holds no kernel"),
         (b"[" * 100_000, "is no whole JSON document"),

@@ -289,11 +289,11 @@ def test_interpreter_that_cannot_run(prepare: Callable[..., Job], tmp_path: Path
     assert failure.code == "subject-not-found"
 
 
-def test_profile_is_refused(prepare: Callable[..., Job]) -> None:
-    """A profile request gets a protocol-error and leaves the worker able to answer."""
+def test_profile_before_start_is_refused(prepare: Callable[..., Job]) -> None:
+    """Without an engine there is nothing to profile: a protocol-error, and the worker goes on answering."""
     with Worker(prepare()) as worker:
         limit = Limit(time.monotonic() + 20, "engine-start-timeout", "engine-died")
-        with pytest.raises(InvalidTrialError, match="profile is not supported") as caught:
+        with pytest.raises(InvalidTrialError, match="profile: before start") as caught:
             worker.request("profile", limit, on=True)
         assert caught.value.code == "protocol-error"
         assert worker.request("hello", limit)["python"].count(".") == 2
@@ -362,8 +362,8 @@ def test_prompts_are_the_plans(prepare: Callable[..., Job], monkeypatch: pytest.
 
 
 def test_worker_imports_nothing_of_perfgate() -> None:
-    """The worker parses as Python 3.10 and imports the standard library, vllm and torch alone."""
+    """The worker parses as Python 3.10 and imports the standard library, vllm, torch and nvtx alone."""
     tree = ast.parse(WORKER.read_text(), feature_version=(3, 10))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"vllm", "torch"}
+    assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"vllm", "torch", "nvtx"}

@@ -1,0 +1,101 @@
+"""Traced trials: a profiler around a fresh engine, and what is left of it when it fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stub_engine import write_stub
+
+from perfgate.capture.collector import Job
+from perfgate.capture.traced import TracedCollector
+from perfgate.plan import Cell, resolve_cells
+from perfgate.record import Trial
+from perfgate.scenario import load
+from perfgate.subject import Subject
+
+CPU_TINY = Path(__file__).parents[1] / "scenarios" / "cpu-tiny.yaml"
+
+
+def collect(job: Job, *, gpu: bool = False) -> Trial:
+    """One traced trial."""
+    return TracedCollector(gpu=gpu).collect(job, lambda _: None)
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, make_cell: Callable[..., Cell], make_job: Callable[..., Job]) -> Callable[[str], Job]:
+    """A function that makes the job of a stand-in engine in some mode."""
+    write_stub(tmp_path / "stub")
+
+    def one(mode: str) -> Job:
+        subject: dict[str, Any] = {"python": sys.executable, "path": (str(tmp_path / "stub"),)}
+        cell = make_cell(limits=", start_timeout: 20s, iteration_timeout: 20s")
+        return make_job(cell, Subject(**subject, env={"STUB_MODE": mode}))
+
+    return one
+
+
+@pytest.mark.engine
+def test_a_real_engine_is_traced(engine_python: str, make_job: Callable[..., Job]) -> None:
+    """On the CPU operators stand for kernels: every step of two iterations runs the same ones, four layers of them."""
+    (cell,) = resolve_cells(load(CPU_TINY))
+
+    trial = collect(make_job(cell, Subject(python=engine_python)))
+
+    assert trial.failure is None
+    assert trial.kind == "traced"
+    assert len(trial.iterations) == 2
+    assert trial.decode is not None
+    (pattern,) = trial.decode.patterns
+    assert pattern.steps == 2 * (cell.workload.output_tokens - 1)
+    names = [trial.decode.keys[key].name for key in pattern.kernels]
+    assert sum("unified_attention" in name for name in names) == 4
+    assert trial.decode.role_ns["gemm"]
+
+
+def test_an_engine_without_a_profiler(prepare: Callable[[str], Job]) -> None:
+    """A window that cannot be opened fails the trial in the engine's own words."""
+    failure = collect(prepare("no profiler")).failure
+    assert failure is not None
+    assert failure.code == "profile-failed"
+    assert "RuntimeError: Profiling is not enabled." in failure.text
+
+
+def test_a_profiler_that_leaves_nothing(prepare: Callable[[str], Job]) -> None:
+    """An engine that ran well and left no trace is no trial: success without data is none."""
+    trial = collect(prepare("none"))
+    assert trial.failure is not None
+    assert trial.failure.code == "trace-missing"
+    assert len(trial.iterations) == 2
+
+
+@pytest.mark.parametrize(("leaves", "code"), [("", "trace-missing"), ("an empty report", "trace-unreadable")])
+def test_nsys_is_believed_by_its_report(
+    prepare: Callable[[str], Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str, code: str
+) -> None:
+    """Nsys ends with 0 whatever became of the trace; only a report that holds decode steps is a trial."""
+    nsys = tmp_path / "bin" / "nsys"
+    nsys.parent.mkdir()
+    report = (
+        'for word; do case $word in --output=*) touch "${word#--output=}.nsys-rep";; esac; done\n' if leaves else ""
+    )
+    # Flags end where the interpreter begins, which the engine is started by.
+    nsys.write_text(f'#!/bin/sh\n{report}while [ "$1" != "{sys.executable}" ]; do shift; done\nexec "$@"\n')
+    nsys.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{nsys.parent}{os.pathsep}{os.environ['PATH']}")
+    vars_of_torch = tmp_path / "stub" / "torch.py"
+    job = prepare("none")
+    vars_of_torch.write_text(
+        vars_of_torch.read_text()
+        + "nvtx = types.SimpleNamespace(range_start=lambda name: 1, range_end=lambda handle: None)\n"
+        + "cuda = types.SimpleNamespace(is_available=lambda: True, nvtx=nvtx)\n"
+    )
+
+    failure = collect(job, gpu=True).failure
+
+    assert failure is not None
+    assert failure.code == code
