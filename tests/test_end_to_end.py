@@ -130,7 +130,7 @@ def test_unknown_key_ends_before_anything_starts(tmp_path: Path, engine_python: 
 
 
 def test_an_envelope_is_learnt_and_catches_a_kernel(tmp_path: Path, engine_python: str) -> None:
-    """What a build runs is written into the scenario; a head with a kernel more a layer ends 10 with a diff that says so."""
+    """What a build runs is written down; a head with one kernel more a layer ends 10 with a diff that says so."""
     shutil.copytree(CPU_TINY.parent / "models", tmp_path / "models")
     scenario = shutil.copy(CPU_TINY, tmp_path)
     (tmp_path / "perfgate.toml").touch()
