@@ -32,8 +32,12 @@ def cell_cautions(record: Record, base: Sequence[Trial], head: Sequence[Trial]) 
         if dropped:
             causes = ", ".join(f"{t.failure.code} in trial {t.index} ({t.subject})" for t in dropped if t.failure)
             yield Note(code="dropped-pairs", text=f"{len(dropped)} {word}dropped: {causes}")
-    yield from side_cautions(base, head)
-    yield from _trace_cautions(record.pairs("traced"))
+    traced = record.pairs("traced")
+    traced_base, traced_head = [b for b, _ in traced], [h for _, h in traced]
+    # Digests of one kind only: another kind warms up for longer, so that its iterations have other prompts.
+    yield from _output_cautions(*((base, head) if base else (traced_base, traced_head)))
+    yield from _trial_cautions([*base, *traced_base], [*head, *traced_head])
+    yield from _trace_cautions(traced)
 
 
 def _trace_cautions(pairs: Sequence[tuple[Trial, Trial]]) -> Iterator[Note]:

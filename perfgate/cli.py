@@ -235,19 +235,32 @@ RUNS_OPTION = click.option(
 @click.argument("scenario", type=click.Path(path_type=Path))
 @BASE_OPTION
 @RUNS_OPTION
+@click.option("--from", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
+              help="Learn from the traced pairs of this run folder instead of tracing.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the scenario instead of writing it.")
-def learn(scenario: Path, base_words: tuple[str, ...], runs: Path, dry_run: bool) -> None:  # noqa: FBT001 (a flag)
+def learn(
+    scenario: Path,
+    base_words: tuple[str, ...],
+    runs: Path,
+    folder: Path | None,
+    dry_run: bool,  # noqa: FBT001 (a flag)
+) -> None:
     """Trace one build against itself and write what its decode steps run into the scenario's kernels block.
 
-    Read the difference before committing it: it is what every later head is held to, exactly.
+    Read the difference before committing it: it is what every later head is held to, exactly. Where tracing was
+    interrupted, go on with perfgate run --resume FOLDER and then learn --from FOLDER.
     """
     from perfgate import gate
     from perfgate.progress import progress_to
     from perfgate.record import write_atomically
 
-    with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
-        text, finished = gate.learn_envelope(scenario, _subjects(base_words, ())["base"], runs=runs, progress=progress)
-    click.echo(f"run folder: {finished.folder}", err=True)
+    if folder is None:
+        base = _subjects(base_words, ())["base"]
+        with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
+            both: dict[Role, Subject] = {"base": base, "head": base}
+            folder = gate.run([scenario], both, runs=runs, progress=progress, kernels_only=True).folder
+        click.echo(f"run folder: {folder}", err=True)
+    text = gate.learn_envelope(scenario, folder)
     if dry_run:
         click.echo(text, nl=False)
         return
@@ -270,7 +283,7 @@ def check_envelope(
 
     subjects = _subjects(base_words, head_words)
     with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
-        finished = gate.run(scenarios, subjects, runs=runs, progress=progress, kernels_only=True)
+        finished = gate.check_envelope(scenarios, subjects, runs=runs, progress=progress)
     click.echo(f"run folder: {finished.folder}", err=True)
     return finished.outcome
 

@@ -108,7 +108,8 @@ def judge_envelope(expected: Expectation, base: Sequence[DecodeSteps], head: Seq
         text = "\n".join([f"head: {_in_words(h.outside, other)}: {found.headline}", *found.lines])
         reasons = (Note(code="outside-envelope", text=text),)
         return EnvelopeOutcome(verdict="regressed", reasons=reasons, cautions=tuple(cautions), difference=found)
-    found = difference(one, other)
+    usual = other.patterns[0]
+    found = difference(one, other, nearest(usual, other, one), usual)
     if found:
         text = "\n".join([found.headline, *found.lines])
         cautions.append(Note(code="other-kernels", text=text))
@@ -116,13 +117,13 @@ def judge_envelope(expected: Expectation, base: Sequence[DecodeSteps], head: Seq
 
 
 def check(expected: Expectation, steps: DecodeSteps) -> Checked:
-    """Hold one side's steps against the declared envelope; without declared patterns nothing is outside."""
+    """Hold one side's steps against the declared envelope; without declared patterns only names can be outside."""
     declared = expected.per_decode_step.patterns
     seen: Counter[int] = Counter()
     outside = []
-    for pattern in steps.patterns if declared else ():
+    for pattern in steps.patterns:
         strange = tuple(_strange_names(expected, pattern, steps))
-        mismatches = [(*_mismatches(one, pattern, steps), *strange) for one in declared]
+        mismatches = [(*_mismatches(one, pattern, steps), *strange) for one in declared] or [strange]
         fits = next((n for n, found in enumerate(mismatches) if not found), None)
         if fits is None:
             outside.append(Outside(pattern, min(mismatches, key=len)))

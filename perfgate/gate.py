@@ -149,28 +149,52 @@ def resume(
     return _visit(folder, manifest, session, more)
 
 
-def learn_envelope(scenario: Path, subject: Subject, **options: Any) -> tuple[str, Finished]:
-    """The scenario's text with a ``kernels:`` block that its decode steps fit, learnt from an A/A of one build.
+def check_envelope(scenarios: Sequence[Path], subjects: dict[Role, Subject], **options: Any) -> Finished:
+    """Trace a pair of each cell and hold both sides' decode steps against its envelope; no latency is judged.
 
     Args:
-        scenario: The scenario file, which is not written.
-        subject: The build.
+        scenarios: Scenario files; each must declare an envelope.
+        subjects: ``base`` and ``head``.
         options: As of :func:`run`.
 
     Raises:
-        NotMeasuredError: ``no-decode-steps``: not every cell could be traced; the run folder tells why.
-        NotComparableError: The two sides did not run the same, so nothing can be learnt.
+        UsageError: There is nothing to hold the steps against, or no head.
     """
-    loaded = load(scenario)
-    finished = run([scenario], {"base": subject, "head": subject}, kernels_only=True, **options)
+    for file in scenarios:
+        expected = load(file).scenario.kernels
+        if expected is None or not (expected.per_decode_step.patterns or expected.per_decode_step.names):
+            raise UsageError(
+                f"{file} declares no envelope, so nothing could be checked",
+                remedy=f"Learn one first: perfgate envelope learn {shlex.quote(str(file))} --base ...",
+            )
+    if "head" not in subjects:
+        raise UsageError("no head to check", remedy="Name it: --head python=..., or whatever differs from the base.")
+    return run(scenarios, subjects, kernels_only=True, **options)
+
+
+def learn_envelope(scenario: Path, folder: Path) -> str:
+    """The scenario's text with a ``kernels:`` block that the traced pairs of a run folder fit.
+
+    Args:
+        scenario: The scenario file, which is not written.
+        folder: A run of it, one build on both sides.
+
+    Raises:
+        NotMeasuredError: ``no-decode-steps``: not every cell was traced; the text tells why.
+        NotComparableError: The trials did not run the same, so nothing can be learnt.
+        RecordError: The folder is no run folder.
+    """
+    loaded, manifest = load(scenario), read_run(folder)
+    records = {record.cell.cell_id: record for record in read_records(folder, manifest)}
     blocks = []
-    for record in read_records(finished.folder, read_run(finished.folder)):
-        traced = [trial.decode for pair in record.pairs("traced") for trial in pair if trial.decode]
+    for cell in manifest.plan.cells:
+        record = records.get(cell.cell_id)
+        traced = [trial.decode for pair in record.pairs("traced") for trial in pair if trial.decode] if record else []
         if not traced:
-            text = record.stopped.text if record.stopped else "no traced pair was taken"
-            raise NotMeasuredError(text, where=f"{finished.folder}: {record.cell.name}", code="no-decode-steps")
+            text = record.stopped.text if record and record.stopped else "no traced pair was taken"
+            raise NotMeasuredError(text, where=f"{folder}: {cell.name}", remedy=_way_on(folder), code="no-decode-steps")
         blocks.append(learn(traced, loaded.scenario.kernels))
-    return with_kernels(loaded, union(blocks)), finished
+    return with_kernels(loaded, union(blocks))
 
 
 def _without_gates(cell: Cell) -> Cell:
@@ -238,7 +262,9 @@ def _with_further_looks(manifest: Run, records: dict[str, Record], more: int) ->
     """The records of the cells that are inconclusive at their last look, with one look more at that kind of pair."""
     added: dict[str, Record] = {}
     for cell in () if manifest.quick else judge(manifest, records, __version__).cells:
-        record = records[cell.cell_id]
+        record = records.get(cell.cell_id)
+        if record is None:  # interrupted before it began: its own looks come first
+            continue
         if cell.undecided_in("timed") and cell.next_look is None:
             looks = (*record.further_looks, record.schedule("timed").looks[-1] + more)
             record = added[cell.cell_id] = record.model_copy(update={"further_looks": looks})
@@ -264,13 +290,20 @@ def _next_target(manifest: Run, cell: Cell, records: dict[str, Record], kind: Ki
 def _next_traced(manifest: Run, cell: Cell, records: dict[str, Record]) -> int | None:
     """One pair tells what the steps run; more are taken only where a gate rests on kernel times."""
     record = records.get(cell.cell_id)
-    if cell.kernels is None or manifest.quick or (record is not None and record.stopped is not None):
+    kinds = {gate.gate.measured.kind for gate in cell.gates}
+    if cell.kernels is None or (record is not None and record.stopped is not None):
         return None
-    gated = any(gate.gate.measured.kind == "traced" for gate in cell.gates)
-    if record is None or not record.measured("traced"):
-        return cell.kernels.traced.schedule.looks[0] if gated and "head" in manifest.subjects else 1
-    if not gated or "head" not in manifest.subjects:
-        return None
+    taken = record.measured("traced") if record else 0
+    if manifest.quick:  # a look at the numbers: at traced ones only where there are no others
+        return 1 if "timed" not in kinds and not taken else None
+    schedule = cell.kernels.traced.schedule
+    if "traced" not in kinds:
+        return None if taken else 1
+    if "head" not in manifest.subjects:
+        wanted, _ = schedule.first_blocking or (schedule.looks[-1], 0.0)
+        return wanted if taken < wanted else None
+    if not taken:
+        return schedule.looks[0]
     outcome = judge(manifest, records, __version__)
     return next(one.next_traced_look for one in outcome.cells if one.cell_id == cell.cell_id)
 
@@ -334,12 +367,20 @@ def compare_records(base: str, head: str) -> Outcome:
             f"{base} holds {a.cell.name} ({a.cell.cell_id[:12]}), {head} holds {b.cell.name} ({b.cell.cell_id[:12]})",
             code="different-cells",
         )
+    if any(gate.gate.measured.kind == "traced" for gate in b.cell.gates) and _tracing(a.cell) != _tracing(b.cell):
+        text = f"{base} and {head} were traced with other roles, or for another number of iterations"
+        raise NotComparableError(text, code="different-cells")
     differences = [d for x in a.visits for y in b.visits for d in comparable(x.machine, y.machine)]
     if differences:
         raise NotComparableError("; ".join(dict.fromkeys(differences)), code="different-machines")
     plan = Plan(cells=(b.cell,), seed=b.seed)
     reason = Note(code="advisory-unpaired", text=f"{base} against {head}")
     return judge_advisory(f"{base} {head}", __version__, plan, compare_sides(*sides, plan), reason)
+
+
+def _tracing(cell: Cell) -> object:
+    """What of tracing decides kernel times, beside what the cell's id says."""
+    return cell.kernels and (cell.kernels.rules, cell.kernels.traced.iterations)
 
 
 def compare_table(file: Path, gates: Sequence[GatePlan]) -> Outcome:

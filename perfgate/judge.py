@@ -25,6 +25,7 @@ from perfgate.outcome import (
     Verdict,
     worst,
 )
+from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, GatePlan, Plan
 from perfgate.record import Failure, Record, Run, Trial, record_digest
 from perfgate.subject import Role
@@ -153,12 +154,18 @@ def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Pl
     gpus = gpu_outcomes(b, h)
     traced = gpu_outcomes(*(record.judged_trials(role, "traced") for record, role in (base, head)))
     gates, reasons = _at_the_same_clocks(gates, {"timed": gpus, "traced": traced})
+    found: list[Verdict] = []
+    steps = [_decoded(record.judged_trials(role, "traced")) for record, role in (base, head)]
+    if cell.kernels is not None and all(steps):
+        envelope = judge_envelope(cell.kernels, *steps)
+        reasons = (*reasons, *envelope.reasons)
+        found.append(envelope.verdict)
     stops = (Note(code=r.stopped.code, text=r.stopped.text) for r, _ in (base, head) if r.stopped)
     return CellOutcome(
         name=cell.name,
         cell_id=cell.cell_id,
         record=f"{record_digest(base[0])}:{base[1]} {record_digest(head[0])}:{head[1]}",
-        verdict=worst(gate.verdict for gate in gates),
+        verdict=worst([*(gate.verdict for gate in gates), *found]),
         pairs=0,
         next_look=None,
         versions={"base": _versions(b), "head": _versions(h)},
@@ -330,7 +337,7 @@ def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, .
         reasons = (*reasons, Note(code=record.stopped.code, text=record.stopped.text))
         found.append(_verdict_of_stop(record.stopped))
     if cell.kernels is not None and traced and not (record.stopped and not traced_pairs):
-        envelope = judge_envelope(cell.kernels, *([t.decode for t in side if t.decode] for side in traced_sides))
+        envelope = judge_envelope(cell.kernels, *map(_decoded, traced_sides))
         reasons, cautions = (*reasons, *envelope.reasons), [*cautions, *envelope.cautions]
         found.append(envelope.verdict)
     outcome = CellOutcome(
@@ -356,9 +363,15 @@ def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, .
     return outcome.model_copy(update=looks)
 
 
+def _decoded(side: Sequence[Trial]) -> list[DecodeSteps]:
+    return [trial.decode for trial in side if trial.decode]
+
+
 def _next_look(record: Record, outcome: CellOutcome, kind: Kind) -> int | None:
     """The next look at pairs of a kind; ``None`` where it could decide nothing, or none is left."""
     if record.stopped is not None or not outcome.undecided_in(kind):
+        return None
+    if {"outside-envelope", "envelope-stale"} & {reason.code for reason in outcome.reasons}:  # that decides the cell
         return None
     return next((look for look in record.schedule(kind).looks if look > record.measured(kind)), None)
 
@@ -377,10 +390,10 @@ def _at_the_same_clocks(
     """The gates as they are; not comparable, with the reason, where the sides' trials of a kind had other clocks."""
     notes = []
     for kind, sides in gpus.items():
-        note, pairs = clocks_differ(sides), [gate.pairs for gate in gates if gate.kind == kind]
-        if note is not None and pairs and all(pairs):
+        note, looked_at = clocks_differ(sides), [gate for gate in gates if gate.kind == kind and gate.pairs]
+        if note is not None and looked_at:
             spoilt: dict[str, object] = {"verdict": "not-comparable", "reasons": ()}
-            gates = tuple(gate.model_copy(update=spoilt) if gate.kind == kind else gate for gate in gates)
+            gates = tuple(gate.model_copy(update=spoilt) if gate in looked_at else gate for gate in gates)
             notes.append(note)
     return gates, tuple(notes)
 
@@ -398,19 +411,20 @@ def _verdict_of_stop(stopped: Failure) -> Verdict:
 def _one_sided(cell: Cell, record: Record | None) -> CellOutcome:
     if record is None:
         return _empty_cell(cell, "not-measured", (), Note(code="not-started", text="no trial of this cell was taken"))
-    if record.stopped is not None:
-        reason = Note(code=record.stopped.code, text=record.stopped.text)
-        return _empty_cell(cell, _verdict_of_stop(record.stopped), (), reason)
     trials, traced = record.judged_trials("base"), record.judged_trials("base", "traced")
-    note = Note(code="no-counterpart", text=f"{len(trials)} trials of one subject were measured")
-    blank = _empty_cell(cell, "not-comparable", (), note)
+    words = f" and {len(traced)} traced" if traced else ""
+    note = Note(code="no-counterpart", text=f"{len(trials)} trials{words} of one subject were measured")
+    verdict: Verdict = "not-comparable"
+    if record.stopped is not None:
+        note = Note(code=record.stopped.code, text=record.stopped.text)
+        verdict = _verdict_of_stop(record.stopped)
     sides = {
         "record": record_digest(record),
-        "versions": {"base": _versions(trials)},
+        "versions": {"base": _versions([*trials, *traced])},
         "ungated": tuple(_ungated(cell, [*trials, *traced], ())),
-        "gpus": gpu_outcomes(trials, ()),
+        "gpus": gpu_outcomes(trials or traced, ()),
     }
-    return blank.model_copy(update=sides)
+    return _empty_cell(cell, verdict, (), note).model_copy(update=sides)
 
 
 def _empty_cell(cell: Cell, verdict: Verdict, gates: tuple[GateOutcome, ...], reason: Note) -> CellOutcome:

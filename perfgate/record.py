@@ -128,6 +128,7 @@ class Trial(_Frozen):
         telemetry: What each of its GPUs did meanwhile.
         samples: The readings behind it.
         decode: What the decode steps of a traced trial ran.
+        traces: What the profiler left, a file or one a rank; it may hold the whole environment, so keep it private.
     """
 
     index: int
@@ -148,6 +149,7 @@ class Trial(_Frozen):
     telemetry: tuple[GpuTelemetry, ...] = ()
     samples: Artifact | None = None
     decode: DecodeSteps | None = None
+    traces: tuple[Artifact, ...] = ()
 
 
 class Visit(_Frozen):

@@ -202,7 +202,7 @@ class Session:
         """This machine, with the GPUs that the largest engine of the run takes."""
         if nvml is None:
             return read_machine()
-        needed = max((_ranks(cell) for cell in self._run.plan.cells), default=1)
+        needed = max((self._ranks(cell) for cell in self._run.plan.cells), default=1)
         return read_machine(nvml.gpus(self._environment)[:needed], nvml.driver, nvml.cuda)
 
     def _set_clocks(self, cell: Cell) -> None:
@@ -233,7 +233,12 @@ class Session:
         return ""
 
     def _gpus_of(self, cell: Cell) -> tuple[str, ...]:
-        return self._uuids[: _ranks(cell)]
+        return self._uuids[: self._ranks(cell)]
+
+    def _ranks(self, cell: Cell) -> int:
+        """GPUs that the larger of the two sides' engines takes."""
+        sides = [{**cell.engine.args, **subject.args} for subject in self._run.subjects.values()]
+        return max(math.prod(_size(args.get(name)) for name in _PARALLEL) for args in sides)
 
     def _refuse_another_machine(self, machine: Machine) -> None:
         visits = (visit for record in read_records(self._folder, self._run) for visit in record.visits)
@@ -408,13 +413,11 @@ def _stopped_by_failure(record: Record, kind: Kind, failure: Failure) -> Record:
     return record.model_copy(update={"stopped": Failure(code=code, text=text)})
 
 
-def _ranks(cell: Cell) -> int:
-    """GPUs that one engine of this cell takes."""
-    ranks = 1
-    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
-        size = cell.engine.args.get(name, 1)
-        ranks *= size if isinstance(size, int) else 1
-    return ranks
+_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size")
+
+
+def _size(value: object) -> int:
+    return value if isinstance(value, int) else 1
 
 
 def _utc_now() -> str:

@@ -23,9 +23,9 @@ from perfgate.capture.tracefile import read_trace
 from perfgate.capture.workload import in_words, run_iteration, start_engine
 from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.expectation import Expectation
-from perfgate.pattern import DecodeSteps, summarise
+from perfgate.pattern import DecodeSteps, pool, summarise
 from perfgate.plan import Cell
-from perfgate.record import Failure, Iteration, Startup, Trial
+from perfgate.record import Artifact, Failure, Iteration, Startup, Trial, sha256_hex
 from perfgate.subject import Subject
 
 REPORT_TIMEOUT_S: Final = 180.0
@@ -59,7 +59,9 @@ class TracedCollector:
             try:
                 _trace(job, profiler, taken, progress)
                 progress("reading the trace")
-                taken.decode = summarise(read_trace(profiler.find(), _expected(job.cell).rules))
+                files = profiler.find()
+                taken.traces = tuple(_artifact(file, job) for file in files)
+                taken.decode = pool([summarise(read_trace(file, _expected(job.cell).rules)) for file in files])
             except InvalidTrialError as error:
                 failure = Failure(code=error.code, text=in_words(error.text, job.folder / LOG))
             except (RecordError, NotMeasuredError) as error:
@@ -73,6 +75,7 @@ class TracedCollector:
             startup=taken.startup,
             iterations=tuple(taken.iterations),
             decode=taken.decode,
+            traces=taken.traces,
         )
 
 
@@ -84,6 +87,7 @@ class _Taken:
     startup: Startup | None = None
     iterations: list[Iteration] = field(default_factory=list)
     decode: DecodeSteps | None = None
+    traces: tuple[Artifact, ...] = ()
 
 
 def _trace(job: Job, profiler: _Nsys | _Torch, taken: _Taken, progress: Callable[[str], None]) -> None:
@@ -104,6 +108,11 @@ def _trace(job: Job, profiler: _Nsys | _Torch, taken: _Taken, progress: Callable
         _profile(worker, cell, on=False, ranges=profiler.ranges)
         progress("stopping the engine")
         worker.stop(REPORT_TIMEOUT_S)
+
+
+def _artifact(file: Path, job: Job) -> Artifact:
+    path = file.relative_to(job.run_folder.resolve()).as_posix()
+    return Artifact(path=path, sha256=sha256_hex(file.read_bytes()))
 
 
 def _expected(cell: Cell) -> Expectation:
@@ -128,8 +137,8 @@ class _Nsys:
         self.environment = nsys_settings()
         self.config: dict[str, Any] = {"profiler": "cuda"}
 
-    def find(self) -> Path:
-        """The report.
+    def find(self) -> list[Path]:
+        """The report, which holds every rank.
 
         Raises:
             InvalidTrialError: ``trace-missing``: nsys left none, whatever it returned.
@@ -138,7 +147,7 @@ class _Nsys:
         if not report.is_file():
             left = ", ".join(file.name for file in sorted(self._folder.glob("trace*"))) or "nothing"
             raise InvalidTrialError("trace-missing", f"nsys left no report, but {left}")
-        return report
+        return [report]
 
 
 class _Torch:
@@ -156,8 +165,8 @@ class _Torch:
             "torch_profiler_with_stack": False,
         }
 
-    def find(self) -> Path:
-        """The trace of the first rank.
+    def find(self) -> list[Path]:
+        """The trace of each rank.
 
         Raises:
             InvalidTrialError: ``trace-missing``: there is none.
@@ -165,4 +174,4 @@ class _Torch:
         found = sorted(self._folder.glob("*.pt.trace.json*"))
         if not found:
             raise InvalidTrialError("trace-missing", "PyTorch's profiler left no trace")
-        return found[0]
+        return found
