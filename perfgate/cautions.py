@@ -11,7 +11,7 @@ from perfgate.metrics import Kind, format_value, trial_value
 from perfgate.outcome import GpuOutcome, Note
 from perfgate.record import Record, Trial
 from perfgate.subject import Role
-from perfgate.telemetry import GpuTelemetry
+from perfgate.telemetry import GpuTelemetry, Spread
 
 SLACK = "host_slack_per_step"
 SLACK_LOSS_S = 20e-6
@@ -120,33 +120,50 @@ def clocks_differ(gpus: Mapping[Role, GpuOutcome]) -> Note | None:
     """
     if len(gpus) < 2:  # noqa: PLR2004 (base and head)
         return None
-    base, head = gpus["base"].sm_mhz, gpus["head"].sm_mhz
-    if abs(head - base) <= SAME_CLOCK * base:
-        return None
-    return Note(code="clocks-differ", text=f"median SM clock in decode: base {base} MHz, head {head} MHz")
+    base, head = gpus["base"], gpus["head"]
+    clocks = (("SM clock in decode", base.sm_mhz, head.sm_mhz), ("memory clock", base.memory_mhz, head.memory_mhz))
+    apart = [
+        f"median {name}: base {one} MHz, head {other} MHz"
+        for name, one, other in clocks
+        if one is not None and other is not None and abs(other - one) > SAME_CLOCK * one
+    ]
+    return Note(code="clocks-differ", text="; ".join(apart)) if apart else None
 
 
 def gpu_outcomes(base: Sequence[Trial], head: Sequence[Trial]) -> dict[Role, GpuOutcome]:
     """What the GPUs of each side did; a side without telemetry is left out."""
     sides: tuple[tuple[Role, Sequence[Trial]], ...] = (("base", base), ("head", head))
-    found = ((role, _gpu_outcome([gpu for trial in side for gpu in trial.telemetry])) for role, side in sides)
+    found = ((role, _gpu_outcome([trial.telemetry for trial in side])) for role, side in sides)
     return {role: outcome for role, outcome in found if outcome is not None}
 
 
-def _gpu_outcome(seen: Sequence[GpuTelemetry]) -> GpuOutcome | None:
-    """One side's GPUs in a few figures; ``None`` where no SM clock is known."""
-    decode = [one.decode_sm_mhz or one.sm_mhz.median for one in seen if one.sm_mhz is not None]
-    if not decode:
+def _gpu_outcome(trials: Sequence[Sequence[GpuTelemetry]]) -> GpuOutcome | None:
+    """One side's GPUs in a few figures; ``None`` where no SM clock is known.
+
+    A trial's clock is that of its slowest GPU, which the others wait for.
+    """
+    seen = [one for gpus in trials for one in gpus]
+    decode = [_slowest(one.decode_sm_mhz or _median(one.sm_mhz) for one in gpus) for gpus in trials]
+    memory = [_slowest(_median(one.memory_mhz) for one in gpus) for gpus in trials]
+    known = [mhz for mhz in decode if mhz is not None]
+    if not known:
         return None
-    events = {name for one in seen for name in one.reasons} - {"idle", "clocks-setting"}
     powers = [one.power_mw.median / 1000 for one in seen if one.power_mw]
-    memory = [one.memory_mhz.median for one in seen if one.memory_mhz]
+    known_memory = [mhz for mhz in memory if mhz is not None]
     return GpuOutcome(
-        sm_mhz=statistics.median_low(decode),
+        sm_mhz=statistics.median_low(known),
         sm_low_mhz=min(one.sm_mhz.low for one in seen if one.sm_mhz),
         sm_high_mhz=max(one.sm_mhz.high for one in seen if one.sm_mhz),
-        memory_mhz=statistics.median_low(memory) if memory else None,
+        memory_mhz=statistics.median_low(known_memory) if known_memory else None,
         power_w=statistics.median(powers) if powers else None,
         temperature_c=max((one.temperature_c.high for one in seen if one.temperature_c), default=None),
-        events=tuple(sorted(events)),
+        events=tuple(sorted({name for one in seen for name in one.reasons} - {"idle", "clocks-setting"})),
     )
+
+
+def _median(spread: Spread | None) -> int | None:
+    return None if spread is None else spread.median
+
+
+def _slowest(clocks: Iterable[int | None]) -> int | None:
+    return min((mhz for mhz in clocks if mhz is not None), default=None)

@@ -75,6 +75,9 @@ _TABLE = (
            "it held.",
            "Make the iterations longer (output_tokens) or more (iterations): a clock is read about 12 times a second."),
     # --- the machine is not fit
+    Reason("gpu-missing", "CUDA_VISIBLE_DEVICES names fewer GPUs that can be watched than the largest engine takes.",
+           "Name whole GPUs by index or UUID. Instances of a split GPU (MIG) cannot be guarded; an empty "
+           "CUDA_VISIBLE_DEVICES means the CPU."),
     Reason("gpu-busy", "Somebody else computes on a GPU, or holds memory there, so nothing was measured.",
            "Wait until it is free, end the process named, or choose another GPU by CUDA_VISIBLE_DEVICES."),
     # --- the machine

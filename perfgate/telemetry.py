@@ -41,6 +41,9 @@ SPOILING: Final[Mapping[str, str]] = {
 A power cap is not among them: decode is bound by memory, so the clock itself is judged.
 """
 
+DISTURBANCES: Final = frozenset({*SPOILING.values(), "foreign-process"})
+"""Reason codes of what comes from outside and may be over at the next trial."""
+
 CLOCK_TOLERANCE_MHZ: Final = 15
 """How far the median SM clock in decode may lie from the locked one: one step of the clocks an H200 supports."""
 

@@ -121,8 +121,9 @@ def test_a_lock_that_cannot_be(measure: Measure, fake_nvml: FakeMachine, facts: 
     result, record = measure(more=LOCK)
 
     assert result.exit_code == 22
-    assert f"perfgate: {code}: " in result.stderr
-    assert record is None
+    assert code in {reason["code"] for reason in json.loads(result.stdout)["cells"][0]["reasons"]}
+    assert record is not None
+    assert record.trials == ()
     assert find_leases([fake_nvml.gpu().uuid]) == ()
 
 
@@ -131,8 +132,9 @@ def test_a_lock_without_a_gpu(measure: Measure) -> None:
     result, record = measure(more=LOCK)
 
     assert result.exit_code == 22
-    assert "perfgate: clock-not-supported: tiny: clocks cannot be locked: this machine has no GPU" in result.stderr
-    assert record is None
+    assert "clocks cannot be locked: there is no GPU here, or none that is visible" in result.stdout
+    assert record is not None
+    assert record.trials == ()
 
 
 def test_thermal_slowdown_in_one_trial(measure: Measure, fake_nvml: FakeMachine) -> None:
@@ -289,3 +291,93 @@ def test_sides_at_different_clocks_are_not_compared(measure: Measure, fake_nvml:
 def _later(act: Callable[[], None]) -> Callable[[], None]:
     """Do it 0.2 s from now, in the midst of a trial."""
     return lambda: threading.Timer(0.2, act).start()
+
+
+def test_a_cell_that_cannot_be_locked_takes_nothing_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_nvml: FakeMachine
+) -> None:
+    """A regression of one cell stands although the next cell's clocks cannot be held; both are in the verdict."""
+    monkeypatch.chdir(tmp_path)
+    fake_nvml.gpu().update(sm_mhz=1980)
+    first = scenario_file(tmp_path, "first")
+    second = scenario_file(tmp_path, "second", more="clocks: {mode: lock, sm_mhz: 1501}\n")
+    words = ["run", first.name, second.name, "--base", "python=/bin/true", "--head", "env.BUILD=new", "--seed", "1"]
+
+    result = CliRunner().invoke(
+        main, [*words, "--format", "json"], obj=FakeCollector(FakeSpec(head_ratio={"step": 1.1}, restart_sd=0.0003))
+    )
+
+    verdict = json.loads(result.stdout)
+    assert result.exit_code == 10
+    assert [cell["verdict"] for cell in verdict["cells"]] == ["regressed", "not-measured"]
+    assert verdict["cells"][1]["reasons"][0]["code"] == "clock-not-supported"
+
+
+@pytest.mark.parametrize("visible", ["7", "MIG-1234", "GPU-1234"])
+def test_gpus_that_cannot_be_watched(
+    measure: Measure, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
+    """Where CUDA_VISIBLE_DEVICES names no whole GPU, nothing is measured unguarded: 22."""
+    assert fake_nvml.gpu().uuid
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    result, record = measure()
+
+    assert result.exit_code == 22
+    assert (
+        f"perfgate: gpu-missing: the largest engine takes 1 GPUs, and CUDA_VISIBLE_DEVICES={visible}" in result.stderr
+    )
+    assert record is None
+
+
+@pytest.mark.parametrize(("more", "status"), [("", 0), (LOCK, 22)])
+def test_gpus_hidden_on_purpose(
+    measure: Measure, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch, more: str, status: int
+) -> None:
+    """An empty CUDA_VISIBLE_DEVICES means the CPU: nothing to guard, and nothing that could be locked."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    result, record = measure(more=more)
+
+    assert result.exit_code == status
+    assert record is not None
+    assert {trial.gpus for trial in record.trials} <= {()}
+    assert fake_nvml.calls == []
+
+
+def test_memory_at_different_clocks_is_not_compared(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """Decode waits for memory: sides whose memory ran at different clocks are not comparable either: 21."""
+    gpu = fake_nvml.gpu()
+
+    class Slower(Acted):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            gpu.update(memory_mhz=2201 if job.role == "head" else 3201)
+            return super().collect(job, progress)
+
+    result, _ = measure(Slower())
+
+    assert result.exit_code == 21
+    assert "median memory clock: base 3201 MHz, head 2201 MHz" in result.stdout
+
+
+def test_company_that_was_never_listed(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """Memory that somebody holds after the engine's end was there in its trial: the pair is dropped."""
+    gpu = fake_nvml.gpu()
+    come, go = (lambda: gpu.update(memory_reserved_bytes=9 * 2**30), lambda: gpu.update(memory_reserved_bytes=2**29))
+
+    result, record = measure(Acted({3: come, 4: go}))
+
+    assert result.exit_code in (0, 22), result.output
+    assert dropped(record)[0] == (3, "foreign-process")
+
+
+def test_a_disturbed_conditioning_trial(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """It is never judged and has shown that the engine runs: the run goes on."""
+    gpu = fake_nvml.gpu()
+
+    result, record = measure(Acted({0: lambda: gpu.update(reasons=0x40)}, {0: lambda: gpu.update(reasons=0)}))
+
+    assert result.exit_code == 0, result.output
+    assert record is not None
+    assert record.trials[0].failure is not None
+    assert record.trials[0].pair is None

@@ -25,7 +25,7 @@ from typing import NamedTuple, Self
 from perfgate.capture.clocks import ClockGuard, undo_stale
 from perfgate.capture.collector import Collector, Job
 from perfgate.capture.engine import allowed_environment
-from perfgate.capture.gpu import Nvml, connect
+from perfgate.capture.gpu import GpuError, Nvml, connect
 from perfgate.capture.process import carries_mark, end_orphans, find_orphans, owner_mark
 from perfgate.capture.sampler import Sampler, company
 from perfgate.capture.traced import TracedCollector
@@ -49,7 +49,7 @@ from perfgate.record import (
     write_record,
 )
 from perfgate.subject import Role, Subject
-from perfgate.telemetry import disturbance
+from perfgate.telemetry import DISTURBANCES, disturbance
 
 IDLE_WAIT_S = 10.0
 """How long GPUs are given to become free: the driver takes a moment to clear away an engine that has ended."""
@@ -172,17 +172,26 @@ class Session:
         """Take trials of ``cell`` until it has ``pairs`` valid pairs (one-sided: trials), or cannot be measured.
 
         Whatever was measured earlier counts. A pair with a failed trial is dropped whole and replaced; too many of
-        them in this visit, or a failed conditioning trial, set the record's ``stopped``. Timed trials are conditioned;
-        traced ones are not: what they run does not depend on how warm a cache is, and their times come after warm-up.
+        them in this visit, a failed conditioning trial, or clocks that cannot be held set its ``stopped``. Timed
+        trials are conditioned; traced ones are not: what they run does not depend on how warm a cache is, and their
+        times come after warm-up.
 
         Raises:
             KeyboardInterrupt: The user stopped; every finished trial is in the record on disk.
             InterruptedRunError: ``out-of-budget``: the next pair would not end before the deadline.
-            NotMeasuredError: The clocks cannot be held as the cell asks.
             OSError: The run folder cannot be written.
         """
+        if cell.cell_id not in self._opened:
+            self._opened[cell.cell_id] = self._open(cell)
+        try:
+            return self._take_pairs(cell, pairs, kind)
+        except NotMeasuredError as error:  # of this cell: others may have other clocks, and verdicts
+            stopped = Failure(code=error.code or "gpu-unreadable", text=str(error))
+            return self._save(self._opened[cell.cell_id].model_copy(update={"stopped": stopped}))
+
+    def _take_pairs(self, cell: Cell, pairs: int, kind: Kind) -> Record:
         self._set_clocks(cell)
-        record = self._opened.get(cell.cell_id) or self._open(cell)
+        record = self._opened[cell.cell_id]
         if kind == "timed" and cell.cell_id not in self._conditioned:
             record = self._condition(record, pairs)
             self._conditioned.add(cell.cell_id)
@@ -195,22 +204,30 @@ class Session:
                 if failed:
                     record = self._save(_stopped_by_failure(record, kind, failed))
                     break
-        self._opened[cell.cell_id] = record
         return record
 
     def _machine(self, nvml: Nvml | None) -> Machine:
-        """This machine, with the GPUs that the largest engine of the run takes."""
-        if nvml is None:
+        """This machine, with the GPUs that the run's largest engine takes; none where they are hidden on purpose."""
+        visible = self._environment.get("CUDA_VISIBLE_DEVICES")
+        if nvml is None or visible in ("", "-1"):
             return read_machine()
+        gpus = nvml.gpus(self._environment)
         needed = max((self._ranks(cell) for cell in self._run.plan.cells), default=1)
-        return read_machine(nvml.gpus(self._environment)[:needed], nvml.driver, nvml.cuda)
+        if len(gpus) < needed and (gpus or visible is not None):
+            named = f"CUDA_VISIBLE_DEVICES={visible} names" if visible is not None else "there are"
+            raise NotMeasuredError(
+                f"the largest engine takes {needed} GPUs, and {named} {len(gpus)} that can be watched",
+                remedy="Name whole GPUs by index or UUID; instances of a split GPU (MIG) cannot be guarded.",
+                code="gpu-missing",
+            )
+        return read_machine(gpus[:needed], nvml.driver, nvml.cuda)
 
     def _set_clocks(self, cell: Cell) -> None:
-        if self._clocks is not None:
+        if self._clocks is not None and self._uuids:
             self._clocks.apply(self._gpus_of(cell), cell.clocks)
         elif cell.clocks.mode == "lock":
             raise NotMeasuredError(
-                "clocks cannot be locked: this machine has no GPU",
+                "clocks cannot be locked: there is no GPU here, or none that is visible",
                 where=cell.name,
                 remedy="Measure on a GPU machine, or with clocks: {mode: observe}.",
                 code="clock-not-supported",
@@ -277,14 +294,17 @@ class Session:
             raise InterruptedRunError(text, code="out-of-budget")
 
     def _condition(self, record: Record, pairs: int) -> Record:
-        """Before the first pair one trial a subject, never judged: it fills caches and proves that the engine runs."""
+        """Before the first pair one trial a subject, never judged: it fills caches and proves that the engine runs.
+
+        One that was only disturbed has done both.
+        """
         # Conditioning that leaves no time for a pair is wasted: the next visit conditions again.
         self._afford(len(record.subjects) * (1 if self._run.quick else 2))
         for role, subject in record.subjects.items():
             failure = self._probe(record.cell, subject)
             if failure is None and not self._run.quick:
                 record, failure = self._take(record, role, _Place("timed", None, 0), pairs)
-            if failure is not None:
+            if failure is not None and failure.code not in DISTURBANCES:
                 text = f"{role}: {failure.text}"
                 return self._save(record.model_copy(update={"stopped": Failure(code=failure.code, text=text)}))
         return record
@@ -351,8 +371,16 @@ class Session:
             failure = Failure(code=sampler.error.code, text=f"{sampler.error}{words}")
         elif failure is None:
             spoilt = disturbance(telemetry, job.cell.clocks.sm_mhz, job.cell.clocks.memory_mhz)
-            failure = Failure(code=spoilt[0], text=spoilt[1]) if spoilt else None
+            failure = Failure(code=spoilt[0], text=spoilt[1]) if spoilt else self._left_behind(job)
         return trial.model_copy(update={"failure": failure, "telemetry": telemetry, "samples": samples})
+
+    def _left_behind(self, job: Job) -> Failure | None:
+        """A failure where somebody is on the GPUs once the engine is gone: the trial had company that was not seen."""
+        try:
+            busy = self._await_idle(self._gpus_of(job.cell))
+        except GpuError as error:
+            return Failure(code=error.code, text=str(error))
+        return Failure(code="foreign-process", text=f"after the engine's end: {busy}") if busy else None
 
     def _probe(self, cell: Cell, subject: Subject) -> Failure | None:
         try:
@@ -375,6 +403,7 @@ class Session:
 
     def _save(self, record: Record) -> Record:
         write_record(record_file(self._folder, record.cell), record)
+        self._opened[record.cell.cell_id] = record
         return record
 
     def _note_duration(self, trial: Trial) -> None:
@@ -413,7 +442,7 @@ def _stopped_by_failure(record: Record, kind: Kind, failure: Failure) -> Record:
     return record.model_copy(update={"stopped": Failure(code=code, text=text)})
 
 
-_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size")
+_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
 def _size(value: object) -> int:
