@@ -94,7 +94,7 @@ def main() -> None:
 def check(scenarios: tuple[Path, ...], dump: bool, runs: Path) -> None:  # noqa: FBT001 (a flag)
     """Check scenario files; show what a run of each would measure, cost and detect. Nothing is started."""
     from perfgate.plan import ALPHA, BETA, resolve_cells
-    from perfgate.price import newest_record, price
+    from perfgate.price import newest_records, price
     from perfgate.report.price import render_price
     from perfgate.scenario import dump as dump_scenario
     from perfgate.scenario import load
@@ -108,7 +108,7 @@ def check(scenarios: tuple[Path, ...], dump: bool, runs: Path) -> None:  # noqa:
     for one in cells:
         gates = sum(len(cell.gates) for cell in one)
         for cell in one:
-            click.echo(render_price(cell, price(cell, newest_record(runs, cell), gates)), nl=False)
+            click.echo(render_price(cell, price(cell, newest_records(runs, cell), gates)), nl=False)
             if cell.cell_id in seen:
                 click.echo(f"  the same cell as {seen[cell.cell_id]}: one run measures only one of them")
             seen.setdefault(cell.cell_id, cell.name)

@@ -1,19 +1,20 @@
 """What measuring a cell costs and what it can show, said before anything runs.
 
-Durations and spreads come from the newest record of the cell, else from the scenario's ``measure.expect``, else they
-are unknown. A figure from few pairs is itself uncertain; it is meant for planning.
+Durations and spreads come from the newest record of the cell with pairs of their kind, else from the scenario's
+``measure.expect``, which knows no duration of traced trials, else they are unknown. A figure from few pairs is itself
+uncertain; it is meant for planning.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfgate.errors import RecordError
-from perfgate.metrics import Metric
+from perfgate.metrics import KINDS, Kind, Metric
 from perfgate.plan import ALPHA, BETA, Cell, GatePlan
 from perfgate.record import Record, read_record
 from perfgate.stats import Estimate, detectable, log_ratios, mean_estimate, power_at
@@ -21,7 +22,7 @@ from perfgate.stats import Estimate, detectable, log_ratios, mean_estimate, powe
 USUALLY = 0.9
 """A plan under which an unchanged build passes less often than this is warned of."""
 CONDITIONING_TRIALS = 2
-"""One a subject before the first pair."""
+"""One a subject before the first timed pair."""
 
 
 @dataclass(frozen=True)
@@ -46,62 +47,99 @@ class GatePrice:
 
 
 @dataclass(frozen=True)
+class KindPrice:
+    """What the pairs of one kind cost.
+
+    Args:
+        kind: Timed pairs are taken first, traced ones after them.
+        looks: Numbers of pairs at which a decision is tried; ``(1,)`` where one pair is taken and no gate rests on it.
+        starts: Engine starts until each look, from the first of this kind, conditioning included.
+        minutes: Wall time of these; ``None`` where the duration of a trial is unknown.
+        source: Where the minutes come from, or why there are none, in words.
+        gpus: GPUs that a trial takes; 0 where it is not known to run on one.
+    """
+
+    kind: Kind
+    looks: tuple[int, ...]
+    starts: tuple[int, ...]
+    minutes: tuple[float, ...] | None
+    source: str
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
 class Price:
     """What a cell costs.
 
     Args:
-        source: Where the figures come from, in words.
-        minutes: Wall time of the timed trials until each look; ``None`` where the duration of a trial is unknown.
-        gpus: GPUs that a trial takes; 0 where it is not known to run on one.
+        kinds: In the order they are taken; a kind of which nothing is taken is left out.
         gates: In the cell's order.
     """
 
-    source: str
-    minutes: tuple[float, ...] | None
-    gpus: int
+    kinds: tuple[KindPrice, ...]
     gates: tuple[GatePrice, ...]
 
 
-def price(cell: Cell, history: Record | None, gates_in_run: int) -> Price:
-    """What a run of ``cell`` costs beside ``gates_in_run`` gates in all, which share alpha.
+def price(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int) -> Price:
+    """What a run of ``cell`` with both sides costs beside ``gates_in_run`` gates in all, which share alpha.
 
     Args:
         cell: The cell.
-        history: A record of the same cell, see :func:`newest_record`.
+        history: Records of the same cell by the kind of pairs that they tell of, see :func:`newest_records`.
         gates_in_run: Gates of the whole run, at least those of the cell.
     """
-    looks = cell.measure.looks
-    expect = cell.measure.expect
-    gates = tuple(_gate_price(cell, gate, history, gates_in_run) for gate in cell.gates)
-    if history is not None:
-        timed = [trial for trial in history.trials if trial.kind == "timed" and not trial.failure]
-        judged = [trial.duration_ns / 60e9 for trial in timed if trial.pair is not None]
-        first = [trial.duration_ns / 60e9 for trial in timed if trial.pair is None]
-        conditioning = statistics.median(first or judged) * CONDITIONING_TRIALS
-        minutes = tuple(conditioning + 2 * pairs * statistics.median(judged) for pairs in looks)
-        return Price(f"the record of {history.visits[-1].t0_utc}", minutes, len(history.trials[-1].gpus), gates)
-    if expect is not None:
-        trial_min = expect.trial_s / 60
-        minutes = tuple((2 * pairs + CONDITIONING_TRIALS) * trial_min for pairs in looks)
-        return Price("measure.expect", minutes, 0, gates)
-    return Price("unknown: no record of this cell and no measure.expect", None, 0, gates)
+    return Price(
+        tuple(_kind_price(cell, kind, looks, history.get(kind)) for kind, looks in _looks(cell).items()),
+        tuple(_gate_price(cell, gate, history.get(gate.gate.measured.kind), gates_in_run) for gate in cell.gates),
+    )
 
 
-def newest_record(runs: Path, cell: Cell) -> Record | None:
-    """The newest record of this cell below a folder of run folders, with at least two pairs: one has no spread.
+def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
+    """The newest records of this cell below a folder of run folders, for each kind of pairs that it takes.
 
-    Records that cannot be read are passed over: they are no reason not to plan.
+    A kind that gates rest on needs at least two pairs: one has no spread. Records that cannot be read are passed over:
+    they are no reason not to plan.
     """
-    found: Record | None = None
+    found: dict[Kind, Record] = {}
     for file in sorted(runs.glob(f"*/records/*-{cell.cell_id[:8]}.json")):
         try:
             record = read_record(file)
         except RecordError:
             continue
-        newer = found is None or record.visits[-1].t0_utc > found.visits[-1].t0_utc
-        if record.cell.cell_id == cell.cell_id and len(record.pairs()) > 1 and newer:
-            found = record
+        if record.cell.cell_id != cell.cell_id:
+            continue
+        for kind, looks in _looks(cell).items():
+            newer = kind not in found or record.visits[-1].t0_utc > found[kind].visits[-1].t0_utc
+            if newer and len(record.pairs(kind)) >= min(2, looks[0]):
+                found[kind] = record
     return found
+
+
+def _looks(cell: Cell) -> dict[Kind, tuple[int, ...]]:
+    """Pairs at which each kind may end: without a gate nothing is timed, and one traced pair tells what steps run."""
+    gated = {gate.gate.measured.kind for gate in cell.gates}
+    looks: dict[Kind, tuple[int, ...]] = {"traced": (1,)} if cell.kernels is not None else {}
+    looks |= {kind: cell.schedule(kind).looks for kind in gated}
+    return {kind: looks[kind] for kind in KINDS if kind in looks}
+
+
+def _kind_price(cell: Cell, kind: Kind, looks: tuple[int, ...], history: Record | None) -> KindPrice:
+    conditioning = CONDITIONING_TRIALS if kind == "timed" else 0
+    starts = tuple(2 * pairs + conditioning for pairs in looks)
+    expect = cell.measure.expect
+    if history is not None:
+        taken = [trial for trial in history.trials if trial.kind == kind and not trial.failure]
+        judged = [trial.duration_ns / 60e9 for trial in taken if trial.pair is not None]
+        first = [trial.duration_ns / 60e9 for trial in taken if trial.pair is None]
+        begin = conditioning * statistics.median(first or judged)
+        minutes = tuple(begin + 2 * pairs * statistics.median(judged) for pairs in looks)
+        source = f"the record of {history.visits[-1].t0_utc}"
+        return KindPrice(kind, looks, starts, minutes, source, len(history.trials[-1].gpus))
+    if kind == "traced":
+        return KindPrice(kind, looks, starts, None, "no record of this cell with enough traced pairs")
+    if expect is not None:
+        return KindPrice(kind, looks, starts, tuple(n * expect.trial_s / 60 for n in starts), "measure.expect")
+    return KindPrice(kind, looks, starts, None, "no record of this cell with enough timed pairs, no measure.expect")
 
 
 def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run: int) -> GatePrice:
@@ -133,7 +171,7 @@ def _pair_sd(cell: Cell, metric: Metric, history: Record | None) -> float | None
         if len(known) > 1:
             d = log_ratios([base for base, _ in known], [head for _, head in known], metric.sign)
             return mean_estimate(d).standard_error * math.sqrt(len(known))
-    return cell.measure.expect.sd_of(metric.name) if cell.measure.expect else None
+    return cell.measure.expect.sd_of(metric) if cell.measure.expect else None
 
 
 def _problem(plan: GatePlan, block: tuple[float, ...], effects: list[float | None], passes: list[float | None]) -> str:

@@ -49,6 +49,7 @@ from perfgate.fields import (
 )
 from perfgate.looks import Looks, Spend, check_weights, schedule_of
 from perfgate.margins import Gate
+from perfgate.metrics import Metric
 from perfgate.roles import SHIPPED, UNLISTED
 from perfgate.stats import DEFAULT_SCHEDULE, Schedule
 
@@ -119,16 +120,18 @@ class Expect(_Strict):
     """What the author of a scenario has seen of it, for the price that ``perfgate check`` names before a first run.
 
     Args:
-        trial_s: Seconds that a trial takes.
-        pair_sd: Standard deviation of the pairs' log ratios, for every gate or by metric.
+        trial_s: Seconds that a timed trial takes.
+        pair_sd: Standard deviation of the pairs' log ratios, for every gate on timed trials, or by metric.
     """
 
     trial_s: Annotated[float, Field(gt=0, le=LARGEST)]
     pair_sd: Percent | dict[str, Percent]
 
-    def sd_of(self, metric: str) -> float | None:
+    def sd_of(self, metric: Metric) -> float | None:
         """The spread expected of a metric; ``None`` where none is named."""
-        return self.pair_sd.get(metric) if isinstance(self.pair_sd, dict) else self.pair_sd
+        if isinstance(self.pair_sd, dict):
+            return self.pair_sd.get(metric.name)
+        return self.pair_sd if metric.kind == "timed" else None
 
 
 class Measure(_Strict):

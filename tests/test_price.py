@@ -4,19 +4,40 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hand_made import cell, decode, gate, record, spread, traces, trial, trials
+from hand_made import (
+    BOTH,
+    MACHINE,
+    cell,
+    decode,
+    gate,
+    record,
+    scenario_file,
+    spread,
+    traces,
+    trial,
+    trials,
+)
 from scipy import stats as scipy_stats
 
+from perfgate import gate as use_cases
+from perfgate.capture.fake import FakeCollector
 from perfgate.expectation import Expectation
 from perfgate.plan import ALPHA, BETA, Cell
-from perfgate.price import newest_record, price
-from perfgate.record import Record, record_file, write_record
+from perfgate.price import newest_records, price
+from perfgate.record import Visit, read_record, read_run, record_file, write_record
 from perfgate.report.price import render_price
 from perfgate.scenario import Expect
+
+WRITTEN = {
+    "itl_median": "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}",
+    "gemm": "{metric: kernel_time_per_step, role: gemm, ignorable: 1%, must_catch: 5%}",
+}
+"""Gates as a scenario spells them."""
 
 
 def expecting(trial_s: float = 30.0, pair_sd: str | dict[str, str] = "0.07%", **measure: Any) -> Cell:
@@ -25,11 +46,18 @@ def expecting(trial_s: float = 30.0, pair_sd: str | dict[str, str] = "0.07%", **
     return cell(expect=Expect.model_validate_json(text), **measure)
 
 
+def with_kernels(*gates: str, **expected: Any) -> Cell:
+    """A cell with a ``kernels:`` block and a timed gate, a traced one, or both."""
+    plans = {"itl_median": gate(), "gemm": gate("kernel_time_per_step", "1%", "5%", role="gemm")}
+    block = Expectation.model_validate({"traced": {"looks": [4, 6]}})
+    return expecting(gates=[plans[name] for name in gates], **expected).model_copy(update={"kernels": block})
+
+
 def test_unknown_without_record_and_expectation() -> None:
     """Nothing is made up where nothing has been seen."""
-    found = price(cell(), None, 1)
+    found = price(cell(), {}, 1)
 
-    assert found.minutes is None
+    assert [kind.minutes for kind in found.kinds] == [None]
     assert found.gates[0].pair_sd is None
     assert set(found.gates[0].detectable) == {None}
     assert "unknown" in render_price(cell(), found)
@@ -37,12 +65,12 @@ def test_unknown_without_record_and_expectation() -> None:
 
 def test_minutes_from_an_expectation() -> None:
     """Two conditioning trials, then two trials a pair."""
-    assert price(expecting(), None, 1).minutes == (5.0, 7.0, 9.0, 13.0)
+    assert price(expecting(), {}, 1).kinds[0].minutes == (5.0, 7.0, 9.0, 13.0)
 
 
 def test_detectable_effect_is_that_of_the_noncentral_t() -> None:
     """At a blocking look the noncentral t of that effect exceeds the critical value in 95 % (scipy.stats.nct)."""
-    found = price(expecting(), None, 3).gates[0]
+    found = price(expecting(), {}, 3).gates[0]
 
     assert found.detectable[0] is None
     for effect, pairs, weight in zip(found.detectable[1:], (6, 8, 12), (0.16, 0.24, 0.40), strict=True):
@@ -52,28 +80,88 @@ def test_detectable_effect_is_that_of_the_noncentral_t() -> None:
         assert scipy_stats.nct.sf(critical, pairs - 1, shift) == pytest.approx(1 - BETA, abs=1e-6)
 
 
-def test_a_gate_on_kernels_is_priced_by_traced_pairs() -> None:
-    """Its looks are those of traced pairs, its spread that of traced trials; timed trials alone make up the minutes."""
-    plans = [gate(), gate("kernel_time_per_step", "1%", "5%", role="gemm")]
-    block = Expectation.model_validate({"traced": {"looks": [4, 6]}})
-    measured = cell(gates=plans).model_copy(update={"kernels": block})
+TIMED = ((4, 6, 8, 12), (10, 14, 18, 26))
+
+
+@pytest.mark.parametrize(
+    ("planned", "kinds"),
+    [
+        (cell(), {"timed": TIMED}),
+        (with_kernels("itl_median"), {"timed": TIMED, "traced": ((1,), (2,))}),
+        (with_kernels("itl_median", "gemm"), {"timed": TIMED, "traced": ((4, 6), (8, 12))}),
+        (with_kernels("gemm"), {"traced": ((4, 6), (8, 12))}),
+    ],
+    ids=["timed", "and-an-envelope", "both", "traced"],
+)
+def test_each_kind_of_pairs_has_its_own_looks(
+    planned: Cell, kinds: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
+) -> None:
+    """Timed pairs are taken for gates on times, after conditioning; traced ones for gates on kernels, else once."""
+    assert {kind.kind: (kind.looks, kind.starts) for kind in price(planned, {}, 2).kinds} == kinds
+
+
+@pytest.mark.parametrize("gates", [("itl_median",), ("itl_median", "gemm"), ("gemm",)])
+def test_a_run_takes_as_many_engine_starts_as_priced(tmp_path: Path, gates: tuple[str, ...]) -> None:
+    """An unchanged build ends each kind of pairs at a look of it, after the engine starts named for that look."""
+    scenario = scenario_file(tmp_path, gates=", ".join(WRITTEN[name] for name in gates),
+                             more="kernels: {traced: {looks: [4, 6]}}")  # fmt: skip
+    finished = use_cases.run([scenario], BOTH, runs=tmp_path, seed=1, collector=FakeCollector(),
+                             traced_collector=FakeCollector(kind="traced"))  # fmt: skip
+    (planned,) = read_run(finished.folder).plan.cells
+
+    taken = Counter(one.kind for one in read_record(record_file(finished.folder, planned)).trials)
+
+    assert taken == {kind.kind: kind.starts[0] for kind in price(planned, {}, 2).kinds}
+
+
+def test_each_kind_has_the_figures_of_its_own_trials() -> None:
+    """Spread and minutes of traced pairs are those of traced trials, and those of timed pairs of timed ones."""
+    measured = with_kernels("itl_median", "gemm")
     base, head = ([decode([("gemm", "nvjet", ns + 1000 * n)]) for n in range(2)] for ns in (10**6, 10**6 + 3000))
-    slow = [one.model_copy(update={"duration_ns": 10**12}) for one in traces(base, head, first=8)]
+    slow = [one.model_copy(update={"duration_ns": 60 * 10**9}) for one in traces(base, head, first=8)]
     history = record(measured, [*trials([0.0] * 4), *slow])
 
-    found = price(measured, history, 2)
+    found = price(measured, {"timed": history, "traced": history}, 2)
 
     kernels = found.gates[1]
     assert (kernels.metric, len(kernels.detectable)) == ("kernel_time_per_step[gemm]", 2)
     d = [math.log(1.003), math.log(1.004 / 1.001)]
     assert kernels.pair_sd == pytest.approx(abs(d[0] - d[1]) / math.sqrt(2), rel=1e-3)
-    assert found.minutes == price(cell(), record(cell(), trials([0.0] * 4)), 1).minutes
+    timed, traced = found.kinds
+    assert timed.minutes == pytest.approx([starts / 60 for starts in timed.starts])
+    assert traced.minutes == (8, 12)
     assert "detectable at 4, 6 traced pairs -, " in render_price(measured, found)
+
+
+def test_what_is_expected_of_timed_trials_says_nothing_of_traced_ones() -> None:
+    """A spread for all gates, and the seconds of a trial, are meant for timed ones; kernel times must be named."""
+    planned = [with_kernels("itl_median", "gemm", pair_sd=sd) for sd in ("0.07%", {"kernel_time_per_step[gemm]": "1%"})]
+
+    found = [price(one, {}, 2) for one in planned]
+
+    assert [[gate.pair_sd for gate in one.gates] for one in found] == [[0.0007, None], [None, 0.01]]
+    assert [kind.minutes for kind in found[0].kinds] == [(5.0, 7.0, 9.0, 13.0), None]
+
+
+def test_check_shows_each_kind_that_a_run_takes() -> None:
+    """A scenario gated by kernels alone shows no timed pairs, and one traced pair for an envelope is no look."""
+    gated, envelope = with_kernels("gemm"), with_kernels("itl_median")
+
+    assert render_price(gated, price(gated, {}, 1)).splitlines()[1:3] == [
+        "  traced: looks at 4, 6 pairs; 8 to 12 engine starts of 1 + 2 iterations",
+        "  traced: minutes until each look: unknown (no record of this cell with enough traced pairs)",
+    ]
+    assert render_price(envelope, price(envelope, {}, 1)).splitlines()[1:5] == [
+        "  timed: looks at 4, 6, 8, 12 pairs; 10 to 26 engine starts of 0 + 1 iterations",
+        "  timed: minutes until each look: 5, 7, 9, 13 (from measure.expect)",
+        "  traced: one pair, to see what the decode steps run; 2 engine starts of 1 + 2 iterations",
+        "  traced: minutes: unknown (no record of this cell with enough traced pairs)",
+    ]
 
 
 def test_more_gates_see_less() -> None:
     """All gates of a run share alpha."""
-    one, ten = (price(expecting(), None, gates).gates[0].detectable[3] for gates in (1, 10))
+    one, ten = (price(expecting(), {}, gates).gates[0].detectable[3] for gates in (1, 10))
 
     assert one is not None
     assert ten is not None
@@ -95,7 +183,7 @@ def test_more_gates_see_less() -> None:
 )
 def test_a_gate_that_cannot_be_decided_is_named(planned: Cell, problem: str) -> None:
     """What the looks cannot do is said before anything runs."""
-    found = price(planned, None, 1)
+    found = price(planned, {}, 1)
 
     assert problem in found.gates[0].problem
     assert bool(problem) == ("warning: itl_median" in render_price(planned, found))
@@ -105,7 +193,7 @@ def test_spread_by_metric() -> None:
     """An expectation may name each metric's spread; one that it leaves out is unknown."""
     planned = expecting(pair_sd={"itl_median": "0.07%"}, gates=[gate(), gate("ttft_median", "2%", "8%")])
 
-    assert [found.pair_sd for found in price(planned, None, 2).gates] == [0.0007, None]
+    assert [found.pair_sd for found in price(planned, {}, 2).gates] == [0.0007, None]
 
 
 def test_a_record_beats_the_expectation() -> None:
@@ -114,29 +202,32 @@ def test_a_record_beats_the_expectation() -> None:
     d = spread(0.0, 0.001, 4)
     measured = record(planned, [trial(0, None, "base"), *trials(d)])
 
-    found = price(planned, measured, 1)
+    found = price(planned, {"timed": measured}, 1)
 
-    assert found.minutes == pytest.approx(
+    assert found.kinds[0].minutes == pytest.approx(
         [(2 * pairs + 2) * measured.trials[1].duration_ns / 60e9 for pairs in (4, 6, 8, 12)]
     )
     assert found.gates[0].pair_sd == pytest.approx(0.001 * math.sqrt(4 / 3), rel=1e-3)
     assert "record of" in render_price(planned, found)
 
 
-def test_the_newest_record_of_the_same_cell(tmp_path: Path) -> None:
-    """Other cells, records without a pair and files that are no record are passed over."""
-    planned = cell()
-    stored: list[tuple[str, Record]] = [
-        ("old", record(planned, trials(spread(0.0, 0.001, 4)))),
-        ("empty", record(planned, [])),
-    ]
-    for name, content in stored:
-        file = record_file(tmp_path / name, planned)
+def test_the_newest_records_of_the_same_cell(tmp_path: Path) -> None:
+    """Each kind has the newest record with its pairs, two for a gate; what is no record of the cell is passed over."""
+    planned = with_kernels("itl_median")
+    pair = traces([decode([("gemm", "nvjet", 10**6)])], [decode([("gemm", "nvjet", 10**6)])])
+    timed, one, empty = trials(spread(0.0, 0.001, 4)), trials([0.0]), ()
+    stored = {
+        n: record(planned, taken, visits=[Visit(machine=MACHINE, t0_utc=f"2026-01-0{n}")])
+        for n, taken in enumerate((pair, timed, pair, (*timed, *pair), one, pair, empty), start=1)
+    }
+    for n, kept in stored.items():
+        file = record_file(tmp_path / f"run-{9 - n}", planned)  # names of runs do not sort by their time
         file.parent.mkdir(parents=True)
-        write_record(file, content)
+        write_record(file, kept)
     broken = record_file(tmp_path / "broken", planned)
     broken.parent.mkdir(parents=True)
     broken.write_text("{")
 
-    assert newest_record(tmp_path, planned) == stored[0][1]
-    assert newest_record(tmp_path / "nowhere", planned) is None
+    assert newest_records(tmp_path, planned) == {"timed": stored[4], "traced": stored[6]}
+    assert newest_records(tmp_path, with_kernels("gemm")) == {}
+    assert newest_records(tmp_path / "nowhere", planned) == {}

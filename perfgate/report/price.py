@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from perfgate.metrics import Kind
 from perfgate.plan import Cell
-from perfgate.price import CONDITIONING_TRIALS, GatePrice, Price
+from perfgate.price import GatePrice, KindPrice, Price
 from perfgate.report.lines import percent
 
 
 def render_price(cell: Cell, price: Price) -> str:
-    """One cell: its looks, its price until each of them, and a line a gate with what each look could detect."""
-    measure = cell.measure
-    least, most = (2 * pairs + CONDITIONING_TRIALS for pairs in (measure.looks[0], measure.looks[-1]))
-    iterations = f"{measure.warmup_iterations} + {measure.iterations} iterations"
+    """One cell: its looks and its price until each of them, by kind of pairs; what each gate could detect at them."""
     lines = [
         f"{cell.name}  cell {cell.cell_id[:12]}  {cell.source}",
-        f"  looks at {_list(measure.looks)} pairs; {least} to {most} engine starts of {iterations}",
-        f"  minutes until each look: {_minutes(price)} (from {price.source})",
+        *(line for kind in price.kinds for line in _kind_lines(cell, kind)),
         *(_gate_line(cell, gate) for gate in price.gates),
         *(f"  warning: {gate.metric}: {gate.problem}" for gate in price.gates if gate.problem),
     ]
@@ -34,11 +31,29 @@ def _gate_line(cell: Cell, price: GatePrice) -> str:
     return f"  {price.metric}: {margins}; pair spread {spread}; detectable{own} {effects}"
 
 
-def _minutes(price: Price) -> str:
+def _kind_lines(cell: Cell, price: KindPrice) -> tuple[str, str]:
+    pairs, until = f"looks at {_list(price.looks)} pairs", " until each look"
+    if price.looks == (1,):
+        pairs, until = "one pair, to see what the decode steps run", ""
+    starts = " to ".join(dict.fromkeys(map(str, (price.starts[0], price.starts[-1]))))
+    return (
+        f"  {price.kind}: {pairs}; {starts} engine starts of {_iterations(cell, price.kind)} iterations",
+        f"  {price.kind}: minutes{until}: {_minutes(price)}",
+    )
+
+
+def _iterations(cell: Cell, kind: Kind) -> str:
+    warmup = cell.measure.warmup_iterations
+    if kind == "timed" or cell.kernels is None:
+        return f"{warmup} + {cell.measure.iterations}"
+    return f"{max(warmup, 1)} + {cell.kernels.traced.iterations}"  # a trace never begins with a cold engine
+
+
+def _minutes(price: KindPrice) -> str:
     if price.minutes is None:
-        return "unknown"
+        return f"unknown ({price.source})"
     on_gpus = f"; GPU-minutes: {_list(f'{price.gpus * m:.0f}' for m in price.minutes)}" if price.gpus else ""
-    return _list(f"{minutes:.0f}" for minutes in price.minutes) + on_gpus
+    return _list(f"{minutes:.0f}" for minutes in price.minutes) + f"{on_gpus} (from {price.source})"
 
 
 def _list(items: Iterable[object]) -> str:
