@@ -207,7 +207,7 @@ def slack_outcome(head_us: Sequence[float], metric: str = "kernel_time_per_step"
         ([4150 + x for x in (0, 9, -7, 4)], "base 4.200 ms, head 4.151 ms: the host has 48.50 us a step less to spare"),
         ([4185 + x for x in (0, 9, -7, 4)], None),  # 15 us are not worth a word
         ([4150 + x for x in (0, 90, -70, 40)], None),  # chance
-        ([4150], None),  # one pair has no spread
+        ([4150], None),  # one pair has no spread: what an A/A pair may differ by is no loss
         ([4250 + x for x in (0, 9, -7, 4)], None),  # more slack than before
     ],
 )
@@ -216,6 +216,14 @@ def test_lost_slack(head_us: Sequence[float], said: str | None) -> None:
     found = [note.text for note in slack_outcome(head_us).cautions if note.code == "host-slack-lost"]
 
     assert found == ([f"{said} (4 traced pairs), which no step shows yet"] if said else [])
+
+
+def test_one_pair_that_loses_a_tenth_of_its_slack() -> None:
+    """One traced pair says so where the head lost more than a tenth: no pair of one build comes near that."""
+    (note,) = (note for note in slack_outcome([3700]).cautions if note.code == "host-slack-lost")
+
+    said = "base 4.200 ms, head 3.700 ms: the host has 500.0 us a step less to spare (1 traced pair)"
+    assert note.text == f"{said}, which no step shows yet"
 
 
 def test_slack_used_up() -> None:
