@@ -19,7 +19,7 @@ SLACK_LOSS_S = 20e-6
 SLACK_LEVEL = 0.01
 """One-sided level of the paired t bound that a loss of slack must exceed: said of one A/A run in a hundred at most."""
 SLACK_SHARE = 0.1
-"""What few pairs must lose of the base's slack: traced A/A pairs on an H200 differed by up to 2 % (measurements.md)."""
+"""What few pairs must lose of the base's slack: traced A/A pairs on an H200 spread by 2.3 % (docs/measurements.md)."""
 FEW_PAIRS = 4
 """Fewer pairs than this have no spread worth a bound."""
 SAME_CLOCK = 0.01
