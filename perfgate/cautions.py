@@ -37,10 +37,7 @@ def cell_cautions(record: Record, base: Sequence[Trial], head: Sequence[Trial]) 
             causes = ", ".join(f"{t.failure.code} in trial {t.index} ({t.subject})" for t in dropped if t.failure)
             yield Note(code="dropped-pairs", text=f"{len(dropped)} {word}dropped: {causes}")
     traced = record.pairs("traced")
-    traced_base, traced_head = [b for b, _ in traced], [h for _, h in traced]
-    # Digests of one kind only: another kind warms up for longer, so that its iterations have other prompts.
-    yield from _output_cautions(*((base, head) if base else (traced_base, traced_head)))
-    yield from _trial_cautions([*base, *traced_base], [*head, *traced_head])
+    yield from side_cautions((base, head), ([b for b, _ in traced], [h for _, h in traced]))
     yield from _trace_cautions(traced)
 
 
@@ -84,10 +81,15 @@ def _beyond_chance(losses: Sequence[float], slack: float) -> bool:
     return loss.mean > SLACK_LOSS_S and loss.lower(SLACK_LEVEL) > 0
 
 
-def side_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
+Sides = tuple[Sequence[Trial], Sequence[Trial]]
+"""Trials of the base and of the head."""
+
+
+def side_cautions(timed: Sides, traced: Sides) -> Iterator[Note]:
     """What the trials of two sides tell, wherever they come from."""
-    yield from _output_cautions(base, head)
-    yield from _trial_cautions(base, head)
+    # Digests of one kind only: another kind warms up for longer, so that its iterations have other prompts.
+    yield from _output_cautions(*(timed if all(timed) else traced))
+    yield from _trial_cautions(*([*one, *other] for one, other in zip(timed, traced, strict=True)))
 
 
 def _output_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:

@@ -163,7 +163,7 @@ class PerDecodeStep(_Strict):
     """What a pure decode step may run.
 
     Args:
-        patterns: A step like none of these is outside the envelope, and blocks; without any, no step is checked.
+        patterns: A step like none of these is outside the envelope, and blocks; without any, only names are checked.
         names: Kernels that a role may run, by the function's own name; a step with another one is outside too.
         graph_coverage: Share of kernels that CUDA graphs launch; only a caution.
     """

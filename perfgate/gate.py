@@ -38,7 +38,7 @@ from perfgate.lock import hold
 from perfgate.margins import Gate
 from perfgate.metrics import KINDS, Kind, split_name
 from perfgate.outcome import CellOutcome, Note, Outcome, verdict_json, worst
-from perfgate.plan import Cell, GatePlan, Plan, make_plan
+from perfgate.plan import Cell, GatePlan, Plan, make_plan, resolve_cells
 from perfgate.record import (
     Record,
     Run,
@@ -181,13 +181,18 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
 
     Raises:
         NotMeasuredError: ``no-decode-steps``: not every cell was traced; the text tells why.
-        NotComparableError: The trials did not run the same, so nothing can be learnt.
+        NotComparableError: It is a run of other cells, or its trials did not run the same: nothing can be learnt.
         RecordError: The folder is no run folder.
     """
     loaded, manifest = load(scenario), read_run(folder)
+    cells, measured = resolve_cells(loaded), {cell.cell_id for cell in manifest.plan.cells}
+    others = [cell.name for cell in cells if cell.cell_id not in measured]
+    if others:
+        text = f"is no run of {scenario} as it is now: it does not measure {', '.join(others)}"
+        raise NotComparableError(text, where=str(folder), code="different-cells")
     records = {record.cell.cell_id: record for record in read_records(folder, manifest)}
     blocks = []
-    for cell in manifest.plan.cells:
+    for cell in cells:
         record = records.get(cell.cell_id)
         traced = [trial.decode for pair in record.pairs("traced") for trial in pair if trial.decode] if record else []
         if not traced:

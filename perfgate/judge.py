@@ -13,7 +13,7 @@ from perfgate import stats
 from perfgate.attribution import Attribution, attribute
 from perfgate.cautions import cell_cautions, clocks_differ, gpu_outcomes, side_cautions
 from perfgate.envelope import judge_envelope
-from perfgate.metrics import METRICS, Kind, Metric, trial_value
+from perfgate.metrics import KINDS, METRICS, Kind, Metric, split_name, trial_value
 from perfgate.outcome import (
     WORST_FIRST,
     CellOutcome,
@@ -148,18 +148,18 @@ def judge_advisory(name: str, perfgate: str, plan: Plan, cell: CellOutcome, reas
 
 def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Plan) -> CellOutcome:
     """One side of one record against one side of another, unpaired; the caller has checked that they are comparable."""
-    b, h = (record.judged_trials(role) for record, role in (base, head))
+    timed, traced = ((base[0].judged_trials(base[1], kind), head[0].judged_trials(head[1], kind)) for kind in KINDS)
     cell = head[0].cell
     gates = judge_series([_unpaired_series(gate, base, head) for gate in cell.gates], plan.alpha, plan.beta)
-    gpus = gpu_outcomes(b, h)
-    traced = gpu_outcomes(*(record.judged_trials(role, "traced") for record, role in (base, head)))
-    gates, reasons = _at_the_same_clocks(gates, {"timed": gpus, "traced": traced})
+    gpus = gpu_outcomes(*timed)
+    gates, reasons = _at_the_same_clocks(gates, {"timed": gpus, "traced": gpu_outcomes(*traced)})
     found: list[Verdict] = []
-    steps = [_decoded(record.judged_trials(role, "traced")) for record, role in (base, head)]
-    if cell.kernels is not None and all(steps):
-        envelope = judge_envelope(cell.kernels, *steps)
-        reasons = (*reasons, *envelope.reasons)
+    cautions = list(side_cautions(timed, traced))
+    if cell.kernels is not None and all(traced):
+        envelope = judge_envelope(cell.kernels, *map(_decoded, traced))
+        reasons, cautions = (*reasons, *envelope.reasons), [*cautions, *envelope.cautions]
         found.append(envelope.verdict)
+    b, h = ([*one, *other] for one, other in zip(timed, traced, strict=True))
     stops = (Note(code=r.stopped.code, text=r.stopped.text) for r, _ in (base, head) if r.stopped)
     return CellOutcome(
         name=cell.name,
@@ -173,7 +173,7 @@ def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Pl
         ungated=tuple(_ungated(cell, b, h)),
         gpus=gpus,
         reasons=(*stops, *reasons),
-        cautions=tuple(side_cautions(b, h)),
+        cautions=tuple(cautions),
     )
 
 
@@ -300,11 +300,12 @@ def _paired_series(gate: GatePlan, record: Record | None) -> Series:
     if record is None:
         return Series(gate, missing=Note(code="not-started", text="no trial of this cell was taken"))
     schedule = record.schedule(metric.kind)
-    pairs = [(metric.summarise(base), metric.summarise(head)) for base, head in record.pairs(metric.kind)]
-    whole = [(base, head) for base, head in pairs if base is not None and head is not None]
-    if len(whole) < len(pairs):
-        text = f"{len(pairs) - len(whole)} of {len(pairs)} pairs carry no {metric.name}"
-        missing = Note(code="metric-missing", text=text)
+    pairs = record.pairs(metric.kind)
+    values = [(metric.summarise(base), metric.summarise(head)) for base, head in pairs]
+    whole = [(base, head) for base, head in values if base is not None and head is not None]
+    if len(whole) < len(values):
+        text = f"{len(values) - len(whole)} of {len(values)} pairs carry no {metric.name}"
+        missing = _role_gone(metric, *zip(*pairs, strict=True)) or Note(code="metric-missing", text=text)
         return Series(gate, schedule=schedule, missing=missing)
     return Series(gate, tuple(b for b, _ in whole), tuple(h for _, h in whole), schedule)
 
@@ -316,8 +317,23 @@ def _unpaired_series(gate: GatePlan, base: tuple[Record, Role], head: tuple[Reco
     if not all(sides):
         return Series(gate, missing=Note(code="metric-missing", text=f"a side has no valid {metric.kind} trial"))
     if (len(b), len(h)) != tuple(map(len, sides)):
-        return Series(gate, missing=Note(code="metric-missing", text=f"some trials carry no {metric.name}"))
+        missing = Note(code="metric-missing", text=f"some trials carry no {metric.name}")
+        return Series(gate, missing=_role_gone(metric, *sides) or missing)
     return Series(gate, b, h)
+
+
+def _role_gone(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+    """Says which side runs no kernel of the gated role: no fault of the measurement, but what it found.
+
+    A role that no trial runs at all is none that went away.
+    """
+    _, role = split_name(metric.name)
+    without = [[t for t in side if t.decode and role not in t.decode.role_ns] for side in (base, head)]
+    if role is None or sum(map(len, without)) in (0, len(base) + len(head)):
+        return None
+    sides = zip(("base", "head"), without, (base, head), strict=True)
+    found = [f"{name} in {len(gone)} of {len(side)} traced trials" for name, gone, side in sides if gone]
+    return Note(code="role-gone", text=f"no kernel of role {role} runs on {' and on '.join(found)}")
 
 
 def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, ...], *, traced: bool) -> CellOutcome:
@@ -370,8 +386,6 @@ def _decoded(side: Sequence[Trial]) -> list[DecodeSteps]:
 def _next_look(record: Record, outcome: CellOutcome, kind: Kind) -> int | None:
     """The next look at pairs of a kind; ``None`` where it could decide nothing, or none is left."""
     if record.stopped is not None or not outcome.undecided_in(kind):
-        return None
-    if {"outside-envelope", "envelope-stale"} & {reason.code for reason in outcome.reasons}:  # that decides the cell
         return None
     return next((look for look in record.schedule(kind).looks if look > record.measured(kind)), None)
 

@@ -167,12 +167,13 @@ class CellOutcome(_Frozen):
     cautions: tuple[Note, ...] = ()
 
     def undecided_in(self, kind: Kind) -> bool:
-        """Whether more pairs of a kind could still decide a gate; a regression of either kind decides the cell.
+        """Whether more pairs of a kind could still decide a gate; a regression or the envelope decides the cell.
 
         A gate without data must not end the search of the others.
         """
-        verdicts = {gate.verdict for gate in self.gates if gate.kind == kind}
-        return "inconclusive" in verdicts and all(gate.verdict != "regressed" for gate in self.gates)
+        decided = any(gate.verdict == "regressed" for gate in self.gates)
+        decided |= any(reason.code in ("outside-envelope", "envelope-stale") for reason in self.reasons)
+        return not decided and "inconclusive" in {gate.verdict for gate in self.gates if gate.kind == kind}
 
 
 class Outcome(_Frozen):

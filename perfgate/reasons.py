@@ -103,6 +103,10 @@ _TABLE = (
            "See the run's other reasons; go on with perfgate run --resume FOLDER."),
     Reason("metric-missing", "A gated metric has no value in some trials.",
            "Take the gate out, or use an engine that reports it."),
+    Reason("role-gone", "One side runs no kernel of the gated role: fused into others, renamed out of its rule, or "
+           "done by another backend. It was measured, but there is no time to compare.",
+           "Read in the attribution and the diff of the kernels where it went; gate the roles that it went into "
+           "(kernels.roles names your own), or the step by itl_median."),
     Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
            "Look at the trial's values in the record; the measurement is broken."),
     Reason("no-slack", "The device waited for the host, so the slack is zero or negative and has no ratio to anything.",

@@ -13,9 +13,11 @@ from click.testing import CliRunner, Result
 from hand_made import BASE, STEP_S, cell, gate, record, scenario_file, spread, trial, trials
 
 from perfgate import __version__
+from perfgate import gate as use_cases
 from perfgate.capture.collector import Job
 from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.cli import main
+from perfgate.metrics import KINDS
 from perfgate.outcome import Outcome, verdict_json, verdict_schema
 from perfgate.record import Trial, write_record
 from perfgate.report.markdown import render_markdown
@@ -235,6 +237,10 @@ def test_subjects_of_the_project(invoke: Invoke) -> None:
         (("compare", "t.csv", "--gate", "itl_median:1%:2%"), "t.csv: does not exist"),
         (("compare", "t.csv", "--gate", "itl_median"), "expected METRIC:IGNORABLE:MUST_CATCH"),
         (("schema", "record"), "record"),
+        (("run", "tiny.yaml", *TWO_SIDES, "--head", "env.CUDA_VISIBLE_DEVICES=1"), "env.CUDA_VISIBLE_DEVICES: set it"),
+        (("envelope", "check", "tiny.yaml", *TWO_SIDES[:4]), "tiny.yaml declares no envelope"),
+        (("envelope", "check", "tiny.yaml", *TWO_SIDES[:4]), "perfgate envelope learn tiny.yaml --base"),
+        (("envelope", "check", "tiny.yaml", *TWO_SIDES[:2]), "tiny.yaml declares no envelope"),
     ],
 )
 def test_usage_errors(invoke: Invoke, words: tuple[str, ...], says: str) -> None:
@@ -245,6 +251,56 @@ def test_usage_errors(invoke: Invoke, words: tuple[str, ...], says: str) -> None
     assert says in result.stderr
     assert "Traceback" not in result.stderr
     assert not Path("runs").exists()
+
+
+def test_gpus_are_chosen_for_all_of_perfgate(invoke: Invoke) -> None:
+    """Engines cannot be sent to GPUs that are not guarded: neither by a scenario nor by a subject of the project."""
+    file = Path("tiny.yaml")
+    file.write_text(file.read_text().replace("engine: {", 'engine: {env: {CUDA_VISIBLE_DEVICES: "1"}, '))
+    in_scenario = invoke("run", "tiny.yaml", *TWO_SIDES)
+    scenario_file(Path())
+    Path("perfgate.toml").write_text(
+        '[subjects.main]\npython = "/bin/true"\nenv = {CUDA_DEVICE_ORDER = "PCI_BUS_ID"}\n'
+    )
+    in_subject = invoke("run", "tiny.yaml", "--base", "main")
+
+    assert (in_scenario.exit_code, in_subject.exit_code) == (2, 2)
+    assert in_scenario.stderr.startswith("tiny.yaml:3:16: engine.env.CUDA_VISIBLE_DEVICES: set it for perfgate as a")
+    assert "perfgate.toml: subjects.main: env.CUDA_DEVICE_ORDER: set it for perfgate as a whole" in in_subject.stderr
+
+
+def test_an_envelope_check_needs_a_head(invoke: Invoke) -> None:
+    """One side alone cannot be checked, however well the envelope is declared."""
+    scenario_file(Path(), more="kernels: {per_decode_step: {names: {attention: [FlashAttnFwdSm90]}}}")
+
+    result = invoke("envelope", "check", "tiny.yaml", "--base", "python=/bin/true")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "no head to check" in result.stderr
+
+
+def test_an_envelope_learnt_from_a_run_folder(invoke: Invoke) -> None:
+    """``learn --from`` writes what the traced pairs of a finished run show, without an engine; without any it is 22."""
+    file = Path("tiny.yaml")
+    before = file.read_text()
+    timed, traced = (FakeCollector(SAME, kind=kind) for kind in KINDS)
+    with_traces, without = (
+        use_cases.run([file], {"base": BASE, "head": BASE}, collector=timed, traced_collector=traced, kernels_only=only)
+        for only in (True, False)
+    )
+
+    failed = invoke("envelope", "learn", "tiny.yaml", "--from", str(without.folder))
+    shown = invoke("envelope", "learn", "tiny.yaml", "--from", str(with_traces.folder), "--dry-run")
+    unwritten = file.read_text()
+    written = invoke("envelope", "learn", "tiny.yaml", "--from", str(with_traces.folder))
+
+    assert (failed.exit_code, failed.stdout) == (22, "")
+    assert f"perfgate: no-decode-steps: {without.folder}: tiny: no traced pair was taken" in failed.stderr
+    assert unwritten == before
+    assert (shown.exit_code, written.exit_code) == (0, 0)
+    assert file.read_text() == shown.stdout
+    assert shown.stdout.startswith(before.rstrip())
+    assert "launches: 326" in shown.stdout.removeprefix(before.rstrip())
 
 
 @pytest.mark.parametrize("command", [("run", "wrong.yaml", *TWO_SIDES), ("check", "wrong.yaml")])

@@ -32,7 +32,6 @@ from perfgate.envelope import EnvelopeOutcome, check, judge_envelope, learn, uni
 from perfgate.errors import NotComparableError
 from perfgate.expectation import Expectation
 from perfgate.pattern import DecodeSteps, summarise
-from perfgate.report.envelope import render_markdown, render_text
 
 CAPTURE = Path(__file__).with_name("fixtures") / "h200-llama-8b-decode.sqlite.gz"
 Change = Callable[[StepKind], StepKind]
@@ -144,6 +143,16 @@ def test_other_kernels_inside_the_envelope_are_a_caution() -> None:
     assert outcome.verdict == "pass"
     assert codes(outcome.cautions) == ["other-kernels"]
     assert outcome.cautions[0].text.startswith("attention runs other kernels: FlashAttnFwdSm90")
+
+
+def test_names_alone_are_an_envelope() -> None:
+    """Without patterns the names declared are checked all the same, in steps of any number of kernels."""
+    names = learn([trial()]).per_decode_step.names
+    block = declared(names=names)
+
+    assert judge_envelope(block, [trial()], [changed(extra_kernel)]).verdict == "pass"
+    outcome = judge_envelope(block, [trial()], [changed(other_attention)])
+    assert (outcome.verdict, codes(outcome.reasons)) == ("regressed", ["outside-envelope"])
 
 
 @pytest.mark.parametrize(
@@ -356,36 +365,3 @@ def test_a_diff_accounts_for_every_launch(base: list[Launch], head: list[Launch]
     assert found.headline
     assert len(found.lines) >= len(found.kernels)
     assert not difference(one, one)
-
-
-@pytest.mark.parametrize(("name", "plant"), [("eager", uncaptured), ("extra-kernel", extra_kernel)])
-def test_reports(name: str, plant: Change, golden: Callable[[str, str], None]) -> None:
-    """The check's outcome as text and as Markdown."""
-    outcome = judged(changed(plant))
-    golden(f"envelope-{name}.txt", render_text("llama-8b-decode", outcome))
-    golden(f"envelope-{name}.md", render_markdown("llama-8b-decode", outcome))
-
-
-def test_a_pass_is_said() -> None:
-    """Nothing to report is one sentence."""
-    assert render_text("cell", judged(trial())).splitlines() == [
-        "cell",
-        (
-            "  A decode step, base 356 kernels (352 from graphs), head 356 kernels (352 from graphs): "
-            "both steps run the same kernels."
-        ),
-        "",
-        "PASS: every decode step of both sides is inside the envelope.",
-    ]
-
-
-def test_names_cannot_break_out() -> None:
-    """A kernel's name writes no markup, no fence and no terminal command into a report."""
-    evil = USUAL.with_launches(
-        [*USUAL.launches, Launch("elementwise", "x```\n# @team <img>\x1b[31m"), Launch("norm", ADD)]
-    )
-    outcome = judged(trial(evil, RARE))
-    text, markdown = render_text("cell", outcome), render_markdown("cell", outcome)
-    assert "\x1b" not in text + markdown
-    assert "````diff" in markdown
-    assert "<img>" not in markdown.replace(markdown[markdown.index("````diff") : markdown.rindex("````")], "")

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hand_made import BOTH, scenario_file
+from hand_made import BASE, BOTH, codes, scenario_file
 
 from perfgate import gate as use_cases
-from perfgate.capture.fake import FakeCollector, FakeSpec
-from perfgate.errors import RecordError, UsageError
-from perfgate.record import Record, read_record, read_run, record_file
+from perfgate.capture.collector import Job
+from perfgate.capture.fake import ROLES, FakeCollector, FakeSpec
+from perfgate.errors import InterruptedRunError, NotComparableError, RecordError, UsageError
+from perfgate.outcome import Outcome
+from perfgate.record import Record, Trial, read_record, read_records, read_run, record_file
+from perfgate.subject import Role, Subject
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
-GATES = (
-    "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}, "
-    "{metric: kernel_time_per_step, role: attention, ignorable: 1%, must_catch: 5%}"
-)
+KERNELS = "{metric: kernel_time_per_step, role: attention, ignorable: 1%, must_catch: 5%}"
+GATES = f"{{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}}, {KERNELS}"
+TRACED = "kernels: {traced: {iterations: 2}}"
 TIMED = FakeSpec(restart_sd=0.0003)
 STEADY = FakeSpec(restart_sd=0.003)
 SLOWER = FakeSpec(head_ratio={"attention": 1.06}, restart_sd=0.003)
@@ -26,11 +29,31 @@ NOISY = FakeSpec(restart_sd=0.2)
 
 def finish(folder: Path, traced: FakeSpec, timed: FakeSpec = TIMED) -> use_cases.Finished:
     """A run whose timed and traced trials are like this."""
-    scenario = scenario_file(folder, gates=GATES, more="kernels: {traced: {iterations: 2}}")
+    scenario = scenario_file(folder, gates=GATES, more=TRACED)
+    return take(scenario, folder, traced, collector=FakeCollector(timed))
+
+
+def take(
+    scenario: Path,
+    folder: Path,
+    traced: FakeSpec = STEADY,
+    subjects: dict[Role, Subject] = BOTH,
+    *,
+    collector: FakeCollector | None = None,
+    quick: bool = False,
+    kernels_only: bool = False,
+) -> use_cases.Finished:
+    """A run of this scenario."""
     return use_cases.run(
-        [scenario], BOTH, runs=folder / "runs", seed=1, collector=FakeCollector(timed),
-        traced_collector=FakeCollector(traced, kind="traced"),
+        [scenario], subjects, runs=folder / "runs", seed=1, collector=collector or FakeCollector(TIMED),
+        traced_collector=FakeCollector(traced, kind="traced"), quick=quick,
+        kernels_only=kernels_only,
     )  # fmt: skip
+
+
+def envelope(launches: int) -> str:
+    """A block whose one step pattern has so many kernels; a fake's steps have 326."""
+    return f"kernels: {{traced: {{iterations: 2}}, per_decode_step: {{patterns: [{{launches: {launches}}}]}}}}"
 
 
 def only_record(folder: Path) -> Record:
@@ -84,6 +107,138 @@ def test_more_goes_to_the_pairs_that_did_not_decide(tmp_path: Path) -> None:
     record = only_record(finished.folder)
     assert (record.further_looks, record.further_traced_looks) == ((), (16,))
     assert (again.outcome.cells[0].pairs, again.outcome.cells[0].traced_pairs) == (4, 16)
+
+
+class Stopped(FakeCollector):
+    """A fake that Ctrl-C comes to in front of a trial."""
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """Stop at the sixth trial, or take a fake one."""
+        if job.index == 5:
+            raise KeyboardInterrupt
+        return super().collect(job, progress)
+
+
+def test_more_where_a_cell_was_never_begun(tmp_path: Path) -> None:
+    """A run interrupted before its second cell can be asked for more: that cell begins with its own looks."""
+    scenario = scenario_file(tmp_path, more=f"{TRACED}\nmatrix: {{batch: [1, 2]}}")
+    with pytest.raises(InterruptedRunError):
+        take(scenario, tmp_path, collector=Stopped(TIMED))
+    (folder,) = (tmp_path / "runs").iterdir()
+
+    again = use_cases.resume(
+        folder, more=4, collector=FakeCollector(TIMED), traced_collector=FakeCollector(STEADY, kind="traced")
+    )
+
+    assert [(one.verdict, one.pairs, one.traced_pairs) for one in again.outcome.cells] == [("pass", 4, 1)] * 2
+
+
+def test_more_adds_no_look_where_the_envelope_decided(tmp_path: Path) -> None:
+    """``more`` goes to the cell that further pairs can decide, not to the one whose envelope is stale."""
+    stale = scenario_file(tmp_path, "stale", GATES, envelope(295))
+    noisy = scenario_file(tmp_path, "noisy", GATES, f"{TRACED}\nmatrix: {{batch: [3]}}")
+    timed, traced = FakeCollector(TIMED), FakeCollector(NOISY, kind="traced")
+    folder = use_cases.run(
+        [stale, noisy], BOTH, runs=tmp_path / "runs", seed=1, collector=timed, traced_collector=traced
+    ).folder
+
+    again = use_cases.resume(folder, more=4, collector=timed, traced_collector=traced)
+
+    assert [(one.verdict, one.traced_pairs) for one in again.outcome.cells] == [
+        ("not-comparable", 4),
+        ("inconclusive", 16),
+    ]
+    assert [one.further_traced_looks for one in read_records(folder, read_run(folder))] == [(), (16,)]
+
+
+def test_a_quick_look_at_kernels_alone(tmp_path: Path) -> None:
+    """Where every gate is on kernels, a quick run takes one traced trial a side, and has no verdict."""
+    scenario = scenario_file(tmp_path, gates=KERNELS, more=TRACED)
+
+    finished = take(scenario, tmp_path, quick=True)
+
+    assert (finished.outcome.verdict, finished.outcome.exit_status) == ("inconclusive", 20)
+    assert [(t.kind, t.subject) for t in only_record(finished.folder).trials] in (
+        [("traced", "base"), ("traced", "head")],
+        [("traced", "head"), ("traced", "base")],
+    )
+
+
+def test_one_side_stopped_by_its_traces_keeps_the_rest(tmp_path: Path) -> None:
+    """One side alone whose traced trials fail is not measured, and shows what its timed trials did all the same."""
+    failing = FakeSpec(failures=dict.fromkeys(range(40), "trace-missing"))
+    scenario = scenario_file(tmp_path, gates=GATES, more=TRACED)
+
+    outcome = take(scenario, tmp_path, failing, {"base": BASE}).outcome
+
+    (found,) = outcome.cells
+    assert (outcome.exit_status, codes(found.reasons)) == (22, ["too-many-dropped-pairs"])
+    assert {"itl_median", "start_time"} <= {row.metric for row in found.ungated}
+    assert found.versions["base"]["vllm"] == "0.0.0+fake"
+    assert len(found.record) == 64
+
+
+def test_traced_trials_alone_show_other_outputs(tmp_path: Path) -> None:
+    """A check of the kernels says so where the head generates other tokens: there is no timed trial to tell."""
+    (found,) = take(
+        scenario_file(tmp_path, more=envelope(326)), tmp_path, FakeSpec(tokens_differ=True), kernels_only=True
+    ).outcome.cells  # fmt: skip
+
+    assert found.verdict == "pass"
+    assert codes(found.cautions) == ["outputs-differ"]
+
+
+# --- one side against another
+
+
+def compared(folder: Path, head: FakeSpec, more: str = "") -> Outcome:
+    """Two runs of one side each, the head's with this block, compared."""
+    records = []
+    for side, spec in (("base", STEADY), ("head", head)):
+        place = folder / side
+        place.mkdir()
+        block = more if side == "head" and more else envelope(326)
+        finished = take(scenario_file(place, gates=GATES, more=block), place, spec, {"base": BASE})
+        records.append(str(next((finished.folder / "records").iterdir())))
+    return use_cases.compare_records(*records)
+
+
+def test_two_records_are_held_against_the_envelope(tmp_path: Path) -> None:
+    """Records of one side each tell whether the head's steps left the envelope, though what they say is advice."""
+    head = FakeSpec(restart_sd=0.003, roles={**ROLES, "copy": (1, 2e-6)})
+
+    outcome = compared(tmp_path, head)
+
+    assert (outcome.verdict, outcome.would_be) == ("advisory", "regressed")
+    (reason,) = outcome.cells[0].reasons
+    assert reason.code == "outside-envelope"
+    assert reason.text.startswith("head: 72 of 72 steps (kernels 327, not 326): one more copy kernel")
+
+
+def test_records_traced_by_other_rules_are_not_compared(tmp_path: Path) -> None:
+    """The time of a role is no longer that of the same kernels where its rule has changed."""
+    with pytest.raises(NotComparableError, match="were traced with other roles") as caught:
+        compared(tmp_path, STEADY, "kernels: {traced: {iterations: 2}, roles: {attention: {match: flash}}}")
+    assert caught.value.code == "different-cells"
+
+
+# --- learning from a run folder
+
+
+def test_an_envelope_is_learnt_from_its_own_cells(tmp_path: Path) -> None:
+    """A run of the scenario as it was before an edit of what it measures teaches nothing; its gates may change."""
+    scenario = scenario_file(tmp_path)
+    folder = take(scenario, tmp_path, kernels_only=True).folder
+
+    scenario_file(tmp_path, gates=KERNELS, more=TRACED)
+    assert "launches: 326" in use_cases.learn_envelope(scenario, folder)
+    scenario.write_text(scenario.read_text().replace("batch: 2", "batch: 3"))
+    with pytest.raises(NotComparableError, match="it does not measure tiny") as caught:
+        use_cases.learn_envelope(scenario, folder)
+    assert caught.value.code == "different-cells"
+
+
+# --- figures of any origin
 
 
 def csv_file(folder: Path, metric: str, unit: str) -> Path:

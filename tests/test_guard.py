@@ -19,6 +19,7 @@ from perfgate.capture.collector import Job
 from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.capture.lease import find_leases
 from perfgate.cli import main
+from perfgate.lock import state_folder
 from perfgate.record import Record, Trial, read_records, read_run
 
 pytestmark = pytest.mark.usefixtures("no_orphans", "short_patience")
@@ -311,6 +312,32 @@ def test_a_cell_that_cannot_be_locked_takes_nothing_from_the_others(
     assert result.exit_code == 10
     assert [cell["verdict"] for cell in verdict["cells"]] == ["regressed", "not-measured"]
     assert verdict["cells"][1]["reasons"][0]["code"] == "clock-not-supported"
+
+
+def test_the_larger_engine_decides_how_many_gpus_are_guarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_nvml: FakeMachine
+) -> None:
+    """A head that takes two GPUs by an argument of its own has both held, locked and watched in every trial."""
+    monkeypatch.chdir(tmp_path)
+    FakeMachine.build(fake_nvml.file, {}, {}, {})
+    uuids = tuple(fake_nvml.gpu(index).uuid for index in range(3))
+    seen = []
+
+    class Looking(Acted):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            held = [uuid for uuid in uuids if (state_folder() / f"{uuid}.holder").exists()]
+            seen.append((held, [fake_nvml.gpu(index).locked[0] for index in range(3)]))
+            return super().collect(job, progress)
+
+    words = ["run", scenario_file(tmp_path, more=LOCK).name, "--base", "python=/bin/true", "--seed", "1"]
+    result = CliRunner().invoke(main, [*words, "--head", "args.tensor_parallel_size=2"], obj=Looking())
+
+    assert result.exit_code == 0, result.output
+    assert seen == [([*uuids[:2]], [1500, 1500, None])] * 10
+    (folder,) = (tmp_path / "runs").iterdir()
+    (record,) = read_records(folder, read_run(folder))
+    assert {trial.gpus for trial in record.trials} == {uuids[:2]}
+    assert {tuple(gpu.gpu for gpu in trial.telemetry) for trial in record.trials} == {uuids[:2]}
 
 
 @pytest.mark.parametrize("visible", ["7", "MIG-1234", "GPU-1234"])

@@ -19,6 +19,7 @@ from perfgate.pattern import DecodeSteps
 from perfgate.plan import BETA, Cell, Plan
 from perfgate.record import Failure, Record, Trial
 from perfgate.stats import DEFAULT_SCHEDULE, Schedule
+from perfgate.subject import Role
 from perfgate.telemetry import GpuTelemetry, Spread
 
 ATTENTION = "kernel_time_per_step[attention]"
@@ -141,13 +142,43 @@ def test_one_family_for_both_kinds() -> None:
 
 
 def test_a_role_that_a_side_does_not_run() -> None:
-    """A role without kernels on one side has no time to compare, and that is no pass."""
-    fused = [decode([("gemm", "nvjet", 4_000_000)])] * 4
+    """A role without kernels on one side has no time to compare: that is no pass, and the reason names the side."""
+    fused = decode([("gemm", "nvjet", 4_000_000)])
 
-    _, _, attention = outcome([*trials(SAME), *traces([kernels()] * 4, fused)])
+    _, _, gone = outcome([*trials(SAME), *traces([kernels()] * 4, [fused] * 4)])
+    _, _, new = outcome([*trials(SAME), *traces([fused, *[kernels()] * 3], [kernels()] * 4)])
+    _, _, never = outcome([*trials(SAME), *traces([fused] * 4, [fused] * 4)])
 
-    assert (attention.verdict, codes(attention.reasons)) == ("not-measured", ["metric-missing"])
-    assert attention.reasons[0].text == f"4 of 4 pairs carry no {ATTENTION}"
+    said = "no kernel of role attention runs on"
+    assert [(one.verdict, *[(note.code, note.text) for note in one.reasons]) for one in (gone, new, never)] == [
+        ("not-measured", ("role-gone", f"{said} head in 4 of 4 traced trials")),
+        ("not-measured", ("role-gone", f"{said} base in 1 of 4 traced trials")),
+        ("not-measured", ("metric-missing", f"4 of 4 pairs carry no {ATTENTION}")),
+    ]
+
+
+def test_an_envelope_that_was_left_ends_the_search() -> None:
+    """Once the head or the base is outside the envelope, an undecided gate asks for no further traced pair."""
+    block = Expectation.model_validate({"per_decode_step": {"patterns": [{"launches": 2}]}})
+    measured = traced_cell().model_copy(update={"kernels": block})
+    more = decode([("gemm", "nvjet", 4_000_000), ("attention", "flash", 1_000_000), ("copy", "fill", 2000)])
+    slowdowns = spread(0.0, 0.3, 4)
+
+    inside, left, stale = (
+        outcome([*trials(SAME), *traces(base, head)], measured)[0]
+        for base, head in (
+            ([kernels()] * 4, [kernels(math.exp(d)) for d in slowdowns]),
+            ([kernels(math.exp(d)) for d in slowdowns], [more] * 4),
+            ([more] * 4, [kernels(math.exp(d)) for d in slowdowns]),
+        )
+    )
+
+    assert [one.gates[1].verdict for one in (inside, left, stale)] == ["inconclusive"] * 3
+    assert [one.next_traced_look for one in (inside, left, stale)] == [6, None, None]
+    assert [(one.verdict, *codes(one.reasons)) for one in (left, stale)] == [
+        ("regressed", "outside-envelope"),
+        ("not-comparable", "envelope-stale"),
+    ]
 
 
 def test_alpha_and_power_of_a_kernel_gate() -> None:
@@ -190,6 +221,20 @@ def test_clocks_of_each_kind(kind: Kind) -> None:
     spoilt, other = (timed_gate, attention) if kind == "timed" else (attention, timed_gate)
     assert (spoilt.verdict, other.verdict) == ("not-comparable", "pass")
     assert codes(found.reasons) == ["clocks-differ"]
+
+
+def test_clocks_count_beside_a_gate_without_data() -> None:
+    """A gate that lost its metric does not let another one block at different clocks."""
+    measured = cell(gates=[gate(), gate("energy_per_token")])
+    taken = [
+        one.model_copy(update={"telemetry": at(1500 if one.subject == "head" else 1980)})
+        for one in trials(spread(0.3, 0.0002, 6))
+    ]
+
+    (found,) = judged(taken, measured).cells
+
+    assert [one.verdict for one in found.gates] == ["not-comparable", "not-measured"]
+    assert (found.verdict, codes(found.reasons)) == ("not-measured", ["clocks-differ"])
 
 
 # --- the host's slack
@@ -285,6 +330,17 @@ def test_cautions_of_traces() -> None:
     ]
 
 
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_timed_and_traced_trials_of_two_builds(side: Role) -> None:
+    """A side whose traced trials ran another version than its timed ones is a mixture of two builds."""
+    other = {"versions": {"vllm": "2.0"}}
+    taken = [one.model_copy(update=other if one.subject == side else {}) for one in traced(SAME)]
+
+    found, _, _ = outcome([*trials(SAME), *taken])
+
+    assert [note.text for note in found.cautions if note.code == "subject-changed"] == [f"{side}: vllm 1.0, then 2.0"]
+
+
 def one_sided(steps: Sequence[DecodeSteps]) -> Record:
     """A one-sided record with timed and traced trials."""
     timed = [trial(n, n, "base") for n in range(6)]
@@ -301,6 +357,9 @@ def test_compare_reads_each_gate_from_its_kind() -> None:
     assert [one.verdict for one in found.gates] == ["pass", "regressed"]
     none = compare_sides((base, "base"), (one_sided([]), "base"), Plan(cells=(traced_cell(),), seed=0))
     assert none.gates[1].reasons[0].text == "a side has no valid traced trial"
+    fused = one_sided([decode([("gemm", "nvjet", 4_000_000)])] * 6)
+    gone = compare_sides((base, "base"), (fused, "base"), Plan(cells=(traced_cell(),), seed=0))
+    assert codes(gone.gates[1].reasons) == ["role-gone"]
 
 
 def test_pairs_by_kind() -> None:

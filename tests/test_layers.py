@@ -31,7 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("judge",),
     ("report.lines", "report.attribution"),
     ("report.text", "report.markdown", "report.price", "report.pages", "report.html", "report.junit", "report.github"),
-    ("report.findings", "report.kernels", "report.envelope"),
+    ("report.findings", "report.kernels"),
     ("report",),
     ("gate", "progress", "doctor"),
     ("cli_machine",),

@@ -14,10 +14,25 @@ from stub_engine import write_stub
 from perfgate.capture.collector import Job
 from perfgate.capture.traced import TracedCollector
 from perfgate.plan import Cell, resolve_cells
-from perfgate.record import Trial
+from perfgate.record import Artifact, Trial, sha256_hex
 from perfgate.scenario import load
 from perfgate.subject import Subject
 
+TRACE = Path(__file__).with_name("fixtures") / "cpu-tiny.torch-2.13.json.gz"
+"""Seven decode steps."""
+LEAVES_TWO_TRACES = f"""
+import pathlib, shutil
+
+def leave(self):
+    with open("arguments.json") as stream:
+        folder = pathlib.Path(json.load(stream)["profiler_config"]["torch_profiler_dir"])
+    folder.mkdir(exist_ok=True)
+    for rank in range(2):
+        shutil.copy({str(TRACE)!r}, folder / f"rank{{rank}}.pt.trace.json.gz")
+
+LLMEngine.stop_profile = leave
+"""
+"""For the stand-in engine: what the profiler of two ranks writes when its window closes."""
 CPU_TINY = Path(__file__).parents[1] / "scenarios" / "cpu-tiny.yaml"
 
 
@@ -71,6 +86,24 @@ def test_a_profiler_that_leaves_nothing(prepare: Callable[[str], Job]) -> None:
     assert trial.failure is not None
     assert trial.failure.code == "trace-missing"
     assert len(trial.iterations) == 2
+
+
+def test_every_rank_counts(prepare: Callable[[str], Job], tmp_path: Path) -> None:
+    """PyTorch's profiler leaves a file a rank: the steps of all are pooled, and the trial names each file."""
+    job = prepare("none")
+    engine = tmp_path / "stub" / "vllm" / "__init__.py"
+    engine.write_text(f"{engine.read_text()}\n{LEAVES_TWO_TRACES}")
+
+    trial = collect(job)
+
+    assert trial.failure is None
+    assert trial.decode is not None
+    assert trial.decode.steps == 2 * 7
+    assert [pattern.steps for pattern in trial.decode.patterns] == [2 * 7]
+    folder, digest = job.folder.relative_to(job.run_folder), sha256_hex(TRACE.read_bytes())
+    assert trial.traces == tuple(
+        Artifact(path=f"{folder}/torch/rank{rank}.pt.trace.json.gz", sha256=digest) for rank in range(2)
+    )
 
 
 @pytest.mark.parametrize(("leaves", "code"), [("", "trace-missing"), ("an empty report", "trace-unreadable")])
