@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from hand_made import BASE, cell, decode, failed, gate, iteration, record, run, spread, traces, trial, trials
+from hand_made import BASE, Kernel, cell, decode, failed, gate, iteration, record, run, spread, traces, trial, trials
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.errors import UsageError
+from perfgate.expectation import Expectation
 from perfgate.judge import compare_sides, judge, judge_advisory
 from perfgate.outcome import CellOutcome, Note, Outcome, verdict_json
 from perfgate.plan import Plan
@@ -129,6 +131,15 @@ def host_bound() -> Outcome:
     return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
 
 
+def checked(more: Sequence[Kernel] = ()) -> Outcome:
+    """A check of the kernels alone, of a head that runs these ones more in each of its four layers."""
+    layer = [("gemm", "nvjet", 100_000), ("attention", "flash", 12_000)]
+    block = Expectation.model_validate({"per_decode_step": {"patterns": [{"launches": 8}]}})
+    measured = cell("llama-8b-decode", []).model_copy(update={"kernels": block})
+    taken = traces([decode(layer * 4)], [decode([*layer, *more] * 4)])
+    return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
+
+
 def internal_error() -> Outcome:
     """Perfgate itself failed."""
     measured = cell("llama-8b-decode")
@@ -147,6 +158,7 @@ OUTCOMES: dict[str, Callable[[], Outcome]] = {
     "internal-error": internal_error,
     "kernels-regressed": kernels_regressed,
     "host-bound": host_bound,
+    "outside-envelope": lambda: checked([("elementwise", "add", 1_000)]),
 }
 kinds = pytest.mark.parametrize("kind", OUTCOMES)
 
@@ -210,6 +222,13 @@ def test_passes(slowdown: float, sentence: str) -> None:
     outcome = judge(run([measured]), {"cell": record(measured, trials(spread(slowdown, 0.0002, 4)))}, "0.1.0")
 
     assert render_text(outcome).splitlines()[-1].startswith(sentence)
+
+
+def test_kernels_alone_pass() -> None:
+    """A check of the kernels, which judges no time, passes in a sentence of its own."""
+    closing = "PASS: every decode step of both sides is inside the envelope."
+
+    assert render_text(checked()).splitlines()[-1] == closing
 
 
 def test_regressed_cells_are_named() -> None:
@@ -299,6 +318,19 @@ def test_hostile_names() -> None:
     assert "@everyone" not in page
     assert "\\|\\`" in page
     assert not {"\x1b", "\x07"} & {*page, *text}
+
+
+def test_hostile_kernels() -> None:
+    """A kernel's name opens no HTML, mentions nobody and leaves no fence, in the diff as in its headline."""
+    outcome = checked([("elementwise", "x```\n# @team <img>\x1b[31m", 1), ("norm", "`<b>@all", 1)])
+
+    page, text = render_markdown(outcome), render_text(outcome)
+
+    outside = page[: page.index("````text")] + page[page.rindex("````") :]
+    assert outcome.verdict == "regressed"
+    assert not {"<img>", "<b>", "@team", "@all"} & set(re.findall(r"<\w+>|@\w+", outside))
+    assert page.count("````") == 2
+    assert "\x1b" not in page + text
 
 
 @given(text=st.text(st.sampled_from("ab |`<>&@\\*_[]#~$\n")))
