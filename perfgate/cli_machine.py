@@ -19,7 +19,11 @@ NO_GPU = "no NVIDIA driver here, so no clocks to hold"
 
 
 @click.command()
-@click.option("--job", is_flag=True, help="First end living runs of the GitHub job that this command runs in.")
+@click.option(
+    "--job",
+    is_flag=True,
+    help="First end this GitHub job's runs that have an engine now.",
+)
 @click.option(
     "--runs",
     "root",

@@ -1,16 +1,19 @@
 """``perfgate doctor``: can this machine measure, and if not, what mends it.
 
 Everything is looked at from where engines will run: the same environment, interpreters and folders. Nothing is changed:
-no clock is locked, no process ended, no lease undone, and what is written to try a folder is removed again. Without a
-GPU its checks are skipped, and so are those of scenarios and subjects where none is named.
+no clock is locked, no process ended, no lease undone, and what is written to try a folder is removed again. While
+programs use the GPUs (``--deep``) it holds them as a run does. Without a GPU its checks are skipped, and so are those
+of scenarios and subjects where none is named.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,15 +22,19 @@ import psutil
 from perfgate.capture import profilers
 from perfgate.capture.engine import allowed_environment, engine_settings, find_subject, subject_environment
 from perfgate.capture.profilers import Interpreter, run_probe
+from perfgate.environment import Gpu
+from perfgate.errors import InterruptedRunError
 from perfgate.findings import Check, Diagnosis, Finding
 from perfgate.folders import RUNS_FOLDER, STATE_FOLDER, check_disk, check_folder
 from perfgate.gpu_checks import check_gpus
-from perfgate.lock import state_folder
+from perfgate.lock import hold_devices, state_folder
 from perfgate.scenario import LoadedScenario, model_folder
 from perfgate.subject import Role, Subject
 
 LOW_MEMORY_BYTES = 8 * 1024**3
 IMPORT_TIMEOUT_S = 120.0
+BUSY_WAIT_S = 1.0
+"""GPUs that a run holds longer are not waited for: it may take hours."""
 WEIGHTS = ("*.safetensors", "*.bin")
 
 MEMORY = Check("memory", "An engine passes its weights through the host's memory.")
@@ -68,7 +75,7 @@ def diagnose(
         if deep:
             own = Interpreter("perfgate's own interpreter", sys.executable, environment)
             there = [interpreter for subject, interpreter in named if find_subject(subject) is None]
-            found += bench.try_profilers(there if subjects else [own], gpu=bool(gpus))
+            found += bench.try_profilers(there if subjects else [own], gpus)
     return Diagnosis(deep=deep, findings=tuple(found))
 
 
@@ -102,17 +109,30 @@ class _Bench:
             f"{interpreter.python} -m pip install vllm; path= puts folders in front of what is installed.",
         )
 
-    def try_profilers(self, interpreters: Sequence[Interpreter], *, gpu: bool) -> Iterator[Finding]:
-        """Run nsys and ncu on a tiny program of each interpreter."""
+    def try_profilers(self, interpreters: Sequence[Interpreter], gpus: Sequence[Gpu]) -> list[Finding]:
+        """Run nsys and ncu on a tiny program of each interpreter, beside no run: it would spoil that one's trials."""
+        tried = (profilers.NSYS_TRACE, profilers.NCU_COUNT)
         if not interpreters:
-            for check in (profilers.NSYS_TRACE, profilers.NCU_COUNT):
-                yield check.skipped("no subject's interpreter is there", "Mend the subjects first.")
-        for one in interpreters:
-            self._progress(f"tracing a tiny program of {one} with nsys")
-            yield profilers.try_nsys(one, self.place(), gpu=gpu)
-            if gpu:
-                self._progress(f"counting a kernel of {one} with ncu")
-            yield profilers.try_ncu(one, self.place(), gpu=gpu)
+            return [check.skipped("no subject's interpreter is there", "Mend the subjects first.") for check in tried]
+        uuids = [gpu.uuid for gpu in gpus]
+        with contextlib.ExitStack() as held:
+            try:
+                if uuids:
+                    until_s = time.monotonic() + BUSY_WAIT_S
+                    held.enter_context(hold_devices(uuids, "perfgate doctor --deep", self._progress, until_s))
+            except InterruptedRunError as error:
+                return [check.warning(f"not tried: {error.text}", "Wait for that run.") for check in tried]
+            except OSError as error:
+                found = f"not tried: the GPUs cannot be held: {error}"
+                return [check.warning(found, "See the check state-folder.") for check in tried]
+            return [finding for one in interpreters for finding in self._try_profilers(one, gpu=bool(gpus))]
+
+    def _try_profilers(self, interpreter: Interpreter, *, gpu: bool) -> Iterator[Finding]:
+        self._progress(f"tracing a tiny program of {interpreter} with nsys")
+        yield profilers.try_nsys(interpreter, self.place(), gpu=gpu)
+        if gpu:
+            self._progress(f"counting a kernel of {interpreter} with ncu")
+        yield profilers.try_ncu(interpreter, self.place(), gpu=gpu)
 
 
 def check_memory(scenarios: Sequence[LoadedScenario]) -> Finding:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
-from perfgate.capture.clocks import check_supported, helper_command
+from perfgate.capture.clock_helper import helper_command, is_permitted
+from perfgate.capture.clocks import check_supported
 from perfgate.capture.gpu import GpuError, Nvml, connect
 from perfgate.capture.lease import Lease, find_leases, owner_lives
 from perfgate.capture.profilers import CAP_SYS_ADMIN, has_capability
@@ -16,8 +15,6 @@ from perfgate.capture.sampler import company
 from perfgate.environment import Gpu
 from perfgate.findings import Check, Finding
 from perfgate.scenario import Clocks, LoadedScenario
-
-SUDO_TIMEOUT_S = 10.0
 
 GPU = Check("gpu", "Without a driver that answers, nothing about a GPU can be measured or controlled.")
 GPU_IDLE = Check("gpu-idle", "Whoever else computes on a GPU slows and spreads every trial.")
@@ -49,7 +46,8 @@ def _look(nvml: Nvml, gpus: Sequence[Gpu], scenarios: Sequence[LoadedScenario]) 
             "Start the container with --gpus all, or mend CUDA_VISIBLE_DEVICES.",
         )
         return
-    yield GPU.ok(f"{len(gpus)} visible, driver {nvml.driver}, CUDA up to {nvml.cuda}")
+    fewer = "; all are looked at, and a run takes the first that its engine needs" if len(gpus) > 1 else ""
+    yield GPU.ok(f"{len(gpus)} visible, driver {nvml.driver}, CUDA up to {nvml.cuda}{fewer}")
     for number, gpu in enumerate(gpus):
         yield _idle(nvml, number, gpu)
     locking = [one for one in scenarios if one.scenario.clocks.mode == "lock"]
@@ -81,9 +79,9 @@ def _lock(nvml: Nvml, gpus: Sequence[Gpu], scenario: str, clocks: Clocks) -> Fin
     try:
         for gpu in gpus:
             check_supported(nvml, gpu.uuid, clocks)
+        means = _means_to_lock(gpus[0].uuid)
     except GpuError as error:
         return CLOCK_LOCK.failed(f"{scenario}: {error.where}: {error.text}", error.remedy)
-    means = _means_to_lock(gpus[0].uuid)
     if not means:
         return CLOCK_LOCK.failed(
             f"{wanted}: this user may not set clocks, and no helper may do it for him",
@@ -97,27 +95,16 @@ def _means_to_lock(uuid: str) -> str:
 
     The driver asks for CAP_SYS_ADMIN (NV_IS_SUSER in NVIDIA/open-gpu-kernel-modules), which root may lack in a
     container.
+
+    Raises:
+        GpuError: The variable that names the helper cannot be read.
     """
     if os.geteuid() == 0 and has_capability(CAP_SYS_ADMIN):
         return "as root"
     helper = helper_command()
-    if helper and _permitted(helper, uuid):
+    if helper and is_permitted(helper, ["reset", uuid]):
         return f"by {shlex.join(helper)}"
     return ""
-
-
-def _permitted(helper: Sequence[str], uuid: str) -> bool:
-    """Whether the helper is there and, where it is run by sudo, a rule admits that without a password."""
-    if shutil.which(helper[0]) is None:
-        return False
-    if list(helper[:2]) != ["sudo", "-n"]:
-        return True
-    asked = ["sudo", "-n", "-l", *helper[2:], "reset", uuid]  # -l with a command: tells whether, and runs nothing
-    try:
-        ended = subprocess.run(asked, capture_output=True, timeout=SUDO_TIMEOUT_S, check=False)  # noqa: S603
-    except subprocess.TimeoutExpired:
-        return False
-    return ended.returncode == 0
 
 
 def _leases(gpus: Sequence[Gpu]) -> Finding:

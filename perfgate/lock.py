@@ -35,12 +35,12 @@ def hold(folder: Path) -> Iterator[None]:
         OSError: The folder is not there, or cannot be written.
     """
     file = folder / LOCK
-    holder = file.read_text() if file.exists() else ""  # before asking: older filelocks empty the file they ask for
+    holder = _read(file)  # before asking: older filelocks empty the file they ask for
     lock = FileLock(file)
     try:
         lock.acquire(timeout=GRACE_S)
     except Timeout:
-        by = f"process {holder.strip()}" if holder.strip() else "another process"
+        by = f"process {holder}" if holder else "another process"
         raise NotMeasuredError(f"{by} is measuring into it", where=str(folder), code="run-folder-busy") from None
     try:
         with file.open("w") as stream:
@@ -99,6 +99,7 @@ def hold_devices(
             lock = FileLock(folder / f"{name}.lock", mode=0o666)
             _wait_for(lock, name, note, waiting, deadline_s)
             held.callback(lock.release)
+            note.unlink(missing_ok=True)  # a killed run leaves it behind, and only its user may write into that
             with note.open("w") as stream:
                 stream.write(
                     f"process {os.getpid()} (run {run_name}) since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n"
@@ -113,7 +114,7 @@ def _wait_for(lock: FileLock, name: str, note: Path, waiting: Callable[[str], No
         try:
             lock.acquire(timeout=POLL_S)
         except Timeout:
-            holder = note.read_text().strip() if note.exists() else "another process"
+            holder = _read(note) or "another process"
             if time.monotonic() > deadline_s:
                 text = f"{name} is still in use by {holder}"
                 raise InterruptedRunError(text, code="out-of-budget") from None
@@ -122,3 +123,11 @@ def _wait_for(lock: FileLock, name: str, note: Path, waiting: Callable[[str], No
                 told = holder
         else:
             return
+
+
+def _read(file: Path) -> str:
+    """What a holder wrote; empty where there is nothing, which may happen at any moment."""
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        return ""

@@ -91,7 +91,7 @@ _TABLE = (
            "it."),
     Reason("gpu-lost", "The GPU does not answer the driver any more: it has fallen off the bus, or needs a reset.",
            "Read the kernel's log (dmesg, Xid); reset the GPU (nvidia-smi --gpu-reset) or boot the machine."),
-    Reason("gpu-unreadable", "NVML, the driver's library, does not answer or does not know the GPU.",
+    Reason("gpu-unreadable", "The driver's library NVML does not answer or know the GPU, or the clock helper failed.",
            "Run nvidia-smi and mend what it says: driver and library of different versions, a device that the "
            "container lacks, a driver that hangs."),
     # --- a cell was not measured

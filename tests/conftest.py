@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 from fake_nvml import FakeMachine
 from filelock import FileLock
 
+from perfgate.capture.clocks import ClockGuard
 from perfgate.capture.collector import Job
 from perfgate.capture.engine import allowed_environment
+from perfgate.capture.gpu import Nvml
 from perfgate.capture.process import owner_mark
 from perfgate.lock import STATE
 from perfgate.plan import Cell, resolve_cells
@@ -83,6 +86,17 @@ def fake_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     monkeypatch.setattr("perfgate.capture.gpu.pynvml", nvml_stand_in)
     monkeypatch.setattr("perfgate.capture.sampler.sees_host_pids", lambda: True)
     return machine
+
+
+@pytest.fixture
+def guard(fake_nvml: FakeMachine) -> Iterator[ClockGuard]:
+    """A guard for a run named r; whatever a test does, signals are handled as before when it ends."""
+    assert fake_nvml.file.exists()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with Nvml() as nvml:
+        yield ClockGuard(nvml, "r")
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

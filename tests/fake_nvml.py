@@ -306,6 +306,9 @@ def nvmlDeviceGetHandleByIndex(index: int) -> str:
     gpus = _machine("nvmlDeviceGetHandleByIndex")["gpus"]
     if not 0 <= index < len(gpus):
         raise NVMLError_InvalidArgument
+    if gpus[index]["lost"]:
+        raise NVMLError_GpuIsLost
+    _check("nvmlDeviceGetHandleByIndex", gpus[index])
     return str(gpus[index]["uuid"])
 
 

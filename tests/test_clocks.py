@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner
 from fake_nvml import FakeMachine, fake_uuid
 
-from perfgate.capture import clocks, lease
+from perfgate.capture import clock_helper, lease
 from perfgate.capture.clocks import ClockGuard, undo_stale
 from perfgate.capture.gpu import GpuError, Nvml
-from perfgate.capture.lease import Lease, find_leases, owner_lives, take
+from perfgate.capture.lease import Lease, adopt, find_leases, owner_lives, take
 from perfgate.cli import main
 from perfgate.errors import ExitStatus, NotMeasuredError
 from perfgate.scenario import Clocks
@@ -35,8 +35,6 @@ FREE = (None, None)
 
 SET_SM, SET_MEMORY = "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceSetMemoryLockedClocks"
 RESET_SM, RESET_MEMORY = "nvmlDeviceResetGpuLockedClocks", "nvmlDeviceResetMemoryLockedClocks"
-
-HelperOf = Callable[[int], Callable[[], list[list[str]]]]
 
 
 @pytest.fixture(autouse=True)
@@ -59,15 +57,6 @@ def nvml() -> Iterator[Nvml]:
 
 
 @pytest.fixture
-def guard(nvml: Nvml) -> Iterator[ClockGuard]:
-    """A guard for a run named r; whatever a test does, signals are handled as before when it ends."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield ClockGuard(nvml, "r")
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
 def holder(fake_nvml: FakeMachine) -> Iterator[subprocess.Popen[str]]:
     """A process of its own that holds the clocks of the first GPU."""
     command = [sys.executable, str(HERE / "clock_holder.py"), UUID]
@@ -77,20 +66,6 @@ def holder(fake_nvml: FakeMachine) -> Iterator[subprocess.Popen[str]]:
         assert process.stdout.readline() == "ready\n"
         yield process
         process.kill()
-
-
-@pytest.fixture
-def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HelperOf:
-    """A function that installs a helper which ends with a status; it returns one that tells what was asked of it."""
-
-    def install(status: int) -> Callable[[], list[list[str]]]:
-        file = tmp_path / "asked"
-        file.touch()
-        words = [sys.executable, str(HERE / "standins" / "clocks_helper.py"), str(status), str(file)]
-        monkeypatch.setenv(clocks.HELPER_VARIABLE, shlex.join(words))
-        return lambda: [json.loads(line) for line in file.read_text().splitlines()]
-
-    return install
 
 
 def abandon(machine: FakeMachine, **facts: Any) -> None:
@@ -340,69 +315,6 @@ def test_failed_release_does_not_hide_the_error_in_flight(
     assert f"perfgate: {UUID}: the clocks are still locked" in capsys.readouterr().err
 
 
-# --- without permission
-
-
-def test_no_permission_and_no_helper(
-    guard: ClockGuard, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Both ways out are named, and no lease stays."""
-    monkeypatch.setattr(clocks, "HELPER", str(tmp_path / "nothing"))
-    fake_nvml.gpu(0).update(permission=False)
-
-    with pytest.raises(GpuError) as caught:
-        guard.apply([UUID], LOCK)
-
-    assert caught.value.code == "clock-no-permission"
-    assert ".github/runner/README.md" in caught.value.remedy
-    assert "{mode: observe}" in caught.value.remedy
-    assert (find_leases([UUID]), guard.held) == ((), ())
-
-
-def test_helper_locks_where_nvml_refuses(guard: ClockGuard, fake_nvml: FakeMachine, helper: HelperOf) -> None:
-    """The root-owned helper is asked for just this GPU and these clocks, and to undo them."""
-    asked = helper(0)
-    fake_nvml.gpu(0).update(permission=False)
-
-    with guard:
-        guard.apply([UUID], LOCK_BOTH)
-        assert fake_nvml.gpu(0).locked == (1500, 2201)
-        guard.apply([UUID], LOCK)
-
-    assert fake_nvml.gpu(0).locked == FREE
-    assert asked() == [
-        ["lock", UUID, "1500", "2201"],
-        ["reset", UUID, "memory"],
-        ["lock", UUID, "1500"],
-        ["reset", UUID],
-    ]
-
-
-def test_helper_is_not_asked_without_need(guard: ClockGuard, helper: HelperOf) -> None:
-    """Who may lock through NVML does."""
-    asked = helper(0)
-    with guard:
-        guard.apply([UUID], LOCK)
-    assert asked() == []
-
-
-@pytest.mark.parametrize(
-    ("status", "code"), [(1, "clock-no-permission"), (4, "clock-no-permission"), (3, "clock-not-supported")]
-)
-def test_helper_that_refuses_is_quoted(
-    guard: ClockGuard, fake_nvml: FakeMachine, helper: HelperOf, status: int, code: str
-) -> None:
-    """Its own words are in the error, and its status decides about the reason."""
-    helper(status)
-    fake_nvml.gpu(0).update(permission=False)
-
-    with pytest.raises(GpuError, match="no rule for you") as caught:
-        guard.apply([UUID], LOCK)
-
-    assert caught.value.code == code
-    assert fake_nvml.gpu(0).locked == FREE
-
-
 # --- what dead runs left
 
 
@@ -487,6 +399,49 @@ def test_undoing_that_fails_keeps_the_lease(nvml: Nvml, fake_nvml: FakeMachine) 
     with pytest.raises(GpuError, match="the clocks are still locked"):
         undo_stale(nvml, [UUID])
     assert len(find_leases([UUID])) == 1
+
+
+def test_undoing_goes_on_after_a_failure(nvml: Nvml, fake_nvml: FakeMachine) -> None:
+    """One GPU that cannot be reset is told when the others have been."""
+    abandon(fake_nvml)
+    os.close(take(Lease(uuid=OTHER, run="dead", boot_id=lease.boot_id(), sm_mhz=1500))._descriptor)
+    fake_nvml.gpu(1).lock(1500)
+    fake_nvml.gpu(0).update(errors={RESET_SM: nvml_stand_in.NVML_ERROR_UNKNOWN})
+
+    with pytest.raises(GpuError) as caught:
+        undo_stale(nvml)
+
+    assert caught.value.where == UUID
+    assert (fake_nvml.gpu(1).locked, [found.uuid for found in find_leases([UUID, OTHER])]) == (FREE, [UUID])
+
+
+def test_who_undoes_a_lock_is_not_taken_for_its_owner(
+    guard: ClockGuard, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes, others wait for it and go on; only one that comes to no end is an error, of its own."""
+    abandon(fake_nvml)
+    adopted, done = threading.Event(), threading.Event()
+
+    def undo_slowly() -> None:
+        with adopt(UUID):
+            adopted.set()
+            done.wait(60)
+
+    slow = threading.Thread(target=undo_slowly)
+    slow.start()
+    adopted.wait(60)
+    lives = owner_lives(UUID)
+    with monkeypatch.context() as patched:
+        patched.setattr(lease, "UNDO_LIMIT_S", 0.1)
+        with pytest.raises(NotMeasuredError, match="another process has been giving the clocks free"):
+            guard.apply([UUID], OBSERVE)
+    threading.Timer(0.3, done.set).start()  # three times as long as an owner would be waited for
+    guard.apply([UUID], OBSERVE)
+    slow.join()
+
+    assert not lives
+    assert find_leases([UUID]) == ()
+    assert lease.UNDO_LIMIT_S > clock_helper.LIMIT_S
 
 
 def test_no_kill_leaves_a_lock_without_a_lease() -> None:

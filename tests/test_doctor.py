@@ -26,6 +26,7 @@ from perfgate.capture.sampler import program_of
 from perfgate.cli import main
 from perfgate.findings import FORMAT, Diagnosis, Finding, diagnosis_schema
 from perfgate.folders import RUNS_FOLDER, STATE_FOLDER, check_disk, check_folder
+from perfgate.lock import hold_devices
 from perfgate.report.findings import findings_markdown, render_findings
 
 LOCKING = "clocks: {mode: lock, sm_mhz: 1500}"
@@ -122,6 +123,8 @@ def test_only_visible_gpus_count(examine: Examine, fake_nvml: FakeMachine, monke
     """Others may use the GPUs that CUDA_VISIBLE_DEVICES hides; with all hidden there is nothing to look at."""
     busy = {"processes": [{"pid": 1, "memory_bytes": 2**30}]}
     FakeMachine.build(fake_nvml.file, busy, {})
+    assert [one.status for one in examine(check="gpu-idle")] == ["failed", "ok"]
+    assert only(examine(check="gpu")).found.endswith("a run takes the first that its engine needs")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert only(examine(check="gpu-idle")).status == "ok"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -162,8 +165,9 @@ def test_a_clock_that_the_gpu_cannot_hold(examine: Examine, fake_nvml: FakeMachi
         (1000, False, "/no/such/helper", None),
         (1000, False, "sudo -n /bin/true", "by sudo -n /bin/true"),
         (1000, False, "sudo -n /bin/false", None),
+        (1000, False, "sudo -n '/bin/true", None),
     ],
-    ids=["root", "root in a container", "user", "helper", "no helper", "sudo permits", "sudo refuses"],
+    ids=["root", "root in a container", "user", "helper", "no helper", "sudo permits", "sudo refuses", "open quote"],
 )
 def test_whether_clocks_may_be_locked(  # noqa: PLR0913, PLR0917 (fixtures and cases)
     examine: Examine,
@@ -353,6 +357,43 @@ def test_deep_fails_where_profilers_are_missing(examine: Examine, tmp_path: Path
     assert {one.check: one.status for one in examine(*words)}["nsys"] == "warning"
     status = {one.check: one.status for one in examine(*words, "--deep")}
     assert (status["nsys-trace"], status["ncu-count"]) == ("failed", "failed")
+
+
+def test_deep_leaves_gpus_alone_that_a_run_holds(
+    examine: Examine, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its programs would spoil that run's trials: they are not run, and the warning names the holder."""
+    monkeypatch.setattr("perfgate.doctor.BUSY_WAIT_S", 0.1)
+    monkeypatch.setattr(profilers, "try_nsys", None)
+    with hold_devices([fake_nvml.gpu().uuid], "first", lambda _: None, 0):
+        found = [one for one in examine("--deep") if one.check in {"nsys-trace", "ncu-count"}]
+    assert [(one.status, one.mend) for one in found] == [("warning", "Wait for that run.")] * 2
+    assert f"still in use by process {os.getpid()} (run first)" in found[0].found
+
+
+def test_deep_holds_the_gpus_meanwhile(
+    examine: Examine, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch, state_of_its_own: Path
+) -> None:
+    """A run that comes while its programs use the GPUs waits for them."""
+    seen: list[str] = []
+
+    def look(*_: object, **__: object) -> Finding:
+        seen.append((state_of_its_own / f"{fake_nvml.gpu().uuid}.holder").read_text())
+        return profilers.NSYS_TRACE.ok("looked")
+
+    monkeypatch.setattr(profilers, "try_nsys", look)
+    examine("--deep")
+    assert ["(run perfgate doctor --deep)" in one for one in seen] == [True]
+
+
+@pytest.mark.usefixtures("fake_nvml")
+def test_deep_where_gpus_cannot_be_held(examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a state folder its programs are not run."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PERFGATE_STATE", str(tmp_path / "file" / "state"))
+    (finding,) = examine("--deep", check="nsys-trace")
+    assert finding.status == "warning"
+    assert "the GPUs cannot be held" in finding.found
 
 
 DIAGNOSIS = Diagnosis(

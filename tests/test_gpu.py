@@ -259,6 +259,55 @@ def test_cuda_visible_devices(nvml: Nvml, fake_nvml: FakeMachine, visible: str |
     assert [found.uuid for found in nvml.gpus(environment)] == [uuids[index] for index in indices]
 
 
+FORBIDDEN: dict[str, Any] = {"errors": {"nvmlDeviceGetHandleByIndex": nvml_stand_in.NVML_ERROR_NO_PERMISSION}}
+LOST: dict[str, Any] = {"lost": True}
+
+
+@pytest.mark.parametrize(
+    ("broken", "facts", "visible", "indices"),
+    [
+        (0, FORBIDDEN, None, [1, 2]),
+        (0, FORBIDDEN, "GPU-b,GPU-ab", [2, 1]),
+        (2, FORBIDDEN, "0,1,9", [0, 1]),
+        (2, FORBIDDEN, "GPU-b", []),
+        (1, LOST, "GPU-b,0", [2, 0]),
+        (1, LOST, "0", [0]),
+    ],
+)
+def test_a_gpu_that_cannot_be_read_does_not_block_others(
+    nvml: Nvml, fake_nvml: FakeMachine, broken: int, facts: dict[str, Any], visible: str | None, indices: list[int]
+) -> None:
+    """One that this user may not open is not there; any other is no reason to refuse those that are named."""
+    uuids = ["GPU-aa1", "GPU-ab1", "GPU-b1"]
+    gpus = [{"uuid": uuid} for uuid in uuids]
+    gpus[broken] |= facts
+    FakeMachine.build(fake_nvml.file, *gpus)
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert [found.uuid for found in nvml.gpus(environment)] == [uuids[index] for index in indices]
+
+
+@pytest.mark.parametrize(
+    ("facts", "visible", "code"),
+    [
+        (FORBIDDEN, "1", "gpu-unreadable"),
+        (FORBIDDEN, "0,2", "gpu-unreadable"),
+        (LOST, None, "gpu-lost"),
+        (LOST, "1", "gpu-lost"),
+        (LOST, "2", "gpu-lost"),
+        (LOST, "GPU-ab1", "gpu-lost"),
+    ],
+)
+def test_a_gpu_that_may_be_meant_and_cannot_be_read_is_an_error(
+    nvml: Nvml, fake_nvml: FakeMachine, facts: dict[str, Any], visible: str | None, code: str
+) -> None:
+    """That is the one named, one of all, or one before an index: CUDA may not count it."""
+    FakeMachine.build(fake_nvml.file, {"uuid": "GPU-aa1"}, {"uuid": "GPU-ab1", **facts}, {"uuid": "GPU-b1"})
+    with pytest.raises(GpuError) as caught:
+        nvml.gpus({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    assert caught.value.code == code
+    assert ("Name GPUs by UUID" in caught.value.remedy) == (visible in {"1", "2", "0,2"})
+
+
 def test_gpu_that_is_not_there(nvml: Nvml) -> None:
     """A UUID that no GPU has is an error that names it."""
     with pytest.raises(GpuError, match="cannot find the GPU") as caught:

@@ -22,6 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("price", "sweep", "capture.nsys", "capture.torchprof"),
     ("outcome", "capture.collector", "capture.worker", "capture.probe", "capture.tracefile"),
     ("capture.process", "capture.gpu", "capture.lease", "capture.scrub"),
+    ("capture.clock_helper",),
     ("cautions", "envelope", "capture.timeline", "capture.sampler", "capture.clocks", "capture.profilers", "folders"),
     ("capture.engine", "gpu_checks"),
     ("capture.workload",),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fake_nvml import FakeMachine
+from filelock import FileLock
 from perfgate_process import PerfgateProcess, fake_words
 
 from perfgate.errors import InterruptedRunError
@@ -78,6 +79,29 @@ def test_runs_that_share_some_gpus_never_wait_for_each_other() -> None:
     for thread in threads:
         thread.join(60)
     assert len(done) == 2 * rounds
+
+
+def test_note_of_a_killed_run_is_replaced() -> None:
+    """Its file belongs to another user, perhaps: it is not written into but taken away."""
+    note, old = state_folder() / "GPU-a.holder", state_folder() / "old"
+    note.write_text("killed")
+    old.hardlink_to(note)
+    with hold_devices(["GPU-a"], "mine", quiet, math.inf):
+        assert "(run mine)" in note.read_text()
+    assert old.read_text() == "killed"
+
+
+def test_note_that_goes_while_it_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A holder that has just gone, or has not written yet, is another process."""
+    told: list[str] = []
+    monkeypatch.setattr(Path, "exists", lambda _: True)  # as far as one can tell beforehand
+    with (
+        FileLock(state_folder() / "GPU-a.lock"),
+        pytest.raises(InterruptedRunError, match="still in use by another process"),
+        hold_devices(["GPU-a"], "second", told.append, time.monotonic()),
+    ):
+        pass
+    assert told == []
 
 
 def test_every_user_may_use_the_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,11 @@ def test_scripts_are_clean_by_shellcheck() -> None:
 
 
 def test_dry_run_writes_nothing(host: Host) -> None:
-    """--dry-run names every file and shows what would be written, and leaves the host as it was."""
+    """--dry-run names every file and shows what would be written, and leaves the host as it was.
+
+    Of the runner's .env it shows only the lines about the hooks: others may be secrets.
+    """
+    (host.runner / ".env").write_text("LANG=C.UTF-8\nTOKEN=secret\n")
     before = host.files()
 
     ended = host.install("--dry-run")
@@ -56,6 +60,8 @@ def test_dry_run_writes_nothing(host: Host) -> None:
     for written in ("etc/sudoers.d/perfgate", HELPER, f"{HOOKS}/job-started.sh", f"{HOOKS}/runner.conf"):
         assert f"would write {host.root}/{written}, mode" in ended.stdout
     assert "ACTIONS_RUNNER_HOOK_JOB_STARTED=/usr/local/lib/perfgate-runner/job-started.sh" in ended.stdout
+    assert "would write" in (uninstalled := host.install("--uninstall", "--dry-run").stdout)
+    assert "secret" not in ended.stdout + uninstalled
 
 
 def test_installation_has_the_right_modes(installed: Host) -> None:

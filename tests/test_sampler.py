@@ -8,6 +8,7 @@ import os
 import time
 from pathlib import Path
 
+import fake_nvml as nvml_stand_in
 import pytest
 from fake_nvml import NVML_ERROR_GPU_IS_LOST, FakeMachine
 
@@ -103,6 +104,22 @@ def test_a_gpu_lost_in_mid_trial_ends_sampling_with_its_reason(fake_nvml: FakeMa
             time.sleep(0.01)
     assert sampler.error is not None
     assert sampler.error.code == "gpu-lost"
+
+
+def test_sampling_that_breaks_is_an_error_of_the_trial(fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends the thread is kept, so that no trial passes for undisturbed because nobody looked."""
+
+    def missing(*_: object) -> None:
+        raise AttributeError("nvmlDeviceGetTemperatureV")
+
+    monkeypatch.setattr(nvml_stand_in, "nvmlDeviceGetTemperatureV", missing)
+    with Nvml() as nvml, Sampler(nvml, [fake_nvml.gpu().uuid], lambda _: False) as sampler:
+        until = time.monotonic() + 30
+        while sampler.error is None and time.monotonic() < until:
+            time.sleep(0.01)
+    assert sampler.error is not None
+    assert sampler.error.code == "gpu-unreadable"
+    assert "AttributeError: nvmlDeviceGetTemperatureV" in sampler.error.text
 
 
 def test_a_gpu_lost_before_the_trial_is_no_crash(fake_nvml: FakeMachine) -> None:

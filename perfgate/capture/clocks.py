@@ -9,31 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
-from perfgate.capture.gpu import GpuError, Nvml
+from perfgate.capture.clock_helper import ask_helper
+from perfgate.capture.gpu import GpuError, NothingDoneError, Nvml
 from perfgate.capture.lease import Hold, Lease, adopt, boot_id, find_leases, held_by_another, owner_lives, take
 from perfgate.environment import Gpu
+from perfgate.errors import NotMeasuredError
 from perfgate.scenario import Clocks
-
-HELPER: Final = "/usr/local/sbin/perfgate-clocks"
-"""Locks and resets with root's rights, through a narrow sudo rule; see ``.github/runner/README.md``."""
-
-HELPER_VARIABLE: Final = "PERFGATE_CLOCKS_HELPER"
-"""A whole command line to use in the helper's place."""
-
-HELPER_LIMIT_S: Final = 60.0
-HELPER_CODES: Final = {3: "clock-not-supported", 15: "gpu-lost", 124: "gpu-unreadable"}
-"""What the helper's exit statuses mean (nvidia-smi's, and ``timeout``'s); any other is a matter of permission."""
 
 
 class ClockGuard:
@@ -145,9 +134,8 @@ class ClockGuard:
         self._held[uuid] = take(lease)
         try:
             _set(self._nvml, lease)
-        except GpuError as error:
-            if error.code == "clock-no-permission":  # who may not lock has locked nothing, and could not undo it
-                self._held.pop(uuid).drop()
+        except NothingDoneError:  # and who may not lock could not undo it either
+            self._held.pop(uuid).drop()
             raise
 
 
@@ -215,10 +203,19 @@ def undo_stale(nvml: Nvml, uuids: Collection[str] | None = None) -> tuple[Lease,
     A lock whose owner lives is left alone. A lease from before the last boot is only removed: its lock is gone.
 
     Raises:
-        GpuError: It could not be done. The lease stays, and the text says how to mend it.
+        GpuError: It could not be done on one; all others have been undone. The lease stays, and the text says how to
+            mend it.
     """
-    chosen = [gpu.uuid for gpu in nvml.gpus()] if uuids is None else uuids
-    return tuple(lease for uuid in chosen if not owner_lives(uuid) and (lease := _undo(nvml, uuid)) is not None)
+    undone, failures = [], []
+    for uuid in [gpu.uuid for gpu in nvml.gpus()] if uuids is None else uuids:
+        try:
+            if not owner_lives(uuid) and (lease := _undo(nvml, uuid)) is not None:
+                undone.append(lease)
+        except (NotMeasuredError, OSError) as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return tuple(undone)
 
 
 def reset(nvml: Nvml, uuids: Collection[str]) -> tuple[Lease, ...]:
@@ -303,11 +300,9 @@ def _set(nvml: Nvml, lease: Lease) -> None:
     assert lease.sm_mhz is not None, "only leases that were read may lack it"  # noqa: S101 (for the type checker)
     try:
         nvml.lock_clocks(lease.uuid, lease.sm_mhz, lease.memory_mhz)
-    except GpuError as error:
-        if error.code != "clock-no-permission":
-            raise
+    except NothingDoneError as refusal:
         memory = [] if lease.memory_mhz is None else [str(lease.memory_mhz)]
-        _ask_helper(["lock", lease.uuid, str(lease.sm_mhz), *memory], lease.uuid, error)
+        ask_helper(["lock", lease.uuid, str(lease.sm_mhz), *memory], lease.uuid, refusal)
 
 
 def _reset(nvml: Nvml, lease: Lease) -> None:
@@ -318,7 +313,7 @@ def _reset(nvml: Nvml, lease: Lease) -> None:
         except GpuError as error:
             if error.code != "clock-no-permission":
                 raise
-            _ask_helper(["reset", lease.uuid, *(["memory"] * lease.holds_memory)], lease.uuid, error)
+            ask_helper(["reset", lease.uuid, *(["memory"] * lease.holds_memory)], lease.uuid, error)
     except GpuError as error:
         if error.code == "clock-not-supported":
             return  # the SM clock comes first, and a clock that cannot be given free cannot have been locked
@@ -329,51 +324,6 @@ def _reset(nvml: Nvml, lease: Lease) -> None:
             code=error.code,
             remedy=f"perfgate clocks reset undoes it; or, as root: nvidia-smi -i {lease.uuid} with {options}",
         ) from error
-
-
-def _ask_helper(words: Sequence[str], uuid: str, refusal: GpuError) -> None:
-    """Have the helper do with root's rights what NVML refused to this user."""
-    helper = helper_command()
-    if not helper:
-        raise _no_permission(refusal.text, uuid) from refusal
-    try:
-        # In a session of its own, so that Ctrl-C in the terminal does not end it half way.
-        ended = subprocess.run(  # noqa: S603 (root's own program, or what the user named)
-            [*helper, *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=HELPER_LIMIT_S,
-            check=False,
-            start_new_session=True,
-        )
-    except subprocess.TimeoutExpired:
-        text = f"{shlex.join(helper)} did not end within {HELPER_LIMIT_S:.0f} s"
-        raise GpuError(text, where=uuid, code="gpu-unreadable") from refusal
-    except OSError as error:
-        raise _no_permission(f"{refusal.text}; {shlex.join(helper)}: {error.strerror}", uuid) from error
-    if ended.returncode:
-        said = ended.stderr.strip() or ended.stdout.strip() or f"exit status {ended.returncode}"
-        text = f"{refusal.text}; {shlex.join(helper)} said: {said}"
-        code = HELPER_CODES.get(ended.returncode)
-        raise (GpuError(text, where=uuid, code=code) if code else _no_permission(text, uuid)) from refusal
-
-
-def helper_command() -> list[str]:
-    """The command line of the helper; empty where none is installed."""
-    chosen = os.environ.get(HELPER_VARIABLE)
-    if chosen:
-        return shlex.split(chosen)
-    return ["sudo", "-n", HELPER] if Path(HELPER).exists() else []
-
-
-def _no_permission(text: str, uuid: str) -> GpuError:
-    remedy = (
-        "Install the helper that may do just this (.github/runner/README.md; no sudo rule for more than it), or write "
-        "clocks: {mode: observe}."
-    )
-    return GpuError(text, where=uuid, code="clock-no-permission", remedy=remedy)
 
 
 def _to_stderr(text: str) -> None:

@@ -7,8 +7,9 @@ used that CUDA 14 takes away, but for the temperature on drivers before 570, whi
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -32,6 +33,10 @@ _VALUE_FIELDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 class GpuError(NotMeasuredError):
     """NVML refused or failed; ``code`` says why."""
+
+
+class NothingDoneError(GpuError):
+    """It refused, and no clock has changed by that: there is nothing to undo."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +87,17 @@ class Nvml:
 
         Entries may be indices or (beginnings of) UUIDs; like CUDA, the list ends at the first entry that names no GPU.
         Indices follow the PCI bus, which is CUDA's order where ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` or all GPUs are alike.
+
+        NVML also counts GPUs that this user may not open (so its documentation of ``nvmlDeviceGetCount_v2``): they are
+        left out. Neither they nor GPUs that fail stand in the way of others that are named by UUID. Whether CUDA counts
+        them is not documented, so an index after one is refused rather than taken for the wrong GPU.
+
+        Raises:
+            GpuError: A GPU that is admitted cannot be read, or one that cannot be read may be admitted.
         """
         count = _ask("count the GPUs", pynvml.nvmlDeviceGetCount)
-        handles = [_ask(f"find GPU {n}", pynvml.nvmlDeviceGetHandleByIndex, n) for n in range(count)]
-        uuids = [str(_ask("read a UUID", pynvml.nvmlDeviceGetUUID, handle)) for handle in handles]
-        return tuple(self.facts(uuid) for uuid in _admitted(uuids, environment.get("CUDA_VISIBLE_DEVICES")))
+        found = [_identify(number) for number in range(count)]
+        return tuple(self.facts(uuid) for uuid in _admitted(found, environment.get("CUDA_VISIBLE_DEVICES")))
 
     def facts(self, uuid: str) -> Gpu:
         """What the GPU is and how it is set up."""
@@ -153,15 +164,22 @@ class Nvml:
         A lock is a ceiling: power and heat may still force the clock below it. NVML cannot tell what is locked.
 
         Raises:
-            GpuError: ``clock-no-permission``, ``clock-not-supported`` or ``gpu-lost``.
+            NothingDoneError: ``clock-no-permission``. If it is the memory clock's, the SM clock has been given free.
+            GpuError: ``clock-not-supported``, ``gpu-lost`` or ``gpu-unreadable``; something may be locked.
         """
         handle = self._handle(uuid)
-        _ask(
-            f"lock the SM clock at {sm_mhz} MHz", pynvml.nvmlDeviceSetGpuLockedClocks, handle, sm_mhz, sm_mhz, gpu=uuid
-        )
-        if memory_mhz is not None:
-            what = f"lock the memory clock at {memory_mhz} MHz"
-            _ask(what, pynvml.nvmlDeviceSetMemoryLockedClocks, handle, memory_mhz, memory_mhz, gpu=uuid)
+        with _refusal_does_nothing():
+            what = f"lock the SM clock at {sm_mhz} MHz"
+            _ask(what, pynvml.nvmlDeviceSetGpuLockedClocks, handle, sm_mhz, sm_mhz, gpu=uuid)
+        if memory_mhz is None:
+            return
+        try:
+            with _refusal_does_nothing():
+                what = f"lock the memory clock at {memory_mhz} MHz"
+                _ask(what, pynvml.nvmlDeviceSetMemoryLockedClocks, handle, memory_mhz, memory_mhz, gpu=uuid)
+        except GpuError:
+            _ask("release the SM clock", pynvml.nvmlDeviceResetGpuLockedClocks, handle, gpu=uuid)
+            raise
 
     def reset_clocks(self, uuid: str, *, memory: bool) -> None:
         """Undo :meth:`lock_clocks`; harmless where nothing is locked.
@@ -234,6 +252,17 @@ def _ask(what: str, function: Callable[..., _T], *words: Any, gpu: str = "") -> 
         raise _named(error, what, gpu) from error
 
 
+@contextlib.contextmanager
+def _refusal_does_nothing() -> Iterator[None]:
+    """For one call that sets a clock: who may not has changed nothing."""
+    try:
+        yield
+    except GpuError as error:
+        if error.code != "clock-no-permission":
+            raise
+        raise NothingDoneError(error.text, where=error.where, code=error.code) from error
+
+
 def _named(error: pynvml.NVMLError, what: str, gpu: str) -> GpuError:
     """NVML's error with our reason code."""
     codes = {
@@ -247,13 +276,47 @@ def _named(error: pynvml.NVMLError, what: str, gpu: str) -> GpuError:
     return GpuError(f"cannot {what}: {error}", where=gpu, code=codes.get(error.value, "gpu-unreadable"))
 
 
-def _admitted(uuids: Sequence[str], visible: str | None) -> list[str]:
+def _identify(number: int) -> str | GpuError:
+    """The UUID of a GPU by its number, or why it cannot be told."""
+    try:
+        handle = _ask(f"find GPU {number}", pynvml.nvmlDeviceGetHandleByIndex, number)
+        return str(_ask(f"read the UUID of GPU {number}", pynvml.nvmlDeviceGetUUID, handle))
+    except GpuError as error:
+        return error
+
+
+def _numbered(found: Sequence[str | GpuError], number: int) -> list[str]:
+    """The GPU of that number; none where there are not so many."""
+    if number >= len(found):
+        return []
+    for one in found[: number + 1]:
+        if isinstance(one, GpuError):
+            raise GpuError(
+                f"which GPU is number {number} cannot be told: {one.text}",
+                where="CUDA_VISIBLE_DEVICES",
+                code="gpu-lost" if one.code == "gpu-lost" else "gpu-unreadable",
+                remedy="Name GPUs by UUID there; nvidia-smi -L lists those that can be opened.",
+            )
+    return [one for one in found[number : number + 1] if isinstance(one, str)]
+
+
+def _admitted(found: Sequence[str | GpuError], visible: str | None) -> list[str]:
+    uuids = [one for one in found if isinstance(one, str)]
+    broken = [one for one in found if isinstance(one, GpuError)]
+    broken = [one for one in broken if not isinstance(one.__cause__, pynvml.NVMLError_NoPermission)]
     if visible is None:
-        return list(uuids)
+        if broken:
+            raise broken[0]
+        return uuids
     chosen: list[str] = []
     for entry in (part.strip() for part in visible.split(",")):
-        matches = [uuids[int(entry)]] if entry.isdigit() and int(entry) < len(uuids) else []
-        matches = matches or [uuid for uuid in uuids if entry.startswith("GPU-") and uuid.startswith(entry)]
+        matches: list[str] = []
+        if entry.isdigit():
+            matches = _numbered(found, int(entry))
+        elif entry.startswith("GPU-"):
+            matches = [uuid for uuid in uuids if uuid.startswith(entry)]
+            if not matches and broken:  # it may be this one that is meant
+                raise broken[0]
         if len(matches) != 1:
             break
         chosen += matches

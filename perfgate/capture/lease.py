@@ -2,7 +2,8 @@
 
 A lease is written before its lock and removed after it, so that every lock has one. It lies in the host's state folder
 as ``<uuid>.lease.json``. Its owner holds the kernel's lock on that file as long as it lives, however it ends: that is
-how others tell whether it does, also from another container, where the owner's pid means nothing.
+how others tell whether it does, also from another container, where the owner's pid means nothing. Who undoes what a
+dead owner left only shares that lock, lest it be taken for the owner, and holds ``<uuid>.undo.lock`` meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
+from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perfgate.errors import NotMeasuredError
@@ -22,6 +24,8 @@ from perfgate.lock import GRACE_S, state_folder
 
 SUFFIX: Final = ".lease.json"
 POLL_S: Final = 0.02
+UNDO_LIMIT_S: Final = 75.0
+"""Undoing takes no longer: the helper's limit (:data:`perfgate.capture.clock_helper.LIMIT_S`) and some more."""
 
 
 class Lease(BaseModel):
@@ -122,21 +126,26 @@ def take(lease: Lease) -> Hold:
 def adopt(uuid: str) -> Iterator[Lease | None]:
     """The lease of an owner that is gone, to undo its lock in the block; ``None`` where the GPU has none.
 
-    Nobody else can adopt it meanwhile. It is removed when the block ends, and stays when that raises.
+    Nobody else can adopt it meanwhile, and who wants to waits. It is removed when the block ends, and stays when that
+    raises.
 
     Raises:
-        NotMeasuredError: ``clocks-held``: the owner lives.
+        NotMeasuredError: ``clocks-held``: the owner lives, or somebody else does not come to an end of undoing it.
         OSError: The lease cannot be opened or removed.
     """
-    descriptor = _open_abandoned(uuid)
-    if descriptor is None:
+    if not _file(uuid).exists():
         yield None
         return
-    try:
-        yield _parse(uuid, descriptor)
-        _file(uuid).unlink(missing_ok=True)
-    finally:
-        os.close(descriptor)
+    with _alone(uuid):
+        descriptor = _open_abandoned(uuid)
+        if descriptor is None:
+            yield None
+            return
+        try:
+            yield _parse(uuid, descriptor)
+            _file(uuid).unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
 
 
 def find_leases(uuids: Collection[str]) -> tuple[Lease, ...]:
@@ -174,6 +183,25 @@ def boot_id() -> str:
         return ""
 
 
+@contextlib.contextmanager
+def _alone(uuid: str) -> Iterator[None]:
+    """A block in which nobody else undoes the lock of this GPU."""
+    undoing = FileLock(state_folder() / f"{uuid}.undo.lock", mode=0o666)
+    try:
+        undoing.acquire(timeout=UNDO_LIMIT_S, poll_interval=POLL_S)
+    except Timeout:
+        raise NotMeasuredError(
+            f"another process has been giving the clocks free for {UNDO_LIMIT_S:.0f} s",
+            where=uuid,
+            remedy="See whether nvidia-smi answers for this GPU, and what perfgate clocks show says.",
+            code="clocks-held",
+        ) from None
+    try:
+        yield
+    finally:
+        undoing.release()
+
+
 def _open_abandoned(uuid: str) -> int | None:
     """The lease's file, open and locked, once its owner is gone; ``None`` where there is no lease (any more)."""
     deadline = time.monotonic() + GRACE_S
@@ -183,18 +211,18 @@ def _open_abandoned(uuid: str) -> int | None:
         except FileNotFoundError:
             return None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             lease = _parse(uuid, descriptor)
             os.close(descriptor)
-            # Somebody else may be undoing it, and an owner killed while it starts an engine leaves a copy of itself.
+            # An owner killed while it starts an engine leaves a copy of itself.
             if time.monotonic() > deadline:
                 raise held_by_another(lease) from None
             time.sleep(POLL_S)
             continue
         if _is_still(_file(uuid), descriptor):
             return descriptor
-        os.close(descriptor)  # somebody else has undone it, and perhaps a new one is there
+        os.close(descriptor)  # its owner has just given it up, and perhaps a new one is there
 
 
 def _is_still(file: Path, descriptor: int) -> bool:

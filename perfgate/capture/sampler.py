@@ -168,6 +168,9 @@ class Sampler:
             action()
         except GpuError as error:
             self.error = error
+        except Exception as error:  # noqa: BLE001 (a thread that just died would leave a trial without readings)
+            self.error = GpuError(f"sampling failed: {type(error).__name__}: {error}", code="gpu-unreadable")
+            self.error.__cause__ = error
 
 
 def company(nvml: Nvml, uuids: Iterable[str]) -> str:
