@@ -131,7 +131,7 @@ def closing(outcome: Outcome) -> str:
         return "MEASURED ONE SIDE: there is nothing to compare it with yet; give its record to perfgate compare."
     rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate"
     sentences = {
-        "regressed": f"REGRESSED: {', '.join(blocked)} ({rates}).",
+        "regressed": f"REGRESSED: {', '.join(blocked)} ({'exact' if kernels_only else rates}).",
         "pass": "PASS: every decode step of both sides is inside the envelope."
         if kernels_only
         else f"PASS: every gate excludes a slowdown of its must_catch margin ({rates}).",
