@@ -415,7 +415,9 @@ class Session:
         return statistics.median(known) if known else 0.0
 
     def _seconds_for(self, trials: int, kind: Kind) -> float | None:
-        return self._expected_s(kind) * trials or None if trials else 0.0
+        """What so many trials take; ``None`` before one has ended."""
+        expected_s = self._expected_s(kind)
+        return expected_s * trials if expected_s or not trials else None
 
 
 def _internal_error(error: Exception) -> Failure:
