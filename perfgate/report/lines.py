@@ -138,7 +138,7 @@ def closing(outcome: Outcome) -> str:
         "improved": f"PASS, IMPROVED: no gate is slower, at least one is faster beyond its ignorable margin ({rates}).",
         "inconclusive": "INCONCLUSIVE: neither a regression nor its absence is established; this is no pass.",
         "not-measured": "NOT MEASURED: there is no verdict, and no data is never a pass.",
-        "not-comparable": "NOT COMPARABLE: there is nothing that this may be compared with.",
+        "not-comparable": "NOT COMPARABLE: the sides must not be compared, for the reasons listed.",
         "internal-error": "INTERNAL ERROR: perfgate failed; this is no verdict.",
         "advisory": f"ADVISORY: would be {outcome.would_be} if the trials had been taken in pairs; nothing is blocked.",
     }
