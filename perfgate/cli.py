@@ -372,6 +372,26 @@ def kernels(file: Path, step: int | None, layer: int | None, form: str | None, t
 
 
 @main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "markdown", "json"]),
+    help="By default text on a terminal, else Markdown.",
+)
+def counters(file: Path, form: str | None) -> None:
+    """Print what ncu counted, kernel by kernel: each counter in words, and how far the kernel is from its roof.
+
+    FILE is what ncu --csv --page raw printed, log lines and all; gzip is fine.
+    """
+    from perfgate.capture.ncu import read_ncu
+    from perfgate.report.counters import FORMATS
+
+    form = form or ("text" if sys.stdout.isatty() else "markdown")
+    click.echo(FORMATS[form](read_ncu(file)), nl=False)
+
+
+@main.command()
 @click.argument("code", required=False)
 def explain(code: str | None) -> None:
     """Print the page of a reason code, or the list of all codes."""

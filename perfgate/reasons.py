@@ -210,6 +210,32 @@ _TABLE = (
            "must be in the trace."),
     Reason("profiler-error", "The profiler reports an error of its own, though no lost data.",
            "Read its text; trace again if it concerns the kernels."),
+    # --- counters
+    Reason("counters-empty", "The file that should hold ncu's counters is empty.",
+           "Print the report again: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
+    Reason("counters-unreadable", "The file is no raw page of ncu as CSV, or holds what no ncu writes in one.",
+           "Print the report again with LC_ALL=C: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
+    Reason("counters-wrong-page", "The file is ncu's details page, whose labels change between versions.",
+           "Print the raw page: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
+    Reason("counters-truncated", "A row of ncu's counters is cut short, so the file is not whole.",
+           "Copy or print it again; look whether the disk was full or ncu was killed."),
+    Reason("counters-unit", "A counter is in a unit that it cannot have, so its size is unknown.",
+           "Print with --print-units base; report a unit of a new ncu."),
+    Reason("counters-no-kernel", "ncu ran and counted no kernel: its filters matched none, or none was launched.",
+           "Widen -k, --launch-skip and --nvtx-include (a push/pop range needs a slash: 'NAME/'), and give "
+           "--target-processes all."),
+    Reason("counters-no-permission", "The driver permits performance counters to administrators only "
+           "(ERR_NVGPUCTRPERM).",
+           "Set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module and boot, or give the container "
+           "--cap-add SYS_ADMIN; perfgate doctor --deep tests it."),
+    Reason("counters-busy", "Another profiler or DCGM holds the GPU's performance counters.",
+           "End it, or pause DCGM while counting: dcgmi profile --pause, then --resume."),
+    Reason("counters-shared", "ncu may not read some metrics here, as on a part of a GPU (MIG).",
+           "Count on a whole GPU, or leave out the metrics that the message names."),
+    Reason("counters-unknown-metric", "This version of ncu does not know a metric for this GPU.",
+           "See ncu --query-metrics; docs/counters.md has the names by architecture."),
+    Reason("counters-no-driver", "ncu found no CUDA driver, so nothing was counted.",
+           "Run it where nvidia-smi works, and without a stub libcuda.so before the driver's."),
 )  # fmt: skip
 
 REASONS: dict[str, Reason] = {reason.code: reason for reason in _TABLE}

@@ -1,0 +1,251 @@
+"""Hardware counters of single kernels: what ncu read, and the table that says what each counter means.
+
+Names of ncu metrics differ between architectures and versions, so each counter has a list that is tried in order.
+Stability tiers say what a comparison may rest on: ``exact`` counters repeat to the last digit, ``tight`` ones within
+about a percent, ``noisy`` ones follow clocks, caches and what ncu itself does (docs/counters.md has what was seen).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from perfgate.errors import RecordError
+
+Better = Literal["higher", "lower", "neither"]
+Tier = Literal["exact", "tight", "noisy"]
+
+ARCHITECTURES = (80, 86, 89, 90, 100, 120)
+"""Compute capabilities times ten: A100, A10 and RTX 30, L4/L40S and RTX 40, H100/H200, B200, RTX 50 and RTX PRO."""
+CHECKED = (80, 86, 89, 90)
+"""Where a name was found in ``ncu --query-metrics --chips ga100,ga102,ad102,gh100`` of ncu 2022.3, the newest chips it
+knows; what is newer is expected to keep it, unverified."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One value that ncu read, in base units: s, B, B/s, Hz, %, and counts by the word that ncu uses (``inst``)."""
+
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class CountedKernel:
+    """One launch of a kernel with what ncu read of it.
+
+    Args:
+        number: ncu's own number of it, from 0 in order of launch.
+        name: The demangled name.
+        process: Process id.
+        device: Ordinal of the GPU.
+        architecture: Compute capability times ten, 90 for 9.0; ``None`` where the file does not say.
+        grid: Blocks in x, y, z; empty where the file does not say.
+        block: Threads of a block in x, y, z; likewise.
+        ranges: The NVTX ranges open around the launch, as ncu writes them; empty where it was not asked for them.
+        readings: Every metric that is a number, by ncu's name.
+        attributes: What is text: the GPU's name and the like.
+    """
+
+    number: int
+    name: str
+    process: int
+    device: int
+    architecture: int | None
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    ranges: tuple[str, ...]
+    readings: Mapping[str, Reading]
+    attributes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What one file of ncu holds.
+
+    Args:
+        source: The file.
+        kernels: In the file's order; never empty.
+        messages: Warnings and errors that ncu wrote among the rows.
+    """
+
+    source: str
+    kernels: tuple[CountedKernel, ...]
+    messages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MetricName:
+    """One name that ncu has for a counter.
+
+    Args:
+        metric: With its suffix, as it stands in the raw page.
+        on: Architectures that have it.
+        verified: Those of them for which a real ncu listed or wrote it.
+    """
+
+    metric: str
+    on: tuple[int, ...] = ARCHITECTURES
+    verified: tuple[int, ...] = CHECKED
+
+
+@dataclass(frozen=True)
+class Counter:
+    """One line of the table.
+
+    Args:
+        name: perfgate's name.
+        unit: In base units.
+        better: The direction that is better while the same work is done.
+        tier: How well it repeats.
+        names: ncu's names, the first that is there counts.
+        meaning: What is counted, in a sentence.
+        cause: What usually makes it bad.
+        action: What usually mends it.
+    """
+
+    name: str
+    unit: str
+    better: Better
+    tier: Tier
+    names: tuple[MetricName, ...] = field(repr=False)
+    meaning: str
+    cause: str
+    action: str
+
+    def names_on(self, architecture: int | None) -> tuple[MetricName, ...]:
+        """The names to try on an architecture, all of them on one that the table does not know."""
+        known = architecture in ARCHITECTURES
+        return tuple(name for name in self.names if not known or architecture in name.on)
+
+    def read(self, kernel: CountedKernel) -> float | None:
+        """Its value for a kernel in ``unit``; ``None`` where none of its names was collected.
+
+        Raises:
+            RecordError: ``counters-unit``: the value is there, in a unit that is none of this counter's.
+        """
+        found = next((n.metric for n in self.names_on(kernel.architecture) if n.metric in kernel.readings), None)
+        if found is None:
+            return None
+        reading = kernel.readings[found]
+        if self.unit in _CHECKED_UNITS and reading.unit != self.unit:
+            raise RecordError(
+                f"{found} is in {reading.unit or 'no unit'}, expected {self.unit}",
+                where=f"kernel {kernel.number}",
+                remedy="Print it with --print-units base; a new ncu may have a new word for the unit.",
+                code="counters-unit",
+            )
+        return reading.value
+
+
+_CHECKED_UNITS = {"s", "B", "B/s", "Hz", "%"}
+"""Counts go by many words (inst, warp, none at all), and the name says what is counted; of these the scale matters."""
+
+
+def _all(*metrics: str) -> tuple[MetricName, ...]:
+    return tuple(MetricName(metric) for metric in metrics)
+
+
+_TABLE = (
+    Counter("duration", "s", "lower", "noisy", _all("gpu__time_duration.sum"),
+            "Time of the kernel alone, as ncu ran it: serialised, caches flushed unless told otherwise.",
+            "Replay and cold caches make it longer than in a decode step.",
+            "Never compare it with traced or timed figures; use it beside the counters of the same file only."),
+    Counter("dram_bytes", "B", "lower", "tight", _all("dram__bytes.sum"),
+            "Bytes read from and written to device memory.",
+            "More than the algorithm needs: padded shapes, a fusion lost, tiles read twice, a cache that spills.",
+            "Hold it against weights, KV cache and activations that this kernel must move; find the padding or copy."),
+    Counter("dram_read", "B", "lower", "tight", _all("dram__bytes_read.sum"),
+            "Bytes read from device memory.",
+            "Weights or KV cache read more than once.",
+            "Look at tile shapes and the order of blocks; a larger tile reads its operands fewer times."),
+    Counter("dram_written", "B", "lower", "tight", _all("dram__bytes_write.sum"),
+            "Bytes written to device memory.",
+            "Split-K partial sums, unfused epilogues; results that stay in L2 are not counted.",
+            "Fuse the epilogue or choose a kernel without split-K."),
+    Counter("dram_throughput", "%", "higher", "noisy",
+            _all("dram__throughput.avg.pct_of_peak_sustained_elapsed",
+                 "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
+            "How busy device memory was, of the most it can sustain at the clock of the measurement.",
+            "Low in a kernel that moves much: too few loads in flight, too few blocks, a tail of half a wave.",
+            "More bytes in flight: more blocks (split-K), deeper pipelines, wider loads."),
+    Counter("sm_throughput", "%", "higher", "noisy", _all("sm__throughput.avg.pct_of_peak_sustained_elapsed"),
+            "How busy the busiest unit of the SMs was, of the most it can sustain.",
+            "Low together with memory: the kernel waits (latency), or it is too small to fill the GPU.",
+            "See the stalls, occupancy and waves for what it waits on."),
+    Counter("tensor_pipe", "%", "higher", "noisy",
+            (MetricName("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"),
+             MetricName("sm__pipe_tensor_cycles_active_v2.avg.pct_of_peak_sustained_active", (100, 120), ()),
+             MetricName("sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active", (80, 86, 89, 90)),
+             MetricName("sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active", (80, 86, 89, 90))),
+            "Share of active cycles in which the tensor cores worked.",
+            "Low is normal for decode at small batch; zero in a gemm means another path was chosen.",
+            "Check the data types and shapes that dispatch rests on, and the kernel's name."),
+    Counter("occupancy", "%", "neither", "noisy", _all("sm__warps_active.avg.pct_of_peak_sustained_active"),
+            "Warps resident on active SMs, of the most that fit.",
+            "Registers, shared memory or too few blocks limit it; gemms with deep pipelines run well at 12 %.",
+            "Raise it only where long-scoreboard stalls are high and device memory is not busy."),
+    Counter("l1_hit_rate", "%", "higher", "noisy", _all("l1tex__t_sector_hit_rate.pct"),
+            "Share of the sectors asked of L1 that were there.",
+            "Low is normal for weights, which are read once.",
+            "Matters for gathers and attention over shared prefixes."),
+    Counter("l2_hit_rate", "%", "higher", "noisy", _all("lts__t_sector_hit_rate.pct"),
+            "Share of the sectors asked of L2 that were there; a tiny kernel, counted in several passes, may show more "
+            "than 100 %.",
+            "A flushed cache (ncu's default), or data that no longer fits.",
+            "Compare only files of one --cache-control."),
+    Counter("bank_conflicts", "count", "lower", "tight", _all("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
+            "Extra passes over shared memory, because lanes of a warp wanted one bank.",
+            "A layout without swizzle or padding.",
+            "Swizzle or pad the shared tile."),
+    Counter("registers", "count", "lower", "exact",
+            (MetricName("launch__registers_per_thread", verified=(86, 90)),),
+            "Registers a thread.",
+            "Another compiler, larger tiles, more unrolling.",
+            "Compare with the base's kernel: more registers mean fewer resident warps."),
+    Counter("spills", "count", "lower", "exact", _all("smsp__sass_inst_executed_op_local.sum"),
+            "Warp instructions on local memory: spilled registers and indexed local arrays.",
+            "More live values than registers.",
+            "Smaller tiles, or a launch bound that leaves more registers."),
+    Counter("stall_long_scoreboard", "count", "lower", "noisy",
+            _all("smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio"),
+            "Warps that wait for global or local memory, for each instruction issued.",
+            "Loads that come too late or too few at a time, cache misses.",
+            "Prefetch or pipeline deeper, more warps, better locality; expected where device memory is busy."),
+    Counter("stall_math_throttle", "count", "lower", "noisy",
+            _all("smsp__average_warps_issue_stalled_math_pipe_throttle_per_issue_active.ratio"),
+            "Warps that wait for an arithmetic pipe, for each instruction issued.",
+            "All warps want the same pipe at once.",
+            "Expected in compute-bound kernels; else balance the pipes (dequantisation beside the product)."),
+    Counter("issued_per_cycle", "inst/cycle", "higher", "noisy",
+            _all("sm__inst_issued.avg.per_cycle_active", "sm__inst_executed.avg.per_cycle_active"),
+            "Instructions that an SM issued in an active cycle, at most 4.",
+            "Low: the warps wait, see the stalls; high without throughput: overhead instructions.",
+            "Wider loads and fewer address computations, or more warps."),
+    Counter("instructions", "inst", "lower", "tight", _all("smsp__inst_executed.sum", "sm__inst_executed.sum"),
+            "Warp instructions executed; kernels that spin on a flag vary by a few hundred.",
+            "A lost vector path, a boundary check in the inner loop, more work.",
+            "Compare the code of both builds (cuobjdump -sass)."),
+    Counter("waves", "count", "neither", "exact",
+            (MetricName("launch__waves_per_multiprocessor", verified=(86, 90)),),
+            "How many times the grid fills the GPU.",
+            "Just above a whole number: the last wave is nearly empty. Below 1: SMs are idle.",
+            "Another tile size or split-K."),
+    Counter("sm_clock", "Hz", "neither", "noisy",
+            _all("smsp__cycles_elapsed.avg.per_second", "sm__cycles_elapsed.avg.per_second",
+                 "gpc__cycles_elapsed.avg.per_second"),
+            "SM clock while it was counted.", "Locked by ncu unless --clock-control none.",
+            "Compare only files at one clock."),
+    Counter("dram_clock", "Hz", "neither", "noisy", _all("dram__cycles_elapsed.avg.per_second"),
+            "Clock of device memory while it was counted.", "Fixed on data-centre GPUs.",
+            "Compare only files at one clock."),
+)  # fmt: skip
+
+COUNTERS: dict[str, Counter] = {counter.name: counter for counter in _TABLE}
+"""Every counter by perfgate's name, in the order shown."""
+
+
+def read(name: str, kernel: CountedKernel) -> float | None:
+    """A counter of :data:`COUNTERS` for a kernel, see :meth:`Counter.read`."""
+    return COUNTERS[name].read(kernel)

@@ -1,0 +1,205 @@
+"""What ncu counted as text, Markdown or JSON: kernels with their counters, the counters in words, and the roofline."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from perfgate.counters import COUNTERS, Counted, CountedKernel, Counter
+from perfgate.metrics import format_value
+from perfgate.report.lines import percent, printable
+from perfgate.report.markdown import escape, table
+from perfgate.report.text import columns
+from perfgate.roles import classify, short_name
+from perfgate.roofline import RULES, KernelRoof, kernel_roof
+
+Rows = list[tuple[str, ...]]
+_MANY = 1000
+_SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Launches of one kernel with one shape of grid and block, in the order in which they first come."""
+
+    role: str
+    kernels: tuple[CountedKernel, ...]
+
+    @property
+    def name(self) -> str:
+        return short_name(self.kernels[0].name)
+
+    @property
+    def shape(self) -> str:
+        sizes = (self.kernels[0].grid, self.kernels[0].block)
+        return "/".join("x".join(map(str, size)) for size in sizes if size)
+
+    def mean(self, counter: Counter) -> float | None:
+        """Mean of a counter over its launches; ``None`` where one of them lacks it."""
+        values = [counter.read(kernel) for kernel in self.kernels]
+        known = [value for value in values if value is not None]
+        return statistics.fmean(known) if len(known) == len(values) else None
+
+    def roof(self) -> KernelRoof:
+        """The roofline of the median launch by time."""
+        duration = COUNTERS["duration"]
+        ranked = sorted(self.kernels, key=lambda kernel: duration.read(kernel) or 0.0)
+        return kernel_roof(ranked[len(ranked) // 2])
+
+
+def render_text(counted: Counted) -> str:
+    """For a terminal."""
+    groups = _groups(counted)
+    lines = [_heading(counted, groups), "", "Kernels, mean of a launch", *columns(_kernel_rows(groups)), ""]
+    lines += ["Roofline", *(f"  {line}" for line in (*_roof_lines(groups), *_rule_lines(groups))), ""]
+    lines += ["Counters", *(f"  {line}" for one in _shown(groups) for line in _explained(one))]
+    lines += ["", *(f"ncu: {printable(text)}" for text in counted.messages)] if counted.messages else []
+    return "\n".join(lines) + "\n"
+
+
+def render_markdown(counted: Counted) -> str:
+    """For a pipe, a step summary or a comment; everything that came from the file is escaped."""
+    groups = _groups(counted)
+    explained: Rows = [("counter", "unit", "better", "repeats", "meaning", "usual cause and action")]
+    explained += [(c.name, c.unit, c.better, c.tier, c.meaning, f"{c.cause} {c.action}") for c in _shown(groups)]
+    blocks = [
+        f"**{escape(_heading(counted, groups))}**",
+        "### Kernels, mean of a launch",
+        "\n".join(table(_kernel_rows(groups))),
+        "### Roofline",
+        "\n".join(f"- {escape(line)}" for line in _roof_lines(groups)),
+        "\n\n".join(escape(line) for line in _rule_lines(groups)),
+        "### Counters",
+        "\n".join(table(explained)),
+    ]
+    if counted.messages:
+        blocks.append("\n".join(f"- ncu: {escape(printable(text))}" for text in counted.messages))
+    return "\n\n".join(blocks) + "\n"
+
+
+def render_json(counted: Counted) -> str:
+    """Every launch with its counters in base units, its ranges and its roofline, for programs."""
+    roles = classify([kernel.name for kernel in counted.kernels])
+    shown = _shown(_groups(counted))
+    content = {
+        "source": counted.source,
+        "kernels": [_launch(kernel, role) for kernel, role in zip(counted.kernels, roles, strict=True)],
+        "counters": {
+            c.name: {name: getattr(c, name) for name in ("unit", "better", "tier", "meaning", "cause", "action")}
+            for c in shown
+        },
+        "rules": RULES,
+        "messages": list(counted.messages),
+    }
+    return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+FORMATS: dict[str, Callable[[Counted], str]] = {
+    "text": render_text,
+    "markdown": render_markdown,
+    "json": render_json,
+}
+"""Every format by the name that ``--format`` takes."""
+
+
+def _launch(kernel: CountedKernel, role: str) -> dict[str, Any]:
+    values = {name: counter.read(kernel) for name, counter in COUNTERS.items()}
+    return {
+        "number": kernel.number,
+        "name": kernel.name,
+        "kernel": short_name(kernel.name),
+        "role": role,
+        "device": kernel.device,
+        "architecture": kernel.architecture,
+        "grid": list(kernel.grid),
+        "block": list(kernel.block),
+        "ranges": list(kernel.ranges),
+        "counters": {name: value for name, value in values.items() if value is not None},
+        "roofline": asdict(kernel_roof(kernel)),
+    }
+
+
+def _groups(counted: Counted) -> tuple[_Group, ...]:
+    found: dict[tuple[Any, ...], list[CountedKernel]] = {}
+    for kernel in counted.kernels:
+        found.setdefault((kernel.name, kernel.grid, kernel.block), []).append(kernel)
+    roles = classify([name for name, _, _ in found])
+    return tuple(_Group(role, tuple(kernels)) for role, kernels in zip(roles, found.values(), strict=True))
+
+
+def _shown(groups: Sequence[_Group]) -> list[Counter]:
+    """The counters that at least one kernel has."""
+    return [counter for counter in COUNTERS.values() if any(group.mean(counter) is not None for group in groups)]
+
+
+def _heading(counted: Counted, groups: Sequence[_Group]) -> str:
+    kernels = counted.kernels
+    names = dict.fromkeys(kernel.attributes.get("device__attribute_display_name", "") for kernel in kernels)
+    gpus = ", ".join(name for name in names if name) or f"sm_{kernels[0].architecture or '?'}"
+    return printable(f"{counted.source}, {gpus}: {_count(kernels, 'launch', 'es')} of {_count(groups, 'kernel', 's')}")
+
+
+def _count(things: Sequence[object], word: str, plural: str) -> str:
+    return f"{len(things)} {word}{plural * (len(things) != 1)}"
+
+
+def _kernel_rows(groups: Sequence[_Group]) -> Rows:
+    shown = _shown(groups)
+    rows: Rows = [("role", "launches", *(counter.name for counter in shown), "bound", "of its roof", "kernel")]
+    for group in groups:
+        roof = group.roof()
+        values = (_value(group.mean(counter), counter) for counter in shown)
+        share = "-" if roof.distance is None else percent(1 / roof.distance)
+        rows.append((group.role, str(len(group.kernels)), *values, roof.bound, share, f"{group.name} {group.shape}"))
+    return [tuple(map(printable, row)) for row in rows]
+
+
+def _roof_lines(groups: Sequence[_Group]) -> list[str]:
+    """A sentence a kernel, those that take most time first."""
+    duration = COUNTERS["duration"]
+    ranked = sorted(groups, key=lambda group: -(group.mean(duration) or 0.0) * len(group.kernels))
+    return [printable(f"{group.name} {group.shape}: {_sentence(group.roof())}") for group in ranked]
+
+
+def _rule_lines(groups: Sequence[_Group]) -> list[str]:
+    """The rule of each bound that occurs."""
+    return [f"{bound}-bound: {RULES[bound]}." for bound in dict.fromkeys(group.roof().bound for group in groups)]
+
+
+def _sentence(roof: KernelRoof) -> str:
+    parts = [f"{roof.bound}-bound" if roof.bound != "unknown" else "bound unknown"]
+    if roof.bandwidth is not None and roof.bandwidth_roof is not None:
+        of_roof = percent(roof.bandwidth / roof.bandwidth_roof)
+        parts.append(f"moves {_si(roof.bandwidth, 'B/s')}, {of_roof} of {_si(roof.bandwidth_roof, 'B/s')}")
+    if roof.intensity is not None and roof.ridge is not None:
+        parts.append(f"{roof.intensity:.3g} operations a byte, the ridge is at {roof.ridge:.3g}")
+    if roof.distance is not None:
+        parts.append(f"{roof.distance:{'.3g' if roof.distance < _MANY else '.0f'}} times what the nearer roof allows")
+    return "; ".join(parts)
+
+
+def _explained(counter: Counter) -> tuple[str, ...]:
+    better = "" if counter.better == "neither" else f", {counter.better} is better"
+    head = f"{counter.name} ({counter.unit}{better}, {counter.tier}): {counter.meaning}"
+    return (head, f"  cause: {counter.cause}", f"  action: {counter.action}")
+
+
+def _value(value: float | None, counter: Counter) -> str:
+    if value is None:
+        return "-"
+    if counter.unit == "s":
+        return format_value(value, "s")
+    if counter.unit == "%":
+        return f"{value:.3g} %"
+    return _si(value, counter.unit if counter.unit in ("B", "Hz") else "")
+
+
+def _si(value: float, unit: str) -> str:
+    """Four significant digits, thousands of bytes as NVIDIA counts them: ``52.71 MB``."""
+    for scale, prefix in _SI:
+        if value >= scale:
+            return f"{value / scale:#.4g} {prefix}{unit}".rstrip()
+    return f"{value:.4g} {unit}".rstrip()
