@@ -306,7 +306,7 @@ def judge(folder: Path) -> Outcome:
     "gates",
     multiple=True,
     metavar="METRIC:IGNORABLE:MUST_CATCH",
-    help="A gate for a CSV; may be given several times.",
+    help="A gate for a CSV, a role's like kernel_time_per_step[gemm]:1%:5%; may be given several times.",
 )
 @reported
 def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...]) -> Outcome:

@@ -196,8 +196,10 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
         record = records.get(cell.cell_id)
         traced = [trial.decode for pair in record.pairs("traced") for trial in pair if trial.decode] if record else []
         if not traced:
-            text = record.stopped.text if record and record.stopped else "no traced pair was taken"
-            raise NotMeasuredError(text, where=f"{folder}: {cell.name}", remedy=_way_on(folder), code="no-decode-steps")
+            stopped = record.stopped if record else None
+            code, text = (stopped.code, stopped.text) if stopped else ("no-decode-steps", "no traced pair was taken")
+            remedy = "Mend that (is --base right?) and learn again." if stopped else _way_on(folder)
+            raise NotMeasuredError(text, where=f"{folder}: {cell.name}", remedy=remedy, code=code)
         blocks.append(learn(traced, loaded.scenario.kernels))
     return with_kernels(loaded, union(blocks))
 

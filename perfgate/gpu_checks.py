@@ -29,14 +29,26 @@ def check_gpus(
     try:
         nvml = connect()
         if nvml is None:
-            return (), [GPU.skipped("no NVIDIA driver here: engines run on the CPU, and checks of GPUs are skipped")]
+            found = GPU.skipped("no NVIDIA driver here: engines run on the CPU, and checks of GPUs are skipped")
+            return (), [found, *_locks_without_gpu(scenarios)]
         with nvml:
             gpus = nvml.gpus(environment)
             if not gpus and environment.get("CUDA_VISIBLE_DEVICES") == "":
-                return (), [GPU.skipped("CUDA_VISIBLE_DEVICES hides every GPU: checks of GPUs are skipped")]
+                found = GPU.skipped("CUDA_VISIBLE_DEVICES hides every GPU: checks of GPUs are skipped")
+                return (), [found, *_locks_without_gpu(scenarios)]
             return gpus, list(_look(nvml, gpus, scenarios))
     except GpuError as error:
         return (), [GPU.failed(str(error), "nvidia-smi shows what is wrong with the GPU or its driver.")]
+
+
+def _locks_without_gpu(scenarios: Sequence[LoadedScenario]) -> Iterator[Finding]:
+    """A scenario that locks clocks cannot be measured where there is no GPU."""
+    for one in scenarios:
+        if one.scenario.clocks.mode == "lock":
+            yield CLOCK_LOCK.failed(
+                f"{one.scenario.name} locks clocks, and there is no GPU here",
+                "Measure on a GPU machine, or write clocks: {mode: observe}.",
+            )
 
 
 def _look(nvml: Nvml, gpus: Sequence[Gpu], scenarios: Sequence[LoadedScenario]) -> Iterator[Finding]:

@@ -29,7 +29,8 @@ _TABLE = (
     Reason("subject-not-found", "The interpreter or a folder of a subject does not exist.",
            "Check python= and path= of that subject."),
     Reason("engine-import-failed", "The subject's interpreter cannot import vllm or torch.",
-           "Run the subject's python with -P -c 'import vllm' and mend its environment; path= puts folders in front."),
+           "Name the interpreter that has vLLM: --base python=...; without it perfgate's own is taken. Or run the "
+           "subject's python with -P -c 'import vllm' and mend its environment; path= puts folders in front."),
     Reason("engine-start-failed", "The engine raised an error or ended while it started.",
            "Read the engine's last lines below, or the whole engine.log in the trial's folder."),
     Reason("engine-start-timeout", "The engine was not ready within measure.start_timeout.",
@@ -102,7 +103,8 @@ _TABLE = (
     Reason("not-started", "The run ended before this cell had any pair.",
            "See the run's other reasons; go on with perfgate run --resume FOLDER."),
     Reason("metric-missing", "A gated metric has no value in some trials.",
-           "Take the gate out, or use an engine that reports it."),
+           "A batch above max_num_seqs leaves no step in which every request gets a token, so no ITL: lower it. Else "
+           "take the gate out, or use an engine that reports the metric."),
     Reason("role-gone", "One side runs no kernel of the gated role: fused into others, renamed out of its rule, or "
            "done by another backend. It was measured, but there is no time to compare.",
            "Read in the attribution and the diff of the kernels where it went; gate the roles that it went into "

@@ -49,14 +49,18 @@ def test_every_command_is_in_the_readme_and_has_help(command: str) -> None:
 
 
 def test_the_readme_scenario_is_valid(tmp_path: Path) -> None:
-    """The scenario that the README shows loads."""
-    (scenario,) = blocks("README.md", "yaml")
+    """The scenario that the README shows loads, alone and with the kernels block that it shows."""
+    scenario, kernels = sorted(blocks("README.md", "yaml"), key=lambda block: block.startswith("kernels:"))
     shutil.copytree(ROOT / "scenarios" / "models", tmp_path / "models")
     (tmp_path / "perfgate.toml").touch()
     file = tmp_path / "shown.yaml"
     file.write_text(scenario)
 
-    assert load(file).scenario.matrix == {"batch": (1, 8, 32)}
+    assert load(file).scenario.matrix == {"batch": (1, 8, 16)}
+    file.write_text(scenario + kernels)
+    expected = load(file).scenario.kernels
+    assert expected is not None
+    assert [pattern.launches for pattern in expected.per_decode_step.patterns] == [311]
 
 
 def test_every_role_is_on_the_page_of_kernels() -> None:

@@ -79,6 +79,13 @@ def test_a_machine_without_a_gpu_is_no_failure(examine: Examine) -> None:
     assert not {"gpu-idle", "clock-lock", "stale-leases"} & set(status)
 
 
+def test_a_lock_without_a_gpu_fails(examine: Examine, tmp_path: Path) -> None:
+    """A scenario that locks clocks is not ready on a machine that has none to lock, as a run of it would say."""
+    finding = only(examine(str(scenario_file(tmp_path, more=LOCKING)), check="clock-lock"))
+    assert finding.status == "failed"
+    assert "tiny locks clocks, and there is no GPU here" in finding.found
+
+
 def test_nothing_stays_behind(examine: Examine, tmp_path: Path, state_of_its_own: Path) -> None:
     """Looking leaves no file behind: not in the project, nor in the state folder, nor a folder for runs."""
     examine(str(scenario_file(tmp_path)), "--deep")

@@ -82,6 +82,10 @@ class Step:
     finished: Trial | None = None
 
 
+HOPELESS = ("internal-error", "gpu-lost", "subject-not-found", "engine-import-failed")
+"""Reason codes after which no further pair of a visit could fare better."""
+
+
 class _Place(NamedTuple):
     """Where a trial stands: its kind, the number of its pair (``None`` while conditioning), its place in the pair."""
 
@@ -427,7 +431,7 @@ def _internal_error(error: Exception) -> Failure:
 
 def _stopped_by_failure(record: Record, kind: Kind, failure: Failure) -> Record:
     """The record, stopped where perfgate itself failed or the visit dropped more pairs than its cell allows."""
-    if failure.code in ("internal-error", "gpu-lost"):  # no pair after this one could fare better
+    if failure.code in HOPELESS:
         return record.model_copy(update={"stopped": failure})
     visit = len(record.visits) - 1
     failed = [trial for trial in record.dropped_pairs(kind).values() if trial.visit == visit]

@@ -49,9 +49,9 @@ def read_trace(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
     if not head:
         raise RecordError("is empty", where=str(file), remedy="The profiler wrote nothing into it: see its messages.")
     raise RecordError(
-        "is neither an SQLite export of nsys nor a Chrome trace of PyTorch's profiler",
+        "is neither an SQLite export of nsys nor a Chrome trace of PyTorch's profiler, nor a whole report of nsys",
         where=str(file),
-        remedy="Make one with: nsys export --type=sqlite REPORT.nsys-rep",
+        remedy="What ncu wrote is for perfgate counters FILE. Trace with nsys or a scenario's kernels: block.",
     )
 
 

@@ -177,7 +177,8 @@ def _sentence(roof: KernelRoof) -> str:
     if roof.intensity is not None and roof.ridge is not None:
         parts.append(f"{roof.intensity:.3g} operations a byte, the ridge is at {roof.ridge:.3g}")
     if roof.distance is not None:
-        parts.append(f"{roof.distance:{'.3g' if roof.distance < _MANY else '.0f'}} times what the nearer roof allows")
+        times = f"{roof.distance:{'.3g' if roof.distance < _MANY else '.0f'}}"
+        parts.append(f"{times} times the time at its nearest roof, SMs included")
     return "; ".join(parts)
 
 
