@@ -15,13 +15,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate import __version__
-from perfgate.cli_machine import clean, clocks, doctor, sigterm_as_interrupt
+from perfgate.cli_machine import BASE_OPTION, HEAD_OPTION, clean, clocks, doctor, sigterm_as_interrupt
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
 
 if TYPE_CHECKING:
     from perfgate.capture.collector import Collector
     from perfgate.outcome import Outcome
     from perfgate.subject import Role, Subject
+
+
+RUNS_OPTION = click.option(
+    "--runs",
+    default="runs",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for run folders.",
+    show_default=True,
+)
 
 
 def reported(command: Callable[..., Outcome]) -> Callable[..., None]:
@@ -121,27 +130,9 @@ def check(scenarios: tuple[Path, ...], dump: bool, runs: Path) -> None:  # noqa:
 
 @main.command()
 @click.argument("scenarios", nargs=-1, type=click.Path(path_type=Path))
-@click.option(
-    "--base",
-    "base_words",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="The reference build: a subject of perfgate.toml, or python=, path=, env.K=, args.K=; repeat for more.",
-)
-@click.option(
-    "--head",
-    "head_words",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="The build under test, likewise; what it does not say is taken from the base.",
-)
-@click.option(
-    "--runs",
-    default="runs",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for run folders.",
-    show_default=True,
-)
+@BASE_OPTION
+@HEAD_OPTION
+@RUNS_OPTION
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
 @click.option("--quick", is_flag=True, help="One trial a subject: a look at the numbers, never a verdict.")
 @click.option(
@@ -225,12 +216,6 @@ def envelope() -> None:
     """The kernels that a decode step may run: learn them from a build, check another against them."""
 
 
-BASE_OPTION = click.option("--base", "base_words", multiple=True, metavar="KEY=VALUE", help="As of perfgate run.")
-RUNS_OPTION = click.option(
-    "--runs", default="runs", type=click.Path(path_type=Path, file_okay=False), help="As of perfgate run."
-)
-
-
 @envelope.command()
 @click.argument("scenario", type=click.Path(path_type=Path))
 @BASE_OPTION
@@ -271,7 +256,7 @@ def learn(
 @envelope.command("check")
 @click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
 @BASE_OPTION
-@click.option("--head", "head_words", multiple=True, metavar="KEY=VALUE", help="As of perfgate run.")
+@HEAD_OPTION
 @RUNS_OPTION
 @reported
 def check_envelope(

@@ -15,6 +15,20 @@ from typing import Any
 
 import click
 
+BASE_OPTION = click.option(
+    "--base",
+    "base_words",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="The reference build: a subject of perfgate.toml, or python=, path=, env.K=, args.K=; repeat for more.",
+)
+HEAD_OPTION = click.option(
+    "--head",
+    "head_words",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="The build under test, likewise; what it does not say is taken from the base.",
+)
 NO_GPU = "no NVIDIA driver here, so no clocks to hold"
 
 
@@ -118,8 +132,8 @@ def reset(uuids: tuple[str, ...]) -> None:
 
 @click.command()
 @click.argument("scenarios", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--base", "base_words", multiple=True, metavar="KEY=VALUE", help="The reference build, as for run.")
-@click.option("--head", "head_words", multiple=True, metavar="KEY=VALUE", help="The build under test, as for run.")
+@BASE_OPTION
+@HEAD_OPTION
 @click.option(
     "--runs", default="runs", type=click.Path(path_type=Path), show_default=True, help="Folder for run folders."
 )

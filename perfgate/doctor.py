@@ -28,6 +28,7 @@ from perfgate.findings import Check, Diagnosis, Finding
 from perfgate.folders import RUNS_FOLDER, STATE_FOLDER, check_disk, check_folder
 from perfgate.gpu_checks import check_gpus
 from perfgate.lock import hold_devices, state_folder
+from perfgate.metrics import gib
 from perfgate.scenario import LoadedScenario, model_folder
 from perfgate.subject import Role, Subject
 
@@ -139,7 +140,7 @@ def check_memory(scenarios: Sequence[LoadedScenario]) -> Finding:
     """Whether the host has memory left for an engine and the largest of the scenarios' models."""
     free = psutil.virtual_memory().available
     weights = max((_weights_bytes(folder) for folder in map(model_folder, scenarios) if folder), default=0)
-    found = f"{_gib(free)} of the host's memory available" + (f", {_gib(weights)} of weights" if weights else "")
+    found = f"{gib(free)} of the host's memory available" + (f", {gib(weights)} of weights" if weights else "")
     if free < max(LOW_MEMORY_BYTES, weights):
         return MEMORY.warning(found, "End what else runs on this host, or take one with more memory.")
     return MEMORY.ok(found)
@@ -170,7 +171,7 @@ def _check_model(loaded: LoadedScenario, environment: Mapping[str, str]) -> Find
         return MODEL.ok(f"{name}: {folder}, dummy weights")
     if folder is not None:
         if _weights_bytes(folder):
-            return MODEL.ok(f"{name}: {folder}, {_gib(_weights_bytes(folder))} of weights")
+            return MODEL.ok(f"{name}: {folder}, {gib(_weights_bytes(folder))} of weights")
         return MODEL.failed(f"{name}: {folder} holds no weights ({', '.join(WEIGHTS)})", f"Put them into {folder}.")
     fetch = f"hf download {model.hub} --revision {model.revision}"
     snapshots = hub_cache(environment) / f"models--{str(model.hub).replace('/', '--')}" / "snapshots"
@@ -179,7 +180,7 @@ def _check_model(loaded: LoadedScenario, environment: Mapping[str, str]) -> Find
         return MODEL.warning(f"{name}: {model.hub} at {model.revision} is not in {hub_cache(environment)}", fetch)
     if not (found / "config.json").exists() or not _weights_bytes(found):
         return MODEL.warning(f"{name}: {found} is not complete: fetching was broken off", fetch)
-    return MODEL.ok(f"{name}: {model.hub} at {model.revision}, {_gib(_weights_bytes(found))} of weights")
+    return MODEL.ok(f"{name}: {model.hub} at {model.revision}, {gib(_weights_bytes(found))} of weights")
 
 
 def hub_cache(environment: Mapping[str, str]) -> Path:
@@ -209,7 +210,3 @@ def _interpreters(
             name = " and ".join(dict.fromkeys([*names, role]))
             found[same] = (subject, Interpreter(name, subject.python, variables))
     return list(found.values())
-
-
-def _gib(size: int) -> str:
-    return f"{size / 1024**3:.1f} GiB"

@@ -14,6 +14,7 @@ from filelock import FileLock
 
 from perfgate.findings import Check, Finding
 from perfgate.lock import STATE
+from perfgate.metrics import gib
 
 LOW_DISK_BYTES = 2 * 1024**3
 LOCK_TIMEOUT_S = 30.0
@@ -68,7 +69,7 @@ def check_disk(folder: Path) -> Finding:
     """Whether there is room for run folders."""
     there = _nearest(folder)
     free = shutil.disk_usage(there).free
-    found = f"{free / 1024**3:.1f} GiB free for {folder}"
+    found = f"{gib(free)} free for {folder}"
     if free < LOW_DISK_BYTES:
         return DISK.warning(found, f"Free some space in {there}, at least {LOW_DISK_BYTES >> 30} GiB.")
     return DISK.ok(found)

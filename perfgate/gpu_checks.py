@@ -14,6 +14,7 @@ from perfgate.capture.profilers import CAP_SYS_ADMIN, has_capability
 from perfgate.capture.sampler import company
 from perfgate.environment import Gpu
 from perfgate.findings import Check, Finding
+from perfgate.metrics import gib
 from perfgate.scenario import Clocks, LoadedScenario
 
 GPU = Check("gpu", "Without a driver that answers, nothing about a GPU can be measured or controlled.")
@@ -81,7 +82,7 @@ def _idle(nvml: Nvml, number: int, gpu: Gpu) -> Finding:
             "nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
         )
     used = nvml.memory_used_bytes(gpu.uuid)
-    return GPU_IDLE.ok(f"{name}: nobody computes on it" + (f", {_gib(used)} of its memory in use" if used else ""))
+    return GPU_IDLE.ok(f"{name}: nobody computes on it" + (f", {gib(used)} of its memory in use" if used else ""))
 
 
 def _lock(nvml: Nvml, gpus: Sequence[Gpu], scenario: str, clocks: Clocks) -> Finding:
@@ -136,7 +137,3 @@ def _leases(gpus: Sequence[Gpu]) -> Finding:
 
 def _list(leases: Sequence[Lease]) -> str:
     return "; ".join(f"{lease.uuid}: {lease}" for lease in leases)
-
-
-def _gib(size: int) -> str:
-    return f"{size / 1024**3:.1f} GiB"

@@ -383,6 +383,11 @@ def format_value(value: float, unit: Unit) -> str:
     return f"{_four_digits(value)} {unit}"
 
 
+def gib(size: int) -> str:
+    """Bytes in gibibytes with one decimal, ``0.6 GiB``: how memory and disks are spoken of."""
+    return f"{size / 2**30:.1f} GiB"
+
+
 def _reaches(value: float, scale: float) -> bool:
     """Whether ``value`` is shown as at least one ``scale``: 999.99 ms is shown as 1.000 s, never as 1000 ms."""
     return float(f"{abs(value) / scale:.4g}") >= 1

@@ -105,6 +105,16 @@ class Artifact(_Frozen):
     path: str
     sha256: str
 
+    @classmethod
+    def of(cls, file: Path, run_folder: Path) -> Self:
+        """A file as it is now.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        path = file.resolve().relative_to(run_folder.resolve()).as_posix()
+        return cls(path=path, sha256=sha256_hex(file.read_bytes()))
+
 
 class Trial(_Frozen):
     """One fresh engine of one subject on one set of GPUs.

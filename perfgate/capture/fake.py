@@ -246,4 +246,4 @@ def _write_timeline(job: Job, lines: list[dict[str, Any]]) -> Artifact:
     packed = gzip.compress(text.encode(), mtime=0)
     file = job.folder / "timeline.jsonl.gz"
     file.write_bytes(packed)
-    return Artifact(path=file.relative_to(job.run_folder).as_posix(), sha256=sha256_hex(packed))
+    return Artifact.of(file, job.run_folder)

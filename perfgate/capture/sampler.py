@@ -18,6 +18,7 @@ from typing import Final, Self
 import psutil
 
 from perfgate.capture.gpu import GpuError, GpuProcess, Nvml
+from perfgate.metrics import gib
 from perfgate.telemetry import Foreign, GpuTelemetry, Sample, Window, summarise
 
 PERIOD_S: Final = 0.08
@@ -187,7 +188,7 @@ def company(nvml: Nvml, uuids: Iterable[str]) -> str:
         if there.foreign:
             words.append(f"{uuid}: {', '.join(map(str, there.foreign))}")
         elif used > IDLE_MEMORY_BYTES:
-            words.append(f"{uuid}: {used / 2**30:.1f} GiB held by processes not visible from here")
+            words.append(f"{uuid}: {gib(used)} held by processes not visible from here")
     return "; ".join(words)
 
 

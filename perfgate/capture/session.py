@@ -45,7 +45,6 @@ from perfgate.record import (
     read_record,
     read_records,
     record_file,
-    sha256_hex,
     write_record,
 )
 from perfgate.subject import Role, Subject
@@ -367,7 +366,8 @@ class Session:
         with Sampler(self._nvml, self._gpus_of(job.cell), lambda pid: carries_mark(pid, job.owner)) as sampler:
             trial = self._collect(job, kind, show)
         file = job.folder / "telemetry.json.gz"
-        samples = Artifact(path=file.relative_to(job.run_folder).as_posix(), sha256=sha256_hex(sampler.write(file)))
+        sampler.write(file)
+        samples = Artifact.of(file, job.run_folder)
         telemetry = sampler.read([iteration.window for iteration in trial.iterations])
         failure = trial.failure
         if sampler.error is not None:

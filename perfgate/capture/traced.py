@@ -25,7 +25,7 @@ from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.expectation import Expectation
 from perfgate.pattern import DecodeSteps, pool, summarise
 from perfgate.plan import Cell
-from perfgate.record import Artifact, Failure, Iteration, Startup, Trial, sha256_hex
+from perfgate.record import Artifact, Failure, Iteration, Startup, Trial
 from perfgate.subject import Subject
 
 REPORT_TIMEOUT_S: Final = 180.0
@@ -60,7 +60,7 @@ class TracedCollector:
                 _trace(job, profiler, taken, progress)
                 progress("reading the trace")
                 files = profiler.find()
-                taken.traces = tuple(_artifact(file, job) for file in files)
+                taken.traces = tuple(Artifact.of(file, job.run_folder) for file in files)
                 taken.decode = pool([summarise(read_trace(file, _expected(job.cell).rules)) for file in files])
             except InvalidTrialError as error:
                 failure = Failure(code=error.code, text=in_words(error.text, job.folder / LOG))
@@ -108,11 +108,6 @@ def _trace(job: Job, profiler: _Nsys | _Torch, taken: _Taken, progress: Callable
         _profile(worker, cell, on=False, ranges=profiler.ranges)
         progress("stopping the engine")
         worker.stop(REPORT_TIMEOUT_S)
-
-
-def _artifact(file: Path, job: Job) -> Artifact:
-    path = file.relative_to(job.run_folder.resolve()).as_posix()
-    return Artifact(path=path, sha256=sha256_hex(file.read_bytes()))
 
 
 def _expected(cell: Cell) -> Expectation:

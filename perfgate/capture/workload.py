@@ -21,7 +21,7 @@ from perfgate.capture.engine import LOG, Limit, Worker, find_subject
 from perfgate.capture.process import tail
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
 from perfgate.plan import Cell, prompts
-from perfgate.record import Artifact, Failure, Iteration, Startup, Trial, sha256_hex
+from perfgate.record import Artifact, Failure, Iteration, Startup, Trial
 from perfgate.subject import Subject
 
 MAX_FAILURE_CHARACTERS = 2000
@@ -204,4 +204,4 @@ class _Timeline:
         packed = gzip.compress(content, mtime=0)
         file = self._file.with_suffix(".jsonl.gz")
         file.write_bytes(packed)
-        return Artifact(path=file.relative_to(self._root).as_posix(), sha256=sha256_hex(packed))
+        return Artifact.of(file, self._root)
