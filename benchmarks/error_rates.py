@@ -230,7 +230,7 @@ looks.
 {remarks}
 
 The simulation uses a vectorised copy of the rule (`benchmarks/rule_twin.py`). In the same program {compared:,} runs of
-all models, with 1, 3 and 8 gates, were also decided look by look by `perfgate.judge.judge_series` itself: {differing}
+all models, with 1, 3 and 8 gates, were also decided look by look by `perfgate.rule.judge_series` itself: {differing}
 ended differently (verdict of the run, verdict of each gate, number of pairs).
 
 ## How restarts differ

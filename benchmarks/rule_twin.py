@@ -1,7 +1,7 @@
 """The decision rule for many simulated runs at once, and the project's own functions for one: they must agree.
 
 :func:`decide_all` is the twin of what ``perfgate run`` does with the pairs of one cell: look, judge all gates together,
-stop or go on. :func:`decide_one` does it with :func:`perfgate.judge.judge_series` itself.
+stop or go on. :func:`decide_one` does it with :func:`perfgate.rule.judge_series` itself.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from scipy import special
 
 from perfgate.gate import parse_gate
-from perfgate.judge import Series, judge_series
 from perfgate.outcome import worst
 from perfgate.plan import ALPHA, BETA, GatePlan
+from perfgate.rule import Series, judge_series
 from perfgate.stats import DEFAULT_SCHEDULE, Schedule
 
 Floats = NDArray[np.float64]

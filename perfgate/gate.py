@@ -33,7 +33,7 @@ from perfgate.envelope import learn, union
 from perfgate.environment import comparable
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, RecordError, UsageError
 from perfgate.expectation import Expectation
-from perfgate.judge import Series, compare_sides, judge, judge_advisory, judge_cells, judge_series
+from perfgate.judge import compare_sides, judge, judge_advisory, judge_cells
 from perfgate.lock import hold
 from perfgate.margins import Gate
 from perfgate.metrics import KINDS, Kind, split_name
@@ -51,6 +51,7 @@ from perfgate.record import (
     write_record,
     write_run,
 )
+from perfgate.rule import Series, judge_series
 from perfgate.scenario import LoadedScenario, load, with_kernels
 from perfgate.subject import Role, Subject
 from perfgate.table import read_table

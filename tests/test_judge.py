@@ -16,11 +16,12 @@ from scipy import stats as scipy_stats
 
 from perfgate import stats
 from perfgate.errors import ExitStatus
-from perfgate.judge import Series, judge, judge_series
+from perfgate.judge import judge
 from perfgate.outcome import Note, verdict_json
 from perfgate.plan import ALPHA, BETA, GatePlan
 from perfgate.reasons import REASONS
 from perfgate.record import Failure
+from perfgate.rule import Series, judge_series
 
 DEFAULT = stats.DEFAULT_SCHEDULE
 MICRO = st.integers(-20_000, 20_000).map(lambda n: n * 1e-6)

@@ -29,6 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("capture.traced",),
     ("capture.fake",),
     ("capture.session",),
+    ("rule",),
     ("judge",),
     ("report.lines", "report.attribution"),
     ("report.text", "report.markdown", "report.price", "report.pages", "report.html", "report.junit", "report.github"),

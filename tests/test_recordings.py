@@ -13,8 +13,8 @@ import pytest
 
 from perfgate import gate
 from perfgate.capture.timeline import read_iteration
-from perfgate.judge import Series, judge_series
 from perfgate.plan import ALPHA, BETA, GatePlan
+from perfgate.rule import Series, judge_series
 from perfgate.scenario import load
 from perfgate.stats import Schedule
 from perfgate.table import read_table
