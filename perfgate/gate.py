@@ -74,6 +74,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     quick: bool = False,
     collector: Collector | None = None,
     traced_collector: Collector | None = None,
+    counted_collector: Collector | None = None,
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
     kernels_only: bool = False,
@@ -88,6 +89,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         quick: One trial a subject and no verdict.
         collector: Takes the timed trials; the real engine where not given.
         traced_collector: Takes the traced trials of scenarios with a ``kernels:`` block, likewise.
+        counted_collector: Takes the counted trials of scenarios with a ``counters:`` block, likewise.
         progress: Called at every step, and with a sentence where something else is worth telling.
         budget_s: No pair is begun that would not end within so many seconds.
         kernels_only: Take traced trials alone and judge only what the decode steps run, not how long they take.
@@ -110,8 +112,8 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     with _storage_failures(folder, "Mend that, or name another place with --runs."), _interruptions(folder):
         _make_folder(folder, loaded)
         write_run(folder, manifest)
-    session = Session(folder, manifest, _given(collector, traced_collector), progress, deadline_s)
-    return _visit(folder, manifest, session)
+    given = _given(collector, traced_collector, counted_collector)
+    return _visit(folder, manifest, Session(folder, manifest, given, progress, deadline_s))
 
 
 def resume(
@@ -120,6 +122,7 @@ def resume(
     more: int | None = None,
     collector: Collector | None = None,
     traced_collector: Collector | None = None,
+    counted_collector: Collector | None = None,
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
 ) -> Finished:
@@ -132,6 +135,7 @@ def resume(
         more: Cells inconclusive at their last look get a further one, so many pairs after it.
         collector: As of :func:`run`.
         traced_collector: As of :func:`run`.
+        counted_collector: As of :func:`run`.
         progress: As of :func:`run`.
         budget_s: As of :func:`run`.
 
@@ -146,8 +150,8 @@ def resume(
     if more is not None and more < stats.FURTHER_LOOK_PAIRS:
         raise UsageError(f"--more {more}: a further look needs at least {stats.FURTHER_LOOK_PAIRS} pairs")
     manifest = read_run(folder)
-    session = Session(folder, manifest, _given(collector, traced_collector), progress, deadline_s)
-    return _visit(folder, manifest, session, more)
+    given = _given(collector, traced_collector, counted_collector)
+    return _visit(folder, manifest, Session(folder, manifest, given, progress, deadline_s), more)
 
 
 def check_envelope(scenarios: Sequence[Path], subjects: dict[Role, Subject], **options: Any) -> Finished:
@@ -206,12 +210,12 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
 
 
 def _without_gates(cell: Cell) -> Cell:
-    return cell.model_copy(update={"gates": (), "kernels": cell.kernels or Expectation()})
+    return cell.model_copy(update={"gates": (), "kernels": cell.kernels or Expectation(), "counters": ()})
 
 
-def _given(timed: Collector | None, traced: Collector | None) -> dict[Kind, Collector]:
-    both: dict[Kind, Collector | None] = {"timed": timed, "traced": traced}
-    return {kind: collector for kind, collector in both.items() if collector is not None}
+def _given(*collectors: Collector | None) -> dict[Kind, Collector]:
+    """The collectors that were given, in the order of the kinds."""
+    return {kind: one for kind, one in zip(KINDS, collectors, strict=True) if one is not None}
 
 
 def _visit(folder: Path, manifest: Run, session: Session, more: int | None = None) -> Finished:
@@ -273,12 +277,9 @@ def _with_further_looks(manifest: Run, records: dict[str, Record], more: int) ->
         record = records.get(cell.cell_id)
         if record is None:  # interrupted before it began: its own looks come first
             continue
-        if cell.undecided_in("timed") and cell.next_look is None:
-            looks = (*record.further_looks, record.schedule("timed").looks[-1] + more)
-            record = added[cell.cell_id] = record.model_copy(update={"further_looks": looks})
-        if cell.undecided_in("traced") and cell.next_traced_look is None:
-            looks = (*record.further_traced_looks, record.schedule("traced").looks[-1] + more)
-            added[cell.cell_id] = record.model_copy(update={"further_traced_looks": looks})
+        for kind in KINDS:
+            if cell.undecided_in(kind) and cell.next_look_at(kind) is None:
+                record = added[cell.cell_id] = record.with_look(kind, record.schedule(kind).looks[-1] + more)
     return added
 
 
@@ -292,20 +293,24 @@ def _measure(manifest: Run, session: Session, records: dict[str, Record]) -> Non
 
 def _next_target(manifest: Run, cell: Cell, records: dict[str, Record], kind: Kind) -> int | None:
     """How many pairs of a kind the cell is to have next."""
-    return _next_timed(manifest, cell, records) if kind == "timed" else _next_traced(manifest, cell, records)
+    if kind == "timed":
+        return _next_timed(manifest, cell, records)
+    if (cell.kernels if kind == "traced" else cell.counters or None) is None:
+        return None
+    return _next_profiled(manifest, cell, records, kind)
 
 
-def _next_traced(manifest: Run, cell: Cell, records: dict[str, Record]) -> int | None:
-    """One pair tells what the steps run; more are taken only where a gate rests on kernel times."""
+def _next_profiled(manifest: Run, cell: Cell, records: dict[str, Record], kind: Kind) -> int | None:
+    """One pair tells what the steps run, or what their kernels count; more are taken only where a gate rests on it."""
     record = records.get(cell.cell_id)
     kinds = {gate.gate.measured.kind for gate in cell.gates}
-    if cell.kernels is None or (record is not None and record.stopped is not None):
+    if record is not None and record.stopped is not None:
         return None
-    taken = record.measured("traced") if record else 0
+    taken = record.measured(kind) if record else 0
     if manifest.quick:  # a look at the numbers: at traced ones only where there are no others
-        return 1 if "timed" not in kinds and not taken else None
-    schedule = cell.kernels.traced.schedule
-    if "traced" not in kinds:
+        return 1 if kind == "traced" and "timed" not in kinds and not taken else None
+    schedule = cell.schedule(kind)
+    if kind not in kinds:
         return None if taken else 1
     if "head" not in manifest.subjects:
         wanted, _ = schedule.first_blocking or (schedule.looks[-1], 0.0)
@@ -313,7 +318,7 @@ def _next_traced(manifest: Run, cell: Cell, records: dict[str, Record]) -> int |
     if not taken:
         return schedule.looks[0]
     outcome = judge(manifest, records, __version__)
-    return next(one.next_traced_look for one in outcome.cells if one.cell_id == cell.cell_id)
+    return next(one.next_look_at(kind) for one in outcome.cells if one.cell_id == cell.cell_id)
 
 
 def _next_timed(manifest: Run, cell: Cell, records: dict[str, Record]) -> int | None:
@@ -330,7 +335,7 @@ def _next_timed(manifest: Run, cell: Cell, records: dict[str, Record]) -> int | 
     if record is None:
         return schedule.looks[0]
     outcome = judge(manifest, records, __version__)
-    return next(one.next_look for one in outcome.cells if one.cell_id == cell.cell_id)
+    return next(one.next_look_at("timed") for one in outcome.cells if one.cell_id == cell.cell_id)
 
 
 def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Outcome:

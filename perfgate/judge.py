@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from perfgate.attribution import Attribution, attribute
 from perfgate.cautions import cell_cautions, clocks_differ, gpu_outcomes, side_cautions
+from perfgate.counter_checks import count_one_side, judge_counters
 from perfgate.envelope import judge_envelope
 from perfgate.metrics import KINDS, METRICS, Kind, Metric, split_name, trial_value
 from perfgate.outcome import (
     WORST_FIRST,
     CellOutcome,
+    CountersOutcome,
     GateOutcome,
     GpuOutcome,
     MetricOutcome,
@@ -46,7 +48,10 @@ def judge(run: Run, records: Mapping[str, Record], perfgate: str) -> Outcome:
         )
     if not run.quick:
         return judge_cells(run.name, perfgate, run.plan, outcomes)
-    closed = tuple(cell.model_copy(update={"next_look": None, "next_traced_look": None}) for cell in outcomes)
+    closed = tuple(
+        cell.model_copy(update={"next_look": None, "next_traced_look": None, "next_counted_look": None})
+        for cell in outcomes
+    )
     reason = Note(code="quick-run", text="one trial a subject was measured")
     return judge_cells(run.name, perfgate, run.plan, closed, (reason,))
 
@@ -73,7 +78,9 @@ def judge_advisory(name: str, perfgate: str, plan: Plan, cell: CellOutcome, reas
 
 def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Plan) -> CellOutcome:
     """One side of one record against one side of another, unpaired; the caller has checked that they are comparable."""
-    timed, traced = ((base[0].judged_trials(base[1], kind), head[0].judged_trials(head[1], kind)) for kind in KINDS)
+    timed, traced, counted = (
+        (base[0].judged_trials(base[1], kind), head[0].judged_trials(head[1], kind)) for kind in KINDS
+    )
     cell = head[0].cell
     gates = judge_series([_unpaired_series(gate, base, head) for gate in cell.gates], plan.alpha, plan.beta)
     gpus = gpu_outcomes(*timed)
@@ -84,6 +91,10 @@ def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Pl
         envelope = judge_envelope(cell.kernels, *map(_decoded, traced))
         reasons, cautions = (*reasons, *envelope.reasons), [*cautions, *envelope.cautions]
         found.append(envelope.verdict)
+    counters = _counters(cell, counted) if all(counted) else None
+    if counters is not None:
+        reasons, cautions = (*reasons, *counters.reasons), [*cautions, *counters.cautions]
+        found.append(counters.verdict)
     b, h = ([*one, *other] for one, other in zip(timed, traced, strict=True))
     stops = (Note(code=r.stopped.code, text=r.stopped.text) for r, _ in (base, head) if r.stopped)
     return CellOutcome(
@@ -97,6 +108,7 @@ def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Pl
         gates=gates,
         ungated=tuple(_ungated(cell, b, h)),
         gpus=gpus,
+        counters=counters,
         reasons=(*stops, *reasons),
         cautions=tuple(cautions),
     )
@@ -164,6 +176,12 @@ def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, .
         envelope = judge_envelope(cell.kernels, *map(_decoded, traced_sides))
         reasons, cautions = (*reasons, *envelope.reasons), [*cautions, *envelope.cautions]
         found.append(envelope.verdict)
+    counted_pairs = record.pairs("counted")
+    counters = None
+    if cell.counters and traced and not (record.stopped and not counted_pairs):
+        counters = _counters(cell, ([b for b, _ in counted_pairs], [h for _, h in counted_pairs]))
+        reasons, cautions = (*reasons, *counters.reasons), [*cautions, *counters.cautions]
+        found.append(counters.verdict)
     outcome = CellOutcome(
         name=cell.name,
         cell_id=cell.cell_id,
@@ -172,19 +190,27 @@ def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, .
         pairs=len(pairs),
         next_look=None,
         traced_pairs=len(traced_pairs),
+        counted_pairs=len(counted_pairs),
         versions={role: _versions([t for t in record.trials if t.subject == role]) for role in record.subjects},
         gates=gates,
         ungated=tuple(_ungated(cell, base + traced_sides[0], head + traced_sides[1])),
         gpus=gpus,
         attribution=_attribution(pairs, traced_pairs),
+        counters=counters,
         reasons=reasons,
         cautions=tuple(cautions),
     )
     looks = {
         "next_look": _next_look(record, outcome, "timed"),
         "next_traced_look": _next_look(record, outcome, "traced"),
+        "next_counted_look": _next_look(record, outcome, "counted"),
     }
     return outcome.model_copy(update=looks)
+
+
+def _counters(cell: Cell, sides: tuple[Sequence[Trial], Sequence[Trial]]) -> CountersOutcome:
+    base, head = ([trial.counted for trial in side if trial.counted] for side in sides)
+    return judge_counters(cell.counters, base, head)
 
 
 def _decoded(side: Sequence[Trial]) -> list[DecodeSteps]:
@@ -234,7 +260,8 @@ def _one_sided(cell: Cell, record: Record | None) -> CellOutcome:
     if record is None:
         return _empty_cell(cell, "not-measured", (), Note(code="not-started", text="no trial of this cell was taken"))
     trials, traced = record.judged_trials("base"), record.judged_trials("base", "traced")
-    words = f" and {len(traced)} traced" if traced else ""
+    counted = [trial.counted for trial in record.judged_trials("base", "counted") if trial.counted]
+    words = "".join(f" and {len(taken)} {kind}" for kind, taken in (("traced", traced), ("counted", counted)) if taken)
     note = Note(code="no-counterpart", text=f"{len(trials)} trials{words} of one subject were measured")
     verdict: Verdict = "not-comparable"
     if record.stopped is not None:
@@ -245,6 +272,7 @@ def _one_sided(cell: Cell, record: Record | None) -> CellOutcome:
         "versions": {"base": _versions([*trials, *traced])},
         "ungated": tuple(_ungated(cell, [*trials, *traced], ())),
         "gpus": gpu_outcomes(trials or traced, ()),
+        "counters": count_one_side(counted) if counted else None,
     }
     return _empty_cell(cell, verdict, (), note).model_copy(update=sides)
 

@@ -6,13 +6,16 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
 
+from perfgate.counters import COUNTERS
 from perfgate.document import did_you_mean
 from perfgate.fields import QUANTITY, Percent
+from perfgate.kernels import PLACES
 from perfgate.metrics import (
+    COUNTER_METRICS,
     METRIC_NAMES,
     METRICS,
+    PART_METRICS,
     PLANNED,
-    ROLE_METRICS,
     Metric,
     format_percent,
     metric_family,
@@ -26,6 +29,7 @@ class Gate(BaseModel):
     Args:
         metric: What is judged, one of the metrics that perfgate knows.
         role: Whose kernels, for a metric that is measured by role: one of the scenario's own roles or a shipped one.
+        place: Only those at this place of a layer, for a counter: one of qkv, out, gate-up, down, lm-head.
         ignorable: A slowdown up to this is no regression.
         must_catch: A slowdown from this on must not pass.
         floor: Absolute change in the metric's unit below which nothing is a regression, like ``1ms``.
@@ -35,6 +39,7 @@ class Gate(BaseModel):
 
     metric: Annotated[str, WithJsonSchema({"type": "string", "enum": list(METRIC_NAMES)})]
     role: Annotated[str | None, Field(validate_default=True)] = None
+    place: Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(PLACES[1:])})] = None
     ignorable: Percent
     must_catch: Percent
     floor: Annotated[str, WithJsonSchema({"type": "string", "pattern": QUANTITY, "examples": ["1ms"]})] | None = None
@@ -44,6 +49,9 @@ class Gate(BaseModel):
     def _known(cls, metric: str) -> str:
         if metric in PLANNED:
             raise ValueError(f"{metric} is not supported by this version: it needs {PLANNED[metric]}")
+        if metric in COUNTERS and metric not in METRIC_NAMES:
+            raise ValueError(f"{metric} repeats too badly for margins, or has no better direction: bound it in the "
+                             f"counters: block; counters with margins are {', '.join(COUNTER_METRICS)}")  # fmt: skip
         if metric not in METRIC_NAMES:
             raise ValueError(f"expected one of {', '.join(METRIC_NAMES)}{did_you_mean(metric, METRIC_NAMES)}")
         return metric
@@ -53,10 +61,19 @@ class Gate(BaseModel):
     def _role_where_it_belongs(cls, role: str | None, info: ValidationInfo) -> str | None:
         metric = info.data.get("metric")
         if metric in METRICS and role is not None:
-            raise ValueError(f"{metric} is no metric of a role, take it out; by role are {', '.join(ROLE_METRICS)}")
-        if metric in ROLE_METRICS and role is None:
+            raise ValueError(f"{metric} is no metric of a role, take it out; by role are {', '.join(PART_METRICS)}")
+        if metric in PART_METRICS and role is None:
             raise ValueError(f"{metric} needs the role whose kernels it measures, like role: attention")
         return role
+
+    @field_validator("place")
+    @classmethod
+    def _place_of_a_counter(cls, place: str | None, info: ValidationInfo) -> str | None:
+        if place is not None and place not in PLACES[1:]:
+            raise ValueError(f"expected one of {', '.join(PLACES[1:])}{did_you_mean(place, PLACES[1:])}")
+        if place is not None and info.data.get("metric") not in COUNTER_METRICS:
+            raise ValueError(f"goes with a counter: {', '.join(COUNTER_METRICS)}")
+        return place
 
     @field_validator("must_catch")
     @classmethod
@@ -79,8 +96,10 @@ class Gate(BaseModel):
 
     @property
     def measured(self) -> Metric:
-        """The metric judged, of its role where it has one."""
-        return METRICS[self.metric] if self.role is None else ROLE_METRICS[self.metric].of(self.role)
+        """The metric judged, of its role where it has one, and of its place."""
+        if self.role is None:
+            return METRICS[self.metric]
+        return PART_METRICS[self.metric].of(self.role + (f"/{self.place}" if self.place else ""))
 
     @property
     def floor_value(self) -> float:

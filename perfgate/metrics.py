@@ -18,6 +18,8 @@ from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
+from perfgate.counters import COUNTERS, Counter
+
 NS_PER_S = 1e9
 
 
@@ -81,6 +83,13 @@ class DecodeLike(Protocol):
         """Kernel time of each role that occurs."""
 
 
+class CountedLike(Protocol):
+    """What ncu counted in a trial."""
+
+    def mean(self, counter: str, role: str, place: str = "") -> float | None:
+        """A counter's mean over the launches of a role, or of one place of a layer; ``None`` where none has it."""
+
+
 class TrialLike(Protocol):
     """What a metric needs of a trial."""
 
@@ -100,12 +109,16 @@ class TrialLike(Protocol):
     def decode(self) -> DecodeLike | None:
         """The decode steps of a traced trial; ``None`` for any other."""
 
+    @property
+    def counted(self) -> CountedLike | None:
+        """The launches of a counted trial; ``None`` for any other."""
 
-Kind = Literal["timed", "traced"]
+
+Kind = Literal["timed", "traced", "counted"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of trial: profilers slow an engine down, so what is read from one kind is never compared with another's."""
 
-Unit = Literal["s", "tok/s", "B", "tok", "J/tok"]
+Unit = Literal["s", "tok/s", "B", "tok", "J/tok", "count", "inst"]
 
 
 @dataclass(frozen=True)
@@ -197,12 +210,12 @@ def _host_slack(trial: TrialLike) -> float | None:
     return float(np.median(known)) / NS_PER_S if known else None
 
 
-def _kernel_time(trial: TrialLike, role: str) -> float | None:
+def _kernel_time(trial: TrialLike, role: str, _place: str = "") -> float | None:
     steps = trial.decode.role_ns.get(role, ()) if trial.decode else ()
     return float(np.median(steps)) / NS_PER_S if len(steps) else None
 
 
-def _kernel_throughput(trial: TrialLike, role: str) -> float | None:
+def _kernel_throughput(trial: TrialLike, role: str, _place: str = "") -> float | None:
     """A pure decode step generates a token for each request of the batch."""
     seconds = _kernel_time(trial, role)
     batch = len(trial.iterations[0].ttft_ns) if trial.iterations else 0
@@ -246,14 +259,14 @@ METRICS: dict[str, Metric] = {
 
 @dataclass(frozen=True)
 class RoleMetric:
-    """A metric with a value for each role of kernels; a gate names the role beside it.
+    """A metric with a value for each role of kernels, perhaps at one place of a layer; a gate names these beside it.
 
     Args:
         name: As written in ``gates[].metric``.
         unit: As of :class:`Metric`.
         better: As of :class:`Metric`.
         meaning: As of :class:`Metric`.
-        summarise: A trial and a role to the value in ``unit``; ``None`` where the trial ran no kernel of that role.
+        summarise: A trial, a role and a place (or nothing) to the value in ``unit``; ``None`` where the trial has none.
         kind: As of :class:`Metric`.
     """
 
@@ -261,15 +274,29 @@ class RoleMetric:
     unit: Unit
     better: Literal["lower", "higher"]
     meaning: str
-    summarise: Callable[[TrialLike, str], float | None]
+    summarise: Callable[[TrialLike, str, str], float | None]
     kind: Kind = "traced"
 
-    def of(self, role: str) -> Metric:
-        """The metric of one role, called ``name[role]``."""
-        name, meaning = f"{self.name}[{role}]", f"{self.meaning}, for {role}"
+    def of(self, part: str) -> Metric:
+        """The metric of one role, ``name[role]``, or of one place of it, ``name[role/place]``."""
+        role, _, place = part.partition("/")
+        name, meaning = f"{self.name}[{part}]", f"{self.meaning}, for {part}"
         return Metric(
-            name, self.unit, self.better, meaning, lambda t: self.summarise(t, role), needs_decode=True, kind=self.kind
-        )
+            name, self.unit, self.better, meaning, lambda t: self.summarise(t, role, place), needs_decode=True,
+            kind=self.kind,
+        )  # fmt: skip
+
+
+def _counted(counter: Counter) -> RoleMetric:
+    """A counter as a metric; see :data:`COUNTER_METRICS`."""
+
+    def summarise(trial: TrialLike, role: str, place: str) -> float | None:
+        return trial.counted.mean(counter.name, role, place) if trial.counted else None
+
+    meaning = f"{counter.meaning.removesuffix('.')}: the mean of a launch"
+    better: Any = counter.better
+    unit: Any = counter.unit
+    return RoleMetric(counter.name, unit, better, meaning, summarise, kind="counted")
 
 
 ROLE_METRICS: dict[str, RoleMetric] = {
@@ -283,7 +310,17 @@ ROLE_METRICS: dict[str, RoleMetric] = {
 }  # fmt: skip
 """Every metric that needs a role. They are medians over the steps of a trial, on each device."""
 
-METRIC_NAMES = (*METRICS, *ROLE_METRICS)
+COUNTER_METRICS: dict[str, RoleMetric] = {
+    counter.name: _counted(counter)
+    for counter in COUNTERS.values()
+    if counter.tier != "noisy" and counter.better != "neither"
+}
+"""Counters on which a gate with margins may rest: those that repeat exactly or tightly (docs/counters.md)."""
+
+PART_METRICS = ROLE_METRICS | COUNTER_METRICS
+"""Every metric with a value for each role."""
+
+METRIC_NAMES = (*METRICS, *PART_METRICS)
 """What a gate can name."""
 
 PLANNED: dict[str, str] = {
@@ -297,7 +334,7 @@ UNIT_SCALE: dict[str, tuple[Unit, float]] = {
     "B": ("B", 1.0), "KiB": ("B", 2.0**10), "MiB": ("B", 2.0**20), "GiB": ("B", 2.0**30),
     "kB": ("B", 1e3), "MB": ("B", 1e6), "GB": ("B", 1e9),
     "tok": ("tok", 1.0), "tokens": ("tok", 1.0),
-    "J/tok": ("J/tok", 1.0), "mJ/tok": ("J/tok", 1e-3),
+    "J/tok": ("J/tok", 1.0), "mJ/tok": ("J/tok", 1e-3), "count": ("count", 1.0), "inst": ("inst", 1.0),
 }  # fmt: skip
 """Unit as people write it: (base unit, factor to it)."""
 
@@ -308,7 +345,7 @@ def metric_family(name: str) -> Metric | RoleMetric:
     Raises:
         KeyError: There is none.
     """
-    return METRICS[name] if name in METRICS else ROLE_METRICS[name]
+    return METRICS[name] if name in METRICS else PART_METRICS[name]
 
 
 def split_name(name: str) -> tuple[str, str | None]:
@@ -324,7 +361,7 @@ def find_metric(name: str) -> Metric:
         KeyError: There is none.
     """
     metric, role = split_name(name)
-    return METRICS[name] if role is None else ROLE_METRICS[metric].of(role)
+    return METRICS[name] if role is None else PART_METRICS[metric].of(role)
 
 
 def trial_value(name: str, trial: TrialLike) -> float | None:
@@ -378,7 +415,7 @@ def format_value(value: float, unit: Unit) -> str:
             scale = UNIT_SCALE[suffix][1]
             if _reaches(value, scale):
                 return f"{_four_digits(value / scale)} {suffix}"
-    if unit in ("B", "tok") and value % 1 == 0:
+    if unit in ("B", "tok", "count", "inst") and value % 1 == 0:
         return f"{value:.0f} {unit}"  # things that are counted have no decimals
     return f"{_four_digits(value)} {unit}"
 

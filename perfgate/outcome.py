@@ -31,6 +31,9 @@ WORST_FIRST: dict[Verdict, ExitStatus] = {
 }
 """Every verdict, worst first, with the exit status it means."""
 
+EXACT_ENDS = ("outside-envelope", "envelope-stale", "counter-differs", "counter-out-of-bounds")
+"""Reasons that decide a cell exactly, whatever its gates say; more pairs would not change them."""
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -129,6 +132,51 @@ class GpuOutcome(_Frozen):
     events: tuple[str, ...] = ()
 
 
+class CounterRow(_Frozen):
+    """One kernel of the counted step on both sides.
+
+    Args:
+        role: Its family.
+        place: Where in a layer it stands; empty where that is not known.
+        kernel: The function's own name.
+        launches: How many were counted on each side, over all trials.
+        base: Mean of a launch by counter of :data:`perfgate.counters.COUNTERS`, in base units; empty where the side
+            does not run it.
+        head: Likewise.
+        bound: What bounds it on each side, see :data:`perfgate.roofline.RULES`.
+        distance: Its time over what the nearer roof allows, by side; ``None`` where too little was read.
+    """
+
+    role: str
+    place: str
+    kernel: str
+    launches: dict[Role, int]
+    base: dict[str, float] = {}
+    head: dict[str, float] = {}
+    bound: dict[Role, str] = {}
+    distance: dict[Role, float | None] = {}
+
+
+class CountersOutcome(_Frozen):
+    """What ncu counted of one decode step; outside the error rates, and no time of the workload.
+
+    Args:
+        verdict: ``pass`` where every condition holds; ``regressed`` where only the head breaks one; ``not-comparable``
+            where the base does already; ``inconclusive`` where the base's own trials do not agree; ``not-measured``
+            where a side was not counted.
+        rows: Kernels in the order they ran.
+        sentences: What changed by role, in words, the roles that changed most first.
+        reasons: Why it is no pass.
+        cautions: What to know all the same.
+    """
+
+    verdict: Verdict
+    rows: tuple[CounterRow, ...] = ()
+    sentences: dict[str, str] = {}
+    reasons: tuple[Note, ...] = ()
+    cautions: tuple[Note, ...] = ()
+
+
 class CellOutcome(_Frozen):
     """What one cell decided: the worst of its gates, or why it has none.
 
@@ -141,11 +189,14 @@ class CellOutcome(_Frozen):
         next_look: Pairs at which the next decision is due; ``None`` when the sequence is closed or used up.
         traced_pairs: Valid traced pairs measured.
         next_traced_look: Traced pairs at which the next decision on kernels is due; ``None`` likewise.
+        counted_pairs: Valid counted pairs measured.
+        next_counted_look: Counted pairs at which the next decision on counters is due; ``None`` likewise.
         versions: Packages of each side as measured.
         gates: In the scenario's order.
         ungated: Every other metric measured, for reading only.
         gpus: What each side's GPUs did; empty where engines ran on the CPU.
         attribution: Where a difference in decode steps comes from; ``None`` without traced pairs.
+        counters: What ncu counted; ``None`` without counted trials.
         reasons: Why the cell as a whole is not judged.
         cautions: What to know about the cell.
     """
@@ -158,13 +209,20 @@ class CellOutcome(_Frozen):
     next_look: int | None
     traced_pairs: int = 0
     next_traced_look: int | None = None
+    counted_pairs: int = 0
+    next_counted_look: int | None = None
     versions: dict[Role, dict[str, str]]
     gates: tuple[GateOutcome, ...]
     ungated: tuple[MetricOutcome, ...]
     gpus: dict[Role, GpuOutcome] = {}
     attribution: Attribution | None = None
+    counters: CountersOutcome | None = None
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()
+
+    def next_look_at(self, kind: Kind) -> int | None:
+        """Pairs of a kind at which the next decision is due; ``None`` where none is."""
+        return {"timed": self.next_look, "traced": self.next_traced_look, "counted": self.next_counted_look}[kind]
 
     def undecided_in(self, kind: Kind) -> bool:
         """Whether more pairs of a kind could still decide a gate; a regression or the envelope decides the cell.
@@ -172,7 +230,7 @@ class CellOutcome(_Frozen):
         A gate without data must not end the search of the others.
         """
         decided = any(gate.verdict == "regressed" for gate in self.gates)
-        decided |= any(reason.code in ("outside-envelope", "envelope-stale") for reason in self.reasons)
+        decided |= any(reason.code in EXACT_ENDS for reason in self.reasons)
         return not decided and "inconclusive" in {gate.verdict for gate in self.gates if gate.kind == kind}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from perfgate.breakdown import GAPS, StepFigures, figures
 from perfgate.errors import NotMeasuredError
-from perfgate.kernels import COPY_KINDS, NO_TIME, PLACES, STEP_KINDS, Trace
+from perfgate.kernels import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace
 from perfgate.roles import UNLISTED
 
 
@@ -43,17 +43,27 @@ class Pattern(_Frozen):
         kernels: Indices into :attr:`DecodeSteps.keys`, in the order of one such step.
         outside_graphs: Positions in ``kernels`` of those that no CUDA graph launched, ascending.
         copies: Copies a step by kind of :data:`perfgate.kernels.COPY_KINDS`; kinds that do not occur are left out.
+        layer_begins: Positions in ``kernels`` at which a layer begins, then the one behind the last layer; empty where
+            no layers are known.
     """
 
     steps: int
     kernels: tuple[int, ...]
     outside_graphs: tuple[int, ...] = ()
     copies: dict[str, int] = {}
+    layer_begins: tuple[int, ...] = ()
 
     @property
     def graph_launches(self) -> int:
         """Kernels of one step that CUDA graphs launch."""
         return len(self.kernels) - len(self.outside_graphs)
+
+    def layers(self) -> list[int | None]:
+        """The layer of each kernel, from 0; ``None`` outside the layers."""
+        found: list[int | None] = [None] * len(self.kernels)
+        for layer, (begin, end) in enumerate(pairwise(self.layer_begins)):
+            found[begin:end] = [layer] * (end - begin)
+        return found
 
 
 class DecodeSteps(_Frozen):
@@ -232,6 +242,7 @@ class _Sequences:
         keys: Every kernel that occurs, in order of role, place and name: a build gives the same list every time.
         key: Index into ``keys`` of each kernel.
         graph: Whether a CUDA graph launched it.
+        layer: Its layer, or -1.
         cuts: Where a step begins, and the end.
         key_ns: Kernel time of each key.
     """
@@ -247,6 +258,7 @@ class _Sequences:
         number = {key: n for n, key in enumerate(self.keys)}
         self.key = np.array([number[key] for key in named])[inverse]
         self.graph = kernels.graph
+        self.layer = kernels.layer
         self.cuts = np.flatnonzero(np.diff(kernels.step, prepend=-2) | np.diff(kernels.device, prepend=-2))
         self.key_ns = tuple(int(ns) for ns in np.bincount(self.key, kernels.duration_ns, len(self.keys)))
 
@@ -262,7 +274,7 @@ class _Sequences:
         """The patterns, the most frequent first; ``found`` has a row for each step here."""
         first: dict[tuple[bytes, bytes], Pattern] = {}
         count: Counter[tuple[bytes, bytes]] = Counter()
-        for copies, (key, graph) in zip(found.copies, self._steps(), strict=True):
+        for copies, (key, graph, layer) in zip(found.copies, self._steps(), strict=True):
             identity = np.sort(2 * key + graph).tobytes(), copies.tobytes()
             count[identity] += 1
             if identity not in first:
@@ -271,12 +283,22 @@ class _Sequences:
                     kernels=tuple(key.tolist()),
                     outside_graphs=tuple(np.flatnonzero(~graph).tolist()),
                     copies={kind: n for kind, n in zip(COPY_KINDS, copies.tolist(), strict=True) if n},
+                    layer_begins=_layer_begins(layer),
                 )
         return tuple(first[one].model_copy(update={"steps": steps}) for one, steps in count.most_common())
 
-    def _steps(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+    def _steps(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int16]]]:
         for begin, end in zip(self.cuts, [*self.cuts[1:], len(self.key)], strict=True):
-            yield self.key[begin:end], self.graph[begin:end]
+            yield self.key[begin:end], self.graph[begin:end], self.layer[begin:end]
+
+
+def _layer_begins(layer: NDArray[np.int16]) -> tuple[int, ...]:
+    """Where each layer of a step begins and the last one ends; nothing where layers do not follow one another whole."""
+    inside = np.flatnonzero(layer != NONE)
+    if not len(inside) or not (np.diff(layer[inside]) >= 0).all() or len(inside) < inside[-1] - inside[0] + 1:
+        return ()
+    begins = inside[np.flatnonzero(np.diff(layer[inside], prepend=NONE))]
+    return (*begins.tolist(), int(inside[-1]) + 1)
 
 
 def _known(column: NDArray[np.int64]) -> tuple[int | None, ...]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from perfgate.counting import Counted, Launches
 from perfgate.errors import UsageError
 from perfgate.expectation import Expectation
 from perfgate.margins import Gate
@@ -59,6 +60,8 @@ class Cell(BaseModel):
         model_folder: Absolute folder of the model, or ``None`` for one on the hub.
         workload: With matrix values filled in.
         kernels: How traced trials are taken and what a step may run; ``None`` where nothing is traced.
+        counters: Which launches are counted; none where nothing is.
+        counted: How they are.
         pairing: ``sequential``: one engine at a time.
     """
 
@@ -75,6 +78,8 @@ class Cell(BaseModel):
     clocks: Clocks
     gates: tuple[GatePlan, ...]
     kernels: Expectation | None = None
+    counters: tuple[Launches, ...] = ()
+    counted: Counted = Counted()
     pairing: Literal["sequential"] = "sequential"
     cell_id: str
 
@@ -82,6 +87,8 @@ class Cell(BaseModel):
         """The looks declared for pairs of this kind; the usual ones where the cell does not say how it is traced."""
         if kind == "timed":
             return self.measure.schedule
+        if kind == "counted":
+            return self.counted.schedule
         return self.kernels.traced.schedule if self.kernels else DEFAULT_SCHEDULE
 
     @property
@@ -181,6 +188,8 @@ def _cell(loaded: LoadedScenario, point: dict[str, JsonValue]) -> Cell:
         clocks=scenario.clocks,
         gates=tuple(GatePlan(gate=g, where=loaded.where("gates", n)) for n, g in enumerate(scenario.gates)),
         kernels=scenario.kernels,
+        counters=scenario.counters,
+        counted=scenario.counted,
         cell_id=_cell_id(digest, engine, workload, scenario.measure, scenario.clocks),
     )
 

@@ -7,13 +7,15 @@ uncertain; it is meant for planning.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfgate.errors import RecordError
+from perfgate.counting import choose_window, metrics_to_read
+from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.metrics import KINDS, Kind, Metric
 from perfgate.plan import ALPHA, BETA, Cell, GatePlan
 from perfgate.record import Record, read_record
@@ -21,6 +23,10 @@ from perfgate.stats import Estimate, detectable, log_ratios, mean_estimate, powe
 
 USUALLY = 0.9
 """A plan under which an unchanged build passes less often than this is warned of."""
+PASS_S = 0.035
+"""What a pass over one launch takes: 36 launches of 11 passes took 13.7 s on an H200 (docs/measurements.md)."""
+_OF_THE_LAUNCH = "launch__"
+"""What ncu knows of a launch without replaying it."""
 CONDITIONING_TRIALS = 2
 """One a subject before the first timed pair."""
 
@@ -57,6 +63,8 @@ class KindPrice:
         minutes: Wall time of these; ``None`` where the duration of a trial is unknown.
         source: Where the minutes come from, or why there are none, in words.
         gpus: GPUs that a trial takes; 0 where it is not known to run on one.
+        window: Launches counted in a trial; ``None`` for other kinds, and before a trace says what there is.
+        passes: Replays of each launch, at most; ``None`` for other kinds.
     """
 
     kind: Kind
@@ -65,6 +73,8 @@ class KindPrice:
     minutes: tuple[float, ...] | None
     source: str
     gpus: int = 0
+    window: int | None = None
+    passes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,8 +98,9 @@ def price(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int) -> Pric
         history: Records of the same cell by the kind of pairs that they tell of, see :func:`newest_records`.
         gates_in_run: Gates of the whole run, at least those of the cell.
     """
+    kinds = (_kind_price(cell, kind, looks, history.get(kind)) for kind, looks in _looks(cell).items())
     return Price(
-        tuple(_kind_price(cell, kind, looks, history.get(kind)) for kind, looks in _looks(cell).items()),
+        tuple(_with_window(cell, one, history) if one.kind == "counted" else one for one in kinds),
         tuple(_gate_price(cell, gate, history.get(gate.gate.measured.kind), gates_in_run) for gate in cell.gates),
     )
 
@@ -119,6 +130,7 @@ def _looks(cell: Cell) -> dict[Kind, tuple[int, ...]]:
     """Pairs at which each kind may end: without a gate nothing is timed, and one traced pair tells what steps run."""
     gated = {gate.gate.measured.kind for gate in cell.gates}
     looks: dict[Kind, tuple[int, ...]] = {"traced": (1,)} if cell.kernels is not None else {}
+    looks |= {"counted": (1,)} if cell.counters else {}
     looks |= {kind: cell.schedule(kind).looks for kind in gated}
     return {kind: looks[kind] for kind in KINDS if kind in looks}
 
@@ -135,11 +147,34 @@ def _kind_price(cell: Cell, kind: Kind, looks: tuple[int, ...], history: Record 
         minutes = tuple(begin + 2 * pairs * statistics.median(judged) for pairs in looks)
         source = f"the record of {history.visits[-1].t0_utc}"
         return KindPrice(kind, looks, starts, minutes, source, len(history.trials[-1].gpus))
-    if kind == "traced":
-        return KindPrice(kind, looks, starts, None, "no record of this cell with enough traced pairs")
+    if kind != "timed":
+        return KindPrice(kind, looks, starts, None, f"no record of this cell with enough {kind} pairs")
     if expect is not None:
         return KindPrice(kind, looks, starts, tuple(n * expect.trial_s / 60 for n in starts), "measure.expect")
     return KindPrice(kind, looks, starts, None, "no record of this cell with enough timed pairs, no measure.expect")
+
+
+def _with_window(cell: Cell, priced: KindPrice, history: Mapping[Kind, Record]) -> KindPrice:
+    """Launches and passes of a counted trial: as last counted; else the window of the last trace, a pass a counter."""
+    counted = [trial.counted for trial in history["counted"].trials if trial.counted] if "counted" in history else []
+    if counted:
+        passes = max(one.passes for one in counted)
+        return dataclasses.replace(priced, window=max(len(one.launches) for one in counted), passes=passes)
+    gated = [gate.gate.metric for gate in cell.gates if gate.gate.measured.kind == "counted"]
+    names = metrics_to_read(cell.counters, cell.counted, None, gated)
+    passes = max(sum(not name.startswith(_OF_THE_LAUNCH) for name in names), 1)
+    traces = [trial.decode for trial in history["traced"].trials if trial.decode] if "traced" in history else []
+    try:
+        window = choose_window(traces[-1], cell.counters).count if traces else None
+    except NotMeasuredError:  # said when it is tried: the next trace may have what is asked for
+        window = None
+    expect = cell.measure.expect
+    if window is None or expect is None:
+        return dataclasses.replace(priced, window=window, passes=passes)
+    trial_s = expect.trial_s + window * passes * PASS_S
+    minutes = tuple(starts * trial_s / 60 for starts in priced.starts)
+    source = "measure.expect for the engine's start, and 35 ms a pass"
+    return dataclasses.replace(priced, window=window, passes=passes, minutes=minutes, source=source)
 
 
 def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run: int) -> GatePrice:

@@ -238,6 +238,34 @@ _TABLE = (
            "See ncu --query-metrics; docs/counters.md has the names by architecture."),
     Reason("counters-no-driver", "ncu found no CUDA driver, so nothing was counted.",
            "Run it where nvidia-smi works, and without a stub libcuda.so before the driver's."),
+    Reason("counters-no-ncu", "There is no ncu on PATH, so nothing was counted.",
+           "Install Nsight Compute (it comes with the CUDA toolkit) and put ncu on PATH, or take out counters:."),
+    Reason("counters-no-gpu", "There is no GPU here whose counters could be read.",
+           "Measure on a machine with a GPU, or take out counters:."),
+    Reason("counters-no-trace", "No traced trial of this side says which launches a decode step has.",
+           "See why its traced trials failed: the launches to count are chosen from them."),
+    Reason("counters-communication", "The decode step exchanges data between GPUs: ncu runs kernels one by one, so "
+           "that kernels that wait for another GPU hang.",
+           "Count a scenario with tensor_parallel_size: 1."),
+    Reason("counters-no-launch", "The traced decode step does not have the launches that counters: asks for.",
+           "See what the step runs (perfgate kernels on the trial's trace) and change role, match, place or profile."),
+    Reason("counters-timeout", "ncu did not get through the window within counted.limit.",
+           "Ask for fewer launches or counters, or raise counted.limit; passes and launches multiply."),
+    Reason("counters-other-launches", "ncu counted other launches than the trace has at that place of the step.",
+           "Where most differ, the step is no decode step: name a later one with counted: {step: N}. A few may be a "
+           "rarer kind of step."),
+    Reason("counters-missing", "ncu was asked for counters that it did not give.",
+           "Another version or GPU has other names; docs/counters.md lists them. Give ncu's own name in their place."),
+    Reason("counter-differs", "A counter that repeats exactly is not what it is on the base.",
+           "The kernel was built or launched differently: compare compiler, tile sizes, launch bounds and shapes."),
+    Reason("counter-out-of-bounds", "A counter of the head is outside the bound that the scenario declares, and the "
+           "base's is inside.",
+           "docs/counters.md says what the counter means, what usually moves it, and what mends it."),
+    Reason("counter-bound-stale", "The base itself is outside the declared bound of a counter, so it says nothing of "
+           "the head.",
+           "Measure the base's counters anew and change the bound in counters:."),
+    Reason("counter-unstable", "Trials of the base do not agree on a counter that should repeat exactly.",
+           "The kernel is chosen at run time (autotuning): pin the choice, or take the condition out."),
 )  # fmt: skip
 
 REASONS: dict[str, Reason] = {reason.code: reason for reason in _TABLE}

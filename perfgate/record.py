@@ -4,8 +4,8 @@ Format history:
 
 * ``perfgate-record/1``, ``perfgate-run/1`` (0.1.0): the first.
 
-A record is one canonical JSON file (sorted keys, no floats but those of the cell) that carries a digest of itself.
-Statistics are never stored in it: any verdict is recomputed from the iterations it holds. Files are replaced
+A record is one canonical JSON file (sorted keys, no floats but those of the cell and of counters) that carries a digest
+of itself. Statistics are never stored in it: any verdict is recomputed from the iterations it holds. Files are replaced
 atomically, so that a reader or a crash never sees half a record.
 """
 
@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from perfgate.counted import CountedStep
 from perfgate.environment import Machine
 from perfgate.errors import RecordError
-from perfgate.metrics import METRICS, ROLE_METRICS, Kind
+from perfgate.metrics import COUNTER_METRICS, KINDS, METRICS, ROLE_METRICS, Kind
 from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, Plan
 from perfgate.stats import Schedule
@@ -121,7 +122,7 @@ class Trial(_Frozen):
 
     Args:
         index: Number of the trial in its run, from 0; its folder is ``trials/NNN``.
-        kind: ``timed`` trials alone feed latency metrics, ``traced`` ones what kernels do.
+        kind: ``timed`` trials alone feed latency metrics, ``traced`` ones what kernels do, ``counted`` ones counters.
         pair: Number of the pair, from 0; ``None`` for a conditioning trial, which is never judged.
         position: 0 for the first trial of its pair, 1 for the second.
         subject: The side measured.
@@ -139,6 +140,7 @@ class Trial(_Frozen):
         samples: The readings behind it.
         decode: What the decode steps of a traced trial ran.
         traces: What the profiler left, a file or one a rank; it may hold the whole environment, so keep it private.
+        counted: What ncu counted in a counted trial.
     """
 
     index: int
@@ -160,6 +162,7 @@ class Trial(_Frozen):
     samples: Artifact | None = None
     decode: DecodeSteps | None = None
     traces: tuple[Artifact, ...] = ()
+    counted: CountedStep | None = None
 
 
 class Visit(_Frozen):
@@ -176,6 +179,11 @@ class Visit(_Frozen):
     environment: tuple[str, ...] = ()
 
 
+_FURTHER: dict[Kind, str] = {
+    "timed": "further_looks", "traced": "further_traced_looks", "counted": "further_counted_looks"
+}  # fmt: skip
+
+
 class Record(_Frozen):
     """Everything measured on one cell.
 
@@ -187,6 +195,7 @@ class Record(_Frozen):
         trials: In order of time, failed and conditioning ones included.
         further_looks: Numbers of pairs at which looks were added after the cell's own, in order.
         further_traced_looks: The same for traced pairs.
+        further_counted_looks: The same for counted pairs.
         stopped: Why measuring ended before a decision, where it did.
     """
 
@@ -198,14 +207,13 @@ class Record(_Frozen):
     trials: tuple[Trial, ...] = ()
     further_looks: tuple[int, ...] = ()
     further_traced_looks: tuple[int, ...] = ()
+    further_counted_looks: tuple[int, ...] = ()
     stopped: Failure | None = None
 
     @model_validator(mode="after")
     def _looks_can_be_added(self) -> Self:
-        if self.further_looks:
-            self.schedule("timed")
-        if self.further_traced_looks:
-            self.schedule("traced")
+        for kind in KINDS:
+            self.schedule(kind)
         return self
 
     def schedule(self, kind: Kind = "timed") -> Schedule:
@@ -214,8 +222,16 @@ class Record(_Frozen):
         However many there are, the weights sum to at most 1, so the error rates are those declared. Timed and traced
         pairs are sequences of their own, each with its own looks.
         """
-        further = self.further_looks if kind == "timed" else self.further_traced_looks
-        return reduce(Schedule.extended, further, self.cell.schedule(kind))
+        return reduce(Schedule.extended, self.looks_added(kind), self.cell.schedule(kind))
+
+    def looks_added(self, kind: Kind) -> tuple[int, ...]:
+        """Numbers of pairs of a kind at which looks were added."""
+        added: tuple[int, ...] = getattr(self, _FURTHER[kind])
+        return added
+
+    def with_look(self, kind: Kind, pairs: int) -> Self:
+        """The record with a look more at pairs of a kind."""
+        return self.model_copy(update={_FURTHER[kind]: (*self.looks_added(kind), pairs)})
 
     def measured(self, kind: Kind = "timed") -> int:
         """How many valid pairs there are; where one side alone is measured, how many valid trials."""
@@ -251,7 +267,10 @@ class Record(_Frozen):
         import pandas as pd  # noqa: PLC0415 (docs/design.md: pandas costs 0.2 s, and only notebooks need it)
 
         roles = sorted({role for t in self.trials if t.decode for role in t.decode.role_ns})
-        metrics = METRICS | {m.name: m for role in roles for m in (one.of(role) for one in ROLE_METRICS.values())}
+        counted = sorted({launch.key.role for t in self.trials if t.counted for launch in t.counted.launches})
+        parts = [m.of(role) for role in roles for m in ROLE_METRICS.values()]
+        parts += [m.of(role) for role in counted for m in COUNTER_METRICS.values()]
+        metrics = METRICS | {metric.name: metric for metric in parts}
         columns = ["trial", "kind", "pair", "position", "subject", "visit", "failure", *metrics]
         frame = pd.DataFrame(
             [

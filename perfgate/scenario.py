@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from perfgate.counting import Counted, Launches
 from perfgate.document import (
     describe_fields,
     did_you_mean,
@@ -190,14 +191,6 @@ class Clocks(_Strict):
         return self
 
 
-def _refuse_block(value: Any) -> None:
-    if value is not None:
-        raise ValueError("this block is not supported by this version; take it out until it is")
-
-
-Refused = Annotated[None, BeforeValidator(_refuse_block)]
-
-
 class Scenario(_Strict):
     """One scenario file.
 
@@ -211,7 +204,9 @@ class Scenario(_Strict):
         clocks: What is done about clocks.
         gates: What can block; margins are always written out.
         kernels: What a decode step runs: traced trials and the envelope; without it nothing is traced.
-        counters: Hardware counters (not in this version).
+        counters: Which launches of a decode step ncu counts: the shortest run of launches that holds all of these.
+            Needs a ``kernels:`` block, whose traces say what there is.
+        counted: How counted trials are taken.
         matrix: Values of workload keys or engine arguments; each combination is a cell.
     """
 
@@ -224,7 +219,8 @@ class Scenario(_Strict):
     clocks: Clocks = Clocks()
     gates: Annotated[tuple[Gate, ...], Field(min_length=1), Listed]
     kernels: Expectation | None = None
-    counters: Refused = None
+    counters: Annotated[tuple[Launches, ...], Listed] = ()
+    counted: Counted = Counted()
     matrix: dict[ArgumentName, Annotated[tuple[JsonValue, ...], Field(min_length=1), Listed]] = {}
 
     @field_validator("gates")
@@ -260,6 +256,12 @@ class Scenario(_Strict):
             if gate.measured.kind == "traced" and self.kernels is None:
                 raise ValueError(f"{gate.metric} is read from traced trials: add a kernels: block, like "
                                  "kernels: {traced: {iterations: 2}}")  # fmt: skip
+            if gate.measured.kind == "counted" and not self.counters:
+                raise ValueError(f"{gate.metric} is read from counted trials: add a counters: block, like "
+                                 "counters: [{role: gemm, profile: 4}]")  # fmt: skip
+        if self.counters and self.kernels is None:
+            raise ValueError("counters: chooses among the launches that traced trials show: add a kernels: block, like "
+                             "kernels: {traced: {iterations: 2}}")  # fmt: skip
         return self
 
     @model_validator(mode="after")
@@ -270,6 +272,10 @@ class Scenario(_Strict):
             if gate.role is not None and gate.role not in known:
                 raise ValueError(f"gates[{number}].role: expected one of {', '.join(known)}"
                                  f"{did_you_mean(gate.role, known)}, found {gate.role!r}")  # fmt: skip
+        for number, one in enumerate(self.counters):
+            if one.role is not None and one.role not in known:
+                raise ValueError(f"counters[{number}].role: expected one of {', '.join(known)}"
+                                 f"{did_you_mean(one.role, known)}, found {one.role!r}")  # fmt: skip
         return self
 
 
@@ -362,7 +368,6 @@ def model_folder(loaded: LoadedScenario) -> Path | None:
 def json_schema() -> dict[str, Any]:
     """The scenario format as JSON Schema draft-07, the newest that YAML editors read."""
     schema = describe_fields(to_draft_07(Scenario.model_json_schema(by_alias=True)))
-    schema["properties"]["counters"] = {"type": "null", "description": "not supported by this version"}
     for name, default in Measure().model_dump(mode="json", include={"start_timeout", "iteration_timeout"}).items():
         schema["definitions"]["Measure"]["properties"][name]["default"] = default
     schema["title"] = "perfgate scenario"

@@ -31,6 +31,7 @@ State = dict[str, Any]
 
 GPU: State = {
     "name": "NVIDIA H200",
+    "capability": [9, 0],
     "memory_bytes": 150754820096,
     "memory_reserved_bytes": 644939776,  # what an idle GPU shows as used; the memory of its processes comes on top
     "ecc": 1,
@@ -379,6 +380,11 @@ def nvmlDeviceGetUUID(gpu: State) -> str:
 @_getter
 def nvmlDeviceGetName(gpu: State) -> str:
     return str(gpu["name"])
+
+
+@_getter
+def nvmlDeviceGetCudaComputeCapability(gpu: State) -> list[int]:
+    return list(gpu["capability"])
 
 
 @_getter

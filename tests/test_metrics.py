@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfgate.counted import CountedStep
 from perfgate.metrics import (
     METRIC_NAMES,
     METRICS,
@@ -68,6 +69,7 @@ class Trial:
     startup: Startup | None = None
     telemetry: tuple[Telemetry, ...] = ()
     decode: Decode | None = None
+    counted: CountedStep | None = None
 
 
 MS = 1_000_000

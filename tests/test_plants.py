@@ -9,10 +9,11 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 PLANTS = Path(__file__).with_name("plants")
-NAMES = ("doubled_forward", "extra_kernel", "host_copy", "host_work", "other_tokens")
+NAMES = ("doubled_forward", "extra_kernel", "host_copy", "host_work", "other_tokens", "padded_qkv")
 LLAMA = "vllm.model_executor.models.llama"
 
 
@@ -51,10 +52,18 @@ def llama(monkeypatch: pytest.MonkeyPatch) -> Any:
         def compute_logits(self, logits: str | None) -> Logits | None:
             return None if logits is None else Logits(logits)
 
+    class LlamaAttention:
+        def __init__(self, qkv_proj: Any) -> None:
+            self.qkv_proj = qkv_proj
+
+        def forward(self, hidden_states: Any) -> Any:
+            return self.qkv_proj.forward(hidden_states)
+
     for name in ("vllm", "vllm.model_executor", "vllm.model_executor.models", LLAMA):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     module: Any = sys.modules[LLAMA]
     module.LlamaDecoderLayer, module.LlamaForCausalLM = LlamaDecoderLayer, LlamaForCausalLM
+    module.LlamaAttention = LlamaAttention
     return module
 
 
@@ -71,7 +80,7 @@ def test_entry_point(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_missing_class(name: str, llama: Any) -> None:
     """A vLLM without the class to patch is an error that names the plant."""
-    del llama.LlamaForCausalLM, llama.LlamaDecoderLayer
+    del llama.LlamaForCausalLM, llama.LlamaDecoderLayer, llama.LlamaAttention
     with pytest.raises(RuntimeError, match=f"{name}: this vLLM has no"):
         load(name).register()
 
@@ -164,3 +173,36 @@ def test_host_copy(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     load("host_copy").register()
     assert llama.LlamaForCausalLM().compute_logits(hidden) == "abcd"
     assert moved == ["cuda:0"]
+
+
+def test_padded_qkv(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weight gets rows of zeros once, and the output is what it was, however often the plant is loaded."""
+    monkeypatch.setenv("PERFGATE_PLANT_ROWS", "2")
+    torch = ModuleType("torch")
+    vars(torch)["zeros"] = lambda rows, columns, **_: np.zeros((rows, columns))
+    vars(torch)["nn"] = SimpleNamespace(Parameter=lambda data, **_: SimpleNamespace(data=data, is_cuda=True))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    rows = np.arange(6.0).reshape(3, 2)
+
+    class Projection:
+        weight: Any = SimpleNamespace(data=rows, is_cuda=True, shape=rows.shape, dtype=float, device="cuda:0")
+
+        def forward(self, hidden_states: Any) -> tuple[Any, None]:
+            return hidden_states @ self.weight.data.T, None
+
+    load("padded_qkv").register()
+    load("padded_qkv").register()
+    attention = llama.LlamaAttention(Projection())
+    for _ in range(2):
+        output, _ = attention.forward(np.array([[1.0, 2.0]]))
+        assert output.tolist() == (np.array([[1.0, 2.0]]) @ rows.T).tolist()
+    assert attention.qkv_proj.weight.data.tolist() == [*rows.tolist(), [0, 0], [0, 0]]
+
+
+def test_padded_qkv_needs_a_gpu(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, where linear layers keep their weights in another form, the engine ends with an error."""
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    load("padded_qkv").register()
+    projection = SimpleNamespace(weight=SimpleNamespace(is_cuda=False))
+    with pytest.raises(RuntimeError, match="needs a GPU"):
+        llama.LlamaAttention(projection).forward(None)

@@ -294,7 +294,7 @@ def test_profile_before_start_is_refused(prepare: Callable[..., Job]) -> None:
     with Worker(prepare()) as worker:
         limit = Limit(time.monotonic() + 20, "engine-start-timeout", "engine-died")
         with pytest.raises(InvalidTrialError, match="profile: before start") as caught:
-            worker.request("profile", limit, on=True)
+            worker.request("profile", limit, on=True, window=True)
         assert caught.value.code == "protocol-error"
         assert worker.request("hello", limit)["python"].count(".") == 2
 

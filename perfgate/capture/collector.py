@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell
 from perfgate.record import Failure, Trial
 from perfgate.subject import Role, Subject
@@ -29,6 +30,7 @@ class Job:
         cache_folder: Where this subject's compile caches live during the visit.
         environment: The allow-listed variables of this machine, before the scenario's and the subject's own.
         owner: The mark that every process of this trial carries, see :mod:`perfgate.capture.process`.
+        decode: What the last valid traced trial of this side saw; ``None`` where there is none.
     """
 
     cell: Cell
@@ -43,6 +45,7 @@ class Job:
     cache_folder: Path
     environment: Mapping[str, str]
     owner: str
+    decode: DecodeSteps | None = None
 
     def trial(self, *, t0_utc: str, duration_ns: int, **measured: Any) -> Trial:
         """This job's trial, with what was measured of it: the fields of :class:`perfgate.record.Trial`."""

@@ -1,4 +1,4 @@
-"""A collector without an engine: timed or traced trials that look real, invented from a seed.
+"""A collector without an engine: timed, traced or counted trials that look real, invented from a seed.
 
 For tests and documentation.
 
@@ -18,6 +18,10 @@ from typing import Any
 
 from perfgate.capture.collector import Job
 from perfgate.capture.timeline import read_iteration
+from perfgate.counted import CountedLaunch, CountedStep, Device
+from perfgate.counters import COUNTERS
+from perfgate.counting import Window, choose_window
+from perfgate.errors import NotMeasuredError
 from perfgate.metrics import Kind
 from perfgate.pattern import DecodeSteps, KernelKey, Pattern
 from perfgate.plan import Cell
@@ -35,6 +39,14 @@ ROLES: Mapping[str, tuple[int, float]] = {
 IDLE_S = 0.15e-3
 """Idle time of a step, inside its graph."""
 
+COUNTED: Mapping[str, float] = {
+    "duration": 1.5e-5, "dram_bytes": 5.25e7, "dram_throughput": 71.0, "sm_throughput": 30.0, "occupancy": 12.0,
+    "l2_hit_rate": 2.0, "registers": 168.0, "spills": 0.0, "stall_long_scoreboard": 4.0, "instructions": 1.36e6,
+    "waves": 0.73, "sm_clock": 1.98e9, "dram_clock": 3.2e9,
+}  # fmt: skip
+"""What a launch counts, by counter, in base units: about a gemm of an 8B model on an H200."""
+H200 = Device(name="NVIDIA H200", architecture=90, bus_bits=6016.0, memory_hz=3.201e9, sm_hz=1.98e9)
+
 
 @dataclass(frozen=True)
 class FakeSpec:
@@ -45,8 +57,8 @@ class FakeSpec:
         ttft_s: True time to first token of the base, seconds, above 0.
         start_s: True start-up of the base, seconds, above 0.
         head_ratio: Head over base by quantity, ``step``, ``ttft``, ``start``, ``model_memory``, ``kv_token_capacity``,
-            ``slack`` or a role of ``roles``; 1 for those not named. Timed and traced trials are invented apart: a role
-            that is slower lengthens only the traced step.
+            ``slack``, a role of ``roles`` or a counter of ``counted``; 1 for those not named. Timed and traced trials
+            are invented apart: a role that is slower lengthens only the traced step.
         restart_sd: Standard deviation of ln(trial / truth) between restarts, from 0.
         iteration_sd: The same between the steps and iterations of a trial, from 0.
         mode_ratio: Step of a slow restart over that of a usual one, above 0.
@@ -56,6 +68,7 @@ class FakeSpec:
         sleep_s: Real time that a trial takes, seconds.
         roles: Launches and seconds a decode step by role, in a traced trial of the base.
         slack_s: How far ahead of the device the base's host is; the device waits where it is negative.
+        counted: What every launch of the base counts, by counter. Exact and tight counters do not vary.
     """
 
     step_s: float = 5.3e-3
@@ -71,6 +84,7 @@ class FakeSpec:
     sleep_s: float = 0.0
     roles: Mapping[str, tuple[int, float]] = field(default_factory=lambda: ROLES)
     slack_s: float = 4.2e-3
+    counted: Mapping[str, float] = field(default_factory=lambda: COUNTED)
 
     def __post_init__(self) -> None:
         """Refuse names that mean nothing here.
@@ -78,7 +92,7 @@ class FakeSpec:
         Raises:
             ValueError: A quantity, side or reason code does not exist.
         """
-        known = {"step", "ttft", "start", "model_memory", "kv_token_capacity", "slack", *self.roles}
+        known = {"step", "ttft", "start", "model_memory", "kv_token_capacity", "slack", *self.roles, *self.counted}
         unknown = {*self.head_ratio} - known
         unknown |= {*self.mode_share} - {"base", "head"}
         unknown |= {*self.failures.values()} - {*REASONS}
@@ -128,7 +142,22 @@ class FakeCollector:
             failure = Failure(code=code, text=f"a fake failure of trial {job.index}: {REASONS[code].meaning}")
         if failure is not None:
             return self._trial(job, failure=failure, duration_ns=round(NS_PER_S))
+        if self.kind == "counted":
+            return self._counted(job, progress)
         return self._measured(job, progress)
+
+    def _counted(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        if job.decode is None:
+            failure = Failure(code="counters-no-trace", text=REASONS["counters-no-trace"].meaning)
+            return self._trial(job, failure=failure, duration_ns=round(NS_PER_S))
+        draw = random.Random(f"fake {self.seed} {job.role} {job.index}")  # noqa: S311 (no secret)
+        try:
+            window = choose_window(job.decode, job.cell.counters)
+        except NotMeasuredError as error:
+            return self._trial(job, failure=Failure(code=str(error.code), text=str(error)), duration_ns=1)
+        progress(f"{window.count} launches")
+        step = _counted_step(self.spec, job, window, draw)
+        return self._trial(job, counted=step, duration_ns=round(NS_PER_S))
 
     def _measured(self, job: Job, progress: Callable[[str], None]) -> Trial:
         spec, measure = self.spec, job.cell.measure
@@ -239,6 +268,34 @@ def _decode_steps(spec: FakeSpec, role: Role, count: int, draw: random.Random) -
         key_launches=tuple(times * count for times in launches),
         key_ns=tuple(sum(column) for column in role_ns.values()),
     )
+
+
+def _counted_step(spec: FakeSpec, job: Job, window: Window, draw: random.Random) -> CountedStep:
+    """What ncu would have counted: every launch the same, only noisy counters vary."""
+    names = {name: COUNTERS[name].names_on(H200.architecture)[0].metric for name in spec.counted}
+    keys = job.decode.keys if job.decode else ()
+
+    def values() -> dict[str, float]:
+        return {
+            names[name]: spec.truth(name, value, job.role)
+            * (_factor(draw, spec.iteration_sd) if COUNTERS[name].tier == "noisy" else 1.0)
+            for name, value in spec.counted.items()
+        }
+
+    layers = window.pattern.layers()
+    return CountedStep(
+        source="fake",
+        step=job.cell.counted.step or job.cell.workload.output_tokens // 2,
+        cache_control=job.cell.counted.cache_control,
+        passes=11,
+        device=H200,
+        units={names[name]: COUNTERS[name].unit for name in spec.counted},
+        launches=tuple(
+            CountedLaunch(key=keys[window.pattern.kernels[position]], position=position, layer=layers[position],
+                          grid=(4, 24, 1), block=(384, 1, 1), values=values())
+            for position in window.positions
+        ),
+    )  # fmt: skip
 
 
 def _write_timeline(job: Job, lines: list[dict[str, Any]]) -> Artifact:

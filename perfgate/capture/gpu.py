@@ -99,6 +99,11 @@ class Nvml:
         found = [_identify(number) for number in range(count)]
         return tuple(self.facts(uuid) for uuid in _admitted(found, environment.get("CUDA_VISIBLE_DEVICES")))
 
+    def architecture(self, uuid: str) -> int | None:
+        """Compute capability times ten, 90 for 9.0; ``None`` where the driver does not tell."""
+        found = self._asker(uuid)(pynvml.nvmlDeviceGetCudaComputeCapability)
+        return None if found is None else 10 * int(found[0]) + int(found[1])
+
     def facts(self, uuid: str) -> Gpu:
         """What the GPU is and how it is set up."""
         ask = self._asker(uuid)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from perfgate.capture.tracefile import as_plain_file
 from perfgate.counters import Counted, CountedKernel, Reading
-from perfgate.errors import NotMeasuredError, PerfgateError, RecordError
+from perfgate.errors import NotMeasuredError, RecordError
 
 IDENTITY = (
     "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream", "Block Size",
@@ -90,7 +90,7 @@ def parse_ncu(text: str, source: str) -> Counted:
     """
     page = _Page(source)
     kernels = tuple(page.read(text.splitlines()))
-    fault = _fault(page.log, _FATAL if kernels else _WITHOUT_ROWS, source)
+    fault = _fault(page.log, _FATAL, source) if kernels else cause_in(page.log, source)
     if fault is not None:
         raise fault
     if not page.heading:
@@ -100,6 +100,11 @@ def parse_ncu(text: str, source: str) -> Counted:
         what = "holds the heading of ncu's raw page and no kernel"
         raise NotMeasuredError(what, where=source, remedy=_WIDEN, code="counters-no-kernel")
     return Counted(source, kernels, tuple(line for line in page.log if line.startswith(("==WARN", "==ERR"))))
+
+
+def cause_in(log: Sequence[str], source: str) -> NotMeasuredError | None:
+    """Why nothing was counted, as ncu's own lines say it; ``None`` where they do not."""
+    return _fault(log, _WITHOUT_ROWS, source)
 
 
 def base_unit(unit: str) -> tuple[str, float]:
@@ -127,7 +132,7 @@ def _part(word: str) -> tuple[str, float]:
     return (_BASES[match[2]], _PREFIXES[match[1]]) if match else (word, 1.0)
 
 
-def _fault(log: Sequence[str], causes: Sequence[tuple[str, str, str, str]], source: str) -> PerfgateError | None:
+def _fault(log: Sequence[str], causes: Sequence[tuple[str, str, str, str]], source: str) -> NotMeasuredError | None:
     for sign, code, meaning, mend in causes:
         said = next((line for line in log if sign.lower() in line.lower()), None)
         if said is not None:

@@ -24,6 +24,7 @@ from typing import NamedTuple, Self
 
 from perfgate.capture.clocks import ClockGuard, undo_stale
 from perfgate.capture.collector import Collector, Job
+from perfgate.capture.counted import CountedCollector
 from perfgate.capture.engine import allowed_environment
 from perfgate.capture.gpu import GpuError, Nvml, connect
 from perfgate.capture.process import carries_mark, end_orphans, find_orphans, owner_mark
@@ -33,7 +34,8 @@ from perfgate.capture.workload import TimedCollector
 from perfgate.environment import Machine, comparable, read_machine
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
 from perfgate.lock import hold_devices
-from perfgate.metrics import Kind
+from perfgate.metrics import KINDS, Kind
+from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, head_first
 from perfgate.record import (
     Artifact,
@@ -123,7 +125,7 @@ class Session:
         self._deadline_s = deadline_s
         self._opened: dict[str, Record] = {}
         self._conditioned: set[str] = set()
-        self._durations_s: dict[str, list[float]] = {"conditioning": [], "timed": [], "traced": []}
+        self._durations_s: dict[str, list[float]] = {"conditioning": [], **{kind: [] for kind in KINDS}}
 
     def __enter__(self) -> Self:
         """Begin the visit: wait for the GPUs, note the machine, and clear away what killed visits left behind.
@@ -142,8 +144,7 @@ class Session:
             machine = self._machine(nvml)
             self._refuse_another_machine(machine)
             self._uuids = tuple(gpu.uuid for gpu in machine.gpus)
-            own: dict[Kind, Collector] = {"timed": TimedCollector(), "traced": TracedCollector(gpu=bool(self._uuids))}
-            self._collectors = own | self._given
+            self._collectors = self._own_collectors() | self._given
             stack.enter_context(hold_devices(self._uuids or ("cpu",), self._run.name, self._progress, self._deadline_s))
             for orphan in end_orphans():
                 self._progress(f"ended {orphan}, left behind by a run that is gone")
@@ -170,6 +171,15 @@ class Session:
         """End the visit: release clocks and GPUs; records stay, caches go."""
         self._held.__exit__(kind, error, traceback)
         shutil.rmtree(self._caches, ignore_errors=True)
+
+    def _own_collectors(self) -> dict[Kind, Collector]:
+        gpu = bool(self._uuids)
+        architecture = self._nvml.architecture(self._uuids[0]) if self._nvml is not None and gpu else None
+        return {
+            "timed": TimedCollector(),
+            "traced": TracedCollector(gpu=gpu),
+            "counted": CountedCollector(gpu=gpu, architecture=architecture),
+        }
 
     def measure(self, cell: Cell, pairs: int, kind: Kind = "timed") -> Record:
         """Take trials of ``cell`` until it has ``pairs`` valid pairs (one-sided: trials), or cannot be measured.
@@ -327,7 +337,7 @@ class Session:
         job = Job(
             cell=record.cell, role=role, subject=record.subjects[role], index=index, pair=pair, position=position,
             visit=len(record.visits) - 1, run_folder=self._folder, folder=folder, cache_folder=self._caches / role,
-            environment=self._environment, owner=owner_mark(self._run.name),
+            environment=self._environment, owner=owner_mark(self._run.name), decode=_last_seen(record, role),
         )  # fmt: skip
         done = record.measured(kind)
         sides = len(record.subjects)
@@ -422,6 +432,11 @@ class Session:
         """What so many trials take; ``None`` before one has ended."""
         expected_s = self._expected_s(kind)
         return expected_s * trials if expected_s or not trials else None
+
+
+def _last_seen(record: Record, role: Role) -> DecodeSteps | None:
+    """What the last valid traced trial of a side saw of its decode steps."""
+    return next((trial.decode for trial in reversed(record.judged_trials(role, "traced")) if trial.decode), None)
 
 
 def _internal_error(error: Exception) -> Failure:

@@ -117,7 +117,7 @@ def _expected(cell: Cell) -> Expectation:
 
 def _profile(worker: Worker, cell: Cell, *, on: bool, ranges: str) -> None:
     limit = Limit(time.monotonic() + cell.measure.start_timeout, "iteration-timeout", "engine-died")
-    worker.request("profile", limit, on=on, ranges=ranges)
+    worker.request("profile", limit, on=on, ranges=ranges, window=True)
 
 
 class _Nsys:

@@ -14,13 +14,15 @@ start     model, revision or null, dummy, engine_args       import_ns, engine_ns
                                                             model_memory_bytes or null, kv_token_capacity or null
 iterate   prompts: batch x input token ids, output_tokens   submitted_ns: batch; deliveries: [[t_ns, tokens: batch]];
                                                             tokens_digest, finish_reasons: batch, preemptions or null
-profile   on, ranges: nvtx or record_function               nothing; the profiler's window is open, or closed
+profile   on, ranges: nvtx or record_function, window       nothing; ranges stand around steps from here on, or no more;
+                                                            with window the profiler records meanwhile
 stop                                                        nothing; the engine is down, the worker exits
 ========= ================================================= ==========================================================
 
-While a profiler's window is open, each engine step carries a range ``perfgate.step.N``, N counting from 0, and each
-layer that the host runs one by one (no graph, not compiled) a range ``perfgate.layer.L``. Engine arguments say which
-profiler it is (vLLM's ``profiler_config``), and then vLLM puts its own ranges into each step too.
+While it is profiled, each engine step carries a range ``perfgate.step.N``, N counting from 0, and each layer that the
+host runs one by one (no graph, not compiled) a range ``perfgate.layer.L``. Engine arguments say which profiler it is
+(vLLM's ``profiler_config``), and then vLLM puts its own ranges into each step too. A profiler that picks steps by their
+ranges needs no window.
 
 Standard output and error are the engine's and go to its log; nothing of the protocol passes there.
 """
@@ -133,17 +135,19 @@ class Session:
             raise RequestError("iteration-failed", describe(error)) from error
 
     def profile(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Open or close the window in which a profiler records, and put ranges around what runs inside it."""
-        if self.engine is None or request.get("on") not in (True, False):
+        """Put ranges around steps and layers, or leave that off; open or close a profiler's window around them."""
+        if self.engine is None or {request.get("on"), request.get("window")} - {True, False}:
             raise RequestError("protocol-error", f"profile: {'before start' if self.engine is None else request}")
         try:
             if request["on"]:
                 self.ranges = Ranges(request.get("ranges"))
                 mark_layers(self.engine, request.get("ranges"))
                 self.profiled = True
-                self.engine.start_profile()
+                if request["window"]:
+                    self.engine.start_profile()
             else:
-                self.engine.stop_profile()
+                if request["window"]:
+                    self.engine.stop_profile()
                 self.ranges = None
         except (Exception, SystemExit) as error:
             raise RequestError("profile-failed", describe(error)) from error

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from perfgate.metrics import format_value
 from perfgate.outcome import CellOutcome, GateOutcome, GpuOutcome, MetricOutcome, Note, Outcome
 from perfgate.reasons import REASONS
+from perfgate.report.counted import why_slower
 
 HEADINGS = ("metric", "base", "head", "change", "interval", "margins", "detectable", "verdict")
 
@@ -96,6 +97,7 @@ def cell_heading(cell: CellOutcome) -> str:
     """The cell with what its figures rest on."""
     facts = [f"{cell.pairs} pair{'s' * (cell.pairs > 1)}"] if cell.pairs else []
     facts += [f"{cell.traced_pairs} traced"] if cell.traced_pairs else []
+    facts += [f"{cell.counted_pairs} counted"] if cell.counted_pairs else []
     unpaired = max((gate.pairs for gate in cell.gates), default=0) if not facts else 0
     if unpaired:
         facts.append(f"at least {unpaired} trials a side, unpaired")
@@ -108,6 +110,8 @@ def cell_heading(cell: CellOutcome) -> str:
         facts.append(f"next look at {cell.next_look} pairs")
     if cell.next_traced_look is not None:
         facts.append(f"next look at {cell.next_traced_look} traced pairs")
+    if cell.next_counted_look is not None:
+        facts.append(f"next look at {cell.next_counted_look} counted pairs")
     return printable(f"{cell.name}: {', '.join(facts)}" if facts else cell.name)
 
 
@@ -126,12 +130,17 @@ def closing(outcome: Outcome) -> str:
         for cell in outcome.cells
         if any(reason.code == "outside-envelope" for reason in cell.reasons)
     ]
+    blocked += [
+        f"{printable(cell.name) + ' ' if several else ''}a counter"
+        for cell in outcome.cells
+        if any(reason.code in ("counter-differs", "counter-out-of-bounds") for reason in cell.reasons)
+    ]
     kernels_only = not any(cell.gates for cell in outcome.cells)
     if outcome.verdict == "not-comparable" and "no-counterpart" in reasons:
         return "MEASURED ONE SIDE: there is nothing to compare it with yet; give its record to perfgate compare."
     rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate"
     sentences = {
-        "regressed": f"REGRESSED: {', '.join(blocked)} ({'exact' if kernels_only else rates}).",
+        "regressed": f"REGRESSED: {', '.join(blocked)} ({'exact' if kernels_only else rates}).{_why(outcome)}",
         "pass": "PASS: every decode step of both sides is inside the envelope."
         if kernels_only
         else f"PASS: every gate excludes a slowdown of its must_catch margin ({rates}).",
@@ -143,6 +152,11 @@ def closing(outcome: Outcome) -> str:
         "advisory": f"ADVISORY: would be {outcome.would_be} if the trials had been taken in pairs; nothing is blocked.",
     }
     return sentences[outcome.verdict]
+
+
+def _why(outcome: Outcome) -> str:
+    told = [sentence for cell in outcome.cells for sentence in why_slower(cell)]
+    return "".join(f" {printable(sentence)}." for sentence in told)
 
 
 def printable(text: str) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from perfgate.outcome import Outcome
 from perfgate.report.attribution import HEADINGS as ATTRIBUTION
 from perfgate.report.attribution import attribution_rows, attribution_sentence
+from perfgate.report.counted import HEADINGS as COUNTED
+from perfgate.report.counted import changed, counted_rest, counted_rows
 from perfgate.report.lines import (
     HEADINGS,
     NoteLine,
@@ -37,6 +39,9 @@ def render_markdown(outcome: Outcome) -> str:
         if cell.attribution:
             blocks.append("\n".join(table([ATTRIBUTION, *attribution_rows(cell.attribution)])))
             blocks.append(escape(attribution_sentence(cell.attribution)))
+        if cell.counters and cell.counters.rows:
+            blocks.append("\n".join(table([COUNTED, *counted_rows(cell.counters)])))
+            blocks += [escape(line) for line in (counted_rest(cell.counters), *changed(cell.counters)) if line]
         blocks += _note_blocks(notes(cell))
     blocks += _note_blocks(run_notes(outcome))
     return "\n\n".join(blocks) + "\n"

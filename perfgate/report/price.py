@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perfgate.metrics import Kind
 from perfgate.plan import Cell
 from perfgate.price import GatePrice, KindPrice, Price
 from perfgate.report.lines import percent
@@ -27,26 +26,33 @@ def _gate_line(cell: Cell, price: GatePrice) -> str:
     spread = "unknown" if price.pair_sd is None else percent(price.pair_sd)
     effects = _list("-" if effect is None else percent(effect) for effect in price.detectable)
     margins = f"ignorable {percent(gate.ignorable)}, must catch {percent(gate.must_catch)}{floor}"
-    own = f" at {_list(cell.schedule('traced').looks)} traced pairs" if gate.measured.kind == "traced" else ""
+    kind = gate.measured.kind
+    own = f" at {_list(cell.schedule(kind).looks)} {kind} pairs" if kind != "timed" else ""
     return f"  {price.metric}: {margins}; pair spread {spread}; detectable{own} {effects}"
 
 
 def _kind_lines(cell: Cell, price: KindPrice) -> tuple[str, str]:
     pairs, until = f"looks at {_list(price.looks)} pairs", " until each look"
     if price.looks == (1,):
-        pairs, until = "one pair, to see what the decode steps run", ""
+        seen = "kernels count" if price.kind == "counted" else "decode steps run"
+        pairs, until = f"one pair, to see what the {seen}", ""
     starts = " to ".join(dict.fromkeys(map(str, (price.starts[0], price.starts[-1]))))
     return (
-        f"  {price.kind}: {pairs}; {starts} engine starts of {_iterations(cell, price.kind)} iterations",
+        f"  {price.kind}: {pairs}; {starts} engine starts of {_amount(cell, price)}",
         f"  {price.kind}: minutes{until}: {_minutes(price)}",
     )
 
 
-def _iterations(cell: Cell, kind: Kind) -> str:
+def _amount(cell: Cell, price: KindPrice) -> str:
+    """What a trial of a kind does."""
     warmup = cell.measure.warmup_iterations
-    if kind == "timed" or cell.kernels is None:
-        return f"{warmup} + {cell.measure.iterations}"
-    return f"{max(warmup, 1)} + {cell.kernels.traced.iterations}"  # a trace never begins with a cold engine
+    if price.kind == "counted":
+        launches = "the launches asked for" if price.window is None else f"{price.window} launches"
+        return f"{launches} in at most {price.passes} passes"
+    if price.kind == "timed" or cell.kernels is None:
+        return f"{warmup} + {cell.measure.iterations} iterations"
+    # A trace never begins with a cold engine.
+    return f"{max(warmup, 1)} + {cell.kernels.traced.iterations} iterations"
 
 
 def _minutes(price: KindPrice) -> str:

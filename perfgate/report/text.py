@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from perfgate.outcome import Outcome
 from perfgate.report.attribution import HEADINGS as ATTRIBUTION
 from perfgate.report.attribution import attribution_rows, attribution_sentence
+from perfgate.report.counted import HEADINGS as COUNTED
+from perfgate.report.counted import changed, counted_rest, counted_rows
 from perfgate.report.lines import (
     HEADINGS,
     NoteLine,
@@ -35,6 +37,9 @@ def render_text(outcome: Outcome) -> str:
         if cell.attribution:
             lines += ["", *columns([ATTRIBUTION, *attribution_rows(cell.attribution)])]
             lines += [f"  {attribution_sentence(cell.attribution)}", ""]
+        if cell.counters and cell.counters.rows:
+            lines += ["", *columns([COUNTED, *counted_rows(cell.counters)])]
+            lines += [f"  {line}" for line in (counted_rest(cell.counters), *changed(cell.counters)) if line] + [""]
         lines += [*_note_lines(notes(cell)), ""]
     of_run = _note_lines(run_notes(outcome))
     lines += [*of_run, ""] if of_run else []

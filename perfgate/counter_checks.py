@@ -1,0 +1,218 @@
+"""Counters judged and told: conditions of the ``counters:`` block, kernels beside each other, a sentence for a role.
+
+A condition is exact: it holds or it does not, nothing is estimated, and nothing of alpha is spent. Counters that repeat
+tightly may be gated by margins instead (:data:`perfgate.metrics.COUNTER_METRICS`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter as Multiset
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from perfgate.counted import CountedLaunch, CountedStep
+from perfgate.counters import COUNTERS, CountedKernel
+from perfgate.counting import SAME, Condition, Launches
+from perfgate.outcome import CounterRow, CountersOutcome, Note, Verdict, worst
+from perfgate.pattern import KernelKey
+from perfgate.roles import short_name
+from perfgate.roofline import kernel_roof
+from perfgate.subject import Role
+
+Launch = tuple[CountedLaunch, CountedKernel]
+
+SAME_BYTES = 0.01
+"""A role whose DRAM bytes change by less is told to move the same bytes: repeats differ by half of it."""
+TOLD = {"dram_throughput": 5.0, "sm_throughput": 5.0, "occupancy": 5.0, "l2_hit_rate": 10.0, "tensor_pipe": 5.0}
+"""Points of percent that a noisy share must move by to be told, beyond what repeats show (docs/counters.md)."""
+TOLD_RATIO = {"stall_long_scoreboard": 0.25, "stall_math_throttle": 0.25, "instructions": 0.01, "bank_conflicts": 0.1}
+"""The same for counts, as a share of the base's."""
+LEAST_STALL = 0.5
+"""Stalls below this are none, whatever their ratio."""
+WORDS = {"dram_throughput": "DRAM throughput", "sm_throughput": "SM throughput", "occupancy": "occupancy",
+         "l2_hit_rate": "L2 hit rate", "tensor_pipe": "tensor pipe", "stall_long_scoreboard": "long-scoreboard stalls",
+         "stall_math_throttle": "math-throttle stalls", "instructions": "instructions",
+         "bank_conflicts": "bank conflicts"}  # fmt: skip
+
+
+def judge_counters(
+    launches: Sequence[Launches], base: Sequence[CountedStep], head: Sequence[CountedStep]
+) -> CountersOutcome:
+    """Hold the head's counters against the conditions and against the base's.
+
+    Args:
+        launches: The scenario's ``counters:`` block.
+        base: What each valid counted trial of the base holds.
+        head: The head's.
+    """
+    missing = [role for role, steps in (("base", base), ("head", head)) if not steps]
+    if missing:
+        reason = Note(code="counters-no-kernel", text=f"no counted trial of {' and '.join(missing)}")
+        return CountersOutcome(verdict="not-measured", reasons=(reason,))
+    sides = _Side(base), _Side(head)
+    found = [_condition(one, name, condition, *sides)
+             for one in launches for name, condition in one.metrics.items()]  # fmt: skip
+    broken = [pair for pair in found if pair is not None]
+    said = dict.fromkeys(caution for step in (*base, *head) for caution in step.cautions)
+    return CountersOutcome(
+        verdict=worst([verdict for verdict, _ in broken] or ["pass"]),
+        rows=tuple(_rows(*sides)),
+        sentences=dict(_sentences(*sides)),
+        reasons=tuple(note for _, note in broken),
+        cautions=tuple(Note(code=code, text=text) for code, text in said),
+    )
+
+
+def count_one_side(steps: Sequence[CountedStep]) -> CountersOutcome:
+    """The kernels of one side, for reading."""
+    return CountersOutcome(verdict="pass", rows=tuple(_rows(_Side(steps), _Side(()))))
+
+
+class _Side:
+    """All launches counted on one side.
+
+    Args:
+        steps: One a trial.
+    """
+
+    def __init__(self, steps: Sequence[CountedStep]) -> None:
+        self.trials: list[list[Launch]] = [list(step.kernels()) for step in steps]
+        self.launches: list[Launch] = [launch for trial in self.trials for launch in trial]
+
+    def by_key(self) -> dict[KernelKey, list[CountedKernel]]:
+        """The launches of each kernel, in the order they ran."""
+        found: dict[KernelKey, list[CountedKernel]] = {}
+        for launch, kernel in self.launches:
+            found.setdefault(launch.key, []).append(kernel)
+        return found
+
+
+def _condition(one: Launches, name: str, condition: Condition, base: _Side, head: _Side) -> tuple[Verdict, Note] | None:
+    """What a broken condition means; ``None`` where it holds."""
+    what = f"{one}: {name}"
+    sides = [[_values(trial, one, name) for trial in side.trials] for side in (base, head)]
+    if not all(trial for side in sides for trial in side):
+        return "not-measured", Note(code="counters-missing", text=f"{what} was not read on every trial")
+    if condition.relation == SAME:
+        return _same(what, *([Multiset(trial) for trial in side] for side in sides))
+    medians = [statistics.median(value for trial in side for value in trial) for side in sides]
+    shown = [f"{median:.6g}" for median in medians]
+    if not condition.holds(medians[0]):
+        return "not-comparable", Note(code="counter-bound-stale", text=f"{what} of base is {shown[0]}, not {condition}")
+    if not condition.holds(medians[1]):
+        text = f"{what} is {shown[1]} (base {shown[0]}), not {condition}"
+        return "regressed", Note(code="counter-out-of-bounds", text=text)
+    return None
+
+
+def _same(what: str, base: Sequence[Multiset[float]], head: Sequence[Multiset[float]]) -> tuple[Verdict, Note] | None:
+    unstable = [trial for trial in base if trial != base[0]]
+    if unstable:
+        text = f"{what} of base is {_list(base[0])} in one trial and {_list(unstable[0])} in another"
+        return "inconclusive", Note(code="counter-unstable", text=text)
+    other = [trial for trial in head if trial != base[0]]
+    if not other:
+        return None
+    text = f"{what} is {_list(other[0])}, not {_list(base[0])} as on the base"
+    return "regressed", Note(code="counter-differs", text=text)
+
+
+def _values(trial: Sequence[Launch], one: Launches, name: str) -> list[float]:
+    """What a trial's launches read, those that the entry means."""
+    chosen = [kernel for launch, kernel in trial if one.includes(launch.key)]
+    if name in COUNTERS:
+        read = [COUNTERS[name].read(kernel) for kernel in chosen]
+    else:
+        read = [kernel.readings[name].value if name in kernel.readings else None for kernel in chosen]
+    return [value for value in read if value is not None]
+
+
+def _list(values: Multiset[float]) -> str:
+    parts = [f"{value:.10g}{f' ({count} times)' if count > 1 else ''}" for value, count in sorted(values.items())]
+    return ", ".join(parts) or "nothing"
+
+
+def _rows(base: _Side, head: _Side) -> Iterator[CounterRow]:
+    sides: dict[Role, dict[KernelKey, list[CountedKernel]]] = {"base": base.by_key(), "head": head.by_key()}
+    for key in dict.fromkeys([*sides["base"], *sides["head"]]):
+        there: dict[Role, list[CountedKernel]] = {role: found[key] for role, found in sides.items() if key in found}
+        roofs = {role: kernel_roof(_median(kernels)) for role, kernels in there.items()}
+        yield CounterRow(
+            role=key.role,
+            place=key.place,
+            kernel=short_name(key.name),
+            launches={role: len(kernels) for role, kernels in there.items()},
+            base=_means(there.get("base", ())),
+            head=_means(there.get("head", ())),
+            bound={role: roof.bound for role, roof in roofs.items()},
+            distance={role: roof.distance for role, roof in roofs.items()},
+        )
+
+
+def _median(kernels: Sequence[CountedKernel]) -> CountedKernel:
+    """The median launch by what ncu took for it."""
+    ranked = sorted(kernels, key=lambda kernel: COUNTERS["duration"].read(kernel) or 0.0)
+    return ranked[len(ranked) // 2]
+
+
+def _means(kernels: Sequence[CountedKernel]) -> dict[str, float]:
+    found = {name: [counter.read(kernel) for kernel in kernels] for name, counter in COUNTERS.items()}
+    known = {name: [value for value in values if value is not None] for name, values in found.items()}
+    return {name: statistics.fmean(values) for name, values in known.items() if values}
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """A role on both sides, one figure a counter: sums a launch, shares weighted by how long a launch takes."""
+
+    role: str
+    base: Mapping[str, float]
+    head: Mapping[str, float]
+
+    def ratio(self, name: str) -> float | None:
+        """Head over base minus one; ``None`` where there is none."""
+        base, head = self.base.get(name), self.head.get(name)
+        return None if base is None or head is None or base <= 0 else head / base - 1
+
+
+def _sentences(base: _Side, head: _Side) -> Iterator[tuple[str, str]]:
+    """A clause for each role that both sides run, those whose bytes or time moved most first."""
+    moved = [_Moved(role, *(_of_role(side, role) for side in (base, head)))
+             for role in dict.fromkeys(launch.key.role for launch, _ in base.launches)]  # fmt: skip
+    for one in sorted(moved, key=lambda one: -abs(one.ratio("dram_bytes") or 0.0)):
+        if one.base and one.head:
+            yield one.role, f"{one.role}: {', '.join(_clauses(one))}"
+
+
+def _of_role(side: _Side, role: str) -> dict[str, float]:
+    """Each counter of a role as the mean of a launch, shares and ratios weighted by the launch's time."""
+    kernels = [kernel for launch, kernel in side.launches if launch.key.role == role]
+    times = [COUNTERS["duration"].read(kernel) or 0.0 for kernel in kernels]
+    found: dict[str, float] = {}
+    for name, counter in COUNTERS.items():
+        known = [(v, t) for k, t in zip(kernels, times, strict=True) if (v := counter.read(k)) is not None]
+        if not known:
+            continue
+        weighted = counter.tier == "noisy" and sum(t for _, t in known) > 0
+        weights = [t if weighted else 1.0 for _, t in known]
+        found[name] = sum(v * w for (v, _), w in zip(known, weights, strict=True)) / sum(weights)
+    return found
+
+
+def _clauses(one: _Moved) -> Iterator[str]:
+    change = one.ratio("dram_bytes")
+    if change is not None:
+        yield "same bytes" if abs(change) < SAME_BYTES else f"{change * 100:+.1f} % bytes"
+    for name, least in TOLD.items():
+        base, head = one.base.get(name), one.head.get(name)
+        if base is not None and head is not None and abs(head - base) >= least:
+            yield f"{WORDS[name]} {base:.0f} to {head:.0f} %"
+    for name, least in TOLD_RATIO.items():
+        ratio = one.ratio(name)
+        stalls = name.startswith("stall_") and max(one.base.get(name, 0.0), one.head.get(name, 0.0)) < LEAST_STALL
+        if ratio is not None and abs(ratio) >= least and not stalls:
+            yield f"{WORDS[name]} {'up' if ratio > 0 else 'down'} {abs(ratio) * 100:.0f} %"
+    base_registers, registers = one.base.get("registers"), one.head.get("registers")
+    if base_registers is not None and registers is not None and base_registers != registers:
+        yield f"registers {base_registers:.0f} to {registers:.0f}"

@@ -1,0 +1,299 @@
+"""The ``counters:`` and ``counted:`` blocks of a scenario: which launches ncu counts, and what must hold of them.
+
+ncu can skip launches and count a number of them, so what is counted is a window of the step as the traced trials saw
+it: the shortest that holds all launches asked for. It may reach from the end of one step into the next, which is how
+one layer and everything outside the layers come into one window.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from perfgate.counters import COUNTERS, Counter
+from perfgate.document import did_you_mean
+from perfgate.errors import NotMeasuredError
+from perfgate.expectation import RoleName
+from perfgate.fields import Duration, Listed, Positive
+from perfgate.kernels import PLACES
+from perfgate.looks import Looks, Spend, check_weights, schedule_of
+from perfgate.pattern import DecodeSteps, KernelKey, Pattern
+from perfgate.stats import DEFAULT_SCHEDULE, Schedule
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What must hold of a counter of the head.
+
+    Args:
+        relation: ``same``: each launch reads what the base's does; ``<=`` or ``>=``: the median of all launches.
+        limit: In the counter's unit, percentages as numbers of percent; 0 for ``same``.
+    """
+
+    relation: str
+    limit: float = 0.0
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is within the bound."""
+        return value <= self.limit if self.relation == "<=" else value >= self.limit
+
+    def __str__(self) -> str:
+        """As a scenario spells it."""
+        return self.relation if self.relation == SAME else f"{self.relation} {self.limit:.10g}"
+
+
+SAME = "same"
+_CONDITION = r"^\s*(same|(<=|>=)\s*([0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?)\s*%?)\s*$"
+
+
+def _parse_condition(value: Any) -> Condition:
+    if isinstance(value, Condition):
+        return value
+    match = re.match(_CONDITION, value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError('expected "same", or a bound in the counter\'s unit, quoted, like ">= 60" or "<= 0"')
+    return Condition(match[2], float(match[3])) if match[2] else Condition(SAME)
+
+
+ConditionText = Annotated[
+    Condition,
+    PlainValidator(_parse_condition),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "pattern": _CONDITION, "examples": ["same", ">= 60", "<= 0"]}),
+]
+
+_RAW = re.compile(r"[a-z0-9]+__[a-z0-9_]+(\.[a-z0-9_]+)*")
+
+
+def _known_counter(name: str) -> str:
+    if name not in COUNTERS and not _RAW.fullmatch(name):
+        raise ValueError(f"expected a metric of ncu, or one of {', '.join(COUNTERS)}{did_you_mean(name, COUNTERS)}")
+    return name
+
+
+def _known_place(place: str) -> str:
+    if place not in PLACES[1:]:
+        raise ValueError(f"expected one of {', '.join(PLACES[1:])}{did_you_mean(place, PLACES[1:])}")
+    return place
+
+
+CounterName = Annotated[str, AfterValidator(_known_counter)]
+PlaceName = Annotated[str, AfterValidator(_known_place), WithJsonSchema({"type": "string", "enum": list(PLACES[1:])})]
+
+
+class Launches(_Strict):
+    """Some launches of a decode step.
+
+    Args:
+        role: Of this family of kernels; any where neither this nor ``match`` is given.
+        match: Whose name this regular expression is found in.
+        place: The gemm at this place of a layer.
+        profile: How many of them; or ``layer``, all of one layer; or ``outside``, all outside the layers.
+        metrics: What must hold of the head, by counter or by ncu's own name.
+    """
+
+    role: RoleName | None = None
+    match: Annotated[str, Field(min_length=1)] | None = None
+    place: PlaceName | None = None
+    profile: Positive | Literal["layer", "outside"] = 1
+    metrics: dict[CounterName, ConditionText] = {}
+
+    @field_validator("match")
+    @classmethod
+    def _is_an_expression(cls, match: str | None) -> str | None:
+        try:
+            re.compile(match or "")
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from error
+        return match
+
+    @field_validator("metrics")
+    @classmethod
+    def _same_where_it_repeats(cls, metrics: dict[str, Condition]) -> dict[str, Condition]:
+        for name, condition in metrics.items():
+            if condition.relation == SAME and (name not in COUNTERS or COUNTERS[name].tier != "exact"):
+                exact = ", ".join(one.name for one in COUNTERS.values() if one.tier == "exact")
+                raise ValueError(f"{name}: only counters that repeat exactly can be required to be the same: {exact}; "
+                                 "give it a bound, or a gate with margins where it repeats tightly")  # fmt: skip
+        return metrics
+
+    def includes(self, key: KernelKey) -> bool:
+        """Whether a kernel is one of these."""
+        if self.place not in (None, key.place) or self.role not in (None, key.role):
+            return False
+        return self.match is None or re.search(self.match, key.name) is not None
+
+    def __str__(self) -> str:
+        """For people: ``gemm qkv``."""
+        return " ".join(word for word in (self.role, self.match, self.place) if word) or "any kernel"
+
+
+class Counted(_Strict):
+    """How counted trials are taken: pairs of their own, after the traced ones.
+
+    Args:
+        step: The engine step in which the window begins; by default in the middle of the decode steps.
+        cache_control: ``all`` flushes the caches before every pass, so that what ran before does not matter; ``none``
+            leaves them.
+        collect: Counters to read; by default all that perfgate knows. Fewer need fewer passes.
+        limit: The longest that ncu may take over the window.
+        looks: Numbers of counted pairs at which a gate on a counter is tried, increasing.
+        spend: Weights of the looks; needed where ``looks`` is not a beginning of 4, 6, 8, 12.
+    """
+
+    step: Positive | None = None
+    cache_control: Literal["all", "none"] = "all"
+    collect: Annotated[tuple[CounterName, ...], Field(min_length=1), Listed] | None = None
+    limit: Duration = 600.0
+    looks: Looks = DEFAULT_SCHEDULE.looks
+    spend: Spend | None = None
+
+    @model_validator(mode="after")
+    def _looks_have_weights(self) -> Counted:
+        check_weights(self.looks, self.spend)
+        return self
+
+    @property
+    def schedule(self) -> Schedule:
+        """The looks with their weights."""
+        return schedule_of(self.looks, self.spend)
+
+
+def metrics_to_read(
+    launches: Sequence[Launches], counted: Counted, architecture: int | None, gated: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The names that ncu is asked for, each once: what is collected, bounded and gated.
+
+    Args:
+        launches: What is counted.
+        counted: How.
+        architecture: Compute capability times ten; names of other ones are left out.
+        gated: Counters that gates rest on.
+    """
+    bounded = [name for one in launches for name in one.metrics]
+    wanted = [*(counted.collect or COUNTERS), *bounded, *gated]
+    names = (_ncu_name(COUNTERS[name], architecture) if name in COUNTERS else name for name in wanted)
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _ncu_name(counter: Counter, architecture: int | None) -> str | None:
+    """The name to ask for: the first that the architecture has."""
+    return next((name.metric for name in counter.names_on(architecture)), None)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Launches of a decode step that follow one another, perhaps into the step after it.
+
+    Args:
+        begin: Position of the first in its step, from 0.
+        count: How many there are.
+        pattern: The step.
+    """
+
+    begin: int
+    count: int
+    pattern: Pattern
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Of each launch in its step."""
+        return tuple((self.begin + n) % len(self.pattern.kernels) for n in range(self.count))
+
+
+def choose_window(steps: DecodeSteps, launches: Sequence[Launches]) -> Window:
+    """The shortest window of the most frequent step that holds every launch asked for; of several the first.
+
+    Raises:
+        NotMeasuredError: ``counters-no-launch``: the step has none of them, or fewer.
+    """
+    pattern = steps.patterns[0]
+    keys = [steps.keys[kernel] for kernel in pattern.kernels]
+    tests = [_Wanted.of(one, keys, pattern.layers()) for one in launches]
+    size = len(keys)
+    best: Window | None = None
+    for begin in range(size):
+        longest = 2 * size if best is None else best.count - 1
+        seen = [one.counting() for one in tests]
+        for n in range(longest):
+            done = [count((begin + n) % size) for count in seen]
+            if all(done):
+                best = Window(begin, n + 1, pattern)
+                break
+    if best is None:  # every test can be met within two steps, see _Wanted.of
+        raise AssertionError("no window holds what the step has")
+    return best
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a window must hold: so many launches of some positions, or all of one group of them.
+
+    Args:
+        groups: Positions; any one group will do.
+        number: How many of a group; all where it is 0.
+    """
+
+    groups: tuple[frozenset[int], ...]
+    number: int
+
+    @classmethod
+    def of(cls, launches: Launches, keys: Sequence[KernelKey], layers: Sequence[int | None]) -> _Wanted:
+        """What the step has of these.
+
+        Raises:
+            NotMeasuredError: ``counters-no-launch``.
+        """
+        found = [n for n, key in enumerate(keys) if launches.includes(key)]
+        if launches.profile == "outside":
+            found = [n for n in found if layers[n] is None]
+        by_layer: dict[int | None, set[int]] = {}
+        for n in found:
+            by_layer.setdefault(layers[n], set()).add(n)
+        by_layer.pop(None, None)
+        needed = launches.profile if isinstance(launches.profile, int) else 1
+        known = by_layer if launches.profile == "layer" else found
+        if len(found) < needed or not known:
+            where = {"layer": " in a layer", "outside": " outside the layers"}.get(str(launches.profile), "")
+            raise NotMeasuredError(
+                f"the traced decode step has {len(known)} launches of {launches}{where}, {needed} are to be counted",
+                remedy="See what the step runs: perfgate kernels on the trace in the trial's folder.",
+                code="counters-no-launch",
+            )
+        if launches.profile == "layer":
+            fullest = max(map(len, by_layer.values()))
+            return cls(tuple(frozenset(one) for one in by_layer.values() if len(one) == fullest), 0)
+        return cls((frozenset(found),), launches.profile if isinstance(launches.profile, int) else 0)
+
+    def counting(self) -> Callable[[int], bool]:
+        """A function that takes one position after the other and says when there is enough."""
+        left = [set(group) for group in self.groups]
+        taken = 0
+
+        def take(position: int) -> bool:
+            nonlocal taken
+            for group in left:
+                if position in group:
+                    group.discard(position)
+                    taken += 1
+            return taken >= self.number if self.number else any(not group for group in left)
+
+        return take
