@@ -20,6 +20,8 @@ from perfgate.plan import Plan
 from perfgate.reasons import REASONS
 from perfgate.record import Failure, Trial
 from perfgate.report import FORMATS, format_of
+from perfgate.report.github import render_github
+from perfgate.report.junit import render_junit
 from perfgate.report.lines import printable, signed_percent
 from perfgate.report.markdown import escape, fenced, render_markdown
 from perfgate.report.text import render_text
@@ -180,6 +182,18 @@ def test_text(kind: str, golden: Callable[[str, str], None]) -> None:
 def test_markdown(kind: str, golden: Callable[[str, str], None]) -> None:
     """The Markdown of an outcome is its golden file."""
     golden(f"report-{kind}.md", render_markdown(OUTCOMES[kind]()))
+
+
+@pytest.mark.parametrize("kind", ["regressed", "hostile", "outside-envelope", "two-cells"])
+def test_github(kind: str, golden: Callable[[str, str], None]) -> None:
+    """What a job's log gets of an outcome is its golden file."""
+    golden(f"report-{kind}.github.txt", render_github(OUTCOMES[kind]()))
+
+
+@pytest.mark.parametrize("kind", ["regressed", "hostile", "outside-envelope", "two-cells"])
+def test_junit(kind: str, golden: Callable[[str, str], None]) -> None:
+    """The JUnit XML of an outcome is its golden file."""
+    golden(f"report-{kind}.xml", render_junit(OUTCOMES[kind]()))
 
 
 @kinds
