@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate import __version__
+from perfgate.cli_github import RUN_FOLDER, github, publish
 from perfgate.cli_machine import BASE_OPTION, HEAD_OPTION, clean, clocks, doctor, sigterm_as_interrupt
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
 
@@ -39,15 +40,15 @@ def reported(command: Callable[..., Outcome]) -> Callable[..., None]:
     @click.option(
         "--format",
         "form",
-        type=click.Choice(["text", "markdown", "json"]),
-        help="Of stdout; by default text on a terminal, else Markdown.",
+        type=click.Choice(["text", "markdown", "json", "junit", "github"]),
+        help="Of stdout; by default text on a terminal, else Markdown. github also fills a job's summary and outputs.",
     )
     @click.option(
         "--output",
         "outputs",
         multiple=True,
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Also write a report to this file (.txt, .md, .json); may be given several times.",
+        help="Also write a report to this file (.txt, .md, .json, .xml for JUnit); may be given several times.",
     )
     @click.option("--exit-zero", is_flag=True, help="End with 0 whatever the verdict: report only.")
     @functools.wraps(command)
@@ -182,6 +183,7 @@ def run(
             subjects = _subjects(new.pop("base_words"), new.pop("head_words"))
             finished = gate.run(new.pop("scenarios"), subjects, **new, **means)
     click.echo(f"run folder: {finished.folder}", err=True)
+    click.get_current_context().meta[RUN_FOLDER] = finished.folder
     return finished.outcome
 
 
@@ -270,6 +272,7 @@ def check_envelope(
     with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
         finished = gate.check_envelope(scenarios, subjects, runs=runs, progress=progress)
     click.echo(f"run folder: {finished.folder}", err=True)
+    click.get_current_context().meta[RUN_FOLDER] = finished.folder
     return finished.outcome
 
 
@@ -409,7 +412,7 @@ def schema(what: str) -> None:
     click.echo(json.dumps(schemas[what](), indent=2))
 
 
-for command in (doctor, clocks, clean):
+for command in (doctor, clocks, clean, github):
     main.add_command(command)
 
 
@@ -435,6 +438,8 @@ def deliver(outcome: Outcome, form: str | None, outputs: tuple[Path, ...], *, ex
         _leave_pipe()
     for file in outputs:
         file.write_text(FORMATS[format_of(file)](outcome), encoding="utf-8")
+    if form == "github":
+        publish(outcome)
     click.get_current_context().exit(0 if exit_zero else outcome.exit_status)
 
 
