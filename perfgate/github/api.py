@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from email.message import Message
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -46,15 +46,13 @@ class Api:
     Args:
         url: Its root, ``https://api.github.com`` or that of a server of your own.
         token: Sent with every request to this server and with none to another; may be empty.
-        sleep: Waits so many seconds.
     """
 
-    def __init__(self, url: str, token: str, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, url: str, token: str) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
             raise ApiError(f"{url!r} is no address of an API")
         self._url = url.rstrip("/")
         self._token = token
-        self._sleep = sleep
         self._opener = build_opener(_NoRedirect)
 
     def get(self, path: str, **query: str | int) -> Any:
@@ -140,21 +138,16 @@ class Api:
                     answer = error
                 else:
                     with error:
-                        self._wait(_refusal_wait_s(error, method, attempt), attempt, _refused(error, url))
+                        _wait(_refusal_wait_s(error, method, attempt), attempt, _refused(error, url))
                     continue
             except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
                 reason = getattr(error, "reason", error)
                 failed = ApiError(f"cannot be reached: {reason}", where=_place(url))
-                self._wait(None if method == "POST" else float(attempt), attempt, failed)
+                _wait(None if method == "POST" else float(attempt), attempt, failed)
                 continue
             with answer:
                 yield answer
             return
-
-    def _wait(self, wait_s: float | None, attempt: int, failed: ApiError) -> None:
-        if wait_s is None or attempt == ATTEMPTS or wait_s > PATIENCE_S:
-            raise failed
-        self._sleep(wait_s)
 
 
 class _NoRedirect(HTTPRedirectHandler):
@@ -163,6 +156,12 @@ class _NoRedirect(HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
         """Follow nothing."""
         return
+
+
+def _wait(wait_s: float | None, attempt: int, failed: ApiError) -> None:
+    if wait_s is None or attempt == ATTEMPTS or wait_s > PATIENCE_S:
+        raise failed
+    time.sleep(wait_s)
 
 
 def _refusal_wait_s(error: HTTPError, method: str, attempt: int) -> float | None:

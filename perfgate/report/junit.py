@@ -49,7 +49,7 @@ def _suite(root: ET.Element, cell: CellOutcome) -> None:
     if cell.traced_pairs or outside:
         _case(suite, "envelope", "regressed" if outside else "pass", cell_heading(cell), outside)
     shown = {gate.verdict for gate in cell.gates} | ({"regressed"} if outside else set())
-    if worst([cell.verdict, *shown]) not in shown:
+    if worst(shown | {cell.verdict}) not in shown:
         _case(suite, "cell", cell.verdict, cell_heading(cell), of_cell)
     elif of_cell:
         ET.SubElement(suite, "system-out").text = _xml(_lines(of_cell))
