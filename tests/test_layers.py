@@ -39,7 +39,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("report.text", "report.markdown", "report.price", "report.pages", "report.html", "report.junit"),
     ("report.github", "report.findings", "report.kernels", "report.counters"),
     ("report",),
-    ("gate", "progress", "doctor", "github.api", "github.job", "github.verdict"),
+    ("gate", "progress", "doctor", "github.api", "github.job", "github.verdict", "github.templates"),
     ("github.artifact", "github.policy"),
     ("github.comment",),
     ("cli_machine", "cli_github"),
