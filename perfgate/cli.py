@@ -5,59 +5,23 @@ Imports stand in the command bodies, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-import functools
-import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfgate import __version__
-from perfgate.cli_github import RUN_FOLDER, github, publish
+from perfgate.cli_github import RUN_FOLDER, github
 from perfgate.cli_machine import BASE_OPTION, HEAD_OPTION, clean, clocks, doctor, sigterm_as_interrupt
+from perfgate.cli_nightly import nightly
+from perfgate.cli_report import RUNS_OPTION, leave_pipe, reported
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
 
 if TYPE_CHECKING:
     from perfgate.capture.collector import Collector
     from perfgate.outcome import Outcome
     from perfgate.subject import Role, Subject
-
-
-RUNS_OPTION = click.option(
-    "--runs",
-    default="runs",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for run folders.",
-    show_default=True,
-)
-
-
-def reported(command: Callable[..., Outcome]) -> Callable[..., None]:
-    """Give a command the options for its report; it returns the outcome, which is printed and sets the exit status."""
-
-    @click.option(
-        "--format",
-        "form",
-        type=click.Choice(["text", "markdown", "json", "junit", "github"]),
-        help="Of stdout; by default text on a terminal, else Markdown. github also fills a job's summary and outputs.",
-    )
-    @click.option(
-        "--output",
-        "outputs",
-        multiple=True,
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Also write a report to this file (.txt, .md, .json, .xml for JUnit); may be given several times.",
-    )
-    @click.option("--exit-zero", is_flag=True, help="End with 0 whatever the verdict: report only.")
-    @functools.wraps(command)
-    def with_report(*passed: Any, form: str | None, outputs: tuple[Path, ...], exit_zero: bool, **rest: Any) -> None:
-        check_outputs(outputs)
-        outcome = command(*passed, **rest)
-        deliver(outcome, form, outputs, exit_zero=exit_zero)
-
-    return with_report  # fmt: skip
 
 
 class _Errors(click.Group):
@@ -71,7 +35,7 @@ class _Errors(click.Group):
             click.echo(f"perfgate: {code}{error}" if not isinstance(error, ScenarioError) else str(error), err=True)
             ctx.exit(error.exit_status)
         except BrokenPipeError:
-            _leave_pipe()
+            leave_pipe()
             ctx.exit(ExitStatus.INTERNAL_ERROR)
         except OSError as error:
             click.echo(f"perfgate: {error.filename or ''}: {error.strerror or error}", err=True)
@@ -412,37 +376,5 @@ def schema(what: str) -> None:
     click.echo(json.dumps(schemas[what](), indent=2))
 
 
-for command in (doctor, clocks, clean, github):
+for command in (doctor, clocks, clean, github, nightly):
     main.add_command(command)
-
-
-def check_outputs(outputs: tuple[Path, ...]) -> None:
-    """Refuse outputs that could not be written before anything is measured."""
-    from perfgate.errors import UsageError
-    from perfgate.report import format_of
-
-    for file in outputs:
-        format_of(file)
-        if not file.resolve().parent.is_dir():
-            raise UsageError(f"--output {file}: its folder does not exist")
-
-
-def deliver(outcome: Outcome, form: str | None, outputs: tuple[Path, ...], *, exit_zero: bool) -> None:
-    """Print and write the outcome, and end with its exit status."""
-    from perfgate.report import FORMATS, format_of
-
-    form = form or ("text" if sys.stdout.isatty() else "markdown")
-    try:  # first, so that a file that cannot be written costs no result
-        click.echo(FORMATS[form](outcome), nl=False)
-    except BrokenPipeError:  # whoever read has seen enough; files and the exit status are still owed
-        _leave_pipe()
-    for file in outputs:
-        file.write_text(FORMATS[format_of(file)](outcome), encoding="utf-8")
-    if form == "github":
-        publish(outcome)
-    click.get_current_context().exit(0 if exit_zero else outcome.exit_status)
-
-
-def _leave_pipe() -> None:
-    """Let nothing more be written to a closed pipe, not even when the interpreter flushes at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

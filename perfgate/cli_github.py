@@ -41,6 +41,8 @@ def github() -> None:
 
 @github.command()
 @SCENARIOS_OPTION
+@click.option("--command", type=click.Choice(["run", "nightly"]), default="run", envvar="PERFGATE_COMMAND",
+              show_default=True, help="What of perfgate measures.")  # fmt: skip
 @click.option("--against", type=click.Choice(["merge-base", "baseline"]), default="merge-base",
               envvar="PERFGATE_AGAINST", show_default=True)  # fmt: skip
 @click.option("--base", callback=_lines, default="", envvar="PERFGATE_BASE",
@@ -61,7 +63,7 @@ def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> 
     try:
         plan = make_plan(job, api, Wanted(**wanted, more=("--budget", budget) if budget else ()), Path.cwd())
     except ScenarioError as error:
-        _annotate_problems(error)
+        _annotate_problems(error, job.folder / "policy")
         ctx.exit(error.exit_status)
     if resume:
         _fetch_earlier(api, plan, job.folder / "earlier.zip")
@@ -76,7 +78,7 @@ def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> 
 @github.command()
 @click.pass_context
 def measure(ctx: click.Context) -> None:
-    """Run perfgate as prepared. Ends with 0 unless it was interrupted: enforce is what judges, after the uploads."""
+    """Measure as prepared. Ends with 0 unless it was interrupted: enforce is what judges, after the uploads."""
     from perfgate.errors import UsageError
     from perfgate.github.job import Job
 
@@ -90,10 +92,10 @@ def measure(ctx: click.Context) -> None:
     os.chdir(plan.policy)  # its perfgate.toml counts, not that of the change
     token = secrets.token_hex(32)  # what an engine says is printed, and must not be obeyed
     click.echo(f"::stop-commands::{token}")
-    status = _perfgate(ctx, ["run", *words, "--format", "text"])
+    status = _perfgate(ctx, [plan.command, *words, "--format", "text"])
     job.write_status(status)
     click.echo(f"::{token}::")
-    click.echo(f"perfgate run ended with {status}", err=True)
+    click.echo(f"perfgate {plan.command} ended with {status}", err=True)
     if status == ExitStatus.INTERRUPTED:
         ctx.exit(status)
 
@@ -124,6 +126,7 @@ def report() -> None:
         job.add_summary(render_within(outcome, SUMMARY_BYTES, notes))
     verdict = outcome.verdict if outcome else "not-measured"
     job.set_outputs({"verdict": verdict, "exit_status": int(status), "run_folder": str(folder or "")})
+    job.set_outputs({"candidate": _candidate(plan)})
     _write_small_artifact(job, plan, outcome)
 
 
@@ -140,6 +143,27 @@ def enforce(ctx: click.Context, inconclusive: str) -> None:
         click.echo("::warning title=perfgate::nothing was decided: this is no pass, and blocks nothing")
         return
     ctx.exit(status)
+
+
+@github.command()
+@click.argument("paths", nargs=-1, required=True)
+@click.option("--branch", default="perfgate/baselines", show_default=True, help="Of the pull request; ours alone.")
+@click.option("--title", default="Promote tonight's baselines", show_default=True)
+def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
+    """Propose what changed below PATHS of this checkout as a pull request; a later proposal replaces it."""
+    from perfgate.github.job import Job
+    from perfgate.github.proposal import Proposal
+    from perfgate.github.proposal import propose as make_proposal
+
+    job = Job.here()
+    base = job.variable("GITHUB_REF_NAME")
+    server = job.environment.get("GITHUB_SERVER_URL", "https://github.com")
+    url = f"{server}/{job.repository}/actions/runs/{job.variable('GITHUB_RUN_ID')}"
+    body = (
+        f"Measured by [this run]({url}), whose artifacts "
+        "hold the report and everything that was measured. `perfgate baseline log` says why each entry is there."
+    )
+    click.echo(make_proposal(_api(job), job.repository, Path.cwd(), paths, Proposal(branch, base, title, body)))
 
 
 @github.command()
@@ -222,12 +246,23 @@ def _status(job: Job) -> ExitStatus:
 
 def _outcome(folder: Path) -> Outcome | None:
     from perfgate.gate import judge_folder
+    from perfgate.nightly import MANIFEST, judge_night
 
     try:
-        return judge_folder(folder)
+        return judge_night(folder) if (folder / MANIFEST).exists() else judge_folder(folder)
     except PerfgateError as error:
         click.echo(f"perfgate: {error}", err=True)
         return None
+
+
+def _candidate(plan: JobPlan | None) -> str:
+    """The run of a night that may be promoted, as it lies in the run folder's artifact; empty where there is none."""
+    from perfgate.nightly import candidate
+
+    if plan is None or plan.command != "nightly" or plan.run_folder is None:
+        return ""
+    found = candidate(plan.run_folder)
+    return str(found.relative_to(plan.runs)) if found else ""
 
 
 def _write_small_artifact(job: Job, plan: JobPlan | None, outcome: Outcome | None) -> None:
@@ -242,9 +277,9 @@ def _write_small_artifact(job: Job, plan: JobPlan | None, outcome: Outcome | Non
         write_atomically(folder / "verdict.json", verdict_json(outcome))
 
 
-def _annotate_problems(error: ScenarioError) -> None:
+def _annotate_problems(error: ScenarioError, root: Path) -> None:
     from perfgate.report.github import ANNOTATIONS, Annotation
 
     for problem in error.problems[:ANNOTATIONS]:
         text = f"{problem.field}: {problem.text}" if problem.field else problem.text
-        click.echo(str(Annotation("error", "perfgate", text, problem.file, problem.line)))
+        click.echo(str(Annotation("error", "perfgate", text, problem.file.removeprefix(f"{root}/"), problem.line)))

@@ -139,7 +139,7 @@ class ActionRunner:
                     self.result, began = "cancelled", time.monotonic()
                     _cancel(process)
                 time.sleep(0.01)
-        self.outputs[name] = _read_outputs(files["output"].read_text())
+        self.outputs[name] = read_outputs(files["output"].read_text())
         self.summary += files["summary"].read_text()
         outcome = "success" if process.returncode == 0 else "failure"
         return Step(outcome, process.returncode, files["log"].read_text(), time.monotonic() - began)
@@ -179,10 +179,10 @@ def _cancel(process: subprocess.Popen[bytes]) -> None:
         return
 
 
-def _read_outputs(text: str) -> dict[str, str]:
+def read_outputs(text: str) -> dict[str, str]:
     """``name=value`` lines, and values between delimiters."""
     found: dict[str, str] = {}
-    lines = iter(text.splitlines())
+    lines = iter(text.split("\n")[:-1])
     for line in lines:
         name, mark, end = line.partition("<<")
         if mark:

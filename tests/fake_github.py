@@ -41,6 +41,8 @@ class FakeGitHub:
         files: Names of changed files by number.
         comments: Comments by number of the pull request.
         artifacts: Artifacts as GitHub lists them, with the bytes of the archive under ``archive``.
+        refs: Commits by name of the reference.
+        objects: Blobs, trees and commits as they were sent.
         refusals: Tried before anything else.
         requests: Method and path of every request, in order.
         leaks: Tokens that came to where archives lie, which must never happen.
@@ -52,6 +54,8 @@ class FakeGitHub:
     comments: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     artifacts: list[dict[str, Any]] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    refs: dict[str, str] = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)
     requests: list[tuple[str, str]] = field(default_factory=list)
     leaks: list[str] = field(default_factory=list)
     url: str = ""
@@ -79,7 +83,9 @@ class FakeGitHub:
         self.artifacts.append(item)
         return item
 
-    def answer(self, method: str, path: str, query: Mapping[str, list[str]], content: Any) -> Any:
+    def answer(  # noqa: PLR0911 (a table)
+        self, method: str, path: str, query: Mapping[str, list[str]], content: Any
+    ) -> Any:
         """What the API says; a list is sent in pages.
 
         Raises:
@@ -87,6 +93,7 @@ class FakeGitHub:
         """
         path = path.removeprefix(f"/repos/{REPOSITORY}")
         if found := re.fullmatch(r"/pulls/(\d+)", path):
+            self.pulls[int(found[1])] |= content or {}
             return self.pulls[int(found[1])]
         if found := re.fullmatch(r"/pulls/(\d+)/files", path):
             return [{"filename": name} for name in self.files.get(int(found[1]), [])]
@@ -96,6 +103,8 @@ class FakeGitHub:
             return self.comments.get(int(found[1]), [])
         if found := re.fullmatch(r"/issues/comments/(\d+)", path):
             return self._change(int(found[1]), method, content)
+        if path.startswith("/git/") or path == "/pulls":
+            return self._write(method, path, content)
         if found := re.fullmatch(r"/actions/(?:runs/(\d+)/)?artifacts", path):
             listed = [
                 {key: value for key, value in item.items() if key not in ("archive", "run_id")}
@@ -105,6 +114,25 @@ class FakeGitHub:
             ]
             return {"artifacts": listed}
         raise KeyError(path)
+
+    def _write(self, method: str, path: str, content: Any) -> Any:
+        """Objects of git, kept by a number for a digest; references; pull requests of ours."""
+        if path == "/pulls":
+            if method == "GET":
+                return [{"number": number} for number, pull in self.pulls.items() if "title" in pull]
+            self.pulls[number := self.next_id()] = content
+            return {"number": number}
+        if found := re.fullmatch(r"/git/(ref|refs)/(heads/.+)", path):
+            if method == "PATCH":
+                self.refs[found[2]] = content["sha"]
+            return {"sha": self.refs[found[2]]}
+        if path == "/git/refs":
+            self.refs[content["ref"].removeprefix("refs/")] = content["sha"]
+            return {}
+        if method == "GET":  # a commit
+            return {"tree": {"sha": "base-tree"}}
+        self.objects[sha := f"{path.removeprefix('/git/')}-{self.next_id()}"] = content
+        return {"sha": sha}
 
     def _change(self, comment_id: int, method: str, content: Any) -> Any:
         for listed in self.comments.values():

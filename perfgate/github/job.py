@@ -21,6 +21,8 @@ REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
 PUSHED_REQUEST = re.compile(r"(?:refs/heads/)?pull-request/([1-9][0-9]{0,8})")
 """The branch that an approved pull request is pushed to, so that its code runs here."""
 
+Command = Literal["run", "nightly"]
+
 
 class JobPlan(BaseModel):
     """What the steps of one measuring job have in common; written by the first, read by the others.
@@ -36,7 +38,8 @@ class JobPlan(BaseModel):
         scenarios: Scenario files, from that folder.
         changed: What the head changes of all that it is judged by, and does not count yet.
         artifact: Name of the run folder's artifact: the same for the same head, merge base and cells.
-        words: What follows ``perfgate run``.
+        command: What of perfgate measures.
+        words: What follows it.
         runs: Folder of the run folders.
     """
 
@@ -53,13 +56,15 @@ class JobPlan(BaseModel):
     scenarios: tuple[str, ...]
     changed: tuple[str, ...]
     artifact: str
+    command: Command = "run"
     words: tuple[str, ...]
     runs: Path
 
     @property
     def run_folder(self) -> Path | None:
         """The one run folder of this job; ``None`` where there is none with a manifest."""
-        return next((file.parent for file in sorted(self.runs.glob("*/run.json"))), None)
+        manifest = {"run": "run.json", "nightly": "night.json"}[self.command]
+        return next((file.parent for file in sorted(self.runs.glob(f"*/{manifest}"))), None)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from perfgate.errors import UsageError
 from perfgate.github.api import Api, ApiError
-from perfgate.github.job import PUSHED_REQUEST, Job, JobPlan
+from perfgate.github.job import PUSHED_REQUEST, Command, Job, JobPlan
 from perfgate.plan import resolve_cells
 from perfgate.record import canonical_json
 from perfgate.scenario import load
@@ -33,6 +33,7 @@ class Wanted:
 
     Args:
         scenarios: Patterns of scenario files, from the root of the repository.
+        command: What of perfgate measures.
         against: What the head is compared with.
         base: Words of the base's subject; the merge base's build where there are none.
         head: Words of the head's subject; the head's build where there are none.
@@ -40,6 +41,7 @@ class Wanted:
     """
 
     scenarios: tuple[str, ...]
+    command: Command = "run"
     against: Against = "merge-base"
     base: tuple[str, ...] = ()
     head: tuple[str, ...] = ()
@@ -59,6 +61,8 @@ def make_plan(job: Job, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
         UsageError: The checkout is shallow, or the base branch has no such scenario.
         ScenarioError: A scenario of the base branch is wrong.
     """
+    if wanted.command == "nightly" and not wanted.base:
+        raise UsageError("a night needs a reference", remedy="Name its subject in base, like ref=v1.0.")
     pull_request, branch, base = _aim(job, api)
     head = _git(tree, "rev-parse", "--verify", "HEAD^{commit}")
     base = base or f"refs/remotes/origin/{branch}"
@@ -81,12 +85,13 @@ def make_plan(job: Job, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
         )
     cells = sorted(cell.cell_id for file in scenarios for cell in resolve_cells(load(policy / file)))
     words = _words(wanted, scenarios, merge_base, head)  # and not --budget and the like: they change no measurement
-    key = hashlib.sha256(canonical_json([head, merge_base, cells, list(words)]).encode()).hexdigest()[:20]
+    once = job.variable("GITHUB_RUN_ID") if wanted.command == "nightly" else ""  # a night is measured anew every night
+    key = hashlib.sha256(canonical_json([head, merge_base, cells, list(words), once]).encode()).hexdigest()[:20]
     judged_by = [*ALWAYS, *sorted({_folder(pattern) for pattern in wanted.scenarios})]
     return JobPlan(
         repository=job.repository, pull_request=pull_request, base_branch=branch, base=base, merge_base=merge_base,
         head=head, policy=policy, scenarios=scenarios, changed=_changed(tree, merge_base, head, judged_by),
-        artifact=f"perfgate-run-{key}", words=(*words, *wanted.more),
+        artifact=f"perfgate-run-{key}", command=wanted.command, words=(*words, *wanted.more),
         runs=job.folder / "runs",
     )  # fmt: skip
 
