@@ -231,6 +231,23 @@ def test_killed(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
     assert gate(SAME).outputs["report"]["verdict"] == "pass"
 
 
+def test_a_night(gate: Gate, github: FakeGitHub) -> None:
+    """A night that is cut goes on when it is re-run, and its candidate lies in the run folder's artifact."""
+    schedule = {"GITHUB_EVENT_NAME": "schedule"}
+    cut = gate(SAME, branch="main", environment=schedule, inputs={"command": "nightly", "budget": "0.00001"})
+
+    assert (cut.result, cut.outputs["report"]["exit_status"]) == ("failure", "130")
+    assert cut.outputs["report"]["candidate"] == ""
+
+    again = gate(SAME, branch="main", environment=schedule, inputs={"command": "nightly"})
+
+    outputs = again.outputs["report"]
+    assert (again.result, outputs["verdict"]) == ("success", "pass")
+    assert "goes on with night-" in again.steps["prepare"].log
+    assert f"{outputs['candidate']}/run.json" in kept(github, "perfgate-run-")
+    assert "reference against itself" in again.summary
+
+
 # --- what it is judged by
 
 

@@ -20,7 +20,7 @@ from perfgate.errors import RecordError
 from perfgate.github.comment import MARKER, MeasuredRun, comment_body
 from perfgate.github.job import JobPlan
 from perfgate.github.verdict import read_verdict
-from perfgate.outcome import CellOutcome, GateOutcome, Note, Outcome, verdict_json
+from perfgate.outcome import CellOutcome, CounterRow, CountersOutcome, GateOutcome, Note, Outcome, verdict_json
 from perfgate.report.github import COMMENT_BYTES
 from perfgate.report.markdown import render_markdown
 
@@ -322,7 +322,18 @@ def hostile_outcomes(draw: st.DrawFn) -> Outcome:
         for _ in range(2)
     )  # fmt: skip
     versions: Any = {"base": {"vllm": draw(MARKUP)}, "head": {"vllm": draw(MARKUP)}}
-    changes: dict[str, Any] = {"name": draw(MARKUP), "gates": gates, "reasons": (draw(texts),), "versions": versions}
+    row = CounterRow(role=draw(MARKUP), place=draw(MARKUP), kernel=draw(MARKUP), launches={"base": 1, "head": 1},
+                     base={"dram_bytes": 1.0}, bound={"base": draw(MARKUP)}, distance={"base": 1.5})  # fmt: skip
+    counted = CountersOutcome(
+        verdict="regressed", rows=(row,), sentences={"gemm": draw(MARKUP)}, reasons=(draw(texts),)
+    )
+    changes: dict[str, Any] = {
+        "counters": counted,
+        "name": draw(MARKUP),
+        "gates": gates,
+        "reasons": (draw(texts),),
+        "versions": versions,
+    }
     hostile = CellOutcome.model_validate(one.model_copy(update=changes).model_dump())
     return SLOWER.model_copy(update={"run": draw(MARKUP), "cells": (hostile,), "reasons": (draw(texts),)})
 

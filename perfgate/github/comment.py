@@ -100,7 +100,10 @@ def comment(job: Job, api: Api, scenarios: Iterable[str], author: str = AUTHOR) 
     if (at := request.get("head", {}).get("sha")) != run.head_sha:
         return f"pull request {number} is at {str(at)[:12]}, the run was at {run.head_sha[:12]}: nothing to comment on"
     files = [str(file["filename"]) for file in api.pages(f"/repos/{job.repository}/pulls/{number}/files")]
-    body = comment_body(run, outcome, touched(files, scenarios))
+    try:
+        body = comment_body(run, outcome, touched(files, scenarios))
+    except Exception as error:  # figures and names that fit the schema and that no renderer was made for
+        raise RecordError(f"is a verdict that cannot be shown: {error!r}"[:300], where=artifact.VERDICT) from error
     return _put(api, f"/repos/{job.repository}/issues", number, body, author)
 
 

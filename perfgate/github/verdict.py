@@ -56,7 +56,9 @@ def _check_consistent(outcome: Outcome, where: str) -> None:
     """No headline is better than what stands below it."""
     good = ("pass", "improved")
     claims = [(outcome.verdict, [cell.verdict for cell in outcome.cells])]
-    claims += [(cell.verdict, [gate.verdict for gate in cell.gates]) for cell in outcome.cells]
+    for cell in outcome.cells:
+        counted = [cell.counters.verdict] if cell.counters else []
+        claims.append((cell.verdict, [*(gate.verdict for gate in cell.gates), *counted]))
     wrong = any(verdict in good and not set(below) <= set(good) for verdict, below in claims)
     wrong |= outcome.verdict in good and not outcome.cells
     if wrong or outcome.exit_status != WORST_FIRST[outcome.verdict]:
@@ -67,6 +69,7 @@ def _notes(outcome: Outcome) -> Iterator[Note]:
     yield from outcome.reasons
     for cell in outcome.cells:
         yield from (*cell.reasons, *cell.cautions)
+        yield from (*cell.counters.reasons, *cell.counters.cautions) if cell.counters else ()
         for gate in cell.gates:
             yield from (*gate.reasons, *gate.cautions)
 

@@ -1,4 +1,4 @@
-"""The outcome as JUnit XML, for systems that show tests: a suite a cell, a case a gate and one for the envelope.
+"""The outcome as JUnit XML, for systems that show tests: a suite a cell, a case a gate, one for envelope and counters.
 
 A verdict that is no pass is never shown as one: regressed is a failure; not measured, not comparable and an internal
 error are errors; inconclusive and advisory are skipped, which is the nearest that JUnit has.
@@ -48,8 +48,13 @@ def _suite(root: ET.Element, cell: CellOutcome) -> None:
     outside = [note for note in of_cell if note.code in ENVELOPE and note.kind == "reason"]
     if cell.traced_pairs or outside:
         _case(suite, "envelope", "regressed" if outside else "pass", cell_heading(cell), outside)
+    if cell.counters:
+        codes = {note.code for note in (*cell.counters.reasons, *cell.counters.cautions)}
+        found_there = [note for note in of_cell if note.code in codes]
+        _case(suite, "counters", cell.counters.verdict, cell_heading(cell), found_there)
     shown: list[Verdict] = [gate.verdict for gate in cell.gates]
     shown += ["regressed"] if outside else []
+    shown += [cell.counters.verdict] if cell.counters else []
     if not shown or worst((cell.verdict, worst(shown))) != worst(shown):
         _case(suite, "cell", cell.verdict, cell_heading(cell), of_cell)
     elif of_cell:
