@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 from action_runner import ROOT, ActionRunner, clone, git, job_step, read_yaml
-from fake_github import REPOSITORY, TOKEN, FakeGitHub, serving
+from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving, zipped
 from hand_made import scenario_file
 from perfgate_process import marked_processes
 
-from perfgate.github.policy import Wanted, _words
 from perfgate.lock import STATE, hold
 from perfgate.outcome import Outcome
 from perfgate.record import read_records, read_run
@@ -282,11 +281,29 @@ def test_forks_cannot_lay_a_pass(gate: Gate, github: FakeGitHub) -> None:
     assert "goes on with" not in again.steps["prepare"].log
 
 
-def test_words_by_default() -> None:
-    """Without words of its own a job compares the builds of merge base and head."""
-    words = _words(Wanted(("a.yaml",)), ["a.yaml"], "m" * 40, "h" * 40)
+@pytest.mark.parametrize(
+    ("artifact", "refusal", "said"),
+    [
+        ({"../../evil": b"x"}, None, "names a file outside its folder"),
+        ({}, Refusal("GET", ".*/actions/artifacts", 403), "GitHub answered 403"),
+    ],
+    ids=["hostile", "refused"],
+)
+def test_what_was_measured_cannot_be_had(
+    gate: Gate, github: FakeGitHub, artifact: dict[str, bytes], refusal: Refusal | None, said: str
+) -> None:
+    """Where an earlier job's artifact is not to be had, or not to be trusted, measuring begins anew and says so."""
+    first = gate(SAME)
+    (item,) = [item for item in github.artifacts if item["name"].startswith("perfgate-run-")]
+    item["archive"] = zipped(artifact)
+    github.refusals += [refusal] if refusal else []
 
-    assert words == ("a.yaml", "--base", f"ref={'m' * 40}", "--head", f"ref={'h' * 40}")
+    again = gate(SAME)
+
+    log = again.steps["prepare"].log
+    assert "::warning title=perfgate::what an earlier job measured of this change cannot be had" in log
+    assert said in log
+    assert Path(again.outputs["report"]["run_folder"]).name != Path(first.outputs["report"]["run_folder"]).name
 
 
 @pytest.mark.parametrize(
