@@ -11,7 +11,6 @@ from perfgate.fields import QUANTITY, Percent
 from perfgate.metrics import (
     METRIC_NAMES,
     METRICS,
-    PLANNED,
     ROLE_METRICS,
     Metric,
     format_percent,
@@ -42,8 +41,6 @@ class Gate(BaseModel):
     @field_validator("metric")
     @classmethod
     def _known(cls, metric: str) -> str:
-        if metric in PLANNED:
-            raise ValueError(f"{metric} is not supported by this version: it needs {PLANNED[metric]}")
         if metric not in METRIC_NAMES:
             raise ValueError(f"expected one of {', '.join(METRIC_NAMES)}{did_you_mean(metric, METRIC_NAMES)}")
         return metric

@@ -109,6 +109,10 @@ _TABLE = (
            "done by another backend. It was measured, but there is no time to compare.",
            "Read in the attribution and the diff of the kernels where it went; gate the roles that it went into "
            "(kernels.roles names your own), or the step by itl_median."),
+    Reason("no-floor", "The least time of a decode step is unknown, so there is no utilisation (mbu, mfu) to judge: "
+           "the GPU or the model's architecture is not counted, or the trials were recorded before there were floors.",
+           "Gate itl_median, which needs no floor. docs/counters.md lists what is counted; a GPU's roofs stand in "
+           "perfgate/hardware.py."),
     Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
            "Look at the trial's values in the record; the measurement is broken."),
     Reason("no-slack", "The device waited for the host, so the slack is zero or negative and has no ratio to anything.",

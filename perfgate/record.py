@@ -19,10 +19,18 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from perfgate.environment import Machine
 from perfgate.errors import RecordError
+from perfgate.floor import Floor
 from perfgate.metrics import METRICS, ROLE_METRICS, Kind
 from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, Plan
@@ -139,6 +147,8 @@ class Trial(_Frozen):
         samples: The readings behind it.
         decode: What the decode steps of a traced trial ran.
         traces: What the profiler left, a file or one a rank; it may hold the whole environment, so keep it private.
+        floor: What the decode steps of a timed trial are held against.
+        no_floor: Why that is unknown, in words; both are empty in records of before they were kept.
     """
 
     index: int
@@ -160,6 +170,17 @@ class Trial(_Frozen):
     samples: Artifact | None = None
     decode: DecodeSteps | None = None
     traces: tuple[Artifact, ...] = ()
+    floor: Floor | None = None
+    no_floor: str = ""
+
+    @model_serializer(mode="wrap")
+    def _as_it_was_written(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Fields that came later are left out while they are empty, so that the digest of an older record stays."""
+        content: dict[str, Any] = plain(self)
+        return {name: value for name, value in content.items() if value or name not in _CAME_LATER}
+
+
+_CAME_LATER = ("floor", "no_floor")
 
 
 class Visit(_Frozen):

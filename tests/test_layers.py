@@ -17,7 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("looks", "pattern", "selection", "transformer"),
     ("expectation", "margins", "attribution", "difference", "roofline"),
     ("scenario", "table"),
-    ("subject", "plan"),
+    ("subject", "plan", "floor"),
     ("record", "lock", "capture.trace", "capture.export"),
     ("price", "sweep", "capture.nsys", "capture.torchprof"),
     ("outcome", "capture.collector", "capture.worker", "capture.probe", "capture.tracefile"),
