@@ -367,13 +367,13 @@ def kernels(file: Path, step: int | None, layer: int | None, form: str | None, t
 def counters(file: Path, form: str | None) -> None:
     """Print what ncu counted, kernel by kernel: each counter in words, and how far the kernel is from its roof.
 
-    FILE is what ncu --csv --page raw printed, log lines and all; gzip is fine.
+    FILE is what ncu --csv --page raw printed, log lines and all, or with perfgate[ncu] its report; gzip is fine.
     """
-    from perfgate.capture.ncu import read_ncu
+    from perfgate.capture.counterfile import read_counters
     from perfgate.report.counters import FORMATS
 
     form = form or ("text" if sys.stdout.isatty() else "markdown")
-    click.echo(FORMATS[form](read_ncu(file)), nl=False)
+    click.echo(FORMATS[form](read_counters(file)), nl=False)
 
 
 @main.command()

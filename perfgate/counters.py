@@ -38,7 +38,7 @@ class CountedKernel:
     Args:
         number: ncu's own number of it, from 0 in order of launch.
         name: The demangled name.
-        process: Process id.
+        process: Process id; 0 where the file does not say.
         device: Ordinal of the GPU.
         architecture: Compute capability times ten, 90 for 9.0; ``None`` where the file does not say.
         grid: Blocks in x, y, z; empty where the file does not say.

@@ -221,6 +221,8 @@ _TABLE = (
            "Print the report again: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
     Reason("counters-unreadable", "The file is no raw page of ncu as CSV, or holds what no ncu writes in one.",
            "Print the report again with LC_ALL=C: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
+    Reason("counters-no-package", "The file is a report of ncu, and the optional package ncu-report is not there.",
+           "pip install 'perfgate[ncu]'. Without it: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
     Reason("counters-wrong-page", "The file is ncu's details page, whose labels change between versions.",
            "Print the raw page: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
     Reason("counters-truncated", "A row of ncu's counters is cut short, so the file is not whole.",

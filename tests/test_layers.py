@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("price", "sweep", "capture.nsys", "capture.torchprof"),
     ("outcome", "capture.collector", "capture.worker", "capture.probe", "capture.tracefile"),
     ("capture.process", "capture.gpu", "capture.lease", "capture.scrub", "capture.ncu"),
-    ("capture.clock_helper",),
+    ("capture.clock_helper", "capture.counterfile"),
     ("cautions", "envelope", "capture.timeline", "capture.sampler", "capture.clocks", "capture.profilers", "folders"),
     ("capture.engine", "gpu_checks"),
     ("capture.workload",),
@@ -46,7 +46,7 @@ FLOOR = {module: number for number, floor in enumerate(FLOORS) for module in flo
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manager"}
 SUBJECT_SIDE = {"capture.worker", "capture.probe"}
 """Files that a subject's interpreter runs; they import engines, late, so that it can be timed and may fail."""
-LATE_IMPORTS = {"record": {"frame", "iteration_frame"}}
+LATE_IMPORTS = {"record": {"frame", "iteration_frame"}, "capture.counterfile": {"_package"}}
 """Functions that may import, because what they need is slow and rarely wanted."""
 
 FILES = {
