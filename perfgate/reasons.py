@@ -242,6 +242,9 @@ _TABLE = (
            "Count on a whole GPU, or leave out the metrics that the message names."),
     Reason("counters-unknown-metric", "This version of ncu does not know a metric for this GPU.",
            "See ncu --query-metrics; docs/counters.md has the names by architecture."),
+    Reason("counters-other-gpu", "Counters and trace are of different GPUs, so that bytes and throughputs may not be "
+           "those of the kernels timed.",
+           "Count on the kind of GPU that was traced."),
     Reason("counters-no-driver", "ncu found no CUDA driver, so nothing was counted.",
            "Run it where nvidia-smi works, and without a stub libcuda.so before the driver's."),
 )  # fmt: skip
