@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from perfgate.attribution import Attribution, attribute
 from perfgate.cautions import cell_cautions, clocks_differ, floors, gpu_outcomes, side_cautions, why_missing
 from perfgate.envelope import judge_envelope
-from perfgate.metrics import KINDS, METRICS, Kind, Metric, trial_value
+from perfgate.metrics import KINDS, METRICS, Kind, trial_value
 from perfgate.outcome import (
     WORST_FIRST,
     CellOutcome,

@@ -166,6 +166,27 @@ def test_a_run_keeps_floors_and_gates_on_them(tmp_path: Path, fake_nvml: FakeMac
     assert use_cases.judge_folder(other.folder) == other.outcome
 
 
+@pytest.mark.usefixtures("no_orphans")
+def test_a_gate_that_cannot_be_judged_is_told_of_early(tmp_path: Path, fake_nvml: FakeMachine) -> None:
+    """On an unknown GPU a run says so for each side after its conditioning trial, and ends not measured."""
+    FakeMachine.build(fake_nvml.file, {"name": "Tesla T4"})
+    scenario = scenario_file(tmp_path, gates="{metric: mbu, ignorable: 1%, must_catch: 5%}")
+    told: list[str] = []
+
+    finished = use_cases.run(
+        [scenario],
+        BOTH,
+        runs=tmp_path / "runs",
+        seed=1,
+        collector=FakeCollector(FakeSpec(sleep_s=0.001)),
+        progress=lambda step: told.append(step) if isinstance(step, str) else None,
+    )
+
+    words = "cannot be judged, no-floor: no roofs are known for the GPU 'Tesla T4'"
+    assert [f"tiny: a gate on {role} {words}" in " ".join(told) for role in BOTH] == [True, True]
+    assert (finished.outcome.exit_status, codes(only(finished.outcome).reasons)) == (22, ["no-floor"])
+
+
 def test_records_of_before_floors_keep_their_digest(tmp_path: Path) -> None:
     """A record without the fields is read as it is, and its digest is still the one in its file."""
     (tmp_path / "records").mkdir()

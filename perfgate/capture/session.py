@@ -34,7 +34,7 @@ from perfgate.environment import Machine, comparable, read_machine
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
 from perfgate.floor import find_floor
 from perfgate.lock import hold_devices
-from perfgate.metrics import Kind
+from perfgate.metrics import UTILISATIONS, Kind
 from perfgate.plan import Cell, head_first
 from perfgate.record import (
     Artifact,
@@ -349,12 +349,14 @@ class Session:
         return record, trial.failure
 
     def _floor(self, job: Job, kind: Kind) -> dict[str, object]:
-        """What the decode steps of a timed trial are held against, or why that is unknown."""
+        """What the decode steps of a timed trial are held against, or why that is unknown: gates hear of it early."""
         if kind != "timed":
             return {}
         args = {**job.cell.engine.args, **job.subject.args}
         gpus = [gpu.name for gpu in self._visit.machine.gpus[: self._ranks(job.cell)]]
         floor, no_floor = find_floor(job.cell.model_folder, args, job.cell.workload, gpus)
+        if no_floor and job.pair is None and {gate.gate.metric for gate in job.cell.gates} & {*UTILISATIONS}:
+            self._progress(f"{job.cell.name}: a gate on {job.role} cannot be judged, no-floor: {no_floor}")
         return {"floor": floor, "no_floor": no_floor}
 
     def _refused(self, job: Job, kind: Kind) -> Trial | None:
