@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfgate.capture.ncu import read_ncu
@@ -139,6 +139,7 @@ def test_another_shape_is_joined_by_name_last() -> None:
     assert (attention.joined_by, attention.identity.shape[0]) == ("name", 132)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(range(60)), min_size=1, max_size=60))
 def test_nothing_is_lost_or_counted_twice(chosen: list[int]) -> None:
     """Of any launches counted, in any order, each stands in one row, or in all rows that it is pooled for."""
