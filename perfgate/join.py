@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -167,10 +168,12 @@ def _counted_launches(counted: Counted) -> list[tuple[Identity, CountedKernel]]:
 def _places(counted: Sequence[CountedKernel]) -> list[str]:
     """Which of a layer's gemms each launch is, by its place in the order counted.
 
-    That order tells only where attention and activation were counted too, which stand between the gemms.
+    That order tells only where attention and activation were counted too, which stand between the gemms. A launch that
+    is given a wrong place finds no time there, and is joined by name and shape.
     """
     names = list(dict.fromkeys(kernel.name for kernel in counted))
     roles = classify(names)
+    role_of = dict(zip(names, roles, strict=True))
     if not {ATTENTION, ACTIVATION} <= set(roles):
         return [""] * len(counted)
     short = tuple(map(short_name, names))
@@ -182,7 +185,9 @@ def _places(counted: Sequence[CountedKernel]) -> list[str]:
         device=np.array([kernel.device for kernel in counted]),
         step=np.zeros(len(counted)),
     )
-    _, places = assign_layers(table, Names(tuple(names), short, tuple(names), roles), None)
+    attention = Counter(kernel.name for kernel in counted if role_of[kernel.name] == ATTENTION)
+    single = None if max(attention.values()) > 1 else np.zeros(len(counted), np.int16)  # one layer repeats nothing
+    _, places = assign_layers(table, Names(tuple(names), short, tuple(names), roles), single)
     return [PLACES[place] for place in places.tolist()]
 
 
