@@ -1,4 +1,4 @@
-"""What to know about a cell beside its gates: cautions about its trials, and what its GPUs did."""
+"""What to know about a cell beside its gates: cautions about its trials, what its GPUs did, and could do at best."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from perfgate import stats
-from perfgate.metrics import Kind, format_value, trial_value
+from perfgate.floor import Floor
+from perfgate.metrics import UTILISATIONS, Kind, Metric, format_value, split_name, trial_value
 from perfgate.outcome import GpuOutcome, Note
 from perfgate.record import Record, Trial
 from perfgate.subject import Role
@@ -184,3 +185,42 @@ def _median(spread: Spread | None) -> int | None:
 
 def _slowest(clocks: Iterable[int | None]) -> int | None:
     return min((mhz for mhz in clocks if mhz is not None), default=None)
+
+
+def floors(base: Sequence[Trial], head: Sequence[Trial]) -> dict[Role, Floor]:
+    """The floor of each side: that of its first trial that has one, since one build on one kind of GPU has one."""
+    sides: tuple[tuple[Role, Sequence[Trial]], ...] = (("base", base), ("head", head))
+    found = ((role, next((trial.floor for trial in side if trial.floor), None)) for role, side in sides)
+    return {role: floor for role, floor in found if floor}
+
+
+def why_missing(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+    """Why trials carry no value of a metric, where they tell."""
+    return _no_floor(metric.name, base, head) or _role_gone(metric, base, head)
+
+
+def _no_floor(metric: str, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+    """Why there is no utilisation to judge: the words of the first trial of each side that has no floor."""
+    if metric not in UTILISATIONS:
+        return None
+    found: dict[str, list[str]] = {}
+    for role, side in (("base", base), ("head", head)):
+        without = next((trial for trial in side if trial.floor is None), None)
+        if without is not None:
+            found.setdefault(without.no_floor or "its trials are older than floors", []).append(role)
+    text = "; ".join(f"{' and '.join(roles)}: {words}" for words, roles in found.items())
+    return Note(code="no-floor", text=text) if found else None
+
+
+def _role_gone(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+    """Says which side runs no kernel of the gated role: no fault of the measurement, but what it found.
+
+    A role that no trial runs at all is none that went away.
+    """
+    _, role = split_name(metric.name)
+    without = [[t for t in side if t.decode and role not in t.decode.role_ns] for side in (base, head)]
+    if role is None or sum(map(len, without)) in (0, len(base) + len(head)):
+        return None
+    sides = zip(("base", "head"), without, (base, head), strict=True)
+    found = [f"{name} in {len(gone)} of {len(side)} traced trials" for name, gone, side in sides if gone]
+    return Note(code="role-gone", text=f"no kernel of role {role} runs on {' and on '.join(found)}")

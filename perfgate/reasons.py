@@ -109,6 +109,10 @@ _TABLE = (
            "done by another backend. It was measured, but there is no time to compare.",
            "Read in the attribution and the diff of the kernels where it went; gate the roles that it went into "
            "(kernels.roles names your own), or the step by itl_median."),
+    Reason("no-floor", "The least time of a decode step is unknown, so there is no utilisation (mbu, mfu) to judge: "
+           "the GPU or the model's architecture is not counted, or the trials were recorded before there were floors.",
+           "Gate itl_median, which needs no floor. docs/counters.md lists what is counted; a GPU's roofs stand in "
+           "perfgate/hardware.py."),
     Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
            "Look at the trial's values in the record; the measurement is broken."),
     Reason("no-slack", "The device waited for the host, so the slack is zero or negative and has no ratio to anything.",
@@ -217,6 +221,8 @@ _TABLE = (
            "Print the report again: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
     Reason("counters-unreadable", "The file is no raw page of ncu as CSV, or holds what no ncu writes in one.",
            "Print the report again with LC_ALL=C: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
+    Reason("counters-no-package", "The file is a report of ncu, and the optional package ncu-report is not there.",
+           "pip install 'perfgate[ncu]'. Without it: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
     Reason("counters-wrong-page", "The file is ncu's details page, whose labels change between versions.",
            "Print the raw page: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
     Reason("counters-truncated", "A row of ncu's counters is cut short, so the file is not whole.",
@@ -236,6 +242,9 @@ _TABLE = (
            "Count on a whole GPU, or leave out the metrics that the message names."),
     Reason("counters-unknown-metric", "This version of ncu does not know a metric for this GPU.",
            "See ncu --query-metrics; docs/counters.md has the names by architecture."),
+    Reason("counters-other-gpu", "Counters and trace are of different GPUs, so that bytes and throughputs may not be "
+           "those of the kernels timed.",
+           "Count on the kind of GPU that was traced."),
     Reason("counters-no-driver", "ncu found no CUDA driver, so nothing was counted.",
            "Run it where nvidia-smi works, and without a stub libcuda.so before the driver's."),
     Reason("counters-no-ncu", "There is no ncu on PATH, so nothing was counted.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -11,20 +12,20 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "perfgate"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "errors", "capture"),
+    ("__init__", "errors", "capture", "durable"),
     ("environment", "stats", "reasons", "document", "telemetry", "roles", "kernels", "counters", "hardware"),
     ("metrics",),
     ("fields", "findings", "steps", "layers", "breakdown", "quantisation"),
     ("looks", "pattern", "selection", "transformer"),
     ("expectation", "margins", "attribution", "difference", "roofline", "counted"),
     ("counting",),
-    ("scenario", "table"),
-    ("subject", "plan"),
+    ("scenario", "table", "join"),
+    ("subject", "plan", "floor"),
     ("record", "lock", "capture.trace", "capture.export"),
     ("price", "sweep", "capture.nsys", "capture.torchprof"),
     ("outcome", "capture.collector", "capture.worker", "capture.probe", "capture.tracefile"),
     ("capture.process", "capture.gpu", "capture.lease", "capture.scrub", "capture.ncu"),
-    ("capture.clock_helper",),
+    ("capture.clock_helper", "capture.counterfile"),
     ("cautions", "envelope", "counter_checks", "folders"),
     ("capture.timeline", "capture.sampler", "capture.clocks", "capture.profilers"),
     ("capture.engine", "gpu_checks"),
@@ -38,9 +39,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("report.lines", "report.attribution"),
     ("report.text", "report.markdown", "report.price", "report.pages", "report.html", "report.junit", "report.github"),
     ("report.findings", "report.kernels", "report.counters"),
+    ("report.join",),
     ("report",),
     ("gate", "progress", "doctor"),
-    ("cli_machine",),
+    ("cli_machine", "cli_kernels"),
     ("cli", "drill"),
     ("__main__",),
 )
@@ -50,7 +52,9 @@ FLOOR = {module: number for number, floor in enumerate(FLOORS) for module in flo
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manager"}
 SUBJECT_SIDE = {"capture.worker", "capture.probe"}
 """Files that a subject's interpreter runs; they import engines, late, so that it can be timed and may fail."""
-LATE_IMPORTS = {"record": {"frame", "iteration_frame"}}
+COMMANDS = {"cli", "cli_machine", "cli_kernels"}
+"""Their bodies import, so that --help is fast."""
+LATE_IMPORTS = {"record": {"frame", "iteration_frame"}, "capture.counterfile": {"_package"}}
 """Functions that may import, because what they need is slow and rarely wanted."""
 
 FILES = {
@@ -99,6 +103,7 @@ def test_capture_and_judge_never_import_each_other() -> None:
             assert not {room for room in reached[module] if room.startswith("capture")}, module
 
 
+@functools.cache
 def closure(module: str) -> set[str]:
     """Every module of perfgate that importing ``module`` leads to."""
     found = rooms(module)
@@ -121,7 +126,7 @@ def test_perfgate_imports_no_engine(module: str) -> None:
     assert module in SUBJECT_SIDE or not roots & {"vllm", "torch", "nvtx"}
 
 
-@pytest.mark.parametrize("module", [module for module in FILES if module not in {"cli", "cli_machine", *SUBJECT_SIDE}])
+@pytest.mark.parametrize("module", [module for module in FILES if module not in {*COMMANDS, *SUBJECT_SIDE}])
 def test_imports_stand_at_the_top(module: str) -> None:
     """No function imports, but for the few that the design names; commands of cli.py may, so that --help is fast."""
     for function in (node for node in ast.walk(TREES[module]) if isinstance(node, ast.FunctionDef)):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from perfgate.errors import UsageError
 from perfgate.expectation import Expectation
+from perfgate.floor import Floor
 from perfgate.judge import compare_sides, judge, judge_advisory
 from perfgate.outcome import CellOutcome, Note, Outcome, verdict_json
 from perfgate.plan import Plan
@@ -37,10 +38,23 @@ HOSTILE = """head: `rm` | <script>alert(1)</script> @everyone *bold* _x_ [a](b) 
 ````"""
 
 
+FLOOR = Floor(
+    gpu="NVIDIA H200",
+    bytes_moved={"weights": 15_010_000_000, "kv-cache": 605_000_000, "activations": 35_000_000},
+    operations={"fp16": 122_000_000_000},
+    bytes_per_second=4_814_304_000_000,
+    operations_per_second={"fp16": 989_400_000_000_000},
+    source="the datasheet",
+    memory_ns=3_250_730,
+    compute_ns=123_307,
+)
+
+
 def passing() -> Outcome:
-    """Two gates that pass on a GPU, one of them slower than ignorable."""
+    """Two gates that pass on a GPU whose roofs are known, one of them slower than ignorable."""
     measured = cell("llama-8b-decode", [gate(), gate("ttft_median", "2%", "8%", floor="1ms")])
-    taken = [one.model_copy(update={"telemetry": (_gpu(one.subject),)}) for one in trials(spread(0.003, 0.0002, 4))]
+    seen = {role: {"telemetry": (_gpu(role),), "floor": FLOOR} for role in ("base", "head")}
+    taken = [one.model_copy(update=seen[one.subject]) for one in trials(spread(0.003, 0.0002, 4))]
     return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
 
 

@@ -13,8 +13,9 @@ from stub_engine import write_stub
 
 from perfgate.capture.collector import Job
 from perfgate.capture.traced import TracedCollector
+from perfgate.durable import sha256_hex
 from perfgate.plan import Cell, resolve_cells
-from perfgate.record import Artifact, Trial, sha256_hex
+from perfgate.record import Artifact, Trial
 from perfgate.scenario import load
 from perfgate.subject import Subject
 

@@ -21,12 +21,13 @@ from perfgate.capture.timeline import read_iteration
 from perfgate.counted import CountedLaunch, CountedStep, Device
 from perfgate.counters import COUNTERS
 from perfgate.counting import Window, choose_window
+from perfgate.durable import sha256_hex
 from perfgate.errors import NotMeasuredError
 from perfgate.metrics import Kind
 from perfgate.pattern import DecodeSteps, KernelKey, Pattern
 from perfgate.plan import Cell
 from perfgate.reasons import REASONS
-from perfgate.record import Artifact, Failure, Startup, Trial, sha256_hex
+from perfgate.record import Artifact, Failure, Startup, Trial
 from perfgate.subject import Role, Subject
 
 NS_PER_S = 1e9
@@ -285,7 +286,7 @@ def _counted_step(spec: FakeSpec, job: Job, window: Window, draw: random.Random)
     layers = window.pattern.layers()
     return CountedStep(
         source="fake",
-        step=job.cell.counted.step or job.cell.workload.output_tokens // 2,
+        step=job.cell.counted.step or 1,
         cache_control=job.cell.counted.cache_control,
         passes=11,
         device=H200,

@@ -15,6 +15,7 @@ from perfgate.report.lines import (
     NoteLine,
     cell_heading,
     closing,
+    floor_line,
     gate_row,
     gpu_line,
     notes,
@@ -34,6 +35,8 @@ def render_markdown(outcome: Outcome) -> str:
             blocks.append("\n".join(table(rows)))
         if cell.ungated:
             blocks.append(f"Not gated: {escape(ungated_line(cell))}")
+        if cell.floors:
+            blocks.append(f"Floor: {escape(floor_line(cell))}")
         if cell.gpus:
             blocks.append(f"GPU: {escape(gpu_line(cell))}")
         if cell.attribution:
