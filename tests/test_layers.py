@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("capture.clock_helper",),
     ("cautions", "envelope", "capture.timeline", "capture.sampler", "capture.clocks", "capture.profilers", "folders"),
     ("capture.engine", "gpu_checks"),
-    ("capture.workload",),
+    ("capture.workload", "capture.steady"),
     ("capture.traced",),
     ("capture.fake",),
     ("capture.session",),
