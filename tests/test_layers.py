@@ -29,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cautions", "envelope", "counter_checks", "folders"),
     ("capture.timeline", "capture.sampler", "capture.clocks", "capture.profilers"),
     ("capture.engine", "gpu_checks"),
-    ("capture.workload",),
+    ("capture.workload", "capture.steady"),
     ("capture.traced", "capture.counted"),
     ("capture.fake",),
     ("capture.session",),

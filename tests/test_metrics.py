@@ -57,6 +57,7 @@ class Decode:
     """Decode steps of a made-up trace."""
 
     slack_ns: tuple[int | None, ...]
+    work_ns: tuple[int | None, ...]
     role_ns: dict[str, tuple[int, ...]]
 
 
@@ -123,7 +124,12 @@ def test_percentiles_pool_all_iterations(name: str, field: str, percent: int) ->
 
 
 TRACED = replace(
-    TRIAL, decode=Decode((None, 4_000, -2_000, 3_000, 9_000), {"gemm": (400, 420, 410, 9_000, 405), "norm": (7, 8)})
+    TRIAL,
+    decode=Decode(
+        slack_ns=(None, 4_000, -2_000, 3_000, 9_000),
+        work_ns=(*range(9_000, 2_000, -700), None, 99_000),
+        role_ns={"gemm": (400, 420, 410, 9_000, 405), "norm": (7, 8)},
+    ),
 )
 
 
@@ -131,12 +137,13 @@ TRACED = replace(
     ("name", "value"),
     [
         ("host_slack_per_step", 3.5e-6),  # -2, 3, 4, 9 us
+        ("host_work_per_step", 3.4e-6),  # the second smallest of eleven
         ("kernel_time_per_step[gemm]", 410e-9),
         ("kernel_time_per_step[norm]", 7.5e-9),
         ("kernel_throughput[gemm]", 2 / 410e-9),  # a batch of two
     ],
 )
-def test_metrics_of_traces_are_medians_over_steps(name: str, value: float) -> None:
+def test_metrics_of_traces_are_quantiles_over_steps(name: str, value: float) -> None:
     """Steps whose slack is unknown do not count, and one disturbed step moves nothing."""
     assert trial_value(name, TRACED) == pytest.approx(value, rel=1e-12)
     assert trial_value(name, TRIAL) is None

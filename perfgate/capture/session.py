@@ -25,7 +25,7 @@ from typing import NamedTuple, Self
 from perfgate.capture.clocks import ClockGuard, undo_stale
 from perfgate.capture.collector import Collector, Job
 from perfgate.capture.counted import CountedCollector
-from perfgate.capture.engine import allowed_environment
+from perfgate.capture.engine import allowed_environment, gpus_of
 from perfgate.capture.gpu import GpuError, Nvml, connect
 from perfgate.capture.process import carries_mark, end_orphans, find_orphans, owner_mark
 from perfgate.capture.sampler import Sampler, company
@@ -269,7 +269,7 @@ class Session:
     def _ranks(self, cell: Cell) -> int:
         """GPUs that the larger of the two sides' engines takes."""
         sides = [{**cell.engine.args, **subject.args} for subject in self._run.subjects.values()]
-        return max(math.prod(_size(args.get(name)) for name in _PARALLEL) for args in sides)
+        return max(map(gpus_of, sides))
 
     def _refuse_another_machine(self, machine: Machine) -> None:
         visits = (visit for record in read_records(self._folder, self._run) for visit in record.visits)
@@ -473,13 +473,6 @@ def _stopped_by_failure(record: Record, kind: Kind, failure: Failure) -> Record:
     )
     code = "one-sided-failures" if one_sided else "too-many-dropped-pairs"
     return record.model_copy(update={"stopped": Failure(code=code, text=text)})
-
-
-_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-
-
-def _size(value: object) -> int:
-    return value if isinstance(value, int) else 1
 
 
 def _utc_now() -> str:
