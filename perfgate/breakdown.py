@@ -39,8 +39,10 @@ class StepFigures(Columns):
         span_ns: From the first start to the last end of kernels, copies and memsets.
         gap_ns: Idle time within the span, a column for each of :data:`GAPS`.
         step_ns: From the first kernel's start to that of the process's next step; :data:`NO_TIME` for its last.
-        slack_ns: How far before the end of its predecessor's last kernel the step's first kernel was launched; negative
-            where the device had to wait for the host; :data:`NO_TIME` without predecessor or launch.
+        slack_ns: How much longer the host could have worked in the step before the device would have waited, see
+            :func:`_slack_ns`; negative where it did; :data:`NO_TIME` without predecessor or launch.
+        work_ns: How long the host worked in the step: its range less the waits in it; :data:`NO_TIME` on the CPU, where
+            operators stand for kernels, and where the range is vLLM's own, which does not cover the sampler.
         calls: Calls of the host that launch kernels or graphs.
         call_ns: Their duration.
         syncs: Calls in which the host waits for a device.
@@ -64,6 +66,7 @@ class StepFigures(Columns):
     gap_ns: Ints
     step_ns: Ints
     slack_ns: Ints
+    work_ns: Ints
     calls: Ints
     call_ns: Ints
     syncs: Ints
@@ -100,7 +103,11 @@ def figures(trace: Trace) -> StepFigures:
     parts = [_device_figures(_Part.of(trace, groups, *which), reached_ns) for which in groups.parts()]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     step, device = groups.keys >> _DEVICE_BITS, (groups.keys & _DEVICES) - 1
-    columns |= _neighbours(trace, step, device, *(columns.pop(name) for name in ("first_ns", "last_ns", "launched_ns")))
+    edges = (columns.pop(name) for name in ("first_ns", "last_ns", "launched_ns"))
+    columns["step_ns"], lead_ns = _neighbours(trace, step, device, *edges)
+    waited_ns = _waited_ns(trace)
+    columns["slack_ns"] = _slack_ns(trace, step, lead_ns, waited_ns)
+    columns["work_ns"] = _work_ns(trace, step, device, waited_ns)
     return StepFigures(step=step, device=device, **columns, **_host(trace, step))
 
 
@@ -260,9 +267,14 @@ def _union_ns(kernels: Kernels, group: Ints, count: int) -> Ints:
 
 def _neighbours(  # step and device, then three times of each
     trace: Trace, step: Ints, device: Ints, first_ns: Ints, last_ns: Ints, launched_ns: Ints
-) -> dict[str, Ints]:
-    """Where a step lies to the one before and the one after it in its process, on the same device."""
-    step_ns, slack_ns = np.full(len(step), NO_TIME), np.full(len(step), NO_TIME)
+) -> tuple[Ints, Ints]:
+    """Where a step lies to the one before and the one after it in its process, on the same device.
+
+    Returns:
+        From its first kernel to that of the next, and its lead: how far before the end of its predecessor's last kernel
+        its own first one was launched.
+    """
+    step_ns, lead_ns = np.full(len(step), NO_TIME), np.full(len(step), NO_TIME)
     process = trace.steps.process[step]
     order = np.lexsort((step, device))
     one, other = order[:-1], order[1:]
@@ -270,8 +282,35 @@ def _neighbours(  # step and device, then three times of each
     one, other = one[follows], other[follows]
     step_ns[one] = first_ns[other] - first_ns[one]
     shown = launched_ns[other] != _LATE
-    slack_ns[other[shown]] = last_ns[one[shown]] - launched_ns[other[shown]]
-    return {"step_ns": step_ns, "slack_ns": slack_ns}
+    lead_ns[other[shown]] = last_ns[one[shown]] - launched_ns[other[shown]]
+    return step_ns, lead_ns
+
+
+def _waits(trace: Trace) -> Calls:
+    return trace.calls.take(trace.calls.kind == CALL_KINDS.index("synchronise"))
+
+
+def _waited_ns(trace: Trace) -> Ints:
+    """How much of each step's range its process spent in calls that wait for a device."""
+    return _covered(_waits(trace), trace.steps.process, trace.steps.start_ns, trace.steps.end_ns)
+
+
+def _slack_ns(trace: Trace, step: Ints, lead_ns: Ints, waited_ns: Ints) -> Ints:
+    """The smaller of a step's lead and the time that the host waits in it.
+
+    With asynchronous scheduling the host launches a step and then waits for the output of the one before it. Work
+    added before that wait only shortens the wait; the lead shrinks once there is no wait left (docs/decisions.md). A
+    process that never waits in a call, as where it polls, shows its lead alone.
+    """
+    waits = _waits(trace)
+    bounded = np.isin(trace.steps.process[step], waits.process[waits.step != NONE]) & (lead_ns != NO_TIME)
+    return np.where(bounded, np.minimum(lead_ns, waited_ns[step]), lead_ns)
+
+
+def _work_ns(trace: Trace, step: Ints, device: Ints, waited_ns: Ints) -> Ints:
+    steps = trace.steps
+    shown = steps.own[step] & (device != NONE)
+    return np.where(shown, (steps.end_ns - steps.start_ns - waited_ns)[step], NO_TIME)
 
 
 @dataclass(frozen=True)

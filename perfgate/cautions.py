@@ -1,4 +1,4 @@
-"""What to know about a cell beside its gates: cautions about its trials, and what its GPUs did."""
+"""What to know about a cell beside its gates: cautions about its trials, what its GPUs did, and could do at best."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from perfgate import stats
-from perfgate.metrics import Kind, format_value, trial_value
+from perfgate.floor import Floor
+from perfgate.metrics import UTILISATIONS, Kind, Metric, format_value, split_name, trial_value
 from perfgate.outcome import GpuOutcome, Note
+from perfgate.pattern import STEADY
 from perfgate.record import Record, Trial
 from perfgate.subject import Role
 from perfgate.telemetry import GpuTelemetry, Spread
 
-SLACK = "host_slack_per_step"
-SLACK_LOSS_S = 20e-6
-"""A smaller loss of slack is not worth a word: a handful of launching calls, of a few microseconds each."""
-SLACK_LEVEL = 0.01
-"""One-sided level of the paired t bound that a loss of slack must exceed: said of one A/A run in a hundred at most."""
-SLACK_SHARE = 0.1
-"""What few pairs must lose of the base's slack: traced A/A pairs on an H200 spread by 2.3 % (docs/measurements.md)."""
+WORK, SLACK = "host_work_per_step", "host_slack_per_step"
+WORK_ADDED_S = 20e-6
+"""Less work added is not worth a word: a handful of launching calls, of a few microseconds each."""
+WORK_LEVEL = 0.01
+"""One-sided level of the paired t bound that added work must exceed: said of one A/A run in a hundred at most."""
+STEADY_SHARE = 0.015
+"""What few pairs must add to the base's work where workers were held steady: two engines of one build then agreed
+within 0.5 % on an H200 (docs/measurements.md)."""
+LOOSE_SHARE = 0.4
+"""The same where they were not: there two engines of one build differ by a tenth."""
 FEW_PAIRS = 4
 """Fewer pairs than this have no spread worth a bound."""
 SAME_CLOCK = 0.01
@@ -56,29 +61,57 @@ def _trace_cautions(pairs: Sequence[tuple[Trial, Trial]]) -> Iterator[Note]:
 
 
 def _slack_lost(pairs: Sequence[tuple[Trial, Trial]]) -> Note | None:
-    """The caution of a head whose host is less far ahead, by more than :data:`SLACK_LOSS_S` and than chance.
+    """The caution of a head whose host works longer a step, by more than chance, or for which the device now waits.
 
-    Where a gate rests on traces there are pairs enough for a t bound; else there is one, and only a loss counts that no
-    A/A pair comes near.
+    What the host works more is what it has less to spare. It is read from the work itself, because the slack is the
+    small difference of two things that vary with every restart.
     """
-    slacks = [(trial_value(SLACK, base), trial_value(SLACK, head)) for base, head in pairs]
-    known = [(base, head) for base, head in slacks if base is not None and head is not None]
-    losses = [base - head for base, head in known]
-    if not losses or not _beyond_chance(losses, statistics.fmean(base for base, _ in known)):
+    work, slack = _known(WORK, pairs), _known(SLACK, pairs)
+    waits = bool(slack) and min(head for _, head in slack) <= 0
+    added = [head - base for base, head in work]
+    if work and _beyond_chance(added, pairs, _mean(work)[0]):
+        (base, head), more = _shown(work), format_value(statistics.fmean(added), "s")
+        spare = f", so much less of {_shown(slack)[0]} to spare" if slack and _mean(slack)[0] > 0 else ""
+        left = ", and the device now waits for it" if waits else ", which no step shows yet" if slack else ""
+        text = f"base {base}, head {head}: the host works {more} a step longer{spare} ({_traced(work)}){left}"
+    elif waits and max(head for _, head in slack) <= 0 < min(base for base, _ in slack):
+        base, head = _shown(slack)
+        text = f"base {base} to spare, head {head} ({_traced(slack)}): the device now waits for the host"
+    else:
         return None
-    shown = [format_value(statistics.fmean(side), "s") for side in zip(*known, strict=True)]
-    left = "which no step shows yet" if min(head for _, head in known) > 0 else "and the device now waits for it"
-    less = format_value(statistics.fmean(losses), "s")
-    text = f"base {shown[0]}, head {shown[1]}: the host has {less} a step less to spare"
-    pairs_taken = f"{len(known)} traced pair{'s' * (len(known) > 1)}"
-    return Note(code="host-slack-lost", text=f"{text} ({pairs_taken}), {left}")
+    return Note(code="host-slack-lost", text=text)
 
 
-def _beyond_chance(losses: Sequence[float], slack: float) -> bool:
-    if len(losses) < FEW_PAIRS:
-        return statistics.fmean(losses) > max(SLACK_LOSS_S, SLACK_SHARE * slack)
-    loss = stats.mean_estimate(losses)
-    return loss.mean > SLACK_LOSS_S and loss.lower(SLACK_LEVEL) > 0
+_Values = Sequence[tuple[float, float]]
+
+
+def _mean(values: _Values) -> tuple[float, float]:
+    base, head = (statistics.fmean(side) for side in zip(*values, strict=True))
+    return base, head
+
+
+def _shown(values: _Values) -> tuple[str, str]:
+    base, head = (format_value(value, "s") for value in _mean(values))
+    return base, head
+
+
+def _traced(values: _Values) -> str:
+    return f"{len(values)} traced pair{'s' * (len(values) > 1)}"
+
+
+def _known(metric: str, pairs: Sequence[tuple[Trial, Trial]]) -> _Values:
+    """A metric's values in the pairs that have it on both sides."""
+    values = ((trial_value(metric, base), trial_value(metric, head)) for base, head in pairs)
+    return [(base, head) for base, head in values if base is not None and head is not None]
+
+
+def _beyond_chance(added: Sequence[float], pairs: Sequence[tuple[Trial, Trial]], work: float) -> bool:
+    """Whether work was added: by a bound where there are pairs enough, else by what engines of one build differ by."""
+    if len(added) < FEW_PAIRS:
+        held = all(trial.decode and {*STEADY} <= {*trial.decode.held} for pair in pairs for trial in pair)
+        return statistics.fmean(added) > max(WORK_ADDED_S, (STEADY_SHARE if held else LOOSE_SHARE) * work)
+    found = stats.mean_estimate(added)
+    return found.mean > WORK_ADDED_S and found.lower(WORK_LEVEL) > 0
 
 
 Sides = tuple[Sequence[Trial], Sequence[Trial]]
@@ -184,3 +217,42 @@ def _median(spread: Spread | None) -> int | None:
 
 def _slowest(clocks: Iterable[int | None]) -> int | None:
     return min((mhz for mhz in clocks if mhz is not None), default=None)
+
+
+def floors(base: Sequence[Trial], head: Sequence[Trial]) -> dict[Role, Floor]:
+    """The floor of each side: that of its first trial that has one, since one build on one kind of GPU has one."""
+    sides: tuple[tuple[Role, Sequence[Trial]], ...] = (("base", base), ("head", head))
+    found = ((role, next((trial.floor for trial in side if trial.floor), None)) for role, side in sides)
+    return {role: floor for role, floor in found if floor}
+
+
+def why_missing(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+    """Why trials carry no value of a metric, where they tell."""
+    return _no_floor(metric.name, base, head) or _role_gone(metric, base, head)
+
+
+def _no_floor(metric: str, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+    """Why there is no utilisation to judge: the words of the first trial of each side that has no floor."""
+    if metric not in UTILISATIONS:
+        return None
+    found: dict[str, list[str]] = {}
+    for role, side in (("base", base), ("head", head)):
+        without = next((trial for trial in side if trial.floor is None), None)
+        if without is not None:
+            found.setdefault(without.no_floor or "its trials are older than floors", []).append(role)
+    text = "; ".join(f"{' and '.join(roles)}: {words}" for words, roles in found.items())
+    return Note(code="no-floor", text=text) if found else None
+
+
+def _role_gone(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+    """Says which side runs no kernel of the gated role: no fault of the measurement, but what it found.
+
+    A role that no trial runs at all is none that went away.
+    """
+    _, role = split_name(metric.name)
+    without = [[t for t in side if t.decode and role not in t.decode.role_ns] for side in (base, head)]
+    if role is None or sum(map(len, without)) in (0, len(base) + len(head)):
+        return None
+    sides = zip(("base", "head"), without, (base, head), strict=True)
+    found = [f"{name} in {len(gone)} of {len(side)} traced trials" for name, gone, side in sides if gone]
+    return Note(code="role-gone", text=f"no kernel of role {role} runs on {' and on '.join(found)}")

@@ -13,6 +13,7 @@ import click
 
 from perfgate import __version__
 from perfgate.cli_github import RUN_FOLDER, github
+from perfgate.cli_kernels import counters, kernels
 from perfgate.cli_machine import BASE_OPTION, HEAD_OPTION, clean, clocks, doctor, sigterm_as_interrupt
 from perfgate.cli_nightly import nightly
 from perfgate.cli_report import RUNS_OPTION, leave_pipe, reported
@@ -202,8 +203,8 @@ def learn(
     interrupted, go on with perfgate run --resume FOLDER and then learn --from FOLDER.
     """
     from perfgate import gate
+    from perfgate.durable import write_atomically
     from perfgate.progress import progress_to
-    from perfgate.record import write_atomically
 
     if folder is None:
         base = _subjects(base_words, ())["base"]
@@ -289,61 +290,6 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
 
 
 @main.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--step", type=click.IntRange(0), help="Only this step: N of perfgate.step.N.")
-@click.option("--layer", type=click.IntRange(0), help="Only this layer, from 0; with --step each launch is listed.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "markdown", "json", "csv"]),
-    help="By default text on a terminal, else Markdown.",
-)
-@click.option(
-    "--scrub",
-    "target",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="OUT",
-    help="Write a copy without environment, host, user, paths and GPU identity instead.",
-)
-def kernels(file: Path, step: int | None, layer: int | None, form: str | None, target: Path | None) -> None:
-    """Print what decode steps run, role by role and kernel by kernel.
-
-    FILE is a report of nsys, an SQLite export of one, or a trace of PyTorch's profiler (JSON); gzip is fine.
-    """
-    from perfgate.capture.scrub import scrub
-    from perfgate.capture.tracefile import read_trace
-    from perfgate.report.kernels import FORMATS
-    from perfgate.selection import select
-
-    if target is not None:
-        scrub(file, target)
-        click.echo(f"{target}: written, scrubbed", err=True)
-        return
-    form = form or ("text" if sys.stdout.isatty() else "markdown")
-    click.echo(FORMATS[form](select(read_trace(file), step, layer)), nl=False)
-
-
-@main.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "markdown", "json"]),
-    help="By default text on a terminal, else Markdown.",
-)
-def counters(file: Path, form: str | None) -> None:
-    """Print what ncu counted, kernel by kernel: each counter in words, and how far the kernel is from its roof.
-
-    FILE is what ncu --csv --page raw printed, log lines and all; gzip is fine.
-    """
-    from perfgate.capture.ncu import read_ncu
-    from perfgate.report.counters import FORMATS
-
-    form = form or ("text" if sys.stdout.isatty() else "markdown")
-    click.echo(FORMATS[form](read_ncu(file)), nl=False)
-
-
-@main.command()
 @click.argument("code", required=False)
 def explain(code: str | None) -> None:
     """Print the page of a reason code, or the list of all codes."""
@@ -376,5 +322,5 @@ def schema(what: str) -> None:
     click.echo(json.dumps(schemas[what](), indent=2))
 
 
-for command in (doctor, clocks, clean, github, nightly):
+for command in (kernels, counters, doctor, clocks, clean, github, nightly):
     main.add_command(command)

@@ -266,8 +266,8 @@ def _candidate(plan: JobPlan | None) -> str:
 
 
 def _write_small_artifact(job: Job, plan: JobPlan | None, outcome: Outcome | None) -> None:
+    from perfgate.durable import write_atomically
     from perfgate.outcome import verdict_json
-    from perfgate.record import write_atomically
 
     folder = job.folder / "verdict"
     folder.mkdir(parents=True, exist_ok=True)

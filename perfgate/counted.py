@@ -60,7 +60,7 @@ class CountedLaunch(_Frozen):
 
     Args:
         key: The kernel; its place only where the launch stands where the traced step has that kernel.
-        position: Of the launch in the traced step, from 0.
+        position: Of the launch in the traced step, from 0; ``None`` for one that the trace does not have there.
         layer: Of the model; ``None`` outside the layers, or where they are not known.
         grid: Blocks in x, y, z.
         block: Threads of a block in x, y, z.
@@ -68,7 +68,7 @@ class CountedLaunch(_Frozen):
     """
 
     key: KernelKey
-    position: int
+    position: int | None
     layer: int | None = None
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()

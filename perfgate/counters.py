@@ -2,7 +2,8 @@
 
 Names of ncu metrics differ between architectures and versions, so each counter has a list that is tried in order.
 Stability tiers say what a comparison may rest on: ``exact`` counters repeat to the last digit, ``tight`` ones within
-about a percent, ``noisy`` ones follow clocks, caches and what ncu itself does (docs/counters.md has what was seen).
+0.3 % where a kernel moves a megabyte or more, ``noisy`` ones follow clocks, caches and what ncu itself does
+(docs/counters.md has what was seen).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class CountedKernel:
     Args:
         number: ncu's own number of it, from 0 in order of launch.
         name: The demangled name.
-        process: Process id.
+        process: Process id; 0 where the file does not say.
         device: Ordinal of the GPU.
         architecture: Compute capability times ten, 90 for 9.0; ``None`` where the file does not say.
         grid: Blocks in x, y, z; empty where the file does not say.
@@ -162,7 +163,7 @@ _TABLE = (
             "Bytes read from device memory.",
             "Weights or KV cache read more than once.",
             "Look at tile shapes and the order of blocks; a larger tile reads its operands fewer times."),
-    Counter("dram_written", "B", "lower", "tight",
+    Counter("dram_written", "B", "lower", "noisy",
             (MetricName("dram__bytes_write.sum", (80, 86, 89, 90, 100)),
              MetricName("dram__bytes_op_write.sum", (120,), ())),
             "Bytes written to device memory.",
@@ -199,7 +200,7 @@ _TABLE = (
             "than 100 %.",
             "A flushed cache (ncu's default), or data that no longer fits.",
             "Compare only files of one --cache-control."),
-    Counter("bank_conflicts", "count", "lower", "tight", _all("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
+    Counter("bank_conflicts", "count", "lower", "noisy", _all("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
             "Extra passes over shared memory, because lanes of a warp wanted one bank.",
             "A layout without swizzle or padding.",
             "Swizzle or pad the shared tile."),

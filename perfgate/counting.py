@@ -150,7 +150,8 @@ class Counted(_Strict):
     """How counted trials are taken: pairs of their own, after the traced ones.
 
     Args:
-        step: The engine step in which the window begins; by default in the middle of the decode steps.
+        step: The engine step in which the window begins; by default in the middle of the decode steps, and in the
+            middle of a block of the KV cache, where vLLM runs what it usually does.
         cache_control: ``all`` flushes the caches before every pass, so that what ran before does not matter; ``none``
             leaves them.
         collect: Counters to read; by default all that perfgate knows. Fewer need fewer passes.

@@ -65,7 +65,7 @@ def whole_number(value: Any) -> Any:
     return value
 
 
-QUANTITY = r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-zµ/]+\s*$"
+QUANTITY = r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-zµ/%]+\s*$"
 Percent = Annotated[
     float,
     BeforeValidator(parse_percent),

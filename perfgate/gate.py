@@ -29,6 +29,7 @@ from pydantic import ValidationError
 from perfgate import __version__, stats
 from perfgate.capture.collector import Collector
 from perfgate.capture.session import Progress, Session
+from perfgate.durable import sha256_hex, write_atomically
 from perfgate.envelope import learn, union
 from perfgate.environment import comparable
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, RecordError, UsageError
@@ -46,8 +47,6 @@ from perfgate.record import (
     read_records,
     read_run,
     record_file,
-    sha256_hex,
-    write_atomically,
     write_record,
     write_run,
 )

@@ -72,7 +72,9 @@ GPUS = (
 
 
 def find_gpu(name: str) -> Gpu | None:
-    """The GPU that a driver calls by this name; ``None`` where the table has none."""
+    """The GPU that a driver calls by this name; ``None`` where the table has none, and for a part of a GPU (MIG)."""
+    if re.search(r"\bMIG\b", name):
+        return None
     return next((gpu for gpu in GPUS if re.search(gpu.pattern, name)), None)
 
 

@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from perfgate.attribution import Attribution, attribute
-from perfgate.cautions import cell_cautions, clocks_differ, gpu_outcomes, side_cautions
+from perfgate.cautions import cell_cautions, clocks_differ, floors, gpu_outcomes, side_cautions, why_missing
 from perfgate.counter_checks import count_one_side, judge_counters
 from perfgate.envelope import judge_envelope
-from perfgate.metrics import KINDS, METRICS, Kind, Metric, split_name, trial_value
+from perfgate.metrics import KINDS, METRICS, Kind, trial_value
 from perfgate.outcome import (
     WORST_FIRST,
     CellOutcome,
@@ -109,6 +109,7 @@ def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Pl
         ungated=tuple(_ungated(cell, b, h)),
         gpus=gpus,
         counters=counters,
+        floors=floors(*timed),
         reasons=(*stops, *reasons),
         cautions=tuple(cautions),
     )
@@ -125,7 +126,7 @@ def _paired_series(gate: GatePlan, record: Record | None) -> Series:
     whole = [(base, head) for base, head in values if base is not None and head is not None]
     if len(whole) < len(values):
         text = f"{len(values) - len(whole)} of {len(values)} pairs carry no {metric.name}"
-        missing = _role_gone(metric, *zip(*pairs, strict=True)) or Note(code="metric-missing", text=text)
+        missing = why_missing(metric, *zip(*pairs, strict=True)) or Note(code="metric-missing", text=text)
         return Series(gate, schedule=schedule, missing=missing)
     return Series(gate, tuple(b for b, _ in whole), tuple(h for _, h in whole), schedule)
 
@@ -138,22 +139,8 @@ def _unpaired_series(gate: GatePlan, base: tuple[Record, Role], head: tuple[Reco
         return Series(gate, missing=Note(code="metric-missing", text=f"a side has no valid {metric.kind} trial"))
     if (len(b), len(h)) != tuple(map(len, sides)):
         missing = Note(code="metric-missing", text=f"some trials carry no {metric.name}")
-        return Series(gate, missing=_role_gone(metric, *sides) or missing)
+        return Series(gate, missing=why_missing(metric, *sides) or missing)
     return Series(gate, b, h)
-
-
-def _role_gone(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
-    """Says which side runs no kernel of the gated role: no fault of the measurement, but what it found.
-
-    A role that no trial runs at all is none that went away.
-    """
-    _, role = split_name(metric.name)
-    without = [[t for t in side if t.decode and role not in t.decode.role_ns] for side in (base, head)]
-    if role is None or sum(map(len, without)) in (0, len(base) + len(head)):
-        return None
-    sides = zip(("base", "head"), without, (base, head), strict=True)
-    found = [f"{name} in {len(gone)} of {len(side)} traced trials" for name, gone, side in sides if gone]
-    return Note(code="role-gone", text=f"no kernel of role {role} runs on {' and on '.join(found)}")
 
 
 def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, ...], *, traced: bool) -> CellOutcome:
@@ -195,6 +182,7 @@ def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, .
         gates=gates,
         ungated=tuple(_ungated(cell, base + traced_sides[0], head + traced_sides[1])),
         gpus=gpus,
+        floors=floors(base, head),
         attribution=_attribution(pairs, traced_pairs),
         counters=counters,
         reasons=reasons,
@@ -273,6 +261,7 @@ def _one_sided(cell: Cell, record: Record | None) -> CellOutcome:
         "ungated": tuple(_ungated(cell, [*trials, *traced], ())),
         "gpus": gpu_outcomes(trials or traced, ()),
         "counters": count_one_side(counted) if counted else None,
+        "floors": floors(trials, ()),
     }
     return _empty_cell(cell, verdict, (), note).model_copy(update=sides)
 

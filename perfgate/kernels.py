@@ -131,6 +131,7 @@ class Steps(Columns):
         end_ns: When the host ended it; the device may still be at an earlier step.
         process: Index into :attr:`Trace.processes`.
         complete: False where the trace does not show the step's end.
+        own: True where a range of perfgate's marks the step; vLLM's own ranges end before the sampler.
     """
 
     index: NDArray[np.int64]
@@ -139,6 +140,7 @@ class Steps(Columns):
     end_ns: NDArray[np.int64]
     process: NDArray[np.int16]
     complete: NDArray[np.bool_]
+    own: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -274,4 +276,5 @@ _DTYPES: dict[str, Any] = {
     "correlation": np.int64, "stream": np.int64, "index": np.int64, "name": np.int32, "shape": np.int32,
     "step": np.int32, "device": np.int16, "process": np.int16, "layer": np.int16, "place": np.int8, "kind": np.int8,
     "graph": np.bool_, "complete": np.bool_,
+    "own": np.bool_,
 }  # fmt: skip

@@ -15,7 +15,6 @@ from perfgate.metrics import (
     METRIC_NAMES,
     METRICS,
     PART_METRICS,
-    PLANNED,
     Metric,
     format_percent,
     metric_family,
@@ -47,8 +46,6 @@ class Gate(BaseModel):
     @field_validator("metric")
     @classmethod
     def _known(cls, metric: str) -> str:
-        if metric in PLANNED:
-            raise ValueError(f"{metric} is not supported by this version: it needs {PLANNED[metric]}")
         if metric in COUNTERS and metric not in METRIC_NAMES:
             raise ValueError(f"{metric} repeats too badly for margins, or has no better direction: bound it in the "
                              f"counters: block; counters with margins are {', '.join(COUNTER_METRICS)}")  # fmt: skip

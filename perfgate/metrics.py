@@ -76,7 +76,11 @@ class DecodeLike(Protocol):
 
     @property
     def slack_ns(self) -> Sequence[int | None]:
-        """How far before its predecessor's end a step was launched; ``None`` where the trace does not show it."""
+        """How much longer the host could have worked in a step; ``None`` where the trace does not show it."""
+
+    @property
+    def work_ns(self) -> Sequence[int | None]:
+        """How long the host worked in a step; ``None``, or nothing at all, where the trace does not show it."""
 
     @property
     def role_ns(self) -> Mapping[str, Sequence[int]]:
@@ -88,6 +92,18 @@ class CountedLike(Protocol):
 
     def mean(self, counter: str, role: str, place: str = "") -> float | None:
         """A counter's mean over the launches of a role, or of one place of a layer; ``None`` where none has it."""
+
+
+class FloorLike(Protocol):
+    """The least time that a decode step can take on one GPU, in nanoseconds."""
+
+    @property
+    def memory_ns(self) -> int:
+        """To move what it must move, at the bandwidth of the GPU's memory."""
+
+    @property
+    def compute_ns(self) -> int:
+        """To do its operations, at the GPU's dense peak rates."""
 
 
 class TrialLike(Protocol):
@@ -113,12 +129,16 @@ class TrialLike(Protocol):
     def counted(self) -> CountedLike | None:
         """The launches of a counted trial; ``None`` for any other."""
 
+    @property
+    def floor(self) -> FloorLike | None:
+        """What its decode steps are held against; ``None`` where that is unknown."""
+
 
 Kind = Literal["timed", "traced", "counted"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of trial: profilers slow an engine down, so what is read from one kind is never compared with another's."""
 
-Unit = Literal["s", "tok/s", "B", "tok", "J/tok", "count", "inst"]
+Unit = Literal["s", "tok/s", "B", "tok", "J/tok", "ratio", "count", "inst"]
 
 
 @dataclass(frozen=True)
@@ -210,6 +230,26 @@ def _host_slack(trial: TrialLike) -> float | None:
     return float(np.median(known)) / NS_PER_S if known else None
 
 
+def _utilisation(needed_ns: Callable[[FloorLike], int]) -> Callable[[TrialLike], float | None]:
+    """The floor's share of the median decode step: the model's bytes, or operations, by what could have been done."""
+    step = _nested_median(lambda i: i.itl_ns)
+
+    def summarise(trial: TrialLike) -> float | None:
+        step_s = step(trial) if trial.floor else None
+        return needed_ns(trial.floor) / NS_PER_S / step_s if trial.floor and step_s else None
+
+    return summarise
+
+
+def _host_work(trial: TrialLike) -> float | None:
+    """The 10th percentile: whatever interrupts the host (other threads, the kernel, the tracer) only adds to its work.
+
+    Two engines of one build agreed within 0.5 % by it where their steps' medians did not (docs/measurements.md).
+    """
+    known = [work for work in trial.decode.work_ns if work is not None] if trial.decode else []
+    return float(np.percentile(known, 10)) / NS_PER_S if known else None
+
+
 def _kernel_time(trial: TrialLike, role: str, _place: str = "") -> float | None:
     steps = trial.decode.role_ns.get(role, ()) if trial.decode else ()
     return float(np.median(steps)) / NS_PER_S if len(steps) else None
@@ -249,9 +289,18 @@ METRICS: dict[str, Metric] = {
                _startup(lambda s: s.kv_token_capacity)),
         Metric("energy_per_token", "J/tok", "lower", "energy that the GPUs took over the measured iterations, by token",
                _energy_per_token),
-        Metric("host_slack_per_step", "s", "higher", "how far ahead of the device the host launches a decode step; "
-               "the median step, negative where the device waits", _host_slack, needs_decode=True, kind="traced",
-               signed=True),
+        Metric("mbu", "ratio", "higher", "model bandwidth utilisation: bytes that a decode step must move, by those "
+               "that the GPU's memory can move in the time of the median step", _utilisation(lambda f: f.memory_ns),
+               needs_decode=True),
+        Metric("mfu", "ratio", "higher", "model FLOP utilisation: operations that a decode step must do, by those that "
+               "the GPU can do in the time of the median step", _utilisation(lambda f: f.compute_ns),
+               needs_decode=True),
+        Metric("host_work_per_step", "s", "lower", "how long the host works in a decode step, its waits for the device "
+               "left out; the 10th percentile of the steps, because interruptions only add", _host_work,
+               needs_decode=True, kind="traced"),
+        Metric("host_slack_per_step", "s", "higher", "how much longer the host could work in a decode step before the "
+               "device waits for it; the median step, negative where the device does wait", _host_slack,
+               needs_decode=True, kind="traced", signed=True),
     )
 }  # fmt: skip
 """Every metric with one value a trial. A new metric is one entry here and one test."""
@@ -323,10 +372,8 @@ PART_METRICS = ROLE_METRICS | COUNTER_METRICS
 METRIC_NAMES = (*METRICS, *PART_METRICS)
 """What a gate can name."""
 
-PLANNED: dict[str, str] = {
-    "mbu": "the roofline",
-}
-"""Metrics of the design that this version refuses, each with the part it waits for."""
+UTILISATIONS = ("mbu", "mfu")
+"""Metrics that need the floor of a trial."""
 
 UNIT_SCALE: dict[str, tuple[Unit, float]] = {
     "s": ("s", 1.0), "ms": ("s", 1e-3), "us": ("s", 1e-6), "µs": ("s", 1e-6), "ns": ("s", 1e-9), "min": ("s", 60.0),
@@ -335,6 +382,7 @@ UNIT_SCALE: dict[str, tuple[Unit, float]] = {
     "kB": ("B", 1e3), "MB": ("B", 1e6), "GB": ("B", 1e9),
     "tok": ("tok", 1.0), "tokens": ("tok", 1.0),
     "J/tok": ("J/tok", 1.0), "mJ/tok": ("J/tok", 1e-3), "count": ("count", 1.0), "inst": ("inst", 1.0),
+    "%": ("ratio", 0.01), "ratio": ("ratio", 1.0),
 }  # fmt: skip
 """Unit as people write it: (base unit, factor to it)."""
 
@@ -395,7 +443,7 @@ def plain_digits(value: Decimal) -> str:
 
 def parse_quantity(value: Any) -> tuple[float, str]:
     """``"1ms"`` to (0.001, "s"): the value in its base unit, and that unit."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ/]+)\s*", value) if isinstance(value, str) else None
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ/%]+)\s*", value) if isinstance(value, str) else None
     unit, scale = UNIT_SCALE.get(match[2], ("", 1.0)) if match else ("", 1.0)
     amount = float(match[1]) * scale if match else math.inf
     if not unit or not math.isfinite(amount):
@@ -404,7 +452,7 @@ def parse_quantity(value: Any) -> tuple[float, str]:
 
 
 def format_value(value: float, unit: Unit) -> str:
-    """A value for people, four significant digits with a unit that suits its size: ``5.357 ms``, ``1493 tok/s``."""
+    """A value for people, four significant digits with a unit that suits its size: ``5.357 ms``, ``60.71 %``."""
     if unit == "s":
         for suffix, scale in (("s", 1.0), ("ms", 1e-3)):
             if _reaches(value, scale):
@@ -415,6 +463,8 @@ def format_value(value: float, unit: Unit) -> str:
             scale = UNIT_SCALE[suffix][1]
             if _reaches(value, scale):
                 return f"{_four_digits(value / scale)} {suffix}"
+    if unit == "ratio":
+        return f"{_four_digits(value * 100)} %"
     if unit in ("B", "tok", "count", "inst") and value % 1 == 0:
         return f"{value:.0f} {unit}"  # things that are counted have no decimals
     return f"{_four_digits(value)} {unit}"

@@ -18,10 +18,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perfgate import __version__, gate
+from perfgate.durable import write_atomically
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
 from perfgate.lock import hold
 from perfgate.outcome import WORST_FIRST, CellOutcome, Note, Outcome, Verdict, verdict_json
-from perfgate.record import write_atomically
 from perfgate.subject import Role, Subject
 
 MANIFEST = "night.json"

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from perfgate.attribution import Attribution
 from perfgate.document import to_draft_07
 from perfgate.errors import ExitStatus
+from perfgate.floor import Floor
 from perfgate.metrics import Kind, Unit
 from perfgate.subject import Role
 
@@ -195,6 +196,7 @@ class CellOutcome(_Frozen):
         gates: In the scenario's order.
         ungated: Every other metric measured, for reading only.
         gpus: What each side's GPUs did; empty where engines ran on the CPU.
+        floors: The least time of each side's decode steps; empty where that is unknown.
         attribution: Where a difference in decode steps comes from; ``None`` without traced pairs.
         counters: What ncu counted; ``None`` without counted trials.
         reasons: Why the cell as a whole is not judged.
@@ -215,6 +217,7 @@ class CellOutcome(_Frozen):
     gates: tuple[GateOutcome, ...]
     ungated: tuple[MetricOutcome, ...]
     gpus: dict[Role, GpuOutcome] = {}
+    floors: dict[Role, Floor] = {}
     attribution: Attribution | None = None
     counters: CountersOutcome | None = None
     reasons: tuple[Note, ...] = ()

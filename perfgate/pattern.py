@@ -16,6 +16,10 @@ from perfgate.errors import NotMeasuredError
 from perfgate.kernels import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace
 from perfgate.roles import UNLISTED
 
+STEADY = ("hashes", "addresses")
+"""What must be held for the host's work to agree between two engines of one build: Python's hashes, which order its
+sets, and the layout of the process in memory. See :mod:`perfgate.capture.steady`."""
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,13 +83,16 @@ class DecodeSteps(_Frozen):
         span_ns: First kernel, copy or memset to the end of the last.
         busy_ns: Union of kernels, copies and memsets.
         kernel_ns: Sum over the kernels.
-        slack_ns: How far before its predecessor's end a step was launched, where that is one of these.
+        slack_ns: How much longer the host could have worked in a step before the device would have waited, where its
+            predecessor is one of these, see :class:`perfgate.breakdown.StepFigures`.
         call_ns: The host's launching calls.
         gap_ns: Idle time by what it goes with, see :data:`perfgate.breakdown.GAPS`.
         role_ns: Kernel time by role.
         key_launches: Launches of each key, over all steps.
         key_ns: Kernel time of each key, over all steps.
         copy_bytes: Bytes copied by kind, over all steps.
+        work_ns: The host's work in a step, waits left out; empty in records of before.
+        held: What of the worker was the same in every engine: of :data:`STEADY`, and its cores.
         cautions: What the reader should know: reason code and words.
     """
 
@@ -103,6 +110,8 @@ class DecodeSteps(_Frozen):
     key_launches: tuple[int, ...]
     key_ns: tuple[int, ...]
     copy_bytes: dict[str, int] = {}
+    work_ns: tuple[int | None, ...] = ()
+    held: tuple[str, ...] = ()
     cautions: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -160,6 +169,7 @@ def summarise(trace: Trace) -> DecodeSteps:
         busy_ns=tuple(found.busy_ns.tolist()),
         kernel_ns=tuple(found.kernel_ns.tolist()),
         slack_ns=_known(found.slack_ns),
+        work_ns=_known(found.work_ns),
         call_ns=tuple(found.call_ns.tolist()),
         gap_ns={gap: tuple(found.gap_ns[:, n].tolist()) for n, gap in enumerate(GAPS)},
         role_ns={role: tuple(column.tolist()) for role, column in roles.items()},
@@ -211,17 +221,23 @@ def pool(trials: Sequence[DecodeSteps]) -> DecodeSteps:
         source=", ".join(dict.fromkeys(one.source for one in trials)),
         keys=keys,
         patterns=tuple(first[one].model_copy(update={"steps": steps}) for one, steps in count.most_common()),
-        **{name: tuple(chain.from_iterable(getattr(one, name) for one in trials)) for name in _COLUMNS},
+        **{name: tuple(chain.from_iterable(_column(one, name) for one in trials)) for name in _COLUMNS},
         gap_ns=_joined(trials, [one.gap_ns for one in trials]),
         role_ns=_joined(trials, [one.role_ns for one in trials]),
         key_launches=tuple(launches),
         key_ns=tuple(times),
         copy_bytes=dict(sum((Counter(one.copy_bytes) for one in trials), Counter())),
+        held=tuple(what for what in trials[0].held if all(what in one.held for one in trials)),
         cautions=tuple(dict.fromkeys(chain.from_iterable(one.cautions for one in trials))),
     )
 
 
-_COLUMNS = ("step_ns", "span_ns", "busy_ns", "kernel_ns", "slack_ns", "call_ns")
+_COLUMNS = ("step_ns", "span_ns", "busy_ns", "kernel_ns", "slack_ns", "work_ns", "call_ns")
+
+
+def _column(one: DecodeSteps, name: str) -> Sequence[int | None]:
+    """An entry a step, also where a record of before lacks the column."""
+    return getattr(one, name) or (None,) * one.steps
 
 
 def _joined(trials: Sequence[DecodeSteps], tables: Sequence[dict[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:

@@ -109,6 +109,10 @@ _TABLE = (
            "done by another backend. It was measured, but there is no time to compare.",
            "Read in the attribution and the diff of the kernels where it went; gate the roles that it went into "
            "(kernels.roles names your own), or the step by itl_median."),
+    Reason("no-floor", "The least time of a decode step is unknown, so there is no utilisation (mbu, mfu) to judge: "
+           "the GPU or the model's architecture is not counted, or the trials were recorded before there were floors.",
+           "Gate itl_median, which needs no floor. docs/counters.md lists what is counted; a GPU's roofs stand in "
+           "perfgate/hardware.py."),
     Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
            "Look at the trial's values in the record; the measurement is broken."),
     Reason("no-slack", "The device waited for the host, so the slack is zero or negative and has no ratio to anything.",
@@ -172,8 +176,9 @@ _TABLE = (
     Reason("subject-changed", "Trials of one side ran with different versions of its packages: its environment was "
            "changed between two visits, so the side is a mixture of two builds.",
            "Measure anew unless the change cannot matter; build every subject in an environment of its own."),
-    Reason("host-slack-lost", "The head's host does more work a step: it is less far ahead of the device than the "
-           "base's. The step does not show that until the slack is used up; then all of it does.",
+    Reason("host-slack-lost", "The head's host works longer a step and has that much less to spare before the device waits "
+           "for it, or the device waits already, as it did not for the base's. The step does not show added work until "
+           "the slack is used up; then all of it does.",
            "Look for what the host does more between steps (scheduling, input preparation, sampling). A smaller or "
            "faster model, or a slower CPU, has less slack to lose."),
     Reason("same-subject", "Base and head are the same build: an A/A run, whose verdict tests the machine.",
@@ -222,6 +227,8 @@ _TABLE = (
            "Print the report again: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
     Reason("counters-unreadable", "The file is no raw page of ncu as CSV, or holds what no ncu writes in one.",
            "Print the report again with LC_ALL=C: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
+    Reason("counters-no-package", "The file is a report of ncu, and the optional package ncu-report is not there.",
+           "pip install 'perfgate[ncu]'. Without it: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
     Reason("counters-wrong-page", "The file is ncu's details page, whose labels change between versions.",
            "Print the raw page: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
     Reason("counters-truncated", "A row of ncu's counters is cut short, so the file is not whole.",
@@ -241,6 +248,9 @@ _TABLE = (
            "Count on a whole GPU, or leave out the metrics that the message names."),
     Reason("counters-unknown-metric", "This version of ncu does not know a metric for this GPU.",
            "See ncu --query-metrics; docs/counters.md has the names by architecture."),
+    Reason("counters-other-gpu", "Counters and trace are of different GPUs, so that bytes and throughputs may not be "
+           "those of the kernels timed.",
+           "Count on the kind of GPU that was traced."),
     Reason("counters-no-driver", "ncu found no CUDA driver, so nothing was counted.",
            "Run it where nvidia-smi works, and without a stub libcuda.so before the driver's."),
     Reason("counters-no-ncu", "There is no ncu on PATH, so nothing was counted.",

@@ -11,19 +11,26 @@ atomically, so that a reader or a crash never sees half a record.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from perfgate.counted import CountedStep
+from perfgate.durable import canonical_json, sha256_hex, write_atomically
 from perfgate.environment import Machine
 from perfgate.errors import RecordError
+from perfgate.floor import Floor
 from perfgate.metrics import COUNTER_METRICS, KINDS, METRICS, ROLE_METRICS, Kind
 from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, Plan
@@ -141,6 +148,8 @@ class Trial(_Frozen):
         decode: What the decode steps of a traced trial ran.
         traces: What the profiler left, a file or one a rank; it may hold the whole environment, so keep it private.
         counted: What ncu counted in a counted trial.
+        floor: What the decode steps of a timed trial are held against.
+        no_floor: Why that is unknown, in words; both are empty in records of before they were kept.
     """
 
     index: int
@@ -163,6 +172,17 @@ class Trial(_Frozen):
     decode: DecodeSteps | None = None
     traces: tuple[Artifact, ...] = ()
     counted: CountedStep | None = None
+    floor: Floor | None = None
+    no_floor: str = ""
+
+    @model_serializer(mode="wrap")
+    def _as_it_was_written(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Fields that came later are left out while they are empty, so that the digest of an older record stays."""
+        content: dict[str, Any] = plain(self)
+        return {name: value for name, value in content.items() if value or name not in _CAME_LATER}
+
+
+_CAME_LATER = ("floor", "no_floor", "counted")
 
 
 class Visit(_Frozen):
@@ -334,43 +354,6 @@ class Run(_Frozen):
 def _middle(values: Sequence[int]) -> int | None:
     """The lower median, so that nanoseconds stay integers."""
     return sorted(values)[(len(values) - 1) // 2] if values else None
-
-
-def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces: the form that digests are taken of."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def sha256_hex(data: bytes | str) -> str:
-    """SHA-256 in hexadecimal."""
-    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
-
-
-def write_atomically(file: Path, text: str) -> None:
-    """Replace ``file`` whole or not at all, and have it on the disk when this returns.
-
-    Raises:
-        OSError: The file system refused; an earlier version of the file is untouched.
-    """
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        with part.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(file)
-        _sync(file.parent)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    """A rename is on the disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def record_digest(record: Record) -> str:

@@ -121,6 +121,18 @@ def normalised_name(demangled: str) -> str:
     return _SPACE.sub(r"\1", text)
 
 
+_QUALIFIER = re.compile(r"(?:\{anonymous\}|\w+)::")
+_ENUMERATOR = re.compile(r"\(\w+\)(?=-?\d)")
+
+
+def unqualified_name(normalised: str) -> str:
+    """A normalised name without namespaces and types of enumerators, which tools spell apart.
+
+    ncu 2025.3 leaves out the namespaces that a template's arguments share with it, nsys 2023.4 does not.
+    """
+    return _ENUMERATOR.sub("", _QUALIFIER.sub("", normalised))
+
+
 def short_name(demangled: str) -> str:
     """The function's own name, without namespaces and template arguments; wrappers give way to what they wrap.
 

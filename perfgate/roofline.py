@@ -6,12 +6,15 @@ peak rate of the tensor cores (Williams, Waterman and Patterson, CACM 52(4), 200
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from perfgate.counters import CountedKernel, read
+from perfgate.counters import Counted, CountedKernel, Counter, read
 from perfgate.errors import UsageError
 from perfgate.hardware import Gpu, Precision, find_gpu
+from perfgate.roles import classify, short_name
 from perfgate.transformer import StepDemand
 
 Bound = Literal["memory", "compute", "latency", "unknown"]
@@ -140,6 +143,58 @@ def _bound(memory: float | None, compute: float | None) -> Bound:
     if max(memory or 0.0, compute or 0.0) < BUSY:
         return "latency" if memory is not None and compute is not None else "unknown"
     return "memory" if (memory or 0.0) >= (compute or 0.0) else "compute"
+
+
+@dataclass(frozen=True)
+class LaunchGroup:
+    """Launches of one kernel that are shown as one, as a rule of one shape of grid and block.
+
+    Args:
+        role: The kernel's family.
+        kernels: In the order counted; at least one.
+    """
+
+    role: str
+    kernels: tuple[CountedKernel, ...]
+
+    @property
+    def name(self) -> str:
+        """The function's own name."""
+        return short_name(self.kernels[0].name)
+
+    @property
+    def shape(self) -> str:
+        """Grid and block of the first launch, as far as they are known."""
+        sizes = (self.kernels[0].grid, self.kernels[0].block)
+        return "/".join("x".join(map(str, size)) for size in sizes if size)
+
+    @property
+    def moved(self) -> float | None:
+        """Bytes of device memory, mean of a launch; ``None`` where one of them lacks the counter."""
+        return _mean([_moved(kernel) for kernel in self.kernels])
+
+    def mean(self, counter: Counter) -> float | None:
+        """Mean of a counter over its launches; ``None`` where one of them lacks it."""
+        return _mean([counter.read(kernel) for kernel in self.kernels])
+
+    def roof(self) -> KernelRoof:
+        """The roofline of the median launch by ncu's time."""
+        ranked = sorted(self.kernels, key=lambda kernel: read("duration", kernel) or 0.0)
+        return kernel_roof(ranked[len(ranked) // 2])
+
+
+def launch_groups(counted: Counted) -> tuple[LaunchGroup, ...]:
+    """Launches by name and shape, in the order in which they first come."""
+    found: dict[tuple[str, tuple[int, ...], tuple[int, ...]], list[CountedKernel]] = {}
+    for kernel in counted.kernels:
+        found.setdefault((kernel.name, kernel.grid, kernel.block), []).append(kernel)
+    roles = classify([name for name, _, _ in found])
+    return tuple(LaunchGroup(role, tuple(kernels)) for role, kernels in zip(roles, found.values(), strict=True))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
 
 
 @dataclass(frozen=True)

@@ -91,20 +91,19 @@ def _own_steps(own: Sequence[Range], engine: Sequence[Range], where: str) -> Ste
         first, last = np.searchsorted(starts, (one.start_ns, one.end_ns or 0))
         told = match[2] if match else None
         kinds.append(KIND[told] if told else _kind(engine[first:last]))
-    return _steps(own, index, kinds, [one.end_ns or 0 for one in own], last_complete=True)
+    return _steps(own, index, kinds, [one.end_ns or 0 for one in own], own=True)
 
 
 def _engine_steps(engine: Sequence[Range]) -> Steps:
     ends = [one.start_ns for one in engine[1:]] + [int(OPEN_END)]
     kinds = [_kind([one]) for one in engine]
-    return _steps(engine, list(range(len(engine))), kinds, ends, last_complete=False)
+    return _steps(engine, list(range(len(engine))), kinds, ends, own=False)
 
 
-def _steps(
-    ranges: Sequence[Range], index: list[int], kinds: list[int], ends: list[int], *, last_complete: bool
-) -> Steps:
+def _steps(ranges: Sequence[Range], index: list[int], kinds: list[int], ends: list[int], *, own: bool) -> Steps:
+    """Steps of one process; the last of those from vLLM's own ranges has no end."""
     complete = np.ones(len(ranges), bool)
-    complete[-1] = last_complete
+    complete[-1] = own
     made: Steps = filled(
         Steps,
         len(ranges),
@@ -114,6 +113,7 @@ def _steps(
         end_ns=np.array(ends),
         process=np.array([one.process for one in ranges]),
         complete=complete,
+        own=np.full(len(ranges), own),
     )
     return made
 

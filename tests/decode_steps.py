@@ -102,6 +102,7 @@ def _steps(kind: StepKind) -> DecodeSteps:
         busy_ns=column,
         kernel_ns=column,
         slack_ns=column,
+        work_ns=column,
         call_ns=column,
         gap_ns={},
         role_ns={r: (1000 * sum(one.role == r for one in kind.launches),) * kind.steps for r in roles},

@@ -12,7 +12,7 @@ from perfgate.judge import judge
 from perfgate.looks import Spend
 from perfgate.margins import Gate
 from perfgate.outcome import GateOutcome, Note, Outcome
-from perfgate.pattern import DecodeSteps, KernelKey, Pattern
+from perfgate.pattern import STEADY, DecodeSteps, KernelKey, Pattern
 from perfgate.plan import Cell, GatePlan, Plan
 from perfgate.record import Failure, Iteration, Record, Run, Startup, Trial, Visit
 from perfgate.scenario import Clocks, Engine, Measure, Model, Workload
@@ -97,7 +97,9 @@ Kernel = tuple[str, str, int]
 """A kernel by role, name and nanoseconds."""
 
 
-def decode(kernels: Sequence[Kernel], *, steps: int = 8, slack_ns: int = 4_000_000, **gaps: int) -> DecodeSteps:
+def decode(
+    kernels: Sequence[Kernel], *, steps: int = 8, slack_ns: int = 4_000_000, work_ns: int = 2_300_000, **gaps: int
+) -> DecodeSteps:
     """Equal decode steps of these kernels, in order; ``gaps`` are idle times, ``between`` that to the next step.
 
     ``copies`` keeps the device busy without a kernel.
@@ -118,6 +120,8 @@ def decode(kernels: Sequence[Kernel], *, steps: int = 8, slack_ns: int = 4_000_0
         busy_ns=(kernel_ns + copies,) * steps,
         kernel_ns=(kernel_ns,) * steps,
         slack_ns=(None, *[slack_ns] * (steps - 1)),
+        work_ns=(work_ns,) * steps,
+        held=STEADY,
         call_ns=(0,) * steps,
         gap_ns={gap: (ns,) * steps for gap, ns in gaps.items()},
         role_ns={role: (ns,) * steps for role, ns in by_role.items()},

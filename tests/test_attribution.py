@@ -206,7 +206,7 @@ def test_disturbed_steps_do_not_enter() -> None:
 
 
 def test_a_real_capture(tmp_path: Path) -> None:
-    """Two halves of an H200's decode steps differ by a few microseconds of 5.3 ms, and the host is 4.2 ms ahead."""
+    """Two halves of an H200's decode steps differ by a few microseconds of 5.3 ms, and the host has 2 ms to spare."""
     file = tmp_path / "capture.sqlite"
     file.write_bytes(gzip.decompress((FIXTURES / "h200-llama-8b-decode.sqlite.gz").read_bytes()))
     steps = summarise(read_nsys(file))
@@ -218,7 +218,7 @@ def test_a_real_capture(tmp_path: Path) -> None:
     assert found.base_s == pytest.approx(5.284e-3, rel=1e-3)
     assert abs(found.difference_s) < 5e-6
     assert sum(part.difference_s for part in found.parts) == pytest.approx(found.difference_s, abs=1e-12)
-    assert found.head_slack_s == pytest.approx(4.2e-3, rel=0.02)
+    assert found.head_slack_s == pytest.approx(2.01e-3, rel=0.01)
     assert found.host_s == 0.0
     launches = {part.name: part.base_launches for part in found.parts if part.kind == "kernels"}
     assert sum(count or 0 for count in launches.values()) == 438

@@ -62,6 +62,7 @@ def test_a_step_by_hand() -> None:
     assert gaps(found) == {"nothing": 500 + 500 + 200, "synchronise": 1500, "launch": 800, "graph": 500}
     assert found.step_ns.tolist() == [22_000, NO_TIME]
     assert found.slack_ns.tolist() == [NO_TIME, 22_000 - 30_500]
+    assert found.work_ns.tolist() == [30_000 - 1500, 10_000]
     assert (found.calls.tolist(), found.call_ns.tolist()) == ([4, 1], [5000, 1000])
     assert (found.syncs.tolist(), found.sync_ns.tolist()) == ([1, 0], [1500, 0])
     assert found.overhead_ns.tolist() == [0, 300]
@@ -72,8 +73,8 @@ def test_a_step_by_hand() -> None:
     assert [caution.code for caution in trace.cautions] == ["profiler-overhead"]
 
 
-def test_a_host_that_runs_ahead_has_slack() -> None:
-    """The slack is how long before its predecessor's end a step's first kernel was launched, on each process's own."""
+def test_a_host_that_never_waits_has_its_lead_to_spare() -> None:
+    """The lead is how long before its predecessor's end a step's first kernel was launched, on each process's own."""
     builder = ExportBuilder()
     for pid, lag in ((100, 0), (200, 700)):
         for n in range(3):
@@ -85,6 +86,87 @@ def test_a_host_that_runs_ahead_has_slack() -> None:
         NO_TIME, 9700 - 1010, 14_700 - 2010,
     ]  # fmt: skip
     assert found.step_ns.tolist() == [5000, 5000, NO_TIME] * 2
+
+
+STEP = 10_000
+
+
+def asynchronous_steps(
+    builder: ExportBuilder, *, before: int = 0, behind: int = 0, name: str = "perfgate.step.{}", pid: int = 100
+) -> None:
+    """Four steps of 10 us: launched after 1 us of work and ``before``, then 1 us and ``behind``, a wait, 2 us of work.
+
+    Each wait ends with the device's step before; the first kernel ends at 15 us.
+    """
+    for n in range(4):
+        begin = n * STEP
+        waited = begin + 8000  # when the output of the step before arrives, whatever the host did until then
+        builder.span(name.format(n), begin, begin + STEP, pid=pid)
+        builder.launch("gemm", begin + 1000 + before, begin + 5000, begin + 5000 + STEP, pid=pid)
+        builder.call("cudaEventSynchronize", begin + 3000 + before + behind, waited, pid=pid)
+
+
+@pytest.mark.parametrize(("before", "behind"), [(0, 0), (1500, 0), (0, 1500), (1000, 4000)])
+def test_work_of_the_host_uses_up_its_wait(before: int, behind: int) -> None:
+    """Before or after the launch, what is added to the host's work is what the wait, and so the slack, loses."""
+    builder = ExportBuilder()
+    asynchronous_steps(builder, before=before, behind=behind)
+
+    found = figures(read(builder))
+
+    # Launched at 1 us in each step, 4 us before its predecessor's end; waiting 5 us.
+    lead, wait = 4000 - before, 5000 - before - behind
+    assert found.slack_ns.tolist() == [NO_TIME, *[min(lead, wait)] * 3]
+    assert found.work_ns.tolist() == [STEP - wait] * 4
+
+
+def test_a_device_that_waits_has_a_negative_slack_though_the_host_waits_too() -> None:
+    """A synchronous engine waits for each step and launches late: nothing is to spare."""
+    builder = ExportBuilder()
+    for n in range(3):
+        begin = n * STEP
+        builder.span(f"perfgate.step.{n}", begin, begin + STEP)
+        builder.launch("gemm", begin + 1000, begin + 2000, begin + 8000)
+        builder.call("cudaStreamSynchronize", begin + 2500, begin + 8000)
+    found = figures(read(builder))
+    assert found.slack_ns.tolist() == [NO_TIME, -3000, -3000]
+    assert found.work_ns.tolist() == [4500] * 3
+
+
+def test_each_process_waits_for_itself() -> None:
+    """A process that never waits has its lead to spare, whatever another does; a step without a wait has none."""
+    builder = ExportBuilder()
+    asynchronous_steps(builder, pid=100)
+    asynchronous_steps(builder, pid=200)
+    calls = builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"]
+    waits = [row for row in calls if row["nameId"] == builder.string("cudaEventSynchronize")]
+    gone = {id(row) for row in (waits[2], *waits[4:])}  # the third step of the one, every step of the other
+    builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"] = [row for row in calls if id(row) not in gone]
+
+    found = figures(read(builder))
+
+    assert found.slack_ns.tolist() == [NO_TIME, 4000, 0, 4000, NO_TIME, 4000, 4000, 4000]
+    assert found.work_ns.tolist() == [5000, 5000, STEP, 5000, *[STEP] * 4]
+
+
+def test_waits_are_counted_once_and_within_their_step() -> None:
+    """Two threads that wait at once make the host wait once; a wait that reaches into the next step counts in both."""
+    builder = ExportBuilder()
+    for n in range(2):
+        builder.span(f"perfgate.step.{n}", n * STEP, (n + 1) * STEP)
+        builder.launch("gemm", n * STEP + 100, n * STEP + 5000, n * STEP + 15_000)
+    builder.call("cudaEventSynchronize", 4000, 9000)
+    builder.call("cudaStreamSynchronize", 6000, 11_000)
+    assert figures(read(builder)).work_ns.tolist() == [STEP - 6000, STEP - 1000]
+
+
+def test_ranges_of_vllm_do_not_show_the_hosts_work() -> None:
+    """They end before the sampler runs; the slack is bounded by the waits up to the next one nevertheless."""
+    builder = ExportBuilder()
+    asynchronous_steps(builder, name="execute_context_0(0)_generation_{}(8)")
+    found = figures(read(builder))
+    assert found.work_ns.tolist() == [NO_TIME] * 4
+    assert found.slack_ns.tolist() == [NO_TIME, 4000, 4000, 4000]
 
 
 def test_a_step_on_two_devices() -> None:

@@ -13,9 +13,10 @@ import pytest
 from perfgate.capture.collector import Collector, Job
 from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.capture.timeline import read_iteration
+from perfgate.durable import sha256_hex
 from perfgate.metrics import METRICS, trial_value
 from perfgate.plan import Cell
-from perfgate.record import Trial, sha256_hex
+from perfgate.record import Trial
 from perfgate.subject import Role, Subject
 
 SUBJECT = Subject(python="python")

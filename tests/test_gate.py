@@ -444,7 +444,6 @@ def test_parse_gate() -> None:
         ("itl:1%:2%", "expected one of ttft_median"),
         ("itl_median:1:2", "expected a percentage"),
         ("itl_median:2%:1%", r"must be above ignorable \(2%\)"),
-        ("mbu:1%:2%", "not supported by this version"),
     ],
 )
 def test_wrong_gate(word: str, says: str) -> None:

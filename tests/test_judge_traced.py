@@ -15,7 +15,7 @@ from perfgate.expectation import Expectation
 from perfgate.judge import compare_sides
 from perfgate.metrics import Kind
 from perfgate.outcome import CellOutcome, GateOutcome
-from perfgate.pattern import DecodeSteps
+from perfgate.pattern import STEADY, DecodeSteps
 from perfgate.plan import BETA, Cell, Plan
 from perfgate.record import Failure, Record, Trial
 from perfgate.stats import DEFAULT_SCHEDULE, Schedule
@@ -25,21 +25,22 @@ from perfgate.telemetry import GpuTelemetry, Spread
 ATTENTION = "kernel_time_per_step[attention]"
 
 
-def kernels(attention: float = 1.0, slack_ns: int = 4_200_000) -> DecodeSteps:
-    """Steps whose attention takes so many times 1 ms."""
-    return decode([("gemm", "nvjet", 4_000_000), ("attention", "flash", round(attention * 1e6))], slack_ns=slack_ns)
+def kernels(attention: float = 1.0, work_ns: int = 2_300_000) -> DecodeSteps:
+    """Steps whose attention takes so many times 1 ms, and whose host has 4.8 ms to work or to spare."""
+    ran = [("gemm", "nvjet", 4_000_000), ("attention", "flash", round(attention * 1e6))]
+    return decode(ran, slack_ns=4_800_000 - work_ns, work_ns=work_ns)
 
 
-def traced(slowdowns: Sequence[float], slacks_ns: Sequence[int] = ()) -> tuple[Trial, ...]:
-    """Traced pairs whose attention differs by these log ratios, and whose heads have these slacks."""
-    slacks = slacks_ns or [4_200_000] * len(slowdowns)
-    heads = [kernels(math.exp(d), slack) for d, slack in zip(slowdowns, slacks, strict=True)]
+def traced(slowdowns: Sequence[float], works_ns: Sequence[int] = ()) -> tuple[Trial, ...]:
+    """Traced pairs whose attention differs by these log ratios, and whose heads' hosts work that long."""
+    works = works_ns or [2_300_000] * len(slowdowns)
+    heads = [kernels(math.exp(d), work) for d, work in zip(slowdowns, works, strict=True)]
     return traces([kernels()] * len(slowdowns), heads, first=100)
 
 
 def traced_cell(metric: str = "kernel_time_per_step", looks: Sequence[int] = (4, 6, 8, 12)) -> Cell:
     """A cell with a timed gate and one on attention."""
-    role = {} if metric == "host_slack_per_step" else {"role": "attention"}
+    role = {} if metric.startswith("host_") else {"role": "attention"}
     gates = [gate(), gate(metric, "1%", "5%", **role)]
     block = Expectation.model_validate({"traced": {"looks": list(looks)}})
     return cell(gates=gates).model_copy(update={"kernels": block})
@@ -121,7 +122,7 @@ def test_traced_pairs_feed_no_timed_gate() -> None:
     found = judged([*trials(SAME), *slow], cell()).cells[0]
 
     assert found.gates == alone.gates
-    assert [row for row in found.ungated if row.metric != "host_slack_per_step"] == list(alone.ungated)
+    assert [row for row in found.ungated if not row.metric.startswith("host_")] == list(alone.ungated)
 
 
 def test_dropped_traced_pairs_are_told_apart() -> None:
@@ -240,69 +241,105 @@ def test_clocks_count_beside_a_gate_without_data() -> None:
 # --- the host's slack
 
 
-def slack_outcome(head_us: Sequence[float], metric: str = "kernel_time_per_step") -> CellOutcome:
-    """A cell whose attention is the same, and whose heads have so many microseconds of slack; the bases 4,200."""
-    slacks = [round(us * 1e3) for us in head_us]
-    return outcome([*trials(SAME), *traced(spread(0.0, 0.002, len(slacks)), slacks)], traced_cell(metric))[0]
+def host_outcome(
+    head_us: Sequence[float], metric: str = "kernel_time_per_step", held: Sequence[str] = STEADY
+) -> CellOutcome:
+    """A cell whose attention is the same, and whose heads' hosts work so many microseconds a step; the bases 2,300."""
+    pairs = traced(spread(0.0, 0.002, len(head_us)), [round(us * 1e3) for us in head_us])
+    pairs = tuple(changed(one, held=tuple(held)) for one in pairs)
+    return outcome([*trials(SAME), *pairs], traced_cell(metric))[0]
+
+
+def changed(one: Trial, **changes: object) -> Trial:
+    """A traced trial with other figures."""
+    assert one.decode is not None
+    return one.model_copy(update={"decode": one.decode.model_copy(update=changes)})
+
+
+def lost(found: CellOutcome) -> list[str]:
+    """What the caution says, if it is there."""
+    return [note.text for note in found.cautions if note.code == "host-slack-lost"]
 
 
 @pytest.mark.parametrize(
     ("head_us", "said"),
     [
-        ([4150 + x for x in (0, 9, -7, 4)], "base 4.200 ms, head 4.151 ms: the host has 48.50 us a step less to spare"),
-        ([4185 + x for x in (0, 9, -7, 4)], None),  # 15 us are not worth a word
-        ([4150 + x for x in (0, 90, -70, 40)], None),  # chance
-        ([4150], None),  # one pair has no spread: what an A/A pair may differ by is no loss
-        ([4250 + x for x in (0, 9, -7, 4)], None),  # more slack than before
+        ([2350 + x for x in (0, 9, -7, 4)], "base 2.300 ms, head 2.352 ms: the host works 51.50 us a step longer"),
+        ([2315 + x for x in (0, 9, -7, 4)], ""),  # 15 us are not worth a word
+        ([2350 + x for x in (0, 90, -70, 40)], ""),  # chance
+        ([2250 + x for x in (0, 9, -7, 4)], ""),  # less work than before
+        ([2350], "base 2.300 ms, head 2.350 ms: the host works 50.00 us a step longer"),
+        ([2330], ""),  # without a spread, what engines of one build may differ by is no loss
+        ([2400, 2300], "base 2.300 ms, head 2.350 ms: the host works 50.00 us a step longer"),
     ],
 )
-def test_lost_slack(head_us: Sequence[float], said: str | None) -> None:
-    """Work of the host that no step shows yet is a caution, once it exceeds 20 us and the spread of the pairs."""
-    found = [note.text for note in slack_outcome(head_us).cautions if note.code == "host-slack-lost"]
+def test_lost_slack(head_us: Sequence[float], said: str) -> None:
+    """Work of the host that no step shows yet is a caution, once it exceeds 20 us and the spread of engines held."""
+    pairs = f"{len(head_us)} traced pair{'s' * (len(head_us) > 1)}"
+    rest = f", so much less of 2.500 ms to spare ({pairs}), which no step shows yet"
 
-    assert found == ([f"{said} (4 traced pairs), which no step shows yet"] if said else [])
+    assert lost(host_outcome(head_us)) == ([f"{said}{rest}"] if said else [])
 
 
-def test_one_pair_that_loses_a_tenth_of_its_slack() -> None:
-    """One traced pair says so where the head lost more than a tenth: no pair of one build comes near that."""
-    (note,) = (note for note in slack_outcome([3700]).cautions if note.code == "host-slack-lost")
+@pytest.mark.parametrize("held", [(), ("hashes", "cores 4,5,6,7"), ("addresses",)])
+def test_one_pair_of_workers_that_were_not_held(held: Sequence[str]) -> None:
+    """Engines of one build differ by a tenth there, so that one pair must show much more."""
+    (said,) = lost(host_outcome([3300], held=held))
 
-    said = "base 4.200 ms, head 3.700 ms: the host has 500.0 us a step less to spare (1 traced pair)"
-    assert note.text == f"{said}, which no step shows yet"
+    assert said.startswith("base 2.300 ms, head 3.300 ms: the host works 1.000 ms a step longer")
+    assert not lost(host_outcome([3100], held=held))
+    assert lost(host_outcome([2350 + x for x in (0, 9, -7, 4)], held=held))  # the pairs tell their own spread
 
 
 def test_slack_used_up() -> None:
     """Where the device waits for the host the caution says so, and the metric shows both sides without a ratio."""
-    found = slack_outcome([-800, -810, -790, -805])
+    found = host_outcome([5600, 5610, 5590, 5605])
 
-    (note,) = (note for note in found.cautions if note.code == "host-slack-lost")
-    assert note.text.endswith("(4 traced pairs), and the device now waits for it")
+    (said,) = lost(found)
+    assert said.endswith("so much less of 2.500 ms to spare (4 traced pairs), and the device now waits for it")
     (row,) = (row for row in found.ungated if row.metric == "host_slack_per_step")
-    assert row.base == pytest.approx(4.2e-3)
+    assert row.base == pytest.approx(2.5e-3)
     assert row.head == pytest.approx(-801.25e-6)
     assert row.change is None
 
 
+@pytest.mark.parametrize("work_ns", [(), (2_300_000,) * 8])
+def test_slack_used_up_without_more_work(work_ns: Sequence[int]) -> None:
+    """A head for which the device waits is named too where the host works no longer, or its work is not known."""
+    base, head = (changed(one, work_ns=work_ns) for one in traced([0.0], [5_600_000]))
+
+    (said,) = lost(outcome([*trials(SAME), base, head])[0])
+
+    assert said == "base 2.500 ms to spare, head -800.0 us (1 traced pair): the device now waits for the host"
+
+
 def test_a_gate_on_slack_that_is_used_up() -> None:
     """A slack without a ratio is not measured for a reason of its own; one that only shrinks is judged."""
-    used_up, shrunk = (slack_outcome(us, "host_slack_per_step").gates[1] for us in ([-1] * 4, [2100, 2110, 2090] * 2))
+    used_up, shrunk = (host_outcome(us, "host_slack_per_step").gates[1] for us in ([4801] * 4, [3600, 3610, 3590] * 2))
 
     assert (used_up.verdict, codes(used_up.reasons)) == ("not-measured", ["no-slack"])
     assert (shrunk.verdict, shrunk.reasons) == ("regressed", ())
+
+
+def test_a_gate_on_the_hosts_work() -> None:
+    """The host's work can be gated like any time."""
+    same, more = (host_outcome(us, "host_work_per_step").gates[1] for us in ([2301, 2299] * 3, [2500, 2510, 2490] * 2))
+
+    assert (same.verdict, more.verdict) == ("pass", "regressed")
 
 
 # --- the rest of the outcome
 
 
 def test_ungated_slack() -> None:
-    """Slack is shown where there are traces, from them alone; without traces there is none."""
+    """Slack and work are shown where there are traces, from them alone; without traces there is none."""
     with_traces = judged([*trials(SAME), *traced(SAME)], cell()).cells[0]
     without = judged(trials(SAME), cell()).cells[0]
 
     (row,) = (row for row in with_traces.ungated if row.metric == "host_slack_per_step")
-    assert row.base == pytest.approx(4.2e-3)
+    assert row.base == pytest.approx(2.5e-3)
     assert row.change == 0.0
-    assert "host_slack_per_step" not in {row.metric for row in without.ungated}
+    assert not [row.metric for row in without.ungated if row.metric.startswith("host_")]
 
 
 def test_attribution_of_a_cell() -> None:

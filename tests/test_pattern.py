@@ -114,6 +114,7 @@ def test_iterations_do_not_touch() -> None:
     found = summary(builder)
     assert found.step_ns == (1000, None, 1000, None)
     assert found.slack_ns == (None, 790, None, 790)
+    assert found.work_ns == (900,) * 4
 
 
 def test_a_trace_without_decode_steps_is_not_measured() -> None:
@@ -139,3 +140,16 @@ def test_trials_pool_into_one() -> None:
     names = [[steps.keys[key].name for key in steps.patterns[0].kernels] for steps in (one, both)]
     assert names[0] == names[1]
     assert pool([both]) == both
+
+
+def test_records_of_before_pool_with_others() -> None:
+    """A trial recorded without the host's work has none, step by step; only what every worker held was held."""
+    known = trial(USUAL, held=("hashes", "addresses", "cores 4,5"))
+    before = DecodeSteps.model_validate(known.model_dump(exclude={"work_ns", "held"}))
+
+    both = pool([known, before, known])
+
+    assert before.work_ns == ()
+    assert both.work_ns == (*known.work_ns, *(None,) * before.steps, *known.work_ns)
+    assert both.held == ()
+    assert pool([known, trial(USUAL, held=("cores 4,5", "hashes"))]).held == ("hashes", "cores 4,5")

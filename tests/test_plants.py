@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 PLANTS = Path(__file__).with_name("plants")
-NAMES = ("doubled_forward", "extra_kernel", "host_copy", "host_work", "other_tokens", "padded_qkv")
+NAMES = ("doubled_forward", "extra_kernel", "host_copy", "host_work", "other_tokens", "padded_rows")
 LLAMA = "vllm.model_executor.models.llama"
 
 
@@ -175,9 +175,9 @@ def test_host_copy(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert moved == ["cuda:0"]
 
 
-def test_padded_qkv(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weight gets rows of zeros once, and the output is what it was, however often the plant is loaded."""
-    monkeypatch.setenv("PERFGATE_PLANT_ROWS", "2")
+@pytest.fixture
+def padded(llama: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A model whose output projection and attention hold weights that numpy stands in for, and the weights' rows."""
     torch = ModuleType("torch")
     vars(torch)["zeros"] = lambda rows, columns, **_: np.zeros((rows, columns))
     vars(torch)["nn"] = SimpleNamespace(Parameter=lambda data, **_: SimpleNamespace(data=data, is_cuda=True))
@@ -190,19 +190,46 @@ def test_padded_qkv(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         def forward(self, hidden_states: Any) -> tuple[Any, None]:
             return hidden_states @ self.weight.data.T, None
 
-    load("padded_qkv").register()
-    load("padded_qkv").register()
-    attention = llama.LlamaAttention(Projection())
+    model = llama.LlamaForCausalLM()
+    model.lm_head = Projection()
+    return SimpleNamespace(model=model, attention=llama.LlamaAttention(Projection()), rows=rows)
+
+
+def test_padded_rows_of_the_output_projection(padded: Any, llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weight gets rows of zeros once, however often the plant is loaded and the model runs."""
+    monkeypatch.setenv("PERFGATE_PLANT_ROWS", "2")
+    load("padded_rows").register()
+    load("padded_rows").register()
     for _ in range(2):
-        output, _ = attention.forward(np.array([[1.0, 2.0]]))
-        assert output.tolist() == (np.array([[1.0, 2.0]]) @ rows.T).tolist()
-    assert attention.qkv_proj.weight.data.tolist() == [*rows.tolist(), [0, 0], [0, 0]]
+        assert padded.model.compute_logits("abcd") == "abcd"
+    assert padded.model.lm_head.weight.data.tolist() == [*padded.rows.tolist(), [0, 0], [0, 0]]
 
 
-def test_padded_qkv_needs_a_gpu(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padded_rows_of_qkv(padded: Any, llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The projection's output is what it was, though its weight has 64 rows more."""
+    monkeypatch.setenv("PERFGATE_PLANT_GEMM", "qkv")
+    load("padded_rows").register()
+    for _ in range(2):
+        output, _ = padded.attention.forward(np.array([[1.0, 2.0]]))
+        assert output.tolist() == (np.array([[1.0, 2.0]]) @ padded.rows.T).tolist()
+    assert padded.attention.qkv_proj.weight.data.shape == (3 + 64, 2)
+
+
+def test_padded_rows_need_a_gpu(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU, where linear layers keep their weights in another form, the engine ends with an error."""
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
-    load("padded_qkv").register()
-    projection = SimpleNamespace(weight=SimpleNamespace(is_cuda=False))
+    load("padded_rows").register()
+    model = llama.LlamaForCausalLM()
+    model.lm_head = SimpleNamespace(weight=SimpleNamespace(is_cuda=False))
     with pytest.raises(RuntimeError, match="needs a GPU"):
-        llama.LlamaAttention(projection).forward(None)
+        model.compute_logits("abcd")
+
+
+@pytest.mark.parametrize(("name", "value"), [("GEMM", "down"), ("ROWS", "0"), ("ROWS", "many")])
+def test_padded_rows_refuse(llama: Any, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """A variable that names no gemm or no number from 1 is an error and patches nothing."""
+    monkeypatch.setenv(f"PERFGATE_PLANT_{name}", value)
+    before = llama.LlamaForCausalLM.compute_logits
+    with pytest.raises(RuntimeError, match="padded_rows: PERFGATE_PLANT"):
+        load("padded_rows").register()
+    assert llama.LlamaForCausalLM.compute_logits is before

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from perfgate.durable import canonical_json, sha256_hex, write_atomically
 from perfgate.environment import Machine
 from perfgate.errors import ExitStatus, RecordError
 from perfgate.metrics import METRICS, trial_value
@@ -26,14 +27,11 @@ from perfgate.record import (
     Startup,
     Trial,
     Visit,
-    canonical_json,
     read_record,
     read_records,
     read_run,
     record_digest,
     record_file,
-    sha256_hex,
-    write_atomically,
     write_record,
     write_run,
 )

@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 
 from perfgate.errors import UsageError
 from perfgate.expectation import Expectation
+from perfgate.floor import Floor
 from perfgate.judge import compare_sides, judge, judge_advisory
 from perfgate.metrics import METRICS
 from perfgate.outcome import CellOutcome, Note, Outcome, verdict_json
@@ -56,10 +57,23 @@ HOSTILE = """head: `rm` | <script>alert(1)</script> @everyone *bold* _x_ [a](b) 
 ````"""
 
 
+FLOOR = Floor(
+    gpu="NVIDIA H200",
+    bytes_moved={"weights": 15_010_000_000, "kv-cache": 605_000_000, "activations": 35_000_000},
+    operations={"fp16": 122_000_000_000},
+    bytes_per_second=4_814_304_000_000,
+    operations_per_second={"fp16": 989_400_000_000_000},
+    source="the datasheet",
+    memory_ns=3_250_730,
+    compute_ns=123_307,
+)
+
+
 def passing() -> Outcome:
-    """Two gates that pass on a GPU, one of them slower than ignorable."""
+    """Two gates that pass on a GPU whose roofs are known, one of them slower than ignorable."""
     measured = cell("llama-8b-decode", [gate(), gate("ttft_median", "2%", "8%", floor="1ms")])
-    taken = [one.model_copy(update={"telemetry": (_gpu(one.subject),)}) for one in trials(spread(0.003, 0.0002, 4))]
+    seen = {role: {"telemetry": (_gpu(role),), "floor": FLOOR} for role in ("base", "head")}
+    taken = [one.model_copy(update=seen[one.subject]) for one in trials(spread(0.003, 0.0002, 4))]
     return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
 
 
@@ -131,9 +145,10 @@ def kernels_regressed() -> Outcome:
     base_layer = [*before, *same, ("attention", "flash", 12_000)]
     head_layer = [*after, *same, ("attention", "flash", 13_300), ("elementwise", "add", 1_100)]
     base, head = (
-        [decode([*layer * 32, ("sampler", "argmax", 9_000)], slack_ns=slack_ns, graph=idle_ns + 500 * n, between=5_000)
+        [decode([*layer * 32, ("sampler", "argmax", 9_000)], slack_ns=slack_ns, work_ns=4_700_000 - slack_ns,
+                graph=idle_ns + 500 * n, between=5_000)
          for n in range(6)]
-        for layer, slack_ns, idle_ns in ((base_layer, 4_200_000, 150_000), (head_layer, 4_150_000, 152_000))
+        for layer, slack_ns, idle_ns in ((base_layer, 2_400_000, 150_000), (head_layer, 2_350_000, 152_000))
     )  # fmt: skip
     gates = [gate("itl_median", "1%", "3%"), gate("kernel_time_per_step", "1%", "5%", role="attention")]
     measured = cell("llama-8b-decode", gates)
@@ -145,7 +160,10 @@ def host_bound() -> Outcome:
     """The device waits for the head's host: the step is longer, and kernels take as long as before."""
     kernels = [("gemm", "nvjet", 4_000_000), ("attention", "flash", 1_000_000)]
     measured = cell("llama-8b-decode")
-    base, head = decode(kernels, between=5_000), decode(kernels, slack_ns=-900_000, nothing=3_000, between=905_000)
+    base, head = (
+        decode(kernels, slack_ns=2_400_000, between=5_000),
+        decode(kernels, slack_ns=-900_000, work_ns=5_600_000, nothing=3_000, between=905_000),
+    )
     taken = [*trials(spread(math.log(5.9 / 5.0), 0.0002, 6)), *traces([base] * 2, [head] * 2, first=12)]
     return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perfgate.errors import UsageError
-from perfgate.roles import SHIPPED, UNLISTED, RoleRule, classify, normalised_name, short_name
+from perfgate.roles import SHIPPED, UNLISTED, RoleRule, classify, normalised_name, short_name, unqualified_name
 
 FLASH3 = (
     "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<"
@@ -126,3 +126,21 @@ def test_the_same_kernel_by_another_name(one: str, other: str) -> None:
 def test_another_kernel_keeps_its_own_name(one: str, other: str) -> None:
     """Tiles, template arguments and fused operations do."""
     assert normalised_name(one) != normalised_name(other)
+
+
+@pytest.mark.parametrize(
+    ("nsys", "ncu"),
+    [
+        ("at::native::vectorized_elementwise_kernel<4,at::native::FillFunctor<int>>",
+         "at::vectorized_elementwise_kernel<4,at::FillFunctor<int>>"),
+        ("vllm::reshape_and_cache_flash_kernel<__nv_bfloat16,(vllm::Fp8KVCacheDataType)0>",
+         "vllm::reshape_and_cache_flash_kernel<__nv_bfloat16,0>"),
+        ("cutlass::device_kernel<flash::FlashAttnFwdCombine<cutlass::arch::Sm90>>",
+         "cutlass::device_kernel<flash::FlashAttnFwdCombine<arch::Sm90>>"),
+        ("at::native::{anonymous}::indexSelectSmallIndex<long,-2>", "at::{anonymous}::indexSelectSmallIndex<long,-2>"),
+    ],
+)  # fmt: skip
+def test_two_tools_name_one_kernel(nsys: str, ncu: str) -> None:
+    """Without namespaces and types of enumerators both spellings of a recorded kernel agree."""
+    assert unqualified_name(nsys) == unqualified_name(ncu)
+    assert unqualified_name(nsys) != unqualified_name(nsys.replace(">", ",1>", 1))

@@ -187,6 +187,7 @@ def test_a_step_without_duration() -> None:
         ("NVIDIA GB200", "GB200"),
         ("NVIDIA L40", None),
         ("NVIDIA H200 NVL", None),
+        ("NVIDIA H200 MIG 1g.18gb", None),
     ],
 )
 def test_gpus_by_the_names_that_drivers_give(name: str, found: str | None) -> None:

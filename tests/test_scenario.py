@@ -182,9 +182,10 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
             {"gates": "gates: [{metric: itl_medan, ignorable: 1%, must_catch: 2%}]"},
             f"5:18: gates[0].metric: expected one of {KNOWN} (did you mean 'itl_median'?), found 'itl_medan'",
         ),
+        ({"gates": "gates: [{metric: mbu, ignorable: 1%, must_catch: 2%, floor: 0.5%}]"}, None),
         (
-            {"gates": "gates: [{metric: mbu, ignorable: 1%, must_catch: 2%}]"},
-            "5:18: gates[0].metric: mbu is not supported by this version: it needs the roofline, found 'mbu'",
+            {"gates": "gates: [{metric: mbu, ignorable: 1%, must_catch: 2%, floor: 1ms}]"},
+            "5:61: gates[0].floor: expected a unit of mbu (ratio), found '1ms'",
         ),
         (
             {"gates": "gates: [{metric: itl_p95, ignorable: 1%}]"},

@@ -12,9 +12,12 @@ import pytest
 from stub_engine import write_stub
 
 from perfgate.capture.collector import Job
+from perfgate.capture.steady import Steady
 from perfgate.capture.traced import TracedCollector
+from perfgate.capture.tracefile import read_trace
+from perfgate.durable import sha256_hex
 from perfgate.plan import Cell, resolve_cells
-from perfgate.record import Artifact, Trial, sha256_hex
+from perfgate.record import Artifact, Trial
 from perfgate.scenario import load
 from perfgate.subject import Subject
 
@@ -99,6 +102,7 @@ def test_every_rank_counts(prepare: Callable[[str], Job], tmp_path: Path) -> Non
     assert trial.failure is None
     assert trial.decode is not None
     assert trial.decode.steps == 2 * 7
+    assert trial.decode.held == ()
     assert [pattern.steps for pattern in trial.decode.patterns] == [2 * 7]
     folder, digest = job.folder.relative_to(job.run_folder), sha256_hex(TRACE.read_bytes())
     assert trial.traces == tuple(
@@ -106,29 +110,72 @@ def test_every_rank_counts(prepare: Callable[[str], Job], tmp_path: Path) -> Non
     )
 
 
+@pytest.fixture
+def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A function that puts an nsys on PATH: a script, then whatever the profile is to start; torch sees a GPU."""
+
+    def put(script: str) -> None:
+        program = tmp_path / "bin" / "nsys"
+        program.parent.mkdir()
+        # Flags end where the worker's words begin, which start the engine.
+        words = f'while case $1 in profile|-*) true;; *) false;; esac; do shift; done\n{script}\nexec "$@"\n'
+        program.write_text(f'#!/bin/sh\nall="$*"\n{words}')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+        vars_of_torch = tmp_path / "stub" / "torch.py"
+        vars_of_torch.write_text(
+            vars_of_torch.read_text()
+            + "nvtx = types.SimpleNamespace(range_start=lambda name: 1, range_end=lambda handle: None)\n"
+            + "cuda = types.SimpleNamespace(is_available=lambda: True, nvtx=nvtx)\n"
+        )
+
+    return put
+
+
 @pytest.mark.parametrize(("leaves", "code"), [("", "trace-missing"), ("an empty report", "trace-unreadable")])
 def test_nsys_is_believed_by_its_report(
-    prepare: Callable[[str], Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str, code: str
+    prepare: Callable[[str], Job], nsys: Callable[[str], None], leaves: str, code: str
 ) -> None:
     """Nsys ends with 0 whatever became of the trace; only a report that holds decode steps is a trial."""
-    nsys = tmp_path / "bin" / "nsys"
-    nsys.parent.mkdir()
-    report = (
-        'for word; do case $word in --output=*) touch "${word#--output=}.nsys-rep";; esac; done\n' if leaves else ""
-    )
-    # Flags end where the interpreter begins, which the engine is started by.
-    nsys.write_text(f'#!/bin/sh\n{report}while [ "$1" != "{sys.executable}" ]; do shift; done\nexec "$@"\n')
-    nsys.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{nsys.parent}{os.pathsep}{os.environ['PATH']}")
-    vars_of_torch = tmp_path / "stub" / "torch.py"
     job = prepare("none")
-    vars_of_torch.write_text(
-        vars_of_torch.read_text()
-        + "nvtx = types.SimpleNamespace(range_start=lambda name: 1, range_end=lambda handle: None)\n"
-        + "cuda = types.SimpleNamespace(is_available=lambda: True, nvtx=nvtx)\n"
-    )
+    report = 'for word in $all; do case $word in --output=*) touch "${word#--output=}.nsys-rep";; esac; done'
+    nsys(report if leaves else "")
 
     failure = collect(job, gpu=True).failure
 
     assert failure is not None
     assert failure.code == code
+
+
+def test_under_nsys_the_worker_is_held_steady(
+    prepare: Callable[[str], Job], nsys: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between nsys and the interpreter stand the words that hold it, and its hashes have a seed; nsys runs free."""
+    steady = Steady(("/usr/bin/env", "HELD=yes"), {"PYTHONHASHSEED": "0"}, ("hashes",))
+    monkeypatch.setattr("perfgate.capture.traced.steady_worker", lambda *_: steady)
+    job = prepare("none")
+    seen = tmp_path / "seen"
+    nsys(f'echo "$HELD,$PYTHONHASHSEED,$1,$2,$3" > {seen}')
+
+    trial = collect(job, gpu=True)
+
+    assert seen.read_text().strip() == f",0,/usr/bin/env,HELD=yes,{sys.executable}"
+    assert trial.failure is not None
+    assert trial.failure.code == "trace-missing"
+    assert len(trial.iterations) == 2
+
+
+def test_a_report_says_what_was_held(
+    prepare: Callable[[str], Job], nsys: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial keeps it with its decode steps, so that whoever compares two hosts knows what they differ by."""
+    steady = Steady((), {}, ("hashes", "cores 4,5,6,7"))
+    monkeypatch.setattr("perfgate.capture.traced.steady_worker", lambda *_: steady)
+    monkeypatch.setattr("perfgate.capture.traced.read_trace", lambda _, rules: read_trace(TRACE, rules))
+    job = prepare("none")
+    nsys(f"cp {TRACE} {job.folder.resolve()}/trace.nsys-rep")
+
+    trial = collect(job, gpu=True)
+
+    assert trial.decode is not None
+    assert trial.decode.held == ("hashes", "cores 4,5,6,7")

@@ -25,8 +25,9 @@ from perfgate.capture.engine import WORKER, Limit, Worker, allowed_environment, 
 from perfgate.capture.process import CHILD, OWNER, owner_mark
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
 from perfgate.capture.workload import TimedCollector
+from perfgate.durable import sha256_hex
 from perfgate.plan import Cell, prompts
-from perfgate.record import Trial, sha256_hex
+from perfgate.record import Trial
 from perfgate.subject import Subject
 
 LIMITS = ", start_timeout: 20s, iteration_timeout: 20s"

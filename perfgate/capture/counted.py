@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from perfgate.pattern import DecodeSteps, KernelKey
 from perfgate.plan import Cell, prompts
 from perfgate.record import Artifact, Failure, Startup, Trial
 from perfgate.roles import COMMUNICATION, RoleRule, classify, normalised_name, short_name
+from perfgate.scenario import Workload
 from perfgate.subject import Subject
 from perfgate.transformer import read_config, step_demand
 
@@ -43,6 +45,7 @@ WARM_UP_TOKENS: Final = 8
 """Enough for every kernel of a decode step to be compiled before the counted one."""
 STEPS_BEHIND: Final = 4
 """Tokens generated behind the counted step: a window may reach into the next one, and scheduling runs ahead."""
+KV_BLOCK: Final = 16
 KV_ROOM: Final = 1.25
 """Of the cache that the workload needs, in whole blocks."""
 PASSES: Final = "profiler__replayer_passes"
@@ -108,7 +111,7 @@ class CountedCollector:
         if any(key.role == COMMUNICATION for key in job.decode.keys):
             names = sorted({short_name(key.name) for key in job.decode.keys if key.role == COMMUNICATION})
             raise NotMeasuredError(f"the decode step runs {', '.join(names)}", code="counters-communication")
-        step = job.cell.counted.step or job.cell.workload.output_tokens // 2
+        step = job.cell.counted.step or usual_step(job.cell.workload)
         return _Plan(ncu, _names_wanted(job.cell, self._architecture), choose_window(job.decode, job.cell.counters),
                      job.decode, step)  # fmt: skip
 
@@ -132,6 +135,16 @@ class _Taken:
     startup: Startup | None = None
     counted: CountedStep | None = None
     reports: tuple[Artifact, ...] = ()
+
+
+def usual_step(workload: Workload) -> int:
+    """A decode step in the middle of the workload, and in the middle of a block of the KV cache.
+
+    Steps that begin a block run a kernel more (docs/measurements.md), and vLLM's usual block has 16 tokens.
+    """
+    middle = workload.output_tokens // 2
+    step = middle - (workload.input_tokens + middle) % KV_BLOCK + KV_BLOCK // 2
+    return step if 2 <= step <= workload.output_tokens - STEPS_BEHIND else max(middle, 1)  # noqa: PLR2004 (prefill)
 
 
 def _count(job: Job, plan: _Plan, taken: _Taken, progress: Callable[[str], None]) -> None:
@@ -266,9 +279,9 @@ def _read(job: Job, plan: _Plan, page: str, source: str) -> CountedStep:
     rules = job.cell.kernels.rules if job.cell.kernels else ()
     launches, others = _placed(found, plan, rules)
     cautions = []
-    if others or len(found) != plan.window.count:
+    if others:
         words = f"{len(found)} of {plan.window.count} launches counted"
-        words += f", {len(others)} not what the trace has at their place, the first {others[0]}" if others else ""
+        words += f", {len(others)} of which the trace does not have there: {', '.join(dict.fromkeys(others))}"
         if 2 * len(others) > len(found):
             raise NotMeasuredError(words, code="counters-other-launches")
         cautions.append(("counters-other-launches", words))
@@ -297,20 +310,33 @@ def _names_wanted(cell: Cell, architecture: int | None) -> tuple[str, ...]:
 def _placed(
     found: Sequence[CountedKernel], plan: _Plan, rules: Sequence[RoleRule]
 ) -> tuple[tuple[CountedLaunch, ...], list[str]]:
-    """Each launch with its kernel and place; and those in whose place the trace has another kernel, in words.
+    """Each launch with its kernel and place; and the names of those that the trace does not have there.
 
-    Two profilers spell one kernel's template arguments differently, so it is the function's name that must agree.
+    Two profilers spell one kernel's template arguments differently, so it is the function's name that must agree. A
+    rarer step has a launch more or less, behind which all others still agree: the two sequences are aligned.
     """
     pattern, layers, others = plan.window.pattern, plan.window.pattern.layers(), []
+    names = [short_name(kernel.name) for kernel in found]
+    places = _aligned(names, plan)
     launches = []
-    for number, kernel in enumerate(found):
-        position = (plan.window.begin + number) % len(pattern.kernels)
-        key, layer = plan.trace.keys[pattern.kernels[position]], layers[position]
-        if short_name(kernel.name) != short_name(key.name):
-            others.append(f"{short_name(kernel.name)} in place of {short_name(key.name)}")
+    for name, kernel, place in zip(names, found, places, strict=True):
+        if place is None:
+            others.append(name)
             (role,) = classify([kernel.name], rules)
-            key, layer = KernelKey(role=role, name=normalised_name(kernel.name)), None
+            key, position, layer = KernelKey(role=role, name=normalised_name(kernel.name)), None, None
+        else:
+            key, position, layer = plan.trace.keys[pattern.kernels[place]], place, layers[place]
         values = {name: kernel.readings[name].value for name in plan.metrics if name in kernel.readings}
         launches.append(CountedLaunch(key=key, position=position, layer=layer, grid=kernel.grid, block=kernel.block,
                                       values=values))  # fmt: skip
     return tuple(launches), others
+
+
+def _aligned(names: Sequence[str], plan: _Plan) -> list[int | None]:
+    """For each launch counted its position in the traced step; ``None`` where the trace has no such launch there."""
+    positions = plan.window.positions
+    expected = [short_name(plan.trace.keys[plan.window.pattern.kernels[position]].name) for position in positions]
+    places: list[int | None] = [None] * len(names)
+    for one in SequenceMatcher(None, names, expected, autojunk=False).get_matching_blocks():
+        places[one.a : one.a + one.size] = positions[one.b : one.b + one.size]
+    return places

@@ -7,6 +7,7 @@ on two private descriptors. Whatever goes wrong becomes an :class:`InvalidTrialE
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import shutil
@@ -89,6 +90,15 @@ def subject_environment(variables: Mapping[str, str], subject: Subject) -> dict[
     # Nothing is inherited here, but a scenario or subject may name more folders; those of path= stand in front.
     path = [*subject.path, *filter(None, [merged.pop("PYTHONPATH", "")])]
     return {**merged, **({"PYTHONPATH": os.pathsep.join(path)} if path else {})}
+
+
+_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
+
+def gpus_of(args: Mapping[str, Any]) -> int:
+    """How many GPUs an engine with these arguments takes."""
+    sizes = [args.get(name) for name in _PARALLEL]
+    return math.prod(size if isinstance(size, int) else 1 for size in sizes)
 
 
 def find_subject(subject: Subject) -> Failure | None:

@@ -21,12 +21,13 @@ from perfgate.capture.timeline import read_iteration
 from perfgate.counted import CountedLaunch, CountedStep, Device
 from perfgate.counters import COUNTERS
 from perfgate.counting import Window, choose_window
+from perfgate.durable import sha256_hex
 from perfgate.errors import NotMeasuredError
 from perfgate.metrics import Kind
-from perfgate.pattern import DecodeSteps, KernelKey, Pattern
+from perfgate.pattern import STEADY, DecodeSteps, KernelKey, Pattern
 from perfgate.plan import Cell
 from perfgate.reasons import REASONS
-from perfgate.record import Artifact, Failure, Startup, Trial, sha256_hex
+from perfgate.record import Artifact, Failure, Startup, Trial
 from perfgate.subject import Role, Subject
 
 NS_PER_S = 1e9
@@ -57,8 +58,8 @@ class FakeSpec:
         ttft_s: True time to first token of the base, seconds, above 0.
         start_s: True start-up of the base, seconds, above 0.
         head_ratio: Head over base by quantity, ``step``, ``ttft``, ``start``, ``model_memory``, ``kv_token_capacity``,
-            ``slack``, a role of ``roles`` or a counter of ``counted``; 1 for those not named. Timed and traced trials
-            are invented apart: a role that is slower lengthens only the traced step.
+            ``slack``, ``work``, a role of ``roles`` or a counter of ``counted``; 1 for those not named. Timed and traced
+            trials are invented apart: a role that is slower lengthens only the traced step.
         restart_sd: Standard deviation of ln(trial / truth) between restarts, from 0.
         iteration_sd: The same between the steps and iterations of a trial, from 0.
         mode_ratio: Step of a slow restart over that of a usual one, above 0.
@@ -67,7 +68,8 @@ class FakeSpec:
         failures: Reason code by trial index; those trials fail.
         sleep_s: Real time that a trial takes, seconds.
         roles: Launches and seconds a decode step by role, in a traced trial of the base.
-        slack_s: How far ahead of the device the base's host is; the device waits where it is negative.
+        slack_s: What the base's host has to spare in a step; the device waits where it is negative.
+        work_s: How long it works in one.
         counted: What every launch of the base counts, by counter. Exact and tight counters do not vary.
     """
 
@@ -85,6 +87,7 @@ class FakeSpec:
     roles: Mapping[str, tuple[int, float]] = field(default_factory=lambda: ROLES)
     slack_s: float = 4.2e-3
     counted: Mapping[str, float] = field(default_factory=lambda: COUNTED)
+    work_s: float = 2.3e-3
 
     def __post_init__(self) -> None:
         """Refuse names that mean nothing here.
@@ -92,7 +95,8 @@ class FakeSpec:
         Raises:
             ValueError: A quantity, side or reason code does not exist.
         """
-        known = {"step", "ttft", "start", "model_memory", "kv_token_capacity", "slack", *self.roles, *self.counted}
+        known = {"step", "ttft", "start", "model_memory", "kv_token_capacity", "slack", "work"}
+        known |= {*self.roles, *self.counted}
         unknown = {*self.head_ratio} - known
         unknown |= {*self.mode_share} - {"base", "head"}
         unknown |= {*self.failures.values()} - {*REASONS}
@@ -262,6 +266,8 @@ def _decode_steps(spec: FakeSpec, role: Role, count: int, draw: random.Random) -
         busy_ns=kernel_ns,
         kernel_ns=kernel_ns,
         slack_ns=(None, *slack_ns[1:]),
+        work_ns=column(spec.truth("work", spec.work_s, role) * restart),
+        held=STEADY,
         call_ns=tuple(0 for _ in range(count)),
         gap_ns={"graph": idle_ns},
         role_ns=role_ns,
@@ -285,7 +291,7 @@ def _counted_step(spec: FakeSpec, job: Job, window: Window, draw: random.Random)
     layers = window.pattern.layers()
     return CountedStep(
         source="fake",
-        step=job.cell.counted.step or job.cell.workload.output_tokens // 2,
+        step=job.cell.counted.step or 1,
         cache_control=job.cell.counted.cache_control,
         passes=11,
         device=H200,

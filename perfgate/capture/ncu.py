@@ -76,7 +76,7 @@ def read_ncu(file: Path) -> Counted:
     if not content.strip():
         raise RecordError("is empty", where=str(file), remedy=f"ncu wrote nothing. {_AGAIN}", code="counters-empty")
     if b"\0" in content[:4096]:
-        text = "is no text; a report of ncu is read by ncu alone"
+        text = "is no text, so no page of ncu, and no report of ncu that can be told from what it begins with"
         raise RecordError(text, where=str(file), remedy=_AGAIN, code="counters-unreadable")
     return parse_ncu(content.decode("utf-8-sig", "replace"), str(file))
 
@@ -284,22 +284,32 @@ def _cells(line: str) -> list[str] | None:
         return None
 
 
-def _architecture(text: str, readings: Mapping[str, Reading], where: str) -> int | None:
-    """Compute capability times ten, from its column or, in versions without one, from the device's attributes."""
-    if text:
-        match = re.fullmatch(r"(\d+)\.(\d)", text)
-        if match is None:
-            raise RecordError(f"CC is {text!r}, expected one like 9.0", where=where, code="counters-unreadable")
-        return int(match[1]) * 10 + int(match[2])
+def architecture_of(readings: Mapping[str, Reading]) -> int | None:
+    """Compute capability times ten by the device's attributes; ``None`` where they were not collected."""
     parts = [readings.get(f"device__attribute_compute_capability_{part}") for part in ("major", "minor")]
     return int(sum(part.value * scale for part, scale in zip(parts, (10, 1), strict=True) if part)) or None
+
+
+def shape_of(what: str, readings: Mapping[str, Reading]) -> tuple[int, ...]:
+    """Sizes of ``grid`` or ``block`` in x, y, z by the launch's metrics; none where they were not collected."""
+    names = [f"launch__{what}_dim_{axis}" for axis in "xyz"]
+    return tuple(int(readings[name].value) for name in names if name in readings)
+
+
+def _architecture(text: str, readings: Mapping[str, Reading], where: str) -> int | None:
+    """Compute capability times ten, from its column or, in versions without one, from the device's attributes."""
+    if not text:
+        return architecture_of(readings)
+    match = re.fullmatch(r"(\d+)\.(\d)", text)
+    if match is None:
+        raise RecordError(f"CC is {text!r}, expected one like 9.0", where=where, code="counters-unreadable")
+    return int(match[1]) * 10 + int(match[2])
 
 
 def _shape(what: str, text: str | None, readings: Mapping[str, Reading], where: str) -> tuple[int, ...]:
     """Sizes in x, y, z, from their column or, in versions without one, from the launch's metrics; else none."""
     if text is None:
-        names = [f"launch__{what}_dim_{axis}" for axis in "xyz"]
-        return tuple(int(readings[name].value) for name in names if name in readings)
+        return shape_of(what, readings)
     sizes = tuple(int(size) for size in re.findall(r"\d+", text))
     if len(sizes) != 3:  # noqa: PLR2004 (x, y, z)
         what = f"{what} size is {text!r}, expected one like (1, 2, 3)"

@@ -25,7 +25,7 @@ from typing import NamedTuple, Self
 from perfgate.capture.clocks import ClockGuard, undo_stale
 from perfgate.capture.collector import Collector, Job
 from perfgate.capture.counted import CountedCollector
-from perfgate.capture.engine import allowed_environment
+from perfgate.capture.engine import allowed_environment, gpus_of
 from perfgate.capture.gpu import GpuError, Nvml, connect
 from perfgate.capture.process import carries_mark, end_orphans, find_orphans, owner_mark
 from perfgate.capture.sampler import Sampler, company
@@ -33,8 +33,9 @@ from perfgate.capture.traced import TracedCollector
 from perfgate.capture.workload import TimedCollector
 from perfgate.environment import Machine, comparable, read_machine
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
+from perfgate.floor import find_floor
 from perfgate.lock import hold_devices
-from perfgate.metrics import KINDS, Kind
+from perfgate.metrics import KINDS, UTILISATIONS, Kind
 from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, head_first
 from perfgate.record import (
@@ -268,7 +269,7 @@ class Session:
     def _ranks(self, cell: Cell) -> int:
         """GPUs that the larger of the two sides' engines takes."""
         sides = [{**cell.engine.args, **subject.args} for subject in self._run.subjects.values()]
-        return max(math.prod(_size(args.get(name)) for name in _PARALLEL) for args in sides)
+        return max(map(gpus_of, sides))
 
     def _refuse_another_machine(self, machine: Machine) -> None:
         visits = (visit for record in read_records(self._folder, self._run) for visit in record.visits)
@@ -349,13 +350,24 @@ class Session:
             self._progress(Step(record.cell.name, index, role, pair, done, target, phase, left_s))
 
         trial = self._refused(job, kind) or self._watched(job, kind, show)
-        trial = trial.model_copy(update={"gpus": self._gpus_of(record.cell)})
+        trial = trial.model_copy(update={"gpus": self._gpus_of(record.cell), **self._floor(job, kind)})
         self._note_duration(trial)
         record = self._save(record.model_copy(update={"trials": (*record.trials, trial)}))
         done = record.measured(kind)
         left_s = self._seconds_for(ahead - 1 if trial.failure is None else sides * (target - done), kind)
         self._progress(Step(record.cell.name, index, role, pair, done, target, "done", left_s, trial))
         return record, trial.failure
+
+    def _floor(self, job: Job, kind: Kind) -> dict[str, object]:
+        """What the decode steps of a timed trial are held against, or why that is unknown: gates hear of it early."""
+        if kind != "timed":
+            return {}
+        args = {**job.cell.engine.args, **job.subject.args}
+        gpus = [gpu.name for gpu in self._visit.machine.gpus[: self._ranks(job.cell)]]
+        floor, no_floor = find_floor(job.cell.model_folder, args, job.cell.workload, gpus)
+        if no_floor and job.pair is None and {gate.gate.metric for gate in job.cell.gates} & {*UTILISATIONS}:
+            self._progress(f"{job.cell.name}: a gate on {job.role} cannot be judged, no-floor: {no_floor}")
+        return {"floor": floor, "no_floor": no_floor}
 
     def _refused(self, job: Job, kind: Kind) -> Trial | None:
         """A failed trial where an earlier one's process cannot be ended, or a stranger is there: engines run alone."""
@@ -461,13 +473,6 @@ def _stopped_by_failure(record: Record, kind: Kind, failure: Failure) -> Record:
     )
     code = "one-sided-failures" if one_sided else "too-many-dropped-pairs"
     return record.model_copy(update={"stopped": Failure(code=code, text=text)})
-
-
-_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-
-
-def _size(value: object) -> int:
-    return value if isinstance(value, int) else 1
 
 
 def _utc_now() -> str:

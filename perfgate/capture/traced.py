@@ -2,7 +2,8 @@
 
 On a GPU nsys stands around the worker, and its window opens after warm-up for a few iterations; without nsys or without
 a GPU PyTorch's own profiler records, on the CPU operators in the place of kernels. Either way the trial keeps what its
-pure decode steps ran (:class:`perfgate.pattern.DecodeSteps`); the trace itself stays in the trial's folder.
+pure decode steps ran (:class:`perfgate.pattern.DecodeSteps`); the trace itself stays in the trial's folder. Under nsys
+the worker is held steady (:mod:`perfgate.capture.steady`), and the trial says how far.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from perfgate.capture.collector import Job
-from perfgate.capture.engine import LOG, Limit, Worker, find_subject
+from perfgate.capture.engine import LOG, Limit, Worker, engine_environment, find_subject, gpus_of
 from perfgate.capture.profilers import nsys_profile, nsys_settings
+from perfgate.capture.steady import Steady, steady_worker
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
 from perfgate.capture.tracefile import read_trace
 from perfgate.capture.workload import in_words, run_iteration, start_engine
@@ -55,13 +57,14 @@ class TracedCollector:
         taken = _Taken()
         if failure is None:
             nsys = shutil.which("nsys") if self._gpu else None
-            profiler = _Nsys(job.folder, nsys) if nsys else _Torch(job.folder)
+            profiler = _Nsys(job.folder, nsys, _steady(job)) if nsys else _Torch(job.folder)
             try:
                 _trace(job, profiler, taken, progress)
                 progress("reading the trace")
                 files = profiler.find()
                 taken.traces = tuple(Artifact.of(file, job.run_folder) for file in files)
-                taken.decode = pool([summarise(read_trace(file, _expected(job.cell).rules)) for file in files])
+                steps = pool([summarise(read_trace(file, _expected(job.cell).rules)) for file in files])
+                taken.decode = steps.model_copy(update={"held": profiler.held})
             except InvalidTrialError as error:
                 failure = Failure(code=error.code, text=in_words(error.text, job.folder / LOG))
             except (RecordError, NotMeasuredError) as error:
@@ -120,16 +123,21 @@ def _profile(worker: Worker, cell: Cell, *, on: bool, ranges: str) -> None:
     worker.request("profile", limit, on=on, ranges=ranges, window=True)
 
 
+def _steady(job: Job) -> Steady:
+    return steady_worker(engine_environment(job), gpus_of({**job.cell.engine.args, **job.subject.args}))
+
+
 class _Nsys:
-    """nsys around the worker; its window is that of the CUDA profiler, which vLLM opens."""
+    """nsys around a worker held steady; its window is that of the CUDA profiler, which vLLM opens."""
 
     name, ranges = "nsys", "nvtx"
 
-    def __init__(self, folder: Path, nsys: str) -> None:
+    def __init__(self, folder: Path, nsys: str, steady: Steady) -> None:
         self._folder = folder.resolve()
         window = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
-        self.wrapper = nsys_profile(nsys, self._folder / "trace", *window)
-        self.environment = nsys_settings()
+        self.wrapper = [*nsys_profile(nsys, self._folder / "trace", *window), *steady.wrapper]
+        self.environment = {**nsys_settings(), **steady.environment}
+        self.held = steady.held
         self.config: dict[str, Any] = {"profiler": "cuda"}
 
     def find(self) -> list[Path]:
@@ -154,6 +162,7 @@ class _Torch:
         self._folder = folder.resolve() / "torch"
         self.wrapper: list[str] = []
         self.environment: dict[str, str] = {}
+        self.held: tuple[str, ...] = ()
         self.config: dict[str, Any] = {
             "profiler": "torch",
             "torch_profiler_dir": str(self._folder),

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from perfgate.durable import write_atomically
 from perfgate.errors import UsageError
-from perfgate.record import write_atomically
 
 SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from perfgate.durable import canonical_json
 from perfgate.errors import UsageError
 from perfgate.github.api import Api, ApiError
 from perfgate.github.job import PUSHED_REQUEST, Command, Job, JobPlan
 from perfgate.plan import resolve_cells
-from perfgate.record import canonical_json
 from perfgate.scenario import load
 
 Against = Literal["merge-base", "baseline"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from perfgate.counters import COUNTERS, Counted, CountedKernel, Counter
@@ -14,45 +13,16 @@ from perfgate.report.lines import percent, printable
 from perfgate.report.markdown import escape, table
 from perfgate.report.text import columns
 from perfgate.roles import classify, short_name
-from perfgate.roofline import RULES, KernelRoof, kernel_roof
+from perfgate.roofline import RULES, KernelRoof, LaunchGroup, kernel_roof, launch_groups
 
 Rows = list[tuple[str, ...]]
 _MANY = 1000
 _SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Launches of one kernel with one shape of grid and block, in the order in which they first come."""
-
-    role: str
-    kernels: tuple[CountedKernel, ...]
-
-    @property
-    def name(self) -> str:
-        return short_name(self.kernels[0].name)
-
-    @property
-    def shape(self) -> str:
-        sizes = (self.kernels[0].grid, self.kernels[0].block)
-        return "/".join("x".join(map(str, size)) for size in sizes if size)
-
-    def mean(self, counter: Counter) -> float | None:
-        """Mean of a counter over its launches; ``None`` where one of them lacks it."""
-        values = [counter.read(kernel) for kernel in self.kernels]
-        known = [value for value in values if value is not None]
-        return statistics.fmean(known) if len(known) == len(values) else None
-
-    def roof(self) -> KernelRoof:
-        """The roofline of the median launch by time."""
-        duration = COUNTERS["duration"]
-        ranked = sorted(self.kernels, key=lambda kernel: duration.read(kernel) or 0.0)
-        return kernel_roof(ranked[len(ranked) // 2])
-
-
 def render_text(counted: Counted) -> str:
     """For a terminal."""
-    groups = _groups(counted)
+    groups = launch_groups(counted)
     lines = [_heading(counted, groups), "", "Kernels, mean of a launch", *columns(_kernel_rows(groups)), ""]
     lines += ["Roofline", *(f"  {line}" for line in (*_roof_lines(groups), *_rule_lines(groups))), ""]
     lines += ["Counters", *(f"  {line}" for one in _shown(groups) for line in _explained(one))]
@@ -62,7 +32,7 @@ def render_text(counted: Counted) -> str:
 
 def render_markdown(counted: Counted) -> str:
     """For a pipe, a step summary or a comment; everything that came from the file is escaped."""
-    groups = _groups(counted)
+    groups = launch_groups(counted)
     explained: Rows = [("counter", "unit", "better", "repeats", "meaning", "usual cause and action")]
     explained += [(c.name, c.unit, c.better, c.tier, c.meaning, f"{c.cause} {c.action}") for c in _shown(groups)]
     blocks = [
@@ -83,7 +53,7 @@ def render_markdown(counted: Counted) -> str:
 def render_json(counted: Counted) -> str:
     """Every launch with its counters in base units, its ranges and its roofline, for programs."""
     roles = classify([kernel.name for kernel in counted.kernels])
-    shown = _shown(_groups(counted))
+    shown = _shown(launch_groups(counted))
     content = {
         "source": counted.source,
         "kernels": [_launch(kernel, role) for kernel, role in zip(counted.kernels, roles, strict=True)],
@@ -122,20 +92,12 @@ def _launch(kernel: CountedKernel, role: str) -> dict[str, Any]:
     }
 
 
-def _groups(counted: Counted) -> tuple[_Group, ...]:
-    found: dict[tuple[Any, ...], list[CountedKernel]] = {}
-    for kernel in counted.kernels:
-        found.setdefault((kernel.name, kernel.grid, kernel.block), []).append(kernel)
-    roles = classify([name for name, _, _ in found])
-    return tuple(_Group(role, tuple(kernels)) for role, kernels in zip(roles, found.values(), strict=True))
-
-
-def _shown(groups: Sequence[_Group]) -> list[Counter]:
+def _shown(groups: Sequence[LaunchGroup]) -> list[Counter]:
     """The counters that at least one kernel has."""
     return [counter for counter in COUNTERS.values() if any(group.mean(counter) is not None for group in groups)]
 
 
-def _heading(counted: Counted, groups: Sequence[_Group]) -> str:
+def _heading(counted: Counted, groups: Sequence[LaunchGroup]) -> str:
     kernels = counted.kernels
     names = dict.fromkeys(kernel.attributes.get("device__attribute_display_name", "") for kernel in kernels)
     gpus = ", ".join(name for name in names if name) or f"sm_{kernels[0].architecture or '?'}"
@@ -146,7 +108,7 @@ def _count(things: Sequence[object], word: str, plural: str) -> str:
     return f"{len(things)} {word}{plural * (len(things) != 1)}"
 
 
-def _kernel_rows(groups: Sequence[_Group]) -> Rows:
+def _kernel_rows(groups: Sequence[LaunchGroup]) -> Rows:
     shown = _shown(groups)
     rows: Rows = [("role", "launches", *(counter.name for counter in shown), "bound", "of its roof", "kernel")]
     for group in groups:
@@ -157,14 +119,14 @@ def _kernel_rows(groups: Sequence[_Group]) -> Rows:
     return [tuple(map(printable, row)) for row in rows]
 
 
-def _roof_lines(groups: Sequence[_Group]) -> list[str]:
+def _roof_lines(groups: Sequence[LaunchGroup]) -> list[str]:
     """A sentence a kernel, those that take most time first."""
     duration = COUNTERS["duration"]
     ranked = sorted(groups, key=lambda group: -(group.mean(duration) or 0.0) * len(group.kernels))
     return [printable(f"{group.name} {group.shape}: {_sentence(group.roof())}") for group in ranked]
 
 
-def _rule_lines(groups: Sequence[_Group]) -> list[str]:
+def _rule_lines(groups: Sequence[LaunchGroup]) -> list[str]:
     """The rule of each bound that occurs."""
     return [f"{bound}-bound: {RULES[bound]}." for bound in dict.fromkeys(group.roof().bound for group in groups)]
 
@@ -173,7 +135,7 @@ def _sentence(roof: KernelRoof) -> str:
     parts = [f"{roof.bound}-bound" if roof.bound != "unknown" else "bound unknown"]
     if roof.bandwidth is not None and roof.bandwidth_roof is not None:
         of_roof = percent(roof.bandwidth / roof.bandwidth_roof)
-        parts.append(f"moves {_si(roof.bandwidth, 'B/s')}, {of_roof} of {_si(roof.bandwidth_roof, 'B/s')}")
+        parts.append(f"moves {si(roof.bandwidth, 'B/s')}, {of_roof} of {si(roof.bandwidth_roof, 'B/s')}")
     if roof.intensity is not None and roof.ridge is not None:
         parts.append(f"{roof.intensity:.3g} operations a byte, the ridge is at {roof.ridge:.3g}")
     if roof.distance is not None:
@@ -195,11 +157,11 @@ def _value(value: float | None, counter: Counter) -> str:
         return format_value(value, "s")
     if counter.unit == "%":
         return f"{value:.3g} %"
-    return _si(value, counter.unit if counter.unit in ("B", "Hz") else "")
+    return si(value, counter.unit if counter.unit in ("B", "Hz") else "")
 
 
-def _si(value: float, unit: str) -> str:
-    """Four significant digits, thousands of bytes as NVIDIA counts them: ``52.71 MB``."""
+def si(value: float, unit: str) -> str:
+    """A value for people: four significant digits, thousands of bytes as NVIDIA counts them, ``52.71 MB``."""
     for scale, prefix in _SI:
         if value >= scale:
             return f"{value / scale:#.4g} {prefix}{unit}".rstrip()

@@ -33,7 +33,8 @@ FIGURES = (
     ("idle", "idle_ns", "span less busy"),
     ("host launching", "call_ns", "calls that launch kernels or graphs"),
     ("host waiting", "sync_ns", "calls that wait for the device"),
-    ("host slack", "slack_ns", "how far before its predecessor's end it was launched"),
+    ("host work", "work_ns", "the host's range of the step less its waiting"),
+    ("host slack", "slack_ns", "how much longer the host could work before the device waits"),
     ("communication", "communication_ns", "between GPUs"),
     ("of it hidden", "hidden_ns", "while another kernel ran"),
     ("profiler", "overhead_ns", "the profiler's own work"),
@@ -117,8 +118,8 @@ def render_json(selection: Selection) -> str:
 
 
 _PLAIN = (
-    "kernel_ns", "span_ns", "step_ns", "slack_ns", "calls", "call_ns", "syncs", "sync_ns", "overhead_ns", "memsets",
-    "communication_ns", "hidden_ns",
+    "kernel_ns", "span_ns", "step_ns", "slack_ns", "work_ns", "calls", "call_ns", "syncs", "sync_ns", "overhead_ns",
+    "memsets", "communication_ns", "hidden_ns",
 )  # fmt: skip
 
 

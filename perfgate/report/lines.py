@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from perfgate.metrics import format_value
+from perfgate.floor import Floor
+from perfgate.metrics import UTILISATIONS, format_value
 from perfgate.outcome import CellOutcome, GateOutcome, GpuOutcome, MetricOutcome, Note, Outcome
 from perfgate.reasons import REASONS
 from perfgate.report.counted import why_slower
@@ -53,14 +54,34 @@ def ordered_gates(cell: CellOutcome) -> list[GateOutcome]:
 
 
 def ungated_line(cell: CellOutcome) -> str:
-    """The other metrics in one line: measured, shown, never judged."""
-    return ", ".join(f"{row.metric} {_ungated(row)}" for row in cell.ungated)
+    """The other metrics in one line: measured, shown, never judged; utilisations stand beside the floor."""
+    rows = (row for row in cell.ungated if row.metric not in UTILISATIONS)
+    return ", ".join(f"{row.metric} {_ungated(row)}" for row in rows)
+
+
+def floor_line(cell: CellOutcome) -> str:
+    """The least time of a decode step and how near the steps came to it, in one line; empty where it is unknown."""
+    rows = [row for row in cell.ungated if row.metric in UTILISATIONS]
+    first = next(iter(cell.floors.values()), None)
+    if first is not None and all(floor == first for floor in cell.floors.values()):
+        return ", ".join([_floor(first), *(f"{row.metric} {_both(row)}" for row in rows)])
+    sides = (
+        ", ".join([f"{role} {_floor(floor)}", *(f"{row.metric} {_value(getattr(row, role), row)}" for row in rows)])
+        for role, floor in cell.floors.items()
+    )
+    return "; ".join(sides)
+
+
+def _floor(floor: Floor) -> str:
+    return f"{format_value(floor.floor_s, 's')} by {floor.bound}"
 
 
 def _ungated(row: MetricOutcome) -> str:
     """The change where there is one; both sides where they have no ratio; one where there is only one."""
-    if row.change is not None:
-        return signed_percent(row.change)
+    return signed_percent(row.change) if row.change is not None else _both(row)
+
+
+def _both(row: MetricOutcome) -> str:
     return _value(row.base, row) + (f" to {_value(row.head, row)}" if row.head is not None else "")
 
 

@@ -16,6 +16,7 @@ from perfgate.report.lines import (
     NoteLine,
     cell_heading,
     closing,
+    floor_line,
     gate_row,
     gpu_line,
     notes,
@@ -53,6 +54,8 @@ def blocks(outcome: Outcome) -> Iterator[Block]:
             yield Block("\n".join(table(rows)), first)
         if cell.ungated:
             yield Block(f"Not gated: {escape(ungated_line(cell))}", first + 2)
+        if cell.floors:
+            yield Block(f"Floor: {escape(floor_line(cell))}", first + 2)
         if cell.gpus:
             yield Block(f"GPU: {escape(gpu_line(cell))}", first + 2)
         if cell.attribution:

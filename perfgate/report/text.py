@@ -14,6 +14,7 @@ from perfgate.report.lines import (
     NoteLine,
     cell_heading,
     closing,
+    floor_line,
     gate_row,
     gpu_line,
     notes,
@@ -32,6 +33,8 @@ def render_text(outcome: Outcome) -> str:
             lines += columns([HEADINGS, *(gate_row(gate) for gate in ordered_gates(cell))])
         if cell.ungated:
             lines.append(f"  not gated: {ungated_line(cell)}")
+        if cell.floors:
+            lines.append(f"  floor: {floor_line(cell)}")
         if cell.gpus:
             lines.append(f"  GPU: {gpu_line(cell)}")
         if cell.attribution:
