@@ -10,7 +10,7 @@ from perfgate import stats
 from perfgate.metrics import Kind, format_value, trial_value
 from perfgate.outcome import GpuOutcome, Note
 from perfgate.record import Record, Trial
-from perfgate.subject import Role
+from perfgate.subject import Role, same_build
 from perfgate.telemetry import GpuTelemetry, Spread
 
 SLACK = "host_slack_per_step"
@@ -28,7 +28,7 @@ SAME_CLOCK = 0.01
 
 def cell_cautions(record: Record, base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
     """Everything about the trials of a paired record that a reader of its verdict should know."""
-    if record.subjects.get("base") == record.subjects.get("head"):
+    if same_build(record.subjects.get("base"), record.subjects.get("head")):
         yield Note(code="same-subject", text="an A/A run")
     kinds: tuple[tuple[Kind, str], ...] = (("timed", ""), ("traced", "traced ones "), ("counted", "counted ones "))
     for kind, word in kinds:

@@ -95,6 +95,11 @@ _TABLE = (
     Reason("gpu-unreadable", "The driver's library NVML does not answer or know the GPU, or the clock helper failed.",
            "Run nvidia-smi and mend what it says: driver and library of different versions, a device that the "
            "container lacks, a driver that hangs."),
+    # --- a subject was not built
+    Reason("build-failed", "A git ref could not be made into a subject: a command of [build] failed or took too long, "
+           "git refused, or the recipe did not make what it says.",
+           "Read the last lines of the log below, or all of it in the build's folder; mend the commit or [build] in "
+           "perfgate.toml (docs/configuration.md). The next run builds it anew."),
     # --- a cell was not measured
     Reason("one-sided-failures", "Trials of one subject keep failing while the other runs.",
            "Treat it as a defect of that subject: the failures are listed with the engine's own words."),
