@@ -19,13 +19,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("looks", "pattern", "selection", "transformer"),
     ("expectation", "margins", "attribution", "difference", "roofline", "counted"),
     ("counting",),
-    ("scenario", "table", "join"),
+    ("scenario", "table", "join", "config", "repository"),
     ("subject", "plan", "floor"),
     ("record", "lock", "capture.trace", "capture.export"),
     ("price", "sweep", "capture.nsys", "capture.torchprof"),
     ("outcome", "capture.collector", "capture.worker", "capture.probe", "capture.tracefile"),
     ("capture.process", "capture.gpu", "capture.lease", "capture.scrub", "capture.ncu"),
-    ("capture.clock_helper", "capture.counterfile"),
+    ("capture.clock_helper", "capture.counterfile", "build"),
     ("cautions", "envelope", "counter_checks", "folders"),
     ("capture.timeline", "capture.sampler", "capture.clocks", "capture.profilers"),
     ("capture.engine", "gpu_checks"),
@@ -42,6 +42,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("report.join",),
     ("report",),
     ("gate", "progress", "doctor"),
+    ("cli_subjects",),
     ("cli_machine", "cli_kernels"),
     ("cli", "drill"),
     ("__main__",),
@@ -52,7 +53,7 @@ FLOOR = {module: number for number, floor in enumerate(FLOORS) for module in flo
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manager"}
 SUBJECT_SIDE = {"capture.worker", "capture.probe"}
 """Files that a subject's interpreter runs; they import engines, late, so that it can be timed and may fail."""
-COMMANDS = {"cli", "cli_machine", "cli_kernels"}
+COMMANDS = {"cli", "cli_machine", "cli_kernels", "cli_subjects"}
 """Their bodies import, so that --help is fast."""
 LATE_IMPORTS = {"record": {"frame", "iteration_frame"}, "capture.counterfile": {"_package"}}
 """Functions that may import, because what they need is slow and rarely wanted."""
