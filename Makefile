@@ -47,6 +47,7 @@ golden: .venv/ready
 # What is written from code: schemas and the pages of the reason codes.
 docs: .venv/ready
 	.venv/bin/perfgate schema scenario > docs/schema/scenario.schema.json
+	.venv/bin/perfgate schema config > docs/schema/config.schema.json
 	.venv/bin/perfgate schema verdict > docs/schema/verdict.schema.json
 	.venv/bin/python -c "from perfgate.report.pages import render_pages; print(render_pages(), end='')" > docs/reasons.md
 

@@ -12,7 +12,7 @@ from perfgate.metrics import UTILISATIONS, Kind, Metric, format_value, split_nam
 from perfgate.outcome import GpuOutcome, Note
 from perfgate.pattern import STEADY
 from perfgate.record import Record, Trial
-from perfgate.subject import Role
+from perfgate.subject import Role, same_build
 from perfgate.telemetry import GpuTelemetry, Spread
 
 WORK, SLACK = "host_work_per_step", "host_slack_per_step"
@@ -33,7 +33,7 @@ SAME_CLOCK = 0.01
 
 def cell_cautions(record: Record, base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
     """Everything about the trials of a paired record that a reader of its verdict should know."""
-    if record.subjects.get("base") == record.subjects.get("head"):
+    if same_build(record.subjects.get("base"), record.subjects.get("head")):
         yield Note(code="same-subject", text="an A/A run")
     kinds: tuple[tuple[Kind, str], ...] = (("timed", ""), ("traced", "traced ones "), ("counted", "counted ones "))
     for kind, word in kinds:

@@ -14,9 +14,10 @@ import click
 from perfgate import __version__
 from perfgate.cli_github import RUN_FOLDER, github
 from perfgate.cli_kernels import counters, kernels
-from perfgate.cli_machine import BASE_OPTION, HEAD_OPTION, clean, clocks, doctor, sigterm_as_interrupt
+from perfgate.cli_machine import clean, clocks, doctor, sigterm_as_interrupt
 from perfgate.cli_nightly import nightly
 from perfgate.cli_report import RUNS_OPTION, leave_pipe, reported
+from perfgate.cli_subjects import BASE_OPTION, HEAD_OPTION, restore_builds, subjects_of
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
 
 if TYPE_CHECKING:
@@ -98,6 +99,11 @@ def check(scenarios: tuple[Path, ...], dump: bool, runs: Path) -> None:  # noqa:
 @click.argument("scenarios", nargs=-1, type=click.Path(path_type=Path))
 @BASE_OPTION
 @HEAD_OPTION
+@click.option(
+    "--against",
+    metavar="REF|baseline|FILE",
+    help="A git ref: its merge base with HEAD is built as the base, the working tree as the head ([build] says how).",
+)
 @RUNS_OPTION
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
 @click.option("--quick", is_flag=True, help="One trial a subject: a look at the numbers, never a verdict.")
@@ -143,10 +149,12 @@ def run(
         if minutes is not None:
             means["budget_s"] = minutes * 60
         if folder is not None:
-            finished = gate.resume(folder, more=more, **means)
+            finished = gate.resume(folder, more=more, prepare=restore_builds(progress), **means)
         else:
-            subjects = _subjects(new.pop("base_words"), new.pop("head_words"))
-            finished = gate.run(new.pop("scenarios"), subjects, **new, **means)
+            scenarios, runs, ref = new.pop("scenarios"), new["runs"], new.pop("against")
+            base_words, head_words = new.pop("base_words"), new.pop("head_words")
+            subjects = subjects_of(base_words, head_words, progress, ref=ref, runs=runs, scenarios=scenarios)
+            finished = gate.run(scenarios, subjects, **new, **means)
     click.echo(f"run folder: {finished.folder}", err=True)
     click.get_current_context().meta[RUN_FOLDER] = finished.folder
     return finished.outcome
@@ -166,16 +174,11 @@ def check_resume(folder: Path | None, more: int | None, new: dict[str, Any]) -> 
         if not new["scenarios"]:
             raise UsageError("nothing to measure", remedy="Name scenario files, or a run folder with --resume FOLDER.")
         return
-    words = {"scenarios": "a scenario", "base_words": "--base", "head_words": "--head", "quick": "--quick"}
+    words = {"scenarios": "a scenario", "base_words": "--base", "head_words": "--head",
+             "against": "--against", "quick": "--quick"}  # fmt: skip
     given = [word for name, word in words.items() if new[name]] + ["--seed"] * (new["seed"] is not None)
     if given:
         raise UsageError(f"--resume goes on with the run's own plan and subjects: {', '.join(given)} cannot be given")
-
-
-def _subjects(base_words: tuple[str, ...], head_words: tuple[str, ...]) -> dict[Role, Subject]:
-    from perfgate.subject import find_config, load_config, resolve
-
-    return resolve(base_words, head_words, load_config(find_config(Path.cwd())))
 
 
 @main.group()
@@ -207,8 +210,8 @@ def learn(
     from perfgate.progress import progress_to
 
     if folder is None:
-        base = _subjects(base_words, ())["base"]
         with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
+            base = subjects_of(base_words, (), progress, runs=runs)["base"]
             both: dict[Role, Subject] = {"base": base, "head": base}
             folder = gate.run([scenario], both, runs=runs, progress=progress, kernels_only=True).folder
         click.echo(f"run folder: {folder}", err=True)
@@ -233,8 +236,8 @@ def check_envelope(
     from perfgate import gate
     from perfgate.progress import progress_to
 
-    subjects = _subjects(base_words, head_words)
     with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
+        subjects = subjects_of(base_words, head_words, progress, runs=runs, scenarios=scenarios)
         finished = gate.check_envelope(scenarios, subjects, runs=runs, progress=progress)
     click.echo(f"run folder: {finished.folder}", err=True)
     click.get_current_context().meta[RUN_FOLDER] = finished.folder
@@ -309,16 +312,19 @@ def explain(code: str | None) -> None:
 
 
 @main.command()
-@click.argument("what", type=click.Choice(["scenario", "verdict", "doctor"]), default="scenario")
+@click.argument("what", type=click.Choice(["scenario", "config", "verdict", "doctor"]), default="scenario")
 def schema(what: str) -> None:
-    """Print the JSON Schema (draft-07) of scenario files, of verdict.json or of what doctor prints."""
+    """Print the JSON Schema (draft-07) of scenario files, perfgate.toml, verdict.json or what doctor prints."""
     import json
 
+    from perfgate.config import config_schema
     from perfgate.findings import diagnosis_schema
     from perfgate.outcome import verdict_schema
     from perfgate.scenario import json_schema
 
-    schemas = {"scenario": json_schema, "verdict": verdict_schema, "doctor": diagnosis_schema}
+    schemas = {
+        "scenario": json_schema, "config": config_schema, "verdict": verdict_schema, "doctor": diagnosis_schema,
+    }  # fmt: skip
     click.echo(json.dumps(schemas[what](), indent=2))
 
 

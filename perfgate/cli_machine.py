@@ -15,20 +15,8 @@ from typing import Any
 
 import click
 
-BASE_OPTION = click.option(
-    "--base",
-    "base_words",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="The reference build: a subject of perfgate.toml, or python=, path=, env.K=, args.K=; repeat for more.",
-)
-HEAD_OPTION = click.option(
-    "--head",
-    "head_words",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="The build under test, likewise; what it does not say is taken from the base.",
-)
+from perfgate.cli_subjects import BASE_OPTION, HEAD_OPTION
+
 NO_GPU = "no NVIDIA driver here, so no clocks to hold"
 
 
@@ -45,16 +33,19 @@ NO_GPU = "no NVIDIA driver here, so no clocks to hold"
     metavar="FOLDER",
     help="Also make room below this folder: remove compile caches of killed runs, and old run folders.",
 )
+@click.option("--builds", is_flag=True, help="Also make room in the cache of builds: remove half and old ones.")
 @click.option(
     "--days",
     type=click.FloatRange(0, min_open=True),
     default=14.0,
     show_default=True,
-    help="With --runs: a run folder in which nothing was measured for so long is old.",
+    help="A run folder in which nothing was measured for so long is old, and a build that no run asked for.",
 )
-def clean(job: bool, root: Path | None, days: float) -> None:  # noqa: FBT001 (a flag)
+def clean(job: bool, root: Path | None, builds: bool, days: float) -> None:  # noqa: FBT001 (flags)
     """End the engines that killed runs left behind; touches nothing that is not perfgate's."""
+    from perfgate.build import cache_folder, sweep_builds
     from perfgate.capture.process import end_orphans, end_runs, find_orphans
+    from perfgate.config import find_config, load_config
     from perfgate.errors import NotMeasuredError
     from perfgate.sweep import sweep
 
@@ -62,6 +53,8 @@ def clean(job: bool, root: Path | None, days: float) -> None:  # noqa: FBT001 (a
     for process in ended:
         click.echo(f"ended {process}")
     swept = list(sweep(root, days)) if root else []
+    if builds:
+        swept += sweep_builds(cache_folder(load_config(find_config(Path.cwd()))), days)
     for one in swept:
         click.echo(str(one))
     if left := find_orphans():
@@ -156,15 +149,18 @@ def doctor(
     With scenarios and subjects it also looks at their clocks, models and interpreters. Ends with 22 where a check
     failed, else with 0.
     """
+    from perfgate.config import find_config, load_config
     from perfgate.doctor import diagnose
     from perfgate.report.findings import FINDING_FORMATS
     from perfgate.scenario import load
-    from perfgate.subject import find_config, load_config, resolve
+    from perfgate.subject import resolve
 
     loaded = tuple(load(file) for file in scenarios)
-    config = load_config(find_config(Path.cwd()))
-    named = base_words or head_words or config
-    subjects = resolve(base_words, head_words, config) if named else {}
+    tables = load_config(find_config(Path.cwd())).subjects
+    if not (base_words or head_words):  # nothing is built here, so what needs it is not looked at unasked
+        tables = {name: table for name, table in tables.items() if "ref" not in table}
+    named = base_words or head_words or tables
+    subjects = resolve(base_words, head_words, tables) if named else {}
     with sigterm_as_interrupt():
         diagnosis = diagnose(loaded, subjects, progress=lambda text: click.echo(f"perfgate: {text}", err=True), **how)
     form = form or ("text" if sys.stdout.isatty() else "markdown")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate.cli_github import RUN_FOLDER
-from perfgate.cli_machine import BASE_OPTION, HEAD_OPTION, sigterm_as_interrupt
+from perfgate.cli_machine import sigterm_as_interrupt
 from perfgate.cli_report import RUNS_OPTION, reported
+from perfgate.cli_subjects import BASE_OPTION, HEAD_OPTION, restore_builds, subjects_of
 
 if TYPE_CHECKING:
     from perfgate.capture.collector import Collector
@@ -44,7 +45,6 @@ def nightly(
     from perfgate.errors import UsageError
     from perfgate.nightly import candidate, resume_night, run_night
     from perfgate.progress import progress_to
-    from perfgate.subject import find_config, load_config, resolve
 
     if (folder is None) != bool(scenarios) or (folder is not None and (base_words or head_words)):
         raise UsageError("expected scenarios and subjects, or --resume FOLDER alone")
@@ -53,9 +53,9 @@ def nightly(
         if minutes is not None:
             means["budget_s"] = minutes * 60
         if folder is not None:
-            finished = resume_night(folder, **means)
+            finished = resume_night(folder, prepare=restore_builds(progress), **means)
         else:
-            subjects = resolve(base_words, head_words, load_config(find_config(Path.cwd())))
+            subjects = subjects_of(base_words, head_words, progress, runs=runs, scenarios=scenarios)
             finished = run_night(scenarios, subjects, runs=runs, **means)
     click.echo(f"run folder: {finished.folder}", err=True)
     if found := candidate(finished.folder):

@@ -115,7 +115,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     return _visit(folder, manifest, Session(folder, manifest, given, progress, deadline_s))
 
 
-def resume(
+def resume(  # noqa: PLR0913 (options by name, all but one with a default)
     folder: Path,
     *,
     more: int | None = None,
@@ -124,6 +124,7 @@ def resume(
     counted_collector: Collector | None = None,
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
+    prepare: Callable[[Run], None] = lambda _: None,
 ) -> Finished:
     """Go on with the open cells of a run by its own manifest, in a new visit; decided cells stay as they are.
 
@@ -137,6 +138,7 @@ def resume(
         counted_collector: As of :func:`run`.
         progress: As of :func:`run`.
         budget_s: As of :func:`run`.
+        prepare: Called before anything is measured, if anything is: has what the subjects need put in its place.
 
     Raises:
         UsageError: ``more`` is less than a further look needs.
@@ -150,7 +152,7 @@ def resume(
         raise UsageError(f"--more {more}: a further look needs at least {stats.FURTHER_LOOK_PAIRS} pairs")
     manifest = read_run(folder)
     given = _given(collector, traced_collector, counted_collector)
-    return _visit(folder, manifest, Session(folder, manifest, given, progress, deadline_s), more)
+    return _visit(folder, manifest, Session(folder, manifest, given, progress, deadline_s), more, prepare)
 
 
 def check_envelope(scenarios: Sequence[Path], subjects: dict[Role, Subject], **options: Any) -> Finished:
@@ -217,7 +219,13 @@ def _given(*collectors: Collector | None) -> dict[Kind, Collector]:
     return {kind: one for kind, one in zip(KINDS, collectors, strict=True) if one is not None}
 
 
-def _visit(folder: Path, manifest: Run, session: Session, more: int | None = None) -> Finished:
+def _visit(
+    folder: Path,
+    manifest: Run,
+    session: Session,
+    more: int | None = None,
+    prepare: Callable[[Run], None] = lambda _: None,
+) -> Finished:
     """Measure what is open while nobody else does, then judge."""
     with _storage_failures(folder, f"Mend that. {_way_on(folder)}"), _interruptions(folder):
         with hold(folder):
@@ -225,6 +233,7 @@ def _visit(folder: Path, manifest: Run, session: Session, more: int | None = Non
             added = _with_further_looks(manifest, records, more) if more is not None else {}
             records |= added
             if any(_next_target(manifest, cell, records, kind) for cell in manifest.plan.cells for kind in KINDS):
+                prepare(manifest)
                 with session:
                     for record in added.values():  # before the first of their pairs is taken
                         write_record(record_file(folder, record.cell), record)

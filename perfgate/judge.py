@@ -29,7 +29,7 @@ from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, GatePlan, Plan
 from perfgate.record import Failure, Record, Run, Trial, record_digest
 from perfgate.rule import Series, both_sides, judge_series
-from perfgate.subject import Role
+from perfgate.subject import Role, revisions
 
 
 def judge(run: Run, records: Mapping[str, Record], perfgate: str) -> Outcome:
@@ -105,6 +105,7 @@ def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Pl
         pairs=0,
         next_look=None,
         versions={"base": _versions(b), "head": _versions(h)},
+        built_from=revisions({"base": base[0].subjects[base[1]], "head": head[0].subjects[head[1]]}),
         gates=gates,
         ungated=tuple(_ungated(cell, b, h)),
         gpus=gpus,
@@ -179,6 +180,7 @@ def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, .
         traced_pairs=len(traced_pairs),
         counted_pairs=len(counted_pairs),
         versions={role: _versions([t for t in record.trials if t.subject == role]) for role in record.subjects},
+        built_from=revisions(record.subjects),
         gates=gates,
         ungated=tuple(_ungated(cell, base + traced_sides[0], head + traced_sides[1])),
         gpus=gpus,
@@ -258,6 +260,7 @@ def _one_sided(cell: Cell, record: Record | None) -> CellOutcome:
     sides = {
         "record": record_digest(record),
         "versions": {"base": _versions([*trials, *traced])},
+        "built_from": revisions(record.subjects),
         "ungated": tuple(_ungated(cell, [*trials, *traced], ())),
         "gpus": gpu_outcomes(trials or traced, ()),
         "counters": count_one_side(counted) if counted else None,

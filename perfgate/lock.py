@@ -1,6 +1,6 @@
-"""Locks between processes: one at a time measures into a run folder, and one at a time measures on a GPU.
+"""Locks between processes: one at a time measures into a run folder or on a GPU, and one at a time makes a build.
 
-The kernel releases them however their holder ends. Beside each GPU's lock lies a note that says who holds it.
+The kernel releases them however their holder ends. Beside a lock that others wait for lies a note of who holds it.
 """
 
 from __future__ import annotations
@@ -95,16 +95,36 @@ def hold_devices(
     folder = state_folder()
     with contextlib.ExitStack() as held:
         for name in sorted(set(names)):
-            note = folder / f"{name}.holder"
-            lock = FileLock(folder / f"{name}.lock", mode=0o666)
-            _wait_for(lock, name, note, waiting, deadline_s)
-            held.callback(lock.release)
-            note.unlink(missing_ok=True)  # a killed run leaves it behind, and only its user may write into that
-            with note.open("w") as stream:
-                stream.write(
-                    f"process {os.getpid()} (run {run_name}) since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n"
-                )
-            held.callback(note.unlink, missing_ok=True)
+            held.enter_context(hold_named(folder, name, f"run {run_name}", waiting, deadline_s))
+        yield
+
+
+@contextlib.contextmanager
+def hold_named(
+    folder: Path, name: str, doing: str, waiting: Callable[[str], None], deadline_s: float
+) -> Iterator[None]:
+    """Hold a lock that has a name while the block lasts; wait for whoever holds it.
+
+    Args:
+        folder: Where the lock and its note lie; it must be there.
+        name: What is locked, in the words that those who wait are told.
+        doing: What the holder does, in the same.
+        waiting: Told whom we wait for, once a holder.
+        deadline_s: Monotonic time after which waiting is given up.
+
+    Raises:
+        InterruptedRunError: ``out-of-budget``: still held at the deadline.
+        OSError: The folder cannot be written.
+    """
+    note = folder / f"{name}.holder"
+    lock = FileLock(folder / f"{name}.lock", mode=0o666)
+    _wait_for(lock, name, note, waiting, deadline_s)
+    with contextlib.ExitStack() as held:
+        held.callback(lock.release)
+        note.unlink(missing_ok=True)  # a killed holder leaves it behind, and only its user may write into that
+        with note.open("w") as stream:
+            stream.write(f"process {os.getpid()} ({doing}) since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
+        held.callback(note.unlink, missing_ok=True)
         yield
 
 

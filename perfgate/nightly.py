@@ -10,7 +10,7 @@ import contextlib
 import math
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -87,17 +87,25 @@ def run_night(
     folder = runs / name
     folder.mkdir(parents=True)
     write_atomically(folder / MANIFEST, night.model_dump_json(indent=1) + "\n")
-    return _measure(folder, night, **means)
+    return _measure(folder, night, lambda _: None, **means)
 
 
-def resume_night(folder: Path, **means: Any) -> gate.Finished:
+def resume_night(folder: Path, *, prepare: Callable[[Any], None] = lambda _: None, **means: Any) -> gate.Finished:
     """Go on with a night that was stopped; what is decided stays.
+
+    Args:
+        folder: The night's.
+        prepare: Given what has ``subjects`` before anything of theirs is measured, as of :func:`perfgate.gate.resume`.
+        means: As of :func:`run_night`.
 
     Raises:
         RecordError: The folder holds no night.
         PerfgateError: As of :func:`run_night`.
     """
-    return _measure(folder, read_night(folder), **means)
+    night = read_night(folder)
+    if not all(run_of(folder, half) for half in HALVES):
+        prepare(night)
+    return _measure(folder, night, prepare, **means)
 
 
 def read_night(folder: Path) -> Night:
@@ -141,7 +149,9 @@ def run_of(folder: Path, half: str) -> Path | None:
     return next((file.parent for file in sorted((folder / half).glob("*/run.json"))), None)
 
 
-def _measure(folder: Path, night: Night, *, budget_s: float = math.inf, **means: Any) -> gate.Finished:
+def _measure(
+    folder: Path, night: Night, prepare: Callable[[Any], None], *, budget_s: float = math.inf, **means: Any
+) -> gate.Finished:
     deadline_s = time.monotonic() + budget_s
     with hold(folder):
         for seed, half in enumerate(HALVES, night.seed):
@@ -153,7 +163,7 @@ def _measure(folder: Path, night: Night, *, budget_s: float = math.inf, **means:
                         night.scenarios, night.sides(half), runs=folder / half, seed=seed, budget_s=left_s, **means
                     )
                 else:
-                    gate.resume(begun, budget_s=left_s, **means)
+                    gate.resume(begun, budget_s=left_s, prepare=prepare, **means)
         return gate.Finished(folder, judge_night(folder))
 
 

@@ -193,6 +193,7 @@ class CellOutcome(_Frozen):
         counted_pairs: Valid counted pairs measured.
         next_counted_look: Counted pairs at which the next decision on counters is due; ``None`` likewise.
         versions: Packages of each side as measured.
+        built_from: Of each side that was built from a git ref, its commit, with a digest of uncommitted changes.
         gates: In the scenario's order.
         ungated: Every other metric measured, for reading only.
         gpus: What each side's GPUs did; empty where engines ran on the CPU.
@@ -214,6 +215,7 @@ class CellOutcome(_Frozen):
     counted_pairs: int = 0
     next_counted_look: int | None = None
     versions: dict[Role, dict[str, str]]
+    built_from: dict[Role, str] = {}
     gates: tuple[GateOutcome, ...]
     ungated: tuple[MetricOutcome, ...]
     gpus: dict[Role, GpuOutcome] = {}

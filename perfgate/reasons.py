@@ -95,6 +95,11 @@ _TABLE = (
     Reason("gpu-unreadable", "The driver's library NVML does not answer or know the GPU, or the clock helper failed.",
            "Run nvidia-smi and mend what it says: driver and library of different versions, a device that the "
            "container lacks, a driver that hangs."),
+    # --- a subject was not built
+    Reason("build-failed", "A git ref could not be made into a subject: a command of [build] failed or took too long, "
+           "git refused, or the recipe did not make what it says.",
+           "Read the last lines of the log below, or all of it in the build's folder; mend the commit or [build] in "
+           "perfgate.toml (docs/configuration.md). The next run builds it anew."),
     # --- a cell was not measured
     Reason("one-sided-failures", "Trials of one subject keep failing while the other runs.",
            "Treat it as a defect of that subject: the failures are listed with the engine's own words."),
@@ -176,8 +181,8 @@ _TABLE = (
     Reason("subject-changed", "Trials of one side ran with different versions of its packages: its environment was "
            "changed between two visits, so the side is a mixture of two builds.",
            "Measure anew unless the change cannot matter; build every subject in an environment of its own."),
-    Reason("host-slack-lost", "The head's host works longer a step and has that much less to spare before the device waits "
-           "for it, or the device waits already, as it did not for the base's. The step does not show added work until "
+    Reason("host-slack-lost", "The head's host works longer a step and has that much less to spare before the device "
+           "waits for it, or the device waits already, as it did not for the base's. The step does not show added work until "
            "the slack is used up; then all of it does.",
            "Look for what the host does more between steps (scheduling, input preparation, sampling). A smaller or "
            "faster model, or a slower CPU, has less slack to lose."),

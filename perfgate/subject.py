@@ -1,8 +1,9 @@
 """Subjects: which build stands on each side, from ``--base``/``--head`` words and ``perfgate.toml``.
 
 A SUBJECT is a table ``[subjects.NAME]`` of ``perfgate.toml`` or repeated ``key=value`` words, or a name followed by
-words that override it, whole for ``python`` and ``path``, name by name for ``env`` and ``args``. What the head does not
-say it takes from the base, so ``--head args.max_num_seqs=4`` alone compares one engine flag.
+words that override it, whole for ``python`` and ``path``, name by name for ``env`` and ``args``. A ``ref`` is worth the
+``python``, ``path`` and ``env`` that ``[build]`` makes of it; what is said beside it overrides them. What the head does
+not say it takes from the base, so ``--head args.max_num_seqs=4`` alone compares one engine flag.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,12 +19,40 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, field_va
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from perfgate.config import CONFIG_FILE, absolute, absolute_paths
 from perfgate.errors import UsageError
 from perfgate.fields import ArgumentName, Variables
+from perfgate.repository import WORKING_TREE, revision_name
 
-CONFIG_FILE = "perfgate.toml"
 Role = Literal["base", "head"]
-KEYS = ("python", "path", "env", "args")
+KEYS = ("python", "path", "env", "args", "ref")
+Make = Callable[[str], Mapping[str, Any]]
+"""Makes a build of a git ref, and tells its ``python``, ``path`` and ``env``, and as ``built_from`` its source."""
+
+
+class Source(BaseModel):
+    """What a build was made from.
+
+    Args:
+        ref: What was asked for, in words.
+        commit: Full hash of the commit.
+        changes: Full hash of the tree with the changes that were not committed; empty where there were none.
+        recipe: Digest of what made it: commands, and the files that they read beside the commit's.
+        folder: The build in its cache.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ref: str
+    commit: str
+    changes: str
+    recipe: str
+    folder: str
+
+    @property
+    def name(self) -> str:
+        """``1a2b3c4d5e6f``, or ``1a2b3c4d5e6f+dirty.0f1e2d3c4b5a`` with a digest of uncommitted changes."""
+        return revision_name(self.commit, self.changes)
 
 
 class Subject(BaseModel):
@@ -35,6 +63,7 @@ class Subject(BaseModel):
         path: Folders put on the module path before the interpreter's own, first one first.
         env: Environment variables for this side only.
         args: Engine arguments that replace the scenario's on this side only.
+        built_from: Where perfgate built it from a git ref, the source; said in reports, no part of what is compared.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,102 +72,126 @@ class Subject(BaseModel):
     path: tuple[str, ...] = ()
     env: Variables = {}
     args: dict[ArgumentName, JsonValue] = {}
+    built_from: Source | None = None
 
     @field_validator("python")
     @classmethod
     def _python_from_here(cls, python: str) -> str:
         # Engines start in another folder; the bare name of a program is left to PATH.
-        return _absolute(Path.cwd(), python) if os.sep in python else python
+        return absolute(Path.cwd(), python) if os.sep in python else python
 
     @field_validator("path")
     @classmethod
     def _path_from_here(cls, path: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(_absolute(Path.cwd(), entry) for entry in path)
-
-
-def find_config(start: Path) -> Path | None:
-    """``perfgate.toml`` in ``start`` or the nearest folder above it that has one."""
-    for folder in (start, *start.parents):
-        if (folder / CONFIG_FILE).is_file():
-            return folder / CONFIG_FILE
-    return None
-
-
-def load_config(file: Path | None) -> dict[str, dict[str, Any]]:
-    """The ``[subjects.NAME]`` tables of ``perfgate.toml`` by name; empty without a file.
-
-    Relative ``python`` and ``path`` entries are taken from the file's folder.
-
-    Raises:
-        UsageError: The file is no TOML, or holds a table or key that this version does not know.
-    """
-    if file is None:
-        return {}
-    try:
-        config = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot be read: {error}", where=str(file)) from error
-    unknown = sorted(set(config) - {"subjects"})
-    if unknown:
-        raise UsageError(f"unknown table or key {unknown[0]!r}, expected [subjects.NAME]", where=str(file))
-    tables = config.get("subjects", {})
-    if not isinstance(tables, dict):
-        raise UsageError("subjects is no table, expected [subjects.NAME]", where=str(file))
-    return {name: _read_table(table, file.parent, f"{file}: subjects.{name}") for name, table in tables.items()}
+        return tuple(absolute(Path.cwd(), entry) for entry in path)
 
 
 def resolve(
-    base_words: Sequence[str], head_words: Sequence[str], tables: Mapping[str, dict[str, Any]]
+    base_words: Sequence[str],
+    head_words: Sequence[str],
+    tables: Mapping[str, dict[str, Any]],
+    make: Make | None = None,
 ) -> dict[Role, Subject]:
     """The subjects of a run by role, ``base`` and, unless only the base was named, ``head``.
 
     Without ``--base`` words the table ``[subjects.base]`` serves, else the interpreter that runs perfgate. Without
     ``--head`` words the table ``[subjects.head]`` serves if no ``--base`` words were given either.
 
+    Args:
+        base_words: Words of ``--base``.
+        head_words: Words of ``--head``.
+        tables: The ``[subjects.NAME]`` tables.
+        make: Makes builds of refs; without it a ref is an error.
+
     Raises:
         UsageError: A word is no ``key=value`` and names no table, its key is unknown, or its value is refused.
+        PerfgateError: Whatever ``make`` raises.
     """
-    base_table = _read_words("--base", base_words, tables) if base_words else tables.get("base", {})
-    base = Subject(**{"python": sys.executable, **base_table})
+    said = _read_words("--base", base_words, tables) if base_words else [tables.get("base", {})]
+    base = _with_source(Subject(**{"python": sys.executable, **_layered(said, make)}))
     if head_words:
-        return {"base": base, "head": _inherit(base, _read_words("--head", head_words, tables))}
+        return {"base": base, "head": _inherit(base, _layered(_read_words("--head", head_words, tables), make))}
     if "head" in tables and not base_words:
-        return {"base": base, "head": _inherit(base, tables["head"])}
+        return {"base": base, "head": _inherit(base, _layered([tables["head"]], make))}
     return {"base": base}
 
 
+def against(
+    ref: str, base_words: Sequence[str], head_words: Sequence[str], tables: Mapping[str, dict[str, Any]]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The ``--base`` and ``--head`` words that ``--against REF`` stands for.
+
+    The base is the merge base of ``ref`` and the head's ref; the head is the working tree unless its words name a ref.
+
+    Raises:
+        UsageError: The base's words name a ref of their own.
+    """
+    if _ref_said("--base", base_words, tables):
+        raise UsageError("--against names the base's commit, and so does --base", remedy="Leave out one of them.")
+    serves = () if base_words or "base" not in tables or "ref" in tables["base"] else ("base",)
+    head_ref = _ref_said("--head", head_words, tables)
+    tip = "HEAD" if head_ref in (None, WORKING_TREE) else head_ref
+    base = (*serves, *base_words, f"ref={ref}...{tip}")
+    return base, tuple(head_words) if head_ref else (f"ref={WORKING_TREE}", *head_words)
+
+
+def same_build(one: Subject | None, other: Subject | None) -> bool:
+    """Whether two subjects are one build, whatever ref each was asked for by."""
+    plain = [subject and subject.model_copy(update={"built_from": None}) for subject in (one, other)]
+    return plain[0] == plain[1]
+
+
+def revisions(subjects: Mapping[Role, Subject]) -> dict[Role, str]:
+    """Of each subject that was built from a git ref, what it was built from, for people."""
+    return {role: subject.built_from.name for role, subject in subjects.items() if subject.built_from}
+
+
+def _ref_said(option: str, words: Sequence[str], tables: Mapping[str, dict[str, Any]]) -> str | None:
+    return next((layer["ref"] for layer in reversed(_read_words(option, words, tables)) if "ref" in layer), None)
+
+
+def _layered(layers: Sequence[Mapping[str, Any]], make: Make | None) -> dict[str, Any]:
+    """What layers say together, later ones over earlier ones; only the last ref is made, in its layer's place."""
+    refs = [number for number, layer in enumerate(layers) if "ref" in layer]
+    merged: dict[str, Any] = {}
+    for number, layer in enumerate(layers):
+        found = {key: value for key, value in layer.items() if key != "ref"}
+        if refs[-1:] == [number]:
+            if make is None:
+                raise UsageError(f"ref={layer['ref']}: nothing is built here", remedy="Name a build: python=, path=.")
+            merged = _over(merged, make(layer["ref"]))
+        merged = _over(merged, found)
+    return merged
+
+
+def _over(table: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {key: {**table.get(key, {}), **said[key]} for key in ("env", "args") if key in said}
+    return {**table, **said, **merged}
+
+
 def _inherit(base: Subject, table: Mapping[str, Any]) -> Subject:
-    return Subject(
-        python=table.get("python", base.python),
-        path=tuple(table.get("path", base.path)),
-        env={**base.env, **table.get("env", {})},
-        args={**base.args, **table.get("args", {})},
-    )
+    said = {key: getattr(base, key) for key in ("python", "path", "env", "args", "built_from")}
+    return _with_source(Subject(**_over(said, table)))
 
 
-def _read_table(table: Any, folder: Path, where: str) -> dict[str, Any]:
-    """A table of ``perfgate.toml``, checked, with absolute paths."""
-    if not isinstance(table, dict):
-        raise UsageError("is no table, expected [subjects.NAME]", where=where)
-    _check_keys(table, where)
-    read = dict(table)
-    if isinstance(table.get("path"), str):
-        read["path"] = [table["path"]]
-    if isinstance(table.get("env"), dict):  # NAME = 1 is plain enough; true could mean 1, true or True
-        read["env"] = {k: str(v) if type(v) is int else v for k, v in table["env"].items()}
-    _check_values(read, where)
-    return _absolute_paths(read, folder)
+def _with_source(subject: Subject) -> Subject:
+    """The subject without its source where nothing of that build is left in it: other words stand in its place."""
+    source = subject.built_from
+    used = [subject.python, *subject.path, *subject.env.values()]
+    if source is None or any(source.folder in text for text in used):
+        return subject
+    return subject.model_copy(update={"built_from": None})
 
 
-def _read_words(option: str, words: Sequence[str], tables: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """What repeated ``key=value`` words say, over the table that one of the words may name."""
+def _read_words(option: str, words: Sequence[str], tables: Mapping[str, dict[str, Any]]) -> list[Mapping[str, Any]]:
+    """The table that one of the words names, where one does, then what the ``key=value`` words say."""
     names = [word for word in words if "=" not in word]
     for name in names:
         if name not in tables:
             known = ", ".join(sorted(tables)) or f"none in {CONFIG_FILE}"
             raise UsageError(
                 f"{option} {name}: no such subject (known: {known})",
-                remedy="Write key=value words: python=, path=, env.NAME=, args.NAME=.",
+                remedy="Write key=value words: python=, path=, env.NAME=, args.NAME=, ref=.",
             )
     if len(names) > 1:
         raise UsageError(f"{option} names two subjects: {names[0]} and {names[1]}")
@@ -147,9 +200,7 @@ def _read_words(option: str, words: Sequence[str], tables: Mapping[str, dict[str
         if "=" in word:
             _read_word(option, word, said)
     _check_values(said, option)
-    named = tables[names[0]] if names else {}
-    merged: dict[str, Any] = {key: {**named.get(key, {}), **said[key]} for key in ("env", "args") if key in said}
-    return {**named, **_absolute_paths(said, Path.cwd()), **merged}
+    return [*(tables[name] for name in names), absolute_paths(said, Path.cwd())]
 
 
 def _read_word(option: str, word: str, said: dict[str, Any]) -> None:
@@ -167,7 +218,7 @@ def _read_word(option: str, word: str, said: dict[str, Any]) -> None:
     elif root == "path":
         said.setdefault("path", []).extend(value.split(os.pathsep))
     else:
-        said["python"] = value
+        said[root] = value
 
 
 def _yaml_value(option: str, word: str, value: str) -> Any:
@@ -180,7 +231,7 @@ def _yaml_value(option: str, word: str, value: str) -> Any:
 
 def _check_values(table: Mapping[str, Any], where: str) -> None:
     try:
-        subject = Subject(**{"python": sys.executable, **table})
+        subject = Subject(**{"python": sys.executable, **{k: v for k, v in table.items() if k != "ref"}})
         json.dumps(subject.args, allow_nan=False)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -194,29 +245,5 @@ def _check_values(table: Mapping[str, Any], where: str) -> None:
 
 def _check_keys(table: Mapping[str, Any], where: str) -> None:
     for key in table:
-        if key == "ref":
-            raise UsageError(f"{where}: ref= is not supported yet", remedy="Build the ref yourself and give python=.")
         if key not in KEYS:
             raise UsageError(f"{where}: unknown key {key!r}, expected one of {', '.join(KEYS)}")
-
-
-def _absolute_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The table with its paths taken from ``folder``; the bare name of a program is left to PATH."""
-    read = dict(table)
-    if "path" in read:
-        read["path"] = [_absolute(folder, entry) for entry in read["path"] if entry]
-    if os.sep in read.get("python", ""):
-        read["python"] = _absolute(folder, read["python"])
-    return read
-
-
-def _absolute(folder: Path, value: str) -> str:
-    """An absolute path with its symbolic links kept: the ``python`` of a virtual environment is one.
-
-    Following it would leave the environment, which is why this is not :meth:`pathlib.Path.resolve`.
-    """
-    try:
-        path = Path(value).expanduser()
-    except RuntimeError:  # ~somebody who is no user: the name of a folder then
-        path = Path(value)
-    return os.path.normpath(folder.absolute() / path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decode_steps import decode_steps
+from hand_made import decode
 from hypothesis import given
 from hypothesis import strategies as st
 from stub_engine import write_stub
@@ -28,7 +29,7 @@ from perfgate.subject import Subject
 
 FIXTURES = Path(__file__).with_name("fixtures")
 PAGE = FIXTURES / "h200-llama-8b-window.ncu.csv.gz"
-"""36 launches that ncu 2025.3 counted on an H200: a layer and everything outside the layers, in a rarer kind of step."""
+"""36 launches that ncu 2025.3 counted on an H200: a layer and all outside the layers, in a rarer kind of step."""
 WHOLE = (Launches(profile="layer"), Launches(profile="outside"))
 
 NCU = """#!{python}
@@ -92,7 +93,7 @@ def collect(job: Job, *, gpu: bool = True) -> Trial:
     return CountedCollector(gpu=gpu, architecture=90).collect(job, lambda _: None)
 
 
-def test_launches_find_their_places(prepare: Callable[..., Job], trace: DecodeSteps, tmp_path: Path) -> None:
+def test_launches_find_their_places(prepare: Callable[..., Job], trace: DecodeSteps) -> None:
     """Each launch has role, layer and place of the traced step; one that only a rarer step runs moves no other."""
     trial = collect(prepare(trace))
 
@@ -102,8 +103,9 @@ def test_launches_find_their_places(prepare: Callable[..., Job], trace: DecodeSt
     assert [launch.key.place for launch in launches if launch.key.role == "gemm"] == [
         "qkv", "out", "gate-up", "down", "lm-head",
     ]  # fmt: skip
-    assert [(launch.key.name, launch.position) for launch in launches if launch.position is None] == [
-        ("_apply_write_kernel", None)
+    assert [launch.key.name for launch in launches if launch.position is None] == [
+        "_bias_kernel",
+        "_apply_write_kernel",
     ]
     assert {launch.layer for launch in launches} == {None, 31}
     assert trial.counted.values("dram_bytes", "gemm", "qkv") == (52_951_552.0,)
@@ -112,7 +114,7 @@ def test_launches_find_their_places(prepare: Callable[..., Job], trace: DecodeSt
     assert trial.counted.device.name == "NVIDIA H200"
     ((code, text),) = trial.counted.cautions
     assert code == "counters-other-launches"
-    assert text.endswith("1 of which the trace does not have there: _apply_write_kernel")
+    assert text.endswith("2 of which the trace does not have there: _bias_kernel, _apply_write_kernel")
     assert [Path(artifact.path).name for artifact in trial.traces] == ["counters.ncu-rep", "counters.csv.gz"]
 
 
@@ -121,7 +123,7 @@ def test_what_ncu_is_asked_for(prepare: Callable[..., Job], trace: DecodeSteps, 
     collect(prepare(trace))
 
     flags = (tmp_path / "bin" / "flags").read_text().splitlines()
-    pairs = list(zip(flags, flags[1:], strict=False))
+    pairs = list(itertools.pairwise(flags))
     steps = [value for flag, value in pairs if flag == "--nvtx-include"]
     assert ("--launch-skip", "413") in pairs
     assert ("--launch-count", "35") in pairs
@@ -157,15 +159,10 @@ def test_ncu_says_why(prepare: Callable[..., Job], trace: DecodeSteps, says: str
         (True, ["gemm"], "counters-no-launch"),
     ],
 )
-def test_what_cannot_be_counted(
-    prepare: Callable[..., Job],
-    gpu: bool,
-    roles: list[str] | None,
-    code: str,
-) -> None:
+def test_what_cannot_be_counted(prepare: Callable[..., Job], *, gpu: bool, roles: list[str] | None, code: str) -> None:
     """Nothing is started where there is no GPU, no trace, a kernel that would hang, or nothing of what is asked for."""
-    decode = None if roles is None else decode_steps(dict.fromkeys(roles, 4))
-    trial = collect(prepare(decode, counters=(Launches(role="moe"),)), gpu=gpu)
+    trace = None if roles is None else decode([(role, f"{role}_kernel", 1000) for role in roles])
+    trial = collect(prepare(trace, counters=(Launches(role="moe"),)), gpu=gpu)
     assert trial.failure is not None
     assert trial.failure.code == code
     assert trial.startup is None
@@ -173,7 +170,7 @@ def test_what_cannot_be_counted(
 
 def test_a_step_that_is_another(prepare: Callable[..., Job]) -> None:
     """Where most launches are not what the trace has there, the step was no decode step: not measured."""
-    failure = collect(prepare(decode_steps({"gemm": 4}), counters=(Launches(profile=2),))).failure
+    failure = collect(prepare(decode([("gemm", "gemm_kernel", 1000)] * 4), counters=(Launches(profile=2),))).failure
     assert failure is not None
     assert failure.code == "counters-other-launches"
 

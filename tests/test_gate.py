@@ -201,7 +201,7 @@ def test_interrupt_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             written.append(folder)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("perfgate.record._sync", sync)
+    monkeypatch.setattr("perfgate.durable._sync", sync)
 
     with pytest.raises(InterruptedRunError) as caught:
         finish(tmp_path, SAME)

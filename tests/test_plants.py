@@ -195,7 +195,7 @@ def padded(llama: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(model=model, attention=llama.LlamaAttention(Projection()), rows=rows)
 
 
-def test_padded_rows_of_the_output_projection(padded: Any, llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padded_rows_of_the_output_projection(padded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weight gets rows of zeros once, however often the plant is loaded and the model runs."""
     monkeypatch.setenv("PERFGATE_PLANT_ROWS", "2")
     load("padded_rows").register()
@@ -205,7 +205,7 @@ def test_padded_rows_of_the_output_projection(padded: Any, llama: Any, monkeypat
     assert padded.model.lm_head.weight.data.tolist() == [*padded.rows.tolist(), [0, 0], [0, 0]]
 
 
-def test_padded_rows_of_qkv(padded: Any, llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padded_rows_of_qkv(padded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The projection's output is what it was, though its weight has 64 rows more."""
     monkeypatch.setenv("PERFGATE_PLANT_GEMM", "qkv")
     load("padded_rows").register()

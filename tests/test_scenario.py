@@ -16,7 +16,7 @@ from perfgate import roles
 from perfgate.errors import ScenarioError
 from perfgate.metrics import (
     METRIC_NAMES,
-    ROLE_METRICS,
+    PART_METRICS,
     format_percent,
     metric_family,
     parse_percent,
@@ -86,7 +86,7 @@ def test_every_problem_of_a_badly_broken_scenario_is_listed() -> None:
 
 
 KNOWN = ", ".join(METRIC_NAMES)
-BY_ROLE = ", ".join(ROLE_METRICS)
+BY_ROLE = ", ".join(PART_METRICS)
 TRACED = "kernels: {traced: {iterations: 2}}"
 GEMM = "{metric: kernel_throughput, role: gemm, ignorable: 1%, must_catch: 3%}"
 ROLES = ", ".join(rule.role for rule in roles.SHIPPED)
@@ -313,8 +313,36 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ({"m": "clocks: {mode: lok}"}, "6:16: clocks.mode: expected 'observe' or 'lock', found 'lok'"),
         (
             {"m": "counters: [{role: gemm}]"},
-            "6:11: counters: this block is not supported by this version; take it out until it is",
+            ("1:1: counters: chooses among the launches that traced trials show: add a kernels: block, like "
+            "kernels: {traced: {iterations: 2}}"),
         ),
+        (
+            {"m": "kernels: {}\ncounters: [{role: gem}]"},
+            f"1:1: counters[0].role: expected one of {ROLES}, unlisted (did you mean 'gemm'?), found 'gem'",
+        ),
+        (
+            {"m": "kernels: {}\ncounters: [{role: gemm, metrics: {dram_bytes: same}}]"},
+            ("7:34: counters[0].metrics: dram_bytes: only counters that repeat exactly can be required to be the same: "
+            "registers, spills, bf16_operations, waves; give it a bound, or a gate with margins where it repeats "
+            "tightly"),
+        ),
+        (
+            {"gates": "gates: [{metric: dram_bytes, role: gemm, ignorable: 1%, must_catch: 3%}]", "m": "kernels: {}"},
+            ("1:1: dram_bytes is read from counted trials: add a counters: block, like "
+            "counters: [{role: gemm, profile: 4}]"),
+        ),
+        (
+            {"gates": "gates: [{metric: occupancy, role: gemm, ignorable: 1%, must_catch: 3%}]"},
+            ("5:18: gates[0].metric: occupancy repeats too badly for margins, or has no better direction: bound it in "
+            "the counters: block; counters with margins are dram_bytes, dram_read, registers, spills, instructions, "
+            "bf16_operations, found 'occupancy'"),
+        ),
+        (
+            {"gates": "gates: [{metric: itl_median, place: qkv, ignorable: 1%, must_catch: 3%}]"},
+            ("5:37: gates[0].place: goes with a counter: dram_bytes, dram_read, registers, spills, instructions, "
+            "bf16_operations, found 'qkv'"),
+        ),
+        ({"m": "kernels: {}\ncounters: [{role: gemm, place: qkv, profile: 4}]\ncounted: {looks: [4]}"}, None),
         ({"m": "matrix: {batch: 3}"}, "6:17: matrix.batch: expected a list, found 3"),
         ({"m": "matrix: {batch: []}"}, "6:17: matrix.batch: expected at least one entry"),
         ({"m": "matrix: {batch: [1, true]}"}, "6:9: matrix: batch needs whole numbers from 1 to 10000000"),
@@ -546,10 +574,10 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     for name in metrics:
         ignorable, must_catch = draw(MARGINS)
         more = {"floor": f"{draw(st.integers(0, 99))}{metric_family(name).unit}"} if draw(st.booleans()) else {}
-        if name in ROLE_METRICS:
+        if name in PART_METRICS:
             more["role"] = draw(st.sampled_from(["gemm", "unlisted"]))
         gates.append({"metric": name, "ignorable": ignorable, "must_catch": must_catch, **more})
-    traced = any(metric_family(name).kind == "traced" for name in metrics)
+    kinds = {metric_family(name).kind for name in metrics}
     measure = {
         "iterations": draw(st.integers(1, 10_000)),
         "start_timeout": draw(SECONDS),
@@ -576,7 +604,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             },
             "measure": measure,
             "gates": gates,
-            **({"kernels": {}} if traced else {}),
+            **({"kernels": {}} if kinds - {"timed"} else {}),
+            **({"counters": [{"role": "gemm", "profile": draw(st.integers(1, 9))}]} if "counted" in kinds else {}),
             "matrix": draw(
                 st.dictionaries(
                     ARGUMENT_NAMES, st.lists(JSON_VALUES, min_size=1, max_size=3, unique_by=json.dumps), max_size=2
@@ -645,7 +674,7 @@ def test_shipped_scenarios_are_valid(file: Path) -> None:
         {"gates": "gates: [{metric: itl_medan, ignorable: 1%, must_catch: 2%}]"},
         {"m": "kernels: {traced: {iterations: 0}}"},
         {"m": "kernels: {per_decode_step: {graph_coverage: 95%}}"},
-        {"m": "counters: []"},
+        {"m": "kernels: {}\ncounters: [{profile: 0}]"},
         {"m": "unknown: 1"},
         {"m": "measure: {start_timeout: 90}"},
         {"m": "clocks: {mode: lok}"},

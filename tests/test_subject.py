@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from perfgate.errors import ExitStatus, UsageError
-from perfgate.subject import Subject, find_config, load_config, resolve
+from perfgate.subject import Source, Subject, against, resolve, revisions, same_build
+
+Tables = dict[str, dict[str, Any]]
 
 
-def write_config(folder: Path, text: str) -> Path:
-    """A perfgate.toml with this text."""
-    file = folder / "perfgate.toml"
-    file.write_text(text)
-    return file
+def make(ref: str) -> dict[str, Any]:
+    """A build of a ref that needs no git: its folder is named by the ref."""
+    folder = f"/builds/{ref}"
+    source = Source(ref=ref, commit="c" * 40, changes="", recipe="r" * 64, folder=folder)
+    return {"python": f"{folder}/env/bin/python", "env": {"BUILD": ref, "X": "build"}, "built_from": source}
 
 
 def test_without_words_and_tables_the_base_is_this_interpreter() -> None:
@@ -91,22 +93,71 @@ def test_words_override_the_table_they_follow(words: list[str]) -> None:
     assert resolve(words, [], tables)["base"] == Subject(python="/p", path=("/c",), env={"X": "2", "Y": "1"})
 
 
-def test_paths_of_a_table_are_taken_from_its_file(tmp_path: Path) -> None:
-    """Relative entries of perfgate.toml do not depend on the current folder; numbers in env become text."""
-    file = write_config(tmp_path, '[subjects.a]\npython = "v/bin/python"\npath = "src"\nenv = {N = 1}\n')
-    assert load_config(file) == {
-        "a": {"python": f"{tmp_path}/v/bin/python", "path": [f"{tmp_path}/src"], "env": {"N": "1"}}
-    }
-    assert load_config(None) == {}
+def test_a_ref_is_worth_what_is_built_of_it() -> None:
+    """ref= gives interpreter and environment; what is said beside it overrides that, and the head inherits the rest."""
+    sides = resolve(["ref=v1", "env.X=mine"], ["ref=v2", "args.n=1"], {}, make)
+
+    assert sides["base"].python == "/builds/v1/env/bin/python"
+    assert sides["base"].env == {"BUILD": "v1", "X": "mine"}
+    assert sides["head"].python == "/builds/v2/env/bin/python"
+    assert sides["head"].env == {"BUILD": "v2", "X": "build"}
+    assert revisions(sides) == {"base": "c" * 12, "head": "c" * 12}
 
 
-def test_the_config_is_the_nearest_one_upwards(tmp_path: Path) -> None:
-    """perfgate.toml is found from any folder below it."""
-    inner = tmp_path / "a" / "b"
-    inner.mkdir(parents=True)
-    file = write_config(tmp_path, "")
-    assert find_config(inner) == file
-    assert load_config(find_config(inner)) == {}
+def test_a_head_that_names_no_ref_is_the_bases_build() -> None:
+    """One engine flag on one build is an A/B of that flag; where nothing of the build is left, none is claimed."""
+    sides = resolve(["ref=v1"], ["args.n=1"], {}, make)
+    assert sides["head"].built_from == sides["base"].built_from is not None
+    assert resolve(["ref=v1"], ["python=/p"], {}, make)["head"].built_from is None
+
+
+def test_the_nearest_ref_is_built_and_no_other() -> None:
+    """A ref of words goes before the ref of the table that they follow; keys of the table lie below the build's."""
+    asked: list[str] = []
+    tables: Tables = {"old": {"ref": "v0", "env": {"X": "table", "Y": "table"}}}
+
+    def making(ref: str) -> dict[str, Any]:
+        asked.append(ref)
+        return make(ref)
+
+    sides = resolve(["old", "ref=v1"], [], tables, making)
+
+    assert asked == ["v1"]
+    assert sides["base"].env == {"BUILD": "v1", "X": "build", "Y": "table"}
+    assert resolve(["old"], [], tables, make)["base"].env == {"BUILD": "v0", "X": "table", "Y": "table"}
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "tables", "expected"),
+    [
+        ((), (), {}, (("ref=main...HEAD",), ("ref=.",))),
+        (("python=/p",), ("env.X=1",), {}, (("python=/p", "ref=main...HEAD"), ("ref=.", "env.X=1"))),
+        ((), ("ref=topic",), {}, (("ref=main...topic",), ("ref=topic",))),
+        ((), ("patched",), {"patched": {"ref": "topic"}}, (("ref=main...topic",), ("patched",))),
+        ((), (), {"base": {"python": "/p"}}, (("base", "ref=main...HEAD"), ("ref=.",))),
+        ((), (), {"base": {"ref": "v1"}}, (("ref=main...HEAD",), ("ref=.",))),
+    ],
+)
+def test_against_a_ref_is_the_merge_base_and_the_working_tree(
+    base: tuple[str, ...], head: tuple[str, ...], tables: Tables, expected: tuple[tuple[str, ...], ...]
+) -> None:
+    """--against REF is short for two refs; words of either side still say what they say."""
+    assert against("main", base, head, tables) == expected
+
+
+def test_against_and_a_base_with_a_ref_contradict_each_other() -> None:
+    """Two commits for one side are a usage error."""
+    with pytest.raises(UsageError, match="--against names the base's commit, and so does --base"):
+        against("main", ("ref=v1",), (), {})
+
+
+def test_one_build_by_two_names_is_one_build() -> None:
+    """Base and head of an A/A run differ in the words by which their commit was asked for, and in nothing else."""
+    base = resolve(["ref=v1"], [], {}, make)["base"]
+    assert base.built_from is not None
+    head = base.model_copy(update={"built_from": base.built_from.model_copy(update={"ref": "HEAD"})})
+    assert same_build(base, head)
+    assert not same_build(base, head.model_copy(update={"env": {}}))
 
 
 @pytest.mark.parametrize(
@@ -114,9 +165,10 @@ def test_the_config_is_the_nearest_one_upwards(tmp_path: Path) -> None:
     [
         (["nobody"], "--base nobody: no such subject (known: a, b)"),
         (["a", "b"], "--base names two subjects: a and b"),
-        (["pyton=x"], "--base pyton=x: unknown key 'pyton', expected one of python, path, env, args"),
-        (["=x"], "--base =x: unknown key '', expected one of python, path, env, args"),
-        (["ref=main"], "--base ref=main: ref= is not supported yet"),
+        (["pyton=x"], "--base pyton=x: unknown key 'pyton', expected one of python, path, env, args, ref"),
+        (["=x"], "--base =x: unknown key '', expected one of python, path, env, args, ref"),
+        (["ref=main"], "ref=main: nothing is built here"),
+        (["ref.x=main"], "--base ref.x=main: expected ref=value"),
         (["env=x"], "--base env=x: expected env.NAME=value"),
         (["args.=x"], "--base args.=x: expected args.NAME=value"),
         (["python.x=y"], "--base python.x=y: expected python=value"),
@@ -136,41 +188,6 @@ def test_words_that_make_no_sense_are_usage_errors(words: list[str], problem: st
         resolve(words, [], {"a": {}, "b": {}})
     assert problem in str(caught.value)
     assert caught.value.exit_status is ExitStatus.USAGE
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("subjects = 3", ": subjects is no table, expected [subjects.NAME]"),
-        ("[subjects]\na = 'x'", ": subjects.a: is no table, expected [subjects.NAME]"),
-        ("[subject.a]", ": unknown table or key 'subject', expected [subjects.NAME]"),
-        ("[subjects.a]\npyton = 'x'", ": subjects.a: unknown key 'pyton', expected one of python, path, env, args"),
-        ("[subjects.a]\nref = 'x'", ": subjects.a: ref= is not supported yet"),
-        ("[subjects.a]\npython = 3", ": subjects.a: python: Input should be a valid string"),
-        ("[subjects.a]\npath = 3", ": subjects.a: path: Input should be a valid tuple"),
-        ("[subjects.a]\nenv = 3", ": subjects.a: env: Input should be a valid dictionary"),
-        ("[subjects.a]\nenv = {X = true}", ": subjects.a: env.X: Input should be a valid string"),
-        ("[subjects.a]\nargs = {x = 2024-01-31}", ": subjects.a: args.x: input was not a valid JSON value"),
-        ("[subjects.a]\nargs = {x = nan}", ": subjects.a: args: Out of range float values are not JSON compliant"),
-        ("[subjects.a]\nargs = {load_format = 'x'}", ": subjects.a: args.load_format: is not allowed here"),
-        ("[subjects", ": cannot be read: "),
-    ],
-)
-def test_a_broken_config_is_a_usage_error_that_names_it(tmp_path: Path, text: str, problem: str) -> None:
-    """Each error names the file, the table and the key."""
-    file = write_config(tmp_path, text)
-    with pytest.raises(UsageError) as caught:
-        load_config(file)
-    assert f"{file}{problem}" in str(caught.value)
-
-
-def test_a_config_that_is_no_text_is_a_usage_error(tmp_path: Path) -> None:
-    """Binary files and missing ones cannot be read, and that is said."""
-    file = tmp_path / "perfgate.toml"
-    file.write_bytes(b"\xff\xfe")
-    for path in (file, tmp_path / "absent.toml"):
-        with pytest.raises(UsageError, match="cannot be read"):
-            load_config(path)
 
 
 def test_a_subject_made_in_python_has_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,8 +58,8 @@ class FakeSpec:
         ttft_s: True time to first token of the base, seconds, above 0.
         start_s: True start-up of the base, seconds, above 0.
         head_ratio: Head over base by quantity, ``step``, ``ttft``, ``start``, ``model_memory``, ``kv_token_capacity``,
-            ``slack``, ``work``, a role of ``roles`` or a counter of ``counted``; 1 for those not named. Timed and traced
-            trials are invented apart: a role that is slower lengthens only the traced step.
+            ``slack``, ``work``, a role of ``roles`` or a counter of ``counted``; 1 for those not named. Timed and
+            traced trials are invented apart: a role that is slower lengthens only the traced step.
         restart_sd: Standard deviation of ln(trial / truth) between restarts, from 0.
         iteration_sd: The same between the steps and iterations of a trial, from 0.
         mode_ratio: Step of a slow restart over that of a usual one, above 0.

@@ -188,9 +188,10 @@ def find_orphans() -> tuple[Orphan, ...]:
     return tuple(orphan for _, orphan in _find_orphans())
 
 
-def end_orphans() -> tuple[Orphan, ...]:
-    """End what :func:`find_orphans` lists, by the ladder, and return what ended; within 7 s."""
-    before = dict(_find_orphans())
+def end_orphans(run_name: str | None = None) -> tuple[Orphan, ...]:
+    """End what :func:`find_orphans` lists, of one run where it is named, and return what ended; within 7 s."""
+    found = _find_orphans()
+    before = {p: orphan for p, orphan in found if run_name is None or orphan.mark.startswith(f"{run_name}:")}
     if before:
         _climb(lambda: [p for p in before if _alive(p)], LADDER)
     return tuple(orphan for process, orphan in before.items() if not _alive(process))

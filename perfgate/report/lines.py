@@ -127,6 +127,10 @@ def cell_heading(cell: CellOutcome) -> str:
         facts.append(f"vllm {next(iter(versions.values()))}")
     elif versions:
         facts.append(", ".join(f"{role} vllm {version}" for role, version in versions.items()))
+    if len(set(cell.built_from.values())) == 1 and len(cell.built_from) > 1:
+        facts.append(f"both sides built from {cell.built_from['base']}")
+    else:
+        facts += [f"{role} built from {revision}" for role, revision in cell.built_from.items()]
     if cell.next_look is not None:
         facts.append(f"next look at {cell.next_look} pairs")
     if cell.next_traced_look is not None:
