@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fake_github import FakeGitHub
+from git_project import SETTINGS
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
@@ -203,6 +204,6 @@ def clone(origin: Path, folder: Path, branch: str) -> Path:
 
 def git(folder: Path, *words: str) -> str:
     """What git prints."""
-    settings = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
-    argv = ["git", "-C", str(folder), *settings, *words]
-    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+    argv = ["git", "-c", "init.defaultBranch=main", "-C", str(folder), *words]
+    environment = {**os.environ, **SETTINGS}
+    return subprocess.run(argv, check=True, capture_output=True, text=True, env=environment).stdout.strip()

@@ -269,6 +269,29 @@ def test_policy_of_the_base_branch(gate: Gate, tmp_path: Path) -> None:
     assert "alters what changes are judged by: baselines/tiny.json, scenarios/tiny.yaml. It was" in runner.summary
 
 
+def test_builds_of_the_base_branch(gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without words the builds of merge base and head are compared, made as the base branch says, not as the change."""
+    monkeypatch.setenv("PERFGATE_BUILDS", str(tmp_path / "builds"))
+    origin, trap = tmp_path / "origin", tmp_path / "trap"
+    build = f'[build]\npython = "{sys.executable}"\npath = "{{tree}}"\n'
+    for branch, text in (("main", build), ("pull-request/12", f'{build}commands = [["touch", "{trap}"]]\n')):
+        git(origin, "checkout", "--quiet", branch)
+        (origin / "perfgate.toml").write_text(text)
+        git(origin, "add", ".")
+        git(origin, "commit", "--quiet", "-m", "how to build")
+    git(origin, "checkout", "--quiet", "main")
+
+    runner = gate(SAME, inputs={"base": "", "head": ""})
+
+    assert runner.result == "success", runner.steps
+    manifest = read_run(Path(runner.outputs["report"]["run_folder"]))
+    built = {role: one.built_from.commit for role, one in manifest.subjects.items() if one.built_from}
+    head = git(origin, "rev-parse", "pull-request/12")
+    assert built == {"base": git(origin, "merge-base", "main", head), "head": head}
+    assert not trap.exists()
+    assert "alters what changes are judged by: perfgate.toml. It was" in runner.summary
+
+
 def test_forks_cannot_lay_a_pass(gate: Gate, github: FakeGitHub) -> None:
     """A finished run under the right name that a fork's workflow uploaded is not taken."""
     gate(SAME)

@@ -103,7 +103,7 @@ def _point(api: Api, root: str, branch: str, commit: str) -> None:
 
 
 def _git(tree: Path, *words: str) -> str:
-    argv = ["git", "-C", str(tree), *words]
+    argv = ["git", "-c", "core.hooksPath=/dev/null", "-C", str(tree), *words]
     done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 (fixed words)
     if done.returncode:
         raise UsageError(f"git {words[0]}: {done.stderr.strip()}", where=str(tree))
