@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from action_runner import ROOT, git, read_outputs
 from click.testing import CliRunner
-from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving
+from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving, zipped
 from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from perfgate.cli import main
-from perfgate.errors import UsageError
+from perfgate.errors import RecordError, UsageError
 from perfgate.github.api import Api, ApiError
+from perfgate.github.artifact import unpack
 from perfgate.github.job import Job
 from perfgate.github.policy import touched
 from perfgate.github.proposal import Proposal, propose
@@ -142,6 +143,17 @@ def test_a_page_on_another_server(github: FakeGitHub) -> None:
 
     with pytest.raises(ApiError, match="expected a list"):
         list(Api(github.url, TOKEN).pages("/list"))
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\..\\evil", "C:evil"])
+def test_archives_stay_in_their_folder(tmp_path: Path, name: str) -> None:
+    """An archive that names a file outside its folder is refused whole, and leaves nothing behind."""
+    (tmp_path / "archive.zip").write_bytes(zipped({"run/run.json": b"{}", name: b"x"}))
+
+    with pytest.raises(RecordError, match="names a file outside its folder"):
+        unpack(tmp_path / "archive.zip", tmp_path / "runs")
+
+    assert [file.name for file in tmp_path.iterdir()] == ["archive.zip"]
 
 
 # --- workflows for a repository
