@@ -218,14 +218,17 @@ def _run(words: Sequence[str], folder: Path, log: Path, deadline_s: float, place
     with log.open("a") as stream:
         stream.write(f"$ {shlex.join(words)}\n")
     variables = {k: v for k, v in plain_environment(os.environ).items() if k not in _NOT_FOR_COMMANDS}
+    owner = owner_mark(_owner(folder))
     try:
-        child = spawn(words, environment=variables, owner=owner_mark(_owner(folder)), log=log, folder=folder / "tree")
+        child = spawn(words, environment=variables, owner=owner, log=log, folder=folder / "tree")
+        try:
+            status = child.wait(max(0.0, deadline_s - time.monotonic()))
+        finally:
+            child.end()
     except OSError as error:
         raise _failed(words, f"cannot be run: {error.strerror}", log, place) from error
-    try:
-        status = child.wait(max(0.0, deadline_s - time.monotonic()))
     finally:
-        child.end()
+        end_orphans(_owner(folder))  # an interruption may come when the command runs and we do not know it yet
     if status is None:
         raise _failed(words, "did not end within [build] timeout", log, place)
     if status:

@@ -120,7 +120,7 @@ def _same(what: str, base: Sequence[Multiset[float]], head: Sequence[Multiset[fl
 
 def _values(trial: Sequence[Launch], one: Launches, name: str) -> list[float]:
     """What a trial's launches read, those that the entry means."""
-    chosen = [kernel for launch, kernel in trial if one.includes(launch.key)]
+    chosen = [kernel for launch, kernel in trial if one.includes(launch.key, launch.layer)]
     if name in COUNTERS:
         read = [COUNTERS[name].read(kernel) for kernel in chosen]
     else:

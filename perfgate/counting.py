@@ -28,7 +28,7 @@ from perfgate.counters import COUNTERS, Counter
 from perfgate.document import did_you_mean
 from perfgate.errors import NotMeasuredError
 from perfgate.expectation import RoleName
-from perfgate.fields import Duration, Listed, Positive
+from perfgate.fields import LARGEST, Duration, Listed, Positive
 from perfgate.kernels import PLACES
 from perfgate.looks import Looks, Spend, check_weights, schedule_of
 from perfgate.pattern import DecodeSteps, KernelKey, Pattern
@@ -106,6 +106,7 @@ class Launches(_Strict):
         role: Of this family of kernels; any where neither this nor ``match`` is given.
         match: Whose name this regular expression is found in.
         place: The gemm at this place of a layer.
+        layer: Only those of this layer, from 0.
         profile: How many of them; or ``layer``, all of one layer; or ``outside``, all outside the layers.
         metrics: What must hold of the head, by counter or by ncu's own name.
     """
@@ -113,6 +114,7 @@ class Launches(_Strict):
     role: RoleName | None = None
     match: Annotated[str, Field(min_length=1)] | None = None
     place: PlaceName | None = None
+    layer: Annotated[int, Field(ge=0, le=LARGEST)] | None = None
     profile: Positive | Literal["layer", "outside"] = 1
     metrics: dict[CounterName, ConditionText] = {}
 
@@ -125,6 +127,12 @@ class Launches(_Strict):
             raise ValueError(f"is no regular expression: {error}") from error
         return match
 
+    @model_validator(mode="after")
+    def _inside_or_outside(self) -> Launches:
+        if self.layer is not None and self.profile == "outside":
+            raise ValueError("layer and profile: outside exclude each other")
+        return self
+
     @field_validator("metrics")
     @classmethod
     def _same_where_it_repeats(cls, metrics: dict[str, Condition]) -> dict[str, Condition]:
@@ -135,15 +143,18 @@ class Launches(_Strict):
                                  "give it a bound, or a gate with margins where it repeats tightly")  # fmt: skip
         return metrics
 
-    def includes(self, key: KernelKey) -> bool:
-        """Whether a kernel is one of these."""
+    def includes(self, key: KernelKey, layer: int | None) -> bool:
+        """Whether a launch of a kernel in a layer, or outside of them, is one of these."""
         if self.place not in (None, key.place) or self.role not in (None, key.role):
+            return False
+        if self.layer not in (None, layer):
             return False
         return self.match is None or re.search(self.match, key.name) is not None
 
     def __str__(self) -> str:
         """For people: ``gemm qkv``."""
-        return " ".join(word for word in (self.role, self.match, self.place) if word) or "any kernel"
+        where = f"of layer {self.layer}" if self.layer is not None else ""
+        return " ".join(word for word in (self.role, self.match, self.place, where) if word) or "any kernel"
 
 
 class Counted(_Strict):
@@ -263,7 +274,7 @@ class _Wanted:
         Raises:
             NotMeasuredError: ``counters-no-launch``.
         """
-        found = [n for n, key in enumerate(keys) if launches.includes(key)]
+        found = [n for n, key in enumerate(keys) if launches.includes(key, layers[n])]
         if launches.profile == "outside":
             found = [n for n in found if layers[n] is None]
         by_layer: dict[int | None, set[int]] = {}

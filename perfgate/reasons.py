@@ -182,8 +182,8 @@ _TABLE = (
            "changed between two visits, so the side is a mixture of two builds.",
            "Measure anew unless the change cannot matter; build every subject in an environment of its own."),
     Reason("host-slack-lost", "The head's host works longer a step and has that much less to spare before the device "
-           "waits for it, or the device waits already, as it did not for the base's. The step does not show added work until "
-           "the slack is used up; then all of it does.",
+           "waits for it, or the device waits already, as it did not for the base's. The step does not show added work "
+           "until the slack is used up; then all of it does.",
            "Look for what the host does more between steps (scheduling, input preparation, sampling). A smaller or "
            "faster model, or a slower CPU, has less slack to lose."),
     Reason("same-subject", "Base and head are the same build: an A/A run, whose verdict tests the machine.",

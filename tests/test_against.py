@@ -205,6 +205,11 @@ def plugin_project(tmp_path_factory: pytest.TempPathFactory) -> GitProject:
     project = GitProject(tmp_path_factory.mktemp("plugin"))
     shutil.copytree(ROOT / "scenarios", project.folder / "scenarios")
     shutil.copytree(PLANT, project.folder / "plugin")
+    scenario = project.folder / "scenarios" / "cpu-tiny.yaml"
+    text = scenario.read_text().replace("  - {metric: ttft_median, ignorable: 10%, must_catch: 50%}\n", "")
+    # More iterations than the example has: neighbours on a small machine come in bursts of seconds.
+    scenario.write_text(text.replace("iterations: 4,", "iterations: 12,"))
+    assert scenario.read_text().count("metric:") == text.count("iterations: 4,") == 1
     slow = (PLANT / "doubled_forward.py").read_text()
     project.commit({
         "perfgate.toml": f'[build]\npython = "{os.environ["PERFGATE_ENGINE_PYTHON"]}"\npath = "{{tree}}/plugin"\n',

@@ -17,7 +17,7 @@ import pytest
 from git_project import GitProject
 
 from perfgate.build import CACHE, Builder, cache_folder, sweep_builds
-from perfgate.capture.process import find_orphans
+from perfgate.capture.process import Child, find_orphans, spawn
 from perfgate.config import Config, load_config
 from perfgate.errors import ExitStatus, NotMeasuredError, UsageError
 from perfgate.lock import hold_named
@@ -203,6 +203,20 @@ def test_a_build_that_takes_too_long_is_ended(project: Project) -> None:
     assert "sleep 600' did not end within [build] timeout" in str(error)
     assert error.text.endswith("slow")
     assert not find_orphans()
+
+
+def test_an_interruption_before_the_command_is_known_ends_it(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that was started and not yet handed over when Ctrl-C came does not go on alone."""
+
+    def interrupted(*passed: Any, **rest: Any) -> Child:
+        spawn(*passed, **rest)
+        raise KeyboardInterrupt
+
+    project.recipe('[build]\npath = "{tree}"\ncommands = [["sleep", "600"]]\n')
+    monkeypatch.setattr("perfgate.build.spawn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        project.builder("main")
+    assert not [orphan for orphan in find_orphans() if "build " in orphan.mark]
 
 
 def test_a_virtual_environment_whose_python_went_is_made_again(project: Project) -> None:

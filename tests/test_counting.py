@@ -44,6 +44,8 @@ def step(layers: int = 3, before: tuple[str, ...] = ("index",), after: tuple[str
         ([{"profile": "layer"}], 1, 4),
         ([{"profile": "layer"}, {"profile": "outside"}], 9, 6),
         ([{"role": "gemm", "profile": "layer"}], 2, 3),
+        ([{"role": "gemm", "layer": 1}], 6, 1),
+        ([{"profile": "layer", "layer": 2}], 9, 4),
         ([{"match": "^attention_", "profile": 3}], 3, 9),
         ([{"profile": 14}], 0, 14),
     ],
@@ -77,7 +79,7 @@ def test_a_window_holds_what_it_was_chosen_for(layers: int, asked: list[Launches
 
     def holds(begin: int, count: int) -> bool:
         inside = {(begin + n) % len(keys) for n in range(count)}
-        return all(sum(one.includes(keys[n]) for n in inside) >= int(one.profile) for one in asked)
+        return all(sum(one.includes(keys[n], None) for n in inside) >= int(one.profile) for one in asked)
 
     if not holds(0, len(keys)):
         with pytest.raises(NotMeasuredError) as caught:
@@ -109,6 +111,7 @@ def test_layers_of_a_real_step() -> None:
         ({"role": "sampler", "profile": 2}, "has 1 launches of sampler, 2 are to be counted"),
         ({"role": "sampler", "profile": "layer"}, "has 0 launches of sampler in a layer"),
         ({"role": "norm", "profile": "outside"}, "has 0 launches of norm outside the layers"),
+        ({"role": "norm", "layer": 3}, "has 0 launches of norm of layer 3, 1 are to be counted"),
     ],
 )
 def test_what_the_step_does_not_run(asked: dict[str, object], words: str) -> None:
@@ -136,6 +139,7 @@ def test_a_condition_reads_back(text: str) -> None:
         ({"place": "kqv"}, "expected one of qkv, out"),
         ({"match": "("}, "is no regular expression"),
         ({"profile": 0}, "greater than or equal to 1"),
+        ({"profile": "outside", "layer": 1}, "exclude each other"),
         ({"profile": "layers"}, "'layer' or 'outside'"),
     ],
 )

@@ -28,12 +28,17 @@ from hand_made import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfgate.capture.fake import H200
+from perfgate.counted import CountedLaunch, CountedStep
+from perfgate.counters import COUNTERS
+from perfgate.counting import Condition, Launches
 from perfgate.errors import UsageError
 from perfgate.expectation import Expectation
 from perfgate.floor import Floor
 from perfgate.judge import compare_sides, judge, judge_advisory
 from perfgate.metrics import METRICS
 from perfgate.outcome import CellOutcome, Note, Outcome, verdict_json
+from perfgate.pattern import KernelKey
 from perfgate.plan import Plan
 from perfgate.reasons import REASONS
 from perfgate.record import Failure, Trial
@@ -156,6 +161,38 @@ def kernels_regressed() -> Outcome:
     return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
 
 
+def counted() -> Outcome:
+    """Attention takes longer, and its counters say why; a gemm has a launch more."""
+
+    def step(attention: dict[str, float], gemms: int) -> CountedStep:
+        usual = {"duration": 14e-6, "dram_bytes": 19e6, "dram_throughput": 71.0, "sm_throughput": 40.0,
+                 "occupancy": 18.0, "registers": 168.0, "stall_long_scoreboard": 4.0}  # fmt: skip
+        kernels = [("gemm", "qkv", "nvjet_sm90_64x8", usual | {"dram_bytes": 52.6e6})] * gemms
+        kernels += [("attention", "", "flash::FlashAttnFwdSm90<128>", usual | attention)]
+        kernels += [("norm", "", f"rms_norm_{n}", usual | {"dram_bytes": 1e5 * (n + 1)}) for n in range(14)]
+        names = {name: COUNTERS[name].names_on(90)[0].metric for name in usual}
+        launches = [
+            CountedLaunch(key=KernelKey(role=role, place=place, name=name), position=n, layer=0, grid=(132, 1, 1),
+                          block=(384, 1, 1), values={names[counter]: value for counter, value in values.items()})
+            for n, (role, place, name, values) in enumerate(kernels)
+        ]  # fmt: skip
+        return CountedStep(source="ncu 2025.3.1", step=64, cache_control="all", passes=11, device=H200,
+                           units={names[name]: COUNTERS[name].unit for name in usual},
+                           launches=tuple(launches))  # fmt: skip
+
+    slow = {"dram_throughput": 58.0, "stall_long_scoreboard": 6.1}
+    base, head = (decode([("gemm", "nvjet", 110_000), ("attention", "flash", ns)]) for ns in (12_000, 13_300))
+    measured = cell("llama-8b-decode", [gate("itl_median", "1%", "3%"),
+                                        gate("kernel_time_per_step", "1%", "5%", role="attention")])  # fmt: skip
+    measured = measured.model_copy(
+        update={"counters": (Launches(role="attention", metrics={"registers": Condition("same")}),)}
+    )
+    taken = [*trials(spread(0.0066, 0.0002, 6)), *traces([base] * 6, [head] * 6, first=12)]
+    taken += [trial(24, 0, "base", kind="counted", iterations=(), counted=step({}, 1)),
+              trial(25, 0, "head", kind="counted", iterations=(), counted=step(slow, 2))]  # fmt: skip
+    return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
+
+
 def host_bound() -> Outcome:
     """The device waits for the head's host: the step is longer, and kernels take as long as before."""
     kernels = [("gemm", "nvjet", 4_000_000), ("attention", "flash", 1_000_000)]
@@ -194,6 +231,7 @@ OUTCOMES: dict[str, Callable[[], Outcome]] = {
     "two-cells": two_cells,
     "internal-error": internal_error,
     "kernels-regressed": kernels_regressed,
+    "counted": counted,
     "host-bound": host_bound,
     "outside-envelope": lambda: checked([("elementwise", "add", 1_000)]),
 }

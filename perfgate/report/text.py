@@ -41,9 +41,10 @@ def render_text(outcome: Outcome) -> str:
             lines += ["", *columns([ATTRIBUTION, *attribution_rows(cell.attribution)])]
             lines += [f"  {attribution_sentence(cell.attribution)}", ""]
         if cell.counters and cell.counters.rows:
-            lines += ["", *columns([COUNTED, *counted_rows(cell.counters)])]
-            lines += [f"  {line}" for line in (counted_rest(cell.counters), *changed(cell.counters)) if line] + [""]
-        lines += [*_note_lines(notes(cell)), ""]
+            lines += [*([""] if lines[-1] else []), *columns([COUNTED, *counted_rows(cell.counters)])]
+            lines += [f"  {line}" for line in (counted_rest(cell.counters), *changed(cell.counters)) if line]
+        said = _note_lines(notes(cell))
+        lines += [*([""] if said and cell.counters else []), *said, ""]
     of_run = _note_lines(run_notes(outcome))
     lines += [*of_run, ""] if of_run else []
     return "\n".join([*lines, closing(outcome), ""])
