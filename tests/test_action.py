@@ -135,7 +135,7 @@ def nothing_is_left(runner: ActionRunner) -> None:
     ],
     ids=["pass", "regressed", "inconclusive", "not-measured"],
 )  # fmt: skip
-def test_ends(  # noqa: PLR0913, PLR0917 (a row of the table)
+def test_ends(
     gate: Gate,
     github: FakeGitHub,
     fake: dict[str, Any],
@@ -323,7 +323,9 @@ def test_policy_on_what_decides_nothing(tmp_path: Path, status: int, inconclusiv
     (tmp_path / "perfgate").mkdir()
     (tmp_path / "perfgate" / "status").write_text(f"{status}\n")
 
-    result = CliRunner().invoke(main, ["github", "enforce", "--inconclusive", inconclusive], env={"RUNNER_TEMP": str(tmp_path)})
+    result = CliRunner().invoke(
+        main, ["github", "enforce", "--inconclusive", inconclusive], env={"RUNNER_TEMP": str(tmp_path)}
+    )
 
     assert result.exit_code == ended
     assert result.output.startswith("::warning ") == (ended == 0)
