@@ -223,9 +223,10 @@ def test_refusals(github: FakeGitHub, comment: Comment, refusal: Refusal) -> Non
     [
         Refusal("POST", COMMENTS, 403, {"retry-after": "7"}, "secondary rate limit", times=1),
         Refusal("GET", COMMENTS, 429, times=2),
+        Refusal("GET", COMMENTS, 403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "7"}, times=1),
         Refusal("GET", f"/repos/{REPOSITORY}/pulls/12", 502, times=2),
     ],
-    ids=["secondary-limit", "too-many", "down-for-a-moment"],
+    ids=["secondary-limit", "too-many", "limit-that-ends", "down-for-a-moment"],
 )
 def test_patience(github: FakeGitHub, comment: Comment, refusal: Refusal) -> None:
     """A limit that is over soon, or a server that comes back, costs no comment and doubles none."""

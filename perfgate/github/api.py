@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from email.message import Message
+from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import IO, Any
@@ -175,9 +176,17 @@ def _refusal_wait_s(error: HTTPError, method: str, attempt: int) -> float | None
         if after.isdigit():
             return float(after)
         if error.headers.get("x-ratelimit-remaining") == "0" and reset.isdigit():
-            return max(1.0, float(reset) - time.time())
+            return max(1.0, float(reset) - _server_time_s(error))
         return float(10 * attempt) if error.code == 429 else None  # noqa: PLR2004 (too many requests)
     return float(attempt) if error.code >= 500 and method != "POST" else None  # noqa: PLR2004 (the server's fault)
+
+
+def _server_time_s(answer: HTTPError) -> float:
+    """The time by the server's own clock, in which it says when a limit ends; 0 where it does not tell."""
+    try:
+        return parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def _refused(error: HTTPError, url: str) -> ApiError:
