@@ -120,6 +120,35 @@ class Estimate:
         return Estimate(self.mean, self.standard_error * math.sqrt(before / pairs), pairs - 1)
 
 
+def adjusted_difference(
+    base: Sequence[float], head: Sequence[float], base_covariate: Sequence[float], head_covariate: Sequence[float]
+) -> Estimate:
+    """Head minus base at one value of a covariate that both sides share the slope of.
+
+    Analysis of covariance by ordinary least squares (Fisher 1932): y = a + d head + b z, df = n - 3; without spread in
+    the covariate the difference of means with pooled variance, df = n - 2.
+
+    Args:
+        base: Shape (n_b,), at least 2.
+        head: Shape (n_h,), at least 2.
+        base_covariate: Shape (n_b,); something that the sides' difference does not change.
+        head_covariate: Shape (n_h,).
+    """
+    y = np.array([*base, *head], float)
+    side = np.array([0.0] * len(base) + [1.0] * len(head))
+    z = np.array([*base_covariate, *head_covariate], float)
+    columns = [np.ones_like(y), side]
+    within = z - np.where(side > 0, np.mean(head_covariate), np.mean(base_covariate))
+    if np.ptp(within) > 0:
+        columns.append(z - z.mean())
+    design = np.stack(columns, axis=1)
+    inverse = np.linalg.inv(design.T @ design)
+    slopes = inverse @ design.T @ y
+    df = len(y) - design.shape[1]
+    variance = float(np.sum((y - design @ slopes) ** 2)) / df
+    return Estimate(float(slopes[1]), math.sqrt(max(variance * float(inverse[1, 1]), 0.0)), df)
+
+
 def _upper_tail(distance: float, standard_error: float, df: float) -> float:
     if standard_error == 0:
         return 0.0 if distance > 0 else 1.0
