@@ -139,13 +139,24 @@ _TABLE = (
     Reason("advisory-unpaired", "The trials compared were not taken in pairs on one machine in one visit, so drift "
            "between them counts as a difference; the verdict is what the same figures would mean if it did not.",
            "Measure both builds in one run: perfgate run SCENARIO --base ... --head ..."),
+    Reason("advisory-few-visits", "The baseline has too few visits for a verdict that blocks: a visit more may lie far "
+           "from so few of them by chance. The verdict is what the same figures would mean otherwise.",
+           "Promote further visits of the same build (perfgate baseline promote RUN); from four on a gate can block."),
+    Reason("no-baseline", "There is no stored baseline for this cell or gate, so there is nothing to compare with.",
+           "Make this run the first one: perfgate baseline promote RUN --reason '...'. A gate that is newer than the "
+           "baseline's visits gets its values with the next promotion."),
+    Reason("baseline-broken", "A baseline's file is no whole lineage: an entry was changed, dropped, added or put "
+           "elsewhere, or a merge was left unfinished.",
+           "Restore the file from its repository's history, then promote the run again; entries are never edited."),
     Reason("no-counterpart", "Only one subject was measured, so there is nothing to compare it with.",
            "Name the other side with --base or --head, or compare two records: perfgate compare A B."),
-    Reason("different-cells", "The two records hold different cells: model, engine arguments, workload or measurement "
+    Reason("different-cells", "The two sides hold different cells: model, engine arguments, workload or measurement "
            "differ.",
-           "Compare records of the same scenario at the same cell_id."),
+           "Compare records of the same scenario at the same cell_id; a baseline of the cell as it is now begins with "
+           "perfgate baseline promote RUN --reason '...'."),
     Reason("different-machines", "The machines differ in something that decides performance.",
-           "Measure both on one machine, or compare records of the same machine class."),
+           "Measure both on one machine, or compare records of the same machine class; each class has baselines of "
+           "its own."),
     Reason("clocks-differ", "The median SM clocks of the two sides differ by more than 1 %, so a difference in time "
            "may be one in clocks.",
            "Lock the clocks (clocks: {mode: lock, sm_mhz: ...}), or find why one side runs at another clock: more "

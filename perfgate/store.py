@@ -1,0 +1,179 @@
+"""Where baselines lie: ``baselines/<machine class>/<scenario>[/<cell>].json`` of a repository, and copies in runs.
+
+A run keeps a copy of every baseline that it may be judged against, so that its verdict can be had again anywhere.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from perfgate.baseline import Baseline, parse
+from perfgate.errors import RecordError, UsageError
+from perfgate.lock import state_folder
+from perfgate.plan import Cell
+from perfgate.durable import sha256_hex, write_atomically
+from perfgate.record import Artifact, Run
+
+BASELINES = Path("baselines")
+COPIES = "baselines"
+"""Folder of a run that holds the baselines it was judged against."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A baseline and the file it was read from."""
+
+    file: Path
+    text: str
+    baseline: Baseline
+
+
+def read(file: Path) -> Stored:
+    """Read a baseline's file and verify its lineage.
+
+    Raises:
+        RecordError: It does not exist, is no baseline, or its lineage is broken.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise RecordError("does not exist", where=str(file)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"cannot be read: {error}", where=str(file)) from error
+    return Stored(file, text, parse(text, str(file)))
+
+
+def place(cell: Cell, machine_class: str) -> Path:
+    """Where the baseline of a cell belongs, below the folder of baselines."""
+    label = cell.name.removeprefix(cell.scenario).strip("[]")
+    if not label:
+        return Path(machine_class, f"{cell.scenario}.json")
+    readable = re.sub(r"[^A-Za-z0-9._=,-]+", "-", label)[:80]
+    # Labels that read alike are told apart, so that no two cells share a file.
+    name = readable if readable == label else f"{readable}-{sha256_hex(label)[:8]}"
+    return Path(machine_class, cell.scenario, f"{name}.json")
+
+
+def files(root: Path) -> list[Path]:
+    """Every baseline below a folder, in order."""
+    return sorted(root.glob("*/**/*.json"))
+
+
+def candidates(source: Path, cell: Cell) -> list[Path]:
+    """The baselines that may be meant for a cell, of whatever machine: a file named, or the cell's own in a folder.
+
+    Raises:
+        UsageError: ``source`` is a file that no baseline can be.
+    """
+    if source.suffix == ".json":
+        return [source]
+    if source.exists() and not source.is_dir():
+        raise UsageError(f"{source}: expected a folder of baselines, or a file that ends in .json")
+    classes = sorted(folder.name for folder in source.iterdir() if folder.is_dir()) if source.is_dir() else []
+    return [file for one in classes if (file := source / place(cell, one)).is_file()]
+
+
+def find(source: Path, cells: Iterable[Cell]) -> dict[str, tuple[Stored, ...]]:
+    """The baselines that cells may be held against, by cell_id; none for a cell that is new.
+
+    Raises:
+        RecordError: One of them is broken.
+        UsageError: As of :func:`candidates`.
+    """
+    return {cell.cell_id: tuple(map(read, candidates(source, cell))) for cell in cells}
+
+
+def keep(folder: Path, found: Mapping[str, Sequence[Stored]]) -> dict[str, tuple[Artifact, ...]]:
+    """Copy baselines into a run's folder; what the run's manifest keeps of them."""
+    (folder / COPIES).mkdir()
+    kept = {}
+    for cell_id, stored in found.items():
+        copies = [folder / COPIES / f"{one.baseline.tip[:16]}.json" for one in stored]
+        for copy, one in zip(copies, stored, strict=True):
+            write_atomically(copy, one.text)
+        kept[cell_id] = tuple(Artifact.of(copy, folder) for copy in copies)
+    return kept
+
+
+def kept(folder: Path, run: Run) -> dict[str, tuple[Baseline, ...]]:
+    """The baselines that a run keeps, by cell_id.
+
+    Raises:
+        RecordError: A copy is missing, or is not what the manifest names.
+    """
+    return {cell_id: tuple(_kept(folder, copy) for copy in copies) for cell_id, copies in (run.against or {}).items()}
+
+
+def _kept(folder: Path, copy: Artifact) -> Baseline:
+    stored = read(folder / copy.path)
+    if sha256_hex(stored.text) != copy.sha256:
+        raise RecordError("is not the baseline that the run was judged against", where=str(stored.file))
+    return stored.baseline
+
+
+@contextmanager
+def changing(file: Path) -> Iterator[None]:
+    """Keep other promotions of this host away from a file while the block lasts."""
+    name = f"baseline-{sha256_hex(str(file.absolute()))[:16]}.lock"
+    with FileLock(state_folder() / name, mode=0o666):
+        yield
+
+
+def write(file: Path, baseline: Baseline) -> None:
+    """Put a baseline in its place, whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, baseline.text)
+
+
+# --- the repository that baselines lie in
+
+
+def author(folder: Path) -> str:
+    """Who promotes: git's author, else the name of the user."""
+    ident = _git(folder, "var", "GIT_AUTHOR_IDENT")
+    return ident.rsplit(" ", 2)[0] if ident else getpass.getuser()
+
+
+def commit(folder: Path) -> str:
+    """The commit that is checked out; empty outside of a repository."""
+    return _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+
+
+def as_of(file: Path, ref: str) -> str | None:
+    """A file's text at a commit; ``None`` where it was not there.
+
+    Raises:
+        UsageError: There is no such commit.
+    """
+    folder = _nearest(file.parent)
+    if not _git(folder, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"):
+        raise UsageError(f"{ref}: no such commit in the repository of {file}")
+    shown = _run(folder, "show", f"{ref}:./{file.absolute().relative_to(folder)}")
+    return shown.stdout if shown.returncode == 0 else None
+
+
+def _git(folder: Path, *words: str) -> str:
+    """What git says; empty where it cannot."""
+    try:
+        ended = _run(_nearest(folder), *words)
+    except FileNotFoundError:  # no git here
+        return ""
+    return ended.stdout.strip() if ended.returncode == 0 else ""
+
+
+def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (words of our own)
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or the nearest above it that exists: the first baseline's is yet to be made."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
