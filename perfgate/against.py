@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from perfgate import stats
 from perfgate.baseline import Baseline, Build, Measured, outputs, traced_alike
-from perfgate.cautions import gpu_outcomes, side_cautions
+from perfgate.cautions import cell_cautions, gpu_outcomes, side_cautions
 from perfgate.envelope import judge_alone
 from perfgate.environment import anonymous, comparable
 from perfgate.judge import at_the_same_clocks, judge_cells, one_sided
@@ -87,7 +87,11 @@ class VisitSeries(Series):
     @property
     def in_the_family(self) -> Series:
         """As Holm's family counts it: what only advises, without data."""
-        return Series(self.gate, missing=self.missing or Note(code="", text="advises")) if self.advises else self
+        return (
+            Series(self.gate, missing=self.missing or Note(code="advisory-few-visits", text="it only advises"))
+            if self.advises
+            else self
+        )
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,14 @@ def _judge(series: Sequence[VisitSeries], plan: Plan) -> Iterator[GateOutcome]:
         if found.verdict in ("not-measured", "not-comparable"):
             yield found
             continue
-        found = found.model_copy(update={"visits": _reach(one, found, plan)})
+        reach = _reach(one, found, plan)
+        # More pairs are no remedy here.
+        reasons = tuple(
+            note.model_copy(update={"code": "undecided-by-baseline"}) if note.code == "undecided" else note
+            for note in found.reasons
+        )
+        blind: dict[str, object] = {} if reach.visit_sd is not None else {"detectable": None}
+        found = found.model_copy(update={"visits": reach, "reasons": reasons, **blind})
         advisory: dict[str, object] = {"verdict": "advisory", "would_be": found.verdict}
         yield found.model_copy(update=advisory) if one.advises else found
 
@@ -333,7 +344,10 @@ def _usual_gpu(baseline: Baseline) -> GpuOutcome | None:
 
 def _cautions(side: Side, baseline: Baseline) -> Iterator[Note]:
     timed, traced = side.trials("timed"), side.trials("traced")
-    yield from side_cautions(([], timed), ([], traced))
+    if side.record.alone and timed:
+        yield from cell_cautions(side.record, [], timed)
+    else:
+        yield from side_cautions(([], timed), ([], traced))
     before = {visit.outputs for visit in baseline.visits if visit.outputs}
     now = outputs(timed or traced)
     if before and now and now not in before:

@@ -247,10 +247,6 @@ class Baseline(_Frozen):
         """The restarts of each visit that carries a metric, in order of time."""
         return [visit.values[metric] for visit in self.visits if metric in visit.values]
 
-    def with_entry(self, entry: Entry) -> Baseline:
-        """One promotion more."""
-        return Baseline(entries=(*self.entries, entry.model_copy(update={"parent": self.tip}).sealed()))
-
     @property
     def text(self) -> str:
         """The file: sorted keys, an indented line a field, so that a diff shows what a promotion adds."""

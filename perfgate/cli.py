@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate import __version__
+from perfgate.cli_baseline import BASELINES_OPTION, baseline
 from perfgate.cli_kernels import counters, kernels
 from perfgate.cli_machine import BASE_OPTION, HEAD_OPTION, clean, clocks, doctor, sigterm_as_interrupt
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
@@ -150,6 +151,12 @@ def check(scenarios: tuple[Path, ...], dump: bool, runs: Path) -> None:  # noqa:
     help="With --resume: look again at cells that are inconclusive at their last look, after so many pairs more.",
 )
 @click.option(
+    "--against",
+    metavar="baseline|FILE",
+    help="Measure one side and hold it against the stored baselines, or against the one in a file that ends in .json.",
+)
+@BASELINES_OPTION
+@click.option(
     "--budget",
     "minutes",
     type=click.FloatRange(0, min_open=True),
@@ -163,11 +170,13 @@ def run(
     folder: Path | None,
     more: int | None,
     minutes: float | None,
+    baselines: Path,
     **new: Any,
 ) -> Outcome:
     """Measure two builds in interleaved pairs and judge them.
 
-    With --base alone one side is measured, for a later comparison. A run that was stopped goes on with --resume.
+    With --base alone one side is measured, for a later comparison. Against a stored baseline the head is measured
+    alone; with --base alone that is the head. A run that was stopped goes on with --resume.
     """
     from perfgate import gate
     from perfgate.progress import progress_to
@@ -181,9 +190,25 @@ def run(
             finished = gate.resume(folder, more=more, **means)
         else:
             subjects = _subjects(new.pop("base_words"), new.pop("head_words"))
+            if (word := new.pop("against")) is not None:
+                means["against"] = baselines_meant(word, baselines)
+                subjects = {"head": subjects.get("head", subjects["base"])}
             finished = gate.run(new.pop("scenarios"), subjects, **new, **means)
     click.echo(f"run folder: {finished.folder}", err=True)
     return finished.outcome
+
+
+def baselines_meant(word: str, folder: Path) -> Path:
+    """What ``--against`` names: the folder of baselines, or the file of one.
+
+    Raises:
+        UsageError: It names neither.
+    """
+    from perfgate.errors import UsageError
+
+    if word != "baseline" and not word.endswith(".json"):
+        raise UsageError(f"--against {word}: expected 'baseline', or a file that ends in .json")
+    return folder if word == "baseline" else Path(word)
 
 
 def check_resume(folder: Path | None, more: int | None, new: dict[str, Any]) -> None:
@@ -201,6 +226,7 @@ def check_resume(folder: Path | None, more: int | None, new: dict[str, Any]) -> 
             raise UsageError("nothing to measure", remedy="Name scenario files, or a run folder with --resume FOLDER.")
         return
     words = {"scenarios": "a scenario", "base_words": "--base", "head_words": "--head", "quick": "--quick"}
+    words["against"] = "--against"
     given = [word for name, word in words.items() if new[name]] + ["--seed"] * (new["seed"] is not None)
     if given:
         raise UsageError(f"--resume goes on with the run's own plan and subjects: {', '.join(given)} cannot be given")
@@ -301,6 +327,8 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
     \b
     perfgate compare BASE.json HEAD.json
         unpaired, advisory; FILE:base or FILE:head picks a side
+    perfgate compare HEAD.json BASELINE.json
+        against a stored baseline, which blocks from four visits on
     perfgate compare FILE.csv --gate itl_median:0.1%:0.5%
         columns pair,subject,metric,unit,value; without pair advisory
     """  # noqa: D301 (click reads a real backspace: keep the lines)
@@ -308,6 +336,7 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
     from perfgate.errors import UsageError
     from perfgate.plan import resolve_cells
     from perfgate.scenario import load
+    from perfgate.store import is_baseline
 
     if len(files) == 1 and files[0].endswith(".csv"):
         planned = [gate.parse_gate(word) for word in gates]
@@ -318,6 +347,8 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
     if len(files) == 2:  # noqa: PLR2004 (base and head)
         if scenario or gates:
             raise UsageError("records carry their own gates; --scenario and --gate are for a CSV")
+        if is_baseline(Path(files[1])):
+            return gate.compare_with_baseline(files[0], Path(files[1]))
         return gate.compare_records(*files)
     raise UsageError("expected two records, or one file that ends in .csv")
 
@@ -355,7 +386,7 @@ def schema(what: str) -> None:
     click.echo(json.dumps(schemas[what](), indent=2))
 
 
-for command in (kernels, counters, doctor, clocks, clean):
+for command in (kernels, counters, doctor, clocks, clean, baseline):
     main.add_command(command)
 
 

@@ -132,6 +132,10 @@ _TABLE = (
            "ignorable.",
            "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up; figures from "
            "elsewhere need more trials. Or widen the margins to what this machine can show, or quieten it."),
+    Reason("undecided-by-baseline", "The baseline's visits exclude neither a regression of must_catch size nor a "
+           "slowdown within ignorable: they lie too far apart.",
+           "Measure both builds in pairs, which the spread between visits does not reach: perfgate run SCENARIO "
+           "--base ... --head ... Further visits narrow it slowly; the line of the baseline says how many."),
     Reason("too-few-pairs", "No look has been reached, so nothing can be decided.",
            "Measure at least as many pairs as the first look asks for."),
     Reason("quick-run", "--quick measures one trial a subject: a look at the numbers, never a verdict.",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from perfgate.baseline import Baseline, parse
+from perfgate.baseline import FORMAT, Baseline, parse
 from perfgate.errors import RecordError, UsageError
 from perfgate.lock import state_folder
 from perfgate.plan import Cell
@@ -49,6 +49,14 @@ def read(file: Path) -> Stored:
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"cannot be read: {error}", where=str(file)) from error
     return Stored(file, text, parse(text, str(file)))
+
+
+def is_baseline(file: Path) -> bool:
+    """Whether a file says that it is a baseline."""
+    try:
+        return f'"format": "{FORMAT.partition("/")[0]}/' in file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def place(cell: Cell, machine_class: str) -> Path:
@@ -153,11 +161,64 @@ def as_of(file: Path, ref: str) -> str | None:
     Raises:
         UsageError: There is no such commit.
     """
-    folder = _nearest(file.parent)
-    if not _git(folder, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"):
-        raise UsageError(f"{ref}: no such commit in the repository of {file}")
+    folder = _require(file.parent, ref)
     shown = _run(folder, "show", f"{ref}:./{file.absolute().relative_to(folder)}")
     return shown.stdout if shown.returncode == 0 else None
+
+
+def parse_as_of(file: Path, ref: str) -> Baseline | None:
+    """A baseline as it was at a commit; ``None`` where it was not there.
+
+    Raises:
+        UsageError: There is no such commit.
+        RecordError: It was broken already.
+    """
+    text = as_of(file, ref)
+    return None if text is None else parse(text, f"{file} at {ref}")
+
+
+def verify(chosen: Sequence[Path], root: Path | None, ref: str | None) -> Iterator[tuple[Path, Baseline]]:
+    """Each baseline that is whole, and only grew since a commit.
+
+    A lineage alone cannot show that its newest entries were taken away or that it was written anew; the repository can.
+
+    Args:
+        chosen: Files of baselines.
+        root: A folder of baselines, none of whose files may be gone since the commit; ``None``: not looked at.
+        ref: The commit; ``None``: ``HEAD``, where there is one.
+
+    Raises:
+        RecordError: ``baseline-broken``: one is not; the text names the entry.
+        UsageError: There is no such commit.
+    """
+    since = ref or "HEAD"
+    if ref is not None and root is not None:
+        _require(root, ref)
+    for file in chosen:
+        now = read(file).baseline
+        before = parse_as_of(file, since) if ref is not None or commit(file.parent) else None
+        for number, entry in enumerate(before.entries if before else (), 1):
+            if number > len(now.entries) or now.entries[number - 1].digest != entry.digest:
+                text = (
+                    f"entry {number} ({entry.kind}, {entry.time_utc}, {entry.author}) is not there as it was at {since}"
+                )
+                raise RecordError(text, where=str(file), code="baseline-broken",
+                                  remedy=f"Restore the file as it was at {since} and promote again.")  # fmt: skip
+        yield file, now
+    if root is not None and (ref is not None or commit(root)):
+        listed = _git(root, "ls-tree", "-r", "--name-only", "-z", since, "--", ".") if root.is_dir() else ""
+        gone = [name for name in listed.split("\0") if name.endswith(".json") and not (root / name).exists()]
+        if gone:
+            raise RecordError(f"was there at {since} and is gone", where=str(root / gone[0]), code="baseline-broken",
+                              remedy="Restore it, or take it away in a commit of its own.")  # fmt: skip
+
+
+def _require(folder: Path, ref: str) -> Path:
+    """The folder to run git in, in a repository that has the commit."""
+    there = _nearest(folder)
+    if not _git(there, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"):
+        raise UsageError(f"{ref}: no such commit in the repository of {folder}")
+    return there
 
 
 def _git(folder: Path, *words: str) -> str:
