@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfgate import stats
-from perfgate.baseline import Baseline, Build, Measured, outputs, traced_alike
-from perfgate.cautions import cell_cautions, gpu_outcomes, side_cautions
+from perfgate.baseline import Baseline, Build, Measured, outputs, profiled_otherwise
+from perfgate.cautions import cell_cautions, gpu_outcomes, side_cautions, why_missing
+from perfgate.counter_checks import judge_counters_alone
 from perfgate.envelope import judge_alone
 from perfgate.environment import anonymous, comparable
 from perfgate.judge import at_the_same_clocks, judge_cells, one_sided
-from perfgate.metrics import METRICS, split_name
+from perfgate.metrics import KINDS, METRICS, Kind, split_name
 from perfgate.outcome import (
     BaselineOutcome,
     CellOutcome,
@@ -49,9 +50,9 @@ class Side:
     record: Record
     role: Role
 
-    def trials(self, kind: str) -> list[Trial]:
+    def trials(self, kind: Kind) -> list[Trial]:
         """Its valid trials of a kind."""
-        return self.record.judged_trials(self.role, "traced" if kind == "traced" else "timed")
+        return self.record.judged_trials(self.role, kind)
 
 
 @dataclass(frozen=True)
@@ -199,8 +200,8 @@ def _hold(cell: Cell, side: Side | None, baselines: Sequence[Baseline], unfinish
     if side is None or side.record.stopped is not None:
         return _Held(cell, side, None, one_sided(cell, side.record if side else None))
     if unfinished:
-        counted = " and ".join(f"{len(side.trials(kind))} {kind}" for kind in ("timed", "traced") if side.trials(kind))
-        note = Note(code="too-few-pairs", text=f"{counted or 'no'} trials of the head, cut short")
+        taken = " and ".join(f"{len(side.trials(kind))} {kind}" for kind in KINDS if side.trials(kind))
+        note = Note(code="too-few-pairs", text=f"{taken or 'no'} trials of the head, cut short")
         return _Held(cell, side, None, _without_baseline(cell, side, "not-measured", note))
     misfits = [(one, _misfits(cell, side, one)) for one in baselines]
     fitting = next((one for one, found in misfits if not found), None)
@@ -225,9 +226,7 @@ def _misfits(cell: Cell, side: Side, baseline: Baseline) -> tuple[str, ...]:
         *(d for visit in side.record.visits for d in comparable(baseline.machine, anonymous(visit.machine))),
     ]
     kinds = [gate.gate.measured.kind for gate in cell.gates]
-    if not found and not traced_alike(kinds, baseline.cell, here):
-        found.append("traced with other roles, or for another number of iterations")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys([*found, *profiled_otherwise(kinds, baseline.cell, here)]))
 
 
 def _series(gate: GatePlan, side: Side, baseline: Baseline) -> VisitSeries:
@@ -242,7 +241,8 @@ def _series(gate: GatePlan, side: Side, baseline: Baseline) -> VisitSeries:
         _, role = split_name(metric.name)
         gone = role is not None and bool(trials)
         text = f"the baseline runs kernels of role {role}, the head none" if gone else f"trials carry no {metric.name}"
-        return VisitSeries(gate, missing=Note(code="role-gone" if gone else "metric-missing", text=text))
+        missing = Note(code="role-gone" if gone else "metric-missing", text=text)
+        return VisitSeries(gate, missing=why_missing(metric, (), trials) or missing)
     means = tuple(_mean(visit) for visit in visits)
     return VisitSeries(gate, means, head, visits=tuple(visits))
 
@@ -275,6 +275,11 @@ def _cell(held: _Held, gates: tuple[GateOutcome, ...]) -> CellOutcome:
         envelope = judge_alone(cell.kernels, [trial.decode for trial in trials[1] if trial.decode])
         reasons, cautions = (*reasons, *envelope.reasons), [*cautions, *envelope.cautions]
         found.append(envelope.verdict)
+    counted = [trial.counted for trial in side.trials("counted") if trial.counted]
+    counters = judge_counters_alone(cell.counters, counted) if counted else None
+    if counters is not None:
+        reasons, cautions = (*reasons, *counters.reasons), [*cautions, *counters.cautions]
+        found.append(counters.verdict)
     few = [gate for gate in gates if gate.verdict == "advisory"]
     if few:
         least = min(gate.visits.visits for gate in few if gate.visits)
@@ -287,6 +292,7 @@ def _cell(held: _Held, gates: tuple[GateOutcome, ...]) -> CellOutcome:
             "gates": gates,
             "ungated": tuple(_ungated(cell, side, baseline)),
             "gpus": gpus,
+            "counters": counters,
             "baseline": BaselineOutcome(
                 digest=baseline.tip,
                 machine_class=baseline.machine_class,
@@ -315,14 +321,14 @@ def _too_few(visits: int) -> str:
 
 def _without_baseline(cell: Cell, side: Side, verdict: Verdict, note: Note) -> CellOutcome:
     """What was measured all the same."""
-    trials = side.trials("timed"), side.trials("traced")
     rows = tuple(
         both_sides(metric, (), found)
         for metric in METRICS.values()
-        if (found := [v for t in trials[metric.kind == "traced"] if (v := metric.summarise(t)) is not None])
+        if (found := [v for t in side.trials(metric.kind) if (v := metric.summarise(t)) is not None])
     )
     measured = one_sided(cell, side.record)
-    update = {"verdict": verdict, "ungated": rows, "reasons": (note,), "gpus": gpu_outcomes((), trials[0] or trials[1])}
+    gpus = gpu_outcomes((), side.trials("timed") or side.trials("traced"))
+    update = {"verdict": verdict, "ungated": rows, "reasons": (note,), "gpus": gpus}
     return measured.model_copy(update=update)
 
 

@@ -19,12 +19,12 @@ from typing import Any, Final, Literal, NoReturn
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from perfgate.cautions import gpu_outcomes
+from perfgate.durable import canonical_json, sha256_hex
 from perfgate.environment import Machine, anonymous, machine_class
 from perfgate.errors import RecordError
 from perfgate.metrics import KINDS, METRICS, Kind, Metric
 from perfgate.outcome import GpuOutcome
 from perfgate.plan import Cell
-from perfgate.durable import canonical_json, sha256_hex
 from perfgate.record import Record, Trial, record_digest
 from perfgate.subject import Role
 
@@ -44,7 +44,7 @@ class Measured(_Frozen):
     Args:
         name: The cell's name.
         scenario: Its scenario's.
-        cell_id: Digest of everything below but ``tracing``.
+        cell_id: Digest of everything below but ``tracing`` and ``counting``.
         model_digest: As of :class:`perfgate.plan.Cell`.
         engine: Driver, arguments and environment.
         workload: As resolved.
@@ -53,6 +53,7 @@ class Measured(_Frozen):
         pairing: As of the cell.
         tracing: Digest of roles and iterations of traced trials, which decide kernel times; empty where nothing is
             traced.
+        counting: Digest of roles, launches and window of counted trials, likewise.
     """
 
     name: str
@@ -65,11 +66,15 @@ class Measured(_Frozen):
     clocks: dict[str, JsonValue]
     pairing: str
     tracing: str = ""
+    counting: str = ""
 
     @classmethod
     def of(cls, cell: Cell) -> Measured:
         """The identity of a resolved cell."""
-        traced = cell.kernels and repr((cell.kernels.rules, cell.kernels.traced.iterations))
+        rules = cell.kernels.rules if cell.kernels else ()
+        traced = cell.kernels and repr((rules, cell.kernels.traced.iterations))
+        launches = [one.model_dump_json() for one in cell.counters]
+        counted = launches and repr((rules, launches, cell.counted.step, cell.counted.cache_control))
         measure = {"warmup_iterations": cell.measure.warmup_iterations, "iterations": cell.measure.iterations}
         return cls(
             name=cell.name,
@@ -82,13 +87,14 @@ class Measured(_Frozen):
             clocks=cell.clocks.model_dump(mode="json", exclude_none=True),
             pairing=cell.pairing,
             tracing=sha256_hex(traced)[:12] if traced else "",
+            counting=sha256_hex(counted)[:12] if counted else "",
         )
 
     def differences(self, other: Measured) -> tuple[str, ...]:
         """In what another cell measures something else, in words; empty where it is the same."""
         if self.cell_id == other.cell_id:
             return ()
-        described = {"name", "scenario", "cell_id", "tracing"}
+        described = {"name", "scenario", "cell_id", "tracing", "counting"}
         one, two = (dict(_flat(cell.model_dump(exclude=described))) for cell in (self, other))
         missing = "nothing"
         found = tuple(
@@ -306,9 +312,14 @@ def outputs(trials: Sequence[Trial]) -> str:
     return sha256_hex(canonical_json(list(rows.pop())))[:16] if len(rows) == 1 else ""
 
 
-def traced_alike(gated: Sequence[Kind], one: Measured, other: Measured) -> bool:
-    """Whether kernel times may be compared, where a gate rests on them."""
-    return "traced" not in gated or one.tracing == other.tracing
+def profiled_otherwise(gated: Sequence[Kind], one: Measured, other: Measured) -> tuple[str, ...]:
+    """Why kernel times or counters must not be compared, where a gate rests on them; empty where they may."""
+    found = []
+    if "traced" in gated and one.tracing != other.tracing:
+        found.append("traced with other roles, or for another number of iterations")
+    if "counted" in gated and one.counting != other.counting:
+        found.append("counted with other roles or launches, or in another window")
+    return tuple(found)
 
 
 def parse(text: str, where: str) -> Baseline:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from perfgate import __version__, stats
 from perfgate.against import Side, judge_sides
+from perfgate.durable import sha256_hex
 from perfgate.environment import comparable
 from perfgate.errors import NotComparableError, RecordError, UsageError
 from perfgate.judge import compare_sides, judge_advisory, judge_cells
@@ -16,7 +17,6 @@ from perfgate.margins import Gate
 from perfgate.metrics import split_name
 from perfgate.outcome import CellOutcome, Note, Outcome, worst
 from perfgate.plan import Cell, GatePlan, Plan
-from perfgate.durable import sha256_hex
 from perfgate.record import Record, read_record
 from perfgate.rule import Series, judge_series
 from perfgate.store import find

@@ -30,7 +30,7 @@ from perfgate.against import judge_against
 from perfgate.capture.collector import Collector
 from perfgate.capture.session import Progress, Session
 from perfgate.comparison import compare_records, compare_table, compare_with_baseline, parse_gate
-from perfgate.durable import sha256_hex, write_atomically
+from perfgate.durable import write_atomically
 from perfgate.envelope import learn, union
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, UsageError
 from perfgate.expectation import Expectation

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from perfgate import __version__
 from perfgate.against import Side, judge_sides
-from perfgate.baseline import Baseline, Build, Change, Entry, Measured, draft, traced_alike
+from perfgate.baseline import Baseline, Build, Change, Entry, Measured, draft, profiled_otherwise
 from perfgate.environment import comparable, machine_class
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.judge import judge
@@ -163,8 +163,8 @@ def _compare(
         raise RecordError(f"{candidate.cell.name}: this record lies there already", where=str(candidate.file))
     cell, machine = Measured.of(candidate.cell), candidate.side.record.visits[0].machine
     differences = [*before.cell.differences(cell), *comparable(before.machine, machine)]
-    if not traced_alike([gate.gate.measured.kind for gate in candidate.cell.gates], before.cell, cell):
-        differences.append("traced with other roles, or for another number of iterations")
+    kinds = [gate.gate.measured.kind for gate in candidate.cell.gates]
+    differences += profiled_otherwise(kinds, before.cell, cell)
     if differences:
         return "changed", f"it measures something else: {'; '.join(differences)}", ()
     held = _held(candidate, before, plan)

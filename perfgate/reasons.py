@@ -149,6 +149,10 @@ _TABLE = (
     Reason("no-baseline", "There is no stored baseline for this cell or gate, so there is nothing to compare with.",
            "Make this run the first one: perfgate baseline promote RUN --reason '...'. A gate that is newer than the "
            "baseline's visits gets its values with the next promotion."),
+    Reason("counter-without-base", "A condition asks that a counter be the same as on the base, and no base was "
+           "counted: a stored baseline keeps no launches.",
+           "Count both builds in one run: perfgate run SCENARIO --base ... --head ...; bounds like '<= 0' are held "
+           "against a baseline's head too."),
     Reason("baseline-broken", "A baseline's file is no whole lineage: an entry was changed, dropped, added or put "
            "elsewhere, or a merge was left unfinished.",
            "Restore the file from its repository's history, then promote the run again; entries are never edited."),

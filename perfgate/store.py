@@ -16,10 +16,10 @@ from pathlib import Path
 from filelock import FileLock
 
 from perfgate.baseline import FORMAT, Baseline, parse
+from perfgate.durable import sha256_hex, write_atomically
 from perfgate.errors import RecordError, UsageError
 from perfgate.lock import state_folder
 from perfgate.plan import Cell
-from perfgate.durable import sha256_hex, write_atomically
 from perfgate.record import Artifact, Run
 
 BASELINES = Path("baselines")
