@@ -199,7 +199,7 @@ def mean_estimate(d: ArrayLike) -> Estimate:
     Raises:
         ValueError: Fewer than two observations, or one is not finite.
     """
-    x = _finite(d)
+    x = floats(d)
     if len(x) < 2:  # noqa: PLR2004 (one observation has no spread)
         raise ValueError("expected at least two observations")
     sd = 0.0 if _equal(x) else float(x.std(ddof=1))
@@ -255,7 +255,7 @@ def looks(d: ArrayLike, schedule: Schedule, ignorable: float, must_catch: float)
         ignorable: Margin as a ratio minus one, at least 0.
         must_catch: Margin as a ratio minus one, above ``ignorable``.
     """
-    x = _finite(d)
+    x = floats(d)
     p = q = 1.0
     found = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
@@ -313,7 +313,7 @@ def hodges_lehmann(d: ArrayLike) -> float:
     Raises:
         ValueError: No observation, or one is not finite.
     """
-    x = _finite(d)
+    x = floats(d)
     if len(x) == 0:
         raise ValueError("expected at least one observation")
     i, j = np.triu_indices(len(x))
@@ -349,7 +349,12 @@ def power_at(shift: float, level: float, df: float) -> float:
     return 1.0 - float(special.nctdtr(df, shift, _t_quantile(level, df)))
 
 
-def _finite(values: ArrayLike) -> Floats:
+def floats(values: ArrayLike) -> Floats:
+    """Observations as a row, shape (n,).
+
+    Raises:
+        ValueError: They are no row, or one is not finite.
+    """
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or not np.isfinite(x).all():
         raise ValueError("expected a row of finite observations")
@@ -368,7 +373,7 @@ def two_modes(values: ArrayLike) -> tuple[int, float] | None:
     on each side (Engelman and Hartigan 1969), against its 99 % point for one normal population, so that one in a
     hundred sets of unsplit restarts is called split. Below six and above 24 observations nothing is said: ``None``.
     """
-    x = np.sort(_finite(values))
+    x = np.sort(floats(values))
     if len(x) not in MODE_SPLIT_99 or _equal(x):
         return None
     ratio, cut = max((split_ratio(x, cut), cut) for cut in range(2, len(x) - 1))

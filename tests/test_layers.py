@@ -15,7 +15,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__init__", "errors", "capture", "durable"),
     ("environment", "stats", "reasons", "document", "telemetry", "roles", "kernels", "counters", "hardware"),
     ("metrics",),
-    ("fields", "findings", "steps", "layers", "breakdown", "quantisation"),
+    ("fields", "findings", "steps", "layers", "breakdown", "quantisation", "prediction"),
     ("looks", "pattern", "selection", "transformer"),
     ("expectation", "margins", "attribution", "difference", "roofline", "counted"),
     ("counting",),
@@ -28,22 +28,25 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("capture.clock_helper", "capture.counterfile", "build"),
     ("cautions", "envelope", "counter_checks", "folders"),
     ("capture.timeline", "capture.sampler", "capture.clocks", "capture.profilers"),
-    ("capture.engine", "gpu_checks"),
-    ("capture.workload", "capture.steady"),
+    ("capture.engine", "gpu_checks", "baseline"),
+    ("capture.workload", "capture.steady", "store"),
     ("capture.traced", "capture.counted"),
     ("capture.fake",),
     ("capture.session",),
     ("rule",),
     ("judge",),
+    ("against",),
+    ("comparison",),
     ("report.counted",),
     ("report.lines", "report.attribution"),
+    ("promotion",),
     ("report.text", "report.markdown", "report.price", "report.pages", "report.html", "report.junit", "report.github"),
-    ("report.findings", "report.kernels", "report.counters"),
+    ("report.findings", "report.kernels", "report.counters", "report.baseline"),
     ("report.join",),
     ("report",),
     ("gate", "progress", "doctor"),
     ("cli_subjects",),
-    ("cli_machine", "cli_kernels"),
+    ("cli_machine", "cli_kernels", "cli_baseline"),
     ("cli", "drill"),
     ("__main__",),
 )
@@ -53,7 +56,7 @@ FLOOR = {module: number for number, floor in enumerate(FLOORS) for module in flo
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manager"}
 SUBJECT_SIDE = {"capture.worker", "capture.probe"}
 """Files that a subject's interpreter runs; they import engines, late, so that it can be timed and may fail."""
-COMMANDS = {"cli", "cli_machine", "cli_kernels", "cli_subjects"}
+COMMANDS = {"cli", "cli_machine", "cli_kernels", "cli_baseline", "cli_subjects"}
 """Their bodies import, so that --help is fast."""
 LATE_IMPORTS = {"record": {"frame", "iteration_frame"}, "capture.counterfile": {"_package"}}
 """Functions that may import, because what they need is slow and rarely wanted."""

@@ -13,6 +13,7 @@ from perfgate.report.counted import changed, counted_rest, counted_rows
 from perfgate.report.lines import (
     HEADINGS,
     NoteLine,
+    baseline_line,
     cell_heading,
     closing,
     floor_line,
@@ -39,6 +40,8 @@ def render_markdown(outcome: Outcome) -> str:
             blocks.append(f"Floor: {escape(floor_line(cell))}")
         if cell.gpus:
             blocks.append(f"GPU: {escape(gpu_line(cell))}")
+        if cell.baseline:
+            blocks.append(f"Baseline: {escape(baseline_line(cell))}")
         if cell.attribution:
             blocks.append("\n".join(table([ATTRIBUTION, *attribution_rows(cell.attribution)])))
             blocks.append(escape(attribution_sentence(cell.attribution)))
