@@ -1,6 +1,6 @@
 """Simulate how often the rule blocks what is fine and passes what is not: writes docs/error-rates.md and its picture.
 
-``python benchmarks/error_rates.py`` takes some ten minutes on one core; the same seed and numpy give the same page.
+``python benchmarks/error_rates.py`` takes some half an hour on one core; the same seed and numpy give the same page.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from effect_picture import Panel, Point, draw
 from restart_models import MODELS, NOISY_PAIR_SD, PAIR_SD, Model, normal
 from rule_twin import PASS, REGRESSED, Decisions, Margins, decide_all, disagreements
 from scipy import special
+from visit_rates import section
+from visit_rates import simulate_all as simulate_visits
 
 from perfgate.plan import ALPHA, BETA
 from perfgate.scenario import load
@@ -391,9 +393,11 @@ def main() -> int:
             for gates in GATES:
                 rows.append(simulate(model, gates, case, margins, words.runs))
                 print(case, margins.must_catch, *cells(rows[-1]), sep="  ", flush=True)
-    (words.folder / "error-rates.md").write_text(page(rows, compared, differing))
+    visits = simulate_visits()
+    (words.folder / "error-rates.md").write_text(f"{page(rows, compared, differing)}\n{section(visits)}")
     (words.folder / "error-rates.svg").write_text(draw(panels()))
-    return int(any(row.model.claims and not row.holds for row in rows))
+    refuted = any(row.model.claims and not row.holds for row in rows)
+    return int(refuted or any(row.standing == "**refuted**" for row in visits))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate import __version__
+from perfgate.cli_baseline import BASELINES_OPTION, baseline
 from perfgate.cli_github import RUN_FOLDER, github
 from perfgate.cli_kernels import counters, kernels
 from perfgate.cli_machine import clean, clocks, doctor, sigterm_as_interrupt
@@ -102,8 +103,10 @@ def check(scenarios: tuple[Path, ...], dump: bool, runs: Path) -> None:  # noqa:
 @click.option(
     "--against",
     metavar="REF|baseline|FILE",
-    help="A git ref: its merge base with HEAD is built as the base, the working tree as the head ([build] says how).",
+    help="A git ref: its merge base with HEAD is built as the base, the working tree as the head ([build] says how). "
+    "Or measure one side and hold it against the stored baselines, or against the one in a file that ends in .json.",
 )
+@BASELINES_OPTION
 @RUNS_OPTION
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
 @click.option("--quick", is_flag=True, help="One trial a subject: a look at the numbers, never a verdict.")
@@ -134,11 +137,13 @@ def run(
     folder: Path | None,
     more: int | None,
     minutes: float | None,
+    baselines: Path,
     **new: Any,
 ) -> Outcome:
     """Measure two builds in interleaved pairs and judge them.
 
-    With --base alone one side is measured, for a later comparison. A run that was stopped goes on with --resume.
+    With --base alone one side is measured, for a later comparison. Against a stored baseline the head is measured
+    alone; with --base alone that is the head. A run that was stopped goes on with --resume.
     """
     from perfgate import gate
     from perfgate.progress import progress_to
@@ -151,13 +156,25 @@ def run(
         if folder is not None:
             finished = gate.resume(folder, more=more, prepare=restore_builds(progress), **means)
         else:
-            scenarios, runs, ref = new.pop("scenarios"), new["runs"], new.pop("against")
+            scenarios, runs, word = new.pop("scenarios"), new["runs"], new.pop("against")
             base_words, head_words = new.pop("base_words"), new.pop("head_words")
+            stored = baselines_meant(word, baselines)
+            ref = word if stored is None else None
             subjects = subjects_of(base_words, head_words, progress, ref=ref, runs=runs, scenarios=scenarios)
+            if stored is not None:
+                means["against"] = stored
+                subjects = {"head": subjects.get("head", subjects["base"])}
             finished = gate.run(scenarios, subjects, **new, **means)
     click.echo(f"run folder: {finished.folder}", err=True)
     click.get_current_context().meta[RUN_FOLDER] = finished.folder
     return finished.outcome
+
+
+def baselines_meant(word: str | None, folder: Path) -> Path | None:
+    """The stored baselines that ``--against`` names: their folder, or the file of one; ``None`` for a git ref."""
+    if word == "baseline":
+        return folder
+    return Path(word) if word is not None and word.endswith(".json") else None
 
 
 def check_resume(folder: Path | None, more: int | None, new: dict[str, Any]) -> None:
@@ -271,6 +288,8 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
     \b
     perfgate compare BASE.json HEAD.json
         unpaired, advisory; FILE:base or FILE:head picks a side
+    perfgate compare HEAD.json BASELINE.json
+        against a stored baseline, which blocks from four visits on
     perfgate compare FILE.csv --gate itl_median:0.1%:0.5%
         columns pair,subject,metric,unit,value; without pair advisory
     """  # noqa: D301 (click reads a real backspace: keep the lines)
@@ -278,6 +297,7 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
     from perfgate.errors import UsageError
     from perfgate.plan import resolve_cells
     from perfgate.scenario import load
+    from perfgate.store import is_baseline
 
     if len(files) == 1 and files[0].endswith(".csv"):
         planned = [gate.parse_gate(word) for word in gates]
@@ -288,6 +308,8 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
     if len(files) == 2:  # noqa: PLR2004 (base and head)
         if scenario or gates:
             raise UsageError("records carry their own gates; --scenario and --gate are for a CSV")
+        if is_baseline(Path(files[1])):
+            return gate.compare_with_baseline(files[0], Path(files[1]))
         return gate.compare_records(*files)
     raise UsageError("expected two records, or one file that ends in .csv")
 
@@ -328,5 +350,5 @@ def schema(what: str) -> None:
     click.echo(json.dumps(schemas[what](), indent=2))
 
 
-for command in (kernels, counters, doctor, clocks, clean, github, nightly):
+for command in (kernels, counters, doctor, clocks, clean, baseline, github, nightly):
     main.add_command(command)

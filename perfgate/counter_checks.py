@@ -64,6 +64,34 @@ def judge_counters(
     )
 
 
+def judge_counters_alone(launches: Sequence[Launches], head: Sequence[CountedStep]) -> CountersOutcome:
+    """Hold the head's counters against the conditions where no base was counted beside it.
+
+    Bounds hold or not; what must be the ``same`` as on the base cannot be told, which is a caution.
+    """
+    side = _Side(head)
+    bounds = [(one, name, condition) for one in launches for name, condition in one.metrics.items()]
+    found = [_condition(*bound, side, side) for bound in bounds if bound[2].relation != SAME]
+    broken = [_told_of_head(*pair) for pair in found if pair is not None]
+    unheld = [f"{one}: {name}" for one, name, condition in bounds if condition.relation == SAME]
+    said = [Note(code=code, text=text) for code, text in dict.fromkeys(c for step in head for c in step.cautions)]
+    if unheld:
+        said.append(Note(code="counter-without-base", text=f"not held: {', '.join(unheld)}"))
+    return CountersOutcome(
+        verdict=worst([verdict for verdict, _ in broken] or ["pass"]),
+        rows=tuple(_rows(_Side(()), side)),
+        reasons=tuple(note for _, note in broken),
+        cautions=tuple(said),
+    )
+
+
+def _told_of_head(verdict: Verdict, note: Note) -> tuple[Verdict, Note]:
+    """A broken bound of a head that stood on both sides: what is told of the base is the head's."""
+    if verdict != "not-comparable":
+        return verdict, note
+    return "regressed", Note(code="counter-out-of-bounds", text=note.text.replace(" of base", "", 1))
+
+
 def count_one_side(steps: Sequence[CountedStep]) -> CountersOutcome:
     """The kernels of one side, for reading."""
     return CountersOutcome(verdict="pass", rows=tuple(_rows(_Side(steps), _Side(()))))

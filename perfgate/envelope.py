@@ -116,6 +116,23 @@ def judge_envelope(expected: Expectation, base: Sequence[DecodeSteps], head: Seq
     return EnvelopeOutcome(verdict="pass", cautions=tuple(cautions), difference=found)
 
 
+def judge_alone(expected: Expectation, head: Sequence[DecodeSteps]) -> EnvelopeOutcome:
+    """Hold one side's traced trials against the declared envelope, no base having been traced beside them.
+
+    That the envelope is stale cannot be seen then: what is outside is the head's.
+    """
+    if not head:
+        reason = Note(code="no-decode-steps", text="no traced trial of head")
+        return EnvelopeOutcome(verdict="not-measured", reasons=(reason,))
+    steps = pool(head)
+    checked = check(expected, steps)
+    cautions = tuple(note.model_copy(update={"text": f"head: {note.text}"}) for note in checked.cautions)
+    if not checked.outside:
+        return EnvelopeOutcome(verdict="pass", cautions=cautions)
+    reason = Note(code="outside-envelope", text=f"head, traced alone: {_in_words(checked.outside, steps)}")
+    return EnvelopeOutcome(verdict="regressed", reasons=(reason,), cautions=cautions)
+
+
 def check(expected: Expectation, steps: DecodeSteps) -> Checked:
     """Hold one side's steps against the declared envelope; without declared patterns only names can be outside."""
     declared = expected.per_decode_step.patterns

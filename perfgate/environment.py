@@ -10,7 +10,10 @@ field of a machine is of one of three kinds:
 
 from __future__ import annotations
 
+import hashlib
+import json
 import platform
+import re
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -105,6 +108,30 @@ def comparable(a: Machine, b: Machine) -> tuple[str, ...]:
         words = (*_unequal(one, other, GPU_IDENTITY), *_beyond_tolerance(one, other, "power_limit_mw"))
         found += [f"GPU {number} {text}" for text in words]
     return tuple(found)
+
+
+def machine_class(machine: Machine, clock_mode: str) -> str:
+    """Which machines share baselines, as a folder's name: ``nvidia-h200-x1-observe-3fa2b1``, ``cpu-x2-observe-9c01de``.
+
+    ``<gpu>-x<n>-<clock mode>-<6 hex digits of identity>``; without a GPU ``cpu`` and the number of cores. Two machines
+    of one class agree in everything that is identity; what is tolerated may still lie too far apart.
+    """
+    identity = [
+        {name: getattr(machine, name) for name in IDENTITY},
+        *({name: getattr(gpu, name) for name in GPU_IDENTITY} for gpu in machine.gpus),
+    ]
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:6]
+    model = re.sub(r"[^a-z0-9]+", "-", machine.gpus[0].name.lower()).strip("-") if machine.gpus else "cpu"
+    return f"{model}-x{len(machine.gpus) or machine.cores}-{clock_mode}-{digest}"
+
+
+def anonymous(machine: Machine) -> Machine:
+    """The machine without what is only observed: nothing in it names a host, a boot or a device."""
+    hidden: dict[str, object] = {"uuid": "", "vbios": None, "persistence": None, "numa_node": None}
+    gpus = tuple(gpu.model_copy(update=hidden) for gpu in machine.gpus)
+    return machine.model_copy(
+        update={"gpus": gpus, "cuda": "", "host": "", "boot_id": "", "kernel": "", "container": ""}
+    )
 
 
 def _unequal(a: BaseModel, b: BaseModel, names: Sequence[str]) -> Iterator[str]:

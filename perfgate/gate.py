@@ -3,7 +3,8 @@
 Example:
     >>> from pathlib import Path
     >>> from perfgate import gate
-    >>> from perfgate.subject import Role, Subject
+    >>> from perfgate.store import find, keep, kept
+from perfgate.subject import Role, Subject
     >>> python = "/path/to/engine/bin/python"
     >>> subjects = {"base": Subject(python=python), "head": Subject(python=python, args={"max_num_seqs": 2})}
     >>> finished = gate.run([Path("scenarios/cpu-tiny.yaml")], subjects)  # doctest: +SKIP
@@ -24,36 +25,45 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from perfgate import __version__, stats
+from perfgate.against import judge_against
 from perfgate.capture.collector import Collector
 from perfgate.capture.session import Progress, Session
-from perfgate.durable import sha256_hex, write_atomically
+from perfgate.comparison import compare_records, compare_table, compare_with_baseline, parse_gate
+from perfgate.durable import write_atomically
 from perfgate.envelope import learn, union
-from perfgate.environment import comparable
-from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, RecordError, UsageError
+from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, UsageError
 from perfgate.expectation import Expectation
-from perfgate.judge import compare_sides, judge, judge_advisory, judge_cells
+from perfgate.judge import judge
 from perfgate.lock import hold
-from perfgate.margins import Gate
-from perfgate.metrics import KINDS, Kind, split_name
-from perfgate.outcome import CellOutcome, Note, Outcome, verdict_json, worst
-from perfgate.plan import Cell, GatePlan, Plan, make_plan, resolve_cells
+from perfgate.metrics import KINDS, Kind
+from perfgate.outcome import Outcome, verdict_json
+from perfgate.plan import Cell, make_plan, resolve_cells
 from perfgate.record import (
     Record,
     Run,
-    read_record,
     read_records,
     read_run,
     record_file,
     write_record,
     write_run,
 )
-from perfgate.rule import Series, judge_series
 from perfgate.scenario import LoadedScenario, load, with_kernels
+from perfgate.store import find, keep, kept
 from perfgate.subject import Role, Subject
-from perfgate.table import read_table
+
+__all__ = [
+    "Finished",
+    "check_envelope",
+    "compare_records",
+    "compare_table",
+    "compare_with_baseline",
+    "judge_folder",
+    "learn_envelope",
+    "parse_gate",
+    "resume",
+    "run",
+]
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
     kernels_only: bool = False,
+    against: Path | None = None,
 ) -> Finished:
     """Measure every cell of the scenarios until it is decided, and judge the run.
 
@@ -92,10 +103,13 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         progress: Called at every step, and with a sentence where something else is worth telling.
         budget_s: No pair is begun that would not end within so many seconds.
         kernels_only: Take traced trials alone and judge only what the decode steps run, not how long they take.
+        against: A folder of baselines, or the file of one: the only subject is measured as the head and held against
+            what lies there.
 
     Raises:
         ScenarioError: A scenario is wrong.
-        UsageError: Two cells are the same.
+        UsageError: Two cells are the same; two subjects, or a quick run, against baselines.
+        RecordError: A baseline is broken.
         InterruptedRunError: Stopped by a signal, or out of budget; the run folder holds every finished trial.
         NotMeasuredError: ``storage-failed``: the run folder cannot be written; ``gpu-busy`` or a code of the clocks:
             the machine is not fit to measure on.
@@ -105,11 +119,16 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     plan = make_plan(loaded, secrets.randbits(32) if seed is None else seed)
     if kernels_only:
         plan = plan.model_copy(update={"cells": tuple(map(_without_gates, plan.cells))})
+    if against is not None and (len(subjects) > 1 or quick):
+        raise UsageError("against a baseline one subject is measured, and never quickly: the baseline is the base")
+    found = find(against, plan.cells) if against is not None else None
     name = _run_name(loaded)
     manifest = Run(name=name, plan=plan, subjects=subjects, quick=quick, perfgate=__version__)
     folder = runs / name
     with _storage_failures(folder, "Mend that, or name another place with --runs."), _interruptions(folder):
         _make_folder(folder, loaded)
+        if found is not None:
+            manifest = manifest.model_copy(update={"against": keep(folder, found)})
         write_run(folder, manifest)
     given = _given(collector, traced_collector, counted_collector)
     return _visit(folder, manifest, Session(folder, manifest, given, progress, deadline_s))
@@ -320,8 +339,8 @@ def _next_profiled(manifest: Run, cell: Cell, records: dict[str, Record], kind: 
     schedule = cell.schedule(kind)
     if kind not in kinds:
         return None if taken else 1
-    if "head" not in manifest.subjects:
-        wanted, _ = schedule.first_blocking or (schedule.looks[-1], 0.0)
+    if manifest.alone is not None:
+        wanted = cell.due_alone(kind)
         return wanted if taken < wanted else None
     if not taken:
         return schedule.looks[0]
@@ -335,10 +354,8 @@ def _next_timed(manifest: Run, cell: Cell, records: dict[str, Record]) -> int | 
     if not any(gate.gate.measured.kind == "timed" for gate in cell.gates):
         return None
     schedule = cell.measure.schedule
-    if manifest.quick or "head" not in manifest.subjects:
-        # One side is measured for a comparison, which fewer trials than the first look that blocks could never lose.
-        blocking, _ = schedule.first_blocking or (schedule.looks[-1], 0.0)
-        wanted = 1 if manifest.quick else blocking
+    if manifest.quick or manifest.alone is not None:
+        wanted = 1 if manifest.quick else cell.due_alone("timed")
         return wanted if record is None or (record.measured() < wanted and record.stopped is None) else None
     if record is None:
         return schedule.looks[0]
@@ -359,7 +376,10 @@ def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Out
     """
     manifest = read_run(folder)
     records = {record.cell.cell_id: record for record in read_records(folder, manifest)}
-    outcome = judge(manifest, records, __version__)
+    if manifest.against is None:
+        outcome = judge(manifest, records, __version__)
+    else:
+        outcome = judge_against(manifest, records, kept(folder, manifest), __version__)
     try:
         write_atomically(folder / "verdict.json", verdict_json(outcome))
     except OSError as error:
@@ -367,100 +387,6 @@ def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Out
             raise
         warn(f"{folder / 'verdict.json'} could not be written: {error.strerror}")
     return outcome
-
-
-def compare_records(base: str, head: str) -> Outcome:
-    """Compare one side of one record with one side of another; unpaired, hence advisory.
-
-    Args:
-        base: A record file, or ``FILE:base`` or ``FILE:head`` where it holds both sides.
-        head: Likewise; its gates are the ones judged.
-
-    Raises:
-        RecordError: A file is no record.
-        UsageError: A record holds two sides and the word does not say which.
-        NotComparableError: The cells or the machines differ.
-    """
-    sides = (_read_side(base), _read_side(head))
-    (a, _), (b, _) = sides
-    if a.cell.cell_id != b.cell.cell_id:
-        raise NotComparableError(
-            f"{base} holds {a.cell.name} ({a.cell.cell_id[:12]}), {head} holds {b.cell.name} ({b.cell.cell_id[:12]})",
-            code="different-cells",
-        )
-    if any(gate.gate.measured.kind == "traced" for gate in b.cell.gates) and _tracing(a.cell) != _tracing(b.cell):
-        text = f"{base} and {head} were traced with other roles, or for another number of iterations"
-        raise NotComparableError(text, code="different-cells")
-    differences = [d for x in a.visits for y in b.visits for d in comparable(x.machine, y.machine)]
-    if differences:
-        raise NotComparableError("; ".join(dict.fromkeys(differences)), code="different-machines")
-    plan = Plan(cells=(b.cell,), seed=b.seed)
-    reason = Note(code="advisory-unpaired", text=f"{base} against {head}")
-    return judge_advisory(f"{base} {head}", __version__, plan, compare_sides(*sides, plan), reason)
-
-
-def _tracing(cell: Cell) -> object:
-    """What of tracing decides kernel times, beside what the cell's id says."""
-    return cell.kernels and (cell.kernels.rules, cell.kernels.traced.iterations)
-
-
-def compare_table(file: Path, gates: Sequence[GatePlan]) -> Outcome:
-    """Compare the two sides of a CSV: by the rule at one look where it is paired, else advisory.
-
-    One look spends both error rates whole, which is right when the number of pairs was fixed before they were seen.
-
-    Raises:
-        RecordError: The file is no such CSV, or has no values for a gate.
-    """
-    table = read_table(file)
-    series = []
-    for gate in gates:
-        values = table.metrics.get(gate.gate.measured.name)
-        if values is None:
-            raise RecordError(f"has no values of {gate.gate.measured.name}, which {gate.where} gates", where=str(file))
-        paired = table.paired and len(values.base) > 1
-        series.append(Series(gate, values.base, values.head, stats.one_look(len(values.base)) if paired else None))
-    plan = Plan(cells=(), seed=0)
-    judged = judge_series(series, plan.alpha, plan.beta)
-    cell = CellOutcome(
-        name=file.stem, cell_id="", record=sha256_hex(file.read_bytes()), verdict=worst(g.verdict for g in judged),
-        pairs=max((g.pairs for g in judged), default=0) if table.paired else 0, next_look=None, versions={},
-        gates=judged, ungated=(),
-    )  # fmt: skip
-    if table.paired:
-        return judge_cells(file.name, __version__, plan, (cell,))
-    return judge_advisory(file.name, __version__, plan, cell, Note(code="advisory-unpaired", text="no pair column"))
-
-
-def parse_gate(word: str) -> GatePlan:
-    """A gate from ``metric:ignorable:must_catch``: ``itl_median:0.1%:0.5%``, ``kernel_time_per_step[gemm]:1%:5%``.
-
-    Raises:
-        UsageError: The word has another form, or the gate is not possible.
-    """
-    parts = word.split(":")
-    if len(parts) != 3:  # noqa: PLR2004 (metric, ignorable, must_catch)
-        raise UsageError(f"--gate {word}: expected METRIC:IGNORABLE:MUST_CATCH, like itl_median:0.1%:0.5%")
-    try:
-        metric, role = split_name(parts[0])
-        gate = Gate.model_validate({"metric": metric, "role": role, "ignorable": parts[1], "must_catch": parts[2]})
-    except ValidationError as error:
-        raise UsageError(f"--gate {word}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
-    return GatePlan(gate=gate, where=f"--gate {word}")
-
-
-def _read_side(word: str) -> tuple[Record, Role]:
-    path, _, role = word.rpartition(":")
-    if role not in ("base", "head"):
-        path, role = word, ""
-    record = read_record(Path(path))
-    if not role:
-        if len(record.subjects) > 1:
-            raise UsageError(f"{word} holds base and head", remedy=f"Say which: {word}:base or {word}:head.")
-        role = next(iter(record.subjects))
-    if role not in record.subjects:
-        raise UsageError(f"{word}: the record holds no {role}")
-    return record, "head" if role == "head" else "base"
 
 
 def _run_name(loaded: Sequence[LoadedScenario]) -> str:

@@ -36,8 +36,8 @@ def judge(run: Run, records: Mapping[str, Record], perfgate: str) -> Outcome:
     """Judge a run from its manifest and the records there are, by cell_id; ``perfgate`` is the version judging."""
     cells = run.plan.cells
     found = [records.get(cell.cell_id) for cell in cells]
-    if "head" not in run.subjects:
-        outcomes = tuple(_one_sided(cell, record) for cell, record in zip(cells, found, strict=True))
+    if run.alone is not None:
+        outcomes = tuple(one_sided(cell, record) for cell, record in zip(cells, found, strict=True))
     else:
         both = zip(cells, found, strict=True)
         series = [_paired_series(gate, record) for cell, record in both for gate in cell.gates]
@@ -84,7 +84,7 @@ def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Pl
     cell = head[0].cell
     gates = judge_series([_unpaired_series(gate, base, head) for gate in cell.gates], plan.alpha, plan.beta)
     gpus = gpu_outcomes(*timed)
-    gates, reasons = _at_the_same_clocks(gates, {"timed": gpus, "traced": gpu_outcomes(*traced)})
+    gates, reasons = at_the_same_clocks(gates, {"timed": gpus, "traced": gpu_outcomes(*traced)})
     found: list[Verdict] = []
     cautions = list(side_cautions(timed, traced))
     if cell.kernels is not None and all(traced):
@@ -153,7 +153,7 @@ def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, .
     base, head = [b for b, _ in pairs], [h for _, h in pairs]
     traced_sides = [b for b, _ in traced_pairs], [h for _, h in traced_pairs]
     gpus = gpu_outcomes(base, head)
-    gates, reasons = _at_the_same_clocks(gates, {"timed": gpus, "traced": gpu_outcomes(*traced_sides)})
+    gates, reasons = at_the_same_clocks(gates, {"timed": gpus, "traced": gpu_outcomes(*traced_sides)})
     found: list[Verdict] = []
     cautions = list(cell_cautions(record, base, head))
     if record.stopped is not None:
@@ -222,7 +222,7 @@ def _attribution(pairs: Sequence[tuple[Trial, Trial]], traced: Sequence[tuple[Tr
     return attribute([(base.decode, head.decode) for base, head in traced if base.decode and head.decode], measured_s)
 
 
-def _at_the_same_clocks(
+def at_the_same_clocks(
     gates: tuple[GateOutcome, ...], gpus: Mapping[Kind, Mapping[Role, GpuOutcome]]
 ) -> tuple[tuple[GateOutcome, ...], tuple[Note, ...]]:
     """The gates as they are; not comparable, with the reason, where the sides' trials of a kind had other clocks."""
@@ -246,27 +246,30 @@ def _verdict_of_stop(stopped: Failure) -> Verdict:
     return "internal-error" if stopped.code == "internal-error" else "not-measured"
 
 
-def _one_sided(cell: Cell, record: Record | None) -> CellOutcome:
+def one_sided(cell: Cell, record: Record | None) -> CellOutcome:
+    """One side's cell by itself: what was measured, and nothing to compare it with; or why it was not measured."""
     if record is None:
         return _empty_cell(cell, "not-measured", (), Note(code="not-started", text="no trial of this cell was taken"))
-    trials, traced = record.judged_trials("base"), record.judged_trials("base", "traced")
-    counted = [trial.counted for trial in record.judged_trials("base", "counted") if trial.counted]
+    role = record.alone or "base"
+    trials, traced = record.judged_trials(role), record.judged_trials(role, "traced")
+    counted = [trial.counted for trial in record.judged_trials(role, "counted") if trial.counted]
     words = "".join(f" and {len(taken)} {kind}" for kind, taken in (("traced", traced), ("counted", counted)) if taken)
     note = Note(code="no-counterpart", text=f"{len(trials)} trials{words} of one subject were measured")
     verdict: Verdict = "not-comparable"
     if record.stopped is not None:
         note = Note(code=record.stopped.code, text=record.stopped.text)
         verdict = _verdict_of_stop(record.stopped)
-    sides = {
+    seen = trials or traced
+    found = {
         "record": record_digest(record),
-        "versions": {"base": _versions([*trials, *traced])},
+        "versions": {role: _versions([*trials, *traced])},
         "built_from": revisions(record.subjects),
-        "ungated": tuple(_ungated(cell, [*trials, *traced], ())),
-        "gpus": gpu_outcomes(trials or traced, ()),
+        "ungated": tuple(_ungated(cell, [*trials, *traced] if role == "base" else (), ())),
+        "gpus": gpu_outcomes(seen, ()) if role == "base" else gpu_outcomes((), seen),
         "counters": count_one_side(counted) if counted else None,
-        "floors": floors(trials, ()),
+        "floors": floors(trials, ()) if role == "base" else floors((), trials),
     }
-    return _empty_cell(cell, verdict, (), note).model_copy(update=sides)
+    return _empty_cell(cell, verdict, (), note).model_copy(update=found)
 
 
 def _empty_cell(cell: Cell, verdict: Verdict, gates: tuple[GateOutcome, ...], reason: Note) -> CellOutcome:

@@ -68,6 +68,23 @@ class MetricOutcome(_Frozen):
     change: float | None
 
 
+class VisitsOutcome(_Frozen):
+    """What a baseline's visits can show of one gate; all figures are ratios minus one or natural logarithms.
+
+    Args:
+        visits: Visits that carry the metric, this baseline's current ones.
+        visit_sd: Standard deviation of their means' logarithms; ``None`` for one visit, whose spread nobody knows.
+        visits_to_halve: Further visits that would halve ``detectable``; ``None`` where no number of them would, or
+            nothing is known.
+        least_detectable: What could be detected with any number of visits.
+    """
+
+    visits: int
+    visit_sd: float | None = None
+    visits_to_halve: int | None = None
+    least_detectable: float | None = None
+
+
 class GateOutcome(MetricOutcome):
     """What one gate decided.
 
@@ -78,7 +95,9 @@ class GateOutcome(MetricOutcome):
         where: ``file:line`` of the declaration.
         kind: The trials it is read from.
         verdict: This gate's own.
-        pairs: Pairs (unpaired: trials of the smaller side) behind the figures; 0 below the first look.
+        would_be: For an advisory one, the verdict that the same figures would mean if they could block.
+        pairs: Pairs (unpaired: trials of the smaller side; against a baseline: its visits) behind the figures; 0 below
+            the first look.
         passed_at: Pairs of the first look at which it passed; later looks may still block it, never unpass it.
         change_low: End of the interval towards smaller values, own direction; ``None`` where this look has no bound.
         change_high: End towards larger values.
@@ -88,6 +107,7 @@ class GateOutcome(MetricOutcome):
         detectable: Slowdown that this look, or where it cannot block the first one that can, blocks with probability
             1 - beta given the spread seen; a ratio minus one. ``None`` where no look can block.
         pair_sd: Standard deviation of the pairs' log ratios.
+        visits: What a baseline's visits can show; ``None`` where there is no baseline.
         reasons: Why it is neither pass nor regressed.
         cautions: What to know about it all the same.
     """
@@ -98,6 +118,7 @@ class GateOutcome(MetricOutcome):
     where: str
     kind: Kind = "timed"
     verdict: Verdict
+    would_be: Verdict | None = None
     pairs: int = 0
     passed_at: int | None = None
     change_low: float | None = None
@@ -107,6 +128,7 @@ class GateOutcome(MetricOutcome):
     q: float = 1.0
     detectable: float | None = None
     pair_sd: float | None = None
+    visits: VisitsOutcome | None = None
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()
 
@@ -178,6 +200,24 @@ class CountersOutcome(_Frozen):
     cautions: tuple[Note, ...] = ()
 
 
+class BaselineOutcome(_Frozen):
+    """The stored baseline that a cell was held against.
+
+    Args:
+        digest: Digest of its newest entry, which stands for the whole lineage.
+        machine_class: The machines it speaks for.
+        visits: Visits since its last change; from four on its verdict can block.
+        first_utc: Begin of the earliest of them, ISO 8601.
+        last_utc: Begin of the latest.
+    """
+
+    digest: str
+    machine_class: str
+    visits: int
+    first_utc: str
+    last_utc: str
+
+
 class CellOutcome(_Frozen):
     """What one cell decided: the worst of its gates, or why it has none.
 
@@ -200,6 +240,7 @@ class CellOutcome(_Frozen):
         floors: The least time of each side's decode steps; empty where that is unknown.
         attribution: Where a difference in decode steps comes from; ``None`` without traced pairs.
         counters: What ncu counted; ``None`` without counted trials.
+        baseline: What the head was held against, where that was no base measured beside it.
         reasons: Why the cell as a whole is not judged.
         cautions: What to know about the cell.
     """
@@ -222,6 +263,7 @@ class CellOutcome(_Frozen):
     floors: dict[Role, Floor] = {}
     attribution: Attribution | None = None
     counters: CountersOutcome | None = None
+    baseline: BaselineOutcome | None = None
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()
 
@@ -247,7 +289,7 @@ class Outcome(_Frozen):
         perfgate: Version that judged.
         verdict: The worst of all cells.
         exit_status: What the process ends with.
-        would_be: For an advisory outcome, the verdict that the same figures would mean in pairs.
+        would_be: For an advisory outcome, the verdict that the same figures would mean if they could block.
         alpha: Declared probability of any false block in this run.
         beta: Declared probability of passing a gate that regressed by must_catch.
         cells: In the plan's order.

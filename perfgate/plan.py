@@ -91,6 +91,12 @@ class Cell(BaseModel):
             return self.counted.schedule
         return self.kernels.traced.schedule if self.kernels else DEFAULT_SCHEDULE
 
+    def due_alone(self, kind: Kind) -> int:
+        """Trials of one side alone: fewer than the first look that may block could show no regression to anybody."""
+        schedule = self.schedule(kind)
+        pairs, _ = schedule.first_blocking or (schedule.looks[-1], 0.0)
+        return pairs
+
     @property
     def slug(self) -> str:
         """A file name for this cell, unique among cells."""

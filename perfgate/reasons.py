@@ -137,6 +137,10 @@ _TABLE = (
            "ignorable.",
            "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up; figures from "
            "elsewhere need more trials. Or widen the margins to what this machine can show, or quieten it."),
+    Reason("undecided-by-baseline", "The baseline's visits exclude neither a regression of must_catch size nor a "
+           "slowdown within ignorable: they lie too far apart.",
+           "Measure both builds in pairs, which the spread between visits does not reach: perfgate run SCENARIO "
+           "--base ... --head ... Further visits narrow it slowly; the line of the baseline says how many."),
     Reason("too-few-pairs", "No look has been reached, so nothing can be decided.",
            "Measure at least as many pairs as the first look asks for."),
     Reason("quick-run", "--quick measures one trial a subject: a look at the numbers, never a verdict.",
@@ -144,13 +148,28 @@ _TABLE = (
     Reason("advisory-unpaired", "The trials compared were not taken in pairs on one machine in one visit, so drift "
            "between them counts as a difference; the verdict is what the same figures would mean if it did not.",
            "Measure both builds in one run: perfgate run SCENARIO --base ... --head ..."),
+    Reason("advisory-few-visits", "The baseline has too few visits for a verdict that blocks: a visit more may lie far "
+           "from so few of them by chance. The verdict is what the same figures would mean otherwise.",
+           "Promote further visits of the same build (perfgate baseline promote RUN); from four on a gate can block."),
+    Reason("no-baseline", "There is no stored baseline for this cell or gate, so there is nothing to compare with.",
+           "Make this run the first one: perfgate baseline promote RUN --reason '...'. A gate that is newer than the "
+           "baseline's visits gets its values with the next promotion."),
+    Reason("counter-without-base", "A condition asks that a counter be the same as on the base, and no base was "
+           "counted: a stored baseline keeps no launches.",
+           "Count both builds in one run: perfgate run SCENARIO --base ... --head ...; bounds like '<= 0' are held "
+           "against a baseline's head too."),
+    Reason("baseline-broken", "A baseline's file is no whole lineage: an entry was changed, dropped, added or put "
+           "elsewhere, or a merge was left unfinished.",
+           "Restore the file from its repository's history, then promote the run again; entries are never edited."),
     Reason("no-counterpart", "Only one subject was measured, so there is nothing to compare it with.",
            "Name the other side with --base or --head, or compare two records: perfgate compare A B."),
-    Reason("different-cells", "The two records hold different cells: model, engine arguments, workload or measurement "
+    Reason("different-cells", "The two sides hold different cells: model, engine arguments, workload or measurement "
            "differ.",
-           "Compare records of the same scenario at the same cell_id."),
+           "Compare records of the same scenario at the same cell_id; a baseline of the cell as it is now begins with "
+           "perfgate baseline promote RUN --reason '...'."),
     Reason("different-machines", "The machines differ in something that decides performance.",
-           "Measure both on one machine, or compare records of the same machine class."),
+           "Measure both on one machine, or compare records of the same machine class; each class has baselines of "
+           "its own."),
     Reason("clocks-differ", "The median SM clocks of the two sides differ by more than 1 %, so a difference in time "
            "may be one in clocks.",
            "Lock the clocks (clocks: {mode: lock, sm_mhz: ...}), or find why one side runs at another clock: more "

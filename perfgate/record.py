@@ -255,7 +255,12 @@ class Record(_Frozen):
 
     def measured(self, kind: Kind = "timed") -> int:
         """How many valid pairs there are; where one side alone is measured, how many valid trials."""
-        return len(self.pairs(kind)) if "head" in self.subjects else len(self.judged_trials("base", kind))
+        return len(self.pairs(kind)) if self.alone is None else len(self.judged_trials(self.alone, kind))
+
+    @property
+    def alone(self) -> Role | None:
+        """The only side there is; ``None`` where there are two."""
+        return next(iter(self.subjects)) if len(self.subjects) == 1 else None
 
     def pairs(self, kind: Kind = "timed") -> list[tuple[Trial, Trial]]:
         """Valid pairs as (base, head), in the order they were measured."""
@@ -340,6 +345,8 @@ class Run(_Frozen):
         plan: Cells, seed and error rates.
         subjects: By role.
         quick: True for ``--quick``, which never has a verdict.
+        against: For one side that is judged against stored baselines: the copies kept in the run folder that it may
+            be held against, by cell_id; ``None`` for any other run.
         perfgate: Version that measured.
     """
 
@@ -348,7 +355,13 @@ class Run(_Frozen):
     plan: Plan
     subjects: dict[Role, Subject]
     quick: bool = False
+    against: dict[str, tuple[Artifact, ...]] | None = None
     perfgate: str
+
+    @property
+    def alone(self) -> Role | None:
+        """The only side there is; ``None`` where there are two."""
+        return next(iter(self.subjects)) if len(self.subjects) == 1 else None
 
 
 def _middle(values: Sequence[int]) -> int | None:

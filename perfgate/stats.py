@@ -120,6 +120,35 @@ class Estimate:
         return Estimate(self.mean, self.standard_error * math.sqrt(before / pairs), pairs - 1)
 
 
+def adjusted_difference(
+    base: Sequence[float], head: Sequence[float], base_covariate: Sequence[float], head_covariate: Sequence[float]
+) -> Estimate:
+    """Head minus base at one value of a covariate that both sides share the slope of.
+
+    Analysis of covariance by ordinary least squares (Fisher 1932): y = a + d head + b z, df = n - 3; without spread in
+    the covariate the difference of means with pooled variance, df = n - 2.
+
+    Args:
+        base: Shape (n_b,), at least 2.
+        head: Shape (n_h,), at least 2.
+        base_covariate: Shape (n_b,); something that the sides' difference does not change.
+        head_covariate: Shape (n_h,).
+    """
+    y = np.array([*base, *head], float)
+    side = np.array([0.0] * len(base) + [1.0] * len(head))
+    z = np.array([*base_covariate, *head_covariate], float)
+    columns = [np.ones_like(y), side]
+    within = z - np.where(side > 0, np.mean(head_covariate), np.mean(base_covariate))
+    if np.ptp(within) > 0:
+        columns.append(z - z.mean())
+    design = np.stack(columns, axis=1)
+    inverse = np.linalg.inv(design.T @ design)
+    slopes = inverse @ design.T @ y
+    df = len(y) - design.shape[1]
+    variance = float(np.sum((y - design @ slopes) ** 2)) / df
+    return Estimate(float(slopes[1]), math.sqrt(max(variance * float(inverse[1, 1]), 0.0)), df)
+
+
 def _upper_tail(distance: float, standard_error: float, df: float) -> float:
     if standard_error == 0:
         return 0.0 if distance > 0 else 1.0
@@ -170,7 +199,7 @@ def mean_estimate(d: ArrayLike) -> Estimate:
     Raises:
         ValueError: Fewer than two observations, or one is not finite.
     """
-    x = _finite(d)
+    x = floats(d)
     if len(x) < 2:  # noqa: PLR2004 (one observation has no spread)
         raise ValueError("expected at least two observations")
     sd = 0.0 if _equal(x) else float(x.std(ddof=1))
@@ -226,7 +255,7 @@ def looks(d: ArrayLike, schedule: Schedule, ignorable: float, must_catch: float)
         ignorable: Margin as a ratio minus one, at least 0.
         must_catch: Margin as a ratio minus one, above ``ignorable``.
     """
-    x = _finite(d)
+    x = floats(d)
     p = q = 1.0
     found = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
@@ -284,7 +313,7 @@ def hodges_lehmann(d: ArrayLike) -> float:
     Raises:
         ValueError: No observation, or one is not finite.
     """
-    x = _finite(d)
+    x = floats(d)
     if len(x) == 0:
         raise ValueError("expected at least one observation")
     i, j = np.triu_indices(len(x))
@@ -320,7 +349,12 @@ def power_at(shift: float, level: float, df: float) -> float:
     return 1.0 - float(special.nctdtr(df, shift, _t_quantile(level, df)))
 
 
-def _finite(values: ArrayLike) -> Floats:
+def floats(values: ArrayLike) -> Floats:
+    """Observations as a row, shape (n,).
+
+    Raises:
+        ValueError: They are no row, or one is not finite.
+    """
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or not np.isfinite(x).all():
         raise ValueError("expected a row of finite observations")
@@ -339,7 +373,7 @@ def two_modes(values: ArrayLike) -> tuple[int, float] | None:
     on each side (Engelman and Hartigan 1969), against its 99 % point for one normal population, so that one in a
     hundred sets of unsplit restarts is called split. Below six and above 24 observations nothing is said: ``None``.
     """
-    x = np.sort(_finite(values))
+    x = np.sort(floats(values))
     if len(x) not in MODE_SPLIT_99 or _equal(x):
         return None
     ratio, cut = max((split_ratio(x, cut), cut) for cut in range(2, len(x) - 1))

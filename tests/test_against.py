@@ -1,259 +1,307 @@
-"""``run --against REF`` as a user has it: in a git repository, on fakes and, where there is one, on a real engine."""
+"""One measured side against stored baselines: verdicts, advice, refusals, and that they can be had again."""
 
 from __future__ import annotations
 
 import json
-import os
+import math
 import re
-import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-import psutil
 import pytest
-from click.testing import CliRunner, Result
-from git_project import SETTINGS, GitProject
-from hand_made import scenario_file
+from click.testing import CliRunner
+from hand_made import BASE, HEAD, codes, gate, only, run, scenario_file, trial
+from stored import alone, lineage, measured
 
-from perfgate.build import CACHE
+from perfgate import gate as use_cases
+from perfgate.against import judge_against
+from perfgate.baseline import Baseline, BaselineVisit
 from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.cli import main
+from perfgate.errors import InterruptedRunError, RecordError, UsageError
+from perfgate.outcome import Outcome
+from perfgate.promotion import promote
+from perfgate.record import Record, read_run, write_run
+from perfgate.report.markdown import render_markdown
+from perfgate.report.text import render_text
 
-ROOT = Path(__file__).parents[1]
-PLANT = ROOT / "tests" / "plants" / "doubled_forward"
-RECIPE = """
-[build]
-python = "/bin/true"
-path = "{tree}/plugin"
-"""
+pytestmark = pytest.mark.usefixtures("no_orphans")
 
-Invoke = Callable[..., Result]
+QUIET = [[mean + 0.001 * (-1) ** n for n in range(6)] for mean in (0.0, 0.002, -0.002, 0.001)]
+"""Visits of six restarts whose means spread by 0.17 %."""
+LOUD = [[20 * value for value in one] for one in QUIET]
+
+
+def against(visits: Sequence[Sequence[float]], head: Sequence[float], **machine: Any) -> Outcome:
+    """A head of these log ratios against a baseline of these visits."""
+    return held(alone(head), lineage(visits, **machine))
+
+
+def held(side: Record, *baselines: Baseline) -> Outcome:
+    """One side's record against these baselines."""
+    manifest = run([side.cell], subjects=side.subjects)
+    return judge_against(manifest, {side.cell.cell_id: side}, {side.cell.cell_id: baselines}, "0.0")
+
+
+SIX = [0.0, 0.001, -0.001, 0.0, 0.001, -0.001]
+"""Restarts of a head measured to its end."""
+
+
+def shifted(by: float) -> list[float]:
+    """The head with every restart slower by a log ratio."""
+    return [one + by for one in SIX]
+
+
+# --- verdicts
+
+
+@pytest.mark.parametrize(
+    ("visits", "by", "verdict", "status"),
+    [
+        (QUIET, 0.0, "pass", 0),
+        (QUIET, 0.1, "regressed", 10),
+        (QUIET, -0.1, "improved", 0),
+        (LOUD, 0.0, "inconclusive", 20),
+        (LOUD, 0.4, "regressed", 10),
+    ],
+)
+def test_four_visits_decide(visits: list[list[float]], by: float, verdict: str, status: int) -> None:
+    """From four visits on the verdict is that of the rule, with its exit status."""
+    outcome = against(visits, shifted(by))
+
+    assert (outcome.verdict, outcome.exit_status) == (verdict, status)
+    assert only(outcome).pairs == 4
+    assert only(outcome).change == pytest.approx(math.expm1(by - math.fsum(map(mean, visits)) / 4), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("visits", "by", "would_be"), [(3, 0.0, "pass"), (3, 0.2, "regressed"), (2, 0.0, "pass"), (1, 0.1, "regressed")]
+)
+def test_fewer_advise(visits: int, by: float, would_be: str) -> None:
+    """Below four visits nothing blocks: the verdict that it would be is told, and how many visits are missing."""
+    outcome = against(QUIET[:visits], shifted(by))
+
+    assert (outcome.verdict, outcome.exit_status, outcome.would_be) == ("advisory", 20, would_be)
+    assert (only(outcome).verdict, only(outcome).would_be) == ("advisory", would_be)
+    (reason,) = outcome.cells[0].reasons
+    assert reason.code == "advisory-few-visits"
+    assert reason.text.startswith(f"{visits} visit")
+
+
+def test_one_visit_knows_no_spread() -> None:
+    """With one visit only restarts are counted: it says so, and claims no effect that it could have detected."""
+    outcome = against(QUIET[:1], SIX)
+
+    assert "nobody knows how far visits spread" in outcome.cells[0].reasons[0].text
+    assert only(outcome).detectable is None
+    assert only(outcome).visits is not None
+    assert "to halve" not in render_text(outcome)
+
+
+def without(one: BaselineVisit, metric: str) -> BaselineVisit:
+    """A visit that does not carry a metric."""
+    return one.model_copy(update={"values": {name: found for name, found in one.values.items() if name != metric}})
+
+
+def test_gates_are_one_family() -> None:
+    """Two gates, one of them only advising, block at half of alpha: what only advises loosens no other."""
+    both = measured(gates=[gate("itl_median", "1%", "5%"), gate("ttft_median", "1%", "5%")])
+    whole = lineage(QUIET, of=both).entries
+    entries = [one.model_copy(update={"visits": (without(one.visits[0], "ttft_median"),)}) for one in whole[:3]]
+    entries.append(whole[3])
+    outcome = held(alone(shifted(0.1), of=both), Baseline(entries=tuple(entries)))
+
+    itl, ttft = outcome.cells[0].gates
+    assert itl.verdict == "regressed"
+    assert itl.block_level == pytest.approx(0.005)
+    assert (ttft.verdict, ttft.would_be) == ("advisory", "regressed")
+    assert outcome.exit_status == 10
+
+
+def test_a_gate_that_the_baseline_does_not_know() -> None:
+    """It has nothing to be compared with, which is no pass; the others are judged."""
+    both = measured(gates=[gate("itl_median", "1%", "5%"), gate("model_memory", "1%", "5%")])
+
+    outcome = held(alone(SIX, of=both), lineage(QUIET, of=both))
+
+    assert [one.verdict for one in outcome.cells[0].gates] == ["pass", "not-comparable"]
+    assert codes(outcome.cells[0].gates[1].reasons) == ["no-baseline"]
+    assert outcome.exit_status == 21
+
+
+def test_what_it_could_have_detected() -> None:
+    """The report names the baseline, the effect, and how many visits more would halve it, or that none do."""
+    quiet, loud = render_text(against(QUIET, SIX)), render_markdown(against(LOUD, SIX))
+
+    assert "cell: against a baseline of 4 visits, vllm 1.0" in quiet
+    assert "baseline: 4 visits of cpu-x2-observe-" in quiet
+    assert "2026-01-01 to 2026-01-04" in quiet
+    assert "to halve what is detectable: itl_median no number of visits (at best 1." in quiet
+    assert re.search(r"Baseline: 4 visits .*to halve what is detectable: itl..?median \d+ nightly visits more", loud)
+
+
+# --- what is not compared
+
+
+def test_no_baseline() -> None:
+    """A new cell is not comparable, with its reason, its values, and the way to a first baseline."""
+    outcome = held(alone(SIX))
+
+    assert outcome.exit_status == 21
+    assert codes(outcome.cells[0].reasons) == ["no-baseline"]
+    assert {row.metric for row in outcome.cells[0].ungated} >= {"itl_median", "ttft_median"}
+    assert render_text(outcome).splitlines()[-1].startswith("NOT COMPARABLE: there is no baseline yet")
+
+
+def test_another_machine() -> None:
+    """Every baseline that does not fit is named with what differs; one that fits is taken, whatever lies beside it."""
+    side = alone(shifted(0.1))
+    strangers = [lineage(QUIET, cpu="Other CPU"), lineage(QUIET, cores=64)]
+
+    outcome, fitting = held(side, *strangers), held(side, *strangers, lineage(QUIET))
+
+    (reason,) = outcome.cells[0].reasons
+    assert (outcome.exit_status, reason.code) == (21, "different-machines")
+    assert "cpu: 'Other CPU' against 'Test CPU'" in reason.text
+    assert "cores: 64 against 2" in reason.text
+    assert fitting.exit_status == 10
+
+
+def test_another_cell() -> None:
+    """A scenario that was changed has no baseline any longer: what changed is listed."""
+    before = measured()
+    other = before.model_copy(update={"cell_id": "new", "workload": before.workload.model_copy(update={"batch": 16})})
+
+    outcome = held(alone(SIX, of=other), lineage(QUIET, of=before))
+
+    (reason,) = outcome.cells[0].reasons
+    assert (outcome.exit_status, reason.code) == (21, "different-cells")
+    assert "workload.batch: 1 against 16" in reason.text
+
+
+def test_unfinished() -> None:
+    """A side that was cut short has no verdict: nobody may stop where the figures suit."""
+    outcome = against(QUIET, SIX[:3])
+
+    assert (outcome.verdict, codes(outcome.cells[0].reasons)) == ("not-measured", ["too-few-pairs"])
+
+
+def test_other_tokens() -> None:
+    """A head that generates what no visit did carries the caution."""
+    taken = [trial(n, n, "head") for n in range(6)]
+    other = [
+        t.model_copy(update={"iterations": (t.iterations[0].model_copy(update={"tokens_digest": "x"}),)}) for t in taken
+    ]
+
+    assert "outputs-differ" in codes(held(alone([], trials=tuple(other)), lineage(QUIET)).cells[0].cautions)
+    assert "outputs-differ" not in codes(held(alone([], trials=tuple(taken)), lineage(QUIET)).cells[0].cautions)
+
+
+# --- whole runs
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GitProject:
-    """The current folder: a repository with a scenario and a plugin, on a branch with a commit of its own."""
-    project = GitProject(tmp_path / "project")
-    monkeypatch.chdir(project.folder)
-    monkeypatch.setenv(CACHE, str(tmp_path / "builds"))
-    scenario_file(project.folder)
-    project.commit({"perfgate.toml": RECIPE, "plugin/plugin.py": "1\n"})
-    project.git("switch", "--quiet", "--create", "topic")
-    project.commit({"plugin/plugin.py": "2\n"})
-    return project
+def visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
+    """A function that measures and promotes so many visits of a fake, and returns the scenario."""
+    monkeypatch.chdir(tmp_path)
+    file = scenario_file(tmp_path, gates="{metric: itl_median, ignorable: 1%, must_catch: 5%}")
+
+    def some(count: int) -> Path:
+        for seed in range(count):
+            promote(measure(file, seed).folder, tmp_path / "baselines", reason="more")
+        return file
+
+    return some
 
 
-@pytest.fixture
-def invoke(no_orphans: None) -> Invoke:  # noqa: ARG001 (no search of the machine)
-    """A function that runs perfgate with a fake that takes the trials; its head is slower where that is said."""
-
-    def one(*words: str, ratio: float = 1.0, sd: float = 0.0003) -> Result:
-        spec = FakeSpec(head_ratio={"step": ratio}, restart_sd=sd)
-        return CliRunner().invoke(main, words, obj=FakeCollector(spec))
-
-    return one
+def measure(file: Path, seed: int, ratio: float = 1.0) -> use_cases.Finished:
+    """One side of a fake, held against the baselines of the working directory."""
+    collector = FakeCollector(FakeSpec(restart_sd=0.003, head_ratio={"step": ratio}), seed)
+    options: dict[str, Any] = {"runs": Path("runs"), "seed": 1, "collector": collector}
+    return use_cases.run([file], {"head": HEAD}, against=Path("baselines"), **options)
 
 
-def verdicts() -> list[dict[str, Any]]:
-    """What every run of the project decided, the first one first."""
-    files = sorted(Path("runs").glob("*/verdict.json"), key=lambda file: file.stat().st_mtime_ns)
-    return [json.loads(file.read_text()) for file in files]
+def test_a_run_is_judged_again_by_its_own_copy(visits: Callable[[int], Path]) -> None:
+    """The verdict is the same, byte for byte, when the baselines have moved on; a copy that was changed is refused."""
+    file = visits(4)
+    slower = measure(file, 9, ratio=1.1)
+    verdict = (slower.folder / "verdict.json").read_bytes()
+    promote(measure(file, 5).folder, Path("baselines"))
+    (slower.folder / "verdict.json").unlink()
+
+    assert slower.outcome.exit_status == 10
+    assert use_cases.judge_folder(slower.folder) == slower.outcome
+    assert (slower.folder / "verdict.json").read_bytes() == verdict
+
+    (copy,) = (slower.folder / "baselines").iterdir()
+    (newer,) = Path("baselines").glob("*/*.json")
+    copy.write_text(newer.read_text())
+    with pytest.raises(RecordError, match="is not the baseline that the run was judged against"):
+        use_cases.judge_folder(slower.folder)
 
 
-def test_a_branch_is_held_against_where_it_began(project: GitProject, invoke: Invoke) -> None:
-    """The base is the merge base, the head the working tree; text, record and verdict say which commits these are."""
-    project.git("switch", "--quiet", "main")
-    base, _ = project.git("rev-parse", "HEAD"), project.commit({"plugin/plugin.py": "merged meanwhile\n"})
-    project.git("switch", "--quiet", "topic")
-    head = project.git("rev-parse", "HEAD")
+def test_a_broken_baseline_stops_a_run_before_it_starts(visits: Callable[[int], Path]) -> None:
+    """Nothing is measured against what cannot be trusted."""
+    file = visits(1)
+    before = len(list(Path("runs").iterdir()))
+    (stored,) = Path("baselines").glob("*/*.json")
+    stored.write_text(stored.read_text().replace("0.00", "0.01", 1))
 
-    result = invoke("run", "tiny.yaml", "--against", "main", "--format", "text", "--seed", "1", ratio=1.01)
-
-    assert result.exit_code == 10, result.output
-    assert f"base built from {base[:12]}, head built from {head[:12]}" in result.stdout
-    (run,) = Path("runs").iterdir()
-    subjects = json.loads((run / "run.json").read_text())["subjects"]
-    assert {role: one["built_from"]["commit"] for role, one in subjects.items()} == {"base": base, "head": head}
-    texts = {role: Path(one["path"][0], "plugin.py").read_text() for role, one in subjects.items()}
-    assert texts == {"base": "1\n", "head": "2\n"}
+    with pytest.raises(RecordError, match="entry 1"):
+        measure(file, 1)
+    assert len(list(Path("runs").iterdir())) == before
 
 
-def test_what_is_built_from_is_no_part_of_the_cell(project: GitProject, invoke: Invoke) -> None:
-    """Other commits measure the same cell, so that their records can be compared."""
-    assert project.git("branch", "--show-current") == "topic"
-    invoke("run", "tiny.yaml", "--against", "main", "--quick")
-    invoke("run", "tiny.yaml", "--base", "ref=topic", "--head", "args.max_num_seqs=2", "--quick")
-    one, other = (verdict["cells"][0] for verdict in verdicts())
-    assert one["cell_id"] == other["cell_id"]
-    assert one["built_from"] != other["built_from"]
-    assert other["built_from"]["base"] == other["built_from"]["head"]
+def test_command_line(visits: Callable[[int], Path]) -> None:
+    """``--against baseline`` and ``--against FILE`` measure the head alone, or the base where only that is named."""
+    file = visits(4)
+    (stored,) = Path("baselines").glob("*/*.json")
+    invoke = CliRunner().invoke
+    slower = FakeCollector(FakeSpec(restart_sd=0.003, head_ratio={"step": 1.1}))
+
+    by_folder = invoke(main, ["run", str(file), "--base", "python=/bin/true", "--against", "baseline"], obj=slower)
+    by_file = invoke(main, ["run", str(file), "--head", "env.A=1", "--against", str(stored), "--seed", "1"], obj=slower)
+    (record,) = max(Path("runs").iterdir(), key=lambda one: one.stat().st_mtime_ns).glob("records/*.json")
+    compared = invoke(main, ["compare", str(record), str(stored)])
+    neither = invoke(main, ["run", str(file), "--against", "main.txt"], obj=slower)
+
+    assert [one.exit_code for one in (by_folder, by_file, compared, neither)] == [10, 10, 10, 2]
+    assert all("against a baseline of 4 visits" in one.stdout for one in (by_folder, by_file, compared))
 
 
-def test_a_dirty_tree_is_named_and_measured(project: GitProject, invoke: Invoke) -> None:
-    """Uncommitted changes are the head, under a name of their own; run folders that lie there are none."""
-    project.write({"plugin/plugin.py": "3\n"})
-    for _ in range(2):
-        assert invoke("run", "tiny.yaml", "--against", "main", "--quick").exit_code == 20
-    names = [verdict["cells"][0]["built_from"]["head"] for verdict in verdicts()]
-    assert names[0] == names[1]
-    assert re.fullmatch(rf"{project.git('rev-parse', 'HEAD')[:12]}\+dirty\.[0-9a-f]{{12}}", names[0])
-    (run, _) = Path("runs").iterdir()
-    head = json.loads((run / "run.json").read_text())["subjects"]["head"]
-    assert Path(head["path"][0], "plugin.py").read_text() == "3\n"
+def test_two_sides_or_a_glance_are_no_visit(visits: Callable[[int], Path]) -> None:
+    """The baseline is the base, so a second subject is refused; so is a quick run, which has no verdict."""
+    file = visits(0)
+
+    with pytest.raises(UsageError, match="one subject is measured"):
+        use_cases.run([file], {"base": BASE, "head": HEAD}, against=Path("baselines"))
+    with pytest.raises(UsageError, match="never quickly"):
+        use_cases.run([file], {"head": HEAD}, against=Path("baselines"), quick=True)
 
 
-def test_the_same_commit_twice_is_an_a_a_run(project: GitProject, invoke: Invoke) -> None:
-    """On main itself both sides are one build, whatever words named it, and the report says so."""
-    project.git("switch", "--quiet", "main")
-    result = invoke("run", "tiny.yaml", "--against", "main", "--format", "text", "--seed", "1")
-    assert result.exit_code == 0
-    assert f"both sides built from {project.git('rev-parse', 'HEAD')[:12]}" in result.stdout
-    assert "caution same-subject" in result.stdout
+def test_an_interrupted_run_goes_on(visits: Callable[[int], Path]) -> None:
+    """Cut short it has no verdict; resumed it is held against the baseline that it was begun with."""
+    file = visits(4)
+    collector = FakeCollector(FakeSpec(restart_sd=0.003, sleep_s=0.02))
+
+    with pytest.raises(InterruptedRunError):
+        use_cases.run([file], {"head": HEAD}, against=Path("baselines"), collector=collector, budget_s=0.09)
+    folder = max(Path("runs").iterdir(), key=lambda one: one.stat().st_mtime_ns)
+    cut = json.loads((folder / "verdict.json").read_text())
+    finished = use_cases.resume(folder, collector=collector)
+
+    assert cut["verdict"] == "not-measured"
+    assert finished.outcome.verdict == "pass"
+    assert finished.outcome.cells[0].baseline is not None
 
 
-def test_a_failed_build_ends_22_with_its_log_and_without_a_run(project: GitProject, invoke: Invoke) -> None:
-    """Nothing is measured, and the last lines of the log are on stderr."""
-    project.write({"perfgate.toml": RECIPE + 'commands = [["sh", "-c", "echo error: no rule; exit 2"]]\n'})
-    result = invoke("run", "tiny.yaml", "--against", "main")
-    assert (result.exit_code, result.stdout) == (22, "")
-    assert "perfgate: build-failed: " in result.stderr
-    assert "(merge base of main and HEAD): sh -c 'echo error: no rule; exit 2' ended with 2" in result.stderr
-    assert "\nerror: no rule\n" in result.stderr
-    assert not Path("runs").exists()
+def test_manifest_of_before(tmp_path: Path) -> None:
+    """A run of a version without baselines is read as one that has none to be held against."""
+    write_run(tmp_path, run([measured()]))
+    content = json.loads((tmp_path / "run.json").read_text())
+    del content["against"]
+    (tmp_path / "run.json").write_text(json.dumps(content))
 
-
-def test_a_wrong_scenario_is_found_before_anything_is_built(project: GitProject, invoke: Invoke) -> None:
-    """A build takes an hour, a slip of the pen a second."""
-    project.write({"tiny.yaml": "schema: 1\n"})
-    assert invoke("run", "tiny.yaml", "--against", "main").exit_code == 2
-    assert not Path(os.environ[CACHE]).exists()
-
-
-def test_going_on_builds_only_what_was_lost_and_is_needed(project: GitProject, invoke: Invoke) -> None:
-    """A decided run needs no build; one that goes on gets the same builds in the same places."""
-    project.write({"plugin/plugin.py": "3\n"})
-    invoke("run", "tiny.yaml", "--against", "main", "--seed", "1", sd=0.02)  # undecided after all looks
-    (run,) = Path("runs").iterdir()
-    shutil.rmtree(os.environ[CACHE])
-
-    closed = invoke("run", "--resume", str(run))
-    assert not Path(os.environ[CACHE]).exists()
-    more = invoke("run", "--resume", str(run), "--more", "4", sd=0.02)
-
-    assert (closed.exit_code, more.exit_code) == (20, 20), closed.output + more.output
-    assert "16 pairs" in more.stdout
-    head = json.loads((run / "run.json").read_text())["subjects"]["head"]
-    assert Path(head["path"][0], "plugin.py").read_text() == "3\n"
-    assert "--against cannot be given" in invoke("run", "--resume", str(run), "--against", "main").stderr
-
-
-def test_clean_removes_the_builds_of_long_ago(project: GitProject, invoke: Invoke) -> None:
-    """``perfgate clean --builds`` leaves what was used lately, and git's list of worktrees as it was."""
-    invoke("run", "tiny.yaml", "--against", "main", "--quick")
-    folders = [folder for folder in Path(os.environ[CACHE]).iterdir() if folder.name != "locks"]
-    assert len(project.git("worktree", "list").splitlines()) == 3
-    os.utime(folders[0] / "build.json", (0, 0))
-
-    swept = invoke("clean", "--builds")
-
-    assert f"removed {folders[0]}" in swept.stdout
-    assert not folders[0].exists()
-    assert folders[1].exists()
-    assert len(project.git("worktree", "list").splitlines()) == 2
-
-
-def test_a_build_that_is_interrupted_leaves_nothing_running(project: GitProject, tmp_path: Path) -> None:
-    """SIGTERM in the middle of a build ends 130 with the command ended; the next run begins it anew."""
-    project.write({"perfgate.toml": RECIPE + 'commands = [["sh", "-c", "echo $$ > pid; exec sleep 600"]]\n'})
-    words = [sys.executable, "-m", "perfgate", "run", "tiny.yaml", "--against", "main"]
-    with (tmp_path / "stderr").open("w") as stderr:
-        process = subprocess.Popen(words, stderr=stderr)
-    deadline_s = time.monotonic() + 60
-    while not (found := [file for file in tmp_path.glob("builds/*/tree/pid") if file.read_text()]):
-        assert process.poll() is None
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-
-    assert process.wait(60) == 130
-    assert "perfgate: interrupted" in (tmp_path / "stderr").read_text()
-    assert not psutil.pid_exists(int(found[0].read_text()))
-    assert json.loads((found[0].parents[1] / "build.json").read_text())["finished_utc"] is None
-
-
-def test_doctor_builds_nothing(project: GitProject, invoke: Invoke) -> None:
-    """A subject of perfgate.toml that is a ref is not looked at unasked, and asked for it is an error."""
-    project.write({"perfgate.toml": RECIPE + '[subjects.base]\nref = "main"\n'})
-    asked, unasked = invoke("doctor", "--base", "base"), invoke("doctor")
-    assert (asked.exit_code, asked.stdout) == (2, "")
-    assert "ref=main: nothing is built here" in asked.stderr
-    assert "no subject named" in unasked.stdout
-    assert not Path(os.environ[CACHE]).exists()
-
-
-# --- on a real engine
-
-
-@pytest.fixture(scope="module")
-def plugin_project(tmp_path_factory: pytest.TempPathFactory) -> GitProject:
-    """A repository with a plugin of vLLM that does nothing on main, and on topic runs the model twice a step."""
-    project = GitProject(tmp_path_factory.mktemp("plugin"))
-    shutil.copytree(ROOT / "scenarios", project.folder / "scenarios")
-    shutil.copytree(PLANT, project.folder / "plugin")
-    scenario = project.folder / "scenarios" / "cpu-tiny.yaml"
-    text = scenario.read_text().replace("  - {metric: ttft_median, ignorable: 10%, must_catch: 50%}\n", "")
-    # More iterations than the example has: neighbours on a small machine come in bursts of seconds.
-    scenario.write_text(text.replace("iterations: 4,", "iterations: 12,"))
-    assert scenario.read_text().count("metric:") == text.count("iterations: 4,") == 1
-    slow = (PLANT / "doubled_forward.py").read_text()
-    project.commit({
-        "perfgate.toml": f'[build]\npython = "{os.environ["PERFGATE_ENGINE_PYTHON"]}"\npath = "{{tree}}/plugin"\n',
-        "plugin/doubled_forward.py": "def register():\n    pass\n",
-    })  # fmt: skip
-    project.git("switch", "--quiet", "--create", "topic")
-    project.commit({"plugin/doubled_forward.py": slow})
-    return project
-
-
-def run_against_main(project: GitProject, cache: Path) -> tuple[int, str, str]:
-    """Exit status and both streams of ``perfgate run --against main`` in a process of its own.
-
-    Where a busy machine leaves it undecided at the last look, it takes the way on that the report names, twice at most.
-    """
-
-    def perfgate(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "perfgate", "run", *words, "--format", "text"]
-        environment = {**os.environ, **SETTINGS, CACHE: str(cache)}
-        return subprocess.run(
-            command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=1200, check=False
-        )
-
-    ended = perfgate("scenarios/cpu-tiny.yaml", "--against", "main")
-    for _ in range(2):
-        if ended.returncode == 20:
-            (folder,) = re.findall(r"^run folder: (.*)$", ended.stderr, re.MULTILINE)
-            ended = perfgate("--resume", folder, "--more", "4")
-    return ended.returncode, ended.stdout, ended.stderr
-
-
-@pytest.mark.engine
-def test_a_slower_commit_is_regressed_on_an_engine(plugin_project: GitProject, tmp_path: Path) -> None:
-    """A commit that makes decode slower ends 10, and the metric is named."""
-    plugin_project.git("switch", "--quiet", "topic")
-    status, out, err = run_against_main(plugin_project, tmp_path / "builds")
-    assert status == 10, out + err
-    assert re.search(r"^REGRESSED: itl_median \+\d", out, re.MULTILINE), out
-
-
-@pytest.mark.engine
-def test_the_same_commit_twice_is_not_regressed_on_an_engine(plugin_project: GitProject, tmp_path: Path) -> None:
-    """On main there is nothing to block: the verdict is a pass, or on a noisy machine none."""
-    plugin_project.git("switch", "--quiet", "main")
-    status, out, err = run_against_main(plugin_project, tmp_path / "builds")
-    assert status in (0, 20), out + err
-    assert "caution same-subject" in out
+    assert read_run(tmp_path).against is None

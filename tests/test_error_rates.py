@@ -22,6 +22,7 @@ rates: Any = importlib.import_module("error_rates")
 models: Any = importlib.import_module("restart_models")
 picture: Any = importlib.import_module("effect_picture")
 twin: Any = importlib.import_module("rule_twin")
+visits: Any = importlib.import_module("visit_rates")
 
 RUNS = 2000
 BY_NAME = {rates.label(model): model for model in models.MODELS}
@@ -174,7 +175,8 @@ def test_committed_page() -> None:
 
     standings = tuple(f"| {words} |" for words in ("shown", "not refuted", "**refuted**", "none made"))
     rows = [line for line in text.splitlines() if line.endswith(standings)]
-    assert sum(len(rates.models_for(case)) for case, _ in rates.SECTIONS) * len(rates.GATES) == len(rows)
+    paired = sum(len(rates.models_for(case)) for case, _ in rates.SECTIONS) * len(rates.GATES)
+    assert paired + len(visits.PLACES) == len(rows)
     assert sum("**refuted**" in row for row in rows) == text.count("- Refuted:")
 
 

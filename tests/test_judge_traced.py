@@ -268,9 +268,9 @@ def lost(found: CellOutcome) -> list[str]:
         ([2315 + x for x in (0, 9, -7, 4)], ""),  # 15 us are not worth a word
         ([2350 + x for x in (0, 90, -70, 40)], ""),  # chance
         ([2250 + x for x in (0, 9, -7, 4)], ""),  # less work than before
-        ([2350], "base 2.300 ms, head 2.350 ms: the host works 50.00 us a step longer"),
-        ([2330], ""),  # without a spread, what engines of one build may differ by is no loss
-        ([2400, 2300], "base 2.300 ms, head 2.350 ms: the host works 50.00 us a step longer"),
+        ([2700], "base 2.300 ms, head 2.700 ms: the host works 400.0 us a step longer"),
+        ([2600], ""),  # without a spread, what engines of one build may differ by is no loss
+        ([2900, 2500], "base 2.300 ms, head 2.700 ms: the host works 400.0 us a step longer"),
     ],
 )
 def test_lost_slack(head_us: Sequence[float], said: str) -> None:
@@ -279,6 +279,23 @@ def test_lost_slack(head_us: Sequence[float], said: str) -> None:
     rest = f", so much less of 2.500 ms to spare ({pairs}), which no step shows yet"
 
     assert lost(host_outcome(head_us)) == ([f"{said}{rest}"] if said else [])
+
+
+def test_lost_slack_on_a_cpu_whose_speed_varies() -> None:
+    """Work that is longer because the CPU was slower shows in launching calls too, and is none that the head added."""
+    speeds = (1.00, 1.09, 1.03, 1.12, 0.99, 1.07, 1.10, 1.01)
+    noise = (3, -4, 6, -5, 2, -6, 4, -1)
+
+    def taken(added_us: float) -> list[Trial]:
+        pairs = traced(spread(0.0, 0.002, 4))
+        work = [round((2300 * speed + (added_us if n % 2 else 0) + noise[n]) * 1e3) for n, speed in enumerate(speeds)]
+        return [changed(one, held=STEADY, work_ns=(ns,) * 8, call_ns=(round(500_000 * speed),) * 8)
+                for one, ns, speed in zip(pairs, work, speeds, strict=True)]  # fmt: skip
+
+    same, more = (lost(outcome([*trials(SAME), *taken(us)])[0]) for us in (0.0, 50.0))
+
+    assert not same
+    assert len(more) == 1
 
 
 @pytest.mark.parametrize("held", [(), ("hashes", "cores 4,5,6,7"), ("addresses",)])

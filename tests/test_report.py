@@ -27,7 +27,10 @@ from hand_made import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from stored import alone, lineage
 
+from perfgate.against import judge_against
+from perfgate.baseline import Baseline
 from perfgate.capture.fake import H200
 from perfgate.counted import CountedLaunch, CountedStep
 from perfgate.counters import COUNTERS
@@ -221,6 +224,24 @@ def internal_error() -> Outcome:
     return judge(run([measured]), {measured.cell_id: record(measured, stopped=stop)}, "0.1.0")
 
 
+def against_baseline(visits: int = 4) -> Outcome:
+    """A head held against a baseline: one gate regressed, one undecided; with fewer visits that is advice."""
+    gates = [gate("itl_median", "1%", "5%"), gate("start_time", "1%", "5%")]
+    measured = cell("llama-8b-decode", gates)
+    means = (0.0, 0.004, -0.003, 0.002)[:visits]
+    baseline = lineage([[mean + 0.001 * (-1) ** n for n in range(6)] for mean in means], of=measured)
+    entries = []
+    for entry, start_s in zip(baseline.entries, (3.0, 3.2, 2.9, 3.3), strict=False):
+        (visit,) = entry.visits
+        loud = visit.model_copy(update={"values": {**visit.values, "start_time": (start_s,) * 6}})
+        entries.append(entry.model_copy(update={"visits": (loud,)}))
+    side = alone([0.08 + 0.001 * n for n in range(6)], of=measured)
+    manifest = run([measured], subjects=side.subjects)
+    return judge_against(
+        manifest, {measured.cell_id: side}, {measured.cell_id: [Baseline(entries=tuple(entries))]}, "0.1.0"
+    )
+
+
 OUTCOMES: dict[str, Callable[[], Outcome]] = {
     "pass": passing,
     "regressed": regressed,
@@ -233,6 +254,8 @@ OUTCOMES: dict[str, Callable[[], Outcome]] = {
     "kernels-regressed": kernels_regressed,
     "counted": counted,
     "host-bound": host_bound,
+    "baseline": against_baseline,
+    "baseline-advisory": lambda: against_baseline(2),
     "outside-envelope": lambda: checked([("elementwise", "add", 1_000)]),
 }
 kinds = pytest.mark.parametrize("kind", OUTCOMES)

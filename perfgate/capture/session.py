@@ -324,8 +324,8 @@ class Session:
         return record
 
     def _order(self, cell: Cell, pair: int) -> tuple[Role, ...]:
-        if "head" not in self._run.subjects:
-            return ("base",)
+        if self._run.alone is not None:
+            return (self._run.alone,)
         return ("head", "base") if head_first(self._run.plan.seed, cell.cell_id, pair) else ("base", "head")
 
     def _take(self, record: Record, role: Role, place: _Place, target: int) -> tuple[Record, Failure | None]:

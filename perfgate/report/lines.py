@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from perfgate.floor import Floor
 from perfgate.metrics import UTILISATIONS, format_value
 from perfgate.outcome import CellOutcome, GateOutcome, GpuOutcome, MetricOutcome, Note, Outcome
+from perfgate.prediction import FIRST_BLOCKING_VISITS
 from perfgate.reasons import REASONS
 from perfgate.report.counted import why_slower
 
@@ -40,6 +41,7 @@ def gate_row(gate: GateOutcome) -> tuple[str, ...]:
     margins = f"{percent(gate.ignorable)} / {percent(gate.must_catch)}"
     detectable = percent(gate.detectable) if gate.detectable is not None else "-"
     verdict = gate.verdict.upper() if gate.verdict == "regressed" else gate.verdict
+    verdict += f" ({gate.would_be})" if gate.would_be else ""
     if gate.verdict in ("pass", "improved") and gate.passed_at not in (None, gate.pairs):
         verdict += f" (at {gate.passed_at} pairs)"
     decimals = _decimals(gate)
@@ -82,7 +84,7 @@ def _ungated(row: MetricOutcome) -> str:
 
 
 def _both(row: MetricOutcome) -> str:
-    return _value(row.base, row) + (f" to {_value(row.head, row)}" if row.head is not None else "")
+    return " to ".join(_value(value, row) for value in (row.base, row.head) if value is not None)
 
 
 def gpu_line(cell: CellOutcome) -> str:
@@ -97,6 +99,32 @@ def _gpu(gpu: GpuOutcome) -> str:
     facts += [f"{gpu.power_w:.0f} W"] if gpu.power_w is not None else []
     facts += [f"up to {gpu.temperature_c} C"] if gpu.temperature_c is not None else []
     return ", ".join([*facts, *gpu.events])
+
+
+def baseline_line(cell: CellOutcome) -> str:
+    """What the head was held against, and how many nightly visits more would halve what it can detect, in one line."""
+    held = cell.baseline
+    if held is None:
+        return ""
+    between = " to ".join(dict.fromkeys((held.first_utc[:10], held.last_utc[:10])))
+    facts = f"{_visits(held.visits)} of {held.machine_class}, {between}, digest {held.digest[:12]}"
+    reach = [
+        f"{gate.metric} {_halving(gate)}" for gate in cell.gates if gate.visits and gate.visits.visit_sd is not None
+    ]
+    return f"{facts}; to halve what is detectable: {', '.join(reach)}" if reach else facts
+
+
+def _halving(gate: GateOutcome) -> str:
+    known = gate.visits
+    if known is None or known.least_detectable is None:
+        return "unknown"
+    if known.visits_to_halve is None:
+        return f"no number of visits (at best {percent(known.least_detectable)})"
+    return f"{known.visits_to_halve} nightly visit{'s' * (known.visits_to_halve != 1)} more"
+
+
+def _visits(count: int) -> str:
+    return f"{count} visit{'s' * (count != 1)}"
 
 
 def notes(cell: CellOutcome) -> Iterator[NoteLine]:
@@ -117,6 +145,7 @@ def run_notes(outcome: Outcome) -> list[NoteLine]:
 def cell_heading(cell: CellOutcome) -> str:
     """The cell with what its figures rest on."""
     facts = [f"{cell.pairs} pair{'s' * (cell.pairs > 1)}"] if cell.pairs else []
+    facts += [f"against a baseline of {_visits(cell.baseline.visits)}"] if cell.baseline else []
     facts += [f"{cell.traced_pairs} traced"] if cell.traced_pairs else []
     facts += [f"{cell.counted_pairs} counted"] if cell.counted_pairs else []
     unpaired = max((gate.pairs for gate in cell.gates), default=0) if not facts else 0
@@ -163,6 +192,10 @@ def closing(outcome: Outcome) -> str:
     kernels_only = not any(cell.gates for cell in outcome.cells)
     if outcome.verdict == "not-comparable" and "no-counterpart" in reasons:
         return "MEASURED ONE SIDE: there is nothing to compare it with yet; give its record to perfgate compare."
+    if outcome.verdict == "not-comparable" and "no-baseline" in reasons:
+        return "NOT COMPARABLE: there is no baseline yet; perfgate baseline promote makes this run the first."
+    stored = any(cell.baseline for cell in outcome.cells)
+    lacking = f"the baseline had {FIRST_BLOCKING_VISITS} visits" if stored else "the trials had been taken in pairs"
     rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate"
     sentences = {
         "regressed": f"REGRESSED: {', '.join(blocked)} ({'exact' if kernels_only else rates}).{_why(outcome)}",
@@ -174,7 +207,7 @@ def closing(outcome: Outcome) -> str:
         "not-measured": "NOT MEASURED: there is no verdict, and no data is never a pass.",
         "not-comparable": "NOT COMPARABLE: the sides must not be compared, for the reasons listed.",
         "internal-error": "INTERNAL ERROR: perfgate failed; this is no verdict.",
-        "advisory": f"ADVISORY: would be {outcome.would_be} if the trials had been taken in pairs; nothing is blocked.",
+        "advisory": f"ADVISORY: would be {outcome.would_be} if {lacking}; nothing is blocked.",
     }
     return sentences[outcome.verdict]
 

@@ -14,6 +14,7 @@ from perfgate.report.counted import changed, counted_rest, counted_rows
 from perfgate.report.lines import (
     HEADINGS,
     NoteLine,
+    baseline_line,
     cell_heading,
     closing,
     floor_line,
@@ -58,6 +59,8 @@ def blocks(outcome: Outcome) -> Iterator[Block]:
             yield Block(f"Floor: {escape(floor_line(cell))}", first + 2)
         if cell.gpus:
             yield Block(f"GPU: {escape(gpu_line(cell))}", first + 2)
+        if cell.baseline:
+            yield Block(f"Baseline: {escape(baseline_line(cell))}", first)
         if cell.attribution:
             yield Block("\n".join(table([ATTRIBUTION, *attribution_rows(cell.attribution)])), first + 2)
             yield Block(escape(attribution_sentence(cell.attribution)), first + 2)

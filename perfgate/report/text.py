@@ -12,6 +12,7 @@ from perfgate.report.counted import changed, counted_rest, counted_rows
 from perfgate.report.lines import (
     HEADINGS,
     NoteLine,
+    baseline_line,
     cell_heading,
     closing,
     floor_line,
@@ -37,6 +38,8 @@ def render_text(outcome: Outcome) -> str:
             lines.append(f"  floor: {floor_line(cell)}")
         if cell.gpus:
             lines.append(f"  GPU: {gpu_line(cell)}")
+        if cell.baseline:
+            lines.append(f"  baseline: {baseline_line(cell)}")
         if cell.attribution:
             lines += ["", *columns([ATTRIBUTION, *attribution_rows(cell.attribution)])]
             lines += [f"  {attribution_sentence(cell.attribution)}", ""]

@@ -1,0 +1,121 @@
+"""Commands about stored baselines: promote a run, list them, show one, its lineage, verify, and what lies between two.
+
+As in :mod:`perfgate.cli`, which has them among its own, imports stand in the command bodies.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from perfgate.subject import Role
+
+BASELINES_OPTION = click.option(
+    "--baselines",
+    default="baselines",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of baselines.",
+    show_default=True,
+)
+SINCE_OPTION = click.option(
+    "--since", "ref", metavar="REF", help="The file as it is at this commit; by default at HEAD, where there is one."
+)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group()
+def baseline() -> None:
+    """What a build took on one class of machines, visit by visit, to hold later builds against."""
+
+
+@baseline.command()
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path, file_okay=False))
+@BASELINES_OPTION
+@click.option("--reason", default="", help="Why; needed unless the run is equivalent to what lies there.")
+@click.option("--cell", "cells", multiple=True, metavar="NAME", help="Only this cell; may be given several times.")
+@click.option("--side", type=click.Choice(["base", "head"]), help="By default the head if it passed, else the base.")
+def promote(folder: Path, baselines: Path, reason: str, cells: tuple[str, ...], side: Role | None) -> None:
+    """Add what a run measured to the baselines, each cell in its file; nothing is committed.
+
+    The same build measured again, or one shown to be equivalent, adds its visits. Anything else needs a reason, and
+    begins anew: visits before it count no longer.
+    """
+    from perfgate.promotion import promote as promote_run
+    from perfgate.report.baseline import render_promoted
+
+    promoted = promote_run(folder, baselines, reason=reason, cells=cells, role=side)
+    click.echo(render_promoted(promoted), nl=False)
+
+
+@baseline.command("list")
+@BASELINES_OPTION
+def list_baselines(baselines: Path) -> None:
+    """List the baselines, with their visits and whether they can block."""
+    from perfgate.report.baseline import render_list
+    from perfgate.store import files, read
+
+    found = [read(file) for file in files(baselines)]
+    click.echo(render_list(found) if found else f"no baselines in {baselines}", nl=not found)
+
+
+@baseline.command()
+@click.argument("file", type=FILE)
+def show(file: Path) -> None:
+    """Show a baseline: what, where, which build, and every metric with its spread between visits."""
+    from perfgate.report.baseline import render_show
+    from perfgate.store import read
+
+    click.echo(render_show(read(file).baseline), nl=False)
+
+
+@baseline.command()
+@click.argument("file", type=FILE)
+def log(file: Path) -> None:
+    """Show a baseline's lineage, the newest promotion first: who, when, why, from which record."""
+    from perfgate.report.baseline import render_log
+    from perfgate.store import read
+
+    click.echo(render_log(read(file).baseline), nl=False)
+
+
+@baseline.command()
+@click.argument("files", nargs=-1, type=FILE)
+@BASELINES_OPTION
+@SINCE_OPTION
+def verify(files: tuple[Path, ...], baselines: Path, ref: str | None) -> None:
+    """Recompute every lineage, and see that what was committed before only grew.
+
+    Ends with 2 and names the entry where one was changed, dropped, added or put elsewhere.
+    """
+    from perfgate.store import files as all_files
+    from perfgate.store import verify as verify_files
+
+    chosen = files or tuple(all_files(baselines))
+    for file, lineage in verify_files(chosen, None if files else baselines, ref):
+        click.echo(f"{file}: {len(lineage.entries)} promotions, whole")
+    if not chosen:
+        click.echo(f"no baselines in {baselines}")
+
+
+@baseline.command()
+@click.argument("file", type=FILE)
+@click.argument("other", type=FILE, required=False)
+@SINCE_OPTION
+def diff(file: Path, other: Path | None, ref: str | None) -> None:
+    """Show what lies between two baselines, or between one and what it was at a commit: promotions, cell, metrics."""
+    from perfgate.errors import RecordError, UsageError
+    from perfgate.report.baseline import render_diff
+    from perfgate.store import parse_as_of, read
+
+    if other is not None and ref is not None:
+        raise UsageError("give another file or --since, not both")
+    if other is not None:
+        click.echo(render_diff(read(file).baseline, read(other).baseline), nl=False)
+        return
+    before = parse_as_of(file, ref or "HEAD")
+    if before is None:
+        raise RecordError(f"is not there at {ref or 'HEAD'}: it is new", where=str(file))
+    click.echo(render_diff(before, read(file).baseline), nl=False)

@@ -1,0 +1,240 @@
+"""Where baselines lie: ``baselines/<machine class>/<scenario>[/<cell>].json`` of a repository, and copies in runs.
+
+A run keeps a copy of every baseline that it may be judged against, so that its verdict can be had again anywhere.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from perfgate.baseline import FORMAT, Baseline, parse
+from perfgate.durable import sha256_hex, write_atomically
+from perfgate.errors import RecordError, UsageError
+from perfgate.lock import state_folder
+from perfgate.plan import Cell
+from perfgate.record import Artifact, Run
+
+BASELINES = Path("baselines")
+COPIES = "baselines"
+"""Folder of a run that holds the baselines it was judged against."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A baseline and the file it was read from."""
+
+    file: Path
+    text: str
+    baseline: Baseline
+
+
+def read(file: Path) -> Stored:
+    """Read a baseline's file and verify its lineage.
+
+    Raises:
+        RecordError: It does not exist, is no baseline, or its lineage is broken.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise RecordError("does not exist", where=str(file)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"cannot be read: {error}", where=str(file)) from error
+    return Stored(file, text, parse(text, str(file)))
+
+
+def is_baseline(file: Path) -> bool:
+    """Whether a file says that it is a baseline."""
+    try:
+        return f'"format": "{FORMAT.partition("/")[0]}/' in file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def place(cell: Cell, machine_class: str) -> Path:
+    """Where the baseline of a cell belongs, below the folder of baselines."""
+    label = cell.name.removeprefix(cell.scenario).strip("[]")
+    if not label:
+        return Path(machine_class, f"{cell.scenario}.json")
+    readable = re.sub(r"[^A-Za-z0-9._=,-]+", "-", label)[:80]
+    # Labels that read alike are told apart, so that no two cells share a file.
+    name = readable if readable == label else f"{readable}-{sha256_hex(label)[:8]}"
+    return Path(machine_class, cell.scenario, f"{name}.json")
+
+
+def files(root: Path) -> list[Path]:
+    """Every baseline below a folder, in order."""
+    return sorted(root.glob("*/**/*.json"))
+
+
+def candidates(source: Path, cell: Cell) -> list[Path]:
+    """The baselines that may be meant for a cell, of whatever machine: a file named, or the cell's own in a folder.
+
+    Raises:
+        UsageError: ``source`` is a file that no baseline can be.
+    """
+    if source.suffix == ".json":
+        return [source]
+    if source.exists() and not source.is_dir():
+        raise UsageError(f"{source}: expected a folder of baselines, or a file that ends in .json")
+    classes = sorted(folder.name for folder in source.iterdir() if folder.is_dir()) if source.is_dir() else []
+    return [file for one in classes if (file := source / place(cell, one)).is_file()]
+
+
+def find(source: Path, cells: Iterable[Cell]) -> dict[str, tuple[Stored, ...]]:
+    """The baselines that cells may be held against, by cell_id; none for a cell that is new.
+
+    Raises:
+        RecordError: One of them is broken.
+        UsageError: As of :func:`candidates`.
+    """
+    return {cell.cell_id: tuple(map(read, candidates(source, cell))) for cell in cells}
+
+
+def keep(folder: Path, found: Mapping[str, Sequence[Stored]]) -> dict[str, tuple[Artifact, ...]]:
+    """Copy baselines into a run's folder; what the run's manifest keeps of them."""
+    (folder / COPIES).mkdir()
+    kept = {}
+    for cell_id, stored in found.items():
+        copies = [folder / COPIES / f"{one.baseline.tip[:16]}.json" for one in stored]
+        for copy, one in zip(copies, stored, strict=True):
+            write_atomically(copy, one.text)
+        kept[cell_id] = tuple(Artifact.of(copy, folder) for copy in copies)
+    return kept
+
+
+def kept(folder: Path, run: Run) -> dict[str, tuple[Baseline, ...]]:
+    """The baselines that a run keeps, by cell_id.
+
+    Raises:
+        RecordError: A copy is missing, or is not what the manifest names.
+    """
+    return {cell_id: tuple(_kept(folder, copy) for copy in copies) for cell_id, copies in (run.against or {}).items()}
+
+
+def _kept(folder: Path, copy: Artifact) -> Baseline:
+    stored = read(folder / copy.path)
+    if sha256_hex(stored.text) != copy.sha256:
+        raise RecordError("is not the baseline that the run was judged against", where=str(stored.file))
+    return stored.baseline
+
+
+@contextmanager
+def changing(file: Path) -> Iterator[None]:
+    """Keep other promotions of this host away from a file while the block lasts."""
+    name = f"baseline-{sha256_hex(str(file.absolute()))[:16]}.lock"
+    with FileLock(state_folder() / name, mode=0o666):
+        yield
+
+
+def write(file: Path, baseline: Baseline) -> None:
+    """Put a baseline in its place, whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, baseline.text)
+
+
+# --- the repository that baselines lie in
+
+
+def author(folder: Path) -> str:
+    """Who promotes: git's author, else the name of the user."""
+    ident = _git(folder, "var", "GIT_AUTHOR_IDENT")
+    return ident.rsplit(" ", 2)[0] if ident else getpass.getuser()
+
+
+def commit(folder: Path) -> str:
+    """The commit that is checked out; empty outside of a repository."""
+    return _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+
+
+def as_of(file: Path, ref: str) -> str | None:
+    """A file's text at a commit; ``None`` where it was not there.
+
+    Raises:
+        UsageError: There is no such commit.
+    """
+    folder = _require(file.parent, ref)
+    shown = _run(folder, "show", f"{ref}:./{file.absolute().relative_to(folder)}")
+    return shown.stdout if shown.returncode == 0 else None
+
+
+def parse_as_of(file: Path, ref: str) -> Baseline | None:
+    """A baseline as it was at a commit; ``None`` where it was not there.
+
+    Raises:
+        UsageError: There is no such commit.
+        RecordError: It was broken already.
+    """
+    text = as_of(file, ref)
+    return None if text is None else parse(text, f"{file} at {ref}")
+
+
+def verify(chosen: Sequence[Path], root: Path | None, ref: str | None) -> Iterator[tuple[Path, Baseline]]:
+    """Each baseline that is whole, and only grew since a commit.
+
+    A lineage alone cannot show that its newest entries were taken away or that it was written anew; the repository can.
+
+    Args:
+        chosen: Files of baselines.
+        root: A folder of baselines, none of whose files may be gone since the commit; ``None``: not looked at.
+        ref: The commit; ``None``: ``HEAD``, where there is one.
+
+    Raises:
+        RecordError: ``baseline-broken``: one is not; the text names the entry.
+        UsageError: There is no such commit.
+    """
+    since = ref or "HEAD"
+    if ref is not None and root is not None:
+        _require(root, ref)
+    for file in chosen:
+        now = read(file).baseline
+        before = parse_as_of(file, since) if ref is not None or commit(file.parent) else None
+        for number, entry in enumerate(before.entries if before else (), 1):
+            if number > len(now.entries) or now.entries[number - 1].digest != entry.digest:
+                text = (
+                    f"entry {number} ({entry.kind}, {entry.time_utc}, {entry.author}) is not there as it was at {since}"
+                )
+                raise RecordError(text, where=str(file), code="baseline-broken",
+                                  remedy=f"Restore the file as it was at {since} and promote again.")  # fmt: skip
+        yield file, now
+    if root is not None and (ref is not None or commit(root)):
+        listed = _git(root, "ls-tree", "-r", "--name-only", "-z", since, "--", ".") if root.is_dir() else ""
+        gone = [name for name in listed.split("\0") if name.endswith(".json") and not (root / name).exists()]
+        if gone:
+            raise RecordError(f"was there at {since} and is gone", where=str(root / gone[0]), code="baseline-broken",
+                              remedy="Restore it, or take it away in a commit of its own.")  # fmt: skip
+
+
+def _require(folder: Path, ref: str) -> Path:
+    """The folder to run git in, in a repository that has the commit."""
+    there = _nearest(folder)
+    if not _git(there, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"):
+        raise UsageError(f"{ref}: no such commit in the repository of {folder}")
+    return there
+
+
+def _git(folder: Path, *words: str) -> str:
+    """What git says; empty where it cannot."""
+    try:
+        ended = _run(_nearest(folder), *words)
+    except FileNotFoundError:  # no git here
+        return ""
+    return ended.stdout.strip() if ended.returncode == 0 else ""
+
+
+def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (words of our own)
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or the nearest above it that exists: the first baseline's is yet to be made."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())

@@ -1,0 +1,48 @@
+"""Baselines made by hand: visits of one build with these steps, promoted one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hand_made import BASE, HEAD, MACHINE, STEP_S, cell, gate, record, trial
+
+from perfgate.baseline import Baseline, Entry, draft
+from perfgate.plan import Cell
+from perfgate.record import Record, Visit
+
+GATES = [gate("itl_median", "1%", "5%")]
+
+
+def measured(name: str = "cell", gates: Sequence[Any] = ()) -> Cell:
+    """A cell with wide margins."""
+    return cell(name, gates or GATES)
+
+
+def alone(slowdowns: Sequence[float], role: str = "head", of: Cell | None = None, **changes: Any) -> Record:
+    """One visit of one side: a restart for each log ratio to the usual step."""
+    taken = [trial(n, n, "head" if role == "head" else "base", STEP_S * math.exp(d)) for n, d in enumerate(slowdowns)]
+    side: dict[str, Any] = {"subjects": {role: HEAD if role == "head" else BASE}}
+    return record(of or measured(), taken, **{**side, **changes})
+
+
+def visit(day: int, **machine: Any) -> Visit:
+    """A visit on that day of January."""
+    return Visit(machine=MACHINE.model_copy(update=machine), t0_utc=f"2026-01-{day:02}T00:00:00+00:00")
+
+
+def lineage(visits: Sequence[Sequence[float]], of: Cell | None = None, **machine: Any) -> Baseline:
+    """A baseline with a promotion for each visit's log ratios, the first and then equivalent ones."""
+    entries: list[Entry] = []
+    for day, slowdowns in enumerate(visits, 1):
+        entry = draft(alone(slowdowns, of=of, visits=(visit(day, **machine),)), "head")
+        signed: dict[str, Any] = {
+            "author": "A Tester",
+            "time_utc": f"2026-01-{day:02}T12:00:00+00:00",
+            "reason": f"day {day}",
+        }
+        if entries:
+            signed |= {"kind": "equivalent", "cell": None, "machine": None, "parent": entries[-1].digest}
+        entries.append(entry.model_copy(update=signed).sealed())
+    return Baseline(entries=tuple(entries))
