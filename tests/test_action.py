@@ -230,8 +230,8 @@ def test_killed(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
     assert gate(SAME).outputs["report"]["verdict"] == "pass"
 
 
-def test_a_night(gate: Gate, github: FakeGitHub) -> None:
-    """A night that is cut goes on when it is re-run, and its candidate lies in the run folder's artifact."""
+def test_a_night(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
+    """A night that is cut goes on when it is re-run, and its candidate is promoted and proposed as a pull request."""
     schedule = {"GITHUB_EVENT_NAME": "schedule"}
     cut = gate(SAME, branch="main", environment=schedule, inputs={"command": "nightly", "budget": "0.00001"})
 
@@ -245,6 +245,25 @@ def test_a_night(gate: Gate, github: FakeGitHub) -> None:
     assert "goes on with night-" in again.steps["prepare"].log
     assert f"{outputs['candidate']}/run.json" in kept(github, "perfgate-run-")
     assert "reference against itself" in again.summary
+
+    promoting = ActionRunner(
+        ROOT / ".github" / "actions" / "promote" / "action.yml", tmp_path / "temp-promote", again.workspace,
+        again.environment | {"GITHUB_REF_NAME": "main"},
+        {"perfgate": again.inputs["perfgate"], "run": str(Path(outputs["run_folder"]).parent / outputs["candidate"])},
+    )  # fmt: skip
+
+    assert promoting.run() == "success", promoting.steps
+    (written,) = [item for item in github.objects.values() if "content" in item]
+    assert json.loads(written["content"])["entries"][0]["reason"] == "nightly"
+    assert [pull["head"] for pull in github.pulls.values() if "title" in pull] == ["perfgate/baselines"]
+
+
+def test_no_baseline_yet(gate: Gate) -> None:
+    """Against a baseline that the base branch does not have the check is red with 21, and the summary says what to do."""
+    runner = gate(SAME, inputs={"against": "baseline"})
+
+    assert (runner.result, runner.outputs["report"]["exit_status"]) == ("failure", "21")
+    assert "`no-baseline`" in runner.summary
 
 
 # --- what it is judged by
