@@ -248,7 +248,7 @@ def test_a_night(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
 
     promoting = ActionRunner(
         ROOT / ".github" / "actions" / "promote" / "action.yml", tmp_path / "temp-promote", again.workspace,
-        again.environment | {"GITHUB_REF_NAME": "main"},
+        {**again.environment, "GITHUB_REF_NAME": "main"},
         {"perfgate": again.inputs["perfgate"], "run": str(Path(outputs["run_folder"]).parent / outputs["candidate"])},
     )  # fmt: skip
 
@@ -259,7 +259,7 @@ def test_a_night(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
 
 
 def test_no_baseline_yet(gate: Gate) -> None:
-    """Against a baseline that the base branch does not have the check is red with 21, and the summary says what to do."""
+    """Against a baseline that the base branch does not have the check is red with 21, and the summary says why."""
     runner = gate(SAME, inputs={"against": "baseline"})
 
     assert (runner.result, runner.outputs["report"]["exit_status"]) == ("failure", "21")
