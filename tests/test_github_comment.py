@@ -20,7 +20,16 @@ from perfgate.errors import RecordError
 from perfgate.github.comment import MARKER, MeasuredRun, comment_body
 from perfgate.github.job import JobPlan
 from perfgate.github.verdict import read_verdict
-from perfgate.outcome import CellOutcome, CounterRow, CountersOutcome, GateOutcome, Note, Outcome, verdict_json
+from perfgate.outcome import (
+    BaselineOutcome,
+    CellOutcome,
+    CounterRow,
+    CountersOutcome,
+    GateOutcome,
+    Note,
+    Outcome,
+    verdict_json,
+)
 from perfgate.report.github import COMMENT_BYTES
 from perfgate.report.markdown import render_markdown
 
@@ -328,8 +337,11 @@ def hostile_outcomes(draw: st.DrawFn) -> Outcome:
     counted = CountersOutcome(
         verdict="regressed", rows=(row,), sentences={"gemm": draw(MARKUP)}, reasons=(draw(texts),)
     )
+    stored = BaselineOutcome(digest=draw(MARKUP), machine_class=draw(MARKUP), visits=4, first_utc="2026-01-01T00:00:00Z",
+                             last_utc=draw(MARKUP))  # fmt: skip
     changes: dict[str, Any] = {
         "counters": counted,
+        "baseline": stored,
         "name": draw(MARKUP),
         "gates": gates,
         "reasons": (draw(texts),),
