@@ -337,8 +337,9 @@ def hostile_outcomes(draw: st.DrawFn) -> Outcome:
     counted = CountersOutcome(
         verdict="regressed", rows=(row,), sentences={"gemm": draw(MARKUP)}, reasons=(draw(texts),)
     )
-    stored = BaselineOutcome(digest=draw(MARKUP), machine_class=draw(MARKUP), visits=4, first_utc="2026-01-01T00:00:00Z",
-                             last_utc=draw(MARKUP))  # fmt: skip
+    stored = BaselineOutcome(
+        digest=draw(MARKUP), machine_class=draw(MARKUP), visits=4, first_utc="2026-01-01", last_utc=draw(MARKUP)
+    )
     changes: dict[str, Any] = {
         "counters": counted,
         "baseline": stored,
