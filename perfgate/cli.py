@@ -14,6 +14,7 @@ import click
 from perfgate import __version__
 from perfgate.cli_baseline import BASELINES_OPTION, baseline
 from perfgate.cli_github import RUN_FOLDER, github
+from perfgate.cli_init import init
 from perfgate.cli_kernels import counters, kernels
 from perfgate.cli_machine import clean, clocks, doctor, sigterm_as_interrupt
 from perfgate.cli_nightly import nightly
@@ -69,14 +70,23 @@ def main() -> None:
     "--runs", default="runs", type=click.Path(path_type=Path), show_default=True, help="Where earlier records lie."
 )
 def check(scenarios: tuple[Path, ...], dump: bool, runs: Path) -> None:  # noqa: FBT001 (a flag)
-    """Check scenario files; show what a run of each would measure, cost and detect. Nothing is started."""
+    """Check scenario files; show what a run of each would measure, cost and detect. Nothing is started.
+
+    A file called perfgate.toml is checked as what it is.
+    """
+    from perfgate.config import CONFIG_FILE, load_config
     from perfgate.plan import ALPHA, BETA, resolve_cells
     from perfgate.price import newest_records, price
     from perfgate.report.price import render_price
     from perfgate.scenario import dump as dump_scenario
     from perfgate.scenario import load
 
-    loaded = tuple(load(file) for file in scenarios)
+    configs = [file for file in scenarios if file.name == CONFIG_FILE]
+    loaded = tuple(load(file) for file in scenarios if file not in configs)
+    for file in configs:
+        config = load_config(file)
+        builds = "refs can be built" if config.build else "no [build]"
+        click.echo(f"{file}: subjects: {', '.join(config.subjects) or 'none'}; {builds}")
     cells = [resolve_cells(one) for one in loaded]
     if dump:
         click.echo("---\n".join(dump_scenario(one.scenario) for one in loaded), nl=False)
@@ -89,6 +99,8 @@ def check(scenarios: tuple[Path, ...], dump: bool, runs: Path) -> None:  # noqa:
             if cell.cell_id in seen:
                 click.echo(f"  the same cell as {seen[cell.cell_id]}: one run measures only one of them")
             seen.setdefault(cell.cell_id, cell.name)
+    if not loaded:
+        return
     count = sum(map(len, cells))
     click.echo(
         f"{count} cell{'s' * (count != 1)}; each scenario on its own: alpha {ALPHA * 100:g} % a run, "
@@ -350,5 +362,5 @@ def schema(what: str) -> None:
     click.echo(json.dumps(schemas[what](), indent=2))
 
 
-for command in (kernels, counters, doctor, clocks, clean, baseline, github, nightly):
+for command in (kernels, counters, doctor, clocks, clean, baseline, github, nightly, init):
     main.add_command(command)

@@ -103,6 +103,22 @@ class Repository:
         commit = self._commit(ref)
         return Revision(ref, commit, "", commit)
 
+    def hook(self, name: str) -> Path:
+        """Where git looks for a hook of this working tree, whatever ``core.hooksPath`` says.
+
+        Raises:
+            UsageError: It is looked for outside this repository: hooks there serve other repositories too.
+        """
+        path = Path(os.path.normpath(self.top / self._git("rev-parse", "--git-path", f"hooks/{name}").strip()))
+        shared = self.top / self._git("rev-parse", "--git-common-dir").strip()
+        if not any(path.is_relative_to(os.path.normpath(folder)) for folder in (self.top, shared)):
+            raise UsageError(
+                f"hooks lie outside this repository: {path.parent}",
+                where=str(self.top),
+                remedy="core.hooksPath says so. For hooks of its own: git config --local core.hooksPath .githooks",
+            )
+        return path
+
     def check_out(self, snapshot: str, tree: Path) -> None:
         """Make a worktree of a commit in a new folder; one that is registered there and gone is replaced.
 
