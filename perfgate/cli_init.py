@@ -51,9 +51,8 @@ def init(
         scenario=chosen,
         python=answer("Interpreter that holds vLLM", given["python"], lambda: ENGINE),
         action=answer("perfgate's action, OWNER/perfgate@COMMIT (empty: later)", given["action"], installed_action),
-        labels=_words(
-            answer("Labels of the runner that measures", given["labels"], lambda: ",".join(Answers("").labels))
-        ),
+        labels=_words(answer("Labels of the runner that measures", given["labels"], lambda: ",".join(LABELS)))
+        or LABELS,
         pre_push=pre_push,
     )
     planned = starter_files(folder, answers)

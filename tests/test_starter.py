@@ -20,6 +20,7 @@ from git_project import GitProject
 from ruamel.yaml import YAML
 
 from perfgate.build import CACHE, Builder
+from perfgate.capture.gpu import connect
 from perfgate.cli import main
 from perfgate.config import load_config
 from perfgate.errors import ExitStatus
@@ -64,7 +65,8 @@ def test_an_empty_folder_gets_everything_and_is_asked_nothing(tmp_path: Path) ->
     )  # fmt: skip
     assert load_config(folder / "perfgate.toml").build is None
     assert set(load_config(folder / "perfgate.toml").subjects) == {"base", "head"}
-    checked = CliRunner().invoke(main, ["check", str(folder / "perfgate.toml"), str(folder / "scenarios/cpu-tiny.yaml")])
+    files = [str(folder / name) for name in ("perfgate.toml", "scenarios/cpu-tiny.yaml")]
+    checked = CliRunner().invoke(main, ["check", *files])
     assert checked.exit_code == 0, checked.output
     assert "subjects: base, head; no [build]" in checked.output
     assert len(result.output.partition("next:\n")[2].splitlines()) == 3
@@ -83,12 +85,13 @@ def test_the_scenarios_are_ours(tmp_path: Path, name: str) -> None:
 def test_a_machine_with_a_gpu_gets_the_scenario_of_a_gpu(
     tmp_path: Path, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver is asked, and the 8B model is what one GPU holds."""
+    """The driver is asked; where all GPUs are hidden, there is none."""
     assert fake_nvml.file.exists()
-    monkeypatch.undo()
-    monkeypatch.setenv("FAKE_NVML", str(fake_nvml.file))
-    result = init(tmp_path)
-    assert result.exit_code == 0
+    monkeypatch.setattr("perfgate.capture.gpu.connect", connect)
+    for visible, scenario in (("0", "llama-8b-decode"), ("", "cpu-tiny")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        init(tmp_path / scenario)
+        assert [file.stem for file in (tmp_path / scenario / "scenarios").glob("*.yaml")] == [scenario]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +130,7 @@ def test_the_example_is_a_recipe(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("python", ["~/e {n}v/bin/python", "e {n}v/bin/python"])
 def test_the_recipe_of_a_plugin_is_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str) -> None:
-    """It asks the engine's own pip for an installation beside it, wherever the engine lies and whatever it is called."""
+    """It asks the engine's own pip to install beside it, wherever the engine lies and whatever it is called."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv(CACHE, str(tmp_path / "builds"))
     project = GitProject(tmp_path / "project")
@@ -147,7 +150,7 @@ def test_the_recipe_of_a_plugin_is_carried_out(tmp_path: Path, monkeypatch: pyte
 
 def test_what_is_there_is_left_and_said(tmp_path: Path) -> None:
     """Nothing is overwritten; --force replaces all but .gitignore, which holds more than what is ours."""
-    mine = {"perfgate.toml": "", ".gitignore": "x\n", "scenarios/cpu-tiny.yaml": "mine", ".github/workflows/perfgate.yml": ""}
+    mine = {"perfgate.toml": "", ".gitignore": "x\n", "scenarios/cpu-tiny.yaml": "mine", WORKFLOWS[0]: ""}
     GitProject(tmp_path).write(mine)
     result = init(tmp_path)
 
@@ -202,7 +205,8 @@ def test_the_answers_stand_where_they_belong(tmp_path: Path) -> None:
     assert "`self-hosted, h200`" in page
     assert "`envs/main/bin/python`" in page
     assert "@" not in page
-    assert tomllib.loads((tmp_path / "perfgate.toml").read_text())["subjects"]["base"]["python"] == "envs/main/bin/python"
+    said = tomllib.loads((tmp_path / "perfgate.toml").read_text())
+    assert said["subjects"]["base"]["python"] == "envs/main/bin/python"
     assert (tmp_path / ".gitignore").read_text() == "/runs/\n/envs/main/\n"
 
 
@@ -273,7 +277,7 @@ def test_a_terminal_is_asked_and_may_take_every_default(tmp_path: Path) -> None:
 def test_the_action_is_what_perfgate_was_installed_from(
     monkeypatch: pytest.MonkeyPatch, direct_url: dict[str, object] | None, action: str
 ) -> None:
-    """pip keeps repository and commit; of another host, a folder or an index there is nothing to be had."""
+    """Repository and commit are what pip keeps; another host, a folder or an index is no action."""
     text = json.dumps(direct_url) if direct_url else None
     monkeypatch.setattr("perfgate.starter.distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
     assert installed_action() == action
