@@ -19,7 +19,7 @@ from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.promotion import Promoted, promote
 from perfgate.record import Failure, Record, record_file, write_record, write_run
 from perfgate.store import files, place, read
-from perfgate.subject import Role, Subject
+from perfgate.subject import Role, Source, Subject
 
 SAME = [0.0, 0.001, -0.001, 0.0, 0.001, -0.001]
 OTHER_BUILD = {"versions": {"vllm": "2.0"}}
@@ -138,6 +138,23 @@ def test_a_folder_or_variable_may_hold_anything(save: Save, tmp_path: Path) -> N
 
     with pytest.raises(UsageError, match="another build"):
         promote(save(alone(shifted(0.001), subjects=opaque)), tmp_path / "b")
+
+
+@pytest.mark.parametrize(("commit", "free"), [("a" * 40, True), ("b" * 40, False)])
+def test_a_build_from_a_ref_is_known_by_its_source(save: Save, tmp_path: Path, commit: str, *, free: bool) -> None:
+    """What perfgate built is the same build where commit and recipe are, though it stands on the module path."""
+
+    def built(by: float, made_from: str) -> Path:
+        source = Source(ref="main", commit=made_from, changes="", recipe="c" * 64, folder="/cache/build")
+        subject = HEAD.model_copy(update={"path": ("/cache/build/tree",), "built_from": source})
+        return save(alone(shifted(by), subjects={"head": subject}))
+
+    first = only(promote(built(0.0, "a" * 40), tmp_path / "b", reason="first"))
+    second = only(promote(built(0.001, commit), tmp_path / "b", reason="again"))
+
+    assert first.baseline.build.source == f"{'a' * 12} by {'c' * 12}"
+    assert "/cache" not in first.baseline.text
+    assert second.kind == ("equivalent" if free else "changed")
 
 
 def test_a_pair_is_evidence(save: Save, tmp_path: Path) -> None:
