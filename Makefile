@@ -4,6 +4,8 @@
 PYTHON ?= python3
 ENGINE ?= .engine
 ENGINE_PYTHON ?= $(ENGINE)/bin/python
+WORKFLOWS := $(wildcard .github/workflows/*.yml perfgate/templates/github/*.yml)
+ACTIONS := action.yml $(wildcard .github/actions/*/action.yml)
 PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: gate test lint unit end-to-end engine golden docs clean
@@ -18,6 +20,10 @@ lint: .venv/ready
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
+	.venv/bin/zizmor --quiet --offline $(WORKFLOWS) $(ACTIONS)
+	.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows $(WORKFLOWS)
+	.venv/bin/check-jsonschema --builtin-schema vendor.github-actions $(ACTIONS)
+	.ci/actionlint $(WORKFLOWS)
 
 unit: .venv/ready
 	.venv/bin/pytest -n 2 -m "not engine and not gpu"

@@ -5,10 +5,7 @@ Imports stand in the command bodies, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-import functools
-import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +13,11 @@ import click
 
 from perfgate import __version__
 from perfgate.cli_baseline import BASELINES_OPTION, baseline
+from perfgate.cli_github import RUN_FOLDER, github
 from perfgate.cli_kernels import counters, kernels
 from perfgate.cli_machine import clean, clocks, doctor, sigterm_as_interrupt
+from perfgate.cli_nightly import nightly
+from perfgate.cli_report import RUNS_OPTION, leave_pipe, reported
 from perfgate.cli_subjects import BASE_OPTION, HEAD_OPTION, restore_builds, subjects_of
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
 
@@ -25,41 +25,6 @@ if TYPE_CHECKING:
     from perfgate.capture.collector import Collector
     from perfgate.outcome import Outcome
     from perfgate.subject import Role, Subject
-
-
-RUNS_OPTION = click.option(
-    "--runs",
-    default="runs",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for run folders.",
-    show_default=True,
-)
-
-
-def reported(command: Callable[..., Outcome]) -> Callable[..., None]:
-    """Give a command the options for its report; it returns the outcome, which is printed and sets the exit status."""
-
-    @click.option(
-        "--format",
-        "form",
-        type=click.Choice(["text", "markdown", "json"]),
-        help="Of stdout; by default text on a terminal, else Markdown.",
-    )
-    @click.option(
-        "--output",
-        "outputs",
-        multiple=True,
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Also write a report to this file (.txt, .md, .json); may be given several times.",
-    )
-    @click.option("--exit-zero", is_flag=True, help="End with 0 whatever the verdict: report only.")
-    @functools.wraps(command)
-    def with_report(*passed: Any, form: str | None, outputs: tuple[Path, ...], exit_zero: bool, **rest: Any) -> None:
-        check_outputs(outputs)
-        outcome = command(*passed, **rest)
-        deliver(outcome, form, outputs, exit_zero=exit_zero)
-
-    return with_report  # fmt: skip
 
 
 class _Errors(click.Group):
@@ -73,7 +38,7 @@ class _Errors(click.Group):
             click.echo(f"perfgate: {code}{error}" if not isinstance(error, ScenarioError) else str(error), err=True)
             ctx.exit(error.exit_status)
         except BrokenPipeError:
-            _leave_pipe()
+            leave_pipe()
             ctx.exit(ExitStatus.INTERNAL_ERROR)
         except OSError as error:
             click.echo(f"perfgate: {error.filename or ''}: {error.strerror or error}", err=True)
@@ -201,6 +166,7 @@ def run(
                 subjects = {"head": subjects.get("head", subjects["base"])}
             finished = gate.run(scenarios, subjects, **new, **means)
     click.echo(f"run folder: {finished.folder}", err=True)
+    click.get_current_context().meta[RUN_FOLDER] = finished.folder
     return finished.outcome
 
 
@@ -291,6 +257,7 @@ def check_envelope(
         subjects = subjects_of(base_words, head_words, progress, runs=runs, scenarios=scenarios)
         finished = gate.check_envelope(scenarios, subjects, runs=runs, progress=progress)
     click.echo(f"run folder: {finished.folder}", err=True)
+    click.get_current_context().meta[RUN_FOLDER] = finished.folder
     return finished.outcome
 
 
@@ -383,35 +350,5 @@ def schema(what: str) -> None:
     click.echo(json.dumps(schemas[what](), indent=2))
 
 
-for command in (kernels, counters, doctor, clocks, clean, baseline):
+for command in (kernels, counters, doctor, clocks, clean, baseline, github, nightly):
     main.add_command(command)
-
-
-def check_outputs(outputs: tuple[Path, ...]) -> None:
-    """Refuse outputs that could not be written before anything is measured."""
-    from perfgate.errors import UsageError
-    from perfgate.report import format_of
-
-    for file in outputs:
-        format_of(file)
-        if not file.resolve().parent.is_dir():
-            raise UsageError(f"--output {file}: its folder does not exist")
-
-
-def deliver(outcome: Outcome, form: str | None, outputs: tuple[Path, ...], *, exit_zero: bool) -> None:
-    """Print and write the outcome, and end with its exit status."""
-    from perfgate.report import FORMATS, format_of
-
-    form = form or ("text" if sys.stdout.isatty() else "markdown")
-    try:  # first, so that a file that cannot be written costs no result
-        click.echo(FORMATS[form](outcome), nl=False)
-    except BrokenPipeError:  # whoever read has seen enough; files and the exit status are still owed
-        _leave_pipe()
-    for file in outputs:
-        file.write_text(FORMATS[format_of(file)](outcome), encoding="utf-8")
-    click.get_current_context().exit(0 if exit_zero else outcome.exit_status)
-
-
-def _leave_pipe() -> None:
-    """Let nothing more be written to a closed pipe, not even when the interpreter flushes at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

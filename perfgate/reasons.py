@@ -241,6 +241,11 @@ _TABLE = (
            "must be in the trace."),
     Reason("profiler-error", "The profiler reports an error of its own, though no lost data.",
            "Read its text; trace again if it concerns the kernels."),
+    # --- a night
+    Reason("reference-unsteady", "A build was held against itself, and did not pass: the machine is not to be trusted "
+           "tonight, so what the head did says nothing of the head.",
+           "Look for what else ran on the machine, at its clocks and temperatures; run perfgate doctor, then the night "
+           "again. Once in a hundred nights it is chance."),
     # --- counters
     Reason("counters-empty", "The file that should hold ncu's counters is empty.",
            "Print the report again: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),

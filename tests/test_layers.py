@@ -12,6 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "perfgate"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
+    ("github", "github.final"),
     ("__init__", "errors", "capture", "durable"),
     ("environment", "stats", "reasons", "document", "telemetry", "roles", "kernels", "counters", "hardware"),
     ("metrics",),
@@ -40,13 +41,20 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("report.counted",),
     ("report.lines", "report.attribution"),
     ("promotion",),
-    ("report.text", "report.markdown", "report.price", "report.pages", "report.html", "report.junit", "report.github"),
+    ("report.text", "report.markdown", "report.price", "report.pages", "report.html", "report.junit"),
+    ("report.github",),
     ("report.findings", "report.kernels", "report.counters", "report.baseline"),
     ("report.join",),
     ("report",),
     ("gate", "progress", "doctor"),
+    ("nightly", "github.api", "github.job", "github.verdict", "github.templates"),
+    ("github.artifact", "github.policy", "github.proposal"),
+    ("github.comment",),
+    ("cli_github",),
     ("cli_subjects",),
     ("cli_machine", "cli_kernels", "cli_baseline"),
+    ("cli_report",),
+    ("cli_nightly",),
     ("cli", "drill"),
     ("__main__",),
 )
@@ -56,8 +64,6 @@ FLOOR = {module: number for number, floor in enumerate(FLOORS) for module in flo
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manager"}
 SUBJECT_SIDE = {"capture.worker", "capture.probe"}
 """Files that a subject's interpreter runs; they import engines, late, so that it can be timed and may fail."""
-COMMANDS = {"cli", "cli_machine", "cli_kernels", "cli_baseline", "cli_subjects"}
-"""Their bodies import, so that --help is fast."""
 LATE_IMPORTS = {"record": {"frame", "iteration_frame"}, "capture.counterfile": {"_package"}}
 """Functions that may import, because what they need is slow and rarely wanted."""
 
@@ -65,6 +71,8 @@ FILES = {
     ".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): file
     for file in sorted(PACKAGE.rglob("*.py"))
 }
+COMMANDS = {name for name in FILES if name.startswith("cli")}
+"""Their bodies import, so that --help is fast."""
 TREES = {module: ast.parse(file.read_text(encoding="utf-8")) for module, file in FILES.items()}
 
 
@@ -77,6 +85,7 @@ def imported_names(node: ast.AST) -> set[str]:
     return set()
 
 
+@functools.cache
 def all_imports(module: str) -> set[str]:
     """Everything a module imports, wherever it does."""
     return set().union(*(imported_names(node) for node in ast.walk(TREES[module])))

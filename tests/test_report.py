@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import math
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from hand_made import BASE, Kernel, cell, decode, failed, gate, iteration, record, run, spread, traces, trial, trials
+from hand_made import (
+    BASE,
+    Kernel,
+    cell,
+    decode,
+    failed,
+    gate,
+    iteration,
+    judged,
+    record,
+    run,
+    spread,
+    traces,
+    trial,
+    trials,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from stored import alone, lineage
@@ -23,12 +39,15 @@ from perfgate.errors import UsageError
 from perfgate.expectation import Expectation
 from perfgate.floor import Floor
 from perfgate.judge import compare_sides, judge, judge_advisory
+from perfgate.metrics import METRICS
 from perfgate.outcome import CellOutcome, Note, Outcome, verdict_json
 from perfgate.pattern import KernelKey
 from perfgate.plan import Plan
 from perfgate.reasons import REASONS
 from perfgate.record import Failure, Trial
 from perfgate.report import FORMATS, format_of
+from perfgate.report.github import CUT, annotate, render_github, render_within
+from perfgate.report.junit import render_junit
 from perfgate.report.lines import printable, signed_percent
 from perfgate.report.markdown import escape, fenced, render_markdown
 from perfgate.report.text import render_text
@@ -259,6 +278,59 @@ def test_text(kind: str, golden: Callable[[str, str], None]) -> None:
 def test_markdown(kind: str, golden: Callable[[str, str], None]) -> None:
     """The Markdown of an outcome is its golden file."""
     golden(f"report-{kind}.md", render_markdown(OUTCOMES[kind]()))
+
+
+@pytest.mark.parametrize("kind", ["regressed", "hostile", "outside-envelope", "two-cells"])
+def test_github(kind: str, golden: Callable[[str, str], None]) -> None:
+    """What a job's log gets of an outcome is its golden file."""
+    golden(f"report-{kind}.github.txt", render_github(OUTCOMES[kind]()))
+
+
+@pytest.mark.parametrize("kind", ["regressed", "hostile", "outside-envelope", "two-cells"])
+def test_junit(kind: str, golden: Callable[[str, str], None]) -> None:
+    """The JUnit XML of an outcome is its golden file."""
+    golden(f"report-{kind}.xml", render_junit(OUTCOMES[kind]()))
+
+
+@kinds
+def test_junit_has_no_pass_where_there_is_none(kind: str) -> None:
+    """An outcome that is no pass has a case that is none either, and every document can be read."""
+    outcome = OUTCOMES[kind]()
+
+    suites = ET.fromstring(render_junit(outcome))  # noqa: S314 (our own)
+
+    bad = sum(int(suites.attrib[count]) for count in ("failures", "errors", "skipped"))
+    assert (bad == 0) == (outcome.verdict in ("pass", "improved"))
+    assert int(suites.attrib["tests"]) == len(list(suites.iter("testcase"))) > 0
+
+
+def test_annotations_are_ten_a_level() -> None:
+    """Of more than ten of a level the worst nine are shown, and the tenth counts the rest."""
+    metrics = [name for name in METRICS if name.startswith(("itl", "ttft", "tpot", "e2e", "output"))]
+    worse = judged(trials(spread(0.01, 0.0002, 6)), cell("a", [gate(name) for name in metrics])).cells[0]
+    outcome = regressed().model_copy(update={"cells": (not_measured().cells[0], worse, worse)})
+
+    errors = [one for one in annotate(outcome) if one.level == "error"]
+
+    assert len(errors) == 10
+    assert all("regressed" in one.title for one in errors[:9])
+    assert errors[9].text == f"{2 * len(metrics) + 2 - 9} more like these; the report names all of them"
+
+
+@kinds
+@pytest.mark.parametrize("limit", [1_000, 1_500, 2_000, 4_000])
+def test_a_summary_fits(kind: str, limit: int) -> None:
+    """However little room there is, the verdict is there, the limit is kept, and no fence is left open."""
+    outcome = OUTCOMES[kind]()
+
+    text = render_within(outcome, limit, ["note"])
+
+    first, *_ = render_markdown(outcome).splitlines()
+    assert text.startswith(f"{first}\n\nnote\n")
+    assert len(text.encode()) <= limit
+    assert (text == render_markdown(outcome).replace(first, f"{first}\n\nnote", 1)) == (CUT not in text)
+    fences = [line.removesuffix("text") for line in text.splitlines() if line.startswith("```")]
+    assert len(fences) % 2 == 0
 
 
 @kinds

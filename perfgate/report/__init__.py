@@ -7,6 +7,8 @@ from pathlib import Path
 
 from perfgate.errors import UsageError
 from perfgate.outcome import Outcome, verdict_json
+from perfgate.report.github import render_github
+from perfgate.report.junit import render_junit
 from perfgate.report.markdown import render_markdown
 from perfgate.report.text import render_text
 
@@ -14,10 +16,12 @@ FORMATS: dict[str, Callable[[Outcome], str]] = {
     "text": render_text,
     "markdown": render_markdown,
     "json": verdict_json,
+    "junit": render_junit,
+    "github": render_github,
 }
 """Every format by the name that ``--format`` takes."""
 
-SUFFIXES = {".txt": "text", ".md": "markdown", ".json": "json"}
+SUFFIXES = {".txt": "text", ".md": "markdown", ".json": "json", ".xml": "junit"}
 """The format that ``--output FILE`` means by its suffix."""
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from perfgate.outcome import Outcome
 from perfgate.report.attribution import HEADINGS as ATTRIBUTION
@@ -26,31 +27,49 @@ from perfgate.report.lines import (
 )
 
 
+class Block(NamedTuple):
+    """A part of the report.
+
+    Args:
+        text: Markdown.
+        importance: What must be read first has 0; where there is no room for all, the largest goes first.
+    """
+
+    text: str
+    importance: int
+
+
 def render_markdown(outcome: Outcome) -> str:
     """The whole outcome; everything that came from an engine is escaped or fenced."""
-    blocks = [f"**{escape(closing(outcome))}**"]
+    return "\n\n".join(block.text for block in blocks(outcome)) + "\n"
+
+
+def blocks(outcome: Outcome) -> Iterator[Block]:
+    """The outcome in the order of the report: the verdict, what is red, its reasons, its details, then what passed."""
+    yield Block(f"**{escape(closing(outcome))}**", 0)
     for cell in outcome.cells:
-        blocks.append(f"### {escape(cell_heading(cell))}")
+        first = 4 if cell.verdict in ("pass", "improved") else 1
+        yield Block(f"### {escape(cell_heading(cell))}", first)
         if cell.gates:
             rows = [HEADINGS, *(gate_row(gate) for gate in ordered_gates(cell))]
-            blocks.append("\n".join(table(rows)))
+            yield Block("\n".join(table(rows)), first)
         if cell.ungated:
-            blocks.append(f"Not gated: {escape(ungated_line(cell))}")
+            yield Block(f"Not gated: {escape(ungated_line(cell))}", first + 2)
         if cell.floors:
-            blocks.append(f"Floor: {escape(floor_line(cell))}")
+            yield Block(f"Floor: {escape(floor_line(cell))}", first + 2)
         if cell.gpus:
-            blocks.append(f"GPU: {escape(gpu_line(cell))}")
+            yield Block(f"GPU: {escape(gpu_line(cell))}", first + 2)
         if cell.baseline:
-            blocks.append(f"Baseline: {escape(baseline_line(cell))}")
+            yield Block(f"Baseline: {escape(baseline_line(cell))}", first)
         if cell.attribution:
-            blocks.append("\n".join(table([ATTRIBUTION, *attribution_rows(cell.attribution)])))
-            blocks.append(escape(attribution_sentence(cell.attribution)))
+            yield Block("\n".join(table([ATTRIBUTION, *attribution_rows(cell.attribution)])), first + 2)
+            yield Block(escape(attribution_sentence(cell.attribution)), first + 2)
         if cell.counters and cell.counters.rows:
-            blocks.append("\n".join(table([COUNTED, *counted_rows(cell.counters)])))
-            blocks += [escape(line) for line in (counted_rest(cell.counters), *changed(cell.counters)) if line]
-        blocks += _note_blocks(notes(cell))
-    blocks += _note_blocks(run_notes(outcome))
-    return "\n\n".join(blocks) + "\n"
+            yield Block("\n".join(table([COUNTED, *counted_rows(cell.counters)])), first + 2)
+            lines = (counted_rest(cell.counters), *changed(cell.counters))
+            yield from (Block(escape(line), first + 2) for line in lines if line)
+        yield from (Block(text, first + 1) for text in _note_blocks(notes(cell)))
+    yield from (Block(text, 1) for text in _note_blocks(run_notes(outcome)))
 
 
 def escape(text: str) -> str:

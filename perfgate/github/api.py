@@ -1,0 +1,223 @@
+"""GitHub's REST API over the standard library: pages, limits of rate, and refusals that say what they mean."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Iterator
+from email.message import Message
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from perfgate.errors import PerfgateError
+
+TIMEOUT_S = 30.0
+ATTEMPTS = 3
+PATIENCE_S = 90.0
+"""No longer is waited for a limit of rate: a comment is not worth a runner's hour."""
+ANSWER_BYTES = 16 * 1024 * 1024
+PAGES = 100
+CHUNK_BYTES = 1024 * 1024
+
+
+class ApiError(PerfgateError):
+    """GitHub refused, or could not be reached.
+
+    Args:
+        text: What GitHub said.
+        status: The HTTP status; 0 where there was no answer.
+        more: As of :class:`~perfgate.errors.PerfgateError`.
+    """
+
+    def __init__(self, text: str, status: int = 0, **more: str) -> None:
+        super().__init__(text, **more)
+        self.status = status
+
+
+class Api:
+    """The API of one GitHub server.
+
+    Args:
+        url: Its root, ``https://api.github.com`` or that of a server of your own.
+        token: Sent with every request to this server and with none to another; may be empty.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise ApiError(f"{url!r} is no address of an API")
+        self._url = url.rstrip("/")
+        self._token = token
+        self._opener = build_opener(_NoRedirect)
+
+    def get(self, path: str, **query: str | int) -> Any:
+        """The answer to a GET, read as JSON.
+
+        Raises:
+            ApiError: GitHub refused, did not answer, or answered something else.
+        """
+        return self._json("GET", f"{self._url}{path}" + (f"?{urlencode(query)}" if query else ""))[0]
+
+    def pages(self, path: str, key: str = "", **query: str | int) -> Iterator[Any]:
+        """The items of a list that comes in pages; ``key`` names the list where it lies within an object.
+
+        Raises:
+            ApiError: As of :meth:`get`; or a page leads to another server, or there is no end of them.
+        """
+        url = f"{self._url}{path}?{urlencode({'per_page': 100, **query})}"
+        for _ in range(PAGES):
+            content, headers = self._json("GET", url)
+            items = content.get(key) if key and isinstance(content, dict) else content
+            if not isinstance(items, list):
+                raise ApiError("expected a list", where=path)
+            yield from items
+            following = re.search(r'<([^>]+)>;\s*rel="next"', headers.get("Link", ""))
+            if following is None:
+                return
+            url = following[1]
+            if not url.startswith(f"{self._url}/"):
+                raise ApiError(f"the next page lies on another server: {url}", where=path)
+        raise ApiError(f"more than {PAGES} pages", where=path)
+
+    def send(self, method: str, path: str, content: Any = None) -> Any:
+        """Change something; a POST that may have arrived is never sent again.
+
+        Raises:
+            ApiError: As of :meth:`get`.
+        """
+        return self._json(method, f"{self._url}{path}", content)[0]
+
+    def download(self, path: str, file: Path, limit_bytes: int) -> None:
+        """Write what GitHub redirects this path to into a file; the token stays with GitHub.
+
+        Raises:
+            ApiError: As of :meth:`get`, or it is larger than allowed; the file is gone then.
+        """
+        with self._open("GET", f"{self._url}{path}") as answer:
+            target = answer.headers.get("Location") if answer.status in (301, 302, 307, 308) else None
+            if target is None:
+                _write(answer, file, limit_bytes)
+                return
+        target = urljoin(f"{self._url}{path}", target)
+        if urlsplit(target).scheme != urlsplit(self._url).scheme:
+            raise ApiError(f"leads to {urlsplit(target).scheme}:", where=path)
+        with self._open("GET", target, ours=False) as answer:
+            _write(answer, file, limit_bytes)
+
+    def _json(self, method: str, url: str, content: Any = None) -> tuple[Any, Message]:
+        with self._open(method, url, None if content is None else json.dumps(content).encode()) as answer:
+            try:
+                body = answer.read(ANSWER_BYTES + 1)
+            except (HTTPException, OSError) as error:
+                raise ApiError(f"its answer broke off: {error}", where=_place(url)) from error
+            if len(body) > ANSWER_BYTES:
+                raise ApiError(f"answered more than {ANSWER_BYTES >> 20} MiB", where=_place(url))
+            try:
+                return (json.loads(body) if body else None), answer.headers
+            except (ValueError, RecursionError) as error:
+                raise ApiError(f"answered no JSON: {error}", where=_place(url)) from error
+
+    @contextlib.contextmanager
+    def _open(
+        self, method: str, url: str, body: bytes | None = None, *, ours: bool = True
+    ) -> Iterator[HTTPResponse | HTTPError]:
+        headers = {"Accept": "application/vnd.github+json", "User-Agent": "perfgate"}
+        headers |= {"X-GitHub-Api-Version": "2022-11-28", "Content-Type": "application/json"} if ours else {}
+        headers |= {"Authorization": f"Bearer {self._token}"} if ours and self._token else {}
+        request = Request(url, data=body, headers=headers, method=method)  # noqa: S310 (the scheme was checked)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                answer = self._opener.open(request, timeout=TIMEOUT_S)
+            except HTTPError as error:
+                if error.code in (301, 302, 307, 308):
+                    answer = error
+                else:
+                    with error:
+                        _wait(_refusal_wait_s(error, method, attempt), attempt, _refused(error, url))
+                    continue
+            except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
+                reason = getattr(error, "reason", error)
+                failed = ApiError(f"cannot be reached: {reason}", where=_place(url))
+                _wait(None if method == "POST" else float(attempt), attempt, failed)
+                continue
+            with answer:
+                yield answer
+            return
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirect is an answer: urllib would send the token on to whatever server it names."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Follow nothing."""
+        return
+
+
+def _wait(wait_s: float | None, attempt: int, failed: ApiError) -> None:
+    if wait_s is None or attempt == ATTEMPTS or wait_s > PATIENCE_S:
+        raise failed
+    time.sleep(wait_s)
+
+
+def _refusal_wait_s(error: HTTPError, method: str, attempt: int) -> float | None:
+    """How long to wait before another attempt; ``None`` where none would help.
+
+    GitHub's limits of rate are a 403 or 429 with ``retry-after``, or with nothing remaining until a reset ("Rate limits
+    for the REST API"). What was refused so has not been done, so a POST may be sent again.
+    """
+    if error.code in (403, 429):
+        after, reset = error.headers.get("retry-after", ""), error.headers.get("x-ratelimit-reset", "")
+        if after.isdigit():
+            return float(after)
+        if error.headers.get("x-ratelimit-remaining") == "0" and reset.isdigit():
+            return max(1.0, float(reset) - _server_time_s(error))
+        return float(10 * attempt) if error.code == 429 else None  # noqa: PLR2004 (too many requests)
+    return float(attempt) if error.code >= 500 and method != "POST" else None  # noqa: PLR2004 (the server's fault)
+
+
+def _server_time_s(answer: HTTPError) -> float:
+    """The time by the server's own clock, in which it says when a limit ends; 0 where it does not tell."""
+    try:
+        return parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _refused(error: HTTPError, url: str) -> ApiError:
+    try:
+        content = json.loads(error.read(64 * 1024))
+        said = str(content.get("message", "")) if isinstance(content, dict) else ""
+    except (ValueError, RecursionError, OSError, HTTPException):
+        said = ""
+    return ApiError(f"GitHub answered {error.code} {said or error.reason}"[:500], error.code, where=_place(url))
+
+
+def _place(url: str) -> str:
+    """The path alone: the query of a redirect may hold a signature."""
+    return urlsplit(url).path
+
+
+def _write(answer: IO[bytes] | HTTPResponse | HTTPError, file: Path, limit_bytes: int) -> None:
+    left = limit_bytes
+    try:
+        with file.open("wb") as stream:
+            while chunk := answer.read(CHUNK_BYTES):
+                left -= len(chunk)
+                if left < 0:
+                    break
+                stream.write(chunk)
+    except HTTPException as error:
+        file.unlink(missing_ok=True)
+        raise ApiError(f"the download broke off: {error}", where=file.name) from error
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+    if left < 0:
+        file.unlink()
+        raise ApiError(f"is larger than {limit_bytes} bytes", where=file.name)

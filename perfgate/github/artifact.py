@@ -1,0 +1,147 @@
+"""Artifacts of workflow runs: found, fetched, unpacked; whatever they hold is taken for hostile."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from perfgate.errors import RecordError
+from perfgate.github.api import Api
+
+VERDICT = "perfgate-verdict"
+"""The small artifact that the comment is made from."""
+MEMBERS = 50_000
+RUN_BYTES = 4 * 1024**3
+"""No run folder is larger; it is unpacked on the measuring machine."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An artifact as GitHub lists it.
+
+    Args:
+        id: GitHub's number.
+        name: Its name, unique within a run.
+        size_bytes: Packed.
+        created: When it was uploaded.
+        head_sha: Commit of the run it comes from; empty where GitHub does not say.
+        own: Whether that run was one of this repository's own branches, not of a fork's.
+    """
+
+    id: int
+    name: str
+    size_bytes: int
+    created: datetime
+    head_sha: str
+    own: bool
+
+
+def of_run(api: Api, repository: str, run_id: int, name: str) -> Artifact | None:
+    """The newest artifact of that name in one workflow run.
+
+    Raises:
+        ApiError: GitHub refused.
+    """
+    return _newest(api.pages(f"/repos/{repository}/actions/runs/{run_id}/artifacts", "artifacts"), name)
+
+
+def of_repository(api: Api, repository: str, name: str, head_sha: str) -> Artifact | None:
+    """The newest artifact of that name from any run of this repository at a commit, never from one of a fork.
+
+    A fork's workflow can upload whatever it likes under any name, also a finished run that passes.
+
+    Raises:
+        ApiError: GitHub refused.
+    """
+    found = api.pages(f"/repos/{repository}/actions/artifacts", "artifacts", name=name)
+    return _newest(found, name, head_sha)
+
+
+def fetch(api: Api, repository: str, artifact: Artifact, file: Path, limit_bytes: int) -> None:
+    """Download an artifact's archive.
+
+    Raises:
+        RecordError: It is larger than allowed.
+        ApiError: GitHub refused.
+    """
+    if artifact.size_bytes > limit_bytes:
+        raise RecordError(f"{artifact.size_bytes} bytes, more than {limit_bytes}", where=f"artifact {artifact.name}")
+    api.download(f"/repos/{repository}/actions/artifacts/{artifact.id}/zip", file, limit_bytes)
+
+
+def read_member(archive: Path, name: str, limit_bytes: int) -> bytes | None:
+    """One file of an archive, read into memory; ``None`` where it has none of that name.
+
+    Raises:
+        RecordError: It is no archive, or the file is larger than allowed.
+    """
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            infos = _checked(opened, limit_bytes, archive.name)
+            if name not in (info.filename for info in infos):
+                return None
+            return opened.read(name)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError) as error:
+        raise RecordError(f"cannot be unpacked: {error}", where=archive.name) from error
+
+
+def unpack(archive: Path, target: Path, limit_bytes: int = RUN_BYTES) -> None:
+    """Unpack an archive into a folder that appears only when it is whole.
+
+    Raises:
+        RecordError: It is no archive, is larger than allowed, or names files outside its folder.
+        OSError: The folder cannot be written, or is there already.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".unpack-", dir=target.parent) as scratch:
+        try:
+            with zipfile.ZipFile(archive) as opened:
+                for info in _checked(opened, limit_bytes, archive.name):
+                    opened.extract(info, Path(scratch) / "content")
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+            raise RecordError(f"cannot be unpacked: {error}", where=archive.name) from error
+        (Path(scratch) / "content").rename(target)
+
+
+def _checked(opened: zipfile.ZipFile, limit_bytes: int, where: str) -> list[zipfile.ZipInfo]:
+    """The members of an archive; zipfile reads of each no more than the size declared here."""
+    infos = opened.infolist()
+    if len(infos) > MEMBERS:
+        raise RecordError(f"holds {len(infos)} files, more than {MEMBERS}", where=where)
+    if (size := sum(info.file_size for info in infos)) > limit_bytes:
+        raise RecordError(f"unpacks to {size} bytes, more than {limit_bytes}", where=where)
+    for info in infos:
+        parts = PurePosixPath(info.filename).parts
+        if info.filename.startswith("/") or ".." in parts or re.search(r"[\\\x00-\x1f:]", info.filename):
+            raise RecordError(f"names a file outside its folder: {info.filename!r}", where=where)
+    return infos
+
+
+def _newest(listed: Iterable[Any], name: str, head_sha: str = "") -> Artifact | None:
+    found = [
+        artifact
+        for artifact in map(_read, listed)
+        if artifact is not None and artifact.name == name
+        if not head_sha or (artifact.own and artifact.head_sha == head_sha)
+    ]
+    return max(found, key=lambda artifact: (artifact.created, artifact.id), default=None)
+
+
+def _read(item: Any) -> Artifact | None:
+    """An item of GitHub's list; ``None`` for an artifact that has expired."""
+    try:
+        if item["expired"]:
+            return None
+        run = item.get("workflow_run") or {}
+        own = run.get("head_repository_id") is not None and run["head_repository_id"] == run.get("repository_id")
+        created = datetime.fromisoformat(item["created_at"])
+        return Artifact(int(item["id"]), str(item["name"]), int(item["size_in_bytes"]), created,
+                        str(run.get("head_sha") or ""), own)  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"GitHub lists an artifact that this version cannot read: {error!r}") from error

@@ -1,0 +1,178 @@
+"""The one comment on a pull request that says how its newest commit fares, made by a job that may write.
+
+That job runs on ``workflow_run``, holds none of the change's code, and takes the measuring job's artifact for hostile:
+what it shows is rendered here, from an outcome that was read with suspicion.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfgate.errors import RecordError, UsageError
+from perfgate.github import artifact
+from perfgate.github.api import Api, ApiError
+from perfgate.github.job import PUSHED_REQUEST, SHA, Job, JobPlan
+from perfgate.github.policy import touched
+from perfgate.github.verdict import LIMIT_BYTES, read_verdict
+from perfgate.outcome import Outcome
+from perfgate.report.github import COMMENT_BYTES, render_within
+from perfgate.report.markdown import escape
+
+AUTHOR = "github-actions[bot]"
+"""Who a workflow's own token writes as."""
+MARKER = "<!-- perfgate: one comment, kept up to date -->"
+MEASURED_BY = ("push", "pull_request")
+LISTED = 20
+"""So many files are named; further ones are counted."""
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """The workflow run that ended.
+
+    Args:
+        id: GitHub's number.
+        head_sha: Commit that it ran at.
+        head_branch: Branch that it ran on; anybody may have named it.
+        conclusion: How it ended.
+        url: Its page.
+    """
+
+    id: int
+    head_sha: str
+    head_branch: str
+    conclusion: str
+    url: str
+
+    @classmethod
+    def of(cls, job: Job) -> MeasuredRun | None:
+        """The run that this job follows; ``None`` where it was started by an event without pull requests.
+
+        Raises:
+            UsageError: The event is no ``workflow_run`` of this repository.
+        """
+        event, repository = job.event, job.repository
+        try:
+            run = event["workflow_run"]
+            if event["repository"]["full_name"] != repository:
+                raise UsageError(f"the event is one of another repository than {repository}")
+            number, head_sha = int(run["id"]), str(run["head_sha"])
+            started_by, branch, conclusion = str(run["event"]), str(run["head_branch"] or ""), str(run["conclusion"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"the event is no workflow_run: {error!r}") from error
+        if not SHA.fullmatch(head_sha):
+            raise UsageError("the event names no commit")
+        if started_by not in MEASURED_BY:
+            return None
+        server = job.environment.get("GITHUB_SERVER_URL", "https://github.com")
+        return cls(number, head_sha, branch, conclusion, f"{server}/{repository}/actions/runs/{number}")
+
+
+def comment(job: Job, api: Api, scenarios: Iterable[str], author: str = AUTHOR) -> str:
+    """Write or rewrite the comment for the run that this job follows; returns what was done, in words.
+
+    Args:
+        job: This job.
+        api: With a token that may write to pull requests.
+        scenarios: Patterns of scenario files, to tell which files of the change it is judged by.
+        author: Whose comment is looked for: a marker alone could be anybody's.
+
+    Raises:
+        UsageError: The event is no ``workflow_run``.
+        RecordError: The artifact is not what it should be; nothing is written then.
+        ApiError: GitHub refused.
+    """
+    run = MeasuredRun.of(job)
+    if run is None:
+        return "the run judged no pull request: nothing to comment on"
+    with tempfile.TemporaryDirectory() as scratch:
+        outcome, claimed = _read_artifact(api, job.repository, run, Path(scratch) / "artifact.zip")
+    number = _number(run, claimed)
+    if number is None:
+        return "the run names no pull request: nothing to comment on"
+    request = api.get(f"/repos/{job.repository}/pulls/{number}")
+    if not isinstance(request, dict) or request.get("state") != "open":
+        return f"pull request {number} is not open: nothing to comment on"
+    if (at := request.get("head", {}).get("sha")) != run.head_sha:
+        return f"pull request {number} is at {str(at)[:12]}, the run was at {run.head_sha[:12]}: nothing to comment on"
+    files = [str(file["filename"]) for file in api.pages(f"/repos/{job.repository}/pulls/{number}/files")]
+    try:
+        body = comment_body(run, outcome, touched(files, scenarios))
+    except Exception as error:  # figures and names that fit the schema and that no renderer was made for
+        raise RecordError(f"is a verdict that cannot be shown: {error!r}"[:300], where=artifact.VERDICT) from error
+    return _put(api, f"/repos/{job.repository}/issues", number, body, author)
+
+
+def comment_body(run: MeasuredRun, outcome: Outcome | None, changed: Iterable[str]) -> str:
+    """The Markdown of the comment, within GitHub's limit."""
+    footer = f"Commit {run.head_sha[:12]}: [run and artifacts]({run.url})\n"
+    note = policy_note(tuple(changed))
+    if outcome is None:
+        ended = escape(f"the run ended as {run.conclusion} without a verdict")
+        parts = [f"**NOT MEASURED: {ended}. No data is never a pass.**", *([note] if note else [])]
+        return "\n\n".join([MARKER, *parts, footer])
+    room = COMMENT_BYTES - len(f"{MARKER}\n\n\n{footer}".encode())
+    return f"{MARKER}\n\n{render_within(outcome, room, [note] if note else [])}\n{footer}"
+
+
+def policy_note(changed: tuple[str, ...]) -> str:
+    """What a change alters of all that it is judged by; empty where it alters nothing."""
+    if not changed:
+        return ""
+    named = ", ".join(escape(name[:200].replace("://", ":\u200b//")) for name in changed[:LISTED])
+    named += f" and {len(changed) - LISTED} more" if len(changed) > LISTED else ""
+    return (
+        f"This change alters what changes are judged by: {named}. It was judged by the base branch's versions; "
+        "its own count from its merge on, so review them."
+    )
+
+
+def _read_artifact(api: Api, repository: str, run: MeasuredRun, file: Path) -> tuple[Outcome | None, int | None]:
+    """The outcome, and the pull request that the artifact claims to be of; ``None`` for what it does not have."""
+    found = artifact.of_run(api, repository, run.id, artifact.VERDICT)
+    if found is None:
+        return None, None
+    artifact.fetch(api, repository, found, file, LIMIT_BYTES)
+    verdict = artifact.read_member(file, "verdict.json", LIMIT_BYTES)
+    plan = artifact.read_member(file, "job.json", LIMIT_BYTES)
+    try:
+        claimed = JobPlan.model_validate_json(plan).pull_request if plan is not None else None
+    except ValueError as error:
+        raise RecordError("job.json is no plan of this version", where=artifact.VERDICT) from error
+    return (None if verdict is None else read_verdict(verdict, artifact.VERDICT)), claimed
+
+
+def _number(run: MeasuredRun, claimed: int | None) -> int | None:
+    """The pull request's number by the branch it was pushed to, else as claimed; both are still to be checked."""
+    pushed = PUSHED_REQUEST.fullmatch(run.head_branch)
+    number = int(pushed[1]) if pushed else claimed
+    return number if number is not None and 0 < number < 10**9 else None
+
+
+def _put(api: Api, issues: str, number: int, body: str, author: str) -> str:
+    """Rewrite our comment, or write the first; others of ours, left by jobs that ran at once, go."""
+    ours = [item for item in api.pages(f"{issues}/{number}/comments") if _is_ours(item, author)]
+    if not ours:
+        api.send("POST", f"{issues}/{number}/comments", {"body": body})
+        return f"pull request {number}: comment written"
+    first, *others = sorted(ours, key=lambda item: int(item["id"]))
+    for other in others:
+        api.send("DELETE", f"{issues}/comments/{int(other['id'])}")
+    if first["body"] == body:
+        return f"pull request {number}: the comment says so already"
+    try:
+        api.send("PATCH", f"{issues}/comments/{int(first['id'])}", {"body": body})
+    except ApiError as error:
+        if error.status != 404:  # noqa: PLR2004 (somebody deleted it meanwhile)
+            raise
+        api.send("POST", f"{issues}/{number}/comments", {"body": body})
+    return f"pull request {number}: comment rewritten"
+
+
+def _is_ours(item: Any, author: str) -> bool:
+    user = item.get("user") or {}
+    return user.get("login") == author and str(item.get("body", "")).startswith(MARKER)

@@ -1,0 +1,167 @@
+"""What a change is judged by: the base branch's scenarios, margins, baselines and perfgate.toml, never its own.
+
+A change that could loosen its own margins would be judged by nobody. What it alters of them is named in the report and
+counts from its merge on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from perfgate.durable import canonical_json
+from perfgate.errors import UsageError
+from perfgate.github.api import Api, ApiError
+from perfgate.github.job import PUSHED_REQUEST, Command, Job, JobPlan
+from perfgate.plan import resolve_cells
+from perfgate.scenario import load
+
+Against = Literal["merge-base", "baseline"]
+ALWAYS = ("perfgate.toml", "baselines")
+"""What decides beside the scenarios and what stands in their folders."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a workflow asks for.
+
+    Args:
+        scenarios: Patterns of scenario files, from the root of the repository.
+        command: What of perfgate measures.
+        against: What the head is compared with.
+        base: Words of the base's subject; the merge base's build where there are none.
+        head: Words of the head's subject; the head's build where there are none.
+        more: Further words of ``perfgate run``.
+    """
+
+    scenarios: tuple[str, ...]
+    command: Command = "run"
+    against: Against = "merge-base"
+    base: tuple[str, ...] = ()
+    head: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+
+def make_plan(job: Job, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
+    """Find out what is compared with what and by which scenarios; the base branch gets a working tree of its own.
+
+    Args:
+        job: This job.
+        api: Asked which branch a pushed pull request aims at.
+        wanted: What the workflow asks for.
+        tree: The checkout, whole history and all.
+
+    Raises:
+        UsageError: The checkout is shallow, or the base branch has no such scenario.
+        ScenarioError: A scenario of the base branch is wrong.
+    """
+    if wanted.command == "nightly" and not wanted.base:
+        raise UsageError("a night needs a reference", remedy="Name its subject in base, like ref=v1.0.")
+    pull_request, branch, base = _aim(job, api)
+    head = _git(tree, "rev-parse", "--verify", "HEAD^{commit}")
+    base = base or f"refs/remotes/origin/{branch}"
+    try:
+        base = _git(tree, "rev-parse", "--verify", f"{base}^{{commit}}")
+        merge_base = _git(tree, "merge-base", head, base)
+    except UsageError as error:
+        remedy = "Check out the whole history: actions/checkout with fetch-depth: 0."
+        raise UsageError(f"no merge base of HEAD and {branch}: {error.text}", remedy=remedy) from error
+    policy = job.folder / "policy"
+    if policy.exists():  # an earlier attempt at this step
+        shutil.rmtree(policy)
+    _git(tree, "worktree", "prune")
+    _git(tree, "worktree", "add", "--force", "--detach", str(policy), base)
+    scenarios = _scenarios(policy, wanted.scenarios)
+    if not scenarios:
+        raise UsageError(
+            f"{branch} ({base[:12]}) has no scenario {' or '.join(wanted.scenarios)}",
+            remedy="Changes are judged by the scenarios of the branch they aim at: merge those first.",
+        )
+    cells = sorted(cell.cell_id for file in scenarios for cell in resolve_cells(load(policy / file)))
+    words = _words(wanted, scenarios, merge_base, head)  # and not --budget and the like: they change no measurement
+    once = job.variable("GITHUB_RUN_ID") if wanted.command == "nightly" else ""  # a night is measured anew every night
+    key = hashlib.sha256(canonical_json([head, merge_base, cells, list(words), once]).encode()).hexdigest()[:20]
+    judged_by = [*ALWAYS, *sorted({_folder(pattern) for pattern in wanted.scenarios})]
+    return JobPlan(
+        repository=job.repository, pull_request=pull_request, base_branch=branch, base=base, merge_base=merge_base,
+        head=head, policy=policy, scenarios=scenarios, changed=_changed(tree, merge_base, head, judged_by),
+        artifact=f"perfgate-run-{key}", command=wanted.command, words=(*words, *wanted.more),
+        runs=job.folder / "runs",
+    )  # fmt: skip
+
+
+def touched(files: Iterable[str], scenarios: Iterable[str]) -> tuple[str, ...]:
+    """Those of some changed files that a change is judged by."""
+    judged_by = [*ALWAYS, *map(_folder, scenarios)]
+    return tuple(sorted({file for file in files if any(f"{file}/".startswith(f"{one}/") for one in judged_by)}))
+
+
+def _aim(job: Job, api: Api) -> tuple[int | None, str, str]:
+    """Number of the pull request, the branch it aims at, and the commit of that where the event names it."""
+    event, name = job.event, job.variable("GITHUB_EVENT_NAME")
+    default = str(_at(event, "repository", "default_branch") or "main")
+    if name == "pull_request":
+        return int(event["number"]), str(_at(event, "pull_request", "base", "ref")), ""
+    if name == "merge_group":
+        group = event["merge_group"]
+        return None, str(group["base_ref"]).removeprefix("refs/heads/"), str(group["base_sha"])
+    pushed = PUSHED_REQUEST.fullmatch(job.variable("GITHUB_REF"))
+    if name == "push" and pushed:
+        number = int(pushed[1])
+        try:
+            found = api.get(f"/repos/{job.repository}/pulls/{number}")
+        except ApiError as error:
+            raise UsageError(
+                f"cannot ask which branch pull request {number} aims at: {error}",
+                remedy="Give the job permissions: {pull-requests: read}.",
+            ) from error
+        return number, str(_at(found, "base", "ref") or default), ""
+    return None, default, ""
+
+
+def _at(content: Any, *path: str) -> Any:
+    for key in path:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content
+
+
+def _scenarios(policy: Path, patterns: Sequence[str]) -> tuple[str, ...]:
+    for pattern in patterns:
+        if pattern.startswith(("/", "-")) or ".." in Path(pattern).parts:
+            raise UsageError(f"scenarios: {pattern} leads out of the repository")
+    found = {file for pattern in patterns for file in policy.glob(pattern) if file.is_file()}
+    return tuple(sorted(str(file.relative_to(policy)) for file in found))
+
+
+def _words(wanted: Wanted, scenarios: Sequence[str], merge_base: str, head: str) -> tuple[str, ...]:
+    sides = [("--head", wanted.head or (f"ref={head}",))]
+    if wanted.against == "merge-base":
+        sides.insert(0, ("--base", wanted.base or (f"ref={merge_base}",)))
+    subjects = [word for option, words in sides for one in words for word in (option, one)]
+    against = ["--against", "baseline"] if wanted.against == "baseline" else []
+    return (*scenarios, *against, *subjects)
+
+
+def _folder(pattern: str) -> str:
+    """The part of a pattern before its first wildcard: a whole folder, since models lie beside scenarios."""
+    fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    return fixed.rpartition("/")[0] or fixed or "."
+
+
+def _changed(tree: Path, merge_base: str, head: str, judged_by: Sequence[str]) -> tuple[str, ...]:
+    named = _git(tree, "diff", "--name-only", "-z", "--no-renames", merge_base, head, "--", *judged_by)
+    return tuple(name for name in named.split("\0") if name)
+
+
+def _git(tree: Path, *words: str) -> str:
+    argv = ["git", "-c", "core.hooksPath=/dev/null", "-C", str(tree), *words]
+    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 (fixed words)
+    if done.returncode:
+        raise UsageError(f"git {words[0]}: {done.stderr.strip()}", where=str(tree))
+    return done.stdout.strip()

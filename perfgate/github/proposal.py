@@ -1,0 +1,110 @@
+"""A pull request with new baselines, made through the API: no job needs git's credentials on its disk for it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfgate.errors import UsageError
+from perfgate.github.api import Api, ApiError
+
+NOT_FOUND = 404
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What is proposed.
+
+    Args:
+        branch: Of the pull request; it holds this proposal alone, so an older one is replaced.
+        base: The branch it aims at.
+        title: Of the pull request and its commit.
+        body: Markdown.
+    """
+
+    branch: str
+    base: str
+    title: str
+    body: str
+
+
+def propose(api: Api, repository: str, tree: Path, paths: Sequence[str], proposal: Proposal) -> str:
+    """Put what changed below some paths of a working tree into a pull request; returns what was done, in words.
+
+    Args:
+        api: With a token that may write contents and pull requests.
+        repository: ``owner/name``.
+        tree: A checkout of the branch aimed at.
+        paths: Files and folders in it.
+        proposal: Where it goes and what it says.
+
+    Raises:
+        UsageError: ``tree`` is no checkout, or a file that changed is no text.
+        ApiError: GitHub refused.
+    """
+    changed = changed_files(tree, paths)
+    if not changed:
+        return f"nothing changed in {', '.join(paths)}: nothing to propose"
+    root = f"/repos/{repository}"
+    head = _git(tree, "rev-parse", "HEAD").strip()
+    entries = [_entry(api, root, tree, name) for name in changed]
+    base_tree = api.get(f"{root}/git/commits/{head}")["tree"]["sha"]
+    made = api.send("POST", f"{root}/git/trees", {"base_tree": base_tree, "tree": entries})
+    content = {"message": proposal.title, "tree": made["sha"], "parents": [head]}
+    commit = api.send("POST", f"{root}/git/commits", content)["sha"]
+    _point(api, root, proposal.branch, commit)
+    owner = repository.partition("/")[0]
+    text = {"title": proposal.title, "body": proposal.body}
+    for request in api.pages(f"{root}/pulls", head=f"{owner}:{proposal.branch}", state="open", base=proposal.base):
+        api.send("PATCH", f"{root}/pulls/{int(request['number'])}", text)
+        return f"pull request {request['number']} now proposes {', '.join(changed)}"
+    made = api.send("POST", f"{root}/pulls", {**text, "head": proposal.branch, "base": proposal.base})
+    return f"pull request {made['number']} proposes {', '.join(changed)}"
+
+
+def changed_files(tree: Path, paths: Sequence[str]) -> list[str]:
+    """Files below the paths that are not as in HEAD, new and deleted ones too, sorted.
+
+    Raises:
+        UsageError: ``tree`` is no checkout.
+    """
+    changed = _git(tree, "diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths)
+    new = _git(tree, "ls-files", "--others", "--exclude-standard", "-z", "--", *paths)
+    return sorted({name for name in f"{changed}{new}".split("\0") if name})
+
+
+def _entry(api: Api, root: str, tree: Path, name: str) -> dict[str, Any]:
+    """A file as the tree has it; without a digest it is deleted."""
+    file = tree / name
+    entry: dict[str, Any] = {"path": name, "mode": "100644", "type": "blob", "sha": None}
+    if file.is_symlink() or (file.exists() and not file.is_file()):
+        raise UsageError("is no plain file", where=name)
+    if file.exists():
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError("is no text", where=name) from error
+        entry["sha"] = api.send("POST", f"{root}/git/blobs", {"content": text, "encoding": "utf-8"})["sha"]
+    return entry
+
+
+def _point(api: Api, root: str, branch: str, commit: str) -> None:
+    try:
+        api.get(f"{root}/git/ref/heads/{branch}")
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+        api.send("POST", f"{root}/git/refs", {"ref": f"refs/heads/{branch}", "sha": commit})
+        return
+    api.send("PATCH", f"{root}/git/refs/heads/{branch}", {"sha": commit, "force": True})
+
+
+def _git(tree: Path, *words: str) -> str:
+    argv = ["git", "-c", "core.hooksPath=/dev/null", "-C", str(tree), *words]
+    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 (fixed words)
+    if done.returncode:
+        raise UsageError(f"git {words[0]}: {done.stderr.strip()}", where=str(tree))
+    return done.stdout

@@ -1,0 +1,105 @@
+"""A ``verdict.json`` that somebody else may have written: size, form, numbers, words, and whether it fits itself.
+
+Whoever runs code in a measuring job can write any verdict, so this cannot tell a true one from a false one. It makes
+sure that what is shown of it is a report and nothing else: no markup, no link, no mention, no crash.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+
+from perfgate.errors import RecordError
+from perfgate.outcome import WORST_FIRST, Note, Outcome
+from perfgate.report.lines import printable
+
+LIMIT_BYTES = 8 * 1024 * 1024
+DEPTH = 24
+TEXT = 20_000
+"""Characters of one text; an engine's last lines are fewer."""
+LARGEST = 1e18
+CODE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+BREAK = "\u200b"
+"""A space without width: invisible, and no link begins behind it."""
+
+
+def read_verdict(data: bytes, where: str) -> Outcome:
+    """The outcome, fit to be rendered.
+
+    Raises:
+        RecordError: It is too large, no JSON, no outcome of this version, or contradicts itself.
+    """
+    if len(data) > LIMIT_BYTES:
+        raise RecordError(f"{len(data)} bytes, more than {LIMIT_BYTES}", where=where)
+    try:
+        content = _harmless(json.loads(data, parse_constant=_refuse, parse_int=_integer, parse_float=_float), DEPTH)
+        outcome = Outcome.model_validate_json(json.dumps(content), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))[:200]
+        raise RecordError(f"is no verdict: {place}: {first['msg']}", where=where) from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"is no verdict: {str(error)[:200]}", where=where) from error
+    for note in _notes(outcome):
+        if not CODE.fullmatch(note.code):
+            raise RecordError("is no verdict: a note has a code that is none", where=where)
+    _check_consistent(outcome, where)
+    return outcome
+
+
+def _check_consistent(outcome: Outcome, where: str) -> None:
+    """No headline is better than what stands below it."""
+    good = ("pass", "improved")
+    claims = [(outcome.verdict, [cell.verdict for cell in outcome.cells])]
+    for cell in outcome.cells:
+        counted = [cell.counters.verdict] if cell.counters else []
+        claims.append((cell.verdict, [*(gate.verdict for gate in cell.gates), *counted]))
+    wrong = any(verdict in good and not set(below) <= set(good) for verdict, below in claims)
+    wrong |= outcome.verdict in good and not outcome.cells
+    if wrong or outcome.exit_status != WORST_FIRST[outcome.verdict]:
+        raise RecordError("is no verdict: it contradicts itself", where=where)
+
+
+def _notes(outcome: Outcome) -> Iterator[Note]:
+    yield from outcome.reasons
+    for cell in outcome.cells:
+        yield from (*cell.reasons, *cell.cautions)
+        yield from (*cell.counters.reasons, *cell.counters.cautions) if cell.counters else ()
+        for gate in cell.gates:
+            yield from (*gate.reasons, *gate.cautions)
+
+
+def _harmless(value: Any, depth: int) -> Any:
+    """The same value, its texts printable, cut, and with nothing in them that GitHub makes a link of."""
+    if depth < 0:
+        raise ValueError(f"nested deeper than {DEPTH} levels")
+    if isinstance(value, str):
+        text = printable(value[:TEXT])
+        return re.sub(r"(?i)\b(www)\.", rf"\1{BREAK}.", text.replace("://", f":{BREAK}//"))
+    if isinstance(value, list):
+        return [_harmless(item, depth - 1) for item in value]
+    if isinstance(value, dict):
+        return {_harmless(key, depth - 1): _harmless(item, depth - 1) for key, item in value.items()}
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 19 or abs(int(digits)) > LARGEST:  # noqa: PLR2004 (digits of LARGEST)
+        raise ValueError("a number is too large")
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value) or abs(value) > LARGEST:
+        raise ValueError("a number is too large")
+    return value
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")

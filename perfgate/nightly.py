@@ -1,0 +1,205 @@
+"""A night: the reference build against itself, then the head against the reference, and what may be promoted.
+
+The first half says whether the machine can be trusted tonight: a build that is slower than itself is a fault of the
+machine, and a verdict on the head would be one as well. Both halves are ordinary runs with error rates of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from perfgate import __version__, gate
+from perfgate.durable import write_atomically
+from perfgate.errors import InterruptedRunError, RecordError, UsageError
+from perfgate.lock import hold
+from perfgate.outcome import WORST_FIRST, CellOutcome, Note, Outcome, Verdict, verdict_json
+from perfgate.subject import Role, Subject
+
+MANIFEST = "night.json"
+REFERENCE, HEAD = "reference", "head"
+HALVES = {REFERENCE: "reference against itself", HEAD: "head against reference"}
+"""The halves in order: the folder of each, and what its cells are called by in the report."""
+
+
+class Night(BaseModel):
+    """What one command measures in two runs; ``night.json``.
+
+    Args:
+        name: Of its folder.
+        scenarios: Scenario files, from the working directory.
+        subjects: ``base`` is the reference.
+        seed: Draws the order within pairs; the second half takes the next number.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal["perfgate-night/1"] = "perfgate-night/1"
+    name: str
+    scenarios: tuple[Path, ...]
+    subjects: dict[Role, Subject]
+    seed: int
+
+    def sides(self, half: str) -> dict[Role, Subject]:
+        """The subjects of one half."""
+        reference = self.subjects["base"]
+        return {"base": reference, "head": reference if half == REFERENCE else self.subjects["head"]}
+
+
+def run_night(
+    scenarios: Sequence[Path],
+    subjects: dict[Role, Subject],
+    *,
+    runs: Path = Path("runs"),
+    seed: int | None = None,
+    **means: Any,
+) -> gate.Finished:
+    """Measure a night.
+
+    Args:
+        scenarios: Scenario files.
+        subjects: The reference as ``base``, and ``head``.
+        runs: Where the night's folder is made.
+        seed: Drawn itself where not given.
+        means: ``budget_s`` for both halves together, and ``collector``, ``traced_collector`` and ``progress``, as of
+            :func:`perfgate.gate.run`.
+
+    Raises:
+        UsageError: There is no head.
+        InterruptedRunError: Stopped, or out of budget; :func:`resume_night` goes on.
+        PerfgateError: As of :func:`perfgate.gate.run`.
+    """
+    if "head" not in subjects:
+        remedy = "Name it: --head python=..., or whatever differs from the base."
+        raise UsageError("a night needs a head", remedy=remedy)
+    name = f"night-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    night = Night(
+        name=name, scenarios=tuple(scenarios), subjects=subjects, seed=secrets.randbits(32) if seed is None else seed
+    )
+    folder = runs / name
+    folder.mkdir(parents=True)
+    write_atomically(folder / MANIFEST, night.model_dump_json(indent=1) + "\n")
+    return _measure(folder, night, lambda _: None, **means)
+
+
+def resume_night(folder: Path, *, prepare: Callable[[Any], None] = lambda _: None, **means: Any) -> gate.Finished:
+    """Go on with a night that was stopped; what is decided stays.
+
+    Args:
+        folder: The night's.
+        prepare: Given what has ``subjects`` before anything of theirs is measured, as of :func:`perfgate.gate.resume`.
+        means: As of :func:`run_night`.
+
+    Raises:
+        RecordError: The folder holds no night.
+        PerfgateError: As of :func:`run_night`.
+    """
+    night = read_night(folder)
+    if not all(run_of(folder, half) for half in HALVES):
+        prepare(night)
+    return _measure(folder, night, prepare, **means)
+
+
+def read_night(folder: Path) -> Night:
+    """The manifest of a night.
+
+    Raises:
+        RecordError: There is none, or another version wrote it.
+    """
+    file = folder / MANIFEST
+    try:
+        return Night.model_validate_json(file.read_bytes())
+    except FileNotFoundError as error:
+        raise RecordError(f"is no night: it has no {MANIFEST}", where=str(folder)) from error
+    except ValidationError as error:
+        raise RecordError("is no night of this version", where=str(file)) from error
+
+
+def judge_night(folder: Path) -> Outcome:
+    """One outcome of both halves, written to ``verdict.json``; the head's verdict where the reference holds still.
+
+    Raises:
+        RecordError: The folder holds no night, or a record in it cannot be trusted.
+    """
+    night = read_night(folder)
+    halves = {half: gate.judge_folder(begun) for half in HALVES if (begun := run_of(folder, half)) is not None}
+    outcome = _combined(night, halves)
+    write_atomically(folder / "verdict.json", verdict_json(outcome))
+    return outcome
+
+
+def candidate(folder: Path) -> Path | None:
+    """The run whose head may become a baseline: it passed, on a machine that passed too; ``None`` where none may."""
+    runs = {half: run_of(folder, half) for half in HALVES}
+    if not all(runs.values()) or judge_night(folder).verdict not in ("pass", "improved"):
+        return None
+    return runs[HEAD]
+
+
+def run_of(folder: Path, half: str) -> Path | None:
+    """The run folder of a half; ``None`` before it has begun."""
+    return next((file.parent for file in sorted((folder / half).glob("*/run.json"))), None)
+
+
+def _measure(
+    folder: Path, night: Night, prepare: Callable[[Any], None], *, budget_s: float = math.inf, **means: Any
+) -> gate.Finished:
+    deadline_s = time.monotonic() + budget_s
+    with hold(folder):
+        for seed, half in enumerate(HALVES, night.seed):
+            begun = run_of(folder, half)
+            with _interruptions(folder):
+                left_s = deadline_s - time.monotonic()
+                if begun is None:
+                    gate.run(
+                        night.scenarios, night.sides(half), runs=folder / half, seed=seed, budget_s=left_s, **means
+                    )
+                else:
+                    gate.resume(begun, budget_s=left_s, prepare=prepare, **means)
+        return gate.Finished(folder, judge_night(folder))
+
+
+@contextlib.contextmanager
+def _interruptions(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except InterruptedRunError as error:
+        judge_night(folder)
+        remedy = f"Go on with: perfgate nightly --resume {folder}"
+        raise InterruptedRunError(error.text, remedy=remedy, code=error.code) from error
+
+
+def _combined(night: Night, halves: dict[str, Outcome]) -> Outcome:
+    missing = [words for half, words in HALVES.items() if half not in halves]
+    cells = [_named(cell, HALVES[half]) for half, outcome in halves.items() for cell in outcome.cells]
+    reasons = [Note(code="not-started", text=words) for words in missing]
+    verdict: Verdict = "not-measured" if missing else halves[HEAD].verdict
+    if not missing and halves[REFERENCE].verdict not in ("pass", "improved"):
+        verdict, note = _unsteady(halves)
+        reasons.append(note)
+    rates = next(iter(halves.values()), None)
+    return Outcome(
+        run=night.name, perfgate=__version__, verdict=verdict, exit_status=WORST_FIRST[verdict],
+        alpha=rates.alpha if rates else 0.0, beta=rates.beta if rates else 0.0, cells=tuple(cells),
+        reasons=(*reasons, *(note for outcome in halves.values() for note in outcome.reasons)),
+    )  # fmt: skip
+
+
+def _unsteady(halves: dict[str, Outcome]) -> tuple[Verdict, Note]:
+    """The reference differs from itself, or that could not be told: then nothing passes, and nothing is blocked."""
+    reference = halves[REFERENCE].verdict
+    text = f"the reference build against itself: {reference}"
+    note = Note(code="reference-unsteady", text=text)
+    return ("not-measured" if reference in ("regressed", "not-measured", "internal-error") else "inconclusive"), note
+
+
+def _named(cell: CellOutcome, half: str) -> CellOutcome:
+    return cell.model_copy(update={"name": f"{half}: {cell.name}"})

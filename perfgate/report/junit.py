@@ -1,0 +1,91 @@
+"""The outcome as JUnit XML, for systems that show tests: a suite a cell, a case a gate, one for envelope and counters.
+
+A verdict that is no pass is never shown as one: regressed is a failure; not measured, not comparable and an internal
+error are errors; inconclusive and advisory are skipped, which is the nearest that JUnit has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+from xml.etree import ElementTree as ET
+
+from perfgate.outcome import CellOutcome, GateOutcome, Outcome, Verdict, worst
+from perfgate.report.lines import HEADINGS, NoteLine, cell_heading, closing, gate_row, notes, printable, run_notes
+
+Tag = Literal["failure", "error", "skipped"]
+TAGS: dict[Verdict, Tag | None] = {
+    "regressed": "failure", "internal-error": "error", "not-measured": "error", "not-comparable": "error",
+    "inconclusive": "skipped", "advisory": "skipped", "pass": None, "improved": None,
+}  # fmt: skip
+ENVELOPE = ("outside-envelope", "envelope-stale")
+
+
+def render_junit(outcome: Outcome) -> str:
+    """The whole outcome as one ``testsuites`` document."""
+    root = ET.Element("testsuites", name=_xml(outcome.run))
+    for cell in outcome.cells:
+        _suite(root, cell)
+    if outcome.reasons or not outcome.cells:
+        suite = ET.SubElement(root, "testsuite", name="run")
+        _case(suite, "run", outcome.verdict, closing(outcome), run_notes(outcome))
+    for suite in root:
+        _count(suite, suite)
+    _count(root, *root)
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _suite(root: ET.Element, cell: CellOutcome) -> None:
+    suite = ET.SubElement(root, "testsuite", name=_xml(cell.name))
+    found = list(notes(cell))
+    for gate in cell.gates:
+        case = _case(suite, gate.metric, gate.verdict, _figures(gate), [n for n in found if n.place == gate.metric])
+        file, _, line = gate.where.rpartition(":")
+        if file and line.isdigit():
+            case.attrib.update(file=_xml(file), line=line)
+    of_cell = [note for note in found if note.place == printable(cell.name)]
+    outside = [note for note in of_cell if note.code in ENVELOPE and note.kind == "reason"]
+    if cell.traced_pairs or outside:
+        _case(suite, "envelope", "regressed" if outside else "pass", cell_heading(cell), outside)
+    if cell.counters:
+        codes = {note.code for note in (*cell.counters.reasons, *cell.counters.cautions)}
+        found_there = [note for note in of_cell if note.code in codes]
+        _case(suite, "counters", cell.counters.verdict, cell_heading(cell), found_there)
+    shown: list[Verdict] = [gate.verdict for gate in cell.gates]
+    shown += ["regressed"] if outside else []
+    shown += [cell.counters.verdict] if cell.counters else []
+    if not shown or worst((cell.verdict, worst(shown))) != worst(shown):
+        _case(suite, "cell", cell.verdict, cell_heading(cell), of_cell)
+    elif of_cell:
+        ET.SubElement(suite, "system-out").text = _xml(_lines(of_cell))
+
+
+def _case(suite: ET.Element, name: str, verdict: Verdict, message: str, found: Sequence[NoteLine]) -> ET.Element:
+    case = ET.SubElement(suite, "testcase", classname=suite.attrib["name"], name=_xml(name))
+    if tag := TAGS[verdict]:
+        child = ET.SubElement(case, tag, message=_xml(message))
+        if tag != "skipped":
+            child.set("type", verdict)
+        child.text = _xml(_lines(found))
+    else:
+        ET.SubElement(case, "system-out").text = _xml("\n".join(filter(None, (message, _lines(found)))))
+    return case
+
+
+def _lines(found: Sequence[NoteLine]) -> str:
+    return "\n".join(f"{note.kind} {note.code}: {note.text}\n  {note.remedy}" for note in found)
+
+
+def _figures(gate: GateOutcome) -> str:
+    return ", ".join(f"{heading} {value}" for heading, value in zip(HEADINGS[1:], gate_row(gate)[1:], strict=True))
+
+
+def _count(element: ET.Element, *suites: ET.Element) -> None:
+    for attribute, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        element.set(attribute, str(sum(len(list(suite.iter(tag))) for suite in suites)))
+
+
+def _xml(text: str) -> str:
+    """Text without the characters that XML 1.0 cannot hold."""
+    return printable(text)

@@ -1,0 +1,419 @@
+"""The gate's action, run step by step as GitHub would, on a fake engine: what each end leaves behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from action_runner import ROOT, ActionRunner, clone, git, job_step, read_yaml
+from click.testing import CliRunner
+from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving
+from hand_made import scenario_file
+from perfgate_process import marked_processes
+
+from perfgate.cli import main
+from perfgate.lock import STATE, hold
+from perfgate.outcome import Outcome
+from perfgate.record import read_records, read_run
+
+TEMPLATES = ROOT / "perfgate" / "templates" / "github"
+
+PROGRAM = f"""#!{sys.executable}
+import json, os, sys
+sys.path.insert(0, {str(ROOT)!r})
+from perfgate.capture.fake import FakeCollector, FakeSpec
+from perfgate.cli import main
+fake = json.loads(os.environ["FAKE"])
+fake["failures"] = {{int(trial): code for trial, code in fake.get("failures", {{}}).items()}}
+main(obj=FakeCollector(FakeSpec(**fake)), prog_name="perfgate")
+"""
+"""A perfgate whose trials are invented."""
+
+SAME: dict[str, Any] = {"restart_sd": 0.0003}
+SLOWER: dict[str, Any] = {"restart_sd": 0.0003, "head_ratio": {"step": 1.01}}
+NOISY: dict[str, Any] = {"restart_sd": 0.02}
+FAILING: dict[str, Any] = {"failures": {"1": "engine-start-failed"}}
+
+Gate = Callable[..., ActionRunner]
+
+
+@pytest.fixture
+def github(tmp_path: Path) -> Iterator[FakeGitHub]:
+    """A GitHub whose repository has a scenario on main and a pull request 12 that adds a file."""
+    origin = tmp_path / "origin"
+    (origin / "scenarios").mkdir(parents=True)
+    scenario_file(origin / "scenarios")
+    git(origin, "init", "--quiet")
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "first")
+    git(origin, "checkout", "--quiet", "-b", "pull-request/12")
+    (origin / "engine.py").write_text("slow = True\n")
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "change")
+    git(origin, "checkout", "--quiet", "main")
+    head = git(origin, "rev-parse", "pull-request/12")
+    with serving(FakeGitHub(pulls={12: {"state": "open", "head": {"sha": head}, "base": {"ref": "main"}}})) as served:
+        yield served
+
+
+@pytest.fixture
+def gate(github: FakeGitHub, tmp_path: Path) -> Gate:
+    """A function that runs a job of the gate on a fresh runner."""
+    program = tmp_path / "perfgate"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    (tmp_path / "event.json").write_text(json.dumps({"repository": {"default_branch": "main"}}))
+    count = iter(range(100))
+
+    def one(fake: dict[str, Any], *, branch: str = "pull-request/12", **more: Any) -> ActionRunner:
+        number = next(count)
+        workspace = clone(tmp_path / "origin", tmp_path / f"work-{number}", branch)
+        environment = {
+            "FAKE": json.dumps(fake),
+            "GITHUB_API_URL": github.url, "GITHUB_REPOSITORY": REPOSITORY, "TOKEN": TOKEN,
+            "GITHUB_EVENT_NAME": "push", "GITHUB_REF": f"refs/heads/{branch}", "GITHUB_RUN_ID": "7",
+            "GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "RUNNER_NAME": str(tmp_path),
+            "GITHUB_RUN_ATTEMPT": str(number + 1), **more.pop("environment", {}),
+        }  # fmt: skip
+        inputs = {
+            "perfgate": str(program),
+            "base": "python=/bin/true",
+            "head": "env.BUILD=new",
+            **more.pop("inputs", {}),
+        }
+        runner = ActionRunner(
+            ROOT / "action.yml", tmp_path / f"temp-{number}", workspace, environment, inputs, github, **more
+        )
+        runner.run()
+        github.artifacts = [item | {"workflow_run": _run(workspace)} for item in github.artifacts]
+        return runner
+
+    return one
+
+
+def _run(workspace: Path) -> dict[str, Any]:
+    return {"id": 7, "head_sha": git(workspace, "rev-parse", "HEAD"), "repository_id": 1, "head_repository_id": 1}
+
+
+def kept(github: FakeGitHub, name: str) -> dict[str, bytes]:
+    """Files of the one artifact whose name begins so."""
+    (item,) = [item for item in github.artifacts if item["name"].startswith(name)]
+    with zipfile.ZipFile(io.BytesIO(item["archive"])) as archive:
+        return {info.filename: archive.read(info) for info in archive.infolist()}
+
+
+def nothing_is_left(runner: ActionRunner) -> None:
+    """No process of the run is alive, and neither its folder nor the machine is locked."""
+    folder = Path(runner.outputs["report"]["run_folder"])
+    with hold(folder):
+        assert not marked_processes(folder.name)
+    assert not list(Path(os.environ[STATE]).glob("*.holder"))
+    assert runner.steps["clean"].outcome == "success"
+
+
+# --- how it can end
+
+
+@pytest.mark.parametrize(
+    ("fake", "result", "status", "sentence", "annotation"),
+    [
+        (SAME, "success", 0, "**PASS: ", ""),
+        (SLOWER, "failure", 10, "**REGRESSED: itl\\_median +",
+         "::error file=scenarios/tiny.yaml,line=6,title=tiny%3A itl_median regressed::+"),
+        (NOISY, "success", 20, "**INCONCLUSIVE: ",
+         "::warning file=scenarios/tiny.yaml,line=6,title=tiny%3A itl_median inconclusive::"),
+        (FAILING, "failure", 22, "**NOT MEASURED: ",
+         "::error file=scenarios/tiny.yaml,line=1,title=tiny%3A engine-start-failed::head: a fake failure"),
+    ],
+    ids=["pass", "regressed", "inconclusive", "not-measured"],
+)  # fmt: skip
+def test_ends(
+    gate: Gate,
+    github: FakeGitHub,
+    fake: dict[str, Any],
+    result: str,
+    status: int,
+    sentence: str,
+    annotation: str,
+) -> None:
+    """Each verdict has its status, summary, annotation, outputs and artifacts, and ends red only in the last step."""
+    runner = gate(fake)
+
+    outputs = runner.outputs["report"]
+    assert runner.result == result
+    assert runner.steps["enforce"].status == (status if result == "failure" else 0)
+    assert [name for name, step in runner.steps.items() if step.outcome != "success"] == ["enforce"] * (
+        result == "failure"
+    )
+    assert runner.summary.count(sentence) == 1
+    assert annotation in runner.steps["report"].log
+    verdict = Outcome.model_validate_json(kept(github, "perfgate-verdict")["verdict.json"])
+    assert (outputs["exit_status"], outputs["verdict"], verdict.exit_status) == (str(status), verdict.verdict, status)
+    assert f"{Path(outputs['run_folder']).name}/run.json" in kept(github, "perfgate-run-")
+    nothing_is_left(runner)
+
+
+def test_a_log_that_obeys_no_engine(gate: Gate) -> None:
+    """What perfgate prints while it measures stands between words that keep GitHub from obeying it."""
+    log = gate(SAME).steps["measure"].log.splitlines()
+
+    first = next(line for line in log if line.startswith("::"))
+    token = first.removeprefix("::stop-commands::")
+    assert len(token) == 64
+    assert [line for line in log if line.startswith("::")] == [first, f"::{token}::"]
+    (verdict,) = (n for n, line in enumerate(log) if line.startswith("PASS: "))
+    assert log.index(first) < verdict < log.index(f"::{token}::")
+
+
+def test_cancelled_and_re_run(gate: Gate, tmp_path: Path) -> None:
+    """A cancelled job ends in time and keeps its trials; its re-run on a fresh runner goes on with them."""
+    trials = tmp_path / "temp-0" / "perfgate" / "runs"
+    cancelled = gate(
+        SAME | {"sleep_s": 0.3}, cancel=lambda step, _: step == "measure" and len(list(trials.glob("*/trials/*"))) > 4
+    )
+
+    assert cancelled.result == "cancelled"
+    assert cancelled.steps["measure"].status == 130
+    assert cancelled.steps["measure"].seconds < 7.5
+    assert cancelled.outputs["report"]["exit_status"] == "130"
+    assert "The job was stopped or out of budget." in cancelled.summary
+    assert "**PASS" not in cancelled.summary
+    nothing_is_left(cancelled)
+    (before,) = read_records(folder := Path(cancelled.outputs["report"]["run_folder"]), read_run(folder))
+
+    again = gate(SAME)
+
+    assert (again.result, again.outputs["report"]["verdict"]) == ("success", "pass")
+    assert f"goes on with {folder.name}" in again.steps["prepare"].log
+    resumed = Path(again.outputs["report"]["run_folder"])
+    (after,) = read_records(resumed, read_run(resumed))
+    assert resumed.name == folder.name
+    assert after.trials[: len(before.trials)] == before.trials
+    assert len(after.visits) == 2
+    nothing_is_left(again)
+
+
+def test_a_decided_run_is_closed(gate: Gate, github: FakeGitHub) -> None:
+    """A re-run of a regression measures nothing and says the same, whatever the engine would do now."""
+    gate(SLOWER)
+    before = kept(github, "perfgate-run-")
+
+    again = gate(SAME)
+
+    assert (again.result, again.outputs["report"]["exit_status"]) == ("failure", "10")
+    assert {name for name in kept(github, "perfgate-run-") if "trials" in name} == {n for n in before if "trials" in n}
+
+
+def test_killed(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
+    """A step that was killed outright leaves its trials and no verdict of its own: interrupted, never a pass."""
+    trials = tmp_path / "temp-0" / "perfgate" / "runs"
+
+    def kill(step: str, pid: int) -> bool:
+        if step == "measure" and len(list(trials.glob("*/trials/*"))) > 4:
+            os.kill(pid, signal.SIGKILL)
+        return False
+
+    runner = gate(SAME | {"sleep_s": 0.3}, cancel=kill)
+
+    assert runner.result == "failure"
+    assert runner.outputs["report"]["exit_status"] == "130"
+    assert runner.steps["enforce"].status == 130
+    assert any(name.endswith("run.json") for name in kept(github, "perfgate-run-"))
+    assert gate(SAME).outputs["report"]["verdict"] == "pass"
+
+
+def test_a_night(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
+    """A night that is cut goes on when it is re-run, and its candidate is promoted and proposed as a pull request."""
+    schedule = {"GITHUB_EVENT_NAME": "schedule"}
+    cut = gate(SAME, branch="main", environment=schedule, inputs={"command": "nightly", "budget": "0.00001"})
+
+    assert (cut.result, cut.outputs["report"]["exit_status"]) == ("failure", "130")
+    assert cut.outputs["report"]["candidate"] == ""
+
+    again = gate(SAME, branch="main", environment=schedule, inputs={"command": "nightly"})
+
+    outputs = again.outputs["report"]
+    assert (again.result, outputs["verdict"]) == ("success", "pass")
+    assert "goes on with night-" in again.steps["prepare"].log
+    assert f"{outputs['candidate']}/run.json" in kept(github, "perfgate-run-")
+    assert "reference against itself" in again.summary
+
+    promoting = ActionRunner(
+        ROOT / ".github" / "actions" / "promote" / "action.yml", tmp_path / "temp-promote", again.workspace,
+        {**again.environment, "GITHUB_REF_NAME": "main"},
+        {"perfgate": again.inputs["perfgate"], "run": str(Path(outputs["run_folder"]).parent / outputs["candidate"])},
+    )  # fmt: skip
+
+    assert promoting.run() == "success", promoting.steps
+    (written,) = [item for item in github.objects.values() if "content" in item]
+    assert json.loads(written["content"])["entries"][0]["reason"] == "nightly"
+    assert [pull["head"] for pull in github.pulls.values() if "title" in pull] == ["perfgate/baselines"]
+
+
+def test_no_baseline_yet(gate: Gate) -> None:
+    """Against a baseline that the base branch does not have the check is red with 21, and the summary says why."""
+    runner = gate(SAME, inputs={"against": "baseline"})
+
+    assert (runner.result, runner.outputs["report"]["exit_status"]) == ("failure", "21")
+    assert "`no-baseline`" in runner.summary
+
+
+# --- what it is judged by
+
+
+def test_policy_of_the_base_branch(gate: Gate, tmp_path: Path) -> None:
+    """A change that widens its margins is judged by the old ones, and its summary says that it touches them."""
+    origin = tmp_path / "origin"
+    git(origin, "checkout", "--quiet", "pull-request/12")
+    file = origin / "scenarios" / "tiny.yaml"
+    file.write_text(file.read_text().replace("0.1%", "10%").replace("0.5%", "50%"))
+    (origin / "baselines").mkdir()
+    (origin / "baselines" / "tiny.json").write_text("{}")
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "wider")
+    git(origin, "checkout", "--quiet", "main")
+
+    runner = gate(SLOWER)
+
+    assert runner.outputs["report"]["exit_status"] == "10"
+    assert "margins 0.1 %25 / 0.5 %25" in runner.steps["report"].log
+    assert "alters what changes are judged by: baselines/tiny.json, scenarios/tiny.yaml. It was" in runner.summary
+
+
+def test_builds_of_the_base_branch(gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without words the builds of merge base and head are compared, made as the base branch says, not as the change."""
+    monkeypatch.setenv("PERFGATE_BUILDS", str(tmp_path / "builds"))
+    origin, trap = tmp_path / "origin", tmp_path / "trap"
+    build = f'[build]\npython = "{sys.executable}"\npath = "{{tree}}"\n'
+    for branch, text in (("main", build), ("pull-request/12", f'{build}commands = [["touch", "{trap}"]]\n')):
+        git(origin, "checkout", "--quiet", branch)
+        (origin / "perfgate.toml").write_text(text)
+        git(origin, "add", ".")
+        git(origin, "commit", "--quiet", "-m", "how to build")
+    git(origin, "checkout", "--quiet", "main")
+
+    runner = gate(SAME, inputs={"base": "", "head": ""})
+
+    assert runner.result == "success", runner.steps
+    manifest = read_run(Path(runner.outputs["report"]["run_folder"]))
+    built = {role: one.built_from.commit for role, one in manifest.subjects.items() if one.built_from}
+    head = git(origin, "rev-parse", "pull-request/12")
+    assert built == {"base": git(origin, "merge-base", "main", head), "head": head}
+    assert not trap.exists()
+    assert "alters what changes are judged by: perfgate.toml. It was" in runner.summary
+
+
+def test_forks_cannot_lay_a_pass(gate: Gate, github: FakeGitHub) -> None:
+    """A finished run under the right name that a fork's workflow uploaded is not taken."""
+    gate(SAME)
+    for item in github.artifacts:
+        item["workflow_run"]["head_repository_id"] = 2
+
+    again = gate(SLOWER)
+
+    assert again.outputs["report"]["exit_status"] == "10"
+    assert "goes on with" not in again.steps["prepare"].log
+
+
+def test_what_was_measured_cannot_be_had(gate: Gate, github: FakeGitHub) -> None:
+    """Where an earlier job's artifact is not to be had, measuring begins anew and says so."""
+    first = gate(SAME)
+    github.refusals.append(Refusal("GET", ".*/actions/artifacts", 403))
+
+    again = gate(SAME)
+
+    log = again.steps["prepare"].log
+    assert "::warning title=perfgate::what an earlier job measured of this change cannot be had" in log
+    assert "GitHub answered 403" in log
+    assert Path(again.outputs["report"]["run_folder"]).name != Path(first.outputs["report"]["run_folder"]).name
+
+
+@pytest.mark.parametrize(("status", "inconclusive", "ended"), [(20, "warn", 0), (20, "fail", 20), (10, "warn", 10)])
+def test_policy_on_what_decides_nothing(tmp_path: Path, status: int, inconclusive: str, ended: int) -> None:
+    """A verdict that decides nothing is a warning or a failure, as the workflow says; a regression is always one."""
+    (tmp_path / "perfgate").mkdir()
+    (tmp_path / "perfgate" / "status").write_text(f"{status}\n")
+
+    result = CliRunner().invoke(
+        main, ["github", "enforce", "--inconclusive", inconclusive], env={"RUNNER_TEMP": str(tmp_path)}
+    )
+
+    assert result.exit_code == ended
+    assert result.output.startswith("::warning ") == (ended == 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "inputs", "said"),
+    [
+        ("gates: [", {}, "::error file=scenarios/tiny.yaml,line="),
+        ("", {"scenarios": "elsewhere/*.yaml"}, "has no scenario elsewhere/*.yaml"),
+        ("", {"scenarios": "../*.yaml"}, "leads out of the repository"),
+        ("", {"budget": "soon"}, "'soon' is not a valid float"),
+    ],
+    ids=["scenario", "none", "outside", "budget"],
+)
+def test_nothing_to_measure(gate: Gate, tmp_path: Path, change: str, inputs: dict[str, str], said: str) -> None:
+    """A base branch that cannot be judged by is an error with its place; the check is red and says not measured."""
+    with (tmp_path / "origin" / "scenarios" / "tiny.yaml").open("a") as stream:
+        stream.write(change)
+    git(tmp_path / "origin", "commit", "--quiet", "--allow-empty", "--all", "-m", "more")
+
+    runner = gate(SAME, inputs=inputs)
+
+    assert runner.result == "failure"
+    assert runner.steps["enforce"].status == 2
+    assert runner.outputs["report"]["verdict"] == "not-measured"
+    assert "NOT MEASURED: perfgate ended with 2" in runner.summary
+    assert said in runner.steps["prepare"].log + runner.steps["measure"].log
+
+
+# --- the last job
+
+OK = {"result": "success", "outputs": {"verdict": "pass"}}
+
+
+@pytest.mark.parametrize(
+    ("needs", "status", "said"),
+    [
+        ({"measure": OK}, 0, "ended well and gave a verdict"),
+        ({"measure": OK | {"outputs": {"verdict": "inconclusive"}}}, 0, ""),
+        ({"measure": OK, "more": {"result": "skipped", "outputs": {}}}, 10, "job more ended as skipped"),
+        ({"measure": {"result": "cancelled", "outputs": {}}}, 10, "job measure ended as cancelled"),
+        ({"measure": {"result": "failure", "outputs": {"verdict": "regressed"}}}, 10, "with verdict regressed"),
+        ({"measure": {"result": "success", "outputs": {}}}, 10, "job measure gave no verdict"),
+        ({"measure": OK | {"outputs": {"verdict": "regressed"}}}, 10, "green but its verdict is regressed"),
+        ({}, 10, "no job is needed"),
+        ("nonsense", 10, "no job is needed"),
+    ],
+)
+def test_final(tmp_path: Path, needs: Any, status: int, said: str) -> None:
+    """The required check is green only where every job that it needs ended well and gave a verdict."""
+    action = ROOT / ".github" / "actions" / "final" / "action.yml"
+    assert job_step(TEMPLATES / "perfgate.yml", "perfgate", "/.github/actions/final")["with"] == {
+        "needs": "${{ toJSON(needs) }}"
+    }
+    runner = ActionRunner(action, tmp_path / "temp", tmp_path, {}, {"needs": json.dumps(needs)})
+
+    runner.run()
+
+    assert runner.steps["final"].status == status
+    assert said in runner.steps["final"].log
+
+
+def test_templates_use_the_actions() -> None:
+    """What the workflows give to our actions are inputs that these have, and what they take from them are outputs."""
+    for file in TEMPLATES.glob("*.yml"):
+        for job in read_yaml(file)["jobs"].values():
+            for step in job["steps"]:
+                uses = step.get("uses", "").partition("@")[0]
+                if uses.startswith("OWNER/perfgate"):
+                    action = read_yaml(ROOT / uses.removeprefix("OWNER/perfgate").strip("/") / "action.yml")
+                    assert set(step.get("with", {})) <= set(action["inputs"]), file

@@ -1,0 +1,191 @@
+"""Smaller parts of a job: proposals of baselines, outputs, the workflows that are written for a repository."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from action_runner import ROOT, git, read_outputs
+from click.testing import CliRunner
+from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving, zipped
+from hypothesis import given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from perfgate.cli import main
+from perfgate.errors import RecordError, UsageError
+from perfgate.github.api import Api, ApiError
+from perfgate.github.artifact import unpack
+from perfgate.github.job import Job
+from perfgate.github.policy import touched
+from perfgate.github.proposal import Proposal, propose
+from perfgate.github.templates import workflows
+
+PROPOSAL = Proposal("perfgate/baselines", "main", "Promote", "why")
+
+
+@pytest.fixture
+def github() -> Iterator[FakeGitHub]:
+    """An empty GitHub."""
+    with serving(FakeGitHub()) as served:
+        yield served
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with two committed baselines."""
+    folder = tmp_path / "checkout"
+    (folder / "baselines").mkdir(parents=True)
+    for name in ("kept", "gone"):
+        (folder / "baselines" / f"{name}.json").write_text("{}")
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "first")
+    return folder
+
+
+# --- proposals
+
+
+def test_proposal(github: FakeGitHub, checkout: Path) -> None:
+    """New, changed and deleted baselines become one commit on our branch and a pull request; nothing else does."""
+    (checkout / "baselines" / "new.json").write_text("{\u00e9}")
+    (checkout / "baselines" / "gone.json").unlink()
+    (checkout / "engine.py").write_text("not ours")
+    api = Api(github.url, TOKEN)
+
+    said = propose(api, REPOSITORY, checkout, ["baselines"], PROPOSAL)
+
+    (number,) = github.pulls
+    assert said == f"pull request {number} proposes baselines/gone.json, baselines/new.json"
+    commit = github.objects[github.refs["heads/perfgate/baselines"]]
+    entries = {entry["path"]: entry["sha"] for entry in github.objects[commit["tree"]]["tree"]}
+    assert entries.pop("baselines/gone.json") is None
+    assert {path: github.objects[sha]["content"] for path, sha in entries.items()} == {"baselines/new.json": "{\u00e9}"}
+    assert commit["parents"] == [git(checkout, "rev-parse", "HEAD")]
+    assert github.pulls[number] == {"title": "Promote", "body": "why", "head": "perfgate/baselines", "base": "main"}
+
+
+def test_one_proposal(github: FakeGitHub, checkout: Path) -> None:
+    """The next night replaces the proposal that nobody has merged yet."""
+    (checkout / "baselines" / "new.json").write_text("{}")
+    api = Api(github.url, TOKEN)
+    propose(api, REPOSITORY, checkout, ["baselines"], PROPOSAL)
+    first = github.refs["heads/perfgate/baselines"]
+
+    propose(api, REPOSITORY, checkout, ["baselines"], Proposal("perfgate/baselines", "main", "Promote", "again"))
+
+    assert [pull["body"] for pull in github.pulls.values()] == ["again"]
+    assert github.refs["heads/perfgate/baselines"] != first
+
+
+def test_nothing_to_propose(github: FakeGitHub, checkout: Path) -> None:
+    """Without a change nothing is asked of GitHub."""
+    assert "nothing to propose" in propose(Api(github.url, TOKEN), REPOSITORY, checkout, ["baselines"], PROPOSAL)
+    assert not github.requests
+
+
+def test_propose_refused(github: FakeGitHub, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proposal that GitHub refuses is an error: nobody would look for what was never proposed."""
+    (checkout / "baselines" / "new.json").write_text("{}")
+    github.refusals.append(Refusal("POST", ".*/git/refs", 403))
+    monkeypatch.chdir(checkout)
+    environment = {"GITHUB_API_URL": github.url, "GITHUB_REPOSITORY": REPOSITORY, "GITHUB_TOKEN": TOKEN,
+                   "GITHUB_REF_NAME": "main", "GITHUB_RUN_ID": "7"}  # fmt: skip
+
+    result = CliRunner().invoke(main, ["github", "propose", "baselines"], env=environment)
+
+    assert result.exit_code == 1
+    assert "GitHub answered 403 Resource not accessible by integration" in result.output
+
+
+# --- the job
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b"]), st.text(st.characters(codec="utf-8", exclude_characters="\r"))))
+def test_outputs_hold_anything(values: dict[str, str]) -> None:
+    """A value with line ends, equal signs or delimiters of its own sets its own output and no other."""
+    with tempfile.NamedTemporaryFile("r", encoding="utf-8", newline="") as file:
+        Job({"GITHUB_OUTPUT": file.name}).set_outputs(values)
+
+        assert read_outputs(file.read()) == values
+
+
+def test_format_github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--format github fills summary and outputs of the step that it runs in, and works where there is none."""
+    csv = tmp_path / "times.csv"
+    rows = [f"{n},{side},itl_median,ms,{5 + n / 1000}" for n in range(6) for side in ("base", "head")]
+    csv.write_text("pair,subject,metric,unit,value\n" + "\n".join(rows) + "\n")
+    words = ["compare", str(csv), "--gate", "itl_median:1%:5%", "--format", "github"]
+    bare = CliRunner().invoke(main, words)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
+
+    result = CliRunner().invoke(main, words)
+
+    assert (result.exit_code, result.stdout) == (bare.exit_code, bare.stdout) == (0, bare.stdout)
+    assert (tmp_path / "summary").read_text().startswith("**PASS")
+    assert read_outputs((tmp_path / "outputs").read_text()) == {"verdict": "pass", "exit_status": "0", "run_folder": ""}
+
+
+def test_touched() -> None:
+    """What a change is judged by: configuration, baselines, and all that lies in the folders of scenarios."""
+    files = ["perfgate.toml", "perfgate.toml.bak", "scenarios/models/a/config.json", "baselinesque/a", "src/a.py"]
+
+    assert touched(files, ["scenarios/*.yaml"]) == ("perfgate.toml", "scenarios/models/a/config.json")
+
+
+def test_a_page_on_another_server(github: FakeGitHub) -> None:
+    """Pages are followed on GitHub alone: the token would go wherever they lead."""
+    github.refusals.append(Refusal("GET", "/list", 200, {"Link": '<http://evil.example/x>; rel="next"'}, "[]"))
+
+    with pytest.raises(ApiError, match="expected a list"):
+        list(Api(github.url, TOKEN).pages("/list"))
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\..\\evil", "C:evil"])
+def test_archives_stay_in_their_folder(tmp_path: Path, name: str) -> None:
+    """An archive that names a file outside its folder is refused whole, and leaves nothing behind."""
+    (tmp_path / "archive.zip").write_bytes(zipped({"run/run.json": b"{}", name: b"x"}))
+
+    with pytest.raises(RecordError, match="names a file outside its folder"):
+        unpack(tmp_path / "archive.zip", tmp_path / "runs")
+
+    assert [file.name for file in tmp_path.iterdir()] == ["archive.zip"]
+
+
+# --- workflows for a repository
+
+
+def test_workflows() -> None:
+    """The workflows are those of the templates with our action pinned, and the runner's labels in both places."""
+    written = workflows(f"me/perfgate@{'1a' * 20}", "v1.2", ("self-hosted", "h200"), "perf/*.yaml")
+
+    names = [Path(path).stem for path in written if path.startswith(".github/workflows/perfgate")]
+    assert sorted(names) == ["perfgate", "perfgate-comment", "perfgate-nightly"]
+    for text in written.values():
+        assert "OWNER" not in text
+        assert "0" * 40 not in text
+        assert f"@{'1a' * 20} # v1.2" in text
+    job = YAML(typ="safe", pure=True).load(written[".github/workflows/perfgate.yml"])["jobs"]["measure"]
+    assert job["runs-on"] == ["self-hosted", "h200"]
+    assert job["concurrency"]["group"] == "perfgate-h200"
+    assert job["steps"][-1]["with"] == {"scenarios": "perf/*.yaml"}
+
+
+@pytest.mark.parametrize("action", ["me/perfgate@v1", "me/perfgate", f"me/perfgate@{'A' * 40}"])
+def test_actions_are_pinned(action: str) -> None:
+    """A workflow is written for a commit only: a tag can be moved."""
+    with pytest.raises(UsageError, match="40 hexadecimal digits"):
+        workflows(action, "v1")
+
+
+def test_actions_of_others_are_pinned() -> None:
+    """Every action of others that ours and the templates use is named by its commit."""
+    files = [*ROOT.glob("perfgate/templates/github/*.yml"), *ROOT.glob(".github/**/*.yml"), ROOT / "action.yml"]
+    used = [line.split("uses: ")[1] for file in files for line in file.read_text().splitlines() if "uses: " in line]
+
+    assert len(used) > 8
+    assert not [one for one in used if len(one.split(" ")[0].rpartition("@")[2]) != 40]

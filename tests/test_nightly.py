@@ -1,0 +1,137 @@
+"""A night: what its two halves mean together, what may be promoted, and going on after a stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hand_made import BASE, BOTH, scenario_file
+
+from perfgate.capture.collector import Job
+from perfgate.capture.fake import FakeCollector, FakeSpec
+from perfgate.cli import main
+from perfgate.errors import InterruptedRunError, RecordError, UsageError
+from perfgate.nightly import HALVES, candidate, judge_night, resume_night, run_night, run_of
+from perfgate.outcome import verdict_json
+from perfgate.record import Trial, read_records, read_run
+from perfgate.report.lines import closing
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+SAME = FakeSpec(restart_sd=0.0003)
+
+
+class Builds(FakeCollector):
+    """A fake whose trials depend on the build, not on the side that it stands on.
+
+    Args:
+        ratio: Step of the head's build over that of the reference.
+        stop_at: Trials after which it raises KeyboardInterrupt.
+        drift: Whether whatever stands on the head's side is slower, the reference too: a fault of the machine.
+    """
+
+    def __init__(self, ratio: float = 1.0, stop_at: int = 10**6, *, drift: bool = False) -> None:
+        super().__init__(SAME)
+        self.slower = FakeCollector(FakeSpec(restart_sd=0.0003, head_ratio={"step": ratio}))
+        self.left = stop_at
+        self.drift = drift
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """Take a trial of the build that the job names."""
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        if self.drift or job.subject != BASE:
+            return self.slower.collect(job, progress)
+        return super().collect(job, progress)
+
+
+def night(folder: Path, collector: Builds, **means: Any) -> Any:
+    """A night of the tiny scenario."""
+    return run_night([scenario_file(folder)], BOTH, runs=folder / "runs", collector=collector, **{"seed": 1, **means})
+
+
+@pytest.mark.parametrize(
+    ("collector", "verdict", "status", "promoted"),
+    [
+        (Builds(), "pass", 0, True),
+        (Builds(0.99), "improved", 0, True),
+        (Builds(1.01), "regressed", 10, False),
+        (Builds(1.01, drift=True), "not-measured", 22, False),
+    ],
+    ids=["same", "faster", "slower", "unsteady"],
+)
+def test_verdicts(tmp_path: Path, collector: Builds, verdict: str, status: int, *, promoted: bool) -> None:
+    """The night's verdict is the head's where the reference holds still; only then may its run be promoted."""
+    finished = night(tmp_path, collector)
+
+    assert (finished.outcome.verdict, finished.outcome.exit_status) == (verdict, status)
+    assert [cell.name.partition(":")[0] for cell in finished.outcome.cells] == list(HALVES.values())
+    assert candidate(finished.folder) == (run_of(finished.folder, "head") if promoted else None)
+    assert (finished.folder / "verdict.json").read_text() == verdict_json(judge_night(finished.folder))
+
+
+def test_unsteady_reference_is_the_reason(tmp_path: Path) -> None:
+    """A reference that is slower than itself blocks nothing and is named as what is wrong."""
+    outcome = night(tmp_path, Builds(1.01, drift=True)).outcome
+
+    assert [note.code for note in outcome.reasons] == ["reference-unsteady"]
+    assert closing(outcome).startswith("NOT MEASURED: ")
+
+
+@pytest.mark.parametrize("stop_at", [0, 5, 12, 17])
+def test_going_on(tmp_path: Path, stop_at: int) -> None:
+    """A night that is stopped anywhere goes on where it was, keeps every trial, and ends as if it had not been."""
+    with pytest.raises(InterruptedRunError, match="perfgate nightly --resume"):
+        night(tmp_path, Builds(1.01, stop_at))
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert judge_night(folder).verdict in ("not-measured", "inconclusive")
+    assert candidate(folder) is None
+    before = {half: trials(folder, half) for half in HALVES}
+
+    finished = resume_night(folder, collector=Builds(1.01))
+
+    assert finished.outcome.verdict == "regressed"
+    for half in HALVES:
+        assert trials(folder, half)[: len(before[half])] == before[half]
+
+
+def trials(folder: Path, half: str) -> tuple[Trial, ...]:
+    """Every trial of a half so far."""
+    begun = run_of(folder, half)
+    return tuple(one for record in read_records(begun, read_run(begun)) for one in record.trials) if begun else ()
+
+
+def test_budget(tmp_path: Path) -> None:
+    """One budget holds for both halves: when it is used up, nothing more is begun."""
+    with pytest.raises(InterruptedRunError) as stopped:
+        night(tmp_path, Builds(), budget_s=0.0)
+
+    assert stopped.value.code == "out-of-budget"
+
+
+def test_refusals(tmp_path: Path) -> None:
+    """A night without a head, and a folder that holds none, are errors that say so."""
+    with pytest.raises(UsageError, match="needs a head"):
+        run_night([scenario_file(tmp_path)], {"base": BASE}, runs=tmp_path)
+    with pytest.raises(RecordError, match=r"has no night\.json"):
+        resume_night(tmp_path)
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command prints one report of both halves and names what may be promoted."""
+    monkeypatch.chdir(tmp_path)
+    words = [str(scenario_file(tmp_path)), "--base", "python=/bin/true", "--head", "env.BUILD=new"]
+
+    result = CliRunner().invoke(main, ["nightly", *words], obj=Builds())
+
+    assert result.exit_code == 0, result.output
+    assert "### reference against itself: tiny: 4 pairs" in result.stdout
+    assert "### head against reference: tiny: 4 pairs" in result.stdout
+    (folder,) = Path("runs").iterdir()
+    assert f"candidate for promotion: {run_of(folder, 'head')}" in result.stderr
+    assert CliRunner().invoke(main, ["nightly", *words, "--resume", str(folder)]).exit_code == 2
+    assert CliRunner().invoke(main, ["nightly", "--resume", str(folder)], obj=Builds()).stdout == result.stdout
