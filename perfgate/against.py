@@ -210,9 +210,8 @@ def _hold(cell: Cell, side: Side | None, baselines: Sequence[Baseline], unfinish
     if not misfits:
         note = Note(code="no-baseline", text=f"{cell.name} has none yet, on any machine")
     else:
-        code = "different-cells" if all(Measured.of(cell).differences(one.cell) for one in baselines) else (
-            "different-machines"
-        )  # fmt: skip
+        elsewhere = all(_elsewhere(side, one) and not one.cell.differences(Measured.of(cell)) for one in baselines)
+        code = "different-machines" if elsewhere else "different-cells"
         lines = [f"{one.machine_class}: {'; '.join(found)}" for one, found in misfits]
         note = Note(code=code, text="\n".join([f"none of {len(misfits)} baselines fits:", *lines]))
     return _Held(cell, side, None, _without_baseline(cell, side, "not-comparable", note))
@@ -223,10 +222,15 @@ def _misfits(cell: Cell, side: Side, baseline: Baseline) -> tuple[str, ...]:
     here = Measured.of(cell)
     found = [
         *baseline.cell.differences(here),
-        *(d for visit in side.record.visits for d in comparable(baseline.machine, anonymous(visit.machine))),
+        *_elsewhere(side, baseline),
     ]
     kinds = [gate.gate.measured.kind for gate in cell.gates]
     return tuple(dict.fromkeys([*found, *profiled_otherwise(kinds, baseline.cell, here)]))
+
+
+def _elsewhere(side: Side, baseline: Baseline) -> list[str]:
+    """What tells the machines apart; nothing where they may be compared."""
+    return [text for visit in side.record.visits for text in comparable(baseline.machine, anonymous(visit.machine))]
 
 
 def _series(gate: GatePlan, side: Side, baseline: Baseline) -> VisitSeries:

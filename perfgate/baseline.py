@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
@@ -120,24 +121,30 @@ class Build(_Frozen):
         versions: Its packages as measured, vLLM's commit among them where the package tells.
         args: Engine arguments that it overrides.
         env: Names of the variables that it sets; values may be secrets.
-        path: Names of the folders in front of its packages.
+        path: Names of the folders in front of its packages, but for those that its source brings.
+        source: What perfgate built it from: commit, digest of uncommitted changes, and digest of the recipe.
     """
 
     versions: dict[str, str] = {}
     args: dict[str, JsonValue] = {}
     env: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
+    source: str = ""
 
     @classmethod
     def of(cls, record: Record, role: Role) -> Build:
         """The subject of one side of a record, as its trials found it."""
         subject = record.subjects[role]
+        made = subject.built_from
+        folders = map(Path, subject.path)
+        own = [folder for folder in folders if made is None or not folder.is_relative_to(made.folder)]
         trials = [trial for kind in KINDS for trial in record.judged_trials(role, kind)]
         return cls(
             versions=next((trial.versions for trial in trials if trial.versions), {}),
             args=dict(subject.args),
             env=tuple(sorted(subject.env)),
-            path=tuple(folder.rpartition("/")[2] for folder in subject.path),
+            path=tuple(folder.name for folder in own),
+            source=f"{made.name} by {made.recipe[:12]}" if made else "",
         )
 
     def same(self, other: Build) -> bool:

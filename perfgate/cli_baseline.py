@@ -37,7 +37,15 @@ def baseline() -> None:
 @click.option("--reason", default="", help="Why; needed unless the run is equivalent to what lies there.")
 @click.option("--cell", "cells", multiple=True, metavar="NAME", help="Only this cell; may be given several times.")
 @click.option("--side", type=click.Choice(["base", "head"]), help="By default the head if it passed, else the base.")
-def promote(folder: Path, baselines: Path, reason: str, cells: tuple[str, ...], side: Role | None) -> None:
+@click.option("--same-build", is_flag=True, help="Vouch, with a reason, for a build that has path= or env= of its own.")
+def promote(
+    folder: Path,
+    baselines: Path,
+    reason: str,
+    cells: tuple[str, ...],
+    side: Role | None,
+    same_build: bool,  # noqa: FBT001 (a flag)
+) -> None:
     """Add what a run measured to the baselines, each cell in its file; nothing is committed.
 
     The same build measured again, or one shown to be equivalent, adds its visits. Anything else needs a reason, and
@@ -46,7 +54,7 @@ def promote(folder: Path, baselines: Path, reason: str, cells: tuple[str, ...], 
     from perfgate.promotion import promote as promote_run
     from perfgate.report.baseline import render_promoted
 
-    promoted = promote_run(folder, baselines, reason=reason, cells=cells, role=side)
+    promoted = promote_run(folder, baselines, reason=reason, cells=cells, role=side, same_build=same_build)
     click.echo(render_promoted(promoted), nl=False)
 
 

@@ -244,7 +244,8 @@ def _utilisation(needed_ns: Callable[[FloorLike], int]) -> Callable[[TrialLike],
 def _host_work(trial: TrialLike) -> float | None:
     """The 10th percentile: whatever interrupts the host (other threads, the kernel, the tracer) only adds to its work.
 
-    Two engines of one build agreed within 0.5 % by it where their steps' medians did not (docs/measurements.md).
+    What is left is how fast the CPU is at the moment, by which engines of one build differ by 3 % and more
+    (docs/measurements.md).
     """
     known = [work for work in trial.decode.work_ns if work is not None] if trial.decode else []
     return float(np.percentile(known, 10)) / NS_PER_S if known else None

@@ -17,7 +17,7 @@ from stored import alone, lineage, measured
 
 from perfgate import gate as use_cases
 from perfgate.against import judge_against
-from perfgate.baseline import Baseline, BaselineVisit
+from perfgate.baseline import Baseline, BaselineVisit, draft
 from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.cli import main
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
@@ -26,6 +26,7 @@ from perfgate.promotion import promote
 from perfgate.record import Record, read_run, write_run
 from perfgate.report.markdown import render_markdown
 from perfgate.report.text import render_text
+from perfgate.telemetry import GpuTelemetry, Spread
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -197,6 +198,25 @@ def test_other_tokens() -> None:
 
     assert "outputs-differ" in codes(held(alone([], trials=tuple(other)), lineage(QUIET)).cells[0].cautions)
     assert "outputs-differ" not in codes(held(alone([], trials=tuple(taken)), lineage(QUIET)).cells[0].cautions)
+
+
+def test_clocks_that_differ() -> None:
+    """A head at another clock than the baseline's visits is not comparable, however its times look."""
+
+    def at(mhz: int) -> Record:
+        fixed = Spread(low=mhz, median=mhz, high=mhz)
+        seen = GpuTelemetry(gpu="GPU-1", samples=200, aligned=True, sm_mhz=fixed, decode_sm_mhz=mhz)
+        return alone([], trials=tuple(trial(n, n, "head", telemetry=(seen,)) for n in range(6)))
+
+    entry = draft(at(1980), "head").sealed()
+    again = {"kind": "equivalent", "cell": None, "machine": None}
+    four = Baseline(entries=(entry, *(entry.model_copy(update=again) for _ in range(3))))
+
+    same, slower = held(at(1975), four), held(at(1500), four)
+
+    assert same.cells[0].gpus["base"].sm_mhz == 1980
+    assert [one.verdict for one in same.cells[0].gates] == ["pass"]
+    assert (slower.exit_status, codes(slower.cells[0].reasons)) == (21, ["clocks-differ"])
 
 
 # --- whole runs

@@ -19,7 +19,7 @@ from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.promotion import Promoted, promote
 from perfgate.record import Failure, Record, record_file, write_record, write_run
 from perfgate.store import files, place, read
-from perfgate.subject import Role, Subject
+from perfgate.subject import Role, Source, Subject
 
 SAME = [0.0, 0.001, -0.001, 0.0, 0.001, -0.001]
 OTHER_BUILD = {"versions": {"vllm": "2.0"}}
@@ -118,7 +118,9 @@ def test_another_build_must_be_equivalent(save: Save, tmp_path: Path, by: float,
     """Another build is free where it passes every gate against the baseline; faster is a change as slower is."""
     visits(save, tmp_path / "b", FOUR)
 
-    done = only(promote(save(of_build(alone(shifted(by)), **OTHER_BUILD)), tmp_path / "b", reason="new"))
+    done = only(
+        promote(save(of_build(alone(shifted(by), visits=(visit(9),)), **OTHER_BUILD)), tmp_path / "b", reason="new")
+    )
 
     assert done.kind == kind
 
@@ -128,7 +130,7 @@ def test_another_build_against_one_visit_needs_a_reason(save: Save, tmp_path: Pa
     visits(save, tmp_path / "b", [0.0])
 
     with pytest.raises(UsageError, match="not shown to be equivalent"):
-        promote(save(of_build(alone(SAME), **OTHER_BUILD)), tmp_path / "b")
+        promote(save(of_build(alone(SAME, visits=(visit(9),)), **OTHER_BUILD)), tmp_path / "b")
 
 
 def test_a_folder_or_variable_may_hold_anything(save: Save, tmp_path: Path) -> None:
@@ -138,6 +140,39 @@ def test_a_folder_or_variable_may_hold_anything(save: Save, tmp_path: Path) -> N
 
     with pytest.raises(UsageError, match="another build"):
         promote(save(alone(shifted(0.001), subjects=opaque)), tmp_path / "b")
+
+
+def test_somebody_may_vouch_for_it(save: Save, tmp_path: Path) -> None:
+    """Who says why may call such a build the same, as long as nothing that can be told of it differs."""
+    opaque: dict[Role, Subject] = {"head": HEAD.model_copy(update={"path": ("/plugin",)})}
+    promote(save(alone(SAME, subjects=opaque)), tmp_path / "b", reason="first")
+    again, later = (alone(shifted(by), subjects=opaque) for by in (0.001, 0.3))
+
+    with pytest.raises(UsageError, match="who vouches"):
+        promote(save(again), tmp_path / "b", same_build=True)
+    vouched = only(promote(save(again), tmp_path / "b", same_build=True, reason="the same wheel"))
+    other = only(promote(save(of_build(later, **OTHER_BUILD)), tmp_path / "b", same_build=True, reason="it is not"))
+
+    assert (vouched.kind, len(vouched.baseline.visits)) == ("equivalent", 2)
+    assert vouched.baseline.entries[1].reason == "the same wheel"
+    assert other.kind == "changed"
+
+
+@pytest.mark.parametrize(("commit", "free"), [("a" * 40, True), ("b" * 40, False)])
+def test_a_build_from_a_ref_is_known_by_its_source(save: Save, tmp_path: Path, commit: str, *, free: bool) -> None:
+    """What perfgate built is the same build where commit and recipe are, though it stands on the module path."""
+
+    def built(by: float, made_from: str) -> Path:
+        source = Source(ref="main", commit=made_from, changes="", recipe="c" * 64, folder="/cache/build")
+        subject = HEAD.model_copy(update={"path": ("/cache/build/tree",), "built_from": source})
+        return save(alone(shifted(by), subjects={"head": subject}))
+
+    first = only(promote(built(0.0, "a" * 40), tmp_path / "b", reason="first"))
+    second = only(promote(built(0.001, commit), tmp_path / "b", reason="again"))
+
+    assert first.baseline.build.source == f"{'a' * 12} by {'c' * 12}"
+    assert "/cache" not in first.baseline.text
+    assert second.kind == ("equivalent" if free else "changed")
 
 
 def test_a_pair_is_evidence(save: Save, tmp_path: Path) -> None:
@@ -173,8 +208,8 @@ def test_another_cell_begins_anew(save: Save, tmp_path: Path) -> None:
     other = measured().model_copy(update={"cell_id": "other", "workload": batch})
 
     with pytest.raises(UsageError, match=r"workload\.batch: 1 against 4"):
-        promote(save(alone(SAME, of=other)), tmp_path / "b")
-    done = only(promote(save(alone(SAME, of=other)), tmp_path / "b", reason="batch 4"))
+        promote(save(alone(shifted(0.001), of=other)), tmp_path / "b")
+    done = only(promote(save(alone(shifted(0.001), of=other)), tmp_path / "b", reason="batch 4"))
 
     assert (done.kind, len(done.baseline.entries), len(done.baseline.visits)) == ("changed", 5, 1)
 

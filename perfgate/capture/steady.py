@@ -37,8 +37,9 @@ def steady_worker(environment: Mapping[str, str], gpus: int = 1) -> Steady:
     """Hold Python's hashes, the layout of the process in memory and its cores, each only where that works here.
 
     The host's work of a step differs by a tenth between two engines of one build, because their sets, their caches and
-    their cores do; held, it agrees within 0.5 % on an H200 (docs/measurements.md), so that one pair of traces shows 50
-    us more. For traces alone: restarts of timed trials must sample these layouts, or a verdict would hold for one only.
+    their cores do. Held, what is left is mostly how fast the CPU is at the moment, which launching calls tell
+    (docs/measurements.md). For traces alone: restarts of timed trials must sample these layouts, or a verdict would
+    hold for one only.
 
     Args:
         environment: The engine's own variables. A ``PYTHONHASHSEED`` among them is left as it is.

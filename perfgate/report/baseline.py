@@ -31,6 +31,7 @@ def render_show(baseline: Baseline) -> str:
     cell, build = baseline.cell, baseline.build
     named = [
         *(f"{name} {version}" for name, version in sorted(build.versions.items())),
+        *([f"built from {build.source}"] if build.source else []),
         *(f"args.{name}={value}" for name, value in sorted(build.args.items())),
         *(f"env.{name}" for name in build.env),
         *(f"path={name}" for name in build.path),
