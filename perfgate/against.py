@@ -275,12 +275,13 @@ def _cell(held: _Held, gates: tuple[GateOutcome, ...]) -> CellOutcome:
     gates = tuple(gate if gate.verdict == "advisory" else gate.model_copy(update=clear) for gate in gates)
     found: list[Verdict] = [gate.verdict for gate in gates]
     cautions = [*_cautions(side, baseline)]
-    if cell.kernels is not None and trials[1]:
+    if cell.kernels is not None and (trials[1] or cell.kernels.declares_envelope):
         envelope = judge_alone(cell.kernels, [trial.decode for trial in trials[1] if trial.decode])
         reasons, cautions = (*reasons, *envelope.reasons), [*cautions, *envelope.cautions]
         found.append(envelope.verdict)
     counted = [trial.counted for trial in side.trials("counted") if trial.counted]
-    counters = judge_counters_alone(cell.counters, counted) if counted else None
+    due = counted or any(one.metrics for one in cell.counters)
+    counters = judge_counters_alone(cell.counters, counted) if due else None
     if counters is not None:
         reasons, cautions = (*reasons, *counters.reasons), [*cautions, *counters.cautions]
         found.append(counters.verdict)

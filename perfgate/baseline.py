@@ -74,7 +74,7 @@ class Measured(_Frozen):
         """The identity of a resolved cell."""
         rules = cell.kernels.rules if cell.kernels else ()
         traced = cell.kernels and repr((rules, cell.kernels.traced.iterations))
-        launches = [one.model_dump_json() for one in cell.counters]
+        launches = [one.model_dump_json(exclude={"metrics"}) for one in cell.counters]
         counted = launches and repr((rules, launches, cell.counted.step, cell.counted.cache_control))
         measure = {"warmup_iterations": cell.measure.warmup_iterations, "iterations": cell.measure.iterations}
         return cls(

@@ -180,6 +180,22 @@ def _changed_versions(trials: Sequence[Trial]) -> str:
     return "; ".join(f"{name} {', then '.join(found)}" for name, found in seen.items() if len(found) > 1)
 
 
+def launches_differ(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+    """Says so where the sides' trials hold another number of launches of what a counter is gated on.
+
+    The mean of a launch then compares other things: work that is split over two launches halves it.
+    """
+    if metric.kind != "counted":
+        return None
+    role, _, place = (split_name(metric.name)[1] or "").partition("/")
+    counts = [{t.counted.count(role, place) for t in side if t.counted} for side in (base, head)]
+    if counts[0] == counts[1] and len(counts[0]) <= 1:
+        return None
+    shown = [" or ".join(map(str, sorted(side))) or "none" for side in counts]
+    text = f"launches of {role} {place}".rstrip() + f" in a trial's window: base {shown[0]}, head {shown[1]}"
+    return Note(code="launches-differ", text=text)
+
+
 def clocks_differ(gpus: Mapping[Role, GpuOutcome]) -> Note | None:
     """Says so where the sides ran at different clocks: a difference in time is then none of the builds.
 

@@ -46,6 +46,9 @@ def compare_records(base: str, head: str) -> Outcome:
     if any(gate.gate.measured.kind == "traced" for gate in b.cell.gates) and _tracing(a.cell) != _tracing(b.cell):
         text = f"{base} and {head} were traced with other roles, or for another number of iterations"
         raise NotComparableError(text, code="different-cells")
+    if any(gate.gate.measured.kind == "counted" for gate in b.cell.gates) and _counting(a.cell) != _counting(b.cell):
+        text = f"{base} and {head} were counted in another window, or with other caches"
+        raise NotComparableError(text, code="different-cells")
     differences = [d for x in a.visits for y in b.visits for d in comparable(x.machine, y.machine)]
     if differences:
         raise NotComparableError("; ".join(dict.fromkeys(differences)), code="different-machines")
@@ -71,6 +74,12 @@ def compare_with_baseline(word: str, file: Path) -> Outcome:
     plan = Plan(cells=(record.cell,), seed=record.seed)
     sides = {record.cell.cell_id: Side(record, role)}
     return judge_sides(f"{word} {file}", __version__, plan, sides, baselines)
+
+
+def _counting(cell: Cell) -> object:
+    """What of counting decides what counters read, beside what the cell's id says."""
+    launches = [one.model_dump_json(exclude={"metrics"}) for one in cell.counters]
+    return launches, cell.counted.step, cell.counted.cache_control
 
 
 def _tracing(cell: Cell) -> object:

@@ -122,6 +122,10 @@ class CountedStep(_Frozen):
         return tuple(value for value in read if value is not None)
 
     def mean(self, counter: str, role: str, place: str = "") -> float | None:
-        """The mean of a launch, see :meth:`values`; ``None`` where no launch has it."""
+        """The mean of a launch, see :meth:`values`; ``None`` where there is no launch, or one that lacks it."""
         found: Sequence[float] = self.values(counter, role, place)
-        return statistics.fmean(found) if found else None
+        return statistics.fmean(found) if found and len(found) == self.count(role, place) else None
+
+    def count(self, role: str, place: str = "") -> int:
+        """How many launches of a role, or of one place in a layer, there are."""
+        return sum(one.key.role == role and place in ("", one.key.place) for one in self.launches)

@@ -7,7 +7,6 @@ tightly may be gated by margins instead (:data:`perfgate.metrics.COUNTER_METRICS
 from __future__ import annotations
 
 import statistics
-from collections import Counter as Multiset
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,11 +21,11 @@ from perfgate.subject import Role
 
 Launch = tuple[CountedLaunch, CountedKernel]
 
-SAME_BYTES = 0.01
-"""A role whose DRAM bytes change by less is told to move the same bytes: repeats differ by half of it."""
+SAME_BYTES = 0.003
+"""A role whose DRAM bytes change by less is told to move the same bytes: repeats differ by as much."""
 TOLD = {"dram_throughput": 5.0, "sm_throughput": 5.0, "occupancy": 5.0, "l2_hit_rate": 10.0, "tensor_pipe": 5.0}
 """Points of percent that a noisy share must move by to be told, beyond what repeats show (docs/counters.md)."""
-TOLD_RATIO = {"stall_long_scoreboard": 0.25, "stall_math_throttle": 0.25, "instructions": 0.01, "bank_conflicts": 0.1}
+TOLD_RATIO = {"stall_long_scoreboard": 0.4, "stall_math_throttle": 0.4, "instructions": 0.01, "bank_conflicts": 0.4}
 """The same for counts, as a share of the base's."""
 LEAST_STALL = 0.5
 """Stalls below this are none, whatever their ratio."""
@@ -119,11 +118,12 @@ class _Side:
 def _condition(one: Launches, name: str, condition: Condition, base: _Side, head: _Side) -> tuple[Verdict, Note] | None:
     """What a broken condition means; ``None`` where it holds."""
     what = f"{one}: {name}"
-    sides = [[_values(trial, one, name) for trial in side.trials] for side in (base, head)]
-    if not all(trial for side in sides for trial in side):
-        return "not-measured", Note(code="counters-missing", text=f"{what} was not read on every trial")
+    read = [[_values(trial, one, name) for trial in side.trials] for side in (base, head)]
+    if not all(trial for side in read for trial in side) or None in (v for s in read for t in s for _, v in t):
+        return "not-measured", Note(code="counters-missing", text=f"{what} was not read on every launch and trial")
+    sides = [[[value for _, value in trial if value is not None] for trial in side] for side in read]
     if condition.relation == SAME:
-        return _same(what, *([Multiset(trial) for trial in side] for side in sides))
+        return _same(what, *([_by_kernel(trial) for trial in side] for side in read))
     medians = [statistics.median(value for trial in side for value in trial) for side in sides]
     shown = [f"{median:.6g}" for median in medians]
     if not condition.holds(medians[0]):
@@ -134,31 +134,53 @@ def _condition(one: Launches, name: str, condition: Condition, base: _Side, head
     return None
 
 
-def _same(what: str, base: Sequence[Multiset[float]], head: Sequence[Multiset[float]]) -> tuple[Verdict, Note] | None:
+Kernels = dict[tuple[str, str], set[float]]
+"""What each kernel of a trial read, by role and place; launches of one kernel may differ among themselves."""
+
+
+def _same(what: str, base: Sequence[Kernels], head: Sequence[Kernels]) -> tuple[Verdict, Note] | None:
+    """Hold kernels that both sides ran against each other, whatever their names: a build may choose another one.
+
+    A kernel at a place that one side's window does not hold says nothing of the other's; which launches a step has is
+    the envelope's matter.
+    """
     unstable = [trial for trial in base if trial != base[0]]
     if unstable:
         text = f"{what} of base is {_list(base[0])} in one trial and {_list(unstable[0])} in another"
         return "inconclusive", Note(code="counter-unstable", text=text)
-    other = [trial for trial in head if trial != base[0]]
-    if not other:
-        return None
-    text = f"{what} is {_list(other[0])}, not {_list(base[0])} as on the base"
-    return "regressed", Note(code="counter-differs", text=text)
+    for trial in head:
+        both = base[0].keys() & trial.keys()
+        if not both:
+            return "not-measured", Note(code="counters-missing", text=f"{what}: no kernel was counted on both sides")
+        other = {key: trial[key] for key in sorted(both) if trial[key] != base[0][key]}
+        if other:
+            text = f"{what} is {_list(other)}, not {_list({key: base[0][key] for key in other})} as on the base"
+            return "regressed", Note(code="counter-differs", text=text)
+    return None
 
 
-def _values(trial: Sequence[Launch], one: Launches, name: str) -> list[float]:
-    """What a trial's launches read, those that the entry means."""
-    chosen = [kernel for launch, kernel in trial if one.includes(launch.key, launch.layer)]
+def _by_kernel(trial: Sequence[tuple[KernelKey, float | None]]) -> Kernels:
+    found: Kernels = {}
+    for key, value in trial:
+        if value is not None:
+            found.setdefault((key.role, key.place), set()).add(value)
+    return found
+
+
+def _list(kernels: Kernels) -> str:
+    several = len(kernels) > 1
+    return "; ".join(
+        (f"{' '.join(filter(None, key))} " if several else "") + " and ".join(f"{v:.10g}" for v in sorted(values))
+        for key, values in sorted(kernels.items())
+    )
+
+
+def _values(trial: Sequence[Launch], one: Launches, name: str) -> list[tuple[KernelKey, float | None]]:
+    """What a trial's launches read, those that the entry means; ``None`` for one that lacks it."""
+    chosen = [(launch.key, kernel) for launch, kernel in trial if one.includes(launch.key, launch.layer)]
     if name in COUNTERS:
-        read = [COUNTERS[name].read(kernel) for kernel in chosen]
-    else:
-        read = [kernel.readings[name].value if name in kernel.readings else None for kernel in chosen]
-    return [value for value in read if value is not None]
-
-
-def _list(values: Multiset[float]) -> str:
-    parts = [f"{value:.10g}{f' ({count} times)' if count > 1 else ''}" for value, count in sorted(values.items())]
-    return ", ".join(parts) or "nothing"
+        return [(key, COUNTERS[name].read(kernel)) for key, kernel in chosen]
+    return [(key, kernel.readings[name].value if name in kernel.readings else None) for key, kernel in chosen]
 
 
 def _rows(base: _Side, head: _Side) -> Iterator[CounterRow]:
@@ -192,9 +214,9 @@ def _means(kernels: Sequence[CountedKernel]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Moved:
-    """A role on both sides, one figure a counter: sums a launch, shares weighted by how long a launch takes."""
+    """A role, or a place of it, on both sides, one figure a counter."""
 
-    role: str
+    name: str
     base: Mapping[str, float]
     head: Mapping[str, float]
 
@@ -205,17 +227,20 @@ class _Moved:
 
 
 def _sentences(base: _Side, head: _Side) -> Iterator[tuple[str, str]]:
-    """A clause for each role that both sides run, those whose bytes or time moved most first."""
-    moved = [_Moved(role, *(_of_role(side, role) for side in (base, head)))
-             for role in dict.fromkeys(launch.key.role for launch, _ in base.launches)]  # fmt: skip
-    for one in sorted(moved, key=lambda one: -abs(one.ratio("dram_bytes") or 0.0)):
-        if one.base and one.head:
-            yield one.role, f"{one.role}: {', '.join(_clauses(one))}"
+    """A clause for each role that both sides run, and for each place of it, those whose bytes moved most first."""
+    keys = dict.fromkeys(launch.key for launch, _ in base.launches)
+    parts = dict.fromkeys((key.role, place) for key in keys for place in ("", key.place))
+    moved = [_Moved(" ".join(filter(None, part)), *(_of_part(side, *part) for side in (base, head))) for part in parts]
+    for part, one in sorted(zip(parts, moved, strict=True), key=lambda pair: -abs(pair[1].ratio("dram_bytes") or 0.0)):
+        clauses = list(_clauses(one)) if one.base and one.head else []
+        if clauses:
+            yield "/".join(filter(None, part)), f"{one.name}: {', '.join(clauses)}"
 
 
-def _of_role(side: _Side, role: str) -> dict[str, float]:
-    """Each counter of a role as the mean of a launch, shares and ratios weighted by the launch's time."""
-    kernels = [kernel for launch, kernel in side.launches if launch.key.role == role]
+def _of_part(side: _Side, role: str, place: str) -> dict[str, float]:
+    """Each counter as the mean of a launch, shares and ratios weighted by the launch's time."""
+    own = (pair for pair in side.launches if pair[0].key.role == role and place in ("", pair[0].key.place))
+    kernels = [kernel for _, kernel in own]
     times = [COUNTERS["duration"].read(kernel) or 0.0 for kernel in kernels]
     found: dict[str, float] = {}
     for name, counter in COUNTERS.items():

@@ -120,6 +120,13 @@ class Counter:
         known = architecture in ARCHITECTURES
         return tuple(name for name in self.names if not known or architecture in name.on)
 
+    def is_known_on(self, architecture: int | None) -> bool:
+        """Whether a real ncu listed or wrote its first name there; anywhere, where the architecture is not known."""
+        first = next(iter(self.names_on(architecture)), None)
+        if first is None:
+            return False
+        return bool(first.verified) if architecture is None else architecture in first.verified
+
     def read(self, kernel: CountedKernel) -> float | None:
         """Its value for a kernel in ``unit``; ``None`` where none of its names was collected.
 

@@ -7,9 +7,11 @@ one layer and everything outside the layers come into one window.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -31,6 +33,7 @@ from perfgate.expectation import RoleName
 from perfgate.fields import LARGEST, Duration, Listed, Positive
 from perfgate.kernels import PLACES
 from perfgate.looks import Looks, Spend, check_weights, schedule_of
+from perfgate.metrics import plain_digits
 from perfgate.pattern import DecodeSteps, KernelKey, Pattern
 from perfgate.stats import DEFAULT_SCHEDULE, Schedule
 
@@ -57,10 +60,12 @@ class Condition:
 
     def __str__(self) -> str:
         """As a scenario spells it."""
-        return self.relation if self.relation == SAME else f"{self.relation} {self.limit:.10g}"
+        return self.relation if self.relation == SAME else f"{self.relation} {plain_digits(Decimal(repr(self.limit)))}"
 
 
 SAME = "same"
+STEPS_BEHIND = 4
+"""Tokens generated behind the counted step: a window may reach into the next one, and scheduling runs ahead."""
 _CONDITION = r"^\s*(same|(<=|>=)\s*([0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?)\s*%?)\s*$"
 
 
@@ -70,7 +75,10 @@ def _parse_condition(value: Any) -> Condition:
     match = re.match(_CONDITION, value) if isinstance(value, str) else None
     if match is None:
         raise ValueError('expected "same", or a bound in the counter\'s unit, quoted, like ">= 60" or "<= 0"')
-    return Condition(match[2], float(match[3])) if match[2] else Condition(SAME)
+    limit = float(match[3]) if match[2] else 0.0
+    if not math.isfinite(limit):
+        raise ValueError("expected a bound that is a finite number")
+    return Condition(match[2] or SAME, limit)
 
 
 ConditionText = Annotated[
@@ -201,7 +209,9 @@ def metrics_to_read(
         gated: Counters that gates rest on.
     """
     bounded = [name for one in launches for name in one.metrics]
-    wanted = [*(counted.collect or COUNTERS), *bounded, *gated]
+    # A name that ncu does not know fails the whole trial: unasked, only those that a real ncu has listed are asked for.
+    usual = [name for name, one in COUNTERS.items() if one.is_known_on(architecture)]
+    wanted = [*(counted.collect or usual), *bounded, *gated]
     names = (_ncu_name(COUNTERS[name], architecture) if name in COUNTERS else name for name in wanted)
     return tuple(dict.fromkeys(name for name in names if name))
 

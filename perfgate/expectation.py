@@ -230,6 +230,11 @@ class Expectation(_Strict):
         return expected
 
     @property
+    def declares_envelope(self) -> bool:
+        """Whether there is anything that a step can be outside of."""
+        return bool(self.per_decode_step.patterns or self.per_decode_step.names)
+
+    @property
     def rules(self) -> tuple[RoleRule, ...]:
         """The scenario's own roles, to be tried before the shipped ones."""
         return tuple(RoleRule(name, role.match) for name, role in self.roles.items())

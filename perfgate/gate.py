@@ -187,7 +187,7 @@ def check_envelope(scenarios: Sequence[Path], subjects: dict[Role, Subject], **o
     """
     for file in scenarios:
         expected = load(file).scenario.kernels
-        if expected is None or not (expected.per_decode_step.patterns or expected.per_decode_step.names):
+        if expected is None or not expected.declares_envelope:
             raise UsageError(
                 f"{file} declares no envelope, so nothing could be checked",
                 remedy=f"Learn one first: perfgate envelope learn {shlex.quote(str(file))} --base ...",

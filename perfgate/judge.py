@@ -9,7 +9,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from perfgate.attribution import Attribution, attribute
-from perfgate.cautions import cell_cautions, clocks_differ, floors, gpu_outcomes, side_cautions, why_missing
+from perfgate.cautions import (
+    cell_cautions,
+    clocks_differ,
+    floors,
+    gpu_outcomes,
+    launches_differ,
+    side_cautions,
+    why_missing,
+)
 from perfgate.counter_checks import count_one_side, judge_counters
 from perfgate.envelope import judge_envelope
 from perfgate.metrics import KINDS, METRICS, Kind, trial_value
@@ -91,7 +99,8 @@ def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Pl
         envelope = judge_envelope(cell.kernels, *map(_decoded, traced))
         reasons, cautions = (*reasons, *envelope.reasons), [*cautions, *envelope.cautions]
         found.append(envelope.verdict)
-    counters = _counters(cell, counted) if all(counted) else None
+    due = all(counted) or any(one.metrics for one in cell.counters)
+    counters = _counters(cell, counted) if due else None
     if counters is not None:
         reasons, cautions = (*reasons, *counters.reasons), [*cautions, *counters.cautions]
         found.append(counters.verdict)
@@ -123,6 +132,9 @@ def _paired_series(gate: GatePlan, record: Record | None) -> Series:
         return Series(gate, missing=Note(code="not-started", text="no trial of this cell was taken"))
     schedule = record.schedule(metric.kind)
     pairs = record.pairs(metric.kind)
+    differ = launches_differ(metric, [b for b, _ in pairs], [h for _, h in pairs]) if pairs else None
+    if differ is not None:
+        return Series(gate, schedule=schedule, missing=differ)
     values = [(metric.summarise(base), metric.summarise(head)) for base, head in pairs]
     whole = [(base, head) for base, head in values if base is not None and head is not None]
     if len(whole) < len(values):
@@ -138,6 +150,8 @@ def _unpaired_series(gate: GatePlan, base: tuple[Record, Role], head: tuple[Reco
     b, h = (tuple(v for trial in side if (v := metric.summarise(trial)) is not None) for side in sides)
     if not all(sides):
         return Series(gate, missing=Note(code="metric-missing", text=f"a side has no valid {metric.kind} trial"))
+    if (differ := launches_differ(metric, *sides)) is not None:
+        return Series(gate, missing=differ)
     if (len(b), len(h)) != tuple(map(len, sides)):
         missing = Note(code="metric-missing", text=f"some trials carry no {metric.name}")
         return Series(gate, missing=why_missing(metric, *sides) or missing)

@@ -363,9 +363,10 @@ ROLE_METRICS: dict[str, RoleMetric] = {
 COUNTER_METRICS: dict[str, RoleMetric] = {
     counter.name: _counted(counter)
     for counter in COUNTERS.values()
-    if counter.tier != "noisy" and counter.better != "neither"
+    if counter.tier != "noisy" and counter.better != "neither" and counter.name != "spills"
 }
-"""Counters on which a gate with margins may rest: those that repeat exactly or tightly (docs/counters.md)."""
+"""Counters on which a gate with margins may rest: those that repeat exactly or tightly (docs/counters.md). Spills are
+zero in a healthy kernel, which has no ratio: a bound or ``same`` holds them."""
 
 PART_METRICS = ROLE_METRICS | COUNTER_METRICS
 """Every metric with a value for each role."""

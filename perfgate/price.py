@@ -24,7 +24,7 @@ from perfgate.stats import Estimate, detectable, log_ratios, mean_estimate, powe
 USUALLY = 0.9
 """A plan under which an unchanged build passes less often than this is warned of."""
 PASS_S = 0.035
-"""What a pass over one launch takes: 36 launches of 11 passes took 13.7 s on an H200 (docs/measurements.md)."""
+"""What a pass over one launch takes: six trials of 36 launches and 12 passes took 15 s each on an H200."""
 _OF_THE_LAUNCH = "launch__"
 """What ncu knows of a launch without replaying it."""
 CONDITIONING_TRIALS = 2

@@ -295,6 +295,10 @@ _TABLE = (
            "rarer kind of step."),
     Reason("counters-missing", "ncu was asked for counters that it did not give.",
            "Another version or GPU has other names; docs/counters.md lists them. Give ncu's own name in their place."),
+    Reason("launches-differ", "The sides' windows hold another number of launches of the kernels whose counter is "
+           "gated, so that the mean of a launch compares different things.",
+           "Look at the steps' difference (perfgate envelope check): a split or fused kernel moves work between "
+           "launches. Gate one place of the layer, or the step itself."),
     Reason("counter-differs", "A counter that repeats exactly is not what it is on the base.",
            "The kernel was built or launched differently: compare compiler, tile sizes, launch bounds and shapes."),
     Reason("counter-out-of-bounds", "A counter of the head is outside the bound that the scenario declares, and the "

@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from perfgate.counting import Counted, Launches
+from perfgate.counting import STEPS_BEHIND, Counted, Launches
 from perfgate.document import (
     describe_fields,
     did_you_mean,
@@ -259,6 +259,10 @@ class Scenario(_Strict):
             if gate.measured.kind == "counted" and not self.counters:
                 raise ValueError(f"{gate.metric} is read from counted trials: add a counters: block, like "
                                  "counters: [{role: gemm, profile: 4}]")  # fmt: skip
+        latest = min((n for n in lengths if isinstance(n, int)), default=0) - STEPS_BEHIND
+        if self.counted.step is not None and self.counted.step > latest:
+            raise ValueError(f"counted.step: {self.counted.step} leaves too few decode steps behind it: at most "
+                             f"output_tokens - {STEPS_BEHIND} = {latest}")  # fmt: skip
         if self.counters and self.kernels is None:
             raise ValueError("counters: chooses among the launches that traced trials show: add a kernels: block, like "
                              "kernels: {traced: {iterations: 2}}")  # fmt: skip
@@ -272,6 +276,12 @@ class Scenario(_Strict):
             if gate.role is not None and gate.role not in known:
                 raise ValueError(f"gates[{number}].role: expected one of {', '.join(known)}"
                                  f"{did_you_mean(gate.role, known)}, found {gate.role!r}")  # fmt: skip
+        for number, gate in enumerate(self.gates):
+            held = [one for one in self.counters if one.role in (None, gate.role) and one.place in (None, gate.place)]
+            if gate.measured.kind == "counted" and not held:
+                raise ValueError(
+                    f"gates[{number}]: no entry of counters: counts {gate.role} {gate.place or ''}".rstrip()
+                )
         for number, one in enumerate(self.counters):
             if one.role is not None and one.role not in known:
                 raise ValueError(f"counters[{number}].role: expected one of {', '.join(known)}"

@@ -139,7 +139,7 @@ def adjusted_difference(
     z = np.array([*base_covariate, *head_covariate], float)
     columns = [np.ones_like(y), side]
     within = z - np.where(side > 0, np.mean(head_covariate), np.mean(base_covariate))
-    if np.ptp(within) > 0:
+    if np.ptp(within) > 1e-9 * np.abs(z).max():  # less is rounding, and has no slope
         columns.append(z - z.mean())
     design = np.stack(columns, axis=1)
     inverse = np.linalg.inv(design.T @ design)

@@ -40,7 +40,7 @@ def test_doubled_forward_against_four_visits(tmp_path: Path, engine_python: str)
     assert TTFT in text
     # Two restarts a visit, and more iterations in each: starting engines is what takes time, and a neighbour that
     # comes and goes moves the median of many iterations less.
-    two_trials = "measure: {warmup_iterations: 1, iterations: 12, looks: [2], spend: {block: [0], pass: [0.8]},"
+    two_trials = "measure: {warmup_iterations: 1, iterations: 8, looks: [2], spend: {block: [0], pass: [0.8]},"
     (tmp_path / "cpu-tiny.yaml").write_text(text.replace(MEASURE, two_trials).replace(TTFT, ""))
     (tmp_path / "perfgate.toml").touch()
     words = ("run", "cpu-tiny.yaml", "--against", "baseline", "--base", f"python={engine_python}", "--format", "text")

@@ -21,6 +21,7 @@ from perfgate.capture.collector import Job
 from perfgate.capture.counted import CountedCollector, usual_step
 from perfgate.capture.tracefile import read_trace
 from perfgate.counting import Launches
+from perfgate.metrics import METRICS
 from perfgate.pattern import DecodeSteps, summarise
 from perfgate.plan import Cell
 from perfgate.record import Trial
@@ -116,6 +117,16 @@ def test_launches_find_their_places(prepare: Callable[..., Job], trace: DecodeSt
     assert code == "counters-other-launches"
     assert text.endswith("2 of which the trace does not have there: _bias_kernel, _apply_write_kernel")
     assert [Path(artifact.path).name for artifact in trial.traces] == ["counters.ncu-rep", "counters.csv.gz"]
+    assert {name for name, metric in METRICS.items() if metric.summarise(trial) is not None} == set()
+
+
+def test_a_window_counted_in_part_is_no_trial(prepare: Callable[..., Job], trace: DecodeSteps) -> None:
+    """A page with fewer launches than were asked for fails the trial: a part would be judged as the whole."""
+    lines = gzip.decompress(PAGE.read_bytes()).decode().splitlines()[:12]
+    failure = collect(prepare(trace, page=gzip.compress("\n".join(lines).encode()))).failure
+    assert failure is not None
+    assert failure.code == "counters-other-launches"
+    assert "10 of the 35 launches" in failure.text
 
 
 def test_what_ncu_is_asked_for(prepare: Callable[..., Job], trace: DecodeSteps, tmp_path: Path) -> None:

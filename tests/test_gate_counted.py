@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hand_made import BASE, BOTH, codes, scenario_file
+from hand_made import BASE, BOTH, codes, run, scenario_file
 
 from perfgate import gate as use_cases
 from perfgate.capture.fake import FakeCollector, FakeSpec
+from perfgate.judge import judge
 from perfgate.metrics import METRICS
 from perfgate.outcome import CellOutcome
-from perfgate.record import Record, read_record, read_run, record_file
+from perfgate.record import Record, read_record, read_run, record_file, write_record
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -122,7 +123,7 @@ def test_launches_that_are_not_there(tmp_path: Path) -> None:
     cell = only(finish(tmp_path, FakeSpec(), counters="{role: gemm, profile: 200}"))
 
     assert cell.verdict == "not-measured"
-    assert codes(cell.reasons) == ["too-many-dropped-pairs"]
+    assert codes(cell.reasons) == ["counters-no-launch"]
     assert "has 129 launches of gemm, 200 are to be counted" in cell.reasons[0].text
 
 
@@ -133,3 +134,57 @@ def test_one_side_is_counted_for_reading(tmp_path: Path) -> None:
     assert cell.counters is not None
     (row,) = cell.counters.rows
     assert (row.launches, row.head) == ({"base": 4}, {})
+
+
+@pytest.mark.parametrize("metrics", ["registers: same", 'dram_throughput: ">= 60"'])
+def test_a_comparison_without_counted_trials_holds_no_condition(tmp_path: Path, metrics: str) -> None:
+    """Two records of which one was not counted are not measured where a condition is declared: no data is no pass."""
+    counters = f"{{role: gemm, metrics: {{{metrics}}}}}"
+    records = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        done = finish(tmp_path / name, FakeSpec(), counters=counters, subjects={"base": BASE})
+        record = only_record(done)
+        if name == "b":
+            record = record.model_copy(update={"trials": tuple(t for t in record.trials if t.kind != "counted")})
+        file = tmp_path / f"{name}.json"
+        write_record(file, record)
+        records.append(str(file))
+
+    outcome = use_cases.compare_records(*records)
+
+    assert outcome.verdict == "not-measured"
+    assert "counters-no-kernel" in codes(outcome.cells[0].reasons)
+
+
+def test_work_that_is_split_over_more_launches_is_not_compared(tmp_path: Path) -> None:
+    """A gate on a launch's mean says so where the sides' windows hold another number of launches."""
+    record = only_record(finish(tmp_path, FakeSpec(), gates=f"{TIME}, {BYTES}"))
+    trials = []
+    for one in record.trials:
+        if one.counted and one.subject == "head":
+            launches = (*one.counted.launches, one.counted.launches[0])
+            one = one.model_copy(update={"counted": one.counted.model_copy(update={"launches": launches})})  # noqa: PLW2901
+        trials.append(one)
+    split = record.model_copy(update={"trials": tuple(trials)})
+
+    cell = judge(run([record.cell]), {record.cell.cell_id: split}, "0.0").cells[0]
+
+    assert codes(cell.gates[1].reasons) == ["launches-differ"]
+    assert cell.gates[1].reasons[0].text == "launches of gemm in a trial's window: base 4, head 5"
+    assert cell.verdict == "not-measured"
+
+
+def test_same_compares_kernels_and_not_windows(tmp_path: Path) -> None:
+    """A launch more in the head's window, of a kernel that reads the same, is no difference of registers."""
+    record = only_record(finish(tmp_path, FakeSpec(), counters="{role: gemm, profile: 2, metrics: {registers: same}}"))
+    trials = [
+        one.model_copy(update={"counted": one.counted.model_copy(
+            update={"launches": (*one.counted.launches, one.counted.launches[0])})})
+        if one.counted and one.subject == "head" else one
+        for one in record.trials
+    ]  # fmt: skip
+
+    cell = judge(run([record.cell]), {record.cell.cell_id: record.model_copy(update={"trials": tuple(trials)})}, "0.0")
+
+    assert cell.verdict == "pass"

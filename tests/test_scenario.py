@@ -334,12 +334,12 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         (
             {"gates": "gates: [{metric: occupancy, role: gemm, ignorable: 1%, must_catch: 3%}]"},
             ("5:18: gates[0].metric: occupancy repeats too badly for margins, or has no better direction: bound it in "
-            "the counters: block; counters with margins are dram_bytes, dram_read, registers, spills, instructions, "
+            "the counters: block; counters with margins are dram_bytes, dram_read, registers, instructions, "
             "bf16_operations, found 'occupancy'"),
         ),
         (
             {"gates": "gates: [{metric: itl_median, place: qkv, ignorable: 1%, must_catch: 3%}]"},
-            ("5:37: gates[0].place: goes with a counter: dram_bytes, dram_read, registers, spills, instructions, "
+            ("5:37: gates[0].place: goes with a counter: dram_bytes, dram_read, registers, instructions, "
             "bf16_operations, found 'qkv'"),
         ),
         ({"m": "kernels: {}\ncounters: [{role: gemm, place: qkv, profile: 4}]\ncounted: {looks: [4]}"}, None),

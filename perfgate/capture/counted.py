@@ -27,11 +27,11 @@ from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.workload import in_words, run_iteration, start_engine
 from perfgate.counted import CountedLaunch, CountedStep, Device
 from perfgate.counters import CountedKernel
-from perfgate.counting import Window, choose_window, metrics_to_read
+from perfgate.counting import STEPS_BEHIND, Window, choose_window, metrics_to_read
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.pattern import DecodeSteps, KernelKey
 from perfgate.plan import Cell, prompts
-from perfgate.record import Artifact, Failure, Startup, Trial
+from perfgate.record import Artifact, Failure, Trial
 from perfgate.roles import COMMUNICATION, RoleRule, classify, normalised_name, short_name
 from perfgate.scenario import Workload
 from perfgate.subject import Subject
@@ -43,8 +43,6 @@ PRINT_TIMEOUT_S: Final = 300.0
 """How long it may take to print one."""
 WARM_UP_TOKENS: Final = 8
 """Enough for every kernel of a decode step to be compiled before the counted one."""
-STEPS_BEHIND: Final = 4
-"""Tokens generated behind the counted step: a window may reach into the next one, and scheduling runs ahead."""
 KV_BLOCK: Final = 16
 KV_ROOM: Final = 1.25
 """Of the cache that the workload needs, in whole blocks."""
@@ -90,7 +88,6 @@ class CountedCollector:
             duration_ns=time.monotonic_ns() - begin_ns,
             failure=failure,
             versions=taken.versions,
-            startup=taken.startup,
             counted=taken.counted,
             traces=taken.reports,
         )
@@ -132,7 +129,6 @@ class _Taken:
     """What a trial has yielded so far; the one thing here that grows."""
 
     versions: dict[str, str] = field(default_factory=dict)
-    startup: Startup | None = None
     counted: CountedStep | None = None
     reports: tuple[Artifact, ...] = ()
 
@@ -187,7 +183,8 @@ def _drive(worker: Worker, job: Job, plan: _Plan, taken: _Taken, progress: Calla
     cell = job.cell
     progress("starting the engine")
     started = start_engine(worker, job, _small_cache(job))
-    taken.versions, taken.startup = started.versions, started.startup
+    # Its start-up is ncu's, and its cache a small one: neither is a figure of the engine.
+    taken.versions = started.versions
     workload = cell.workload
     warm = min(WARM_UP_TOKENS, workload.output_tokens)
     short = cell.model_copy(update={"workload": workload.model_copy(update={"output_tokens": warm})})
@@ -222,8 +219,8 @@ def _small_cache(job: Job) -> dict[str, Any]:
         config = read_config(Path(cell.model_folder))
         sizes = {"batch": work.batch, "input_tokens": work.input_tokens, "output_tokens": work.output_tokens}
         token_bytes = step_demand(config, args, **sizes).kv_written / work.batch
-    except UsageError:
-        return {}
+    except (UsageError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return {}  # a config.json of another shape than is counted costs room, no trial
     longest = args.get("max_model_len") or config.get("max_position_embeddings") or 0
     if not isinstance(longest, int):
         return {}
@@ -279,13 +276,16 @@ def _read(job: Job, plan: _Plan, page: str, source: str) -> CountedStep:
     rules = job.cell.kernels.rules if job.cell.kernels else ()
     launches, others = _placed(found, plan, rules)
     cautions = []
+    if len(found) < plan.window.count:  # a part of the window would be judged as if it were all
+        text = f"ncu counted {len(found)} of the {plan.window.count} launches asked for"
+        raise NotMeasuredError(text, code="counters-other-launches")
     if others:
         words = f"{len(found)} of {plan.window.count} launches counted"
         words += f", {len(others)} of which the trace does not have there: {', '.join(dict.fromkeys(others))}"
         if 2 * len(others) > len(found):
             raise NotMeasuredError(words, code="counters-other-launches")
         cautions.append(("counters-other-launches", words))
-    absent = [name for name in plan.metrics if not any(name in launch.values for launch in launches)]
+    absent = [name for name in plan.metrics if any(name not in launch.values for launch in launches)]
     if absent:
         cautions.append(("counters-missing", ", ".join(absent)))
     passes = [int(kernel.readings[PASSES].value) for kernel in found if PASSES in kernel.readings]

@@ -84,7 +84,9 @@ class Step:
     finished: Trial | None = None
 
 
-HOPELESS = ("internal-error", "gpu-lost", "subject-not-found", "engine-import-failed")
+HOPELESS = ("internal-error", "gpu-lost", "subject-not-found", "engine-import-failed", "counters-no-gpu",
+            "counters-no-ncu", "counters-no-permission", "counters-no-driver", "counters-unknown-metric",
+            "counters-communication", "counters-no-launch")  # fmt: skip
 """Reason codes after which no further pair of a visit could fare better."""
 
 

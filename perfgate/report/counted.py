@@ -10,6 +10,8 @@ MOST_ROWS = 12
 """Kernels with a row of their own, those that move most bytes; the others are counted in one line."""
 SHOWN_RATIO = 0.005
 """A difference of bytes that is a smaller share is shown as one figure: repeats differ by as much."""
+OF_THE_STEP = ("itl_median", "itl_p95", "itl_p99", "tpot_mean", "output_throughput", "e2e_median", "mbu", "mfu")
+"""Metrics that a longer decode step makes worse."""
 SHOWN_POINTS = 5.0
 """The same for shares in percent."""
 
@@ -30,7 +32,7 @@ def counted_rest(found: CountersOutcome) -> str:
 
 def changed(found: CountersOutcome) -> list[str]:
     """A sentence for each role whose counters changed."""
-    return [text for role, text in found.sentences.items() if text not in (f"{role}: same bytes", f"{role}: ")]
+    return [text for part, text in found.sentences.items() if "/" not in part and not text.endswith(": same bytes")]
 
 
 def why_slower(cell: CellOutcome) -> list[str]:
@@ -40,9 +42,9 @@ def why_slower(cell: CellOutcome) -> list[str]:
     """
     if cell.counters is None:
         return []
-    blocked = [split_name(gate.metric)[1] for gate in cell.gates if gate.verdict == "regressed"]
-    roles = [role.partition("/")[0] if role else _largest_part(cell) for role in blocked]
-    told = (cell.counters.sentences.get(role) for role in dict.fromkeys(roles) if role)
+    blocked = [split_name(gate.metric) for gate in cell.gates if gate.verdict == "regressed"]
+    parts = [part or (_largest_part(cell) if metric in OF_THE_STEP else None) for metric, part in blocked]
+    told = (cell.counters.sentences.get(part) for part in dict.fromkeys(parts) if part)
     return [text for text in told if text]
 
 
