@@ -343,6 +343,17 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
             "bf16_operations, found 'qkv'"),
         ),
         ({"m": "kernels: {}\ncounters: [{role: gemm, place: qkv, profile: 4}]\ncounted: {looks: [4]}"}, None),
+        (
+            {"m": "kernels: {}\ncounters: [{role: gemm}]\ncounted: {step: 1}"},
+            "1:1: counted.step: 1 leaves too few decode steps behind it: at most output_tokens - 4 = 0",
+        ),
+        (
+            {
+                "gates": "gates: [{metric: dram_read, role: attention, ignorable: 1%, must_catch: 3%}]",
+                "m": "kernels: {}\ncounters: [{role: gemm}]",
+            },
+            "1:1: gates[0]: no entry of counters: counts attention",
+        ),
         ({"m": "matrix: {batch: 3}"}, "6:17: matrix.batch: expected a list, found 3"),
         ({"m": "matrix: {batch: []}"}, "6:17: matrix.batch: expected at least one entry"),
         ({"m": "matrix: {batch: [1, true]}"}, "6:9: matrix: batch needs whole numbers from 1 to 10000000"),
@@ -605,7 +616,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             "measure": measure,
             "gates": gates,
             **({"kernels": {}} if kinds - {"timed"} else {}),
-            **({"counters": [{"role": "gemm", "profile": draw(st.integers(1, 9))}]} if "counted" in kinds else {}),
+            **({"counters": [{"profile": draw(st.integers(1, 9))}]} if "counted" in kinds else {}),
             "matrix": draw(
                 st.dictionaries(
                     ARGUMENT_NAMES, st.lists(JSON_VALUES, min_size=1, max_size=3, unique_by=json.dumps), max_size=2
