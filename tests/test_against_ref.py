@@ -260,6 +260,10 @@ def test_a_slower_commit_is_regressed_on_an_engine(plugin_project: GitProject, t
     status, out, err = run_against_main(plugin_project, tmp_path / "builds")
     assert status == 10, out + err
     assert re.search(r"^REGRESSED: itl_median \+\d", out, re.MULTILINE), out
+    assert re.search(r"itl_median .* (\+\d+\.\d %) +(\+\d+\.\d %) to (\+\d+\.\d %) .*REGRESSED", out), out
+    (run,) = (plugin_project.folder / "runs").iterdir()
+    (gate,) = json.loads((run / "verdict.json").read_text())["cells"][0]["gates"]
+    assert gate["ignorable"] < gate["change_low"] < gate["change"] < gate["change_high"]
 
 
 @pytest.mark.engine
