@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,16 @@ import click
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from perfgate.github.api import Api
     from perfgate.github.job import Job, JobPlan
     from perfgate.outcome import Outcome
 
 RUN_FOLDER = "perfgate.run_folder"
 """Where the context of a command keeps the folder of the run that it made."""
+BODY_CHARACTERS = 60_000
+"""Of a pull request's body that tell what moved; GitHub takes 65,536 in all."""
 
 
 def _lines(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
@@ -152,7 +157,7 @@ def enforce(ctx: click.Context, inconclusive: str) -> None:
 def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
     """Propose what changed below PATHS of this checkout as a pull request; a later proposal replaces it."""
     from perfgate.github.job import Job
-    from perfgate.github.proposal import Proposal
+    from perfgate.github.proposal import Proposal, changed_files
     from perfgate.github.proposal import propose as make_proposal
 
     job = Job.here()
@@ -162,8 +167,24 @@ def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
     body = (
         f"Measured by [this run]({url}), whose artifacts "
         "hold the report and everything that was measured. `perfgate baseline log` says why each entry is there."
+        f"{_moved(changed_files(Path.cwd(), paths))}"
     )
     click.echo(make_proposal(_api(job), job.repository, Path.cwd(), paths, Proposal(branch, base, title, body)))
+
+
+def _moved(names: Sequence[str]) -> str:
+    """What was promoted and how far each metric moved, baseline by baseline, as blocks of Markdown."""
+    from perfgate.report.baseline import render_diff, render_log
+    from perfgate.store import is_baseline, parse_as_of, read
+
+    text = ""
+    for file in filter(is_baseline, map(Path, names)):
+        before, now = parse_as_of(file, "HEAD"), read(file).baseline
+        told = f"{file}\n{render_diff(before, now) if before else render_log(now)}"
+        text += f"\n\n{textwrap.indent(told, ' ' * 4)}"  # no text can end a block that is indented
+    if len(text) > BODY_CHARACTERS:
+        text = f"{text[:BODY_CHARACTERS].rpartition(chr(10))[0]}\n\nThe rest did not fit: see `perfgate baseline diff`."
+    return text
 
 
 @github.command()
@@ -256,7 +277,7 @@ def _outcome(folder: Path) -> Outcome | None:
 
 
 def _candidate(plan: JobPlan | None) -> str:
-    """The run of a night that may be promoted, as it lies in the run folder's artifact; empty where there is none."""
+    """The run of a night whose base may be promoted, as it lies in the run folder's artifact; empty where none may."""
     from perfgate.nightly import candidate
 
     if plan is None or plan.command != "nightly" or plan.run_folder is None:

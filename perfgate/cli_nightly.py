@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ def nightly(
 ) -> Outcome:
     """Measure the reference (--base) against itself, then the head against it, and name what may be promoted.
 
-    Nothing is promoted: a run whose head passed, on a night on which the reference held still, is a candidate.
+    Nothing is promoted: on a night on which the reference held still, it is a candidate for one more visit.
     """
     from perfgate.errors import UsageError
     from perfgate.nightly import candidate, resume_night, run_night
@@ -59,6 +60,7 @@ def nightly(
             finished = run_night(scenarios, subjects, runs=runs, **means)
     click.echo(f"run folder: {finished.folder}", err=True)
     if found := candidate(finished.folder):
-        click.echo(f"candidate for promotion: {found}", err=True)
+        words = f"perfgate baseline promote {shlex.quote(str(found))} --side base"
+        click.echo(f"candidate for promotion: {words}", err=True)
     click.get_current_context().meta[RUN_FOLDER] = finished.folder
     return finished.outcome

@@ -2,6 +2,7 @@
 
 The first half says whether the machine can be trusted tonight: a build that is slower than itself is a fault of the
 machine, and a verdict on the head would be one as well. Both halves are ordinary runs with error rates of their own.
+What may be promoted is the reference of the first half; the second is the verdict of the night.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ MANIFEST = "night.json"
 REFERENCE, HEAD = "reference", "head"
 HALVES = {REFERENCE: "reference against itself", HEAD: "head against reference"}
 """The halves in order: the folder of each, and what its cells are called by in the report."""
+HELD_STILL: tuple[Verdict, ...] = ("pass", "improved")
+"""Verdicts of the reference against itself on a machine that can be trusted."""
 
 
 class Night(BaseModel):
@@ -137,11 +140,15 @@ def judge_night(folder: Path) -> Outcome:
 
 
 def candidate(folder: Path) -> Path | None:
-    """The run whose head may become a baseline: it passed, on a machine that passed too; ``None`` where none may."""
-    runs = {half: run_of(folder, half) for half in HALVES}
-    if not all(runs.values()) or judge_night(folder).verdict not in ("pass", "improved"):
+    """The run whose base, the reference, may be one more visit of the stored baseline; ``None`` where none may.
+
+    It is the first half where the reference held still, whatever became of the head: the reference is the same build
+    every night, so its visits accumulate, and heads, each another build, would begin anew every night.
+    """
+    begun = run_of(folder, REFERENCE)
+    if begun is None or gate.judge_folder(begun).verdict not in HELD_STILL:
         return None
-    return runs[HEAD]
+    return begun
 
 
 def run_of(folder: Path, half: str) -> Path | None:
@@ -182,7 +189,7 @@ def _combined(night: Night, halves: dict[str, Outcome]) -> Outcome:
     cells = [_named(cell, HALVES[half]) for half, outcome in halves.items() for cell in outcome.cells]
     reasons = [Note(code="not-started", text=words) for words in missing]
     verdict: Verdict = "not-measured" if missing else halves[HEAD].verdict
-    if not missing and halves[REFERENCE].verdict not in ("pass", "improved"):
+    if not missing and halves[REFERENCE].verdict not in HELD_STILL:
         verdict, note = _unsteady(halves)
         reasons.append(note)
     rates = next(iter(halves.values()), None)

@@ -246,16 +246,26 @@ def test_a_night(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
     assert f"{outputs['candidate']}/run.json" in kept(github, "perfgate-run-")
     assert "reference against itself" in again.summary
 
-    promoting = ActionRunner(
-        ROOT / ".github" / "actions" / "promote" / "action.yml", tmp_path / "temp-promote", again.workspace,
-        {**again.environment, "GITHUB_REF_NAME": "main"},
-        {"perfgate": again.inputs["perfgate"], "run": str(Path(outputs["run_folder"]).parent / outputs["candidate"])},
-    )  # fmt: skip
+    candidate = str(Path(outputs["run_folder"]).parent / outputs["candidate"])
 
-    assert promoting.run() == "success", promoting.steps
+    def promoting(reason: str) -> ActionRunner:
+        return ActionRunner(
+            ROOT / ".github" / "actions" / "promote" / "action.yml", tmp_path / f"temp-{reason}", again.workspace,
+            {**again.environment, "GITHUB_REF_NAME": "main"},
+            {"perfgate": again.inputs["perfgate"], "run": candidate, "side": "base", "reason": reason},
+        )  # fmt: skip
+
+    unasked, asked = promoting(""), promoting("the release")
+    assert unasked.run() == "failure"
+    assert "tiny: first: there was none" in unasked.steps["promote"].log
+    assert not any("title" in pull for pull in github.pulls.values())
+    assert asked.run() == "success", asked.steps
     (written,) = [item for item in github.objects.values() if "content" in item]
-    assert json.loads(written["content"])["entries"][0]["reason"] == "nightly"
-    assert [pull["head"] for pull in github.pulls.values() if "title" in pull] == ["perfgate/baselines"]
+    (entry,) = json.loads(written["content"])["entries"]
+    assert (entry["reason"], entry["build"].get("env")) == ("the release", None)
+    (pull,) = [pull for pull in github.pulls.values() if "title" in pull]
+    assert pull["head"] == "perfgate/baselines"
+    assert "\n      the release\n" in pull["body"]
 
 
 def test_no_baseline_yet(gate: Gate) -> None:

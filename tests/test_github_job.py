@@ -13,6 +13,7 @@ from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving, zipped
 from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
+from stored import lineage
 
 from perfgate.cli import main
 from perfgate.errors import RecordError, UsageError
@@ -85,6 +86,28 @@ def test_nothing_to_propose(github: FakeGitHub, checkout: Path) -> None:
     """Without a change nothing is asked of GitHub."""
     assert "nothing to propose" in propose(Api(github.url, TOKEN), REPOSITORY, checkout, ["baselines"], PROPOSAL)
     assert not github.requests
+
+
+def test_a_proposal_says_what_moved(github: FakeGitHub, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its body holds the entries that are new, why they are there, and how far each metric moved."""
+    file = checkout / "baselines" / "class" / "cell.json"
+    file.parent.mkdir()
+    file.write_text(lineage([[0.0, 0.001]]).text)
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "-m", "a visit")
+    file.write_text(lineage([[0.0, 0.001], [0.02, 0.02]]).text)
+    monkeypatch.chdir(checkout)
+    environment = {"GITHUB_API_URL": github.url, "GITHUB_REPOSITORY": REPOSITORY, "GITHUB_TOKEN": TOKEN,
+                   "GITHUB_REF_NAME": "main", "GITHUB_RUN_ID": "7"}  # fmt: skip
+
+    result = CliRunner().invoke(main, ["github", "propose", "baselines"], env=environment)
+
+    assert result.exit_code == 0, result.output
+    (pull,) = github.pulls.values()
+    assert "    baselines/class/cell.json\n    1 promotion shared" in pull["body"]
+    assert "    entry 2: equivalent" in pull["body"]
+    (row,) = [line.split() for line in pull["body"].splitlines() if line.split()[:1] == ["itl_median"]]
+    assert row[-2:] == ["+0.98", "%"]
 
 
 def test_propose_refused(github: FakeGitHub, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,16 @@ from perfgate.cli import main
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
 from perfgate.nightly import HALVES, candidate, judge_night, resume_night, run_night, run_of
 from perfgate.outcome import verdict_json
+from perfgate.promotion import promote
 from perfgate.record import Trial, read_records, read_run
 from perfgate.report.lines import closing
+from perfgate.subject import Role, Source, Subject
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 SAME = FakeSpec(restart_sd=0.0003)
+REFERENCE_TRIALS = 10
+"""Trials of the first half: a conditioning one of each side and four pairs."""
 
 
 class Builds(FakeCollector):
@@ -31,11 +35,12 @@ class Builds(FakeCollector):
         ratio: Step of the head's build over that of the reference.
         stop_at: Trials after which it raises KeyboardInterrupt.
         drift: Whether whatever stands on the head's side is slower, the reference too: a fault of the machine.
+        seed: Of this night's noise.
     """
 
-    def __init__(self, ratio: float = 1.0, stop_at: int = 10**6, *, drift: bool = False) -> None:
-        super().__init__(SAME)
-        self.slower = FakeCollector(FakeSpec(restart_sd=0.0003, head_ratio={"step": ratio}))
+    def __init__(self, ratio: float = 1.0, stop_at: int = 10**6, *, drift: bool = False, seed: int = 0) -> None:
+        super().__init__(SAME, seed)
+        self.slower = FakeCollector(FakeSpec(restart_sd=0.0003, head_ratio={"step": ratio}), seed)
         self.left = stop_at
         self.drift = drift
 
@@ -59,18 +64,18 @@ def night(folder: Path, collector: Builds, **means: Any) -> Any:
     [
         (Builds(), "pass", 0, True),
         (Builds(0.99), "improved", 0, True),
-        (Builds(1.01), "regressed", 10, False),
+        (Builds(1.01), "regressed", 10, True),
         (Builds(1.01, drift=True), "not-measured", 22, False),
     ],
     ids=["same", "faster", "slower", "unsteady"],
 )
 def test_verdicts(tmp_path: Path, collector: Builds, verdict: str, status: int, *, promoted: bool) -> None:
-    """The night's verdict is the head's where the reference holds still; only then may its run be promoted."""
+    """The night's verdict is the head's where the reference holds still; only then may the reference be promoted."""
     finished = night(tmp_path, collector)
 
     assert (finished.outcome.verdict, finished.outcome.exit_status) == (verdict, status)
     assert [cell.name.partition(":")[0] for cell in finished.outcome.cells] == list(HALVES.values())
-    assert candidate(finished.folder) == (run_of(finished.folder, "head") if promoted else None)
+    assert candidate(finished.folder) == (run_of(finished.folder, "reference") if promoted else None)
     assert (finished.folder / "verdict.json").read_text() == verdict_json(judge_night(finished.folder))
 
 
@@ -82,6 +87,31 @@ def test_unsteady_reference_is_the_reason(tmp_path: Path) -> None:
     assert closing(outcome).startswith("NOT MEASURED: ")
 
 
+def test_visits_accumulate(tmp_path: Path) -> None:
+    """Five nights with five commits of the head are five visits of the reference; only the first needs a reason."""
+
+    def built(commit: str) -> Subject:
+        source = Source(ref=commit[0], commit=commit, changes="", recipe="c" * 64, folder="/cache/build")
+        return Subject(python="/bin/true", path=("/cache/build/tree",), built_from=source)
+
+    kinds = []
+    for number, commit in enumerate("12345"):
+        subjects: dict[Role, Subject] = {"base": built("a" * 40), "head": built(commit * 40)}
+        collector = Builds(seed=number)
+        folder = run_night(
+            [scenario_file(tmp_path)], subjects, runs=tmp_path / "runs", collector=collector, seed=number
+        ).folder
+        found = candidate(folder)
+        assert found is not None
+        reason = "" if number else "the release"
+        (done,) = promote(found, tmp_path / "baselines", role="base", reason=reason)
+        kinds.append(done.kind)
+
+    assert kinds == ["first", *["equivalent"] * 4]
+    assert len(done.baseline.visits) == 5
+    assert done.baseline.build.source == f"{'a' * 12} by {'c' * 12}"
+
+
 @pytest.mark.parametrize("stop_at", [0, 5, 12, 17])
 def test_going_on(tmp_path: Path, stop_at: int) -> None:
     """A night that is stopped anywhere goes on where it was, keeps every trial, and ends as if it had not been."""
@@ -89,7 +119,7 @@ def test_going_on(tmp_path: Path, stop_at: int) -> None:
         night(tmp_path, Builds(1.01, stop_at))
     (folder,) = (tmp_path / "runs").iterdir()
     assert judge_night(folder).verdict in ("not-measured", "inconclusive")
-    assert candidate(folder) is None
+    assert (candidate(folder) is not None) == (stop_at > REFERENCE_TRIALS)
     before = {half: trials(folder, half) for half in HALVES}
 
     finished = resume_night(folder, collector=Builds(1.01))
@@ -132,6 +162,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "### reference against itself: tiny: 4 pairs" in result.stdout
     assert "### head against reference: tiny: 4 pairs" in result.stdout
     (folder,) = Path("runs").iterdir()
-    assert f"candidate for promotion: {run_of(folder, 'head')}" in result.stderr
+    promoting = f"perfgate baseline promote {run_of(folder, 'reference')} --side base"
+    assert f"candidate for promotion: {promoting}\n" in result.stderr
     assert CliRunner().invoke(main, ["nightly", *words, "--resume", str(folder)]).exit_code == 2
     assert CliRunner().invoke(main, ["nightly", "--resume", str(folder)], obj=Builds()).stdout == result.stdout

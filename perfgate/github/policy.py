@@ -62,7 +62,8 @@ def make_plan(job: Job, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
         ScenarioError: A scenario of the base branch is wrong.
     """
     if wanted.command == "nightly" and not wanted.base:
-        raise UsageError("a night needs a reference", remedy="Name its subject in base, like ref=v1.0.")
+        remedy = "Name its subject in base, like ref=v1.0 (REFERENCE of the workflow): a build that stays the same."
+        raise UsageError("a night needs a reference", remedy=remedy)
     pull_request, branch, base = _aim(job, api)
     head = _git(tree, "rev-parse", "--verify", "HEAD^{commit}")
     base = base or f"refs/remotes/origin/{branch}"
