@@ -54,6 +54,17 @@ class Side:
         """Its valid trials of a kind."""
         return self.record.judged_trials(self.role, kind)
 
+    @property
+    def short_of(self) -> tuple[tuple[Kind, int, int], ...]:
+        """Kinds of which fewer trials were taken than are due: taken and due; empty where it was measured to its end.
+
+        A quick look and a run that was cut short, before its traced or counted trials too, have some.
+        """
+        cell = self.record.cell
+        due = cell.due_in_pairs if self.record.alone is None else cell.due_alone
+        found = ((kind, self.record.measured(kind), due(kind)) for kind in KINDS)
+        return tuple(one for one in found if one[1] < one[2])
+
 
 @dataclass(frozen=True)
 class VisitSeries(Series):
@@ -109,17 +120,8 @@ def judge_against(
     run: Run, records: Mapping[str, Record], baselines: Mapping[str, Sequence[Baseline]], perfgate: str
 ) -> Outcome:
     """Judge a run of one side against the baselines that it keeps, by cell_id; ``perfgate`` is the version judging."""
-    sides = {}
-    unfinished = set()
-    for cell in run.plan.cells:
-        record = records.get(cell.cell_id)
-        if record is None:
-            continue
-        sides[cell.cell_id] = Side(record, record.alone or "head")
-        kinds = {gate.gate.measured.kind for gate in cell.gates}
-        if any(record.measured(kind) < cell.due_alone(kind) for kind in kinds):
-            unfinished.add(cell.cell_id)
-    return judge_sides(run.name, perfgate, run.plan, sides, baselines, unfinished=frozenset(unfinished))
+    sides = {cell_id: Side(record, record.alone or "head") for cell_id, record in records.items()}
+    return judge_sides(run.name, perfgate, run.plan, sides, baselines)
 
 
 def judge_sides(
@@ -128,10 +130,10 @@ def judge_sides(
     plan: Plan,
     sides: Mapping[str, Side],
     baselines: Mapping[str, Sequence[Baseline]],
-    *,
-    unfinished: frozenset[str] = frozenset(),
 ) -> Outcome:
     """Judge sides of records against baselines, both by cell_id.
+
+    A side that was cut short gets no verdict, lest somebody stops where it suits.
 
     Args:
         name: What the outcome is of.
@@ -139,12 +141,8 @@ def judge_sides(
         plan: Cells and error rates; a cell without a side was not started.
         sides: What was measured.
         baselines: What each may be held against: of other machines too.
-        unfinished: Cells whose measurement was cut short: they get no verdict, lest somebody stops where it suits.
     """
-    held = [
-        _hold(cell, sides.get(cell.cell_id), baselines.get(cell.cell_id, ()), cell.cell_id in unfinished)
-        for cell in plan.cells
-    ]
+    held = [_hold(cell, sides.get(cell.cell_id), baselines.get(cell.cell_id, ())) for cell in plan.cells]
     series = [
         _series(gate, one.side, one.baseline) if one.side and one.baseline else VisitSeries(gate)
         for one in held
@@ -195,13 +193,14 @@ def _reach(series: VisitSeries, gate: GateOutcome, plan: Plan) -> VisitsOutcome:
     )
 
 
-def _hold(cell: Cell, side: Side | None, baselines: Sequence[Baseline], unfinished: bool) -> _Held:  # noqa: FBT001 (a fact)
+def _hold(cell: Cell, side: Side | None, baselines: Sequence[Baseline]) -> _Held:
     """Find the baseline that fits, or say why none does."""
     if side is None or side.record.stopped is not None:
         return _Held(cell, side, None, one_sided(cell, side.record if side else None))
-    if unfinished:
-        taken = " and ".join(f"{len(side.trials(kind))} {kind}" for kind in KINDS if side.trials(kind))
-        note = Note(code="too-few-pairs", text=f"{taken or 'no'} trials of the head, cut short")
+    if side.short_of:
+        short = " and ".join(f"{taken} of {due} {kind}" for kind, taken, due in side.short_of)
+        of = "pairs" if side.record.alone is None else f"trials of the {side.role}"
+        note = Note(code="too-few-pairs", text=f"{short} {of}, cut short")
         return _Held(cell, side, None, _without_baseline(cell, side, "not-measured", note))
     misfits = [(one, _misfits(cell, side, one)) for one in baselines]
     fitting = next((one for one, found in misfits if not found), None)

@@ -169,6 +169,12 @@ class BaselineVisit(_Frozen):
     gpu: GpuOutcome | None = None
     outputs: str = ""
 
+    def is_the(self, other: BaselineVisit) -> bool:
+        """Whether both are the same visit: begun in the same second, and alike in every metric that both carry."""
+        shared = self.values.keys() & other.values.keys()
+        alike = all(self.values[name] == other.values[name] for name in shared)
+        return self.t0_utc == other.t0_utc and bool(shared) and alike
+
 
 class Entry(_Frozen):
     """One promotion.

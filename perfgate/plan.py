@@ -95,7 +95,18 @@ class Cell(BaseModel):
         """Trials of one side alone: fewer than the first look that may block could show no regression to anybody."""
         schedule = self.schedule(kind)
         pairs, _ = schedule.first_blocking or (schedule.looks[-1], 0.0)
-        return pairs
+        return self._due(kind, pairs)
+
+    def due_in_pairs(self, kind: Kind) -> int:
+        """Pairs without which nothing of this kind can be decided."""
+        return self._due(kind, self.schedule(kind).looks[0])
+
+    def _due(self, kind: Kind, gated: int) -> int:
+        """That many where a gate rests on them; else one trial tells what a step runs, or what its kernels count."""
+        if any(gate.gate.measured.kind == kind for gate in self.gates):
+            return gated
+        declared = {"timed": False, "traced": self.kernels is not None, "counted": bool(self.counters)}
+        return int(declared[kind])
 
     @property
     def slug(self) -> str:

@@ -18,7 +18,6 @@ from perfgate.baseline import Baseline, Build, Change, Entry, Measured, draft, p
 from perfgate.environment import comparable, machine_class
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.judge import judge
-from perfgate.metrics import KINDS
 from perfgate.outcome import CellOutcome, GateOutcome, Verdict
 from perfgate.plan import Cell, Plan
 from perfgate.record import Record, Run, read_records, read_run
@@ -93,10 +92,11 @@ def promote(
         raise UsageError(f"the run has no cell {', '.join(sorted(unknown))} (known: {known})")
     candidates = []
     for cell in chosen:
-        record = _valid(folder, run, cell, records.get(cell.cell_id), outcomes[cell.cell_id])
-        side = Side(record, _side(record, outcomes[cell.cell_id], role))
+        outcome = outcomes[cell.cell_id]
+        record = _valid(folder, run, cell, records.get(cell.cell_id), outcome)
+        side = _to_its_end(folder, Side(record, _side(record, outcome, role)))
         file = root / place(cell, machine_class(record.visits[0].machine, cell.clocks.mode))
-        candidates.append(_Candidate(cell, side, outcomes[cell.cell_id], file, same_build))
+        candidates.append(_Candidate(cell, side, outcome, file, same_build))
     with ExitStack() as held:
         for file in sorted({one.file for one in candidates}):  # in one order, so that two promotions cannot cross
             held.enter_context(changing(file))
@@ -132,18 +132,20 @@ def _valid(folder: Path, run: Run, cell: Cell, record: Record | None, outcome: C
     if record is None or stopped is not None:
         code, text = (stopped.code, stopped.text) if stopped else ("not-started", "no trial was taken")
         raise NotMeasuredError(text, where=where, remedy="Go on with perfgate run --resume.", code=code)
-    kinds = {gate.gate.measured.kind for gate in cell.gates}
-    if record.alone is not None:
-        short = [kind for kind in KINDS if kind in kinds and record.measured(kind) < cell.due_alone(kind)]
-        if short:
-            text = f"{record.measured(short[0])} of {cell.due_alone(short[0])} {short[0]} trials were taken"
-            remedy = "Go on with perfgate run --resume."
-            raise NotMeasuredError(text, where=where, remedy=remedy, code="too-few-pairs")
-    elif outcome.verdict not in DECIDED:
+    if record.alone is None and outcome.verdict not in DECIDED:
         codes = ", ".join(note.code for note in outcome.reasons) or "undecided"
         text = f"the run ended {outcome.verdict} ({codes}), and only a decided one is valid"
         raise NotMeasuredError(text, where=where, code="undecided")
     return record
+
+
+def _to_its_end(folder: Path, side: Side) -> Side:
+    """The side, if nothing that its cell declares was left out: traced and counted trials are part of a visit."""
+    for kind, taken, due in side.short_of:
+        text = f"{taken} of {due} {kind} {'pairs' if side.record.alone is None else 'trials'} were taken"
+        where, remedy = f"{folder}: {side.record.cell.name}", "Go on with perfgate run --resume."
+        raise NotMeasuredError(text, where=where, remedy=remedy, code="too-few-pairs")
+    return side
 
 
 def _side(record: Record, outcome: CellOutcome, role: Role | None) -> Role:
@@ -170,9 +172,14 @@ def _compare(
     """What kind of promotion this is, why, and the gates held against what lies there."""
     if before is None:
         return "first", "there was none for this cell on this class of machines", ()
-    # Another version of perfgate may read the same record with fields of its own, and digest it otherwise.
-    if any(one.record == entry.record or one.visits == entry.visits for one in before.entries):
+    if any(one.record == entry.record for one in before.entries):
         raise RecordError(f"{candidate.cell.name}: this record lies there already", where=str(candidate.file))
+    # The record may be another since, though the visit is the same: when it was gone on with, or where another version
+    # of perfgate reads it with fields of its own.
+    known = [visit for one in before.entries for visit in one.visits]
+    if again := next((visit for visit in entry.visits if any(map(visit.is_the, known))), None):
+        raise RecordError(f"{candidate.cell.name}: the visit of {again.t0_utc} lies there already",
+                          where=str(candidate.file), remedy="Measure a further visit in a run of its own.")  # fmt: skip
     cell, machine = Measured.of(candidate.cell), candidate.side.record.visits[0].machine
     differences = [*before.cell.differences(cell), *comparable(before.machine, machine)]
     kinds = [gate.gate.measured.kind for gate in candidate.cell.gates]

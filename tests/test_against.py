@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hand_made import BASE, HEAD, codes, gate, only, run, scenario_file, trial
+from hand_made import BASE, HEAD, codes, gate, only, record, run, scenario_file, trial, trials
 from stored import alone, lineage, measured
 
 from perfgate import gate as use_cases
@@ -20,10 +20,11 @@ from perfgate.against import judge_against
 from perfgate.baseline import Baseline, BaselineVisit, draft
 from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.cli import main
+from perfgate.comparison import compare_with_baseline
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
 from perfgate.outcome import Outcome
 from perfgate.promotion import promote
-from perfgate.record import Record, read_run, write_run
+from perfgate.record import Record, read_run, write_record, write_run
 from perfgate.report.markdown import render_markdown
 from perfgate.report.text import render_text
 from perfgate.telemetry import GpuTelemetry, Spread
@@ -185,6 +186,19 @@ def test_another_cell() -> None:
 def test_unfinished() -> None:
     """A side that was cut short has no verdict: nobody may stop where the figures suit."""
     outcome = against(QUIET, SIX[:3])
+
+    assert (outcome.verdict, codes(outcome.cells[0].reasons)) == ("not-measured", ["too-few-pairs"])
+
+
+@pytest.mark.parametrize(
+    ("quick", "word"), [(alone(SIX[:1]), ""), (record(measured(), trials([0.0])), ":head")], ids=["alone", "pair"]
+)
+def test_a_quick_look_is_not_compared(tmp_path: Path, quick: Record, word: str) -> None:
+    """The record of a quick or unfinished run gets no verdict from a baseline, however it is named."""
+    (tmp_path / "baseline.json").write_text(lineage(QUIET).text)
+    write_record(tmp_path / "record.json", quick)
+
+    outcome = compare_with_baseline(f"{tmp_path / 'record.json'}{word}", tmp_path / "baseline.json")
 
     assert (outcome.verdict, codes(outcome.cells[0].reasons)) == ("not-measured", ["too-few-pairs"])
 

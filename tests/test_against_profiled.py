@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hand_made import HEAD, codes, scenario_file
+from hand_made import BOTH, HEAD, codes, scenario_file
 
 from perfgate import gate as use_cases
 from perfgate.capture.fake import FakeCollector, FakeSpec
-from perfgate.errors import UsageError
+from perfgate.errors import NotMeasuredError, UsageError
+from perfgate.metrics import Kind
 from perfgate.outcome import CellOutcome
 from perfgate.promotion import promote
+from perfgate.record import read_records, read_run, record_file, write_record
+from perfgate.store import files
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -59,6 +62,47 @@ def test_gates_on_kernels_and_counters(tmp_path: Path) -> None:
     assert [one.verdict for one in slower.gates] == ["pass", "regressed", "regressed"]
     assert slower.counters is not None
     assert slower.counters.rows[0].launches == {"head": 24}
+
+
+@pytest.mark.parametrize("kind", ["traced", "counted"])
+def test_a_visit_that_was_cut_short(tmp_path: Path, kind: Kind) -> None:
+    """Without its traced or counted trials a visit is neither judged nor promoted, though no gate rests on them."""
+    for seed in range(4):
+        promote(measure(tmp_path, seed, gates=TIME).folder, tmp_path / "baselines", reason="more")
+    whole = measure(tmp_path, 9, gates=TIME)
+    (record,) = read_records(whole.folder, read_run(whole.folder))
+    file = record_file(whole.folder, record.cell)
+    write_record(file, record.model_copy(update={"trials": tuple(t for t in record.trials if t.kind != kind)}))
+    (stored,) = files(tmp_path / "baselines")
+
+    outcome = use_cases.judge_folder(whole.folder)
+
+    (reason,) = outcome.cells[0].reasons
+    assert (whole.outcome.verdict, outcome.verdict, reason.code) == ("pass", "not-measured", "too-few-pairs")
+    assert f"0 of 1 {kind} trials of the head" in reason.text
+    with pytest.raises(NotMeasuredError, match=f"0 of 1 {kind} trials were taken"):
+        promote(whole.folder, tmp_path / "baselines")
+    assert use_cases.compare_with_baseline(str(file), stored).verdict == "not-measured"
+
+
+def test_pairs_that_were_cut_short(tmp_path: Path) -> None:
+    """The base of pairs whose head regressed is no visit of the baseline before it was traced and counted."""
+    spec = FakeSpec(restart_sd=0.0001, head_ratio={"step": 1.2})
+    file = scenario_file(tmp_path, gates=TIME, more=f"{TRACED}counters: [{{role: gemm, profile: 4}}]\n")
+    folder = use_cases.run(
+        [file], BOTH, runs=tmp_path, seed=1, collector=FakeCollector(spec),
+        traced_collector=FakeCollector(spec, kind="traced"), counted_collector=FakeCollector(spec, kind="counted"),
+    ).folder  # fmt: skip
+    (record,) = read_records(folder, read_run(folder))
+    timed = tuple(t for t in record.trials if t.kind == "timed")
+    write_record(record_file(folder, record.cell), record.model_copy(update={"trials": timed}))
+
+    with pytest.raises(NotMeasuredError, match="0 of 1 traced pairs were taken"):
+        promote(folder, tmp_path / "baselines", reason="first")
+
+    write_record(record_file(folder, record.cell), record)
+    (done,) = promote(folder, tmp_path / "baselines", reason="first")
+    assert (done.kind, done.role) == ("first", "base")
 
 
 def test_roles_that_changed_are_no_comparison(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hand_made import HEAD, record, run, spread, trials
+from hand_made import HEAD, record, run, spread, trial, trials
 from stored import alone, measured, visit
 
 from perfgate.baseline import Baseline
@@ -230,6 +230,17 @@ def test_a_record_counts_once(save: Save, tmp_path: Path) -> None:
 
     with pytest.raises(RecordError, match="lies there already"):
         promote(folder, tmp_path / "b", reason="two")
+
+
+def test_a_visit_counts_once(save: Save, tmp_path: Path) -> None:
+    """A run that was gone on with after its promotion holds a visit that lies there already."""
+    first = alone(SAME)
+    promote(save(first), tmp_path / "b", reason="one")
+    more = tuple(trial(6 + n, 6 + n, "head", visit=1) for n in range(2))
+    both = {"visits": (*first.visits, visit(2)), "trials": (*first.trials, *more)}
+
+    with pytest.raises(RecordError, match=r"the visit of 2026-01-01.* lies there already"):
+        promote(save(first.model_copy(update=both)), tmp_path / "b", reason="two")
 
 
 @pytest.mark.parametrize(
