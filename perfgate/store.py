@@ -6,6 +6,7 @@ A run keeps a copy of every baseline that it may be judged against, so that its 
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -146,31 +147,39 @@ def write(file: Path, baseline: Baseline) -> None:
 
 def author(folder: Path) -> str:
     """Who promotes: git's author, else the name of the user."""
-    ident = _git(folder, "var", "GIT_AUTHOR_IDENT")
-    return ident.rsplit(" ", 2)[0] if ident else getpass.getuser()
+    try:
+        told = _run(_nearest(folder), "var", "GIT_AUTHOR_IDENT")
+    except FileNotFoundError:  # no git here
+        return getpass.getuser()
+    return getpass.getuser() if told.returncode else told.stdout.rsplit(" ", 2)[0]
 
 
 def commit(folder: Path) -> str:
-    """The commit that is checked out; empty outside of a repository."""
-    return _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+    """The commit that is checked out; empty outside of a repository, and in one without a commit.
+
+    Raises:
+        UsageError: There is a repository that git does not read.
+    """
+    return _commit(folder, "HEAD") if _in_a_repository(folder) else ""
 
 
 def as_of(file: Path, ref: str) -> str | None:
     """A file's text at a commit; ``None`` where it was not there.
 
     Raises:
-        UsageError: There is no such commit.
+        UsageError: There is no such commit, or git does not read the repository.
     """
     folder = _require(file.parent, ref)
-    shown = _run(folder, "show", f"{ref}:./{file.absolute().relative_to(folder)}")
-    return shown.stdout if shown.returncode == 0 else None
+    path = f"./{file.absolute().relative_to(folder)}"
+    there = _git(folder, "ls-tree", "--name-only", ref, "--", path)
+    return _git(folder, "show", f"{ref}:{path}") if there else None
 
 
 def parse_as_of(file: Path, ref: str) -> Baseline | None:
     """A baseline as it was at a commit; ``None`` where it was not there.
 
     Raises:
-        UsageError: There is no such commit.
+        UsageError: As of :func:`as_of`.
         RecordError: It was broken already.
     """
     text = as_of(file, ref)
@@ -189,7 +198,7 @@ def verify(chosen: Sequence[Path], root: Path | None, ref: str | None) -> Iterat
 
     Raises:
         RecordError: ``baseline-broken``: one is not; the text names the entry.
-        UsageError: There is no such commit.
+        UsageError: There is no such commit, or a repository that git does not read.
     """
     since = ref or "HEAD"
     if ref is not None and root is not None:
@@ -206,33 +215,60 @@ def verify(chosen: Sequence[Path], root: Path | None, ref: str | None) -> Iterat
                                   remedy=f"Restore the file as it was at {since} and promote again.")  # fmt: skip
         yield file, now
     if root is not None and (ref is not None or commit(root)):
-        listed = _git(root, "ls-tree", "-r", "--name-only", "-z", since, "--", ".") if root.is_dir() else ""
-        gone = [name for name in listed.split("\0") if name.endswith(".json") and not (root / name).exists()]
-        if gone:
-            raise RecordError(f"was there at {since} and is gone", where=str(root / gone[0]), code="baseline-broken",
+        gone = next((file for file in _files_as_of(root, since) if not file.exists()), None)
+        if gone is not None:
+            raise RecordError(f"was there at {since} and is gone", where=str(gone), code="baseline-broken",
                               remedy="Restore it, or take it away in a commit of its own.")  # fmt: skip
+
+
+def _files_as_of(root: Path, ref: str) -> list[Path]:
+    """Every baseline that a commit has below a folder, which may be gone whole."""
+    there = _nearest(root)
+    below = root.absolute().relative_to(there)
+    listed = _git(there, "ls-tree", "-r", "--name-only", "-z", ref, "--", str(below))
+    return [root / Path(name).relative_to(below) for name in listed.split("\0") if name.endswith(".json")]
 
 
 def _require(folder: Path, ref: str) -> Path:
     """The folder to run git in, in a repository that has the commit."""
-    there = _nearest(folder)
-    if not _git(there, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"):
+    if not (_in_a_repository(folder) and _commit(folder, ref)):
         raise UsageError(f"{ref}: no such commit in the repository of {folder}")
-    return there
+    return _nearest(folder)
+
+
+def _in_a_repository(folder: Path) -> bool:
+    """Whether there is a repository; one that git does not read is an error, since all would seem to be new in it."""
+    there = _nearest(folder)
+    try:
+        asked = _run(there, "rev-parse", "--git-dir")
+    except FileNotFoundError as error:
+        if any((one / ".git").exists() for one in (there, *there.parents)):
+            raise UsageError("lies in a repository, and there is no git here to read it", where=str(folder),
+                             remedy="Install git.") from error  # fmt: skip
+        return False
+    if asked.returncode and "not a git repository (or any" not in asked.stderr:
+        raise UsageError(f"git does not read the repository: {asked.stderr.strip()}", where=str(folder))
+    return not asked.returncode
+
+
+def _commit(folder: Path, ref: str) -> str:
+    """The hash of a commit; empty where the repository has none of this name."""
+    found = _run(_nearest(folder), "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+    return "" if found.returncode else found.stdout.strip()
 
 
 def _git(folder: Path, *words: str) -> str:
-    """What git says; empty where it cannot."""
-    try:
-        ended = _run(_nearest(folder), *words)
-    except FileNotFoundError:  # no git here
-        return ""
-    return ended.stdout.strip() if ended.returncode == 0 else ""
+    """What git says."""
+    ended = _run(folder, *words)
+    if ended.returncode:
+        raise UsageError(f"git {words[0]} ended with {ended.returncode}: {ended.stderr.strip()}", where=str(folder))
+    return ended.stdout
 
 
 def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = ["git", "-C", str(folder), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (words of our own)
+    spoken = {**os.environ, "LC_ALL": "C"}  # what it refuses is told by its words alone
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=spoken)  # noqa: S603 (words of our own)
 
 
 def _nearest(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -297,12 +298,18 @@ def git(folder: Path, *words: str, check: bool = True) -> subprocess.CompletedPr
     return subprocess.run(command, check=check, capture_output=True, text=True)
 
 
-def perfgate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def perfgate(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run perfgate's command line in a folder, as a person with a name."""
     person = {"GIT_AUTHOR_NAME": folder.name, "GIT_AUTHOR_EMAIL": "t@example.org", "PATH": "/usr/bin:/bin"}
     root = str(Path(__file__).parents[1])
     command = [sys.executable, "-m", "perfgate", *words]
-    env = {**person, "PYTHONPATH": root, "PERFGATE_STATE": str(folder.parent), "HOME": str(folder.parent)}
+    env = {
+        **person,
+        "PYTHONPATH": root,
+        "PERFGATE_STATE": str(folder.parent),
+        "HOME": str(folder.parent),
+        **environment,
+    }
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
@@ -379,10 +386,39 @@ def test_a_lineage_written_anew_is_found(clones: tuple[Path, Path], save: Save) 
     file.unlink()
     gone = perfgate(ann, "baseline", "verify", "--since", "origin/main")
 
-    assert [one.returncode for one in (*found, gone)] == [2] * 5
+    shutil.rmtree(ann / "baselines")
+    all_gone = perfgate(ann, "baseline", "verify"), perfgate(ann, "baseline", "verify", "--since", "origin/main")
+
+    assert [one.returncode for one in (*found, gone, *all_gone)] == [2] * 7
     assert all("entry 2 (equivalent, " in one.stderr for one in found[:2] + found[3:])
-    assert "is gone" in gone.stderr
+    assert all(f"{file.relative_to(ann)}: was there at " in one.stderr for one in (gone, *all_gone))
     assert perfgate(ann, "baseline", "verify", "--since", "nowhere").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        ({"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}, "dubious ownership"),
+        ({"PATH": "/nowhere"}, "there is no git here to read it"),
+    ],
+    ids=["another owner", "no git"],
+)
+def test_a_repository_that_git_does_not_read(
+    clones: tuple[Path, Path], save: Save, refusal: dict[str, str], words: str
+) -> None:
+    """Nothing is verified or promoted as if there were no repository, where there is one that cannot be asked."""
+    ann, _ = clones
+    (file,) = (ann / "baselines").glob("*/*.json")
+    before = file.read_text()
+
+    told = [
+        perfgate(ann, "baseline", *command, **refusal)
+        for command in (["verify"], ["diff", str(file)], ["promote", str(save(alone(shifted(0.001))))])
+    ]
+
+    assert [one.returncode for one in told] == [2] * 3
+    assert all(words in one.stderr for one in told)
+    assert file.read_text() == before
 
 
 def test_commands(clones: tuple[Path, Path], save: Save) -> None:
