@@ -12,6 +12,7 @@ older entries keep their digests.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -364,7 +365,7 @@ def _load(text: str, where: str) -> dict[str, Any]:
             code="baseline-broken",
         )
     try:
-        content = json.loads(text, parse_constant=_refuse_constant)
+        content = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"is no JSON: {error}", where=where) from error
     found = content.get("format") if isinstance(content, dict) else None
@@ -381,6 +382,12 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
 
 
+def _finite(digits: str) -> float:
+    if math.isinf(value := float(digits)):
+        raise ValueError(f"{digits} is larger than any number that can be kept")
+    return value
+
+
 def problems(content: dict[str, Any]) -> Iterator[str]:
     """What is wrong with a lineage, entry by entry; nothing where each entry is as written and follows the one before.
 
@@ -395,8 +402,8 @@ def problems(content: dict[str, Any]) -> Iterator[str]:
         if entry.get("parent") != before:
             yield (f"{name} does not follow what stands before it: an entry there was changed, dropped, added or put "
                    "elsewhere")  # fmt: skip
-        begins = "cell" in entry and "machine" in entry
-        if begins != (entry.get("kind") != "equivalent") or (entry.get("kind") == "first") != (number == 1):
+        says = {entry.get(what) is not None for what in ("cell", "machine")}
+        if says != {entry.get("kind") != "equivalent"} or (entry.get("kind") == "first") != (number == 1):
             yield f"{name} has no place here: only the first entry is first, and only a changed one begins anew"
         before = str(entry.get("digest"))
     if content.get("tip") != before:

@@ -77,7 +77,8 @@ def promote(
             was promoted last; what can be told of it must agree.
 
     Raises:
-        RecordError: The folder is no run, a record or baseline cannot be trusted, or a record lies there already.
+        RecordError: The folder is no run, a record or baseline cannot be trusted, a record or visit lies there already,
+            or a file cannot be written.
         NotMeasuredError: A cell is not decided, so its record is no valid one.
         UsageError: A cell or side does not exist, or a reason is needed; the text says what moved.
     """
@@ -105,8 +106,7 @@ def promote(
             raise UsageError(_unexplained(drawn), remedy='Say why: --reason "...".')
         signed = _signature(root, reason)
         promoted = tuple(_sign(one, signed) for one in drawn)
-        for one in promoted:
-            write(one.file, one.baseline)
+        write({one.file: one.baseline for one in promoted})
     return promoted
 
 

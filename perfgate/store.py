@@ -136,10 +136,34 @@ def changing(file: Path) -> Iterator[None]:
         yield
 
 
-def write(file: Path, baseline: Baseline) -> None:
-    """Put a baseline in its place, whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, baseline.text)
+def write(baselines: Mapping[Path, Baseline]) -> None:
+    """Put baselines in their places: all of them, each whole, or none.
+
+    Raises:
+        RecordError: A file cannot be written; the others are again as they were.
+    """
+    before = {file: file.read_bytes().decode() if file.exists() else None for file in baselines}
+    file = None
+    try:
+        for file, baseline in baselines.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, baseline.text)
+    except BaseException as error:
+        for earlier, text in before.items():
+            _restore(earlier, text)
+            if earlier == file:
+                break
+        if isinstance(error, OSError):
+            text = f"cannot be written, so nothing is promoted: {error.strerror or error}"
+            raise RecordError(text, where=str(file)) from error
+        raise
+
+
+def _restore(file: Path, text: str | None) -> None:
+    if text is None:
+        file.unlink(missing_ok=True)
+    elif file.read_bytes().decode() != text:
+        write_atomically(file, text)
 
 
 # --- the repository that baselines lie in

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from stored import alone, lineage, visit
 
 from perfgate.baseline import Baseline, Measured, draft, outputs, parse, problems
+from perfgate.durable import canonical_json, sha256_hex
 from perfgate.environment import Gpu, machine_class
 from perfgate.errors import RecordError
 from perfgate.subject import Subject
@@ -207,6 +208,7 @@ def leaves(tree: Any) -> Any:
         ('{"format": "perfgate-baseline/2"}', "perfgate-baseline/2"),
         ('{"format": "perfgate-baseline/1", "entries": []}', "expected a list of entries"),
         ('{"format": "perfgate-baseline/1", "entries": [NaN]}', "NaN is no number"),
+        ('{"format": "perfgate-baseline/1", "entries": [{"visits": 1e999}]}', "1e999 is larger than any number"),
         ("<<<<<<< HEAD\n", "two promotions were made at once"),
     ],
 )
@@ -214,6 +216,19 @@ def test_what_is_no_baseline(text: str, words: str) -> None:
     """Each kind of wrong file is an error with its own words."""
     with pytest.raises(RecordError, match=words):
         parse(text, "b.json")
+
+
+@pytest.mark.parametrize(("n", "field"), [(0, "cell"), (0, "machine"), (1, "cell"), (1, "machine")])
+def test_an_epoch_says_what_and_where(n: int, field: str) -> None:
+    """An entry that begins an epoch has both cell and machine, one within it none, whatever its digest says."""
+    content = json.loads(FOUR.text)
+    wrong = {field: None} if n == 0 else {field: content["entries"][0][field]}
+    entry = {**content["entries"][n], **wrong}
+    entry["digest"] = sha256_hex(canonical_json({key: value for key, value in entry.items() if key != "digest"}))
+    lineage_of_it = {**content, "entries": [*content["entries"][:n], entry], "tip": entry["digest"]}
+
+    with pytest.raises(RecordError, match=rf"entry {n + 1} .* has no place here"):
+        parse(json.dumps(lineage_of_it), "b.json")
 
 
 @given(text=st.text())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from stored import alone, measured, visit
 
 from perfgate.baseline import Baseline
 from perfgate.cli import main
+from perfgate.durable import write_atomically
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.promotion import Promoted, promote
 from perfgate.record import Failure, Record, record_file, write_record, write_run
@@ -275,6 +278,29 @@ def test_all_cells_or_none(save: Save, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no cell third"):
         promote(both, tmp_path / "b", cells=["third"])
     assert only(promote(both, tmp_path / "b", cells=["first"])).kind == "equivalent"
+
+
+def test_a_disk_that_is_full(save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one file cannot be written the others are as they were, new ones gone: half a promotion is none."""
+    cells = [measured(name) for name in ("first", "second", "third")]
+    promote(save(alone(SAME, of=cells[0])), tmp_path / "b", reason="one")
+    (kept,) = files(tmp_path / "b")
+    before = kept.read_text()
+    run_folder = save(*(alone(shifted(0.001), of=one) for one in cells))
+
+    def full(file: Path, text: str) -> None:
+        if file.stem == "third":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_atomically(file, text)
+
+    monkeypatch.setattr("perfgate.store.write_atomically", full)
+    with pytest.raises(RecordError, match=r"third\.json: cannot be written, .* No space left on device"):
+        promote(run_folder, tmp_path / "b", reason="three")
+    assert files(tmp_path / "b") == [kept]
+    assert kept.read_text() == before
+
+    monkeypatch.undo()
+    assert len(promote(run_folder, tmp_path / "b", reason="three")) == 3
 
 
 def test_cells_of_a_matrix_have_files_of_their_own() -> None:
