@@ -170,7 +170,9 @@ def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
 @SCENARIOS_OPTION
 @click.option("--author", default="github-actions[bot]", envvar="PERFGATE_AUTHOR", show_default=True,
               help="Who the token writes as.")  # fmt: skip
-def comment(scenarios: tuple[str, ...], author: str) -> None:
+@click.option("--pull-request-runs/--no-pull-request-runs", default=False, envvar="PERFGATE_PULL_REQUEST_RUNS",
+              show_default=True, help="Also follow runs started by pull_request; never a fork's.")  # fmt: skip
+def comment(scenarios: tuple[str, ...], author: str, pull_request_runs: bool) -> None:  # noqa: FBT001 (a flag)
     """Write or rewrite the one comment on the pull request; on workflow_run, with a token that may write.
 
     Where GitHub refuses, that is a warning: a comment is no verdict. An artifact that is not what it should be is an
@@ -183,7 +185,7 @@ def comment(scenarios: tuple[str, ...], author: str) -> None:
 
     job = Job.here()
     try:
-        click.echo(write_comment(job, _api(job), scenarios, author))
+        click.echo(write_comment(job, _api(job), scenarios, author, pull_requests=pull_request_runs))
     except ApiError as error:
         click.echo(str(Annotation("warning", "perfgate", f"no comment was written: {error}")))
 

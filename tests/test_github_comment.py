@@ -35,6 +35,9 @@ from perfgate.report.markdown import render_markdown
 
 HEAD = "a" * 40
 SLOWER = judged(trials(spread(0.01, 0.0002, 6)))
+RUN = MeasuredRun(
+    7, HEAD, "pull-request/12", "failure", "https://github.com/owner/engine/actions/runs/7", "push", REPOSITORY
+)
 COMMENTS = f"/repos/{REPOSITORY}/issues/12/comments"
 
 Comment = Callable[..., Result]
@@ -63,15 +66,16 @@ def comment(github: FakeGitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """A function that runs the step on the event of a run; what it says of the run can be changed by name."""
     monkeypatch.setattr("perfgate.github.api.time.sleep", lambda _: None)
 
-    def one(*, repository: str = REPOSITORY, **run: Any) -> Result:
-        usual = {"id": 7, "head_sha": HEAD, "head_branch": "pull-request/12", "conclusion": "failure", "event": "push"}
+    def one(*words: str, repository: str = REPOSITORY, **run: Any) -> Result:
+        usual = {"id": 7, "head_sha": HEAD, "head_branch": "pull-request/12", "conclusion": "failure", "event": "push",
+                 "head_repository": {"full_name": REPOSITORY}}  # fmt: skip
         event = {"repository": {"full_name": repository}, "workflow_run": {**usual, **run}}
         (tmp_path / "event.json").write_text(json.dumps(event))
         environment = {
             "GITHUB_API_URL": github.url, "GITHUB_REPOSITORY": REPOSITORY, "GITHUB_TOKEN": TOKEN,
             "GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_SERVER_URL": "https://github.com",
         }  # fmt: skip
-        return CliRunner().invoke(main, ["github", "comment"], env=environment)
+        return CliRunner().invoke(main, ["github", "comment", *words], env=environment)
 
     return one
 
@@ -198,6 +202,32 @@ def test_events_of_others(github: FakeGitHub, comment: Comment) -> None:
     assert comment(repository="other/engine").exit_code == 2
     assert comment(head_sha="--upload-pack").exit_code == 2
     assert not github.requests
+
+
+@pytest.mark.parametrize("event", ["push", "pull_request"])
+@pytest.mark.parametrize("origin", [{"full_name": "fork/engine"}, None], ids=["fork", "gone"])
+def test_forks_cannot_praise_themselves(github: FakeGitHub, comment: Comment, event: str, origin: Any) -> None:
+    """A well-formed pass that a fork's own workflow uploaded at its pull request's commit is never shown or fetched."""
+    github.add_artifact("perfgate-verdict", verdict(judged(trials(spread(0.0, 0.0002, 4)))))
+
+    result = comment("--pull-request-runs", event=event, head_branch="patch-1", head_repository=origin)
+
+    assert result.exit_code == 0
+    assert result.output.startswith(f"the run is one of {'fork/engine' if origin else 'a repository that is gone'}, ")
+    assert not github.requests
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "only with --pull-request-runs"), (("--pull-request-runs",), "written")]
+)
+def test_pull_request_runs(github: FakeGitHub, comment: Comment, words: tuple[str, ...], said: str) -> None:
+    """Runs that pull_request started, whose workflow is the change's own, count only where somebody asked for it."""
+    github.add_artifact("perfgate-verdict", verdict())
+
+    result = comment(*words, event="pull_request", head_branch="patch-1")
+
+    assert said in result.output
+    assert len(bodies(github)) == len(words)
 
 
 # --- a GitHub that refuses
@@ -355,11 +385,10 @@ def hostile_outcomes(draw: st.DrawFn) -> Outcome:
 @given(hostile_outcomes())
 def test_no_markup_gets_through(outcome: Outcome) -> None:
     """Whatever an artifact says, a comment has no HTML, link, mention, reference or heading that is not ours."""
-    run = MeasuredRun(7, HEAD, "pull-request/12", "failure", "https://github.com/owner/engine/actions/runs/7")
-    body = comment_body(run, read_verdict(verdict_json(outcome).encode(), "artifact"), ())
+    body = comment_body(RUN, read_verdict(verdict_json(outcome).encode(), "artifact"), ())
 
     shown = re.sub(r"(?ms)^(`{3,})text\n.*?\n\1$", "", body.removeprefix(MARKER))
-    shown = re.sub(r"`(engine-died|outputs-differ)`", "", shown).removesuffix(f"[run and artifacts]({run.url})\n")
+    shown = re.sub(r"`(engine-died|outputs-differ)`", "", shown).removesuffix(f"[run and artifacts]({RUN.url})\n")
     unescaped = re.sub(r"\\.", "", shown)
     assert not re.search(r"<|https?://|www\.|(?i:@\w)|[`\[\]~]", unescaped), unescaped
     assert len(re.findall(r"(?m)^\s*#", unescaped)) == 1
@@ -371,11 +400,10 @@ def test_long_comments_keep_the_worst() -> None:
     (red,) = SLOWER.cells
     (good,) = judged(trials(spread(0.0, 0.0002, 4)), cell("fine", [gate(), gate("tpot_mean")])).cells
     passed = tuple(good.model_copy(update={"name": f"fine-{n}"}) for n in range(400))
-    run = MeasuredRun(7, HEAD, "", "failure", "https://github.com/owner/engine/actions/runs/7")
     words = Note(code="engine-died", text="died:\n" + "x" * 200_000)
     red = red.model_copy(update={"reasons": (words,)})
 
-    body = comment_body(run, SLOWER.model_copy(update={"cells": (*passed, red)}), ())
+    body = comment_body(RUN, SLOWER.model_copy(update={"cells": (*passed, red)}), ())
 
     assert COMMENT_BYTES * 0.9 < len(body.encode()) <= COMMENT_BYTES
     assert "| itl\\_median | 5.000 ms | 5.050 ms |" in body
