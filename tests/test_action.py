@@ -311,6 +311,17 @@ def test_builds_of_the_base_branch(gate: Gate, tmp_path: Path, monkeypatch: pyte
     assert "alters what changes are judged by: perfgate.toml. It was" in runner.summary
 
 
+def test_builds_that_the_job_made(gate: Gate) -> None:
+    """Builds named by paths from the checkout are measured, though the base branch's tree is the policy."""
+    runner = gate(SAME, inputs={"base": "python=envs/main/bin/python", "head": "python=envs/head/bin/python"})
+
+    manifest = read_run(Path(runner.outputs["report"]["run_folder"]))
+    assert {role: one.python for role, one in manifest.subjects.items()} == {
+        role: str(runner.workspace / "envs" / name / "bin" / "python")
+        for role, name in (("base", "main"), ("head", "head"))
+    }
+
+
 def test_forks_cannot_lay_a_pass(gate: Gate, github: FakeGitHub) -> None:
     """A finished run under the right name that a fork's workflow uploaded is not taken."""
     gate(SAME)

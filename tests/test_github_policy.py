@@ -51,8 +51,10 @@ def origin(tmp_path: Path) -> Path:
 def plan(tmp_path: Path, origin: Path, github: FakeGitHub) -> Plan:
     """A function that makes the plan of a job in a fresh checkout."""
 
-    def make(event: dict[str, Any], name: str, ref: str, wanted: Wanted = SCENARIOS, run_id: str = "7") -> JobPlan:
-        work = clone(origin, tmp_path / "work", "pull-request/12")
+    def make(
+        event: dict[str, Any], name: str, ref: str, wanted: Wanted = SCENARIOS, run_id: str = "7", runner: str = "work"
+    ) -> JobPlan:
+        work = clone(origin, tmp_path / runner, "pull-request/12")
         shutil.rmtree(tmp_path / "temp", ignore_errors=True)
         (tmp_path / "event.json").write_text(json.dumps(event))
         environment = {
@@ -114,6 +116,23 @@ def test_the_key(plan: Plan) -> None:
     assert plan(*PUSHED).artifact == plan(*PUSHED, Wanted(SCENARIOS.scenarios, more=("--budget", "9"))).artifact
     assert plan(*PUSHED).artifact != plan(*PUSHED, Wanted(SCENARIOS.scenarios, head=("env.A=1",))).artifact
     assert plan(*PUSHED, night).artifact != plan(*PUSHED, night, run_id="8").artifact
+
+
+def test_builds_by_relative_paths(plan: Plan, tmp_path: Path) -> None:
+    """Builds that a job made are named from its checkout, wherever that lies; the key is the same on every runner."""
+    wanted = Wanted(
+        SCENARIOS.scenarios,
+        base=("python=envs/main/bin/python",),
+        head=("python=python3", "path=src:/abs", "env.PATH=src"),
+    )
+
+    made = plan(*PUSHED, wanted)
+
+    assert made.words == (
+        "scenarios/tiny.yaml", "--base", f"python={tmp_path}/work/envs/main/bin/python",
+        "--head", "python=python3", "--head", f"path={tmp_path}/work/src:/abs", "--head", "env.PATH=src",
+    )  # fmt: skip
+    assert plan(*PUSHED, wanted, runner="elsewhere").artifact == made.artifact
 
 
 def test_against_the_baseline(plan: Plan) -> None:

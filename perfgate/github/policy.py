@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from perfgate.github.api import Api, ApiError
 from perfgate.github.job import PUSHED_REQUEST, Command, Job, JobPlan
 from perfgate.plan import resolve_cells
 from perfgate.scenario import load
+from perfgate.subject import anchored
 
 Against = Literal["merge-base", "baseline"]
 ALWAYS = ("perfgate.toml", "baselines")
@@ -35,8 +36,8 @@ class Wanted:
         scenarios: Patterns of scenario files, from the root of the repository.
         command: What of perfgate measures.
         against: What the head is compared with.
-        base: Words of the base's subject; the merge base's build where there are none.
-        head: Words of the head's subject; the head's build where there are none.
+        base: Words of the base's subject, paths from the checkout; the merge base's build where there are none.
+        head: Words of the head's subject, paths from the checkout; the head's build where there are none.
         more: Further words of ``perfgate run``.
     """
 
@@ -85,14 +86,16 @@ def make_plan(job: Job, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
         )
     cells = sorted(cell.cell_id for file in scenarios for cell in resolve_cells(load(policy / file)))
     words = _words(wanted, scenarios, merge_base, head)  # and not --budget and the like: they change no measurement
+    # Those as given make the key: another runner has its workspace elsewhere.
+    here = replace(wanted, base=anchored(wanted.base, tree), head=anchored(wanted.head, tree))
     once = job.variable("GITHUB_RUN_ID") if wanted.command == "nightly" else ""  # a night is measured anew every night
     key = hashlib.sha256(canonical_json([head, merge_base, cells, list(words), once]).encode()).hexdigest()[:20]
     judged_by = [*ALWAYS, *sorted({_folder(pattern) for pattern in wanted.scenarios})]
     return JobPlan(
         repository=job.repository, pull_request=pull_request, base_branch=branch, base=base, merge_base=merge_base,
         head=head, policy=policy, scenarios=scenarios, changed=_changed(tree, merge_base, head, judged_by),
-        artifact=f"perfgate-run-{key}", command=wanted.command, words=(*words, *wanted.more),
-        runs=job.folder / "runs",
+        artifact=f"perfgate-run-{key}", command=wanted.command, runs=job.folder / "runs",
+        words=(*_words(here, scenarios, merge_base, head), *wanted.more),
     )  # fmt: skip
 
 
