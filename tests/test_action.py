@@ -347,6 +347,17 @@ def test_what_was_measured_cannot_be_had(gate: Gate, github: FakeGitHub) -> None
     assert Path(again.outputs["report"]["run_folder"]).name != Path(first.outputs["report"]["run_folder"]).name
 
 
+def test_a_download_that_breaks_off(gate: Gate, github: FakeGitHub) -> None:
+    """A connection that ends while an earlier job's trials come down costs those and no more."""
+    gate(SAME)
+    github.broken = "reset"
+
+    again = gate(SAME)
+
+    assert "begins anew: earlier.zip: the download broke off" in again.steps["prepare"].log
+    assert again.outputs["report"]["verdict"] == "pass"
+
+
 @pytest.mark.parametrize(("status", "inconclusive", "ended"), [(20, "warn", 0), (20, "fail", 20), (10, "warn", 10)])
 def test_policy_on_what_decides_nothing(tmp_path: Path, status: int, inconclusive: str, ended: int) -> None:
     """A verdict that decides nothing is a warning or a failure, as the workflow says; a regression is always one."""
