@@ -266,6 +266,25 @@ def test_no_baseline_yet(gate: Gate) -> None:
     assert "`no-baseline`" in runner.summary
 
 
+# --- what it is made of
+
+
+def test_installing_runs_nothing_of_the_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules in the checkout called like those that the installation needs are not imported by any of its steps."""
+    work, trap = tmp_path / "work", tmp_path / "trap"
+    work.mkdir()
+    for name in ("venv", "ensurepip", "pip", "sitecustomize"):
+        (work / f"{name}.py").write_text(f"open({str(trap)!r}, 'a').write('{name} ')")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # the installation fails, having passed where it could be trapped
+    monkeypatch.setenv("PYTHONPATH", "")
+    runner = ActionRunner(ROOT / "action.yml", tmp_path / "temp", work, {})
+
+    runner.run()
+
+    assert "No matching distribution found for" in runner.steps["install"].log
+    assert not trap.exists(), trap.read_text()
+
+
 # --- what it is judged by
 
 
