@@ -17,7 +17,7 @@ from perfgate.github import artifact
 from perfgate.github.api import Api, ApiError
 from perfgate.github.job import PUSHED_REQUEST, SHA, Job, JobPlan
 from perfgate.github.policy import touched
-from perfgate.github.verdict import LIMIT_BYTES, read_verdict
+from perfgate.github.verdict import LIMIT_BYTES, read_verdict, unlinked
 from perfgate.outcome import Outcome
 from perfgate.report.github import COMMENT_BYTES, render_within
 from perfgate.report.markdown import escape
@@ -144,7 +144,7 @@ def policy_note(changed: tuple[str, ...]) -> str:
     """What a change alters of all that it is judged by; empty where it alters nothing."""
     if not changed:
         return ""
-    named = ", ".join(escape(name[:200].replace("://", ":\u200b//")) for name in changed[:LISTED])
+    named = ", ".join(escape(unlinked(name[:200])) for name in changed[:LISTED])
     named += f" and {len(changed) - LISTED} more" if len(changed) > LISTED else ""
     return (
         f"This change alters what changes are judged by: {named}. It was judged by the base branch's versions; "
