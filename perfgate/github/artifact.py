@@ -127,7 +127,7 @@ def _checked(opened: zipfile.ZipFile, limit_bytes: int, where: str) -> list[zipf
         raise RecordError(f"unpacks to {size} bytes, more than {limit_bytes}", where=where)
     for info in infos:
         parts = PurePosixPath(info.filename).parts
-        if info.filename.startswith("/") or ".." in parts or re.search(r"[\\\x00-\x1f:]", info.filename):
+        if not parts or info.filename.startswith("/") or ".." in parts or re.search(r"[\\\x00-\x1f:]", info.filename):
             raise RecordError(f"names a file outside its folder: {info.filename!r}", where=where)
         if info.compress_type not in _PACKED:
             raise RecordError(f"packs {info.filename!r} in a way that GitHub does not", where=where)
