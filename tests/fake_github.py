@@ -40,7 +40,7 @@ class FakeGitHub:
     Args:
         page: Items of a page at most.
         pulls: Pull requests by number.
-        files: Names of changed files by number.
+        files: Names of changed files by number; ``old => new`` is one that was renamed.
         comments: Comments by number of the pull request.
         artifacts: Artifacts as GitHub lists them, with the bytes of the archive under ``archive``.
         refs: Commits by name of the reference.
@@ -100,7 +100,8 @@ class FakeGitHub:
             self.pulls[int(found[1])] |= content or {}
             return self.pulls[int(found[1])]
         if found := re.fullmatch(r"/pulls/(\d+)/files", path):
-            return [{"filename": name} for name in self.files.get(int(found[1]), [])]
+            names = [name.rpartition(" => ") for name in self.files.get(int(found[1]), [])]
+            return [{"filename": new} | ({"previous_filename": old} if old else {}) for old, _, new in names]
         if found := re.fullmatch(r"/issues/(\d+)/comments", path):
             if method == "POST":
                 return self.add_comment(int(found[1]), content["body"])

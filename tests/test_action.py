@@ -397,9 +397,10 @@ def test_policy_on_what_decides_nothing(tmp_path: Path, status: int, inconclusiv
         ("gates: [", {}, "::error file=scenarios/tiny.yaml,line="),
         ("", {"scenarios": "elsewhere/*.yaml"}, "has no scenario elsewhere/*.yaml"),
         ("", {"scenarios": "../*.yaml"}, "leads out of the repository"),
+        ("", {"scenarios": "scenarios/**.yaml"}, "expected ** between slashes only"),
         ("", {"budget": "soon"}, "'soon' is not a valid float"),
     ],
-    ids=["scenario", "none", "outside", "budget"],
+    ids=["scenario", "none", "outside", "stars", "budget"],
 )
 def test_nothing_to_measure(gate: Gate, tmp_path: Path, change: str, inputs: dict[str, str], said: str) -> None:
     """A base branch that cannot be judged by is an error with its place; the check is red and says not measured."""

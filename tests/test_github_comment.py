@@ -155,8 +155,14 @@ def test_no_verdict(github: FakeGitHub, comment: Comment) -> None:
 
 
 def test_policy_is_named(github: FakeGitHub, comment: Comment) -> None:
-    """Files of the change that changes are judged by are named, as GitHub lists them, not as the artifact claims."""
-    github.files[12] = ["engine.py", "scenarios/a.yaml", "baselines/h200/a.json", "perfgate.toml", "scenarios.py"]
+    """Files that changes are judged by are named as GitHub lists them, moved ones too, not as the artifact claims."""
+    github.files[12] = [
+        "engine.py",
+        "scenarios/a.yaml => a.yaml",
+        "baselines/h200/a.json",
+        "perfgate.toml",
+        "scenarios.py",
+    ]
     github.add_artifact("perfgate-verdict", verdict())
 
     comment()

@@ -139,6 +139,14 @@ def test_touched() -> None:
     files = ["perfgate.toml", "perfgate.toml.bak", "scenarios/models/a/config.json", "baselinesque/a", "src/a.py"]
 
     assert touched(files, ["scenarios/*.yaml"]) == ("perfgate.toml", "scenarios/models/a/config.json")
+    assert touched(files, ["./scenarios/*.yaml"]) == ("perfgate.toml", "scenarios/models/a/config.json")
+    assert touched(["a.yaml", "b/a.yaml"], ["a.yaml"]) == ("a.yaml",)
+
+
+@pytest.mark.parametrize("pattern", ["*.yaml", "**/*.yaml", "./*.yaml", "scen*/a.yaml", "[ab].yaml"])
+def test_touched_by_patterns_without_a_folder(pattern: str) -> None:
+    """A pattern that begins with a wildcard may find scenarios, and their models, anywhere: every file counts."""
+    assert touched(["llama.yaml", "models/a/config.json"], [pattern]) == ("llama.yaml", "models/a/config.json")
 
 
 def test_a_page_on_another_server(github: FakeGitHub) -> None:
@@ -188,9 +196,10 @@ def _packed(method: int, **files: bytes) -> bytes:
         (_packed(zipfile.ZIP_LZMA, a=b"x"), "packs 'a' in a way that GitHub does not"),
         (_packed(zipfile.ZIP_BZIP2, a=b"x"), "packs 'a' in a way that GitHub does not"),
         (zipped({"a": b"x", "a/b": b"x"}), "cannot be unpacked"),
+        (zipped({"a": b"x"}).replace(b"a", b"\0"), "names a file outside its folder: ''"),
         (zipped({"a" * 300: b"x"}), "cannot be unpacked"),
     ],
-    ids=["empty", "lzma", "bzip2", "file-below-a-file", "long-name"],
+    ids=["empty", "lzma", "bzip2", "file-below-a-file", "no-name", "long-name"],
 )
 def test_archives_that_no_runner_makes(tmp_path: Path, archive: bytes, said: str) -> None:
     """An archive that is well-formed and still of no use is refused with its reason, and leaves nothing behind."""
@@ -236,6 +245,15 @@ def test_workflows() -> None:
     assert job["runs-on"] == ["self-hosted", "h200"]
     assert job["concurrency"]["group"] == "perfgate-h200"
     assert job["steps"][-1]["with"] == {"scenarios": "perf/*.yaml"}
+
+
+@pytest.mark.parametrize("pattern", ["*.yaml", "perf/**/*.yaml", "**/a?.yaml"])
+def test_workflows_with_any_pattern(pattern: str) -> None:
+    """Whatever pattern is asked for comes back out of the YAML: a bare star would begin an alias."""
+    for text in workflows("", "v1", (), pattern).values():
+        for job in YAML(typ="safe", pure=True).load(text)["jobs"].values():
+            given = [step["with"]["scenarios"] for step in job["steps"] if "scenarios" in step.get("with", {})]
+            assert given in ([], [pattern])
 
 
 @pytest.mark.parametrize("action", ["me/perfgate@v1", "me/perfgate", f"me/perfgate@{'A' * 40}"])

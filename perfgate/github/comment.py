@@ -120,7 +120,12 @@ def comment(job: Job, api: Api, scenarios: Iterable[str], author: str = AUTHOR, 
         return f"pull request {number} is not open: nothing to comment on"
     if (at := request.get("head", {}).get("sha")) != run.head_sha:
         return f"pull request {number} is at {str(at)[:12]}, the run was at {run.head_sha[:12]}: nothing to comment on"
-    files = [str(file["filename"]) for file in api.pages(f"/repos/{job.repository}/pulls/{number}/files")]
+    files = [
+        str(file[name])
+        for file in api.pages(f"/repos/{job.repository}/pulls/{number}/files")
+        for name in ("filename", "previous_filename")  # what is moved away is altered where it was
+        if name in file
+    ]
     try:
         body = comment_body(run, outcome, touched(files, scenarios))
     except Exception as error:  # figures and names that fit the schema and that no renderer was made for

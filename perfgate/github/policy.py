@@ -12,11 +12,12 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from perfgate.durable import canonical_json
 from perfgate.errors import UsageError
+from perfgate.fields import file_pattern
 from perfgate.github.api import Api, ApiError
 from perfgate.github.job import PUSHED_REQUEST, Command, Job, JobPlan
 from perfgate.plan import resolve_cells
@@ -102,7 +103,9 @@ def make_plan(job: Job, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
 def touched(files: Iterable[str], scenarios: Iterable[str]) -> tuple[str, ...]:
     """Those of some changed files that a change is judged by."""
     judged_by = [*ALWAYS, *map(_folder, scenarios)]
-    return tuple(sorted({file for file in files if any(f"{file}/".startswith(f"{one}/") for one in judged_by)}))
+    return tuple(
+        sorted({file for file in files for one in judged_by if one == "." or f"{file}/".startswith(f"{one}/")})
+    )
 
 
 def _aim(job: Job, api: Api) -> tuple[int | None, str, str]:
@@ -138,6 +141,10 @@ def _scenarios(policy: Path, patterns: Sequence[str]) -> tuple[str, ...]:
     for pattern in patterns:
         if pattern.startswith(("/", "-")) or ".." in Path(pattern).parts:
             raise UsageError(f"scenarios: {pattern} leads out of the repository")
+        try:
+            file_pattern(pattern)
+        except ValueError as error:
+            raise UsageError(f"scenarios: {error}, found {pattern!r}") from error
     found = {file for pattern in patterns for file in policy.glob(pattern) if file.is_file()}
     return tuple(sorted(str(file.relative_to(policy)) for file in found))
 
@@ -152,9 +159,13 @@ def _words(wanted: Wanted, scenarios: Sequence[str], merge_base: str, head: str)
 
 
 def _folder(pattern: str) -> str:
-    """The part of a pattern before its first wildcard: a whole folder, since models lie beside scenarios."""
-    fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    return fixed.rpartition("/")[0] or fixed or "."
+    """The part of a pattern before its first wildcard: a whole folder, since models lie beside scenarios.
+
+    A pattern that begins with a wildcard may find scenarios everywhere, so that is ``.``, where every file counts.
+    """
+    fixed, *wild = re.split(r"[*?\[]", pattern, maxsplit=1)
+    folder = fixed.rpartition("/")[0] if wild or "/" in fixed else fixed
+    return str(PurePosixPath(folder))
 
 
 def _changed(tree: Path, merge_base: str, head: str, judged_by: Sequence[str]) -> tuple[str, ...]:
