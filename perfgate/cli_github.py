@@ -66,7 +66,7 @@ def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> 
         _annotate_problems(error, job.folder / "policy")
         ctx.exit(error.exit_status)
     if resume:
-        _fetch_earlier(api, plan, job.folder / "earlier.zip")
+        _fetch_earlier(api, plan, job.listed_at(plan.head), job.folder / "earlier.zip")
     job.write_plan(plan)
     job.set_outputs({"artifact": plan.artifact, "runs": str(plan.runs)})
     click.echo(f"{plan.head[:12]} against {plan.merge_base[:12]}, by {len(plan.scenarios)} scenarios of "
@@ -208,7 +208,7 @@ def _api(job: Job) -> Api:
     return Api(url, job.environment.get("GITHUB_TOKEN", ""))
 
 
-def _fetch_earlier(api: Api, plan: JobPlan, file: Path) -> None:
+def _fetch_earlier(api: Api, plan: JobPlan, head_sha: str, file: Path) -> None:
     """Unpack the run folder of an earlier job; where it cannot be had, the sequence begins anew, and that is said."""
     from perfgate.errors import RecordError
     from perfgate.github import artifact
@@ -216,7 +216,7 @@ def _fetch_earlier(api: Api, plan: JobPlan, file: Path) -> None:
     from perfgate.report.github import Annotation
 
     try:
-        found = artifact.of_repository(api, plan.repository, plan.artifact, plan.head)
+        found = artifact.of_repository(api, plan.repository, plan.artifact, head_sha)
         if found is None:
             return
         artifact.fetch(api, plan.repository, found, file, artifact.RUN_BYTES)

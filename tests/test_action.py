@@ -212,6 +212,45 @@ def test_a_decided_run_is_closed(gate: Gate, github: FakeGitHub) -> None:
     assert {name for name in kept(github, "perfgate-run-") if "trials" in name} == {n for n in before if "trials" in n}
 
 
+def test_re_run_on_pull_request(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
+    """On pull_request the merge commit is measured, and listed at the change's head: a re-run goes on with it."""
+    origin, change = tmp_path / "origin", git(tmp_path / "origin", "rev-parse", "pull-request/12")
+    git(origin, "checkout", "--quiet", "-b", "merge", "main")
+    git(origin, "merge", "--quiet", "--no-ff", "-m", "merge", "pull-request/12")
+    git(origin, "checkout", "--quiet", "main")
+    event = {"number": 12, "pull_request": {"base": {"ref": "main"}, "head": {"sha": change}}}
+    (tmp_path / "event.json").write_text(json.dumps(event))
+    asked = {"GITHUB_EVENT_NAME": "pull_request", "GITHUB_REF": "refs/pull/12/merge"}
+    gate(SLOWER, branch="merge", environment=asked)
+    for item in github.artifacts:
+        item["workflow_run"]["head_sha"] = change
+
+    again = gate(SAME, branch="merge", environment=asked)
+
+    assert "goes on with" in again.steps["prepare"].log
+    assert again.outputs["report"]["exit_status"] == "10"
+
+
+def test_caches_stay(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
+    """Compile caches do not go up, neither those of a run nor those of a run within a night's folder."""
+    left: list[Path] = []
+
+    def leave(step: str, _: int) -> bool:
+        if step == "report" and not left:
+            (folder,) = (tmp_path / "temp-0" / "perfgate" / "runs").iterdir()
+            left.extend(folder / one / "cache-x" / "deep" / "kernel" for one in ("", "night"))
+            for file in left:
+                file.parent.mkdir(parents=True)
+                file.touch()
+        return False
+
+    runner = gate(SAME, cancel=leave)
+
+    assert left
+    assert runner.steps["keep"].outcome == "success"
+    assert not [name for name in kept(github, "perfgate-run-") if "cache-" in name]
+
+
 def test_killed(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
     """A step that was killed outright leaves its trials and no verdict of its own: interrupted, never a pass."""
     trials = tmp_path / "temp-0" / "perfgate" / "runs"

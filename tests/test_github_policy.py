@@ -153,6 +153,8 @@ def test_refusals(plan: Plan, github: FakeGitHub, origin: Path) -> None:
     """A branch that cannot be asked for, or is not in the checkout, and a night without reference say what to do."""
     with pytest.raises(UsageError, match="a night needs a reference"):
         plan(*PUSHED, Wanted(SCENARIOS.scenarios, command="nightly"))
+    with pytest.raises(UsageError, match="against: baseline does not go with command: nightly"):
+        plan(*PUSHED, Wanted(SCENARIOS.scenarios, command="nightly", base=("ref=v1",), against="baseline"))
     github.pulls[12]["base"]["ref"] = "--output=/tmp/x"
     with pytest.raises(UsageError, match="fetch-depth: 0"):
         plan(*PUSHED)

@@ -60,11 +60,15 @@ def make_plan(job: Job, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
         tree: The checkout, whole history and all.
 
     Raises:
-        UsageError: The checkout is shallow, or the base branch has no such scenario.
+        UsageError: The checkout is shallow, the base branch has no such scenario, or what is wanted does not go
+            together.
         ScenarioError: A scenario of the base branch is wrong.
     """
     if wanted.command == "nightly" and not wanted.base:
         raise UsageError("a night needs a reference", remedy="Name its subject in base, like ref=v1.0.")
+    if wanted.command == "nightly" and wanted.against == "baseline":
+        text = "a night measures the head against its reference: against: baseline does not go with command: nightly"
+        raise UsageError(text, remedy="Leave out against.")
     pull_request, branch, base = _aim(job, api)
     head = _git(tree, "rev-parse", "--verify", "HEAD^{commit}")
     base = base or f"refs/remotes/origin/{branch}"
