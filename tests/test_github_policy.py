@@ -135,6 +135,19 @@ def test_builds_by_relative_paths(plan: Plan, tmp_path: Path) -> None:
     assert plan(*PUSHED, wanted, runner="elsewhere").artifact == made.artifact
 
 
+@pytest.mark.parametrize("ref", [".", "HEAD", "@", "HEAD~1", "@^", "main...HEAD", "main..."])
+def test_refs_that_would_mean_the_base(plan: Plan, ref: str) -> None:
+    """A ref by what is checked out would be the base branch against itself, and pass; it is refused."""
+    with pytest.raises(UsageError, match="is the base branch, not the change"):
+        plan(*PUSHED, Wanted(SCENARIOS.scenarios, head=(f"ref={ref}",)))
+
+
+@pytest.mark.parametrize("ref", ["main", "origin/HEADER", "v1.0", "topic@{1}", "origin/main...topic"])
+def test_refs_that_mean_the_same_everywhere(plan: Plan, ref: str) -> None:
+    """Branches, tags, and merge bases of two of them, are left to the build."""
+    assert f"ref={ref}" in plan(*PUSHED, Wanted(SCENARIOS.scenarios, head=(f"ref={ref}",))).words
+
+
 def test_against_the_baseline(plan: Plan) -> None:
     """Against the stored baseline the head alone is measured."""
     made = plan(*PUSHED, Wanted(SCENARIOS.scenarios, against="baseline"))

@@ -27,6 +27,8 @@ from perfgate.subject import anchored
 Against = Literal["merge-base", "baseline"]
 ALWAYS = ("perfgate.toml", "baselines")
 """What decides beside the scenarios and what stands in their folders."""
+_OF_THE_TREE = re.compile(r"ref=(\.|.*\.\.\.|(.*[^\w/-])?(HEAD|@)([^\w/-].*)?)")
+"""Words of a ref that depends on what is checked out: ``.``, ``main...``, ``HEAD~1``."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,10 @@ def make_plan(job: Job, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
     if wanted.command == "nightly" and wanted.against == "baseline":
         text = "a night measures the head against its reference: against: baseline does not go with command: nightly"
         raise UsageError(text, remedy="Leave out against.")
+    for word in (*wanted.base, *wanted.head):
+        if _OF_THE_TREE.fullmatch(word):
+            text = f"{word}: what is checked out where perfgate measures is the base branch, not the change"
+            raise UsageError(text, remedy="Name a branch, a tag or a commit; without words it is the change's build.")
     pull_request, branch, base = _aim(job, api)
     head = _git(tree, "rev-parse", "--verify", "HEAD^{commit}")
     base = base or f"refs/remotes/origin/{branch}"
