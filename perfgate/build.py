@@ -39,8 +39,9 @@ LOG_LINES = 20
 """Of the log of a failed build, in its error."""
 
 _BUILD = re.compile(r"[0-9a-f]{12}(\+dirty\.[0-9a-f]{12})?-[0-9a-f]{8}")
-_NOT_FOR_COMMANDS = ("PYTHONPATH", "PYTHONHOME")
-"""With them an installer finds packages that the engine, which does not get them, will lack."""
+_NOT_FOR_COMMANDS = re.compile("PYTHONPATH|PYTHONHOME|GITHUB_(ENV|PATH|OUTPUT|STATE|STEP_SUMMARY|TOKEN)|ACTIONS_.*")
+"""With the first two an installer finds packages that the engine, which does not get them, will lack. By the others the
+code of a change that is built in a job of GitHub would steer the job's later steps, or speak in its name."""
 
 
 class _State(BaseModel):
@@ -217,7 +218,7 @@ def _run(words: Sequence[str], folder: Path, log: Path, deadline_s: float, place
     """Run one command in the tree; with it ends whatever it leaves running."""
     with log.open("a") as stream:
         stream.write(f"$ {shlex.join(words)}\n")
-    variables = {k: v for k, v in plain_environment(os.environ).items() if k not in _NOT_FOR_COMMANDS}
+    variables = {k: v for k, v in plain_environment(os.environ).items() if not _NOT_FOR_COMMANDS.fullmatch(k)}
     owner = owner_mark(_owner(folder))
     try:
         child = spawn(words, environment=variables, owner=owner, log=log, folder=folder / "tree")

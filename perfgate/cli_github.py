@@ -71,7 +71,7 @@ def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> 
         _annotate_problems(error, job.folder / "policy")
         ctx.exit(error.exit_status)
     if resume:
-        _fetch_earlier(api, plan, job.folder / "earlier.zip")
+        _fetch_earlier(api, plan, job.listed_at(plan.head), job.folder / "earlier.zip")
     job.write_plan(plan)
     job.set_outputs({"artifact": plan.artifact, "runs": str(plan.runs)})
     click.echo(f"{plan.head[:12]} against {plan.merge_base[:12]}, by {len(plan.scenarios)} scenarios of "
@@ -191,7 +191,9 @@ def _moved(names: Sequence[str]) -> str:
 @SCENARIOS_OPTION
 @click.option("--author", default="github-actions[bot]", envvar="PERFGATE_AUTHOR", show_default=True,
               help="Who the token writes as.")  # fmt: skip
-def comment(scenarios: tuple[str, ...], author: str) -> None:
+@click.option("--pull-request-runs/--no-pull-request-runs", default=False, envvar="PERFGATE_PULL_REQUEST_RUNS",
+              show_default=True, help="Also follow runs started by pull_request; never a fork's.")  # fmt: skip
+def comment(scenarios: tuple[str, ...], author: str, pull_request_runs: bool) -> None:  # noqa: FBT001 (a flag)
     """Write or rewrite the one comment on the pull request; on workflow_run, with a token that may write.
 
     Where GitHub refuses, that is a warning: a comment is no verdict. An artifact that is not what it should be is an
@@ -204,7 +206,7 @@ def comment(scenarios: tuple[str, ...], author: str) -> None:
 
     job = Job.here()
     try:
-        click.echo(write_comment(job, _api(job), scenarios, author))
+        click.echo(write_comment(job, _api(job), scenarios, author, pull_requests=pull_request_runs))
     except ApiError as error:
         click.echo(str(Annotation("warning", "perfgate", f"no comment was written: {error}")))
 
@@ -227,7 +229,7 @@ def _api(job: Job) -> Api:
     return Api(url, job.environment.get("GITHUB_TOKEN", ""))
 
 
-def _fetch_earlier(api: Api, plan: JobPlan, file: Path) -> None:
+def _fetch_earlier(api: Api, plan: JobPlan, head_sha: str, file: Path) -> None:
     """Unpack the run folder of an earlier job; where it cannot be had, the sequence begins anew, and that is said."""
     from perfgate.errors import RecordError
     from perfgate.github import artifact
@@ -235,7 +237,7 @@ def _fetch_earlier(api: Api, plan: JobPlan, file: Path) -> None:
     from perfgate.report.github import Annotation
 
     try:
-        found = artifact.of_repository(api, plan.repository, plan.artifact, plan.head)
+        found = artifact.of_repository(api, plan.repository, plan.artifact, head_sha)
         if found is None:
             return
         artifact.fetch(api, plan.repository, found, file, artifact.RUN_BYTES)

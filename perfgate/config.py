@@ -30,7 +30,7 @@ from pydantic import (
 
 from perfgate.document import Document, FieldPath, describe_fields, to_draft_07
 from perfgate.errors import UsageError
-from perfgate.fields import ArgumentName, Duration, Listed, Variables
+from perfgate.fields import ArgumentName, Duration, Listed, Variables, file_pattern
 
 CONFIG_FILE = "perfgate.toml"
 Place = Literal["tree", "env", "commit", "here"]
@@ -52,6 +52,12 @@ def _numbers_as_text(value: Any) -> Any:
     return {k: str(v) if type(v) is int else v for k, v in value.items()} if isinstance(value, dict) else value
 
 
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("expected text without NUL characters, which no path and no command can hold")
+    return text
+
+
 def _known_places(text: str) -> str:
     for _, name, form, conversion in Formatter().parse(text):
         if name is not None and (name not in PLACES or form or conversion):
@@ -64,8 +70,10 @@ def _listed() -> str:
 
 
 _TEXT_OR_LIST = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-Text = Annotated[str, Field(min_length=1)]
-Template = Annotated[str, Field(min_length=1), AfterValidator(_known_places)]
+Entry = Annotated[str, AfterValidator(_without_nul)]
+Text = Annotated[Entry, Field(min_length=1)]
+Template = Annotated[Text, AfterValidator(_known_places)]
+Pattern = Annotated[Text, AfterValidator(file_pattern)]
 PlainVariables = Annotated[
     Variables,
     BeforeValidator(_numbers_as_text),
@@ -90,7 +98,7 @@ class SubjectTable(_Strict):
 
     python: Text | None = None
     path: Annotated[
-        tuple[str, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST | {"default": []})
+        tuple[Entry, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST | {"default": []})
     ] = ()
     env: PlainVariables = {}
     args: dict[ArgumentName, JsonValue] = {}
@@ -130,7 +138,7 @@ class Recipe(_Strict):
         tuple[Template, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST | {"default": []})
     ] = ()
     env: Annotated[PlainVariables, AfterValidator(lambda env: {k: _known_places(v) for k, v in env.items()})] = {}
-    inputs: Annotated[tuple[Text, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST)] = ()
+    inputs: Annotated[tuple[Pattern, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST)] = ()
     timeout: Duration = 7200.0
     cache: Text | None = None
 

@@ -54,6 +54,20 @@ def _without_nul(value: str) -> str:
     return value
 
 
+def file_pattern(text: str) -> str:
+    """A pattern that :meth:`pathlib.Path.glob` takes, in every version of Python alike.
+
+    Raises:
+        ValueError: It is absolute, empty, holds a NUL character, or has ``**`` beside other characters.
+    """
+    parts = text.split("/")
+    if text.startswith("/") or not text.strip("./"):
+        raise ValueError("expected a pattern of files from this folder, like conf/*.txt")
+    if "\0" in text or any("**" in part and part != "**" for part in parts):
+        raise ValueError("expected ** between slashes only and no NUL character, like conf/**/*.txt")
+    return text
+
+
 def whole_number(value: Any) -> Any:
     """Refuse what only equals a whole number.
 

@@ -135,6 +135,23 @@ def against(
     return base, tuple(head_words) if head_ref else (f"ref={WORKING_TREE}", *head_words)
 
 
+def anchored(words: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """The same words of one side, with relative ``python=`` and ``path=`` taken from a folder: fit for use elsewhere.
+
+    Args:
+        words: Of ``--base`` or ``--head``.
+        folder: Where they were written down for.
+    """
+    made = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals and key in ("python", "path"):
+            read = absolute_paths({key: value.split(os.pathsep) if key == "path" else value}, folder)[key]
+            word = f"{key}={os.pathsep.join(read) if key == 'path' else read}"  # noqa: PLW2901 (the same word)
+        made.append(word)
+    return tuple(made)
+
+
 def same_build(one: Subject | None, other: Subject | None) -> bool:
     """Whether two subjects are one build, whatever ref each was asked for by."""
     plain = [subject and subject.model_copy(update={"built_from": None}) for subject in (one, other)]

@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +152,8 @@ class ActionRunner:
         files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
         for pattern in filter(None, others):
             assert pattern.startswith("!")
-            files = [file for file in files if not fnmatch(str(file), pattern[1:])]
+            left_out = _glob(pattern[1:])
+            files = [file for file in files if not left_out.fullmatch(str(file))]
         if not files:
             return Step("failure")
         assert self.artifacts is not None
@@ -168,6 +168,12 @@ def job_step(workflow: Path, job: str, action: str) -> Any:
     steps = read_yaml(workflow)["jobs"][job]["steps"]
     (found,) = [step for step in steps if step.get("uses", "").startswith(f"OWNER/perfgate{action}@")]
     return found
+
+
+def _glob(pattern: str) -> re.Pattern[str]:
+    """A pattern as upload-artifact reads it: one star stays within a folder, two between slashes span any number."""
+    words = {"/**/": "/(?:.*/)?", "**": ".*", "*": "[^/]*"}
+    return re.compile(re.sub(r"/\*\*/|\*\*|\*|[^*]+?", lambda word: words.get(word[0], re.escape(word[0])), pattern))
 
 
 def _cancel(process: subprocess.Popen[bytes]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import socket
+import struct
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -38,7 +40,7 @@ class FakeGitHub:
     Args:
         page: Items of a page at most.
         pulls: Pull requests by number.
-        files: Names of changed files by number.
+        files: Names of changed files by number; ``old => new`` is one that was renamed.
         comments: Comments by number of the pull request.
         artifacts: Artifacts as GitHub lists them, with the bytes of the archive under ``archive``.
         refs: Commits by name of the reference.
@@ -46,6 +48,7 @@ class FakeGitHub:
         refusals: Tried before anything else.
         requests: Method and path of every request, in order.
         leaks: Tokens that came to where archives lie, which must never happen.
+        broken: How downloads of archives break off half-way: ``reset``, ``closed``, or not.
     """
 
     page: int = 2
@@ -58,6 +61,7 @@ class FakeGitHub:
     objects: dict[str, Any] = field(default_factory=dict)
     requests: list[tuple[str, str]] = field(default_factory=list)
     leaks: list[str] = field(default_factory=list)
+    broken: str = ""
     url: str = ""
     ids: int = 1000
 
@@ -96,7 +100,8 @@ class FakeGitHub:
             self.pulls[int(found[1])] |= content or {}
             return self.pulls[int(found[1])]
         if found := re.fullmatch(r"/pulls/(\d+)/files", path):
-            return [{"filename": name} for name in self.files.get(int(found[1]), [])]
+            names = [name.rpartition(" => ") for name in self.files.get(int(found[1]), [])]
+            return [{"filename": new} | ({"previous_filename": old} if old else {}) for old, _, new in names]
         if found := re.fullmatch(r"/issues/(\d+)/comments", path):
             if method == "POST":
                 return self.add_comment(int(found[1]), content["body"])
@@ -190,7 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return
         if found := re.fullmatch(r"/blob/(\d+)", split.path):
             github.leaks += [self.headers["Authorization"]] if "Authorization" in self.headers else []
-            self._send(200, next(a["archive"] for a in github.artifacts if a["id"] == int(found[1])), {})
+            archive = next(a["archive"] for a in github.artifacts if a["id"] == int(found[1]))
+            self._break_off(archive) if github.broken else self._send(200, archive, {})
         elif self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self._send(401, b'{"message": "Bad credentials"}', {})
         elif found := re.fullmatch(r".*/actions/artifacts/(\d+)/zip", split.path):
@@ -224,6 +230,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
+
+    def _break_off(self, body: bytes) -> None:
+        """Promise all, send half, and end the connection in good order or by a reset, which lingering for 0 s makes."""
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2])
+        if self.server.github.broken == "reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.rfile.close()
+            self.wfile.close()
+        self.connection.close()
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""

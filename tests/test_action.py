@@ -212,6 +212,45 @@ def test_a_decided_run_is_closed(gate: Gate, github: FakeGitHub) -> None:
     assert {name for name in kept(github, "perfgate-run-") if "trials" in name} == {n for n in before if "trials" in n}
 
 
+def test_re_run_on_pull_request(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
+    """On pull_request the merge commit is measured, and listed at the change's head: a re-run goes on with it."""
+    origin, change = tmp_path / "origin", git(tmp_path / "origin", "rev-parse", "pull-request/12")
+    git(origin, "checkout", "--quiet", "-b", "merge", "main")
+    git(origin, "merge", "--quiet", "--no-ff", "-m", "merge", "pull-request/12")
+    git(origin, "checkout", "--quiet", "main")
+    event = {"number": 12, "pull_request": {"base": {"ref": "main"}, "head": {"sha": change}}}
+    (tmp_path / "event.json").write_text(json.dumps(event))
+    asked = {"GITHUB_EVENT_NAME": "pull_request", "GITHUB_REF": "refs/pull/12/merge"}
+    gate(SLOWER, branch="merge", environment=asked)
+    for item in github.artifacts:
+        item["workflow_run"]["head_sha"] = change
+
+    again = gate(SAME, branch="merge", environment=asked)
+
+    assert "goes on with" in again.steps["prepare"].log
+    assert again.outputs["report"]["exit_status"] == "10"
+
+
+def test_caches_stay(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
+    """Compile caches do not go up, neither those of a run nor those of a run within a night's folder."""
+    left: list[Path] = []
+
+    def leave(step: str, _: int) -> bool:
+        if step == "report" and not left:
+            (folder,) = (tmp_path / "temp-0" / "perfgate" / "runs").iterdir()
+            left.extend(folder / one / "cache-x" / "deep" / "kernel" for one in ("", "night"))
+            for file in left:
+                file.parent.mkdir(parents=True)
+                file.touch()
+        return False
+
+    runner = gate(SAME, cancel=leave)
+
+    assert left
+    assert runner.steps["keep"].outcome == "success"
+    assert not [name for name in kept(github, "perfgate-run-") if "cache-" in name]
+
+
 def test_killed(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
     """A step that was killed outright leaves its trials and no verdict of its own: interrupted, never a pass."""
     trials = tmp_path / "temp-0" / "perfgate" / "runs"
@@ -276,6 +315,25 @@ def test_no_baseline_yet(gate: Gate) -> None:
     assert "`no-baseline`" in runner.summary
 
 
+# --- what it is made of
+
+
+def test_installing_runs_nothing_of_the_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules in the checkout called like those that the installation needs are not imported by any of its steps."""
+    work, trap = tmp_path / "work", tmp_path / "trap"
+    work.mkdir()
+    for name in ("venv", "ensurepip", "pip", "sitecustomize"):
+        (work / f"{name}.py").write_text(f"open({str(trap)!r}, 'a').write('{name} ')")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # the installation fails, having passed where it could be trapped
+    monkeypatch.setenv("PYTHONPATH", "")
+    runner = ActionRunner(ROOT / "action.yml", tmp_path / "temp", work, {})
+
+    runner.run()
+
+    assert "No matching distribution found for" in runner.steps["install"].log
+    assert not trap.exists(), trap.read_text()
+
+
 # --- what it is judged by
 
 
@@ -321,6 +379,17 @@ def test_builds_of_the_base_branch(gate: Gate, tmp_path: Path, monkeypatch: pyte
     assert "alters what changes are judged by: perfgate.toml. It was" in runner.summary
 
 
+def test_builds_that_the_job_made(gate: Gate) -> None:
+    """Builds named by paths from the checkout are measured, though the base branch's tree is the policy."""
+    runner = gate(SAME, inputs={"base": "python=envs/main/bin/python", "head": "python=envs/head/bin/python"})
+
+    manifest = read_run(Path(runner.outputs["report"]["run_folder"]))
+    assert {role: one.python for role, one in manifest.subjects.items()} == {
+        role: str(runner.workspace / "envs" / name / "bin" / "python")
+        for role, name in (("base", "main"), ("head", "head"))
+    }
+
+
 def test_forks_cannot_lay_a_pass(gate: Gate, github: FakeGitHub) -> None:
     """A finished run under the right name that a fork's workflow uploaded is not taken."""
     gate(SAME)
@@ -346,6 +415,17 @@ def test_what_was_measured_cannot_be_had(gate: Gate, github: FakeGitHub) -> None
     assert Path(again.outputs["report"]["run_folder"]).name != Path(first.outputs["report"]["run_folder"]).name
 
 
+def test_a_download_that_breaks_off(gate: Gate, github: FakeGitHub) -> None:
+    """A connection that ends while an earlier job's trials come down costs those and no more."""
+    gate(SAME)
+    github.broken = "reset"
+
+    again = gate(SAME)
+
+    assert "begins anew: earlier.zip: the download broke off" in again.steps["prepare"].log
+    assert again.outputs["report"]["verdict"] == "pass"
+
+
 @pytest.mark.parametrize(("status", "inconclusive", "ended"), [(20, "warn", 0), (20, "fail", 20), (10, "warn", 10)])
 def test_policy_on_what_decides_nothing(tmp_path: Path, status: int, inconclusive: str, ended: int) -> None:
     """A verdict that decides nothing is a warning or a failure, as the workflow says; a regression is always one."""
@@ -366,9 +446,10 @@ def test_policy_on_what_decides_nothing(tmp_path: Path, status: int, inconclusiv
         ("gates: [", {}, "::error file=scenarios/tiny.yaml,line="),
         ("", {"scenarios": "elsewhere/*.yaml"}, "has no scenario elsewhere/*.yaml"),
         ("", {"scenarios": "../*.yaml"}, "leads out of the repository"),
+        ("", {"scenarios": "scenarios/**.yaml"}, "expected ** between slashes only"),
         ("", {"budget": "soon"}, "'soon' is not a valid float"),
     ],
-    ids=["scenario", "none", "outside", "budget"],
+    ids=["scenario", "none", "outside", "stars", "budget"],
 )
 def test_nothing_to_measure(gate: Gate, tmp_path: Path, change: str, inputs: dict[str, str], said: str) -> None:
     """A base branch that cannot be judged by is an error with its place; the check is red and says not measured."""

@@ -174,6 +174,18 @@ def test_commands_get_the_shells_variables_but_no_module_path(
     assert "PYTHONPATH=" not in seen
 
 
+def test_commands_cannot_speak_to_the_runner(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a job of GitHub a change's setup code gets no file to set later steps' variables by, and no token."""
+    for name in ("ENV", "PATH", "OUTPUT", "STATE", "STEP_SUMMARY", "TOKEN", "WORKSPACE"):
+        monkeypatch.setenv(f"GITHUB_{name}", "x")
+    monkeypatch.setenv("ACTIONS_RUNTIME_TOKEN", "x")
+    project.recipe('[build]\npath = "{env}"\ncommands = [["mkdir", "{env}"], ["sh", "-c", "env > {env}/seen"]]\n')
+
+    seen = Path(project.builder("main")["path"][0], "seen").read_text()
+
+    assert [line for line in seen.splitlines() if line.startswith(("GITHUB_", "ACTIONS_"))] == ["GITHUB_WORKSPACE=x"]
+
+
 @pytest.mark.parametrize(
     ("commands", "problem"),
     [

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from perfgate.cli import main
 from perfgate.errors import RecordError
-from perfgate.github.comment import MARKER, MeasuredRun, comment_body
+from perfgate.github.comment import MARKER, MeasuredRun, comment_body, policy_note
 from perfgate.github.job import JobPlan
 from perfgate.github.verdict import read_verdict
 from perfgate.outcome import (
@@ -35,6 +35,9 @@ from perfgate.report.markdown import render_markdown
 
 HEAD = "a" * 40
 SLOWER = judged(trials(spread(0.01, 0.0002, 6)))
+RUN = MeasuredRun(
+    7, HEAD, "pull-request/12", "failure", "https://github.com/owner/engine/actions/runs/7", "push", REPOSITORY
+)
 COMMENTS = f"/repos/{REPOSITORY}/issues/12/comments"
 
 Comment = Callable[..., Result]
@@ -63,15 +66,16 @@ def comment(github: FakeGitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """A function that runs the step on the event of a run; what it says of the run can be changed by name."""
     monkeypatch.setattr("perfgate.github.api.time.sleep", lambda _: None)
 
-    def one(*, repository: str = REPOSITORY, **run: Any) -> Result:
-        usual = {"id": 7, "head_sha": HEAD, "head_branch": "pull-request/12", "conclusion": "failure", "event": "push"}
+    def one(*words: str, repository: str = REPOSITORY, **run: Any) -> Result:
+        usual = {"id": 7, "head_sha": HEAD, "head_branch": "pull-request/12", "conclusion": "failure", "event": "push",
+                 "head_repository": {"full_name": REPOSITORY}}  # fmt: skip
         event = {"repository": {"full_name": repository}, "workflow_run": {**usual, **run}}
         (tmp_path / "event.json").write_text(json.dumps(event))
         environment = {
             "GITHUB_API_URL": github.url, "GITHUB_REPOSITORY": REPOSITORY, "GITHUB_TOKEN": TOKEN,
             "GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_SERVER_URL": "https://github.com",
         }  # fmt: skip
-        return CliRunner().invoke(main, ["github", "comment"], env=environment)
+        return CliRunner().invoke(main, ["github", "comment", *words], env=environment)
 
     return one
 
@@ -151,13 +155,30 @@ def test_no_verdict(github: FakeGitHub, comment: Comment) -> None:
 
 
 def test_policy_is_named(github: FakeGitHub, comment: Comment) -> None:
-    """Files of the change that changes are judged by are named, as GitHub lists them, not as the artifact claims."""
-    github.files[12] = ["engine.py", "scenarios/a.yaml", "baselines/h200/a.json", "perfgate.toml", "scenarios.py"]
+    """Files that changes are judged by are named as GitHub lists them, moved ones too, not as the artifact claims."""
+    github.files[12] = [
+        "engine.py",
+        "scenarios/a.yaml => a.yaml",
+        "baselines/h200/a.json",
+        "perfgate.toml",
+        "scenarios.py",
+    ]
     github.add_artifact("perfgate-verdict", verdict())
 
     comment()
 
     assert "judged by: baselines/h200/a.json, perfgate.toml, scenarios/a.yaml. It was" in bodies(github)[0]
+
+
+def test_names_of_files() -> None:
+    """A file's name, which anybody may choose, is neither a link nor a reference nor reordered."""
+    names = ("www.evil.example/#1", "https://evil.example", "GH-1 @all", "a\u202eb", "<img>|`\n# x")
+
+    note = policy_note(tuple(f"scenarios/{name}" for name in names))
+
+    shown = note.replace("\\", "")
+    assert not re.search(r"(?i)www\.|://|#\w|gh-\d|@\w|<|\n|\u202e", shown)
+    assert "scenarios/GH\u200b-1 @\u200ball, scenarios/a\ufffdb, " in shown
 
 
 # --- whose it is
@@ -198,6 +219,32 @@ def test_events_of_others(github: FakeGitHub, comment: Comment) -> None:
     assert comment(repository="other/engine").exit_code == 2
     assert comment(head_sha="--upload-pack").exit_code == 2
     assert not github.requests
+
+
+@pytest.mark.parametrize("event", ["push", "pull_request"])
+@pytest.mark.parametrize("origin", [{"full_name": "fork/engine"}, None], ids=["fork", "gone"])
+def test_forks_cannot_praise_themselves(github: FakeGitHub, comment: Comment, event: str, origin: Any) -> None:
+    """A well-formed pass that a fork's own workflow uploaded at its pull request's commit is never shown or fetched."""
+    github.add_artifact("perfgate-verdict", verdict(judged(trials(spread(0.0, 0.0002, 4)))))
+
+    result = comment("--pull-request-runs", event=event, head_branch="patch-1", head_repository=origin)
+
+    assert result.exit_code == 0
+    assert result.output.startswith(f"the run is one of {'fork/engine' if origin else 'a repository that is gone'}, ")
+    assert not github.requests
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "only with --pull-request-runs"), (("--pull-request-runs",), "written")]
+)
+def test_pull_request_runs(github: FakeGitHub, comment: Comment, words: tuple[str, ...], said: str) -> None:
+    """Runs that pull_request started, whose workflow is the change's own, count only where somebody asked for it."""
+    github.add_artifact("perfgate-verdict", verdict())
+
+    result = comment(*words, event="pull_request", head_branch="patch-1")
+
+    assert said in result.output
+    assert len(bodies(github)) == len(words)
 
 
 # --- a GitHub that refuses
@@ -316,8 +363,8 @@ def test_oversized_artifacts(github: FakeGitHub, comment: Comment, claimed: int)
 
 MARKUP = st.text(st.sampled_from("<>[]()!`*_~|#@$&\\\n:/.w-+ abhtpsx\u202e\x1b\u200b1"), max_size=40) | st.sampled_from(
     ["<img src=x onerror=alert(1)>", "[x](https://evil.example)", "@everyone", "![](https://evil.example/x.png)",
-     "https://evil.example", "www.evil.example", "<!-- perfgate", "#1", "a@b.example", "```\n# x", "\n\n# x",
-     "</details>"]
+     "https://evil.example", "www.evil.example", "<!-- perfgate", "#1", "gh-1", "o/e#1", "a@b.example", "```\n# x",
+     "\n\n# x", "</details>"]
 )  # fmt: skip
 
 
@@ -355,15 +402,14 @@ def hostile_outcomes(draw: st.DrawFn) -> Outcome:
 @given(hostile_outcomes())
 def test_no_markup_gets_through(outcome: Outcome) -> None:
     """Whatever an artifact says, a comment has no HTML, link, mention, reference or heading that is not ours."""
-    run = MeasuredRun(7, HEAD, "pull-request/12", "failure", "https://github.com/owner/engine/actions/runs/7")
-    body = comment_body(run, read_verdict(verdict_json(outcome).encode(), "artifact"), ())
+    body = comment_body(RUN, read_verdict(verdict_json(outcome).encode(), "artifact"), ())
 
     shown = re.sub(r"(?ms)^(`{3,})text\n.*?\n\1$", "", body.removeprefix(MARKER))
-    shown = re.sub(r"`(engine-died|outputs-differ)`", "", shown).removesuffix(f"[run and artifacts]({run.url})\n")
+    shown = re.sub(r"`(engine-died|outputs-differ)`", "", shown).removesuffix(f"[run and artifacts]({RUN.url})\n")
     unescaped = re.sub(r"\\.", "", shown)
     assert not re.search(r"<|https?://|www\.|(?i:@\w)|[`\[\]~]", unescaped), unescaped
     assert len(re.findall(r"(?m)^\s*#", unescaped)) == 1
-    assert not re.search(r"(?<!^)(?<!#)#\d", unescaped)
+    assert not re.search(r"(?i)#\d|gh-\d", shown.replace("\\", "")), shown  # GitHub seeks these in what is rendered
 
 
 def test_long_comments_keep_the_worst() -> None:
@@ -371,11 +417,10 @@ def test_long_comments_keep_the_worst() -> None:
     (red,) = SLOWER.cells
     (good,) = judged(trials(spread(0.0, 0.0002, 4)), cell("fine", [gate(), gate("tpot_mean")])).cells
     passed = tuple(good.model_copy(update={"name": f"fine-{n}"}) for n in range(400))
-    run = MeasuredRun(7, HEAD, "", "failure", "https://github.com/owner/engine/actions/runs/7")
     words = Note(code="engine-died", text="died:\n" + "x" * 200_000)
     red = red.model_copy(update={"reasons": (words,)})
 
-    body = comment_body(run, SLOWER.model_copy(update={"cells": (*passed, red)}), ())
+    body = comment_body(RUN, SLOWER.model_copy(update={"cells": (*passed, red)}), ())
 
     assert COMMENT_BYTES * 0.9 < len(body.encode()) <= COMMENT_BYTES
     assert "| itl\\_median | 5.000 ms | 5.050 ms |" in body

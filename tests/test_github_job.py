@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +22,7 @@ from stored import lineage
 from perfgate.cli import main
 from perfgate.errors import RecordError, UsageError
 from perfgate.github.api import Api, ApiError
-from perfgate.github.artifact import unpack
+from perfgate.github.artifact import read_member, unpack
 from perfgate.github.job import Job
 from perfgate.github.policy import touched
 from perfgate.github.proposal import Proposal, propose
@@ -158,6 +162,14 @@ def test_touched() -> None:
     files = ["perfgate.toml", "perfgate.toml.bak", "scenarios/models/a/config.json", "baselinesque/a", "src/a.py"]
 
     assert touched(files, ["scenarios/*.yaml"]) == ("perfgate.toml", "scenarios/models/a/config.json")
+    assert touched(files, ["./scenarios/*.yaml"]) == ("perfgate.toml", "scenarios/models/a/config.json")
+    assert touched(["a.yaml", "b/a.yaml"], ["a.yaml"]) == ("a.yaml",)
+
+
+@pytest.mark.parametrize("pattern", ["*.yaml", "**/*.yaml", "./*.yaml", "scen*/a.yaml", "[ab].yaml"])
+def test_touched_by_patterns_without_a_folder(pattern: str) -> None:
+    """A pattern that begins with a wildcard may find scenarios, and their models, anywhere: every file counts."""
+    assert touched(["llama.yaml", "models/a/config.json"], [pattern]) == ("llama.yaml", "models/a/config.json")
 
 
 def test_a_page_on_another_server(github: FakeGitHub) -> None:
@@ -166,6 +178,19 @@ def test_a_page_on_another_server(github: FakeGitHub) -> None:
 
     with pytest.raises(ApiError, match="expected a list"):
         list(Api(github.url, TOKEN).pages("/list"))
+
+
+@pytest.mark.parametrize("how", ["reset", "closed"])
+def test_a_download_that_breaks_off(github: FakeGitHub, tmp_path: Path, how: str) -> None:
+    """A connection that ends half-way is an error of ours that says so, and leaves no half file."""
+    item = github.add_artifact("a", os.urandom(4_000_000))
+    github.broken = how
+
+    with pytest.raises(ApiError, match=r"archive\.zip: the download broke off: "):
+        Api(github.url, TOKEN).download(f"/repos/{REPOSITORY}/actions/artifacts/{item['id']}/zip",
+                                        tmp_path / "archive.zip", 10_000_000)  # fmt: skip
+
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\..\\evil", "C:evil"])
@@ -177,6 +202,53 @@ def test_archives_stay_in_their_folder(tmp_path: Path, name: str) -> None:
         unpack(tmp_path / "archive.zip", tmp_path / "runs")
 
     assert [file.name for file in tmp_path.iterdir()] == ["archive.zip"]
+
+
+def _packed(method: int, **files: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("archive", "said"),
+    [
+        (_packed(zipfile.ZIP_DEFLATED), "holds nothing"),
+        (_packed(zipfile.ZIP_LZMA, a=b"x"), "packs 'a' in a way that GitHub does not"),
+        (_packed(zipfile.ZIP_BZIP2, a=b"x"), "packs 'a' in a way that GitHub does not"),
+        (zipped({"a": b"x", "a/b": b"x"}), "cannot be unpacked"),
+        (zipped({"a": b"x"}).replace(b"a", b"\0"), "names a file outside its folder: ''"),
+        (zipped({"a" * 300: b"x"}), "cannot be unpacked"),
+    ],
+    ids=["empty", "lzma", "bzip2", "file-below-a-file", "no-name", "long-name"],
+)
+def test_archives_that_no_runner_makes(tmp_path: Path, archive: bytes, said: str) -> None:
+    """An archive that is well-formed and still of no use is refused with its reason, and leaves nothing behind."""
+    (tmp_path / "archive.zip").write_bytes(archive)
+
+    with pytest.raises(RecordError, match=said):
+        unpack(tmp_path / "archive.zip", tmp_path / "runs")
+
+    assert [file.name for file in tmp_path.iterdir()] == ["archive.zip"]
+
+
+@given(
+    st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2]),
+    st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 255)), min_size=1, max_size=6),
+)
+def test_damaged_archives(method: int, damage: list[tuple[int, int]]) -> None:
+    """An archive with some bytes changed is still read, or is an error of ours, and never another one."""
+    data = bytearray(_packed(method, a=b"some text, some text, some text", b=b"more"))
+    for place, value in damage:
+        data[place % len(data)] = value
+    with tempfile.TemporaryDirectory() as folder:
+        (file := Path(folder) / "archive.zip").write_bytes(data)
+        with contextlib.suppress(RecordError):
+            read_member(file, "a", 1000)
+        with contextlib.suppress(RecordError):
+            unpack(file, Path(folder) / "runs", 1000)
 
 
 # --- workflows for a repository
@@ -196,6 +268,15 @@ def test_workflows() -> None:
     assert job["runs-on"] == ["self-hosted", "h200"]
     assert job["concurrency"]["group"] == "perfgate-h200"
     assert job["steps"][-1]["with"] == {"scenarios": "perf/*.yaml"}
+
+
+@pytest.mark.parametrize("pattern", ["*.yaml", "perf/**/*.yaml", "**/a?.yaml"])
+def test_workflows_with_any_pattern(pattern: str) -> None:
+    """Whatever pattern is asked for comes back out of the YAML: a bare star would begin an alias."""
+    for text in workflows("", "v1", (), pattern).values():
+        for job in YAML(typ="safe", pure=True).load(text)["jobs"].values():
+            given = [step["with"]["scenarios"] for step in job["steps"] if "scenarios" in step.get("with", {})]
+            assert given in ([], [pattern])
 
 
 @pytest.mark.parametrize("action", ["me/perfgate@v1", "me/perfgate", f"me/perfgate@{'A' * 40}"])

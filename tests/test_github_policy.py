@@ -51,8 +51,10 @@ def origin(tmp_path: Path) -> Path:
 def plan(tmp_path: Path, origin: Path, github: FakeGitHub) -> Plan:
     """A function that makes the plan of a job in a fresh checkout."""
 
-    def make(event: dict[str, Any], name: str, ref: str, wanted: Wanted = SCENARIOS, run_id: str = "7") -> JobPlan:
-        work = clone(origin, tmp_path / "work", "pull-request/12")
+    def make(
+        event: dict[str, Any], name: str, ref: str, wanted: Wanted = SCENARIOS, run_id: str = "7", runner: str = "work"
+    ) -> JobPlan:
+        work = clone(origin, tmp_path / runner, "pull-request/12")
         shutil.rmtree(tmp_path / "temp", ignore_errors=True)
         (tmp_path / "event.json").write_text(json.dumps(event))
         environment = {
@@ -116,6 +118,36 @@ def test_the_key(plan: Plan) -> None:
     assert plan(*PUSHED, night).artifact != plan(*PUSHED, night, run_id="8").artifact
 
 
+def test_builds_by_relative_paths(plan: Plan, tmp_path: Path) -> None:
+    """Builds that a job made are named from its checkout, wherever that lies; the key is the same on every runner."""
+    wanted = Wanted(
+        SCENARIOS.scenarios,
+        base=("python=envs/main/bin/python",),
+        head=("python=python3", "path=src:/abs", "env.PATH=src"),
+    )
+
+    made = plan(*PUSHED, wanted)
+
+    assert made.words == (
+        "scenarios/tiny.yaml", "--base", f"python={tmp_path}/work/envs/main/bin/python",
+        "--head", "python=python3", "--head", f"path={tmp_path}/work/src:/abs", "--head", "env.PATH=src",
+    )  # fmt: skip
+    assert plan(*PUSHED, wanted, runner="elsewhere").artifact == made.artifact
+
+
+@pytest.mark.parametrize("ref", [".", "HEAD", "@", "HEAD~1", "@^", "main...HEAD", "main..."])
+def test_refs_that_would_mean_the_base(plan: Plan, ref: str) -> None:
+    """A ref by what is checked out would be the base branch against itself, and pass; it is refused."""
+    with pytest.raises(UsageError, match="is the base branch, not the change"):
+        plan(*PUSHED, Wanted(SCENARIOS.scenarios, head=(f"ref={ref}",)))
+
+
+@pytest.mark.parametrize("ref", ["main", "origin/HEADER", "v1.0", "topic@{1}", "origin/main...topic"])
+def test_refs_that_mean_the_same_everywhere(plan: Plan, ref: str) -> None:
+    """Branches, tags, and merge bases of two of them, are left to the build."""
+    assert f"ref={ref}" in plan(*PUSHED, Wanted(SCENARIOS.scenarios, head=(f"ref={ref}",))).words
+
+
 def test_against_the_baseline(plan: Plan) -> None:
     """Against the stored baseline the head alone is measured."""
     made = plan(*PUSHED, Wanted(SCENARIOS.scenarios, against="baseline"))
@@ -134,6 +166,8 @@ def test_refusals(plan: Plan, github: FakeGitHub, origin: Path) -> None:
     """A branch that cannot be asked for, or is not in the checkout, and a night without reference say what to do."""
     with pytest.raises(UsageError, match="a night needs a reference"):
         plan(*PUSHED, Wanted(SCENARIOS.scenarios, command="nightly"))
+    with pytest.raises(UsageError, match="against: baseline does not go with command: nightly"):
+        plan(*PUSHED, Wanted(SCENARIOS.scenarios, command="nightly", base=("ref=v1",), against="baseline"))
     github.pulls[12]["base"]["ref"] = "--output=/tmp/x"
     with pytest.raises(UsageError, match="fetch-depth: 0"):
         plan(*PUSHED)

@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import IO, Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlencode, urljoin, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
@@ -97,7 +97,8 @@ class Api:
         """Write what GitHub redirects this path to into a file; the token stays with GitHub.
 
         Raises:
-            ApiError: As of :meth:`get`, or it is larger than allowed; the file is gone then.
+            ApiError: As of :meth:`get`; or it broke off, is larger than allowed, or cannot be written; the file is gone
+                then.
         """
         with self._open("GET", f"{self._url}{path}") as answer:
             target = answer.headers.get("Location") if answer.status in (301, 302, 307, 308) else None
@@ -141,7 +142,7 @@ class Api:
                     with error:
                         _wait(_refusal_wait_s(error, method, attempt), attempt, _refused(error, url))
                     continue
-            except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
+            except (OSError, HTTPException) as error:  # URLError is an OSError; an answer that breaks off is a bare one
                 reason = getattr(error, "reason", error)
                 failed = ApiError(f"cannot be reached: {reason}", where=_place(url))
                 _wait(None if method == "POST" else float(attempt), attempt, failed)
@@ -212,12 +213,14 @@ def _write(answer: IO[bytes] | HTTPResponse | HTTPError, file: Path, limit_bytes
                 if left < 0:
                     break
                 stream.write(chunk)
-    except HTTPException as error:
+    except (HTTPException, OSError) as error:
         file.unlink(missing_ok=True)
         raise ApiError(f"the download broke off: {error}", where=file.name) from error
     except BaseException:
         file.unlink(missing_ok=True)
         raise
-    if left < 0:
+    missing = getattr(answer, "length", None)  # read(n) takes a connection that was closed early for the end
+    if left < 0 or missing:
         file.unlink()
-        raise ApiError(f"is larger than {limit_bytes} bytes", where=file.name)
+        what = f"is larger than {limit_bytes} bytes" if left < 0 else f"the download broke off: {missing} bytes less"
+        raise ApiError(what, where=file.name)

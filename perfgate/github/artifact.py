@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +18,10 @@ from perfgate.github.api import Api
 VERDICT = "perfgate-verdict"
 """The small artifact that the comment is made from."""
 MEMBERS = 50_000
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""How GitHub packs; of other ways nothing good is to be had but more that can go wrong."""
+_MALFORMED = (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError, zlib.error)
+"""What zipfile raises of archives that are none, are encrypted, are cut, lie, or hold a file below a file."""
 RUN_BYTES = 4 * 1024**3
 """No run folder is larger; it is unpacked on the measuring machine."""
 
@@ -87,7 +92,7 @@ def read_member(archive: Path, name: str, limit_bytes: int) -> bytes | None:
             if name not in (info.filename for info in infos):
                 return None
             return opened.read(name)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError) as error:
+    except _MALFORMED as error:
         raise RecordError(f"cannot be unpacked: {error}", where=archive.name) from error
 
 
@@ -95,16 +100,20 @@ def unpack(archive: Path, target: Path, limit_bytes: int = RUN_BYTES) -> None:
     """Unpack an archive into a folder that appears only when it is whole.
 
     Raises:
-        RecordError: It is no archive, is larger than allowed, or names files outside its folder.
-        OSError: The folder cannot be written, or is there already.
+        RecordError: It is no archive, holds nothing, is larger than allowed, names files outside its folder, or does
+            not go onto this disk.
+        OSError: The folder is there already, or its parent cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=target.parent) as scratch:
         try:
             with zipfile.ZipFile(archive) as opened:
-                for info in _checked(opened, limit_bytes, archive.name):
+                infos = _checked(opened, limit_bytes, archive.name)
+                if not infos:
+                    raise RecordError("holds nothing", where=archive.name)
+                for info in infos:
                     opened.extract(info, Path(scratch) / "content")
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+        except _MALFORMED as error:
             raise RecordError(f"cannot be unpacked: {error}", where=archive.name) from error
         (Path(scratch) / "content").rename(target)
 
@@ -118,8 +127,10 @@ def _checked(opened: zipfile.ZipFile, limit_bytes: int, where: str) -> list[zipf
         raise RecordError(f"unpacks to {size} bytes, more than {limit_bytes}", where=where)
     for info in infos:
         parts = PurePosixPath(info.filename).parts
-        if info.filename.startswith("/") or ".." in parts or re.search(r"[\\\x00-\x1f:]", info.filename):
+        if not parts or info.filename.startswith("/") or ".." in parts or re.search(r"[\\\x00-\x1f:]", info.filename):
             raise RecordError(f"names a file outside its folder: {info.filename!r}", where=where)
+        if info.compress_type not in _PACKED:
+            raise RecordError(f"packs {info.filename!r} in a way that GitHub does not", where=where)
     return infos
 
 

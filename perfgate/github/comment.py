@@ -17,7 +17,7 @@ from perfgate.github import artifact
 from perfgate.github.api import Api, ApiError
 from perfgate.github.job import PUSHED_REQUEST, SHA, Job, JobPlan
 from perfgate.github.policy import touched
-from perfgate.github.verdict import LIMIT_BYTES, read_verdict
+from perfgate.github.verdict import LIMIT_BYTES, read_verdict, unlinked
 from perfgate.outcome import Outcome
 from perfgate.report.github import COMMENT_BYTES, render_within
 from perfgate.report.markdown import escape
@@ -25,7 +25,6 @@ from perfgate.report.markdown import escape
 AUTHOR = "github-actions[bot]"
 """Who a workflow's own token writes as."""
 MARKER = "<!-- perfgate: one comment, kept up to date -->"
-MEASURED_BY = ("push", "pull_request")
 LISTED = 20
 """So many files are named; further ones are counted."""
 
@@ -40,6 +39,9 @@ class MeasuredRun:
         head_branch: Branch that it ran on; anybody may have named it.
         conclusion: How it ended.
         url: Its page.
+        started_by: Name of the event that started it.
+        head_repository: ``owner/name`` of where its commit, and with that its workflow, comes from; empty where that
+            is gone.
     """
 
     id: int
@@ -47,10 +49,12 @@ class MeasuredRun:
     head_branch: str
     conclusion: str
     url: str
+    started_by: str
+    head_repository: str
 
     @classmethod
-    def of(cls, job: Job) -> MeasuredRun | None:
-        """The run that this job follows; ``None`` where it was started by an event without pull requests.
+    def of(cls, job: Job) -> MeasuredRun:
+        """The run that this job follows.
 
         Raises:
             UsageError: The event is no ``workflow_run`` of this repository.
@@ -62,17 +66,33 @@ class MeasuredRun:
                 raise UsageError(f"the event is one of another repository than {repository}")
             number, head_sha = int(run["id"]), str(run["head_sha"])
             started_by, branch, conclusion = str(run["event"]), str(run["head_branch"] or ""), str(run["conclusion"])
-        except (KeyError, TypeError, ValueError) as error:
+            origin = str((run["head_repository"] or {}).get("full_name") or "")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"the event is no workflow_run: {error!r}") from error
         if not SHA.fullmatch(head_sha):
             raise UsageError("the event names no commit")
-        if started_by not in MEASURED_BY:
-            return None
         server = job.environment.get("GITHUB_SERVER_URL", "https://github.com")
-        return cls(number, head_sha, branch, conclusion, f"{server}/{repository}/actions/runs/{number}")
+        url = f"{server}/{repository}/actions/runs/{number}"
+        return cls(number, head_sha, branch, conclusion, url, started_by, origin)
+
+    def unheard(self, repository: str, *, pull_requests: bool) -> str:
+        """Why nothing that this run uploaded is shown; empty where it is.
+
+        A run that a fork's ``pull_request`` starts carries out the fork's own workflow, on hosted runners and under any
+        name: its artifact would be the fork's own praise in our words.
+
+        Args:
+            repository: Where the comment goes.
+            pull_requests: Whether runs count that were started by ``pull_request``.
+        """
+        if self.head_repository != repository:
+            return f"the run is one of {self.head_repository or 'a repository that is gone'}, not of {repository}"
+        if self.started_by == "pull_request" and not pull_requests:
+            return "the run was started by pull_request, and such runs count only with --pull-request-runs"
+        return "" if self.started_by in ("push", "pull_request") else "the run judged no pull request"
 
 
-def comment(job: Job, api: Api, scenarios: Iterable[str], author: str = AUTHOR) -> str:
+def comment(job: Job, api: Api, scenarios: Iterable[str], author: str = AUTHOR, *, pull_requests: bool = False) -> str:
     """Write or rewrite the comment for the run that this job follows; returns what was done, in words.
 
     Args:
@@ -80,6 +100,7 @@ def comment(job: Job, api: Api, scenarios: Iterable[str], author: str = AUTHOR) 
         api: With a token that may write to pull requests.
         scenarios: Patterns of scenario files, to tell which files of the change it is judged by.
         author: Whose comment is looked for: a marker alone could be anybody's.
+        pull_requests: Whether runs that were started by ``pull_request`` count too; those of forks never do.
 
     Raises:
         UsageError: The event is no ``workflow_run``.
@@ -87,8 +108,8 @@ def comment(job: Job, api: Api, scenarios: Iterable[str], author: str = AUTHOR) 
         ApiError: GitHub refused.
     """
     run = MeasuredRun.of(job)
-    if run is None:
-        return "the run judged no pull request: nothing to comment on"
+    if why := run.unheard(job.repository, pull_requests=pull_requests):
+        return f"{why}: nothing to comment on"
     with tempfile.TemporaryDirectory() as scratch:
         outcome, claimed = _read_artifact(api, job.repository, run, Path(scratch) / "artifact.zip")
     number = _number(run, claimed)
@@ -99,7 +120,12 @@ def comment(job: Job, api: Api, scenarios: Iterable[str], author: str = AUTHOR) 
         return f"pull request {number} is not open: nothing to comment on"
     if (at := request.get("head", {}).get("sha")) != run.head_sha:
         return f"pull request {number} is at {str(at)[:12]}, the run was at {run.head_sha[:12]}: nothing to comment on"
-    files = [str(file["filename"]) for file in api.pages(f"/repos/{job.repository}/pulls/{number}/files")]
+    files = [
+        str(file[name])
+        for file in api.pages(f"/repos/{job.repository}/pulls/{number}/files")
+        for name in ("filename", "previous_filename")  # what is moved away is altered where it was
+        if name in file
+    ]
     try:
         body = comment_body(run, outcome, touched(files, scenarios))
     except Exception as error:  # figures and names that fit the schema and that no renderer was made for
@@ -123,7 +149,7 @@ def policy_note(changed: tuple[str, ...]) -> str:
     """What a change alters of all that it is judged by; empty where it alters nothing."""
     if not changed:
         return ""
-    named = ", ".join(escape(name[:200].replace("://", ":\u200b//")) for name in changed[:LISTED])
+    named = ", ".join(escape(unlinked(name[:200])) for name in changed[:LISTED])
     named += f" and {len(changed) - LISTED} more" if len(changed) > LISTED else ""
     return (
         f"This change alters what changes are judged by: {named}. It was judged by the base branch's versions; "

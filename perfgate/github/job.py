@@ -120,6 +120,27 @@ class Job:
             raise UsageError("the event is no object", where=str(file))
         return content
 
+    def listed_at(self, checked_out: str) -> str:
+        """Commit at which GitHub lists this job's run and its artifacts.
+
+        On ``pull_request`` that is the change's own head, while what is checked out is its merge with the base.
+
+        Args:
+            checked_out: Commit that is checked out.
+
+        Raises:
+            UsageError: This is no job, or its event names no commit.
+        """
+        if self.variable("GITHUB_EVENT_NAME") != "pull_request":
+            return checked_out
+        try:
+            named = str(self.event["pull_request"]["head"]["sha"])
+        except (KeyError, TypeError) as error:
+            raise UsageError(f"the event is no pull_request: {error!r}") from error
+        if not SHA.fullmatch(named):
+            raise UsageError("the event names no commit")
+        return named
+
     @property
     def folder(self) -> Path:
         """Where the steps of this job keep what is theirs; the runner empties it."""

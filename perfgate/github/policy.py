@@ -11,20 +11,24 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from perfgate.durable import canonical_json
 from perfgate.errors import UsageError
+from perfgate.fields import file_pattern
 from perfgate.github.api import Api, ApiError
 from perfgate.github.job import PUSHED_REQUEST, Command, Job, JobPlan
 from perfgate.plan import resolve_cells
 from perfgate.scenario import load
+from perfgate.subject import anchored
 
 Against = Literal["merge-base", "baseline"]
 ALWAYS = ("perfgate.toml", "baselines")
 """What decides beside the scenarios and what stands in their folders."""
+_OF_THE_TREE = re.compile(r"ref=(\.|.*\.\.\.|(.*[^\w/-])?(HEAD|@)([^\w/-].*)?)")
+"""Words of a ref that depends on what is checked out: ``.``, ``main...``, ``HEAD~1``."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,8 @@ class Wanted:
         scenarios: Patterns of scenario files, from the root of the repository.
         command: What of perfgate measures.
         against: What the head is compared with.
-        base: Words of the base's subject; the merge base's build where there are none.
-        head: Words of the head's subject; the head's build where there are none.
+        base: Words of the base's subject, paths from the checkout; the merge base's build where there are none.
+        head: Words of the head's subject, paths from the checkout; the head's build where there are none.
         more: Further words of ``perfgate run``.
     """
 
@@ -58,12 +62,20 @@ def make_plan(job: Job, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
         tree: The checkout, whole history and all.
 
     Raises:
-        UsageError: The checkout is shallow, or the base branch has no such scenario.
+        UsageError: The checkout is shallow, the base branch has no such scenario, or what is wanted does not go
+            together.
         ScenarioError: A scenario of the base branch is wrong.
     """
     if wanted.command == "nightly" and not wanted.base:
         remedy = "Name its subject in base, like ref=v1.0 (REFERENCE of the workflow): a build that stays the same."
         raise UsageError("a night needs a reference", remedy=remedy)
+    if wanted.command == "nightly" and wanted.against == "baseline":
+        text = "a night measures the head against its reference: against: baseline does not go with command: nightly"
+        raise UsageError(text, remedy="Leave out against.")
+    for word in (*wanted.base, *wanted.head):
+        if _OF_THE_TREE.fullmatch(word):
+            text = f"{word}: what is checked out where perfgate measures is the base branch, not the change"
+            raise UsageError(text, remedy="Name a branch, a tag or a commit; without words it is the change's build.")
     pull_request, branch, base = _aim(job, api)
     head = _git(tree, "rev-parse", "--verify", "HEAD^{commit}")
     base = base or f"refs/remotes/origin/{branch}"
@@ -86,21 +98,25 @@ def make_plan(job: Job, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
         )
     cells = sorted(cell.cell_id for file in scenarios for cell in resolve_cells(load(policy / file)))
     words = _words(wanted, scenarios, merge_base, head)  # and not --budget and the like: they change no measurement
+    # Those as given make the key: another runner has its workspace elsewhere.
+    here = replace(wanted, base=anchored(wanted.base, tree), head=anchored(wanted.head, tree))
     once = job.variable("GITHUB_RUN_ID") if wanted.command == "nightly" else ""  # a night is measured anew every night
     key = hashlib.sha256(canonical_json([head, merge_base, cells, list(words), once]).encode()).hexdigest()[:20]
     judged_by = [*ALWAYS, *sorted({_folder(pattern) for pattern in wanted.scenarios})]
     return JobPlan(
         repository=job.repository, pull_request=pull_request, base_branch=branch, base=base, merge_base=merge_base,
         head=head, policy=policy, scenarios=scenarios, changed=_changed(tree, merge_base, head, judged_by),
-        artifact=f"perfgate-run-{key}", command=wanted.command, words=(*words, *wanted.more),
-        runs=job.folder / "runs",
+        artifact=f"perfgate-run-{key}", command=wanted.command, runs=job.folder / "runs",
+        words=(*_words(here, scenarios, merge_base, head), *wanted.more),
     )  # fmt: skip
 
 
 def touched(files: Iterable[str], scenarios: Iterable[str]) -> tuple[str, ...]:
     """Those of some changed files that a change is judged by."""
     judged_by = [*ALWAYS, *map(_folder, scenarios)]
-    return tuple(sorted({file for file in files if any(f"{file}/".startswith(f"{one}/") for one in judged_by)}))
+    return tuple(
+        sorted({file for file in files for one in judged_by if one == "." or f"{file}/".startswith(f"{one}/")})
+    )
 
 
 def _aim(job: Job, api: Api) -> tuple[int | None, str, str]:
@@ -136,6 +152,10 @@ def _scenarios(policy: Path, patterns: Sequence[str]) -> tuple[str, ...]:
     for pattern in patterns:
         if pattern.startswith(("/", "-")) or ".." in Path(pattern).parts:
             raise UsageError(f"scenarios: {pattern} leads out of the repository")
+        try:
+            file_pattern(pattern)
+        except ValueError as error:
+            raise UsageError(f"scenarios: {error}, found {pattern!r}") from error
     found = {file for pattern in patterns for file in policy.glob(pattern) if file.is_file()}
     return tuple(sorted(str(file.relative_to(policy)) for file in found))
 
@@ -150,9 +170,13 @@ def _words(wanted: Wanted, scenarios: Sequence[str], merge_base: str, head: str)
 
 
 def _folder(pattern: str) -> str:
-    """The part of a pattern before its first wildcard: a whole folder, since models lie beside scenarios."""
-    fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    return fixed.rpartition("/")[0] or fixed or "."
+    """The part of a pattern before its first wildcard: a whole folder, since models lie beside scenarios.
+
+    A pattern that begins with a wildcard may find scenarios everywhere, so that is ``.``, where every file counts.
+    """
+    fixed, *wild = re.split(r"[*?\[]", pattern, maxsplit=1)
+    folder = fixed.rpartition("/")[0] if wild or "/" in fixed else fixed
+    return str(PurePosixPath(folder))
 
 
 def _changed(tree: Path, merge_base: str, head: str, judged_by: Sequence[str]) -> tuple[str, ...]:

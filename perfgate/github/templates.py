@@ -43,5 +43,5 @@ def workflows(action: str, version: str, labels: tuple[str, ...] = (), scenarios
         if labels:
             text = text.replace(_LABELS, f"[{', '.join(labels)}]")
             text = text.replace("group: perfgate-gpu\n", f"group: perfgate-{labels[-1]}\n")
-        written[f"{FOLDER}/{template.name}"] = text.replace(_SCENARIOS, scenarios or _SCENARIOS)
+        written[f"{FOLDER}/{template.name}"] = text.replace(_SCENARIOS, f'"{scenarios}"' if scenarios else _SCENARIOS)
     return written

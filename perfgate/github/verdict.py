@@ -25,7 +25,9 @@ TEXT = 20_000
 LARGEST = 1e18
 CODE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 BREAK = "\u200b"
-"""A space without width: invisible, and no link begins behind it."""
+"""A space without width: invisible, and no link goes on behind it."""
+_LINKS = re.compile(r"(?i):/(?=/)|www\.|#\w|gh-(?=\d)")
+"""Each match is broken before its last character."""
 
 
 def read_verdict(data: bytes, where: str) -> Outcome:
@@ -50,6 +52,14 @@ def read_verdict(data: bytes, where: str) -> Outcome:
             raise RecordError("is no verdict: a note has a code that is none", where=where)
     _check_consistent(outcome, where)
     return outcome
+
+
+def unlinked(text: str) -> str:
+    """Text that is printable and of which GitHub makes no link, be it to an address, an issue or a pull request.
+
+    A backslash does not keep ``#1`` from becoming one: GitHub seeks references in what Markdown has become.
+    """
+    return _LINKS.sub(lambda found: f"{found[0][:-1]}{BREAK}{found[0][-1]}", printable(text))
 
 
 def _check_consistent(outcome: Outcome, where: str) -> None:
@@ -79,8 +89,7 @@ def _harmless(value: Any, depth: int) -> Any:
     if depth < 0:
         raise ValueError(f"nested deeper than {DEPTH} levels")
     if isinstance(value, str):
-        text = printable(value[:TEXT])
-        return re.sub(r"(?i)\b(www)\.", rf"\1{BREAK}.", text.replace("://", f":{BREAK}//"))
+        return unlinked(value[:TEXT])
     if isinstance(value, list):
         return [_harmless(item, depth - 1) for item in value]
     if isinstance(value, dict):
