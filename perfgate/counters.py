@@ -121,10 +121,13 @@ class Counter:
         return tuple(name for name in self.names if not known or architecture in name.on)
 
     def is_known_on(self, architecture: int | None) -> bool:
-        """Whether a real ncu listed or wrote its first name there; anywhere, where the architecture is not known."""
+        """Whether a real ncu listed or wrote its first name there; anywhere, where the architecture is not known.
+
+        What ncu knows of a launch without replaying it (``launch__``) it knows everywhere, and lists nowhere.
+        """
         first = next(iter(self.names_on(architecture)), None)
-        if first is None:
-            return False
+        if first is None or first.metric.startswith("launch__"):
+            return first is not None
         return bool(first.verified) if architecture is None else architecture in first.verified
 
     def read(self, kernel: CountedKernel) -> float | None:

@@ -158,4 +158,6 @@ def test_names_are_those_of_the_architecture() -> None:
         "dram__bytes_read.sum", "launch__registers_per_thread", "sm__cycles_active.avg", "smsp__inst_executed.sum",
     )  # fmt: skip
     assert metrics_to_read([], few, 120) == ("dram__bytes_op_read.sum",)
+    assert metrics_to_read([], Counted(), 120) == ("launch__registers_per_thread", "launch__waves_per_multiprocessor")
+    assert "sm__ops_path_tensor_src_bf16_dst_fp32.sum" not in metrics_to_read([], Counted(), 80)  # not verified there
     assert len(metrics_to_read([], Counted(), 90)) == len(COUNTERS)
