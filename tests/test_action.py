@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from action_runner import ROOT, ActionRunner, clone, git, job_step, read_yaml
+from action_runner import ROOT, ActionRunner, clone, git
 from click.testing import CliRunner
 from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving
 from hand_made import scenario_file
@@ -23,8 +23,6 @@ from perfgate.cli import main
 from perfgate.lock import STATE, hold
 from perfgate.outcome import Outcome
 from perfgate.record import read_records, read_run
-
-TEMPLATES = ROOT / "perfgate" / "templates" / "github"
 
 PROGRAM = f"""#!{sys.executable}
 import json, os, sys
@@ -315,25 +313,6 @@ def test_no_baseline_yet(gate: Gate) -> None:
     assert "`no-baseline`" in runner.summary
 
 
-# --- what it is made of
-
-
-def test_installing_runs_nothing_of_the_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Modules in the checkout called like those that the installation needs are not imported by any of its steps."""
-    work, trap = tmp_path / "work", tmp_path / "trap"
-    work.mkdir()
-    for name in ("venv", "ensurepip", "pip", "sitecustomize"):
-        (work / f"{name}.py").write_text(f"open({str(trap)!r}, 'a').write('{name} ')")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")  # the installation fails, having passed where it could be trapped
-    monkeypatch.setenv("PYTHONPATH", "")
-    runner = ActionRunner(ROOT / "action.yml", tmp_path / "temp", work, {})
-
-    runner.run()
-
-    assert "No matching distribution found for" in runner.steps["install"].log
-    assert not trap.exists(), trap.read_text()
-
-
 # --- what it is judged by
 
 
@@ -464,47 +443,3 @@ def test_nothing_to_measure(gate: Gate, tmp_path: Path, change: str, inputs: dic
     assert runner.outputs["report"]["verdict"] == "not-measured"
     assert "NOT MEASURED: perfgate ended with 2" in runner.summary
     assert said in runner.steps["prepare"].log + runner.steps["measure"].log
-
-
-# --- the last job
-
-OK = {"result": "success", "outputs": {"verdict": "pass"}}
-
-
-@pytest.mark.parametrize(
-    ("needs", "status", "said"),
-    [
-        ({"measure": OK}, 0, "ended well and gave a verdict"),
-        ({"measure": OK | {"outputs": {"verdict": "inconclusive"}}}, 0, ""),
-        ({"measure": OK, "more": {"result": "skipped", "outputs": {}}}, 10, "job more ended as skipped"),
-        ({"measure": {"result": "cancelled", "outputs": {}}}, 10, "job measure ended as cancelled"),
-        ({"measure": {"result": "failure", "outputs": {"verdict": "regressed"}}}, 10, "with verdict regressed"),
-        ({"measure": {"result": "success", "outputs": {}}}, 10, "job measure gave no verdict"),
-        ({"measure": OK | {"outputs": {"verdict": "regressed"}}}, 10, "green but its verdict is regressed"),
-        ({}, 10, "no job is needed"),
-        ("nonsense", 10, "no job is needed"),
-    ],
-)
-def test_final(tmp_path: Path, needs: Any, status: int, said: str) -> None:
-    """The required check is green only where every job that it needs ended well and gave a verdict."""
-    action = ROOT / ".github" / "actions" / "final" / "action.yml"
-    assert job_step(TEMPLATES / "perfgate.yml", "perfgate", "/.github/actions/final")["with"] == {
-        "needs": "${{ toJSON(needs) }}"
-    }
-    runner = ActionRunner(action, tmp_path / "temp", tmp_path, {}, {"needs": json.dumps(needs)})
-
-    runner.run()
-
-    assert runner.steps["final"].status == status
-    assert said in runner.steps["final"].log
-
-
-def test_templates_use_the_actions() -> None:
-    """What the workflows give to our actions are inputs that these have, and what they take from them are outputs."""
-    for file in TEMPLATES.glob("*.yml"):
-        for job in read_yaml(file)["jobs"].values():
-            for step in job["steps"]:
-                uses = step.get("uses", "").partition("@")[0]
-                if uses.startswith("OWNER/perfgate"):
-                    action = read_yaml(ROOT / uses.removeprefix("OWNER/perfgate").strip("/") / "action.yml")
-                    assert set(step.get("with", {})) <= set(action["inputs"]), file
