@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from perfgate.capture import process
-from perfgate.capture.process import Child, end_orphans, find_orphans, owner_mark, spawn, tail
+from perfgate.capture.process import Child, carries_mark, end_orphans, find_orphans, owner_mark, spawn, tail
 
 DEADLINE_S = 20.0
 DEAF = """
@@ -278,3 +278,15 @@ def test_tail_of_nothing(tmp_path: Path) -> None:
     assert tail(tmp_path / "log", 5) == ""
     (tmp_path / "log").touch()
     assert tail(tmp_path / "log", 5) == ""
+
+
+def test_the_mark_of_a_process_just_started_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child shows no variables for a moment after its start; it is looked at again before it counts as a stranger."""
+    child = spawn(["sleep", "600"], environment=dict(os.environ), owner=owner_mark("soon"), log=tmp_path / "log",
+                  folder=tmp_path)  # fmt: skip
+    shown, empty = psutil.Process.environ, iter(range(2))
+    monkeypatch.setattr(psutil.Process, "environ", lambda self: {} if next(empty, None) is not None else shown(self))
+    try:
+        assert carries_mark(child.pid, owner_mark("soon"))
+    finally:
+        child.end()

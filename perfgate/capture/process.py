@@ -30,6 +30,8 @@ CHILD = "PERFGATE_CHILD"
 LADDER = ((signal.SIGINT, 3.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 1.5))
 """Signals in order, each with the seconds it is given; 6.5 s in all."""
 POLL_S = 0.02
+LAID_OUT_S = 0.2
+"""How long a child that has just been started is given to show its variables; it takes microseconds."""
 TAIL_BYTES = 256 * 1024
 
 _EXCEPTION = re.compile(r"(?:^|[\]\s|])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt))(?::\s.*)?$")
@@ -328,11 +330,20 @@ def _in_group(process: psutil.Process, group: int) -> bool:
 
 
 def _environment(process: psutil.Process) -> Mapping[str, str]:
-    """The variables a process started with; none where they may not be read."""
+    """The variables a process started with; none where they may not be read.
+
+    A child of ours that has only just been started shows none for a moment: the kernel closes the pipe that tells of
+    the start before it has laid out the new program's variables.
+    """
+    until_s = time.monotonic() + LAID_OUT_S
     try:
-        return process.environ()
+        while not (found := process.environ()) and process.ppid() == os.getpid() and _alive(process):
+            if time.monotonic() > until_s:
+                break
+            time.sleep(0.002)
     except (psutil.Error, OSError):
         return {}
+    return found
 
 
 def _name(process: psutil.Process) -> str:
