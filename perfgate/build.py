@@ -39,7 +39,9 @@ LOG_LINES = 20
 """Of the log of a failed build, in its error."""
 
 _BUILD = re.compile(r"[0-9a-f]{12}(\+dirty\.[0-9a-f]{12})?-[0-9a-f]{8}")
-_NOT_FOR_COMMANDS = re.compile("PYTHONPATH|PYTHONHOME|GITHUB_(ENV|PATH|OUTPUT|STATE|STEP_SUMMARY|TOKEN)|ACTIONS_.*")
+_NOT_FOR_COMMANDS = re.compile(
+    "PYTHONPATH|PYTHONHOME|GITHUB_(ENV|PATH|OUTPUT|STATE|STEP_SUMMARY|TOKEN)|GH_TOKEN|INPUT_.*|ACTIONS_.*"
+)
 """With the first two an installer finds packages that the engine, which does not get them, will lack. By the others the
 code of a change that is built in a job of GitHub would steer the job's later steps, or speak in its name."""
 
