@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from perfgate import __version__, stats
 from perfgate.against import Side, judge_sides
+from perfgate.baseline import Measured, profiled_otherwise
 from perfgate.durable import sha256_hex
 from perfgate.environment import comparable
 from perfgate.errors import NotComparableError, RecordError, UsageError
@@ -16,7 +17,7 @@ from perfgate.judge import compare_sides, judge_advisory, judge_cells
 from perfgate.margins import Gate
 from perfgate.metrics import split_name
 from perfgate.outcome import CellOutcome, Note, Outcome, worst
-from perfgate.plan import Cell, GatePlan, Plan
+from perfgate.plan import GatePlan, Plan
 from perfgate.record import Record, read_record
 from perfgate.rule import Series, judge_series
 from perfgate.store import find
@@ -43,12 +44,9 @@ def compare_records(base: str, head: str) -> Outcome:
             f"{base} holds {a.cell.name} ({a.cell.cell_id[:12]}), {head} holds {b.cell.name} ({b.cell.cell_id[:12]})",
             code="different-cells",
         )
-    if any(gate.gate.measured.kind == "traced" for gate in b.cell.gates) and _tracing(a.cell) != _tracing(b.cell):
-        text = f"{base} and {head} were traced with other roles, or for another number of iterations"
-        raise NotComparableError(text, code="different-cells")
-    if any(gate.gate.measured.kind == "counted" for gate in b.cell.gates) and _counting(a.cell) != _counting(b.cell):
-        text = f"{base} and {head} were counted in another window, or with other caches"
-        raise NotComparableError(text, code="different-cells")
+    gated = [gate.gate.measured.kind for gate in b.cell.gates]
+    if otherwise := profiled_otherwise(gated, Measured.of(a.cell), Measured.of(b.cell)):
+        raise NotComparableError(f"{base} and {head} were {'; '.join(otherwise)}", code="different-cells")
     differences = [d for x in a.visits for y in b.visits for d in comparable(x.machine, y.machine)]
     if differences:
         raise NotComparableError("; ".join(dict.fromkeys(differences)), code="different-machines")
@@ -74,17 +72,6 @@ def compare_with_baseline(word: str, file: Path) -> Outcome:
     plan = Plan(cells=(record.cell,), seed=record.seed)
     sides = {record.cell.cell_id: Side(record, role)}
     return judge_sides(f"{word} {file}", __version__, plan, sides, baselines)
-
-
-def _counting(cell: Cell) -> object:
-    """What of counting decides what counters read, beside what the cell's id says."""
-    launches = [one.model_dump_json(exclude={"metrics"}) for one in cell.counters]
-    return launches, cell.counted.step, cell.counted.cache_control
-
-
-def _tracing(cell: Cell) -> object:
-    """What of tracing decides kernel times, beside what the cell's id says."""
-    return cell.kernels and (cell.kernels.rules, cell.kernels.traced.iterations)
 
 
 def compare_table(file: Path, gates: Sequence[GatePlan]) -> Outcome:

@@ -17,6 +17,8 @@ from perfgate.errors import RecordError
 Better = Literal["higher", "lower", "neither"]
 Tier = Literal["exact", "tight", "noisy"]
 
+OF_THE_LAUNCH = "launch__"
+"""Names of what ncu knows of a launch without replaying it, on every architecture."""
 ARCHITECTURES = (80, 86, 89, 90, 100, 120)
 """Compute capabilities times ten: A100, A10 and RTX 30, L4/L40S and RTX 40, H100/H200, B200, RTX 50 and RTX PRO."""
 CHECKED = (80, 86, 89, 90)
@@ -126,7 +128,7 @@ class Counter:
         What ncu knows of a launch without replaying it (``launch__``) it knows everywhere, and lists nowhere.
         """
         first = next(iter(self.names_on(architecture)), None)
-        if first is None or first.metric.startswith("launch__"):
+        if first is None or first.metric.startswith(OF_THE_LAUNCH):
             return first is not None
         return bool(first.verified) if architecture is None else architecture in first.verified
 

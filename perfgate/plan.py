@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from perfgate.counting import Counted, Launches
+from perfgate.counting import Counted, Launches, metrics_to_read
 from perfgate.errors import UsageError
 from perfgate.expectation import Expectation
 from perfgate.margins import Gate
@@ -107,6 +107,11 @@ class Cell(BaseModel):
             return gated
         declared = {"timed": False, "traced": self.kernels is not None, "counted": bool(self.counters)}
         return int(declared[kind])
+
+    def metrics_counted(self, architecture: int | None) -> tuple[str, ...]:
+        """What ncu is asked for in a counted trial, see :func:`perfgate.counting.metrics_to_read`."""
+        gated = [gate.gate.metric for gate in self.gates if gate.gate.measured.kind == "counted"]
+        return metrics_to_read(self.counters, self.counted, architecture, gated)
 
     @property
     def slug(self) -> str:

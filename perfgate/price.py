@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfgate.counting import choose_window, metrics_to_read
+from perfgate.counters import OF_THE_LAUNCH
+from perfgate.counting import choose_window
 from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.metrics import KINDS, Kind, Metric
 from perfgate.plan import ALPHA, BETA, Cell, GatePlan
@@ -25,8 +26,6 @@ USUALLY = 0.9
 """A plan under which an unchanged build passes less often than this is warned of."""
 PASS_S = 0.035
 """What a pass over one launch takes: six trials of 36 launches and 12 passes took 15 s each on an H200."""
-_OF_THE_LAUNCH = "launch__"
-"""What ncu knows of a launch without replaying it."""
 CONDITIONING_TRIALS = 2
 """One a subject before the first timed pair."""
 
@@ -160,9 +159,7 @@ def _with_window(cell: Cell, priced: KindPrice, history: Mapping[Kind, Record]) 
     if counted:
         passes = max(one.passes for one in counted)
         return dataclasses.replace(priced, window=max(len(one.launches) for one in counted), passes=passes)
-    gated = [gate.gate.metric for gate in cell.gates if gate.gate.measured.kind == "counted"]
-    names = metrics_to_read(cell.counters, cell.counted, None, gated)
-    passes = max(sum(not name.startswith(_OF_THE_LAUNCH) for name in names), 1)
+    passes = max(sum(not name.startswith(OF_THE_LAUNCH) for name in cell.metrics_counted(None)), 1)
     traces = [trial.decode for trial in history["traced"].trials if trial.decode] if "traced" in history else []
     try:
         window = choose_window(traces[-1], cell.counters).count if traces else None

@@ -22,12 +22,12 @@ from typing import Any, Final
 from perfgate.capture.collector import Job
 from perfgate.capture.engine import LOG, Limit, Worker, find_subject
 from perfgate.capture.ncu import cause_in, parse_ncu
-from perfgate.capture.profilers import VERSION_TIMEOUT_S, run
+from perfgate.capture.profilers import NCU_SETTINGS, VERSION_TIMEOUT_S, run
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.workload import in_words, run_iteration, start_engine
 from perfgate.counted import CountedLaunch, CountedStep, Device
 from perfgate.counters import CountedKernel
-from perfgate.counting import STEPS_BEHIND, Window, choose_window, metrics_to_read
+from perfgate.counting import STEPS_BEHIND, Window, choose_window
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.pattern import DecodeSteps, KernelKey
 from perfgate.plan import Cell, prompts
@@ -47,8 +47,6 @@ KV_BLOCK: Final = 16
 KV_ROOM: Final = 1.25
 """Of the cache that the workload needs, in whole blocks."""
 PASSES: Final = "profiler__replayer_passes"
-SETTINGS: Final = {"LC_ALL": "C", "NV_COMPUTE_PROFILER_DISABLE_STOCK_FILE_DEPLOYMENT": "1"}
-"""Numbers with a point; and no files unpacked into the user's home."""
 
 
 class CountedCollector:
@@ -109,7 +107,7 @@ class CountedCollector:
             names = sorted({short_name(key.name) for key in job.decode.keys if key.role == COMMUNICATION})
             raise NotMeasuredError(f"the decode step runs {', '.join(names)}", code="counters-communication")
         step = job.cell.counted.step or usual_step(job.cell.workload)
-        return _Plan(ncu, _names_wanted(job.cell, self._architecture), choose_window(job.decode, job.cell.counters),
+        return _Plan(ncu, job.cell.metrics_counted(self._architecture), choose_window(job.decode, job.cell.counters),
                      job.decode, step)  # fmt: skip
 
 
@@ -147,7 +145,7 @@ def _count(job: Job, plan: _Plan, taken: _Taken, progress: Callable[[str], None]
     """Run the engine under ncu up to the step, and read what was counted."""
     report, log = (job.folder.resolve() / name for name in ("counters.ncu-rep", "counting.log"))
     try:
-        with Worker(job, _command(job.cell, plan, report, log), SETTINGS) as worker:
+        with Worker(job, _command(job.cell, plan, report, log), NCU_SETTINGS) as worker:
             _drive(worker, job, plan, taken, progress)
     except InvalidTrialError:
         known = _cause(log)
@@ -247,7 +245,7 @@ def _print(job: Job, ncu: str, report: Path) -> str:
     """
     words = ["--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
     words += ["--print-kernel-base", "demangled", "--rename-kernels", "off"]
-    ran = run([ncu, *words], {**job.environment, **SETTINGS}, job.folder, PRINT_TIMEOUT_S)
+    ran = run([ncu, *words], {**job.environment, **NCU_SETTINGS}, job.folder, PRINT_TIMEOUT_S)
     if ran.status != 0:
         raise InvalidTrialError("counters-unreadable", f"ncu --import ended with status {ran.status}\n{ran.end}")
     return ran.text
@@ -300,11 +298,6 @@ def _read(job: Job, plan: _Plan, page: str, source: str) -> CountedStep:
         launches=launches,
         cautions=tuple(cautions),
     )
-
-
-def _names_wanted(cell: Cell, architecture: int | None) -> tuple[str, ...]:
-    gated = [gate.gate.metric for gate in cell.gates if gate.gate.measured.kind == "counted"]
-    return metrics_to_read(cell.counters, cell.counted, architecture, gated)
 
 
 def _placed(

@@ -30,6 +30,9 @@ CAP_SYS_ADMIN = 21
 COUNTER = "smsp__inst_executed.sum"
 """A counter that every chip since GA100 has, also in a MIG slice, and that one pass collects."""
 
+NCU_SETTINGS = {"LC_ALL": "C", "NV_COMPUTE_PROFILER_DISABLE_STOCK_FILE_DEPLOYMENT": "1"}
+"""ncu's own variables: numbers with a point, and no files unpacked into the user's home."""
+
 VERSION_TIMEOUT_S = 30.0
 PROFILE_TIMEOUT_S = 180.0
 EXPORT_TIMEOUT_S = 60.0
@@ -169,9 +172,7 @@ def try_ncu(interpreter: Interpreter, folder: Path, *, gpu: bool) -> Finding:
         return NCU_COUNT.failed("no ncu on PATH", _INSTALL["ncu"])
     flags = ["--config-file", "off", "--target-processes", "all", "--clock-control", "none", "--launch-count", "1"]
     flags += ["--metrics", COUNTER, "--csv", "--page", "raw", "--print-units", "base"]
-    # The latter keeps ncu from unpacking its files into the user's home.
-    own = {"LC_ALL": "C", "NV_COMPUTE_PROFILER_DISABLE_STOCK_FILE_DEPLOYMENT": "1"}
-    environment = {**interpreter.environment, **own}
+    environment = {**interpreter.environment, **NCU_SETTINGS}
     ran = run_probe("count", interpreter, folder, PROFILE_TIMEOUT_S, before=[ncu, *flags], environment=environment)
     for sign, meaning, mend in _NCU_CAUSES:
         if sign in ran.text:
