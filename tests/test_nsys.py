@@ -444,15 +444,21 @@ def test_pageable_copies(tmp_path: Path) -> None:
 
 
 def test_other_processes_are_left_out(tmp_path: Path) -> None:
-    """Ranges and calls of a process without kernels are none of the table's."""
+    """Ranges, calls, copies and memsets of a process without kernels are in nobody's step."""
     builder = one_kernel()
     builder.span("perfgate.step.0", 0, 1000)
     builder.span("perfgate.step.0", 0, 1000, pid=PID + 1)
     builder.call("cudaDeviceSynchronize", 10, 20, pid=PID + 1)
     name, thread = builder.string("CUPTI: Buffer flush"), global_id(PID + 1, 3)
     builder.add("PROFILER_OVERHEAD", start=5, end=9, globalTid=thread, nameId=name)
+    for pid in (PID - 1, PID + 1):
+        builder.copy(1, 30, 110, 120, 64, pid=pid)
+        builder.add("CUPTI_ACTIVITY_KIND_MEMSET", start=130, end=140, deviceId=0, streamId=7, bytes=4,
+                    globalPid=global_id(pid))  # fmt: skip
     trace = read_nsys(builder.write(tmp_path / "export.sqlite"))
     assert len(trace.steps) == 1
     assert len(trace.calls) == 1
+    assert (len(trace.copies), len(trace.memsets)) == (0, 0)
+    assert figures(trace).copies.sum() == 0
     assert len(trace.overhead) == 0
     assert trace.processes == (global_id(PID) >> 24 & 0xFFFFFF,)

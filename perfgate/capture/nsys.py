@@ -196,7 +196,10 @@ class _Reader:
         ]
 
     def _events(self, what: str, kind: str, kinds: dict[int, str], words: Sequence[str]) -> Events:
-        """One table of events on the device; ``kinds`` translates ``kind``, the last word is for all other values."""
+        """One table of events on the device, those of processes with kernels.
+
+        ``kinds`` translates ``kind``, the last of ``words`` is for all other values.
+        """
         table = f"{_PREFIX}{what}"
         columns = self.export.columns.get(table, set())
         optional = [name if name in columns else "0" for name in ("bytes", "graphNodeId")]
@@ -207,7 +210,7 @@ class _Reader:
                 kind, *(f"COALESCE({name}, 0)" for name in optional),
             ),
         )  # fmt: skip
-        process, _ = self._process_of(pid)
+        process, known = self._process_of(pid)
         other = len(words) - 1
         codes = np.full(len(start), other, np.int8)
         for value, word in kinds.items():
@@ -225,7 +228,7 @@ class _Reader:
             graph=node != 0,
             correlation=correlation,
         )
-        return made
+        return made if known.all() else made.take(known)
 
     def _overhead(self) -> Events:
         """CUPTI's own work on the host, in whichever thread of the process it was done."""
