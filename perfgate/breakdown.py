@@ -1,12 +1,14 @@
 """What a step is made of: kernels by role, device time busy and idle, what the host did meanwhile, copies, overlap.
 
 Figures are per step and device, in columns; a step that ran no kernel on a device has no row. Device time is a union of
-intervals, so that streams side by side are not counted twice; kernel time is a sum, so that it adds up over roles.
+intervals, so that streams side by side are not counted twice; kernel time is a sum, so that it adds up over roles. A
+device is idle where nothing ran on it, of this step or of another.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +39,8 @@ class StepFigures(Columns):
         graph_launches: Of these, from CUDA graphs.
         kernel_ns: Sum of the kernels' durations.
         span_ns: From the first start to the last end of kernels, copies and memsets.
-        gap_ns: Idle time within the span, a column for each of :data:`GAPS`.
+        gap_ns: Time within the span in which nothing ran on the device, whichever step's; a column for each of
+            :data:`GAPS`.
         step_ns: From the first kernel's start to that of the process's next step; :data:`NO_TIME` for its last.
         slack_ns: How much longer the host could have worked in the step before the device would have waited, see
             :func:`_slack_ns`; negative where it did; :data:`NO_TIME` without predecessor or launch.
@@ -100,7 +103,8 @@ def figures(trace: Trace) -> StepFigures:
     """The figures of every step and device with a kernel."""
     groups = _Groups.of(trace.kernels)
     reached_ns = np.maximum.accumulate(trace.calls.start_ns + trace.calls.duration_ns)
-    parts = [_device_figures(_Part.of(trace, groups, *which), reached_ns) for which in groups.parts()]
+    work = [_Busy.of(events) for events in (trace.kernels, trace.copies, trace.memsets)]
+    parts = [_device_figures(_Part.of(trace, groups, *which), work, reached_ns) for which in groups.parts()]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     step, device = groups.keys >> _DEVICE_BITS, (groups.keys & _DEVICES) - 1
     edges = (columns.pop(name) for name in ("first_ns", "last_ns", "launched_ns"))
@@ -195,13 +199,13 @@ class _Part:
         return cells
 
 
-def _device_figures(part: _Part, reached_ns: Ints) -> dict[str, Ints]:
+def _device_figures(part: _Part, busy: Sequence[_Busy], reached_ns: Ints) -> dict[str, Ints]:
     """Everything about a step that its own events on a device tell."""
     trace, kernels, group = part.trace, part.kernels, part.group
     role = trace.role_of_name()[kernels.name].astype(np.int64)
     copied, of_group = part.find(trace.copies)
     copy = trace.copies.kind[copied].astype(np.int64)
-    work = _Work.of(part)
+    first_ns, end_ns = _Work.of(part).edges_ns(len(part.keys))
     known = kernels.launched_ns != NO_TIME
     return {
         "launches": part.sums(group),
@@ -213,8 +217,8 @@ def _device_figures(part: _Part, reached_ns: Ints) -> dict[str, Ints]:
         "copies": part.table(of_group, copy, len(COPY_KINDS)),
         "copy_bytes": part.table(of_group, copy, len(COPY_KINDS), trace.copies.bytes[copied]),
         "memsets": part.sums(part.find(trace.memsets)[1]),
-        "span_ns": work.span_ns(len(part.keys)),
-        "gap_ns": _gaps(part, work, reached_ns),
+        "span_ns": end_ns - first_ns,
+        "gap_ns": _gaps(part, _idle_in(part, busy, first_ns, end_ns), reached_ns),
         "first_ns": _first(group, kernels.start_ns, len(part.keys)),
         "last_ns": _last(group, kernels.start_ns + kernels.duration_ns, len(part.keys)),
         "launched_ns": _first(group[known], kernels.launched_ns[known], len(part.keys)),
@@ -260,9 +264,7 @@ def _communication(part: _Part, role: Ints) -> dict[str, Ints]:
 
 
 def _union_ns(kernels: Kernels, group: Ints, count: int) -> Ints:
-    work = _Work(group, kernels.start_ns, kernels.start_ns + kernels.duration_ns, kernels.graph, kernels.correlation)
-    idle = np.bincount(group, np.maximum(work.idle_ns(), 0), count)
-    return work.span_ns(count) - idle.astype(np.int64)
+    return _Work(group, kernels.start_ns, kernels.start_ns + kernels.duration_ns).union_ns(count)
 
 
 def _neighbours(  # step and device, then three times of each
@@ -315,35 +317,38 @@ def _work_ns(trace: Trace, step: Ints, device: Ints, waited_ns: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class _Work:
-    """Intervals of groups, in order of group and start, with the graph launch that each came from."""
+    """Intervals of groups, in order of group and start."""
 
     group: Ints
     start_ns: Ints
     end_ns: Ints
-    graph: NDArray[np.bool_]
-    correlation: Ints
 
     @classmethod
     def of(cls, part: _Part) -> _Work:
-        """Everything that keeps a device busy: kernels, copies and memsets."""
-        kernels = part.kernels
-        parts = [(part.group, kernels.start_ns, kernels.duration_ns, kernels.graph, kernels.correlation)]
+        """Everything of a step that keeps a device busy: kernels, copies and memsets."""
+        parts = [(part.group, part.kernels.start_ns, part.kernels.duration_ns)]
         for events in (part.trace.copies, part.trace.memsets):
             known, group = part.find(events)
             found = events.take(known)
-            parts.append((group, found.start_ns, found.duration_ns, found.graph, found.correlation))
-        group, start, duration, graph, correlation = (np.concatenate(column) for column in zip(*parts, strict=True))
+            parts.append((group, found.start_ns, found.duration_ns))
+        group, start, duration = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.lexsort((start, group))
         start = start[order]
-        return cls(group[order], start, start + duration[order], graph[order], correlation[order])
+        return cls(group[order], start, start + duration[order])
 
-    def span_ns(self, count: int) -> Ints:
-        """From the first start to the last end of each group."""
+    def edges_ns(self, count: int) -> tuple[Ints, Ints]:
+        """The first start and the last end of each group; zeros where it has no interval."""
         first, last = _first(self.group, self.start_ns, count), _last(self.group, self.end_ns, count)
-        return np.where(first <= last, last - np.minimum(first, last), 0)
+        shown = first <= last
+        return np.where(shown, first, 0), np.where(shown, last, 0)
 
-    def idle_ns(self) -> Ints:
-        """Before each interval, how long nothing of its group had run; not positive where there was no gap."""
+    def union_ns(self, count: int) -> Ints:
+        """How long at least one interval of each group runs."""
+        first, last = self.edges_ns(count)
+        return last - first - np.bincount(self.group, self._idle_ns(), count).astype(np.int64)
+
+    def _idle_ns(self) -> Ints:
+        """Before each interval, how long nothing of its group had run."""
         if not len(self.group):
             return self.start_ns
         opens = np.diff(self.group, prepend=NONE) != 0
@@ -353,19 +358,87 @@ class _Work:
         reached = np.maximum.accumulate(self.end_ns - origin + self.group * height) - self.group * height
         idle = np.zeros(len(opens), np.int64)
         idle[1:] = np.where(opens[1:], 0, (self.start_ns - origin)[1:] - reached[:-1])
-        return idle
+        return np.maximum(idle, 0)
 
 
-def _gaps(part: _Part, work: _Work, reached_ns: Ints) -> Ints:
+@dataclass(frozen=True)
+class _Busy:
+    """One sort of device work of the whole trace, in order of start, and its longest duration."""
+
+    events: Kernels | Events
+    longest_ns: int
+
+    @classmethod
+    def of(cls, events: Kernels | Events) -> _Busy:
+        return cls(events, int(events.duration_ns.max(initial=0)))
+
+    def around(self, first_ns: int, end_ns: int, process: int, device: int) -> tuple[NDArray[Any], ...]:
+        """Start, end, whether from a graph, and launch, of a device's work that may run between two times."""
+        start_ns = self.events.start_ns
+        begin = np.searchsorted(start_ns, first_ns - self.longest_ns)
+        near = slice(begin, np.searchsorted(start_ns, end_ns, side="right"))
+        own = np.flatnonzero((self.events.device[near] == device) & (self.events.process[near] == process)) + begin
+        start = start_ns[own]
+        return start, start + self.events.duration_ns[own], self.events.graph[own], self.events.correlation[own]
+
+
+@dataclass(frozen=True)
+class _Gaps:
+    """Stretches within the spans of groups in which nothing ran on their device.
+
+    Args:
+        group: Whose span it is.
+        begin_ns: Where it begins.
+        end_ns: Where it ends.
+        one_graph: Whether it lies between two kernels of one graph launch.
+    """
+
+    group: Ints
+    begin_ns: Ints
+    end_ns: Ints
+    one_graph: NDArray[np.bool_]
+
+
+def _idle_in(part: _Part, busy: Sequence[_Busy], first_ns: Ints, end_ns: Ints) -> _Gaps:
+    """The gaps of each group. Work of other steps keeps a device as busy as the step's own.
+
+    A copy that a step starts early on a side stream runs while its predecessor computes: that time is not idle. Devices
+    are told apart by process too, because each process numbers what it sees from 0.
+    """
+    process, device = part.trace.steps.process[part.keys >> _DEVICE_BITS], (part.keys & _DEVICES) - 1
+    found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))]
+    for one, number in sorted(set(zip(process.tolist(), device.tolist(), strict=True))):
+        groups = np.flatnonzero((process == one) & (device == number))
+        first, end = first_ns[groups], end_ns[groups]
+        work = [sort.around(int(first.min()), int(end.max()), one, number) for sort in busy]
+        begin, until, one_graph = _device_gaps(*(np.concatenate(column) for column in zip(*work, strict=True)))
+        # A span begins with work and ends with it, so that a gap lies inside or outside as a whole.
+        inside, beyond = np.searchsorted(begin, first), np.searchsorted(until, end, side="right")
+        counts = np.maximum(beyond - inside, 0)
+        rows = np.arange(counts.sum()) + np.repeat(inside - np.cumsum(counts) + counts, counts)
+        found.append((np.repeat(groups, counts), begin[rows], until[rows], one_graph[rows]))
+    return _Gaps(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+def _device_gaps(
+    start_ns: Ints, end_ns: Ints, graph: NDArray[np.bool_], correlation: Ints
+) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    """Begin and end of each stretch without work, and whether it lies between two kernels of one graph launch."""
+    order = np.lexsort((end_ns, start_ns))
+    start_ns, end_ns, graph, correlation = start_ns[order], end_ns[order], graph[order], correlation[order]
+    reached = np.maximum.accumulate(end_ns)
+    after = np.flatnonzero(start_ns[1:] > reached[:-1]) + 1
+    one_graph = graph[after] & graph[after - 1] & (correlation[after] == correlation[after - 1])
+    return reached[after - 1], start_ns[after], one_graph
+
+
+def _gaps(part: _Part, gaps: _Gaps, reached_ns: Ints) -> Ints:
     """The idle time of each group by what it goes with."""
-    length = work.idle_ns()
-    after = np.flatnonzero(length > 0)
-    group, length, end = work.group[after], length[after], work.start_ns[after]
-    one_graph = work.graph[after] & work.graph[after - 1] & (work.correlation[after] == work.correlation[after - 1])
-    parts = np.zeros((len(after), len(GAPS)), np.int64)
-    parts[one_graph, GAPS.index("graph")] = length[one_graph]
-    free = np.flatnonzero(~one_graph)
-    begin, end, group_of = end[free] - length[free], end[free], group[free]
+    length = gaps.end_ns - gaps.begin_ns
+    parts = np.zeros((len(length), len(GAPS)), np.int64)
+    parts[gaps.one_graph, GAPS.index("graph")] = length[gaps.one_graph]
+    free = np.flatnonzero(~gaps.one_graph)
+    begin, end, group_of = gaps.begin_ns[free], gaps.end_ns[free], gaps.group[free]
     process = part.trace.steps.process[part.keys[group_of] >> _DEVICE_BITS]
     calls = _calls_between(part.trace.calls, reached_ns, begin, end)
     covered = np.zeros(len(free), np.int64)
@@ -377,7 +450,7 @@ def _gaps(part: _Part, work: _Work, reached_ns: Ints) -> Ints:
             before, covered = covered, _covered(calls.take(np.isin(calls.kind, kinds)), process, begin, end)
             parts[free, column] = covered - before
     parts[free, GAPS.index("nothing")] = length[free] - covered
-    return np.stack([part.sums(group, one) for one in parts.T], axis=1)
+    return np.stack([part.sums(gaps.group, one) for one in parts.T], axis=1)
 
 
 def _calls_between(calls: Calls, reached_ns: Ints, begin: Ints, end: Ints) -> Calls:

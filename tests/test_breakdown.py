@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nsys_builder import ExportBuilder
+from nsys_builder import PID, ExportBuilder
 
 from perfgate.breakdown import GAPS, StepFigures, figures
 from perfgate.capture.nsys import read_nsys
@@ -196,6 +196,22 @@ def test_a_gap_between_two_graphs_is_the_hosts() -> None:
     assert gaps(found) == {"nothing": 3000, "graph": 500}
 
 
+def test_a_copy_that_a_step_starts_early_leaves_the_device_busy() -> None:
+    """While the step before computes, nothing is idle: the gap of 200 before the step's own kernels is all there is."""
+    builder = ExportBuilder()
+    builder.span("perfgate.step.0", 0, 1000)
+    builder.launch("gemm", 0, 10_000, 14_800)
+    builder.span("perfgate.step.1", 1000, 2000)
+    builder.copy(1, 1000, 10_320, 10_400, 256)
+    builder.launch("gemm", 1100, 15_000, 19_000)
+    builder.launch("gemm", 1200, 500, 12_000, pid=PID + 1)  # another process's device 0, which may be another device
+    found = figures(read(builder))
+    assert found.span_ns.tolist() == [4800, 19_000 - 10_320]
+    assert found.idle_ns.tolist() == [0, 200]
+    assert found.busy_ns.tolist() == [4800, 4480 + 4000]
+    assert gaps(found, 1) == {"nothing": 200}
+
+
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), max_size=8)
 
 
@@ -209,15 +225,19 @@ def nanoseconds(spans: list[tuple[int, int]]) -> set[int]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(SPANS.filter(bool), SPANS, SPANS, SPANS, HOST_CALLS)
+@given(SPANS.filter(bool), SPANS, SPANS, SPANS, SPANS, HOST_CALLS)
 def test_any_step_counted_out(
     compute: list[tuple[int, int]],
     communication: list[tuple[int, int]],
     copies: list[tuple[int, int]],
     memsets: list[tuple[int, int]],
+    others: list[tuple[int, int]],
     calls: list[tuple[str, int, int]],
 ) -> None:
-    """Span, busy, idle by cause, communication and its hidden part are what counting every nanosecond gives."""
+    """Span, busy, idle by cause, communication and its hidden part are what counting every nanosecond gives.
+
+    ``others`` are kernels outside the step, beside it on its device.
+    """
     builder = ExportBuilder()
     shift = 1000
     builder.span("perfgate.step.0", 0, 900)
@@ -225,6 +245,8 @@ def test_any_step_counted_out(
         for n, (start, length) in enumerate(spans):
             correlation = builder.call("cudaLaunchKernel", 5, 6)
             builder.kernel(name, shift + start, shift + start + length, correlation, stream=n)
+    for n, (start, length) in enumerate(others):
+        builder.kernel("norm", shift + start, shift + start + length, None, stream=n)
     for start, length in copies:
         builder.copy(8, 5, shift + start, shift + start + length, 1)
     for start, length in memsets:
@@ -240,7 +262,7 @@ def test_any_step_counted_out(
     found = figures(read(builder))
 
     work = [*compute, *communication, *copies, *memsets]
-    busy = nanoseconds(work)
+    busy = nanoseconds([*work, *others])
     stretch = range(min(start for start, _ in work), max(start + length for start, length in work))
     idle = set(stretch) - busy
     left, expected = set(idle), {}
@@ -248,7 +270,7 @@ def test_any_step_counted_out(
         covered = left & nanoseconds([(start, length) for one, start, length in calls if one == kind])
         expected[kind], left = len(covered), left - covered
     assert found.span_ns[0] == len(stretch)
-    assert found.busy_ns[0] == len(busy)
+    assert found.busy_ns[0] == len(set(stretch) & busy)
     assert gaps(found) == {kind: count for kind, count in {**expected, "nothing": len(left)}.items() if count}
     assert found.communication_ns[0] == len(nanoseconds(communication))
     assert found.hidden_ns[0] == len(nanoseconds(communication) & nanoseconds(compute))
