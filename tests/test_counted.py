@@ -120,6 +120,14 @@ def test_launches_find_their_places(prepare: Callable[..., Job], trace: DecodeSt
     assert {name for name, metric in METRICS.items() if metric.summarise(trial) is not None} == set()
 
 
+def test_the_version_of_ncu_is_not_taken_from_its_page(prepare: Callable[..., Job], trace: DecodeSteps) -> None:
+    """A line of the counted program among the rows of the page names a version too, and is not ncu's."""
+    page = gzip.compress(b"vLLM API server version 0.25.1\n" + gzip.decompress(PAGE.read_bytes()))
+    trial = collect(prepare(trace, page=page))
+    assert trial.counted is not None
+    assert trial.counted.source == "ncu 2025.3.1.0"
+
+
 def test_a_window_counted_in_part_is_no_trial(prepare: Callable[..., Job], trace: DecodeSteps) -> None:
     """A page with fewer launches than were asked for fails the trial: a part would be judged as the whole."""
     lines = gzip.decompress(PAGE.read_bytes()).decode().splitlines()[:12]

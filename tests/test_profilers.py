@@ -117,6 +117,13 @@ def place(tmp_path: Path) -> Path:
     return folder
 
 
+def test_a_second_run_answers_for_itself(place: Path) -> None:
+    """What a program printed in an earlier run in the same folder is no part of its next answer."""
+    first = profilers.run(["echo", "Version 1"], os.environ, place, 10.0)
+    second = profilers.run(["echo", "Version 2"], os.environ, place, 10.0)
+    assert (first.text, second.text, second.end) == ("Version 1", "Version 2", "Version 2")
+
+
 def subject(*packages: Path) -> Interpreter:
     """This interpreter with these folders on its module path."""
     path = os.pathsep.join(map(str, packages))

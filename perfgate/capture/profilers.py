@@ -244,9 +244,13 @@ def run_probe(
 
 
 def run(argv: Sequence[str], environment: Mapping[str, str], folder: Path, timeout_s: float) -> Ran:
-    """Run a program in ``folder`` to its end or for ``timeout_s`` seconds; nothing that it started is left."""
+    """Run a program in ``folder`` to its end or for ``timeout_s`` seconds; nothing that it started is left.
+
+    Its log begins anew: the folder keeps what the program printed last, and the answer holds that alone.
+    """
     log = folder / f"{Path(argv[0]).name}.log"
     try:
+        log.unlink(missing_ok=True)
         child = spawn(argv, environment=environment, owner=owner_mark("doctor"), log=log, folder=folder)
     except OSError as error:
         words = f"{argv[0]}: {error.strerror}"
