@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from perfgate.counters import Counted, CountedKernel
+from perfgate.errors import NotComparableError
 from perfgate.kernels import PLACES, Caution, Kernels, Names, filled
 from perfgate.layers import assign_layers
 from perfgate.roles import ACTIVATION, ATTENTION, classify, normalised_name, short_name, unqualified_name
@@ -25,6 +26,9 @@ from perfgate.selection import Selection
 _Key = TypeVar("_Key", bound=Hashable)
 Shape = tuple[int, ...]
 """Blocks in x, y, z and threads of a block in x, y, z; empty where it is not known."""
+
+LEAST_SHARE = 0.5
+"""Below this share of what was counted the counters are another workload's; see :attr:`Join.share`."""
 
 
 class Identity(NamedTuple):
@@ -90,12 +94,16 @@ class Join:
         selection: Where the times come from.
         counted: Where the counters come from.
         rows: Those with time, the longest first; then those with counters alone.
+        share: Of what ncu counted, the part in launches that the whole trace has too, in name and shape (of attention
+            in name: its grid follows the context length). By bytes of device memory, because small kernels are alike
+            in all models and the large ones are not; by launches where bytes were not collected.
         cautions: What a reader should know.
     """
 
     selection: Selection
     counted: Counted
     rows: tuple[Row, ...]
+    share: float
     cautions: tuple[Caution, ...] = ()
 
     @property
@@ -110,8 +118,13 @@ def join(selection: Selection, counted: Counted) -> Join:
     Launches are one row that agree in name, shape and place. Rows of both sides join first where they agree in all
     three, what is left where it agrees in name and shape, and then in the name alone: a grid that follows the context
     length differs from step to step. Counters of several launches are pooled.
+
+    Raises:
+        NotComparableError: ``counters-other-workload``: less than :data:`LEAST_SHARE` of what was counted is the
+            trace's.
     """
     timed, launches = _timed_rows(selection), _counted_launches(counted)
+    share = _share(selection, launches, counted.source)
     found: dict[Identity, Row] = {}
     for key in _KEYS:
         offered = _grouped([(key(identity), kernel) for identity, kernel in launches])
@@ -123,7 +136,7 @@ def join(selection: Selection, counted: Counted) -> Join:
         taken = {key(row.identity) for row in wanted}
         launches = [(identity, kernel) for identity, kernel in launches if key(identity) not in taken]
     rows = [found.get(row.identity, row) for row in timed]
-    return Join(selection, counted, (*rows, *_counted_rows(launches)), tuple(_cautions(selection, counted)))
+    return Join(selection, counted, (*rows, *_counted_rows(launches)), share, tuple(_cautions(selection, counted)))
 
 
 _KEYS: tuple[Callable[[Identity], Identity], ...] = (
@@ -132,6 +145,47 @@ _KEYS: tuple[Callable[[Identity], Identity], ...] = (
     lambda one: one._replace(place="", shape=()),
 )
 """What rows are joined by, the strictest first."""
+
+
+def _share(selection: Selection, launches: Sequence[tuple[Identity, CountedKernel]], source: str) -> float:
+    """See :attr:`Join.share`.
+
+    Raises:
+        NotComparableError: See :func:`join`.
+    """
+    in_trace = _shapes(selection)
+    weights = [LaunchGroup("", (kernel,)).moved or 0.0 for _, kernel in launches]
+    weights = weights if any(weights) else [1.0] * len(launches)
+    strangers = [
+        (weight, identity)
+        for weight, (identity, _) in zip(weights, launches, strict=True)
+        if not {identity.shape, ()} & in_trace.get(identity.name, set())
+    ]
+    share = 1 - math.fsum(weight for weight, _ in strangers) / math.fsum(weights)
+    if share < LEAST_SHARE:
+        _, largest = max(strangers)
+        raise NotComparableError(
+            f"only {share:.0%} of what ncu counted is in {selection.trace.source}; at least {LEAST_SHARE:.0%} is "
+            f"needed. The largest kernel that the trace does not have: {largest.name} {in_words(largest.shape)}",
+            where=source,
+            code="counters-other-workload",
+        )
+    return share
+
+
+def _shapes(selection: Selection) -> dict[str, set[Shape]]:
+    """The shapes that each kernel of the whole trace has, by name; ``()`` among them where any shape will do."""
+    trace, found = selection.trace, dict[str, set[Shape]]()
+    for name, shape in np.unique(np.stack((trace.kernels.name, trace.kernels.shape)), axis=1).T.tolist():
+        sizes = tuple(trace.shapes[shape].tolist())
+        fixed = trace.names.role[name] != ATTENTION and any(sizes)
+        found.setdefault(unqualified_name(trace.names.normalised[name]), set()).add(sizes if fixed else ())
+    return found
+
+
+def in_words(shape: Shape) -> str:
+    """``132x1x1/256x1x1``: grid and block; empty where they are not known."""
+    return "/".join("x".join(map(str, size)) for size in (shape[:3], shape[3:]) if size)
 
 
 def _timed_rows(selection: Selection) -> list[Row]:

@@ -275,6 +275,9 @@ _TABLE = (
     Reason("counters-other-gpu", "Counters and trace are of different GPUs, so that bytes and throughputs may not be "
            "those of the kernels timed.",
            "Count on the kind of GPU that was traced."),
+    Reason("counters-other-workload", "Most of what ncu counted is not in the trace: the counters are of another "
+           "model, batch or build.",
+           "Count the workload that was traced: the same model, engine arguments and batch."),
     Reason("counters-no-driver", "ncu found no CUDA driver, so nothing was counted.",
            "Run it where nvidia-smi works, and without a stub libcuda.so before the driver's."),
     Reason("counters-no-ncu", "There is no ncu on PATH, so nothing was counted.",

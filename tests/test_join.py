@@ -7,6 +7,7 @@ import functools
 import io
 import json
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from perfgate.capture.ncu import read_ncu
 from perfgate.capture.tracefile import read_trace
 from perfgate.cli import main
 from perfgate.counters import Counted, CountedKernel, Reading
+from perfgate.errors import NotComparableError
 from perfgate.join import Join, Row, join
 from perfgate.report.join import COLUMNS, FORMATS
 from perfgate.selection import Selection, by_kernel, select
@@ -138,6 +140,47 @@ def test_another_shape_is_joined_by_name_last() -> None:
     assert (attention.joined_by, attention.identity.shape[0]) == ("name", 132)
 
 
+def of_another_model(kernel: CountedKernel) -> CountedKernel:
+    """The same kernel as a model with wider layers launches it: what works on a token is alike, products are not."""
+    wider = kernel.grid[0], 2 * kernel.grid[1], kernel.grid[2]
+    return replace(kernel, grid=wider) if "nvjet" in kernel.name else kernel
+
+
+def test_counters_of_another_model_are_refused() -> None:
+    """They agree in every name and in most shapes, but not in the products, which move nearly all bytes."""
+    other = replace(counted(), kernels=tuple(map(of_another_model, counted().kernels)))
+    assert sum(map(operator.eq, other.kernels, counted().kernels)) > len(other.kernels) / 2
+
+    with pytest.raises(NotComparableError, match=r"only 4% of what ncu counted .* nvjet_sm90_tst_128x8") as refused:
+        join(selection(), other)
+
+    assert (refused.value.code, refused.value.where) == ("counters-other-workload", "decode.csv")
+
+
+def test_the_share_of_counters_that_fit_is_of_the_whole_trace() -> None:
+    """One layer is shown with the counters of a step: launches that are not shown are in the trace all the same."""
+    found = join(select(selection().trace, 260, 5), counted())
+    assert found.share == 1
+    mixed = replace(counted(), kernels=(*counted().kernels, of_another_model(counted().kernels[11])))
+    assert 0.97 < join(selection(), mixed).share < 0.98
+
+
+def test_without_bytes_every_launch_weighs_the_same() -> None:
+    """A file that holds registers alone is held against the trace by its launches."""
+    bare = [replace(kernel, readings={}) for kernel in counted().kernels]
+    strange = [replace(kernel, name="stranger") for kernel in bare[:20]]
+    assert join(selection(), replace(counted(), kernels=(*bare, *strange))).share == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "json"])
+def test_the_warnings_of_ncu_are_shown(form: str) -> None:
+    """What ncu says about its own figures stands beside them."""
+    warm = "==WARNING== Note: Running with uncontrolled GPU caches. Profiling results may be inconsistent."
+    assert "Running with uncontrolled GPU caches" in FORMATS[form](
+        join(selection(), replace(counted(), messages=(warm,)))
+    )
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(range(60)), min_size=1, max_size=60))
 def test_nothing_is_lost_or_counted_twice(chosen: list[int]) -> None:
@@ -157,14 +200,17 @@ def test_the_recording_as_text(golden: Callable[[str, str], None]) -> None:
 
 def test_a_layer_as_markdown(golden: Callable[[str, str], None]) -> None:
     """One layer of one step, with a kernel of another GPU that the step does not run."""
-    (first, *_) = counted().kernels
-    other = replace(first, name="evil\x1b[31m<b>|@you", attributes={"device__attribute_display_name": "NVIDIA H100"})
+    h100 = {"device__attribute_display_name": "NVIDIA H100"}
+    (first, *rest) = (replace(kernel, attributes=h100) for kernel in counted().kernels[11:24])
+    other = replace(first, name="evil\x1b[31m<b>|@you")
     layer = select(selection().trace, 260, 5)
+    both = replace(counted(), kernels=(other, first, *rest), messages=("==WARNING== caches of <b>|@you\x1b[31m",))
 
-    text = FORMATS["markdown"](join(layer, replace(counted(), kernels=(other,))))
+    text = FORMATS["markdown"](join(layer, both))
 
     golden("kernels-counters.md", text)
     assert "counters-other-gpu" in text
+    assert "caches of" in text
     assert not [part for part in ("\x1b", "<b>", "@you") if part in text]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from perfgate.counters import COUNTERS
-from perfgate.join import Join, Row
+from perfgate.join import Join, Row, in_words
 from perfgate.metrics import format_value
 from perfgate.reasons import REASONS
 from perfgate.report.counters import si
@@ -35,6 +35,7 @@ def render_text(found: Join) -> str:
     lines += [*(f"  {line}" for line in _rules(found)), ""]
     for code, text, remedy in _notes(found):
         lines += [f"caution {code}: {text}", f"  -> {remedy}"]
+    lines += [f"ncu: {message}" for message in map(printable, found.counted.messages)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -46,6 +47,7 @@ def render_markdown(found: Join) -> str:
         blocks += [f"### {escape(title)}", "\n".join(table(rows))]
     blocks.append("\n".join(f"- {escape(line)}" for line in _rules(found)))
     blocks += [f"- caution `{code}`: {escape(text)}. _{escape(remedy)}_" for code, text, remedy in _notes(found)]
+    blocks += [f"- ncu: {escape(printable(message))}" for message in found.counted.messages]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
@@ -57,6 +59,8 @@ def render_json(found: Join) -> str:
         "selection": found.selection.what,
         "steps": found.selection.steps,
         "kernels": [dict(zip(COLUMNS, _values(row), strict=True)) for row in found.rows],
+        "share_in_trace": found.share,
+        "messages": list(found.counted.messages),
         "rules": RULES,
         "cautions": [{"code": code, "text": text} for code, text, _ in _notes(found)],
     }
@@ -93,7 +97,7 @@ def _values(row: Row) -> tuple[Any, ...]:
         row.role,
         row.identity.place,
         row.kernel,
-        _shape(row),
+        in_words(row.identity.shape),
         _joined(row),
         row.timed.launches if row.timed else None,
         row.timed.time_ns if row.timed else None,
@@ -117,6 +121,7 @@ def _headings(found: Join) -> list[str]:
         f"{trace.source}{devices}, with the counters of {found.counted.source}",
         f"Shown: {found.selection.what}, mean of a step. {SOURCES}",
         f"Counted: {counts}; they move {si(_sum_bytes(both), 'B')} a step.",
+        f"Of what was counted {percent(found.share)} is in the trace, in name and shape.",
     ]
     return [printable(line) for line in lines]
 
@@ -162,7 +167,7 @@ def _kernel_rows(found: Join) -> Rows:
                 percent(1 / roof.distance) if roof and roof.distance else "-",
                 _joined(row),
                 row.identity.place,
-                f"{row.kernel} {_shape(row)}".rstrip(),
+                f"{row.kernel} {in_words(row.identity.shape)}".rstrip(),
             )
         )
     return rows
@@ -184,11 +189,6 @@ def _throughput(row: Row, roof: KernelRoof | None) -> float | None:
 
 def _joined(row: Row) -> str:
     return row.joined_by or (TIME_ONLY if row.timed else COUNTERS_ONLY)
-
-
-def _shape(row: Row) -> str:
-    sizes = (row.identity.shape[:3], row.identity.shape[3:])
-    return "/".join("x".join(map(str, size)) for size in sizes if size)
 
 
 def _notes(found: Join) -> list[tuple[str, str, str]]:
