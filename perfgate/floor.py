@@ -27,7 +27,7 @@ class Floor(BaseModel):
 
     Args:
         gpu: As its driver calls it.
-        bytes_moved: ``weights``, ``kv-cache`` and ``activations``, in bytes.
+        bytes_moved: ``weights`` and ``kv-cache``, in bytes.
         operations: By the precision they run at; a multiplication and an addition are two.
         bytes_per_second: Bandwidth of the GPU's memory.
         operations_per_second: Dense peak rates, by the same precisions.
@@ -52,7 +52,7 @@ class Floor(BaseModel):
         """The floor of a step on a GPU of that name."""
         least = step_floor(demand, gpu)
         cache = demand.kv_read + demand.kv_written
-        moved = {"weights": demand.weights_read, "kv-cache": cache, "activations": demand.activations}
+        moved = {"weights": demand.weights_read, "kv-cache": cache}
         return cls(
             gpu=name,
             bytes_moved={part: round(size) for part, size in moved.items()},

@@ -122,9 +122,13 @@ def _compressed(quantisation: Mapping[str, Any], plain: Format) -> Format:
 
 
 def _bitsandbytes(quantisation: Mapping[str, Any], plain: Format) -> Format:
-    """NF4 shares a 32-bit scale among 64 weights; both widths are multiplied at the plain precision, 8 bits at int8."""
+    """NF4 shares a scale among 64 weights and is multiplied at the plain precision, 8 bits at int8.
+
+    The scale has 32 bits; double quantisation makes it 8, and 256 of these share a scale of 32 (QLoRA, section 3).
+    """
     if quantisation.get("load_in_4bit"):
-        return Format(0.5 + 4 / 64, plain.operations)
+        scale = 1 + 4 / 256 if quantisation.get("bnb_4bit_use_double_quant") else 4
+        return Format(0.5 + scale / 64, plain.operations)
     return Format(1.0, "int8")
 
 

@@ -22,12 +22,24 @@ KNOWN = (
     "granite", "olmo2", "olmoe", "gpt_oss",
 )  # fmt: skip
 """Values of ``model_type`` whose layers are as counted here."""
-REFUSED_ARGS = ("speculative_config", "enable_expert_parallel", "pipeline_parallel_size", "data_parallel_size")
-"""Engine arguments under which a step, or a GPU's part of it, is another one; 1 and nothing are fine."""
+REFUSED_SIZES = (
+    "pipeline_parallel_size", "data_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size",
+)  # fmt: skip
+"""Engine arguments that split a step in a way that is not counted; 1 and nothing are fine."""
+REFUSED_ARGS = (
+    "speculative_config", "spec_method", "spec_model", "enable_expert_parallel", "cpu_offload_gb", "offload_group_size",
+    "quantization_config", "kv_cache_dtype_skip_layers", "hf_overrides", "hf_config_path",
+)  # fmt: skip
+"""Engine arguments under which a step is another one, or weights lie in the host's memory; 0 and nothing are fine."""
 _TIED = ("gemma", "gemma2", "gemma3_text")
 """Models whose output matrix is the embedding unless their configuration says otherwise."""
 _WINDOWED = ("mistral", "mixtral", "phi3")
 """Models that slide their window in every layer."""
+_FULL_EVERY = {"gemma2": 2, "gemma3_text": 6}
+"""Models in which every so many layers one attends to everything and the others slide; their configuration need not
+say so (Gemma2Config and Gemma3TextConfig of transformers 5.19)."""
+_VOCABULARY = {"gemma3_text": 262_208}
+"""Sizes of vocabularies that a configuration may leave out, as that of Gemma 3 27B does (likewise)."""
 _KV_FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
 
 
@@ -35,13 +47,14 @@ _KV_FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
 class StepDemand:
     """What one decode step needs of one GPU; everything in bytes but the operations.
 
+    What kernels hand to each other is not counted: it may stay in L2, and a floor holds what cannot be avoided.
+
     Args:
         weights_held: All weights, embedding table included: what the engine loads.
         weights_read: Those that a step reads, each once: all matrices and norms, of the experts those that the batch is
             expected to choose, of an untied embedding table only the batch's rows.
         kv_read: Keys and values of all requests at the mean context of the workload.
         kv_written: Those of the step's own tokens.
-        activations: Input and output of every matrix product, and the logits. They may stay in L2.
         operations: By the precision they run at; a multiplication and an addition are two.
         mean_context: Tokens that a request attends to, mean over the decode steps.
     """
@@ -50,14 +63,13 @@ class StepDemand:
     weights_read: float
     kv_read: float
     kv_written: float
-    activations: float
     operations: Mapping[Precision, float]
     mean_context: float
 
     @property
     def bytes_moved(self) -> float:
-        """All bytes of a step."""
-        return self.weights_read + self.kv_read + self.kv_written + self.activations
+        """All bytes of a step that device memory must move."""
+        return self.weights_read + self.kv_read + self.kv_written
 
 
 @dataclass(frozen=True)
@@ -70,12 +82,6 @@ class _Matrix:
     count: float
     read: float
     used: float
-    splits_inputs: bool = False
-
-    def passing(self, parallel: int) -> float:
-        """Values that a token brings in and takes out on one GPU: tensor parallelism splits one end of each matrix."""
-        ends = (self.inputs / parallel, self.outputs) if self.splits_inputs else (self.inputs, self.outputs / parallel)
-        return sum(ends) * self.used
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -123,7 +129,7 @@ def step_demand(
     )
     kv_heads = max(int(config.get("num_key_value_heads") or heads) / parallel, 1.0)
     matrices = tuple(_matrices(config, batch))
-    hidden, vocabulary = _whole(config, "hidden_size"), _whole(config, "vocab_size")
+    hidden, vocabulary = _whole(config, "hidden_size"), _vocabulary(config)
     tied = bool(config.get("tie_word_embeddings", config["model_type"] in _TIED))
     wide = formats.plain.bytes_each
     norms = (2 * layers + 1) * hidden * wide
@@ -138,7 +144,6 @@ def step_demand(
         weights_read=(read + (0 if tied else batch * hidden * wide)) / parallel + norms,
         kv_read=batch * attended * kv_token,
         kv_written=batch * layers * kv_token,
-        activations=batch * wide * sum(m.passing(parallel) for m in matrices),
         operations=_operations(matrices, formats, batch, 4 * heads * width * attended, parallel),
         mean_context=input_tokens + output_tokens / 2,
     )
@@ -161,18 +166,18 @@ def _matrices(config: Mapping[str, Any], batch: int) -> Iterable[_Matrix]:
     kv_heads = int(config.get("num_key_value_heads") or heads)
     layers = _whole(config, "num_hidden_layers")
     yield _Matrix("attention", hidden, (heads + 2 * kv_heads) * width, layers, layers, layers)
-    yield _Matrix("attention", heads * width, hidden, layers, layers, layers, splits_inputs=True)
+    yield _Matrix("attention", heads * width, hidden, layers, layers, layers)
     routed = _routed_layers(config)
     if layers - routed:
         yield from _mlp("mlp", hidden, _whole(config, "intermediate_size"), layers - routed)
     if routed:
         yield from _experts(config, hidden, routed, batch)
-    yield _Matrix("lm-head", hidden, _whole(config, "vocab_size"), 1, 1, 1)
+    yield _Matrix("lm-head", hidden, _vocabulary(config), 1, 1, 1)
 
 
 def _mlp(family: str, hidden: int, inner: int, layers: int) -> Iterable[_Matrix]:
     yield _Matrix(family, hidden, 2 * inner, layers, layers, layers)
-    yield _Matrix(family, inner, hidden, layers, layers, layers, splits_inputs=True)
+    yield _Matrix(family, inner, hidden, layers, layers, layers)
 
 
 def _experts(config: Mapping[str, Any], hidden: int, layers: int, batch: int) -> Iterable[_Matrix]:
@@ -183,7 +188,7 @@ def _experts(config: Mapping[str, Any], hidden: int, layers: int, batch: int) ->
     met = experts * (1 - (1 - chosen / experts) ** batch)
     counts = (layers * experts, layers * met, layers * chosen)
     yield _Matrix("experts", hidden, 2 * inner, *counts)
-    yield _Matrix("experts", inner, hidden, *counts, splits_inputs=True)
+    yield _Matrix("experts", inner, hidden, *counts)
     shared = int(config.get("shared_expert_intermediate_size") or int(config.get("n_shared_experts") or 0) * inner)
     if shared:
         yield from _mlp("mlp", hidden, shared, layers)
@@ -211,7 +216,7 @@ def _spans(config: Mapping[str, Any], input_tokens: int, output_tokens: int) -> 
     full = sum(contexts) / len(contexts)
     if not window or config.get("use_sliding_window") is False:
         return [full] * layers
-    kinds = config.get("layer_types")
+    kinds = config.get("layer_types") or _alternating(config)
     if kinds is None and config["model_type"] not in _WINDOWED:
         if contexts[-1] <= window:
             return [full] * layers
@@ -221,6 +226,15 @@ def _spans(config: Mapping[str, Any], input_tokens: int, output_tokens: int) -> 
     if len(slides) != layers:
         raise UsageError(f"config.json has {len(slides)} layer_types for {layers} layers")
     return [cut if slid else full for slid in slides]
+
+
+def _alternating(config: Mapping[str, Any]) -> list[str] | None:
+    """Kinds of layers of a model whose windows follow a pattern; ``None`` for any other."""
+    every = config.get("sliding_window_pattern") or _FULL_EVERY.get(config["model_type"])
+    if every is None:
+        return None
+    layers = range(1, _whole(config, "num_hidden_layers") + 1)
+    return ["sliding" if layer % int(every) else "full" for layer in layers]
 
 
 def _kv_bytes(config: Mapping[str, Any], args: Mapping[str, Any], formats: Formats) -> float:
@@ -240,7 +254,8 @@ def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(inner, dict):
         return config
     outer = {name: config[name] for name in ("quantization_config", "tie_word_embeddings") if name in config}
-    return {**inner, **outer}
+    kind = config.get("torch_dtype") or config.get("dtype")  # vLLM asks the text part only where the whole has none
+    return {**inner, **outer, **({"torch_dtype": kind} if kind else {})}
 
 
 def _refuse(config: Mapping[str, Any], args: Mapping[str, Any]) -> None:
@@ -252,13 +267,17 @@ def _refuse(config: Mapping[str, Any], args: Mapping[str, Any]) -> None:
         raise UsageError("multi-head latent attention (kv_lora_rank) is not counted")
     if any("linear" in str(layer) or "mamba" in str(layer) for layer in config.get("layer_types") or ()):
         raise UsageError("layers without a KV cache (layer_types) are not counted")
-    for name in REFUSED_ARGS:
-        if args.get(name) not in (None, False, 1, {}):
+    for name in (*REFUSED_SIZES, *REFUSED_ARGS):
+        if args.get(name) and not (name in REFUSED_SIZES and args[name] == 1):
             raise UsageError(f"steps under {name} are not counted")
 
 
 def _head_width(config: Mapping[str, Any]) -> int:
     return int(config.get("head_dim") or _whole(config, "hidden_size") // _whole(config, "num_attention_heads"))
+
+
+def _vocabulary(config: Mapping[str, Any]) -> int:
+    return _whole({"vocab_size": _VOCABULARY.get(config["model_type"]), **config}, "vocab_size")
 
 
 def _whole(config: Mapping[str, Any], *names: str) -> int:

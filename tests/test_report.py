@@ -67,12 +67,12 @@ HOSTILE = """head: `rm` | <script>alert(1)</script> @everyone *bold* _x_ [a](b) 
 
 FLOOR = Floor(
     gpu="NVIDIA H200",
-    bytes_moved={"weights": 15_010_000_000, "kv-cache": 605_000_000, "activations": 35_000_000},
+    bytes_moved={"weights": 15_010_000_000, "kv-cache": 605_000_000},
     operations={"fp16": 122_000_000_000},
     bytes_per_second=4_814_304_000_000,
     operations_per_second={"fp16": 989_400_000_000_000},
     source="the datasheet",
-    memory_ns=3_250_730,
+    memory_ns=3_243_460,
     compute_ns=123_307,
 )
 
