@@ -18,9 +18,10 @@ from perfgate.cli_init import init
 from perfgate.cli_kernels import counters, kernels
 from perfgate.cli_machine import clean, clocks, doctor, sigterm_as_interrupt
 from perfgate.cli_nightly import nightly
-from perfgate.cli_report import RUNS_OPTION, leave_pipe, reported
+from perfgate.cli_report import RUNS_OPTION, reported
 from perfgate.cli_subjects import BASE_OPTION, HEAD_OPTION, restore_builds, subjects_of
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
+from perfgate.streams import abandon, lasting_streams
 
 if TYPE_CHECKING:
     from perfgate.capture.collector import Collector
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 class _Errors(click.Group):
     """Turns perfgate's errors into a message and an exit status."""
 
+    def main(self, *words: Any, **options: Any) -> Any:
+        with lasting_streams():
+            return super().main(*words, **options)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -39,7 +44,7 @@ class _Errors(click.Group):
             click.echo(f"perfgate: {code}{error}" if not isinstance(error, ScenarioError) else str(error), err=True)
             ctx.exit(error.exit_status)
         except BrokenPipeError:
-            leave_pipe()
+            abandon(sys.stdout)
             ctx.exit(ExitStatus.INTERNAL_ERROR)
         except OSError as error:
             click.echo(f"perfgate: {error.filename or ''}: {error.strerror or error}", err=True)

@@ -5,16 +5,20 @@ As in :mod:`perfgate.cli`, imports stand where they are needed, so that ``--help
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfgate.cli_github import publish
+from perfgate.cli_github import RUN_FOLDER, publish
+from perfgate.errors import ExitStatus
+from perfgate.streams import abandon
 
 if TYPE_CHECKING:
     from perfgate.outcome import Outcome
@@ -63,24 +67,53 @@ def check_outputs(outputs: tuple[Path, ...]) -> None:
         format_of(file)
         if not file.resolve().parent.is_dir():
             raise UsageError(f"--output {file}: its folder does not exist")
+        if not os.access(file if file.exists() else file.resolve().parent, os.W_OK):
+            raise UsageError(f"--output {file}: this user may not write there")
 
 
 def deliver(outcome: Outcome, form: str | None, outputs: tuple[Path, ...], *, exit_zero: bool) -> None:
-    """Print and write the outcome, and end with its exit status."""
+    """Print and write the outcome, and end with its exit status.
+
+    What cannot be delivered costs neither the other reports nor a verdict that blocks. Only a status of 0 becomes 22:
+    it promises that every report asked for was written.
+    """
     from perfgate.report import FORMATS, format_of
 
     form = form or ("text" if sys.stdout.isatty() else "markdown")
-    try:  # first, so that a file that cannot be written costs no result
-        click.echo(FORMATS[form](outcome), nl=False)
-    except BrokenPipeError:  # whoever read has seen enough; files and the exit status are still owed
-        leave_pipe()
+    lost: list[str] = []
+    with _noting(lost, "stdout"):  # first, so that a file that cannot be written costs no result
+        try:
+            click.echo(FORMATS[form](outcome), nl=False)
+        except BrokenPipeError:  # whoever read has seen enough; files and the exit status are still owed
+            abandon(sys.stdout)
+        except OSError:
+            abandon(sys.stdout)
+            raise
     for file in outputs:
-        file.write_text(FORMATS[format_of(file)](outcome), encoding="utf-8")
+        with _noting(lost, f"--output {file}"):
+            file.write_text(FORMATS[format_of(file)](outcome), encoding="utf-8")
     if form == "github":
-        publish(outcome)
-    click.get_current_context().exit(0 if exit_zero else outcome.exit_status)
+        with _noting(lost, "the job's summary and outputs"):
+            publish(outcome)
+    status = ExitStatus.PASS if exit_zero else ExitStatus(outcome.exit_status)
+    if lost:
+        click.echo(_undelivered(outcome, lost), err=True)
+    click.get_current_context().exit(status or (ExitStatus.NOT_MEASURED if lost else status))
 
 
-def leave_pipe() -> None:
-    """Let nothing more be written to a closed pipe, not even when the interpreter flushes at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+@contextlib.contextmanager
+def _noting(lost: list[str], what: str) -> Iterator[None]:
+    """Note what could not be written, and why, instead of ending with it."""
+    try:
+        yield
+    except OSError as error:
+        lost.append(f"{what}: {error.strerror or error}")
+
+
+def _undelivered(outcome: Outcome, lost: list[str]) -> str:
+    folder = click.get_current_context().meta.get(RUN_FOLDER)
+    kept = (
+        f", kept in {folder}: write the report again with perfgate judge {shlex.quote(str(folder))}" if folder else ""
+    )
+    verdict = f"  The verdict is {outcome.verdict} (exit status {outcome.exit_status}){kept}."
+    return "\n".join([*(f"perfgate: the report could not be written to {one}" for one in lost), verdict])

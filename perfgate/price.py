@@ -125,6 +125,13 @@ def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
     return found
 
 
+def trial_seconds(cell: Cell, runs: Path) -> dict[Kind, float]:
+    """What a trial of each kind takes by the newest records of the cell, else by the scenario; others are left out."""
+    history = newest_records(runs, cell)
+    prices = (_kind_price(cell, kind, looks, history.get(kind)) for kind, looks in _looks(cell).items())
+    return {one.kind: one.minutes[-1] * 60 / one.starts[-1] for one in prices if one.minutes}
+
+
 def _looks(cell: Cell) -> dict[Kind, tuple[int, ...]]:
     """Pairs at which each kind may end: without a gate nothing is timed, and one traced pair tells what steps run."""
     gated = {gate.gate.measured.kind for gate in cell.gates}

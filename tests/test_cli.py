@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_streams(invoke: Invoke) -> None:
     result = invoke("run", "tiny.yaml", *TWO_SIDES)
 
     assert result.stdout == render_markdown(Outcome.model_validate_json((run_folder() / "verdict.json").read_text()))
-    assert "trial 000 conditioning base: itl_median 5." in result.stderr
+    assert "trial 000 conditioning base: ITL 5." in result.stderr
     assert result.stderr.splitlines()[-1] == f"run folder: {run_folder()}"
 
 
@@ -157,20 +158,43 @@ def test_impossible_output(invoke: Invoke, file: str, says: str) -> None:
     assert not Path("runs").exists()
 
 
-def test_output_lost(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An output that fails after the run costs neither the report on stdout nor the run folder."""
+@pytest.mark.parametrize(
+    ("spec", "more", "status", "verdict"),
+    [(SAME, (), 22, "pass"), (SLOWER, (), 10, "regressed"), (SLOWER, ("--exit-zero",), 22, "regressed")],
+)
+def test_output_lost(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, spec: FakeSpec, more: tuple[str, ...], status: int, verdict: str
+) -> None:
+    """An output that fails costs no other report and no verdict that blocks, but 0 promises every report."""
+    whole = Path.write_text
 
-    def refuse(*_: object, **__: object) -> int:
-        raise OSError(28, "No space left on device", "a.md")
+    def refuse(file: Path, *words: str, **options: str) -> int:
+        if file.name == "a.md":
+            raise OSError(28, "No space left on device", "a.md")
+        return whole(file, *words, **options)
 
     monkeypatch.setattr(Path, "write_text", refuse)
 
+    result = invoke("run", "tiny.yaml", *TWO_SIDES, "--output", "a.md", "--output", "b.json", *more, spec=spec)
+
+    assert result.exit_code == status
+    assert result.stdout.startswith(f"**{verdict.upper()}")
+    *_, lost, kept = result.stderr.splitlines()
+    assert lost == "perfgate: the report could not be written to --output a.md: No space left on device"
+    assert kept.startswith(f"  The verdict is {verdict} (exit status {10 if spec is SLOWER else 0}), kept in runs/")
+    assert kept.endswith(f": write the report again with perfgate judge {run_folder()}.")
+    assert Outcome.model_validate_json(Path("b.json").read_text()).verdict == verdict
+
+
+def test_output_not_permitted(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An output in a folder that this user may not write to is refused before anything is measured."""
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
+
     result = invoke("run", "tiny.yaml", *TWO_SIDES, "--output", "a.md")
 
-    assert result.exit_code == 22
-    assert result.stdout.startswith("**PASS")
-    assert result.stderr.splitlines()[-1] == "perfgate: a.md: No space left on device"
-    assert (run_folder() / "verdict.json").exists()
+    assert result.exit_code == 2
+    assert "--output a.md: this user may not write there" in result.stderr
+    assert not Path("runs").exists()
 
 
 def test_interrupt(invoke: Invoke) -> None:

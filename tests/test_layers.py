@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "perfgate"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("github", "github.final"),
-    ("__init__", "errors", "capture", "durable"),
+    ("__init__", "errors", "capture", "durable", "streams"),
     ("environment", "stats", "reasons", "document", "telemetry", "roles", "kernels", "counters", "hardware"),
     ("metrics",),
     ("fields", "findings", "steps", "layers", "breakdown", "quantisation", "prediction"),
@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("subject", "plan", "floor"),
     ("record", "lock", "capture.trace", "capture.export"),
     ("price", "sweep", "capture.nsys", "capture.torchprof"),
-    ("outcome", "capture.collector", "capture.worker", "capture.probe", "capture.tracefile"),
+    ("outcome", "capture.collector", "capture.pace", "capture.worker", "capture.probe", "capture.tracefile"),
     ("capture.process", "capture.gpu", "capture.lease", "capture.scrub", "capture.ncu"),
     ("capture.clock_helper", "capture.counterfile", "build"),
     ("cautions", "envelope", "counter_checks", "folders"),

@@ -16,6 +16,7 @@ from perfgate.capture.process import Orphan
 from perfgate.capture.session import Session, Step
 from perfgate.plan import Cell, Plan, head_first
 from perfgate.record import Failure, Record, Trial, read_record, record_file
+from perfgate.scenario import Expect
 from perfgate.subject import Role, Subject
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -68,6 +69,7 @@ def raising(error: BaseException, at: int) -> Callable[[Job], None]:
 
 def session(folder: Path, collector: FakeCollector, steps: list[Step] | None = None, **manifest: Any) -> Session:
     """A session on ``folder`` for a run of one cell."""
+    folder.mkdir(parents=True, exist_ok=True)
 
     def note(step: Step | str) -> None:
         if steps is not None and isinstance(step, Step):
@@ -420,10 +422,29 @@ def test_time_left(tmp_path: Path) -> None:
     """The time left is the median trial times the trials left, known as soon as one has ended, and none at the end."""
     steps: list[Step] = []
 
-    with session(tmp_path, Watched(spec=FakeSpec(restart_sd=0, iteration_sd=0)), steps) as open_session:
+    with session(tmp_path / "run", Watched(spec=FakeSpec(restart_sd=0, iteration_sd=0)), steps) as open_session:
         record = open_session.measure(cell(), 3)
 
     trial_s = record.trials[0].duration_ns / 1e9
     assert [s.seconds_left for s in steps if s.finished] == [
         pytest.approx(n * trial_s, rel=1e-6) for n in (7, 6, 5, 4, 3, 2, 1, 0)
     ]
+
+
+def test_time_left_from_the_first_step(tmp_path: Path) -> None:
+    """What the scenario expects of a trial, or an earlier run's record shows, gives the time left before any ends."""
+    expecting = cell(expect=Expect.model_validate({"trial_s": 10.0, "pair_sd": "1%"}))
+
+    def first_step(folder: Path, measured: Cell) -> Step:
+        steps: list[Step] = []
+        with session(folder, Watched(), steps) as open_session:
+            open_session.measure(measured, 2)
+        return steps[0]
+
+    unknown = first_step(tmp_path / "runs" / "a", cell())
+    known = first_step(tmp_path / "elsewhere" / "b", expecting)
+    earlier = first_step(tmp_path / "runs" / "c", cell())
+
+    assert unknown.seconds_left is None
+    assert known.seconds_left == pytest.approx(6 * 10.0, abs=1.0)
+    assert earlier.seconds_left == pytest.approx(6 * 25.0, rel=0.1)

@@ -11,7 +11,6 @@ import contextlib
 import math
 import os
 import shutil
-import statistics
 import tempfile
 import time
 import traceback
@@ -27,6 +26,7 @@ from perfgate.capture.collector import Collector, Job
 from perfgate.capture.counted import CountedCollector
 from perfgate.capture.engine import allowed_environment, gpus_of
 from perfgate.capture.gpu import GpuError, Nvml, connect
+from perfgate.capture.pace import Pace
 from perfgate.capture.process import carries_mark, end_orphans, find_orphans, owner_mark
 from perfgate.capture.sampler import Sampler, company
 from perfgate.capture.traced import TracedCollector
@@ -35,9 +35,10 @@ from perfgate.environment import Machine, comparable, read_machine
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
 from perfgate.floor import find_floor
 from perfgate.lock import hold_devices
-from perfgate.metrics import KINDS, UTILISATIONS, Kind
+from perfgate.metrics import UTILISATIONS, Kind
 from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, head_first
+from perfgate.price import trial_seconds
 from perfgate.record import (
     Artifact,
     Failure,
@@ -69,7 +70,8 @@ class Step:
         done: Pairs finished.
         target: Pairs at the look being measured for.
         phase: What is going on, in a few words.
-        seconds_left: Estimate until that look; ``None`` before a trial has finished.
+        seconds_left: Estimate until that look; ``None`` while nothing is known of how long a trial takes.
+        kind: The kind of trial.
         finished: The trial, once it has ended.
     """
 
@@ -81,6 +83,7 @@ class Step:
     target: int
     phase: str
     seconds_left: float | None
+    kind: Kind = "timed"
     finished: Trial | None = None
 
 
@@ -128,7 +131,7 @@ class Session:
         self._deadline_s = deadline_s
         self._opened: dict[str, Record] = {}
         self._conditioned: set[str] = set()
-        self._durations_s: dict[str, list[float]] = {"conditioning": [], **{kind: [] for kind in KINDS}}
+        self._pace = Pace()
 
     def __enter__(self) -> Self:
         """Begin the visit: wait for the GPUs, note the machine, and clear away what killed visits left behind.
@@ -212,7 +215,7 @@ class Session:
             record = self._condition(record, pairs)
             self._conditioned.add(cell.cell_id)
         while record.stopped is None and record.measured(kind) < pairs:
-            self._afford(len(record.subjects), kind)
+            self._afford(cell, len(record.subjects), kind)
             taken = [t.pair for t in record.trials if t.kind == kind and t.pair is not None]
             number = 1 + max(taken, default=-1)
             for position, role in enumerate(self._order(cell, number)):
@@ -298,13 +301,12 @@ class Session:
             record = read_record(file)
         else:
             record = Record(cell=cell, subjects=self._run.subjects, seed=self._run.plan.seed)
-        for trial in record.trials:
-            self._note_duration(trial)
+        self._pace.begin(cell.cell_id, record.trials, trial_seconds(cell, self._folder.parent))
         return record.model_copy(update={"visits": (*record.visits, self._visit), "stopped": None})
 
-    def _afford(self, trials: int, kind: Kind = "timed") -> None:
+    def _afford(self, cell: Cell, trials: int, kind: Kind = "timed") -> None:
         """Stop before that many more trials if, by the median of those finished, they would end after the deadline."""
-        needed_s = self._expected_s(kind) * trials
+        needed_s = self._pace.measured_s(cell.cell_id, kind) * trials
         if time.monotonic() + needed_s > self._deadline_s:
             text = f"the next {trials} trials take about {needed_s:.0f} s, more than is left of the budget"
             raise InterruptedRunError(text, code="out-of-budget")
@@ -315,7 +317,7 @@ class Session:
         One that was only disturbed has done both.
         """
         # Conditioning that leaves no time for a pair is wasted: the next visit conditions again.
-        self._afford(len(record.subjects) * (1 if self._run.quick else 2))
+        self._afford(record.cell, len(record.subjects) * (1 if self._run.quick else 2))
         for role, subject in record.subjects.items():
             failure = self._probe(record.cell, subject)
             if failure is None and not self._run.quick:
@@ -346,18 +348,21 @@ class Session:
         sides = len(record.subjects)
         begun = [*record.subjects].index(role) if pair is None else position
         ahead = sides * (target - done) + (sides if pair is None else 0) - begun
-        left_s = self._seconds_for(ahead, kind)
+        cell_id, begun_s = record.cell.cell_id, time.monotonic()
+        trial_s = self._pace.expected_s(cell_id, kind)
 
         def show(phase: str) -> None:
-            self._progress(Step(record.cell.name, index, role, pair, done, target, phase, left_s))
+            left_s = None if trial_s is None else trial_s * ahead - min(time.monotonic() - begun_s, trial_s)
+            self._progress(Step(record.cell.name, index, role, pair, done, target, phase, left_s, kind))
 
         trial = self._refused(job, kind) or self._watched(job, kind, show)
         trial = trial.model_copy(update={"gpus": self._gpus_of(record.cell), **self._floor(job, kind)})
-        self._note_duration(trial)
+        self._pace.note(cell_id, trial)
         record = self._save(record.model_copy(update={"trials": (*record.trials, trial)}))
         done = record.measured(kind)
-        left_s = self._seconds_for(ahead - 1 if trial.failure is None else sides * (target - done), kind)
-        self._progress(Step(record.cell.name, index, role, pair, done, target, "done", left_s, trial))
+        ahead = ahead - 1 if trial.failure is None else sides * (target - done)
+        left_s = (self._pace.expected_s(cell_id, kind) or 0.0) * ahead
+        self._progress(Step(record.cell.name, index, role, pair, done, target, "done", left_s, kind, trial))
         return record, trial.failure
 
     def _floor(self, job: Job, kind: Kind) -> dict[str, object]:
@@ -433,19 +438,6 @@ class Session:
         write_record(record_file(self._folder, record.cell), record)
         self._opened[record.cell.cell_id] = record
         return record
-
-    def _note_duration(self, trial: Trial) -> None:
-        self._durations_s["conditioning" if trial.pair is None else trial.kind].append(trial.duration_ns / 1e9)
-
-    def _expected_s(self, kind: Kind) -> float:
-        """What a trial takes, by the median: conditioning fills caches and takes longer, so it counts only at first."""
-        known = self._durations_s[kind] or self._durations_s["conditioning"]
-        return statistics.median(known) if known else 0.0
-
-    def _seconds_for(self, trials: int, kind: Kind) -> float | None:
-        """What so many trials take; ``None`` before one has ended."""
-        expected_s = self._expected_s(kind)
-        return expected_s * trials if expected_s or not trials else None
 
 
 def _last_seen(record: Record, role: Role) -> DecodeSteps | None:

@@ -1,0 +1,54 @@
+"""How long trials take: measured ones for what is decided by it, and what was known before for what is only shown."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from perfgate.metrics import Kind
+from perfgate.record import Trial
+
+CONDITIONING = "conditioning"
+"""Fills caches and takes longer, so it counts only until there is a trial that is judged."""
+
+
+class Pace:
+    """The durations of a visit's trials, by cell; those of earlier visits count too."""
+
+    def __init__(self) -> None:
+        self._taken_s: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._known_s: dict[tuple[str, Kind], float] = {}
+
+    def begin(self, cell_id: str, trials: Iterable[Trial], known_s: Mapping[Kind, float]) -> None:
+        """Take up a cell with the trials that it has.
+
+        Args:
+            cell_id: The cell.
+            trials: Of earlier visits.
+            known_s: Seconds that a trial of a kind is known to take from elsewhere.
+        """
+        self._known_s |= {(cell_id, kind): seconds for kind, seconds in known_s.items()}
+        for trial in trials:
+            self.note(cell_id, trial)
+
+    def note(self, cell_id: str, trial: Trial) -> None:
+        """Count a trial that has ended, but for one that was refused before it began."""
+        name = CONDITIONING if trial.pair is None else trial.kind
+        if trial.duration_ns:
+            self._taken_s[cell_id, name].append(trial.duration_ns / 1e9)
+
+    def measured_s(self, cell_id: str, kind: Kind) -> float:
+        """The median trial of a kind, of this cell or else of any; 0 where nothing was measured."""
+        for name in (kind, CONDITIONING):
+            own = self._taken_s.get((cell_id, name))
+            found = own or [one for (_, other), taken in self._taken_s.items() if other == name for one in taken]
+            if found:
+                return statistics.median(found)
+        return 0.0
+
+    def expected_s(self, cell_id: str, kind: Kind) -> float | None:
+        """What the next trial will take: by this cell's own, by what is known of it, by any other; else ``None``."""
+        if own := self._taken_s.get((cell_id, kind)):
+            return statistics.median(own)
+        return self._known_s.get((cell_id, kind)) or self.measured_s(cell_id, kind) or None
