@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import fake_nvml as nvml_stand_in
+import psutil
 import pytest
 from fake_nvml import FakeMachine, fake_uuid
 
@@ -122,13 +122,13 @@ def test_helper_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("is_roots", [False, True])
 def test_helper_that_does_not_end(ask: Asking, monkeypatch: pytest.MonkeyPatch, *, is_roots: bool) -> None:
-    """It may have locked: also where it is root's and cannot be killed, and is waited for."""
+    """It may have locked: also where it is root's and cannot be killed."""
 
-    def refuse(_: subprocess.Popen[str]) -> None:
+    def refuse(*_: int) -> None:
         raise PermissionError
 
     if is_roots:
-        monkeypatch.setattr(subprocess.Popen, "kill", refuse)
+        monkeypatch.setattr("perfgate.capture.clock_helper.os.killpg", refuse)
     monkeypatch.setattr(clock_helper, "LIMIT_S", 0.1)
 
     error = ask("exec sleep 1")
@@ -136,6 +136,26 @@ def test_helper_that_does_not_end(ask: Asking, monkeypatch: pytest.MonkeyPatch, 
     assert error.code == "gpu-unreadable"
     assert "did not end within" in error.text
     assert not isinstance(error, NothingDoneError)
+
+
+def test_helper_that_does_not_end_leaves_no_child(ask: Asking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a late helper started is killed with it."""
+    monkeypatch.setattr(clock_helper, "LIMIT_S", 0.3)
+
+    ask(f"sleep 600 & echo $! > {tmp_path / 'child'}; wait")
+
+    child = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_a_helper_says_is_cut(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A helper that babbles fills neither memory nor the error, and a child that keeps its output holds nobody up."""
+    monkeypatch.setattr(clock_helper, "LIMIT_S", 20.0)
+
+    error = ask("head -c 3000000 /dev/zero | tr '\\0' x >&2; sleep 1 & exit 3")
+
+    assert error.code == "clock-not-supported"
+    assert error.text.count("x") < 2 * clock_helper.SAID_BYTES
 
 
 def test_no_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

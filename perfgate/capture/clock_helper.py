@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import shlex
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from perfgate.capture.gpu import GpuError, NothingDoneError
 
@@ -23,6 +26,10 @@ VARIABLE: Final = "PERFGATE_CLOCKS_HELPER"
 """A whole command line to use in the helper's place."""
 
 LIMIT_S: Final = 60.0
+KILL_LIMIT_S: Final = 2.0
+POLL_S: Final = 0.05
+SAID_BYTES: Final = 2000
+"""So much of what a helper says is kept for the error."""
 SUDO_LIMIT_S: Final = 10.0
 
 _INSTALL: Final = (
@@ -123,24 +130,49 @@ def ask_helper(words: Sequence[str], uuid: str, refusal: GpuError) -> None:
 
 
 def _run(command: Sequence[str]) -> tuple[int | None, str]:
-    """Exit status (``None``: it did not end in time) and what it said.
+    """Exit status (``None``: it did not end in time) and what it said, of that the first :data:`SAID_BYTES`.
+
+    One that is late is killed with all that it started, as far as this user may; sudo is root's and is left behind
+    then, because waiting for what hangs would be hanging too.
 
     Raises:
         OSError: It could not be started.
     """
-    with subprocess.Popen(  # noqa: S603 (root's own program, or what the user named)
+    process = subprocess.Popen(  # noqa: S603 (root's own program, or what the user named)
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
         start_new_session=True,  # so that Ctrl-C in the terminal does not end it half way
-    ) as process:
-        try:
-            output, errors = process.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(PermissionError):  # sudo is root's: it is waited for then
-                process.kill()
+    )
+    assert process.stdout is not None and process.stderr is not None, "both are pipes"  # noqa: S101, PT018 (types)
+    with process.stdout as output, process.stderr as errors:
+        said = _listen(process, (output, errors))
+        if process.poll() is None:
+            with contextlib.suppress(PermissionError, ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(KILL_LIMIT_S)
             return None, ""
-    return process.returncode, errors.strip() or output.strip()
+    told, printed = (text.decode(errors="replace").strip() for text in (said[errors], said[output]))
+    return process.returncode, told or printed
+
+
+def _listen(process: subprocess.Popen[bytes], streams: Sequence[IO[bytes]]) -> dict[IO[bytes], bytes]:
+    """What a process writes until it ends, or :data:`LIMIT_S` are over; its children may keep the streams open."""
+    said = dict.fromkeys(streams, b"")
+    deadline = time.monotonic() + LIMIT_S
+    with selectors.DefaultSelector() as selector:
+        for stream in streams:
+            selector.register(stream, selectors.EVENT_READ)
+        while (left_s := deadline - time.monotonic()) > 0:
+            ended = process.poll() is not None  # asked before reading: what it wrote last is still read
+            ready = selector.select(0 if ended else min(left_s, POLL_S))
+            for key, _ in ready:
+                stream = streams[0] if key.fileobj is streams[0] else streams[1]
+                if not (data := os.read(key.fd, 1 << 16)):
+                    selector.unregister(stream)
+                said[stream] = (said[stream] + data)[:SAID_BYTES]
+            if ended and not ready:
+                break
+    return said

@@ -31,7 +31,10 @@ WORKER = Path(__file__).with_name("worker.py")
 LOG = "engine.log"
 STOP_TIMEOUT_S = 20.0
 EXIT_TIMEOUT_S = 10.0
-MAX_ANSWER_BYTES = 256 * 1024**2
+MAX_ANSWER_BYTES = 64 * 1024**2
+"""More than twice what 1,024 requests of 8,192 tokens each answer."""
+POLL_S = 0.25
+"""So often an engine is looked at that says nothing."""
 
 ALLOWED = (
     # what any program needs to find files, programs and itself
@@ -184,16 +187,13 @@ class Worker:
         self._id += 1
         self._send(json.dumps({"v": PROTOCOL, "id": self._id, "op": op, **fields}).encode() + b"\n", limit)
         line = self._receive(limit)
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict) or answer.get("v") != PROTOCOL or answer.get("id") != self._id:
+        answer = _parse(line)
+        if answer is None or answer.get("v") != PROTOCOL or answer.get("id") != self._id:
             raise InvalidTrialError("protocol-error", f"{op}: no answer to this request: {line[:200]!r}")
         if answer.get("ok") is True:
             return answer
         code = answer.get("code")
-        if code not in REASONS:
+        if not isinstance(code, str) or code not in REASONS:
             raise InvalidTrialError("protocol-error", f"{op}: unknown code in {line[:200]!r}")
         raise InvalidTrialError(code, str(answer.get("error")))
 
@@ -219,36 +219,60 @@ class Worker:
                 raise self._ended(limit) from None
 
     def _receive(self, limit: Limit) -> bytes:
-        while b"\n" not in self._buffer:
+        seen = 0
+        while (end := self._buffer.find(b"\n", seen)) < 0:
+            seen = len(self._buffer)
+            if seen > MAX_ANSWER_BYTES:
+                raise InvalidTrialError("protocol-error", f"an answer of more than {MAX_ANSWER_BYTES} bytes")
             self._wait(self._answers, select.POLLIN, limit)
             data = os.read(self._answers, 1 << 16)
             if not data:
                 raise self._ended(limit)
             self._buffer += data
-            if len(self._buffer) > MAX_ANSWER_BYTES:
-                raise InvalidTrialError("protocol-error", f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-        line, _, rest = bytes(self._buffer).partition(b"\n")
-        self._buffer = bytearray(rest)
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
         return line
 
     def _wait(self, descriptor: int, event: int, limit: Limit) -> None:
-        """Return when the descriptor is ready or its other end is closed."""
+        """Return when the descriptor is ready or its other end is closed, and never after the limit.
+
+        An engine that says a little again and again is as late as one that is silent.
+        """
         poll = select.poll()
         poll.register(descriptor, event)
         while True:
             # Asked before the poll, so that what it wrote last is still read; and asked at all, because a process
             # that it left behind could hold the descriptor open.
             ended = self._child.poll() is not None
-            if poll.poll(0 if ended else 250):
+            left_s = limit.deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise InvalidTrialError(limit.late, f"no answer within the limit, after {self.age_ns() / 1e9:.0f} s")
+            if poll.poll(0 if ended else 1000 * min(left_s, POLL_S)):
                 return
             if ended:
                 raise self._ended(limit)
-            if time.monotonic() > limit.deadline_s:
-                raise InvalidTrialError(limit.late, f"no answer within the limit, after {self.age_ns() / 1e9:.0f} s")
 
     def _ended(self, limit: Limit) -> InvalidTrialError:
         status = self._child.wait(2.0)
         how = "closed its descriptors" if status is None else f"ended with status {status}"
         if status is not None and status < 0:
-            how = f"was ended by {signal.Signals(-status).name}"
+            how = f"was ended by {_signal_name(-status)}"
         return InvalidTrialError(limit.ended, f"the worker {how}")
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """A worker's answer; ``None`` where it is not one. Nothing in it is trusted, least of all its nesting."""
+    try:
+        answer = json.loads(line)
+        json.dumps(answer, ensure_ascii=False, allow_nan=False).encode()  # half a surrogate pair cannot be kept
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _signal_name(number: int) -> str:
+    """``SIGKILL``, or ``signal 40`` for one of those that have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

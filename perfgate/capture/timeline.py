@@ -35,7 +35,22 @@ class _Delivery(NamedTuple):
     first: bool
 
 
-def read_iteration(answer: Mapping[str, Any], workload: Workload) -> Iteration:
+LARGEST = 2**63
+"""No stamp or count comes near it; beyond it lie numbers that no record, table or float can hold."""
+
+
+class Span(NamedTuple):
+    """When the parent asked and when it had the answer, nanoseconds of the monotonic clock that workers stamp with."""
+
+    begin_ns: int
+    end_ns: int
+
+
+ANY_TIME = Span(0, LARGEST)
+"""For a stored timeline, of which nobody knows any longer when it was asked for."""
+
+
+def read_iteration(answer: Mapping[str, Any], workload: Workload, asked: Span = ANY_TIME) -> Iteration:
     """One iteration from the worker's answer.
 
     Time to first token and to the last one run from a request's own submission. A decode step is the gap between two
@@ -47,13 +62,15 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload) -> Iteration:
         answer: ``submitted_ns``, ``deliveries``, ``tokens_digest``, ``finish_reasons``, ``preemptions`` as
             :mod:`perfgate.capture.worker` describes them.
         workload: What was asked for.
+        asked: When; the worker's stamps must lie in it, because the engine's code can reach the worker's clock.
 
     Raises:
-        InvalidTrialError: ``protocol-error`` for wrong shapes, types or stamps that do not increase,
-            ``request-failed``, ``wrong-token-count`` or ``preempted``.
+        InvalidTrialError: ``protocol-error`` for wrong shapes, types, stamps that do not increase or that the parent's
+            clock refutes, ``request-failed``, ``wrong-token-count`` or ``preempted``.
     """
     submitted = _stamps(answer.get("submitted_ns"), workload.batch)
     deliveries = _deliveries(answer.get("deliveries"), submitted[-1], workload.batch)
+    _check_clock(submitted[0], deliveries[-1].t_ns if deliveries else submitted[-1], asked)
     digest = answer.get("tokens_digest")
     if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise InvalidTrialError("protocol-error", f"tokens_digest is no SHA-256: {_short(digest)}")
@@ -69,6 +86,15 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload) -> Iteration:
         begin_ns=submitted[0],
         multi_token=any(count > 1 for delivery in deliveries for count in delivery.tokens),
     )
+
+
+def _check_clock(first_ns: int, last_ns: int, asked: Span) -> None:
+    if first_ns < asked.begin_ns or last_ns > asked.end_ns:
+        text = (
+            f"stamps from {_short(first_ns)} to {_short(last_ns)} ns, but the answer was asked for at {asked.begin_ns} "
+            f"and there at {asked.end_ns}"
+        )
+        raise InvalidTrialError("protocol-error", text)
 
 
 def _stamps(found: Any, batch: int) -> list[int]:
@@ -101,7 +127,7 @@ def _deliveries(found: Any, submitted_ns: int, batch: int) -> list[_Delivery]:
 def _entry(entry: Any, batch: int) -> tuple[int, list[int]]:
     match entry:
         case [int(t_ns), [*tokens]] if type(t_ns) is int and len(tokens) == batch:
-            if all(type(count) is int and count >= 0 for count in tokens):
+            if all(type(count) is int and 0 <= count < LARGEST for count in tokens):
                 return t_ns, tokens
     raise InvalidTrialError("protocol-error", f"a delivery: expected [t_ns, {batch} counts], found {_short(entry)}")
 

@@ -105,7 +105,8 @@ def _trace(job: Job, profiler: _Nsys | _Torch, taken: _Taken, progress: Callable
             progress(f"iteration {number + 1} of {warmup + traced}, {profiler.name}")
             if number == warmup:
                 _profile(worker, cell, on=True, ranges=profiler.ranges)
-            iteration = read_iteration(run_iteration(worker, cell, started.vocabulary, number), cell.workload)
+            answer, asked = run_iteration(worker, cell, started.vocabulary, number)
+            iteration = read_iteration(answer, cell.workload, asked)
             if number >= warmup:
                 taken.iterations.append(iteration)
         _profile(worker, cell, on=False, ranges=profiler.ranges)

@@ -19,13 +19,15 @@ from typing import Any, NamedTuple, Self
 from perfgate.capture.collector import Job
 from perfgate.capture.engine import LOG, Limit, Worker, find_subject
 from perfgate.capture.process import tail
-from perfgate.capture.timeline import InvalidTrialError, read_iteration
+from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span, read_iteration
 from perfgate.plan import Cell, prompts
 from perfgate.record import Artifact, Failure, Iteration, Startup, Trial
 from perfgate.subject import Subject
 
 MAX_FAILURE_CHARACTERS = 2000
 LOG_LINES = 12
+MAX_VERSIONS, MAX_VERSION = 64, 200
+"""Packages that an engine may name, and characters of a name or version."""
 
 
 class TimedCollector:
@@ -89,9 +91,9 @@ def _measure(worker: Worker, job: Job, timeline: _Timeline, taken: _Taken, progr
     total = warmup + cell.measure.iterations
     for number in range(total):
         progress(f"iteration {number + 1} of {total}")
-        answer = run_iteration(worker, cell, started.vocabulary, number)
+        answer, asked = run_iteration(worker, cell, started.vocabulary, number)
         timeline.write(number, number < warmup, answer)
-        iteration = read_iteration(answer, cell.workload)
+        iteration = read_iteration(answer, cell.workload, asked)
         taken.preemptions_known &= answer.get("preemptions") is not None
         if number >= warmup:
             taken.iterations.append(iteration)
@@ -131,15 +133,17 @@ def start_engine(worker: Worker, job: Job, engine_args: Mapping[str, Any] | None
     return _read_start(answer, worker.age_ns(), cache_files)
 
 
-def run_iteration(worker: Worker, cell: Cell, vocabulary: int, number: int) -> dict[str, Any]:
-    """Run one batch to completion and return the worker's answer.
+def run_iteration(worker: Worker, cell: Cell, vocabulary: int, number: int) -> tuple[dict[str, Any], Span]:
+    """Run one batch to completion; the worker's answer, and when it was asked for and came.
 
     Raises:
         InvalidTrialError: It failed, or took too long.
     """
     batch = prompts(cell.workload, vocabulary, number)
     limit = Limit(time.monotonic() + cell.measure.iteration_timeout, "iteration-timeout", "engine-died")
-    return worker.request("iterate", limit, prompts=batch, output_tokens=cell.workload.output_tokens)
+    begin_ns = time.monotonic_ns()
+    answer = worker.request("iterate", limit, prompts=batch, output_tokens=cell.workload.output_tokens)
+    return answer, Span(begin_ns, time.monotonic_ns())
 
 
 def _read_start(answer: Mapping[str, Any], ready_ns: int, cache_files: int) -> Started:
@@ -149,11 +153,15 @@ def _read_start(answer: Mapping[str, Any], ready_ns: int, cache_files: int) -> S
     sizes = [answer.get("model_memory_bytes"), answer.get("kv_token_capacity")]
     if (
         not isinstance(versions, dict)
-        or not all(isinstance(text, str) for pair in versions.items() for text in pair)
-        or not all(type(number) is int and number > 0 for number in [*times, vocabulary])
-        or not all(size is None or type(size) is int for size in sizes)
+        or len(versions) > MAX_VERSIONS
+        or not all(isinstance(text, str) and len(text) <= MAX_VERSION for pair in versions.items() for text in pair)
+        or not all(type(number) is int and 0 < number < LARGEST for number in [*times, vocabulary])
+        or not all(size is None or (type(size) is int and 0 <= size < LARGEST) for size in sizes)
     ):
         raise InvalidTrialError("protocol-error", f"the answer to start has another shape: {str(answer)[:200]}")
+    if sum(times) > ready_ns:
+        text = f"the engine claims to have started for {sum(times)} ns, {ready_ns} ns after its process did"
+        raise InvalidTrialError("protocol-error", text)
     startup = Startup(
         import_ns=times[0],
         engine_ns=times[1],
