@@ -1,12 +1,17 @@
 """Locks between processes: one at a time measures into a run folder or on a GPU, and one at a time makes a build.
 
-The kernel releases them however their holder ends. Beside a lock that others wait for lies a note of who holds it.
+The kernel releases them however their holder ends. Beside a lock that others wait for there is a note of who holds it.
+
+Other users can write into the folder of the host's locks, and root measures too. So what is opened there is never a
+link, never a pipe that would block, and the folder is sticky: nobody takes away or replaces the file of another user.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +26,8 @@ LOCK = "lock"
 GRACE_S = 2.0
 """A holder killed while it starts an engine leaves the lock to a copy of itself, until that has become the engine."""
 POLL_S = 0.5
+NOTE_BYTES = 1000
+"""A note is shorter."""
 
 STATE = "PERFGATE_STATE"
 """The variable that names another :func:`state_folder`; every user and container that shares a GPU must share it."""
@@ -55,23 +62,82 @@ def state_folder() -> Path:
 
     ``$PERFGATE_STATE``, else ``/run/lock/perfgate`` (in memory and local by the file system standard, so that locks
     work and a reboot clears them), else a folder for temporary files. All users may write there: who measures must see
-    who else does.
+    who else does. It is sticky, as the folder for temporary files is.
 
     Raises:
+        NotMeasuredError: ``storage-failed``: it is a link that nobody chose.
         OSError: It cannot be made.
     """
     chosen = os.environ.get(STATE)
     host_wide = Path("/run/lock")
     if chosen:
-        folder = Path(chosen)
+        folder = Path(chosen).resolve()
     elif (host_wide / "perfgate").is_dir() or os.access(host_wide, os.W_OK):
         folder = host_wide / "perfgate"
     else:
         folder = Path(tempfile.gettempdir()) / "perfgate-state"
-    if not folder.is_dir():
+    if not os.path.lexists(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o777)  # mkdir's own mode is cut by the umask
+        folder.chmod(0o1777)  # mkdir's own mode is cut by the umask
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise _unsafe(folder, f"is {_kind(found.st_mode)}, not a folder")
+    if found.st_uid == os.geteuid() and found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+        folder.chmod(stat.S_IMODE(found.st_mode) | stat.S_ISVTX)  # as earlier versions made it
     return folder
+
+
+def open_shared(file: Path, flags: int) -> int:
+    """Open a file of a folder that others write into; nothing but a regular file with one name.
+
+    Args:
+        file: The file.
+        flags: As of :func:`os.open`; with ``O_CREAT`` one that is not there is made, readable and writable for all.
+
+    Returns:
+        The descriptor.
+
+    Raises:
+        NotMeasuredError: ``storage-failed``: something else is there.
+        FileNotFoundError: It is not there, and was not to be made.
+        OSError: It cannot be opened or made.
+    """
+    safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    while True:
+        try:  # without O_CREAT, with which the kernel refuses another user's file in a sticky folder
+            descriptor = os.open(file, (flags & ~(os.O_CREAT | os.O_TRUNC)) | safe)
+            break
+        except FileNotFoundError:
+            if not flags & os.O_CREAT:
+                raise
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise _unsafe(file, f"is {_kind(file.lstat().st_mode)}, not a regular file") from error
+            raise
+        try:
+            descriptor = os.open(file, flags | os.O_EXCL | safe, 0o666)
+        except FileExistsError:  # somebody was faster
+            continue
+        os.fchmod(descriptor, 0o666)  # whatever the umask
+        break
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+        return descriptor
+    os.close(descriptor)
+    what = "has another name too" if stat.S_ISREG(found.st_mode) else f"is {_kind(found.st_mode)}, not a regular file"
+    raise _unsafe(file, what)
+
+
+def _unsafe(file: Path, what: str) -> NotMeasuredError:
+    remedy = "perfgate did not make it: see whose it is (ls -l), and remove it."
+    return NotMeasuredError(what, where=str(file), remedy=remedy, code="storage-failed")
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFREG: "a file"}
+    return kinds.get(stat.S_IFMT(mode), "a device or socket")
 
 
 @contextlib.contextmanager
@@ -121,10 +187,10 @@ def hold_named(
     _wait_for(lock, name, note, waiting, deadline_s)
     with contextlib.ExitStack() as held:
         held.callback(lock.release)
-        note.unlink(missing_ok=True)  # a killed holder leaves it behind, and only its user may write into that
-        with note.open("w") as stream:
+        _remove(note)  # a killed holder leaves it behind
+        with os.fdopen(open_shared(note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as stream:
             stream.write(f"process {os.getpid()} ({doing}) since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
-        held.callback(note.unlink, missing_ok=True)
+        held.callback(_remove, note)
         yield
 
 
@@ -134,7 +200,7 @@ def _wait_for(lock: FileLock, name: str, note: Path, waiting: Callable[[str], No
         try:
             lock.acquire(timeout=POLL_S)
         except Timeout:
-            holder = _read(note) or "another process"
+            holder = _read_note(note) or "another process"
             if time.monotonic() > deadline_s:
                 text = f"{name} is still in use by {holder}"
                 raise InterruptedRunError(text, code="out-of-budget") from None
@@ -145,8 +211,26 @@ def _wait_for(lock: FileLock, name: str, note: Path, waiting: Callable[[str], No
             return
 
 
-def _read(file: Path) -> str:
+def _remove(note: Path) -> None:
+    """Take a note away, or empty it where it is another user's and the folder is sticky."""
+    try:
+        note.unlink(missing_ok=True)
+    except PermissionError:
+        os.close(open_shared(note, os.O_WRONLY | os.O_TRUNC))
+
+
+def _read_note(note: Path) -> str:
     """What a holder wrote; empty where there is nothing, which may happen at any moment."""
+    try:
+        descriptor = open_shared(note, os.O_RDONLY)
+    except FileNotFoundError:
+        return ""
+    with os.fdopen(descriptor, "rb") as stream:
+        return stream.read(NOTE_BYTES).decode(errors="replace").strip()
+
+
+def _read(file: Path) -> str:
+    """What the holder of a run folder wrote; empty where there is nothing."""
     try:
         return file.read_text().strip()
     except FileNotFoundError:

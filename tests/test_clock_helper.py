@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import signal
@@ -144,8 +145,8 @@ def test_helper_that_does_not_end_leaves_no_child(ask: Asking, monkeypatch: pyte
 
     ask(f"sleep 600 & echo $! > {tmp_path / 'child'}; wait")
 
-    child = int((tmp_path / "child").read_text())
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int((tmp_path / "child").read_text())).wait(20)
 
 
 def test_what_a_helper_says_is_cut(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from fake_nvml import FakeMachine, fake_uuid
 
 from perfgate.capture import clock_helper, lease
 from perfgate.capture.clocks import ClockGuard, undo_stale
+from perfgate.capture.clocks import reset as reset_clocks
 from perfgate.capture.gpu import GpuError, Nvml
 from perfgate.capture.lease import Lease, adopt, find_leases, owner_lives, take
 from perfgate.cli import main
@@ -381,6 +382,43 @@ def test_lease_that_cannot_be_read_is_undone(
     assert undone == Lease(uuid=UUID)
     assert setters(fake_nvml) == [RESET_SM]
     assert find_leases([UUID]) == ()
+
+
+@pytest.mark.parametrize("trap", ["link", "pipe"])
+def test_trap_in_place_of_a_lease(
+    nvml: Nvml, guard: ClockGuard, state_of_its_own: Path, fake_nvml: FakeMachine, trap: str, tmp_path: Path
+) -> None:
+    """A link is not written through and a pipe not waited for; the error names the file, and nothing is locked."""
+    file = state_of_its_own / f"{UUID}.lease.json"
+    (tmp_path / "victim").write_text("precious")
+    if trap == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to(tmp_path / "victim")
+
+    for attempt in (lambda: reset_clocks(nvml, [UUID]), lambda: guard.apply([UUID], LOCK)):
+        with pytest.raises(NotMeasuredError, match=rf"{UUID}\.lease\.json: is a {trap}"):
+            attempt()
+    assert ((tmp_path / "victim").read_text(), fake_nvml.calls) == ("precious", [])
+
+
+def test_lease_of_another_user_is_declared_over(
+    nvml: Nvml, guard: ClockGuard, fake_nvml: FakeMachine, state_of_its_own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a sticky folder its file stays, but nobody takes it for a lease, and the next lease is written into it."""
+
+    def refused(_: Path, *, missing_ok: bool = False) -> None:
+        raise PermissionError(1, f"not permitted, missing_ok={missing_ok}")
+
+    abandon(fake_nvml)
+    monkeypatch.setattr(Path, "unlink", refused)
+
+    assert len(undo_stale(nvml)) == 1
+    assert (find_leases([UUID]), undo_stale(nvml)) == ((), ())
+    guard.apply([UUID], LOCK)
+    assert find_leases([UUID]) == guard.held
+    guard.release()
+    assert (find_leases([UUID]), (state_of_its_own / f"{UUID}.lease.json").read_bytes()) == ((), lease.VOID)
 
 
 def test_lease_of_a_later_version_is_read(nvml: Nvml, state_of_its_own: Path, fake_nvml: FakeMachine) -> None:

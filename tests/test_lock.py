@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from fake_nvml import FakeMachine
 from filelock import FileLock
 from perfgate_process import PerfgateProcess, fake_words
 
-from perfgate.errors import InterruptedRunError
-from perfgate.lock import hold_devices, state_folder
+from perfgate.errors import InterruptedRunError, NotMeasuredError
+from perfgate.lock import hold_devices, open_shared, state_folder
 from perfgate.record import Record, read_records, read_run
 
 
@@ -105,12 +106,88 @@ def test_note_that_goes_while_it_is_looked_for(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_every_user_may_use_the_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folder and locks are open to all users of the host, whatever the umask of the one who came first."""
+    """The sticky folder and locks are open to all users of the host, whatever the umask of the one who came first."""
     monkeypatch.setenv("PERFGATE_STATE", str(tmp_path / "state"))
     before = os.umask(0o077)
     try:
         with hold_devices(["GPU-a"], "mine", quiet, math.inf):
-            assert state_folder().stat().st_mode & 0o777 == 0o777
+            assert state_folder().stat().st_mode & 0o7777 == 0o1777
             assert (state_folder() / "GPU-a.lock").stat().st_mode & 0o666 == 0o666
     finally:
         os.umask(before)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o2775])
+def test_state_folder_of_an_earlier_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
+    """A folder of ours that others write into becomes sticky, so that they cannot put files in the place of ours."""
+    monkeypatch.setenv("PERFGATE_STATE", str(tmp_path / "state"))
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(mode)
+
+    assert state_folder().stat().st_mode & 0o7777 == mode | 0o1000
+
+
+def test_state_folder_that_is_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no folder is chosen, somebody's link in the folder for temporary files is not followed."""
+    monkeypatch.delenv("PERFGATE_STATE")
+    monkeypatch.setattr("perfgate.lock.os.access", lambda *_: False)
+    monkeypatch.setattr("perfgate.lock.Path.is_dir", lambda _: False)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    (tmp_path / "elsewhere").mkdir(mode=0o755)
+    (tmp_path / "perfgate-state").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(NotMeasuredError, match="is a link, not a folder"):
+        state_folder()
+    assert (tmp_path / "elsewhere").stat().st_mode & 0o7777 == 0o755
+
+
+Trap = Callable[[Path, Path], object]
+TRAPS: dict[str, Trap] = {
+    "a link": lambda file, victim: file.symlink_to(victim),
+    "a pipe": lambda file, _: os.mkfifo(file),
+    "another name": lambda file, victim: file.hardlink_to(victim),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC], ids=["read", "write"])
+def test_only_a_regular_file_of_its_own_is_opened(tmp_path: Path, trap: str, flags: int) -> None:
+    """What another user may have put into the folder is refused by name, never followed and never waited for."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    TRAPS[trap](tmp_path / "GPU-a.holder", victim)
+
+    with pytest.raises(NotMeasuredError, match=trap) as caught:
+        os.close(open_shared(tmp_path / "GPU-a.holder", flags))
+
+    assert caught.value.where == str(tmp_path / "GPU-a.holder")
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_a_trap_in_place_of_the_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trap: str) -> None:
+    """A note that is somebody's link is not written through, also where the sticky folder keeps it."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    TRAPS[trap](state_folder() / "GPU-a.holder", victim)
+    monkeypatch.setattr(Path, "unlink", refused)
+
+    with pytest.raises(NotMeasuredError, match=trap), hold_devices(["GPU-a"], "mine", quiet, math.inf):
+        pass
+
+    assert victim.read_text() == "precious"
+
+
+def test_the_note_of_another_user_is_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a sticky folder does not let go is emptied and used again."""
+    (state_folder() / "GPU-a.holder").write_text("process 1 (run of somebody else who was killed) since long ago")
+    monkeypatch.setattr(Path, "unlink", refused)
+
+    with hold_devices(["GPU-a"], "mine", quiet, math.inf):
+        assert "(run mine)" in (state_folder() / "GPU-a.holder").read_text()
+    assert (state_folder() / "GPU-a.holder").read_text() == ""
+
+
+def refused(_: Path, *, missing_ok: bool = False) -> None:
+    """As for the file of another user in a sticky folder."""
+    raise PermissionError(1, f"not permitted, missing_ok={missing_ok}")

@@ -77,11 +77,11 @@ def test_installation_has_the_right_modes(installed: Host) -> None:
         f"{HOOKS}/job-completed.sh": 0o755,
         f"{HOOKS}/job-started.sh": 0o755,
         f"{HOOKS}/runner.conf": 0o644,
-        "run/lock/perfgate": 0o2775,
+        "run/lock/perfgate": 0o3775,
     }.items() <= files.items()
     group = (installed.root / "run/lock/perfgate").group()
     assert (
-        f"d /run/lock/perfgate 2775 root {group} -\n" in (installed.root / "etc/tmpfiles.d/perfgate.conf").read_text()
+        f"d /run/lock/perfgate 3775 root {group} -\n" in (installed.root / "etc/tmpfiles.d/perfgate.conf").read_text()
     )
 
 

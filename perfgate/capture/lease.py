@@ -1,9 +1,12 @@
 """Leases of GPU clocks: notes of who locked them, because neither a killed process nor NVML can tell.
 
-A lease is written before its lock and removed after it, so that every lock has one. It lies in the host's state folder
-as ``<uuid>.lease.json``. Its owner holds the kernel's lock on that file as long as it lives, however it ends: that is
+A lease is written before its lock and removed after it, so that every lock has one. It is ``<uuid>.lease.json`` in the
+host's state folder. Its owner holds the kernel's lock on that file as long as it lives, however it ends: that is
 how others tell whether it does, also from another container, where the owner's pid means nothing. Who undoes what a
 dead owner left only shares that lock, lest it be taken for the owner, and holds ``<uuid>.undo.lock`` meanwhile.
+
+The folder is sticky, so only its user can remove a lease; others write :data:`VOID` into it. One that cannot be read,
+as where its writer was killed, counts as a lease of unknown clocks.
 """
 
 from __future__ import annotations
@@ -20,9 +23,12 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perfgate.errors import NotMeasuredError
-from perfgate.lock import GRACE_S, state_folder
+from perfgate.lock import GRACE_S, open_shared, state_folder
 
 SUFFIX: Final = ".lease.json"
+VOID: Final = b"null"
+"""The content of a lease that is over."""
+LARGEST_BYTES: Final = 64 * 1024
 POLL_S: Final = 0.02
 UNDO_LIMIT_S: Final = 75.0
 """Undoing takes no longer: the helper's limit (:data:`perfgate.capture.clock_helper.LIMIT_S`) and some more."""
@@ -93,33 +99,51 @@ class Hold:
 
     def drop(self) -> None:
         """Remove the lease, once its lock is undone."""
-        _file(self.lease.uuid).unlink(missing_ok=True)
+        _void(self.lease.uuid, self._descriptor)
         os.close(self._descriptor)
 
 
 def take(lease: Lease) -> Hold:
-    """Write a lease, locked before anybody can see it; on the disk when this returns.
+    """Write a lease, its file locked before; on the disk when this returns.
 
     To be called by whoever holds the GPU (:func:`perfgate.lock.hold_devices`), after :func:`adopt` removed the lease of
     one that is gone.
 
     Raises:
+        NotMeasuredError: ``clocks-held``: somebody else holds the file; ``storage-failed``: it is not a regular file.
         OSError: The state folder cannot be written.
     """
-    file = _file(lease.uuid)
-    part = file.with_name(f".{lease.uuid}.lease.part")
-    part.unlink(missing_ok=True)  # of a process that was killed here
-    descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.fchmod(descriptor, 0o644)  # whatever the umask: others must be able to tell whether the owner lives
-        os.write(descriptor, lease.model_dump_json().encode())
-        os.fsync(descriptor)
-        part.replace(file)
-    except BaseException:
+    file, deadline = _file(lease.uuid), time.monotonic() + GRACE_S
+    while True:
+        descriptor = open_shared(file, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_still(file, descriptor):
+                _write(descriptor, lease.model_dump_json().encode())
+                os.fsync(descriptor)
+                return Hold(lease, descriptor)
+        except BlockingIOError:  # who looks whether there is something to undo holds it for a moment
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise held_by_another(lease) from None
+            time.sleep(POLL_S)
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
-        raise
-    return Hold(lease, descriptor)
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, content, 0)
+
+
+def _void(uuid: str, descriptor: int) -> None:
+    """Remove a lease, or say in it that it is over where it is another user's file."""
+    try:
+        _file(uuid).unlink(missing_ok=True)
+    except PermissionError:
+        _write(descriptor, VOID)
 
 
 @contextlib.contextmanager
@@ -133,7 +157,7 @@ def adopt(uuid: str) -> Iterator[Lease | None]:
         NotMeasuredError: ``clocks-held``: the owner lives, or somebody else does not come to an end of undoing it.
         OSError: The lease cannot be opened or removed.
     """
-    if not _file(uuid).exists():
+    if not find_leases([uuid]):
         yield None
         return
     with _alone(uuid):
@@ -142,8 +166,10 @@ def adopt(uuid: str) -> Iterator[Lease | None]:
             yield None
             return
         try:
-            yield _parse(uuid, descriptor)
-            _file(uuid).unlink(missing_ok=True)
+            lease = _parse(uuid, descriptor)
+            yield lease
+            if lease is not None:
+                _void(uuid, descriptor)
         finally:
             os.close(descriptor)
 
@@ -153,7 +179,7 @@ def find_leases(uuids: Collection[str]) -> tuple[Lease, ...]:
     found = []
     for uuid in uuids:
         with contextlib.suppress(FileNotFoundError), _opened(uuid) as descriptor:
-            found.append(_parse(uuid, descriptor))
+            found += [lease] if (lease := _parse(uuid, descriptor)) is not None else []
     return tuple(found)
 
 
@@ -207,7 +233,7 @@ def _open_abandoned(uuid: str) -> int | None:
     deadline = time.monotonic() + GRACE_S
     while True:
         try:
-            descriptor = os.open(_file(uuid), os.O_RDONLY)
+            descriptor = _open(uuid)
         except FileNotFoundError:
             return None
         try:
@@ -217,7 +243,7 @@ def _open_abandoned(uuid: str) -> int | None:
             os.close(descriptor)
             # An owner killed while it starts an engine leaves a copy of itself.
             if time.monotonic() > deadline:
-                raise held_by_another(lease) from None
+                raise held_by_another(lease or Lease(uuid=uuid)) from None
             time.sleep(POLL_S)
             continue
         if _is_still(_file(uuid), descriptor):
@@ -227,24 +253,35 @@ def _open_abandoned(uuid: str) -> int | None:
 
 def _is_still(file: Path, descriptor: int) -> bool:
     try:
-        return os.path.samestat(file.stat(), os.fstat(descriptor))
+        return os.path.samestat(file.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
 
 @contextlib.contextmanager
 def _opened(uuid: str) -> Iterator[int]:
-    descriptor = os.open(_file(uuid), os.O_RDONLY)
+    descriptor = _open(uuid)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _parse(uuid: str, descriptor: int) -> Lease:
-    size = os.fstat(descriptor).st_size
+def _open(uuid: str) -> int:
+    """Its file, to be written where that is possible: an earlier version's was its owner's alone."""
     try:
-        lease = Lease.model_validate_json(os.pread(descriptor, size, 0))
+        return open_shared(_file(uuid), os.O_RDWR)
+    except PermissionError:
+        return open_shared(_file(uuid), os.O_RDONLY)
+
+
+def _parse(uuid: str, descriptor: int) -> Lease | None:
+    """What a lease says; ``None`` for one that is over."""
+    content = os.pread(descriptor, LARGEST_BYTES, 0)
+    if content == VOID:
+        return None
+    try:
+        lease = Lease.model_validate_json(content)
     except ValidationError:
         return Lease(uuid=uuid)
     return lease if lease.uuid == uuid else Lease(uuid=uuid)
