@@ -9,6 +9,7 @@ import contextlib
 import functools
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,12 +79,17 @@ def deliver(outcome: Outcome, form: str | None, outputs: tuple[Path, ...], *, ex
     it promises that every report asked for was written.
     """
     from perfgate.report import FORMATS, format_of
+    from perfgate.report.text import render_text
 
-    form = form or ("text" if sys.stdout.isatty() else "markdown")
+    terminal = sys.stdout.isatty()
+    form = form or ("text" if terminal else "markdown")
+    render = FORMATS[form]
+    if form == "text" and terminal:
+        render = functools.partial(render_text, width=shutil.get_terminal_size().columns)
     lost: list[str] = []
     with _noting(lost, "stdout"):  # first, so that a file that cannot be written costs no result
         try:
-            click.echo(FORMATS[form](outcome), nl=False)
+            click.echo(render(outcome), nl=False)
         except BrokenPipeError:  # whoever read has seen enough; files and the exit status are still owed
             abandon(sys.stdout)
         except OSError:

@@ -119,11 +119,18 @@ def _current(step: Step, elapsed_s: float, since_s: float, width: int) -> str:
     """Where the run is now; a line that wraps could not be rewritten, so the cell's name is cut, and then the end."""
     filled = BAR_WIDTH * min(step.done, step.target) // max(step.target, 1)
     bar = f"[{_clock(elapsed_s)}] [{'#' * filled}{'.' * (BAR_WIDTH - filled)}]"
-    left = "" if step.seconds_left is None else f", {_clock(max(step.seconds_left - since_s, 0.0))} left"
-    words = f"{describe(step)}{left}"
+    words = f"{describe(step)}{_left(step, since_s)}"
     room = width - len(bar) - len(words) - 2
     name = step.cell if len(step.cell) <= room else f"{step.cell[: max(room - 1, 0)]}…"
     return f"{bar} {name} {words}"[:width]
+
+
+def _left(step: Step, since_s: float) -> str:
+    """A trial that takes longer than expected takes nothing from the time of those that follow."""
+    if step.seconds_left is None:
+        return ""
+    left_s = max(step.seconds_left - since_s, step.seconds_after)
+    return f", {_clock(left_s)} left" if left_s or step.finished else ", overdue"
 
 
 def _finished(step: Step, elapsed_s: float) -> str:

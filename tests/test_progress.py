@@ -37,9 +37,10 @@ def step(
     finished: Trial | None = None,
     kind: Kind = "timed",
     done: int = 2,
+    seconds_after: float = 0.0,
 ) -> Step:
     """The head of the third pair of four."""
-    return Step("tiny", 7, "head", pair, done, 4, phase, seconds_left, kind, finished)
+    return Step("tiny", 7, "head", pair, done, 4, phase, seconds_left, kind, seconds_after, finished)
 
 
 def shown(stream: io.StringIO, *steps: Step) -> io.StringIO:
@@ -120,6 +121,19 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
     monkeypatch.setattr(progress, "_tick", lambda *_: None)
     seconds = itertools.count()
     return lambda: float(next(seconds))
+
+
+@pytest.mark.parametrize(("seconds_after", "shown"), [(60.0, "1:00 left"), (0.0, "overdue")])
+def test_a_trial_that_takes_longer(monkeypatch: pytest.MonkeyPatch, seconds_after: float, shown: str) -> None:
+    """A trial that takes longer than expected takes nothing from the time of those that follow."""
+    stream = Terminal()
+    line = progress._Line(stream, ticking(monkeypatch))
+
+    line.show(step("starting the engine", seconds_left=seconds_after + 1, seconds_after=seconds_after))
+    line.tick()
+    line.tick()
+
+    assert stream.screen[0].endswith(f"starting the engine, {shown}")
 
 
 def test_terminal_moves_while_an_engine_starts(monkeypatch: pytest.MonkeyPatch) -> None:

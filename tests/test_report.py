@@ -25,7 +25,7 @@ from hand_made import (
     trial,
     trials,
 )
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from stored import alone, lineage
 
@@ -46,10 +46,11 @@ from perfgate.plan import Plan
 from perfgate.reasons import REASONS
 from perfgate.record import Failure, Trial
 from perfgate.report import FORMATS, format_of
+from perfgate.report.counted import HEADINGS as COUNTED
 from perfgate.report.github import CUT, annotate, render_github, render_within
 from perfgate.report.junit import render_junit
-from perfgate.report.lines import printable, signed_percent
-from perfgate.report.markdown import escape, fenced, render_markdown
+from perfgate.report.lines import HEADINGS, printable, signed_percent
+from perfgate.report.markdown import escape, fenced, name, render_markdown
 from perfgate.report.text import render_text
 from perfgate.telemetry import GpuTelemetry, Spread
 
@@ -485,10 +486,14 @@ def test_hostile_kernels() -> None:
 
 
 @given(text=st.text(st.sampled_from("ab |`<>&@\\*_[]#~$\n")))
+@example("_a_b__a_ b_a*_a")
 def test_escape(text: str) -> None:
-    """Escaped text has no bare markup character, no tag, no mention and one line, and reads back whole."""
+    """Escaped text has no bare markup character, no tag, no mention and one line, and reads back whole.
+
+    An underscore within a word is none.
+    """
     shown = escape(text)
-    bare = shown.replace("\\\\", "")
+    bare = re.sub("(?<=[ab])_(?=[ab])", "", shown.replace("\\\\", ""))
 
     assert "\n" not in shown
     assert "<" not in shown
@@ -497,6 +502,35 @@ def test_escape(text: str) -> None:
     assert shown.count("@") == shown.count("@\u200b")
     back = shown.replace("\\\\", "\0").replace("\\", "").replace("\0", "\\").replace("@\u200b", "@")
     assert back.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") == text.replace("\n", " ")
+
+
+def test_names_can_be_searched_for() -> None:
+    """A metric stands in a Markdown report as it does everywhere else, with its role; what is no name is escaped."""
+    page = render_markdown(kernels_regressed())
+
+    assert "\n| `kernel_time_per_step[attention]` | " in page
+    assert page.count("itl_median") == render_text(kernels_regressed()).count("itl_median")
+    assert (name("a_b[c`]"), name("a_b|c"), name("_a_b_")) == ("a_b\\[c\\`\\]", "a_b\\|c", "\\_a_b\\_")
+
+
+@pytest.mark.parametrize("kind", [*OUTCOMES])
+@pytest.mark.parametrize("width", [80, 100])
+def test_text_fits_a_terminal(kind: str, width: int) -> None:
+    """Nothing of ours is wider than the terminal, and a narrow one has every word that a wide one has."""
+    outcome = OUTCOMES[kind]()
+
+    lines = render_text(outcome, width).splitlines()
+
+    too_long = [line for line in lines if len(line) > width and not line.startswith("      ")]
+    assert not too_long
+    assert set(render_text(outcome).split()) - {*HEADINGS, *COUNTED, "times", "its", "roof"} <= {
+        word.rstrip(",") for line in lines for word in line.split()
+    } | {word for line in lines for word in line.split()}
+
+
+def test_a_narrow_table(golden: Callable[[str, str], None]) -> None:
+    """What does not fit beside the others stands below its row."""
+    golden("report-regressed.80.txt", render_text(regressed(), 80))
 
 
 @given(text=st.text(st.sampled_from("a` \n")))

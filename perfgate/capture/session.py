@@ -72,6 +72,7 @@ class Step:
         phase: What is going on, in a few words.
         seconds_left: Estimate until that look; ``None`` while nothing is known of how long a trial takes.
         kind: The kind of trial.
+        seconds_after: The share of it that is left to the trials after this one.
         finished: The trial, once it has ended.
     """
 
@@ -84,6 +85,7 @@ class Step:
     phase: str
     seconds_left: float | None
     kind: Kind = "timed"
+    seconds_after: float = 0.0
     finished: Trial | None = None
 
 
@@ -352,8 +354,9 @@ class Session:
         trial_s = self._pace.expected_s(cell_id, kind)
 
         def show(phase: str) -> None:
-            left_s = None if trial_s is None else trial_s * ahead - min(time.monotonic() - begun_s, trial_s)
-            self._progress(Step(record.cell.name, index, role, pair, done, target, phase, left_s, kind))
+            after_s = (trial_s or 0.0) * (ahead - 1)
+            left_s = None if trial_s is None else after_s + max(trial_s - (time.monotonic() - begun_s), 0.0)
+            self._progress(Step(record.cell.name, index, role, pair, done, target, phase, left_s, kind, after_s))
 
         trial = self._refused(job, kind) or self._watched(job, kind, show)
         trial = trial.model_copy(update={"gpus": self._gpus_of(record.cell), **self._floor(job, kind)})
@@ -362,7 +365,7 @@ class Session:
         done = record.measured(kind)
         ahead = ahead - 1 if trial.failure is None else sides * (target - done)
         left_s = (self._pace.expected_s(cell_id, kind) or 0.0) * ahead
-        self._progress(Step(record.cell.name, index, role, pair, done, target, "done", left_s, kind, trial))
+        self._progress(Step(record.cell.name, index, role, pair, done, target, "done", left_s, kind, left_s, trial))
         return record, trial.failure
 
     def _floor(self, job: Job, kind: Kind) -> dict[str, object]:

@@ -26,6 +26,9 @@ from perfgate.report.lines import (
     ungated_line,
 )
 
+NAME = re.compile(r"[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+(?:\[[A-Za-z0-9_-]+\])?")
+"""A metric, with its role where it has one: nothing in it could end a code span or a table's cell."""
+
 
 class Block(NamedTuple):
     """A part of the report.
@@ -73,9 +76,13 @@ def blocks(outcome: Outcome) -> Iterator[Block]:
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is: no markup, no HTML, no mention, no table cell broken."""
+    """Text that Markdown shows as it is: no markup, no HTML, no mention, no table cell broken.
+
+    An underscore between letters or digits opens nothing (CommonMark 0.31, rules 2 and 6 of emphasis), so that names
+    like ``itl_median`` stay as they are and can be searched for.
+    """
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    text = re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", text)
+    text = re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|[\\`*\[\]|~#$]", r"\\\g<0>", text)
     return text.replace("@", "@\u200b").replace("\n", " ")
 
 
@@ -86,11 +93,17 @@ def fenced(text: str) -> str:
     return f"{fence}text\n{text}\n{fence}"
 
 
+def name(text: str) -> str:
+    """A name in a code span, ``kernel_time_per_step[gemm]`` as it is written elsewhere; other text escaped."""
+    return f"`{text}`" if NAME.fullmatch(text) else escape(text)
+
+
 def table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows as a table, the first one its heading; all text is escaped, figures stand flush right."""
+    """Rows as a table, the first one its heading: names in the first column, figures flush right, all text escaped."""
     heading, *body = rows
     alignment = ["---", *["---:"] * (len(heading) - 2), "---"]
-    return [f"| {' | '.join(cells)} |" for cells in (heading, alignment, *([escape(c) for c in row] for row in body))]
+    shown = ([name(first), *map(escape, others)] for first, *others in body)
+    return [f"| {' | '.join(cells)} |" for cells in (heading, alignment, *shown)]
 
 
 def _note_blocks(found: Iterable[NoteLine]) -> list[str]:
@@ -98,6 +111,6 @@ def _note_blocks(found: Iterable[NoteLine]) -> list[str]:
     for note in found:
         first, *rest = note.text.splitlines() or [""]
         stop = "" if first.endswith((".", ":", "!", "?")) else "."
-        head = f"- {note.kind} `{note.code}` ({escape(note.place)}): {escape(first)}{stop} _{escape(note.remedy)}_"
+        head = f"- {note.kind} `{note.code}` ({name(note.place)}): {escape(first)}{stop} _{escape(note.remedy)}_"
         blocks.append(head if not rest else head + "\n\n" + fenced("\n".join(rest)))
     return ["\n".join(blocks)] if blocks else []
