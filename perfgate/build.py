@@ -79,6 +79,20 @@ class Builder:
             NotMeasuredError: ``build-failed``, with the last lines of the log.
             OSError: The cache cannot be written.
         """
+        said, revision = self._find(ref)
+        source: Source = said["built_from"]
+        self._ensure(source, {key: value for key, value in said.items() if key != "built_from"}, lambda: revision)
+        return said
+
+    def planned(self, ref: str) -> dict[str, Any]:
+        """What a ref will be worth; nothing is built, so that its folder may not be there yet.
+
+        Raises:
+            UsageError: There is no such commit, or ``perfgate.toml`` does not say how to build.
+        """
+        return self._find(ref)[0]
+
+    def _find(self, ref: str) -> tuple[dict[str, Any], Revision]:
         recipe, here = self._recipe(ref)
         cache = cache_folder(self._config)
         revision = self._repository(recipe, here).find(ref, (*self._left_out, cache))
@@ -87,9 +101,7 @@ class Builder:
         source = Source(
             ref=revision.ref, commit=revision.commit, changes=revision.changes, recipe=digest, folder=str(folder)
         )
-        said = _filled(recipe, here, source)
-        self._ensure(source, said, lambda: revision)
-        return {**said, "built_from": source}
+        return {**_filled(recipe, here, source), "built_from": source}, revision
 
     def restore(self, subject: Subject) -> None:
         """Make a subject's build again, in its place, where the cache has lost it; without a build nothing is done.

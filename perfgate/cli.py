@@ -13,6 +13,7 @@ import click
 
 from perfgate import __version__
 from perfgate.cli_baseline import BASELINES_OPTION, baseline
+from perfgate.cli_check import check
 from perfgate.cli_github import RUN_FOLDER, github
 from perfgate.cli_init import init
 from perfgate.cli_kernels import counters, kernels
@@ -66,51 +67,6 @@ def main() -> None:
     21 not comparable, 22 not measured, 2 usage or scenario error,
     1 internal error, 130 interrupted or out of budget.
     """  # noqa: D301 (click reads a real backspace: keep the lines)
-
-
-@main.command()
-@click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--dump", is_flag=True, help="Print each scenario with its defaults filled in, as YAML.")
-@click.option(
-    "--runs", default="runs", type=click.Path(path_type=Path), show_default=True, help="Where earlier records lie."
-)
-def check(scenarios: tuple[Path, ...], dump: bool, runs: Path) -> None:  # noqa: FBT001 (a flag)
-    """Check scenario files; show what a run of each would measure, cost and detect. Nothing is started.
-
-    A file called perfgate.toml is checked as what it is.
-    """
-    from perfgate.config import CONFIG_FILE, load_config
-    from perfgate.plan import ALPHA, BETA, resolve_cells
-    from perfgate.price import newest_records, price
-    from perfgate.report.price import render_price
-    from perfgate.scenario import dump as dump_scenario
-    from perfgate.scenario import load
-
-    configs = [file for file in scenarios if file.name == CONFIG_FILE]
-    loaded = tuple(load(file) for file in scenarios if file not in configs)
-    for file in configs:
-        config = load_config(file)
-        builds = "refs can be built" if config.build else "no [build]"
-        click.echo(f"{file}: subjects: {', '.join(config.subjects) or 'none'}; {builds}")
-    cells = [resolve_cells(one) for one in loaded]
-    if dump:
-        click.echo("---\n".join(dump_scenario(one.scenario) for one in loaded), nl=False)
-        return
-    seen: dict[str, str] = {}
-    for one in cells:
-        gates = sum(len(cell.gates) for cell in one)
-        for cell in one:
-            click.echo(render_price(cell, price(cell, newest_records(runs, cell), gates)), nl=False)
-            if cell.cell_id in seen:
-                click.echo(f"  the same cell as {seen[cell.cell_id]}: one run measures only one of them")
-            seen.setdefault(cell.cell_id, cell.name)
-    if not loaded:
-        return
-    count = sum(map(len, cells))
-    click.echo(
-        f"{count} cell{'s' * (count != 1)}; each scenario on its own: alpha {ALPHA * 100:g} % a run, "
-        f"beta {BETA * 100:g} % a gate"
-    )
 
 
 @main.command()
@@ -367,5 +323,5 @@ def schema(what: str) -> None:
     click.echo(json.dumps(schemas[what](), indent=2))
 
 
-for command in (kernels, counters, doctor, clocks, clean, baseline, github, nightly, init):
+for command in (check, kernels, counters, doctor, clocks, clean, baseline, github, nightly, init):
     main.add_command(command)

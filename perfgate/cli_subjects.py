@@ -39,6 +39,7 @@ def subjects_of(
     ref: str | None = None,
     runs: Path = Path("runs"),
     scenarios: Sequence[Path] = (),
+    build: bool = True,
 ) -> dict[Role, Subject]:
     """The subjects that words, ``perfgate.toml`` and ``--against REF`` name.
 
@@ -49,6 +50,7 @@ def subjects_of(
         ref: The ref of ``--against``.
         runs: The folder of run folders, which are no uncommitted change.
         scenarios: Read first: a mistake in one must not wait for a build.
+        build: Build refs; without it a subject may name a build that is not there yet.
 
     Raises:
         UsageError: A scenario, ``perfgate.toml`` or a word is wrong.
@@ -64,7 +66,8 @@ def subjects_of(
     config = load_config(find_config(Path.cwd()))
     if ref is not None:
         base_words, head_words = against(ref, base_words, head_words, config.subjects)
-    return resolve(base_words, head_words, config.subjects, Builder(config, progress, (runs,)))
+    builder = Builder(config, progress, (runs,))
+    return resolve(base_words, head_words, config.subjects, builder if build else builder.planned)
 
 
 def restore_builds(progress: Callable[[str], None]) -> Callable[[Run], None]:

@@ -93,8 +93,8 @@ class Problem:
     """One thing wrong with an input file.
 
     Args:
-        file: Path as the user gave it.
-        line: Line, from 1.
+        file: Path as the user gave it, or the option of the command line.
+        line: Line, from 1; 0 where it is no file.
         column: Column, from 1.
         field: Dotted path of the field, for example ``gates[0].ignorable``. Empty for the whole file.
         text: What is wrong, what was expected, and "did you mean" where something is near.
@@ -108,7 +108,7 @@ class Problem:
 
     def __str__(self) -> str:
         """``file:line:column: field: text``, the form editors jump to."""
-        place = f"{self.file}:{self.line}:{self.column}: "
+        place = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: "
         return f"{place}{self.field}: {self.text}" if self.field else f"{place}{self.text}"
 
 

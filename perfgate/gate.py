@@ -6,7 +6,7 @@ Example:
     >>> from perfgate.store import find, keep, kept
 from perfgate.subject import Role, Subject
     >>> python = "/path/to/engine/bin/python"
-    >>> subjects = {"base": Subject(python=python), "head": Subject(python=python, args={"max_num_seqs": 2})}
+    >>> subjects = {"base": Subject(python=python), "head": Subject(python=python, args={"max_num_seqs": 16})}
     >>> finished = gate.run([Path("scenarios/cpu-tiny.yaml")], subjects)  # doctest: +SKIP
     >>> finished.outcome.verdict  # doctest: +SKIP
     'pass'
@@ -39,6 +39,7 @@ from perfgate.lock import hold
 from perfgate.metrics import KINDS, Kind
 from perfgate.outcome import Outcome, verdict_json
 from perfgate.plan import Cell, make_plan, resolve_cells
+from perfgate.preflight import preflight
 from perfgate.record import (
     Record,
     Run,
@@ -107,7 +108,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
             what lies there.
 
     Raises:
-        ScenarioError: A scenario is wrong.
+        ScenarioError: A scenario is wrong, or no engine of these builds could run it.
         UsageError: Two cells are the same; two subjects, or a quick run, against baselines.
         RecordError: A baseline is broken.
         InterruptedRunError: Stopped by a signal, or out of budget; the run folder holds every finished trial.
@@ -122,6 +123,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     if against is not None and (len(subjects) > 1 or quick):
         raise UsageError("against a baseline one subject is measured, and never quickly: the baseline is the base")
     found = find(against, plan.cells) if against is not None else None
+    _look_ahead(loaded, subjects, progress, ask=collector is None)
     name = _run_name(loaded)
     manifest = Run(name=name, plan=plan, subjects=subjects, quick=quick, perfgate=__version__)
     folder = runs / name
@@ -227,6 +229,16 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
             raise NotMeasuredError(text, where=f"{folder}: {cell.name}", remedy=remedy, code=code)
         blocks.append(learn(traced, loaded.scenario.kernels))
     return with_kernels(loaded, union(blocks))
+
+
+def _look_ahead(
+    loaded: Sequence[LoadedScenario], subjects: dict[Role, Subject], progress: Progress, *, ask: bool
+) -> None:
+    """Refuse what no engine could run; what takes the trials in an engine's place has no interpreter to ask."""
+    checked = preflight(loaded, subjects, ask=ask)
+    checked.refuse()
+    for warning in checked.warnings:
+        progress(f"warning: {warning}")
 
 
 def _without_gates(cell: Cell) -> Cell:

@@ -11,6 +11,7 @@ import itertools
 import json
 import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from perfgate.scenario import (
     Engine,
     LoadedScenario,
     Measure,
+    Scenario,
     Workload,
     model_folder,
 )
@@ -155,12 +157,14 @@ def make_plan(scenarios: tuple[LoadedScenario, ...], seed: int) -> Plan:
 
 def resolve_cells(loaded: LoadedScenario) -> tuple[Cell, ...]:
     """The cells of a scenario: every combination of its matrix, in the order written, the last key fastest."""
-    scenario = loaded.scenario
+    return tuple(_cell(loaded, point) for point in points(loaded.scenario))
+
+
+def points(scenario: Scenario) -> Iterator[dict[str, JsonValue]]:
+    """The combinations of a scenario's matrix, in the order of its cells."""
     keys = list(scenario.matrix)
-    return tuple(
-        _cell(loaded, dict(zip(keys, values, strict=True)))
-        for values in itertools.product(*(scenario.matrix[key] for key in keys))
-    )
+    for values in itertools.product(*(scenario.matrix[key] for key in keys)):
+        yield dict(zip(keys, values, strict=True))
 
 
 def head_first(seed: int, cell_id: str, pair: int) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,6 +25,7 @@ from pydantic import (
 
 from perfgate.counting import STEPS_BEHIND, Counted, Launches
 from perfgate.document import (
+    Marks,
     describe_fields,
     did_you_mean,
     dotted,
@@ -298,18 +298,28 @@ class LoadedScenario:
         file: Path as the user gave it.
         text: The file's content, kept verbatim in the run folder.
         marks: Place of each field by its path: (line, column), from 1.
+        key_marks: Place of each field's key, likewise.
     """
 
     scenario: Scenario
     file: Path
     text: str
-    marks: Mapping[tuple[str | int, ...], tuple[int, int]]
+    marks: Marks
+    key_marks: Marks
 
     def where(self, *path: str | int) -> str:
         """``file:line`` of a field, or of the nearest enclosing one that the file spells out."""
-        while path and path not in self.marks:
-            path = path[:-1]
-        return f"{self.file}:{self.marks.get(path, (1, 1))[0]}"
+        return f"{self.file}:{_place_in(self.marks, path)[0]}"
+
+    def problem(self, path: tuple[str | int, ...], text: str, *, at_key: bool = False) -> Problem:
+        """What is wrong with a field, at the place of its value or of its key."""
+        return Problem(str(self.file), *_place_in(self.key_marks if at_key else self.marks, path), dotted(path), text)
+
+
+def _place_in(marks: Marks, path: tuple[str | int, ...]) -> tuple[int, int]:
+    while path and path not in marks:
+        path = path[:-1]
+    return marks.get(path, (1, 1))
 
 
 def load(file: Path) -> LoadedScenario:
@@ -346,7 +356,7 @@ def loads(text: str, file: Path) -> LoadedScenario:
         scenario = Scenario.model_validate(document.content, by_alias=True, by_name=False)
     except ValidationError as error:
         raise ScenarioError(document.problems(error, Scenario)) from error
-    loaded = LoadedScenario(scenario, file, text, document.marks)
+    loaded = LoadedScenario(scenario, file, text, document.marks, document.key_marks)
     _check_paths(loaded)
     return loaded
 

