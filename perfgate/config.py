@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from pydantic import (
     model_validator,
 )
 
-from perfgate.document import Document, FieldPath, describe_fields, to_draft_07
+from perfgate.document import MAX_DEPTH, MAX_DIGITS, Document, FieldPath, describe_fields, dotted, to_draft_07
 from perfgate.errors import UsageError
 from perfgate.fields import ArgumentName, Duration, Listed, Variables, file_pattern
 
@@ -69,6 +70,8 @@ def _listed() -> str:
     return ", ".join(f"{{{place}}}" for place in PLACES)
 
 
+_TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
+_TOO_LONG = f"a number of more than {MAX_DIGITS} digits is not supported"
 _TEXT_OR_LIST = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 Entry = Annotated[str, AfterValidator(_without_nul)]
 Text = Annotated[Entry, Field(min_length=1)]
@@ -209,16 +212,41 @@ def load_config(file: Path | None) -> Config:
     """
     if file is None:
         return Config()
-    try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot be read: {error}", where=str(file)) from error
+    content = _read(file)
     try:
         checked = _File.model_validate(content)
     except ValidationError as error:
         raise UsageError(_in_words(file, content, error)) from error
     tables = {name: table.model_dump(exclude_unset=True) for name, table in checked.subjects.items()}
     return Config(file, {name: absolute_paths(table, file.parent) for name, table in tables.items()}, checked.build)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The file's tables, no deeper and with no longer numbers than a scenario may have.
+
+    Raises:
+        UsageError: It is no TOML, nested too deeply, or holds too long a number.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot be read: {error}", where=str(file)) from error
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"cannot be read: {error}", where=str(file)) from error
+    except RecursionError as error:
+        raise UsageError(_TOO_DEEP, where=str(file)) from error
+    except ValueError as error:  # Python reads no integer of more than 4300 digits, and does not say where one was
+        found = re.search(rf"[0-9_]{{{MAX_DIGITS + 1},}}", text)
+        line = text.count("\n", 0, found.start()) + 1 if found else 1
+        raise UsageError(_TOO_LONG, where=f"{file}:{line}") from error
+    for path, value in _values(content, ()):
+        if len(path) > MAX_DEPTH:
+            raise UsageError(_TOO_DEEP, where=f"{file}: {dotted(path)}")
+        if isinstance(value, int) and abs(value) >= 10**MAX_DIGITS:
+            raise UsageError(_TOO_LONG, where=f"{file}: {dotted(path)}")
+    return content
 
 
 def config_schema() -> dict[str, Any]:
@@ -253,14 +281,14 @@ def absolute(folder: Path, value: str) -> str:
 
 def _in_words(file: Path, content: dict[str, Any], error: ValidationError) -> str:
     """Every problem in the words that scenarios have for it; tomllib knows no lines, so table and key are the place."""
-    marks = {path: (number, 1) for number, path in enumerate(_paths(content, ()))}
+    marks = {path: (number, 1) for number, (path, _) in enumerate(_values(content, ()))}
     problems = Document(file, content, marks, marks).problems(error, _File)
     return "\n".join(f"{file}: {problem.field}: {problem.text}" for problem in problems)
 
 
-def _paths(value: Any, path: FieldPath) -> Iterator[FieldPath]:
-    """Where every value stands, in the file's order."""
-    yield path
+def _values(value: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
+    """Every value with where it stands, in the file's order."""
+    yield path, value
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in items:
-        yield from _paths(child, (*path, key))
+        yield from _values(child, (*path, key))

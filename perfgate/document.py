@@ -63,7 +63,13 @@ class Document:
 
     def _is_echo(self, detail: Any) -> bool:
         """Pydantic also calls a list too short whose entries are wrong; those have problems of their own."""
-        return detail["type"] == "too_short" and bool(_value_at(self.content, tuple(detail["loc"])))
+        return detail["type"] == "too_short" and bool(_value_at(self.content, self._in_file(tuple(detail["loc"]))))
+
+    def _in_file(self, path: FieldPath) -> FieldPath:
+        """As much of a path as the file has: a union, a whole-model check or a list made of one text adds parts."""
+        while path not in self.marks:
+            path = path[:-1]
+        return path
 
     def _problem(self, detail: Any, model: type[BaseModel]) -> Problem:
         path: FieldPath = tuple(detail["loc"])
@@ -76,8 +82,7 @@ class Document:
             return Problem(str(self.file), *self.marks[path[:-1]], dotted(path), "is missing")
         if path[-1:] == ("[key]",):
             return Problem(str(self.file), *self.key_marks[path[:-1]], dotted(path[:-1]), _in_words(kind, detail))
-        while path not in self.marks:  # a union or a whole-model check adds parts that the file does not have
-            path = path[:-1]
+        path = self._in_file(path)
         found = _value_at(self.content, path)
         shown = "" if isinstance(found, dict | list) else f", found {_in_yaml(found)}"
         # A value left out stands nowhere: YAML places it behind the comments that follow.
@@ -365,6 +370,8 @@ def _in_words(kind: str, detail: Any) -> str:
         "literal_error": f"expected {context.get('expected')}",
         "string_pattern_mismatch": f"must match {context.get('pattern')}",
     }
+    if kind == "too_short" and detail["input"] == "":
+        return "must not be empty"
     if kind == "value_error":
         return str(context["error"])
     return words.get(kind) or str(detail["msg"])

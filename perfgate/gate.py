@@ -15,7 +15,9 @@ from perfgate.subject import Role, Subject
 from __future__ import annotations
 
 import contextlib
+import json
 import math
+import re
 import secrets
 import shlex
 import time
@@ -126,6 +128,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     _look_ahead(loaded, subjects, progress, ask=collector is None)
     name = _run_name(loaded)
     manifest = Run(name=name, plan=plan, subjects=subjects, quick=quick, perfgate=__version__)
+    _refuse_what_is_no_text(manifest)
     folder = runs / name
     with _storage_failures(folder, "Mend that, or name another place with --runs."), _interruptions(folder):
         _make_folder(folder, loaded)
@@ -399,6 +402,19 @@ def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Out
             raise
         warn(f"{folder / 'verdict.json'} could not be written: {error.strerror}")
     return outcome
+
+
+def _refuse_what_is_no_text(manifest: Run) -> None:
+    """Find before anything is measured a path that no record could hold.
+
+    Raises:
+        UsageError: A path is not UTF-8: Linux allows any bytes in one, JSON does not.
+    """
+    whole = json.dumps(manifest.model_dump(mode="json"), ensure_ascii=False)
+    found = re.search('"([^"]*[\ud800-\udfff][^"]*)"', whole)
+    if found:
+        remedy = "Rename the folder or file: a record holds UTF-8 text alone."
+        raise UsageError(f"the path {found[1]!a} is not UTF-8", remedy=remedy)
 
 
 def _run_name(loaded: Sequence[LoadedScenario]) -> str:

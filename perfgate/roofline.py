@@ -106,7 +106,7 @@ def bandwidth_roof(kernel: CountedKernel, gpu: Gpu | None) -> float | None:
     bits = kernel.readings.get("device__attribute_global_memory_bus_width")
     fastest = kernel.readings.get("device__attribute_max_mem_frequency_khz")
     clock = read("dram_clock", kernel) or (fastest.value * 1e3 if fastest else None)
-    if bits and clock:
+    if bits and bits.value > 0 and clock and clock > 0:
         return bits.value / 8 * 2 * clock
     return gpu.bandwidth if gpu else None
 

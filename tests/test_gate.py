@@ -238,6 +238,15 @@ def test_wrong_scenario(tmp_path: Path, text: str | None, error: type[PerfgateEr
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_path_that_is_no_utf8(tmp_path: Path) -> None:
+    """Linux allows any bytes in a path and a record does not: that is said before there is a run folder."""
+    project = tmp_path / "pro\udcffject"
+    project.mkdir()
+    with pytest.raises(UsageError, match=r"the path '.*pro.+udcffject/tiny\.yaml' is not UTF-8"):
+        finish(project, FakeSpec())
+    assert not (project / "runs").exists()
+
+
 def test_same_cell_twice(tmp_path: Path) -> None:
     """Two scenarios of one cell are refused before a run folder is made."""
     files = [scenario_file(tmp_path, name) for name in ("one", "two")]

@@ -14,7 +14,7 @@ from typing import Any
 
 from perfgate.capture.ncu import architecture_of, base_unit, read_ncu, shape_of
 from perfgate.capture.tracefile import as_plain_file
-from perfgate.counters import Counted, CountedKernel, Reading
+from perfgate.counters import COUNTERS, Counted, CountedKernel, Reading
 from perfgate.errors import NotMeasuredError, RecordError
 
 _MAGIC = b"NVR\0"
@@ -22,8 +22,12 @@ _COMPRESSED = ".ncu-repz"
 """Reports as ncu compresses them since 2025.4, whose blocks are not walked."""
 _LENGTH = 4
 """Bytes of the number before each header."""
+_BITS = 64
+"""Of the longest number in a header."""
 _PAYLOAD = 5
 """Field of a block's header: how many bytes follow it."""
+_DEVICES = 2**16
+"""More GPUs than any host has."""
 _CSV = "ncu --import REPORT.ncu-rep --csv --page raw --print-units base > FILE.csv prints what can be read without it."
 
 
@@ -33,7 +37,7 @@ def read_counters(file: Path) -> Counted:
     A report holds exact values where the page has two decimals, and neither process ids nor ncu's own messages.
 
     Raises:
-        RecordError: It is neither, is cut short, or the package cannot read it.
+        RecordError: It is neither, is cut short, the package cannot read it, or a counter's unit is none of its own.
         NotMeasuredError: ``counters-no-package``: it is a report, and the package is not there; ``counters-no-kernel``:
             it holds no kernel; or as of :func:`perfgate.capture.ncu.read_ncu`.
     """
@@ -41,11 +45,27 @@ def read_counters(file: Path) -> Counted:
         with plain.open("rb") as stream:
             is_report = stream.read(len(_MAGIC)) == _MAGIC
         if not is_report and plain.suffix != _COMPRESSED:
-            return read_ncu(file)
+            return _in_known_units(read_ncu(file))
         if is_report and _cut_short(plain):
             what = "the report is cut short: a block goes on beyond its end"
             raise RecordError(what, where=str(file), remedy="Copy it again.", code="counters-truncated")
-        return Counted(str(file), tuple(_kernels(plain, str(file))))
+        return _in_known_units(Counted(str(file), tuple(_kernels(plain, str(file)))))
+
+
+def _in_known_units(counted: Counted) -> Counted:
+    """The same, if every counter of perfgate's table is in a unit of its own.
+
+    Raises:
+        RecordError: ``counters-unit``, with file and kernel.
+    """
+    for kernel in counted.kernels:
+        for counter in COUNTERS.values():
+            try:
+                counter.read(kernel)
+            except RecordError as error:
+                where = f"{counted.source}: {error.where}"
+                raise RecordError(error.text, where=where, remedy=error.remedy, code=error.code) from error
+    return counted
 
 
 def _package(where: str) -> Any:
@@ -89,12 +109,14 @@ def _kernel(action: Any, number: int, where: str) -> CountedKernel:
             readings[metric] = found
         elif found:
             attributes[metric] = found
-    device = readings.get("launch__device_id") or readings.get("device__attribute_device_index")
+    device = readings.get("launch__device_id") or readings.get("device__attribute_device_index") or Reading(0.0, "")
+    if not 0 <= device.value < _DEVICES:
+        raise _unreadable(f"launch {number} ran on device {device.value:g}", where)
     return CountedKernel(
         number=number,
         name=name,
         process=0,
-        device=int(device.value) if device else 0,
+        device=int(device.value),
         architecture=architecture_of(readings),
         grid=shape_of("grid", readings),
         block=shape_of("block", readings),
@@ -107,9 +129,9 @@ def _kernel(action: Any, number: int, where: str) -> CountedKernel:
 def _value(metric: Any) -> Reading | str:
     """A metric as a number in base units, or as the text that it is; empty where it has no value."""
     value = metric.value() if metric.has_value() else None
-    if isinstance(value, int | float) and math.isfinite(value):
+    if isinstance(value, int | float):
         unit, scale = base_unit(metric.unit() or "")
-        return Reading(value * scale, unit)
+        return Reading(value * scale, unit) if math.isfinite(value * scale) else ""
     return value if isinstance(value, str) else ""
 
 
@@ -126,7 +148,7 @@ def _unreadable(what: str, where: str) -> RecordError:
 
 
 def _cut_short(file: Path) -> bool:
-    """Whether a length in the report points beyond its end."""
+    """Whether a length in the report points beyond its end, or a block has no header."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         stream.seek(len(_MAGIC))
@@ -134,9 +156,10 @@ def _cut_short(file: Path) -> bool:
         while raw := stream.read(_LENGTH):
             length = int.from_bytes(raw, "little")
             header = stream.read(length)
-            stream.seek(_payload(header) if is_block else 0, 1)
-            if len(raw) < _LENGTH or len(header) < length or stream.tell() > size:
+            payload = _payload(header) if is_block else 0
+            if len(raw) < _LENGTH or not header or len(header) < length or stream.tell() + payload > size:
                 return True
+            stream.seek(payload, 1)
             is_block = True
     return False
 
@@ -156,7 +179,7 @@ def _payload(header: bytes) -> int:
 def _varint(data: bytes, place: int) -> tuple[int, int]:
     """A number in groups of seven bits, the last one without its high bit; and the place behind it."""
     value = shift = 0
-    while place < len(data):
+    while place < len(data) and shift < _BITS:
         byte, place = data[place], place + 1
         value |= (byte & 0x7F) << shift
         shift += 7

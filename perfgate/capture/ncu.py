@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -51,8 +52,15 @@ _WITHOUT_ROWS = (
 )  # fmt: skip
 """What ncu prints, our reason, what it means, what mends it; the first that occurs is the cause."""
 
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_INSTANCES = re.compile(r"\s*\([^()]*;[^()]*\)$|\s*\{[^{}]*\}$")
+_NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,12}|[0-9]{1,40})(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,2})?")
+"""So long that no product or quotient of two leaves the range of a float."""
+_ORDINAL = re.compile(r"[0-9]{1,10}")
+_INSTANCES = {")": ("(", ";"), "}": ("{", "")}
+"""What the values of a metric's instances end with, begin with and hold."""
+MAX_LINES = 100
+"""Lines of one row; only the name of a range may hold line ends."""
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = 60
 _MISSING = {"", "n/a", "nan", "-nan", "inf", "-inf", "(!) n/a"}
 
 _PREFIXES = {"": 1.0, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
@@ -112,7 +120,10 @@ def base_unit(unit: str) -> tuple[str, float]:
 
     ``cycle/nsecond`` and ``Ghz`` are both Hz. A word that is not known stays as it is, with the factor 1.
     """
-    parts = [_part(word) for word in unit.strip().split("/")]
+    words = unit.strip().split("/")
+    if len(words) > 2:  # noqa: PLR2004 (something a second; ncu has no unit of three)
+        return unit.strip(), 1.0
+    parts = [_part(word) for word in words]
     name = "/".join(word for word, _ in parts)
     scale = parts[0][1] / math.prod(factor for _, factor in parts[1:])
     return ("Hz" if name == "cycle/s" else name), scale
@@ -123,7 +134,11 @@ def number(text: str) -> float | None:
 
     Behind a number may stand the values of its instances, ``12 (4; 8)``; they are left out.
     """
-    text = _INSTANCES.sub("", text.strip())
+    text = text.strip()
+    opening, inside = _INSTANCES.get(text[-1:], ("", ""))
+    if opening:
+        before, _, instances = text[:-1].rpartition(opening)
+        text = before.rstrip() if inside in instances else text
     return float(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
 
 
@@ -170,7 +185,8 @@ class _Page:
                 continue
             self._other(line[:start], where)
             rest = line[start:]
-            while not self._whole(rest) and place < len(lines) and self._goes_on(lines[place]):
+            end = min(place + MAX_LINES, len(lines))
+            while not self._whole(rest) and place < end and self._goes_on(lines[place]):
                 rest, place = f"{rest}\n{lines[place]}", place + 1  # the name of a range may hold line ends
             row = self._row(rest, where)
             if row[self.heading.index("ID")]:
@@ -239,10 +255,10 @@ class _Page:
         extra = (name for name in self.heading[:first] if name not in IDENTITY)
         ranges = tuple(shown for name in extra for shown in _ranges(name, cells[name]))
         return CountedKernel(
-            number=int(cells["ID"]),
+            number=_ordinal("ID", cells["ID"], where),
             name=cells["Kernel Name"],
-            process=int(number(cells.get("Process ID", "")) or 0),
-            device=int(number(cells.get("Device", "")) or 0),
+            process=_ordinal("Process ID", cells.get("Process ID", ""), where),
+            device=_ordinal("Device", cells.get("Device", ""), where),
             architecture=_architecture(cells.get("CC", ""), readings, where),
             grid=_shape("grid", cells.get("Grid Size"), readings, where),
             block=_shape("block", cells.get("Block Size"), readings, where),
@@ -262,8 +278,23 @@ def _value(name: str, unit: str, text: str, where: str) -> Reading | str:
         return ""
     if unit:
         remedy = f"Run ncu with LC_ALL=C. {_AGAIN}"
-        raise RecordError(f"{name} is {text!r}, no number", where=where, remedy=remedy, code="counters-unreadable")
+        what = f"{name} is {_SHOWN.repr(text)}, no number"
+        raise RecordError(what, where=where, remedy=remedy, code="counters-unreadable")
     return text
+
+
+def _ordinal(name: str, text: str, where: str) -> int:
+    """A number that something goes by; 0 where the file does not say.
+
+    Raises:
+        RecordError: It is no such number.
+    """
+    if text.strip().lower() in _MISSING:
+        return 0
+    if not _ORDINAL.fullmatch(text):
+        what = f"{name} is {_SHOWN.repr(text)}, expected a whole number"
+        raise RecordError(what, where=where, remedy=_AGAIN, code="counters-unreadable")
+    return int(text)
 
 
 def _ranges(heading: str, text: str) -> Iterator[str]:
@@ -300,9 +331,9 @@ def _architecture(text: str, readings: Mapping[str, Reading], where: str) -> int
     """Compute capability times ten, from its column or, in versions without one, from the device's attributes."""
     if not text:
         return architecture_of(readings)
-    match = re.fullmatch(r"(\d+)\.(\d)", text)
+    match = re.fullmatch(r"([0-9]{1,3})\.([0-9])", text)
     if match is None:
-        raise RecordError(f"CC is {text!r}, expected one like 9.0", where=where, code="counters-unreadable")
+        raise RecordError(f"CC is {_SHOWN.repr(text)}, expected one like 9.0", where=where, code="counters-unreadable")
     return int(match[1]) * 10 + int(match[2])
 
 
@@ -310,8 +341,8 @@ def _shape(what: str, text: str | None, readings: Mapping[str, Reading], where: 
     """Sizes in x, y, z, from their column or, in versions without one, from the launch's metrics; else none."""
     if text is None:
         return shape_of(what, readings)
-    sizes = tuple(int(size) for size in re.findall(r"\d+", text))
-    if len(sizes) != 3:  # noqa: PLR2004 (x, y, z)
-        what = f"{what} size is {text!r}, expected one like (1, 2, 3)"
+    sizes = re.findall(r"[0-9]+", text)
+    if len(sizes) != 3 or not all(map(_ORDINAL.fullmatch, sizes)):  # noqa: PLR2004 (x, y, z)
+        what = f"{what} size is {_SHOWN.repr(text)}, expected one like (1, 2, 3)"
         raise RecordError(what, where=where, remedy=_AGAIN, code="counters-unreadable")
-    return sizes
+    return tuple(map(int, sizes))
