@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import dropped_rates
 import numpy as np
 from effect_picture import Panel, Point, draw
 from restart_models import MODELS, NOISY_PAIR_SD, PAIR_SD, Model, normal
@@ -393,8 +394,9 @@ def main() -> int:
             for gates in GATES:
                 rows.append(simulate(model, gates, case, margins, words.runs))
                 print(case, margins.must_catch, *cells(rows[-1]), sep="  ", flush=True)
+    drops = dropped_rates.section(dropped_rates.simulate_all())
     visits = simulate_visits()
-    (words.folder / "error-rates.md").write_text(f"{page(rows, compared, differing)}\n{section(visits)}")
+    (words.folder / "error-rates.md").write_text(f"{page(rows, compared, differing)}\n{drops}\n{section(visits)}")
     (words.folder / "error-rates.svg").write_text(draw(panels()))
     refuted = any(row.model.claims and not row.holds for row in rows)
     return int(refuted or any(row.standing == "**refuted**" for row in visits))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from perfgate import stats
+from perfgate.dropped import unevenness
 from perfgate.floor import Floor
 from perfgate.metrics import UTILISATIONS, Kind, Metric, format_value, split_name, trial_value
 from perfgate.outcome import GpuOutcome, Note
@@ -39,11 +40,24 @@ def cell_cautions(record: Record, base: Sequence[Trial], head: Sequence[Trial]) 
     for kind, word in kinds:
         dropped = list(record.dropped_pairs(kind).values())
         if dropped:
-            causes = ", ".join(f"{t.failure.code} in trial {t.index} ({t.subject})" for t in dropped if t.failure)
-            yield Note(code="dropped-pairs", text=f"{len(dropped)} {word}dropped: {causes}")
+            yield Note(code="dropped-pairs", text=f"{len(dropped)} {word}dropped: {_causes(dropped)}")
     traced = record.pairs("traced")
     yield from side_cautions((base, head), ([b for b, _ in traced], [h for _, h in traced]))
     yield from _trace_cautions(traced)
+
+
+def _causes(dropped: Sequence[Trial]) -> str:
+    """What each side failed of, each sentence once with its trials, and what the sides tell."""
+    found: dict[tuple[str, Role], list[int]] = {}
+    for trial in dropped:
+        if trial.failure:
+            words = f"{trial.failure.code}: {trial.failure.sentence}"
+            found.setdefault((words, trial.subject), []).append(trial.index)
+    causes = [
+        f"{words} ({role}, trial{'s' * (len(indices) > 1)} {', '.join(map(str, indices))})"
+        for (words, role), indices in found.items()
+    ]
+    return "; ".join([*causes, *filter(None, [unevenness(dropped)])])
 
 
 def _trace_cautions(pairs: Sequence[tuple[Trial, Trial]]) -> Iterator[Note]:
@@ -272,7 +286,7 @@ def _no_floor(metric: str, base: Sequence[Trial], head: Sequence[Trial]) -> Note
     for role, side in (("base", base), ("head", head)):
         without = next((trial for trial in side if trial.floor is None), None)
         if without is not None:
-            found.setdefault(without.no_floor or "its trials are older than floors", []).append(role)
+            found.setdefault(without.no_floor or "its trials keep none", []).append(role)
     text = "; ".join(f"{' and '.join(roles)}: {words}" for words, roles in found.items())
     return Note(code="no-floor", text=text) if found else None
 

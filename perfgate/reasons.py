@@ -101,10 +101,14 @@ _TABLE = (
            "Read the last lines of the log below, or all of it in the build's folder; mend the commit or [build] in "
            "perfgate.toml (docs/configuration.md). The next run builds it anew."),
     # --- a cell was not measured
-    Reason("one-sided-failures", "Trials of one subject keep failing while the other runs.",
-           "Treat it as a defect of that subject: the failures are listed with the engine's own words."),
-    Reason("too-many-dropped-pairs", "More pairs were lost than measure.max_dropped_pairs allows.",
-           "Mend the cause listed for the dropped pairs; the finished trials stay in the record."),
+    Reason("one-sided-failures", "Pairs were dropped for trials of one subject: all of more than "
+           "measure.max_dropped_pairs allows, or more than chance puts on one side. What is left are the trials in "
+           "which that subject did not fail, so they say nothing of the others.",
+           "Treat it as a defect of that subject, unless the text says that chance often does this. Its failures are "
+           "listed with the engine's own words. Then measure anew: --resume does not forget dropped pairs."),
+    Reason("too-many-dropped-pairs", "More pairs were lost over all visits than measure.max_dropped_pairs allows.",
+           "Remove the cause listed for the dropped pairs, then measure anew: the trials stay in the record, but "
+           "--resume goes on only where no engine was started for the lost pairs."),
     Reason("not-started", "The run ended before this cell had any pair.",
            "See the run's other reasons; go on with perfgate run --resume FOLDER."),
     Reason("metric-missing", "A gated metric has no value in some trials.",
@@ -115,7 +119,7 @@ _TABLE = (
            "Read in the attribution and the diff of the kernels where it went; gate the roles that it went into "
            "(kernels.roles names your own), or the step by itl_median."),
     Reason("no-floor", "The least time of a decode step is unknown, so there is no utilisation (mbu, mfu) to judge: "
-           "the GPU or the model's architecture is not counted, or the trials were recorded before there were floors.",
+           "the GPU or the model's architecture is not counted.",
            "Gate itl_median, which needs no floor. docs/counters.md lists what is counted; a GPU's roofs stand in "
            "perfgate/hardware.py."),
     Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
@@ -196,7 +200,8 @@ _TABLE = (
     Reason("preemptions-unknown", "This vLLM does not show preemptions, so a preempted trial would not be noticed.",
            "Give the KV cache ample room."),
     Reason("dropped-pairs", "Pairs were dropped for a failed trial and replaced.",
-           "Read the failures listed in the record; a build that fails now and then is not healthy."),
+           "A build that fails now and then is not healthy. Where all failures are on one side, the pairs that are "
+           "left show that side at its best."),
     Reason("subject-changed", "Trials of one side ran with different versions of its packages: its environment was "
            "changed between two visits, so the side is a mixture of two builds.",
            "Measure anew unless the change cannot matter; build every subject in an environment of its own."),

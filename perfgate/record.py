@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar
 from pydantic import (
     BaseModel,
     ConfigDict,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 
@@ -106,6 +104,11 @@ class Failure(_Frozen):
     code: str
     text: str
 
+    @property
+    def sentence(self) -> str:
+        """The first line of the words: what the engine, the driver or perfgate itself said."""
+        return self.text.partition("\n")[0]
+
 
 class Artifact(_Frozen):
     """A file of the run folder, relative to it, by SHA-256."""
@@ -136,7 +139,7 @@ class Trial(_Frozen):
         visit: Index into the record's visits.
         gpus: UUIDs; empty where the engine ran on the CPU.
         t0_utc: Start, ISO 8601 in UTC, for people; durations never come from it.
-        duration_ns: Start to end of the whole trial on the monotonic clock.
+        duration_ns: Start to end of the whole trial on the monotonic clock; 0 where no engine was started.
         failure: Set where the trial is invalid; its pair is then dropped whole.
         versions: Packages of the subject as measured: vllm, torch, triton, python.
         startup: Start-up costs, where the engine came up.
@@ -149,7 +152,7 @@ class Trial(_Frozen):
         traces: What the profiler left, a file or one a rank; it may hold the whole environment, so keep it private.
         counted: What ncu counted in a counted trial.
         floor: What the decode steps of a timed trial are held against.
-        no_floor: Why that is unknown, in words; both are empty in records of before they were kept.
+        no_floor: Why that is unknown, in words; empty where it is known, and in trials that have none.
     """
 
     index: int
@@ -175,14 +178,10 @@ class Trial(_Frozen):
     floor: Floor | None = None
     no_floor: str = ""
 
-    @model_serializer(mode="wrap")
-    def _as_it_was_written(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Fields that came later are left out while they are empty, so that the digest of an older record stays."""
-        content: dict[str, Any] = plain(self)
-        return {name: value for name, value in content.items() if value or name not in _CAME_LATER}
-
-
-_CAME_LATER = ("floor", "no_floor", "counted")
+    @property
+    def started(self) -> bool:
+        """Whether an engine was started; else perfgate refused to, and nothing of the subject ran."""
+        return self.duration_ns > 0
 
 
 class Visit(_Frozen):

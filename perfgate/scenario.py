@@ -143,7 +143,7 @@ class Measure(_Strict):
         iterations: Iterations counted in each trial.
         looks: Numbers of pairs at which a decision is tried, increasing.
         spend: Weights of the looks; needed where ``looks`` is not a beginning of 4, 6, 8, 12.
-        max_dropped_pairs: Pairs that may fail and be replaced before the cell counts as not measured.
+        max_dropped_pairs: Pairs that may fail and be replaced, over all visits, before the cell counts as not measured.
         start_timeout: Limit for the start of an engine.
         iteration_timeout: Limit for one iteration.
         expect: Seconds a trial and spread of the pairs, for the price before the first run; no part of the cell.

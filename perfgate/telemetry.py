@@ -42,7 +42,11 @@ A power cap is not among them: decode is bound by memory, so the clock itself is
 """
 
 DISTURBANCES: Final = frozenset({*SPOILING.values(), "foreign-process"})
-"""Reason codes of what comes from outside and may be over at the next trial."""
+"""Reason codes of what may be over at the next trial.
+
+Heat and power may come from outside or from the build that is measured. One trial cannot tell; the sides on which they
+fall can (:mod:`perfgate.dropped`).
+"""
 
 CLOCK_TOLERANCE_MHZ: Final = 15
 """How far the median SM clock in decode may lie from the locked one: one step of the clocks an H200 supports."""

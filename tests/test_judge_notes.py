@@ -119,7 +119,20 @@ def test_dropped_pairs_in_order() -> None:
 
     (caution,) = judged(taken).cells[0].cautions
 
-    assert caution.text == "2 dropped: engine-died in trial 0 (head), preempted in trial 1 (base)"
+    assert caution.text == "2 dropped: engine-died: died (head, trial 0); preempted: died (base, trial 1)"
+
+
+def test_dropped_pairs_in_the_engines_words() -> None:
+    """A caution carries the engine's own sentence, once, and how often chance puts all failures on one side."""
+    words = "ValueError: Available memory on node 0 (16.81/23.54 GiB) is less than desired\nengine.log: and more"
+    taken = [failed(n, n, "head", "engine-start-failed", words) for n in range(2)]
+
+    (caution,) = judged([*taken, *trials([])]).cells[0].cautions
+
+    assert caution.text == (
+        "2 dropped: engine-start-failed: ValueError: Available memory on node 0 (16.81/23.54 GiB) is less than desired "
+        "(head, trials 0, 1); 2 on head: chance alone does that in 50 % of runs"
+    )
 
 
 @pytest.mark.parametrize("code", ["multi-token-deliveries", "preemptions-unknown"])

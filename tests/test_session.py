@@ -48,7 +48,7 @@ class Watched(FakeCollector):
         trial = super().collect(job, progress)
         if job.role in self.failing and job.pair is not None:
             failure = Failure(code="engine-died", text=f"{job.role} died")
-            trial = trial.model_copy(update={"failure": failure, "iterations": (), "startup": None})
+            trial = trial.model_copy(update={"failure": failure, "iterations": ()})
         return trial
 
     @property
@@ -277,6 +277,49 @@ def test_cap(tmp_path: Path, failing: list[Role], cap: int, code: str) -> None:
     assert f"{cap + 1} dropped, failing on {' and '.join(failing)}" in record.stopped.text
     assert f"the last in trial {record.trials[-1].index}: engine-died: " in record.stopped.text
     assert on_disk(tmp_path, capped) == record
+
+
+def test_more_drops_than_chance_puts_on_one_side(tmp_path: Path) -> None:
+    """Below the cap a cell ends once its drops are too many on one side for a fair machine: the ninth of nine."""
+    record = measure(tmp_path, Watched(failing=["head"]), measured=cell(max_dropped_pairs=20))
+
+    assert len(record.dropped_pairs()) == 9
+    assert record.stopped is not None
+    assert record.stopped.code == "one-sided-failures"
+    assert "9 dropped, failing on head (9 on head: chance alone does that in 0.39 % of runs)" in record.stopped.text
+
+
+def test_drops_of_an_earlier_visit_count(tmp_path: Path) -> None:
+    """What was dropped in an earlier visit counts in the next, and what a cell ended for stays so without a trial."""
+    throttled = cell(max_dropped_pairs=3)
+    with pytest.raises(KeyboardInterrupt):
+        measure(tmp_path, Watched(failing=["head"], before=raising(KeyboardInterrupt(), at=6)), measured=throttled)
+    assert 0 < len(on_disk(tmp_path, throttled).dropped_pairs()) < 4
+    measure(tmp_path, Watched(failing=["head"]), measured=throttled)
+    third = Watched()
+
+    record = measure(tmp_path, third, measured=throttled)
+
+    assert len(record.dropped_pairs()) == 4
+    assert record.stopped is not None
+    assert record.stopped.code == "one-sided-failures"
+    assert [place for place in third.places if place[0] is not None] == []
+
+
+def test_refused_starts_count_for_their_visit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no engine was started nothing of a subject can have chosen the pair: the next visit goes on."""
+    orphan = Orphan(pid=4242, name="python", mark="old-run:1:100")
+    left: list[Orphan] = []
+    monkeypatch.setattr("perfgate.capture.session.find_orphans", lambda: tuple(left))
+    first = measure(tmp_path, Watched(lambda job: left.append(orphan) if job.index == 3 else None))
+    left.clear()
+
+    second = measure(tmp_path, Watched())
+
+    assert first.stopped is not None
+    assert first.stopped.code == "too-many-dropped-pairs"
+    assert [trial.started for trial in first.dropped_pairs().values()] == [False] * 3
+    assert (len(second.pairs()), second.stopped) == (4, None)
 
 
 def test_one_side_alone_fails(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from perfgate.capture.process import carries_mark, end_orphans, find_orphans, ow
 from perfgate.capture.sampler import Sampler, company
 from perfgate.capture.traced import TracedCollector
 from perfgate.capture.workload import TimedCollector
+from perfgate.dropped import HOPELESS, overdrawn, reopened
 from perfgate.environment import Machine, comparable, read_machine
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
 from perfgate.floor import find_floor
@@ -87,12 +88,6 @@ class Step:
     kind: Kind = "timed"
     seconds_after: float = 0.0
     finished: Trial | None = None
-
-
-HOPELESS = ("internal-error", "gpu-lost", "subject-not-found", "engine-import-failed", "counters-no-gpu",
-            "counters-no-ncu", "counters-no-permission", "counters-no-driver", "counters-unknown-metric",
-            "counters-communication", "counters-no-launch")  # fmt: skip
-"""Reason codes after which no further pair of a visit could fare better."""
 
 
 class _Place(NamedTuple):
@@ -193,7 +188,7 @@ class Session:
         """Take trials of ``cell`` until it has ``pairs`` valid pairs (one-sided: trials), or cannot be measured.
 
         Whatever was measured earlier counts. A pair with a failed trial is dropped whole and replaced; too many of
-        them in this visit, a failed conditioning trial, or clocks that cannot be held set its ``stopped``. Timed
+        them in the record, a failed conditioning trial, or clocks that cannot be held set its ``stopped``. Timed
         trials are conditioned; traced ones are not: what they run does not depend on how warm a cache is, and their
         times come after warm-up.
 
@@ -213,7 +208,7 @@ class Session:
     def _take_pairs(self, cell: Cell, pairs: int, kind: Kind) -> Record:
         self._set_clocks(cell)
         record = self._opened[cell.cell_id]
-        if kind == "timed" and cell.cell_id not in self._conditioned:
+        if kind == "timed" and record.stopped is None and cell.cell_id not in self._conditioned:
             record = self._condition(record, pairs)
             self._conditioned.add(cell.cell_id)
         while record.stopped is None and record.measured(kind) < pairs:
@@ -223,7 +218,8 @@ class Session:
             for position, role in enumerate(self._order(cell, number)):
                 record, failed = self._take(record, role, _Place(kind, number, position), pairs)
                 if failed:
-                    record = self._save(_stopped_by_failure(record, kind, failed))
+                    stopped = failed if failed.code in HOPELESS else overdrawn(record, kind, len(record.visits) - 1)
+                    record = self._save(record.model_copy(update={"stopped": stopped}))
                     break
         return record
 
@@ -297,14 +293,14 @@ class Session:
             part.unlink()
 
     def _open(self, cell: Cell) -> Record:
-        """The cell's record with this visit; why an earlier one stopped does not hold any longer."""
+        """The cell's record with this visit."""
         file = record_file(self._folder, cell)
         if file.exists():
             record = read_record(file)
         else:
             record = Record(cell=cell, subjects=self._run.subjects, seed=self._run.plan.seed)
         self._pace.begin(cell.cell_id, record.trials, trial_seconds(cell, self._folder.parent))
-        return record.model_copy(update={"visits": (*record.visits, self._visit), "stopped": None})
+        return reopened(record).model_copy(update={"visits": (*record.visits, self._visit)})
 
     def _afford(self, cell: Cell, trials: int, kind: Kind = "timed") -> None:
         """Stop before that many more trials if, by the median of those finished, they would end after the deadline."""
@@ -451,25 +447,6 @@ def _last_seen(record: Record, role: Role) -> DecodeSteps | None:
 def _internal_error(error: Exception) -> Failure:
     lines = traceback.format_exception(error)
     return Failure(code="internal-error", text=f"{lines[-1].strip()}\n{''.join(lines).strip()}")
-
-
-def _stopped_by_failure(record: Record, kind: Kind, failure: Failure) -> Record:
-    """The record, stopped where perfgate itself failed or the visit dropped more pairs than its cell allows."""
-    if failure.code in HOPELESS:
-        return record.model_copy(update={"stopped": failure})
-    visit = len(record.visits) - 1
-    failed = [trial for trial in record.dropped_pairs(kind).values() if trial.visit == visit]
-    if len(failed) <= record.cell.measure.max_dropped_pairs:
-        return record
-    sides = {trial.subject for trial in failed}
-    one_sided = len(sides) == 1 and len(record.subjects) > 1
-    last = failed[-1].failure
-    words = f": {last.code}: {last.text}" if last else ""
-    text = (
-        f"{len(failed)} dropped, failing on {' and '.join(sorted(sides))}; the last in trial {failed[-1].index}{words}"
-    )
-    code = "one-sided-failures" if one_sided else "too-many-dropped-pairs"
-    return record.model_copy(update={"stopped": Failure(code=code, text=text)})
 
 
 def _utc_now() -> str:
