@@ -3,8 +3,7 @@
 Example:
     >>> from pathlib import Path
     >>> from perfgate import gate
-    >>> from perfgate.store import find, keep, kept
-from perfgate.subject import Role, Subject
+    >>> from perfgate.subject import Subject
     >>> python = "/path/to/engine/bin/python"
     >>> subjects = {"base": Subject(python=python), "head": Subject(python=python, args={"max_num_seqs": 16})}
     >>> finished = gate.run([Path("scenarios/cpu-tiny.yaml")], subjects)  # doctest: +SKIP
@@ -32,6 +31,7 @@ from perfgate.against import judge_against
 from perfgate.capture.collector import Collector
 from perfgate.capture.session import Progress, Session
 from perfgate.comparison import compare_records, compare_table, compare_with_baseline, parse_gate
+from perfgate.dropped import reopened
 from perfgate.durable import write_atomically
 from perfgate.envelope import learn, union
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, UsageError
@@ -152,7 +152,8 @@ def resume(  # noqa: PLR0913 (options by name, all but one with a default)
 ) -> Finished:
     """Go on with the open cells of a run by its own manifest, in a new visit; decided cells stay as they are.
 
-    A cell that was stopped is taken up again. Finished trials count; half a pair of an earlier visit does not.
+    A cell that was stopped is taken up again, unless too many of its pairs were dropped. Finished trials count; half a
+    pair of an earlier visit does not.
 
     Args:
         folder: The run folder.
@@ -306,10 +307,8 @@ def _storage_failures(folder: Path, remedy: str) -> Iterator[None]:
 
 
 def _reopened(folder: Path, manifest: Run) -> dict[str, Record]:
-    """The records of earlier visits by cell_id; why one stopped then does not hold any longer."""
-    return {
-        record.cell.cell_id: record.model_copy(update={"stopped": None}) for record in read_records(folder, manifest)
-    }
+    """The records of earlier visits by cell_id, as a further one takes them up."""
+    return {record.cell.cell_id: reopened(record) for record in read_records(folder, manifest)}
 
 
 def _with_further_looks(manifest: Run, records: dict[str, Record], more: int) -> dict[str, Record]:
