@@ -35,18 +35,17 @@ from perfgate.dropped import reopened
 from perfgate.durable import write_atomically
 from perfgate.envelope import learn, union
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, UsageError
-from perfgate.expectation import Expectation
 from perfgate.judge import judge
 from perfgate.lock import hold
+from perfgate.manifest import SCENARIOS, read_manifest
 from perfgate.metrics import KINDS, Kind
 from perfgate.outcome import Outcome, verdict_json
-from perfgate.plan import Cell, make_plan, resolve_cells
+from perfgate.plan import Cell, make_plan, resolve_cells, without_gates
 from perfgate.preflight import preflight
 from perfgate.record import (
     Record,
     Run,
     read_records,
-    read_run,
     record_file,
     write_record,
     write_run,
@@ -121,15 +120,15 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     loaded = tuple(load(file) for file in scenarios)
     plan = make_plan(loaded, secrets.randbits(32) if seed is None else seed)
     if kernels_only:
-        plan = plan.model_copy(update={"cells": tuple(map(_without_gates, plan.cells))})
+        plan = plan.model_copy(update={"cells": tuple(map(without_gates, plan.cells))})
     if against is not None and (len(subjects) > 1 or quick):
         raise UsageError("against a baseline one subject is measured, and never quickly: the baseline is the base")
     found = find(against, plan.cells) if against is not None else None
     _look_ahead(loaded, subjects, progress, ask=collector is None)
-    name = _run_name(loaded)
-    manifest = Run(name=name, plan=plan, subjects=subjects, quick=quick, perfgate=__version__)
+    kind: dict[str, Any] = {"quick": quick, "kernels_only": kernels_only}
+    manifest = Run(name=_run_name(loaded), plan=plan, subjects=subjects, perfgate=__version__, **kind)
     _refuse_what_is_no_text(manifest)
-    folder = runs / name
+    folder = runs / manifest.name
     with _storage_failures(folder, "Mend that, or name another place with --runs."), _interruptions(folder):
         _make_folder(folder, loaded)
         if found is not None:
@@ -175,7 +174,7 @@ def resume(  # noqa: PLR0913 (options by name, all but one with a default)
     deadline_s = time.monotonic() + budget_s
     if more is not None and more < stats.FURTHER_LOOK_PAIRS:
         raise UsageError(f"--more {more}: a further look needs at least {stats.FURTHER_LOOK_PAIRS} pairs")
-    manifest = read_run(folder)
+    manifest = read_manifest(folder)
     given = _given(collector, traced_collector, counted_collector)
     return _visit(folder, manifest, Session(folder, manifest, given, progress, deadline_s), more, prepare)
 
@@ -215,7 +214,7 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
         NotComparableError: It is a run of other cells, or its trials did not run the same: nothing can be learnt.
         RecordError: The folder is no run folder.
     """
-    loaded, manifest = load(scenario), read_run(folder)
+    loaded, manifest = load(scenario), read_manifest(folder)
     cells, measured = resolve_cells(loaded), {cell.cell_id for cell in manifest.plan.cells}
     others = [cell.name for cell in cells if cell.cell_id not in measured]
     if others:
@@ -243,10 +242,6 @@ def _look_ahead(
     checked.refuse()
     for warning in checked.warnings:
         progress(f"warning: {warning}")
-
-
-def _without_gates(cell: Cell) -> Cell:
-    return cell.model_copy(update={"gates": (), "kernels": cell.kernels or Expectation(), "counters": ()})
 
 
 def _given(*collectors: Collector | None) -> dict[Kind, Collector]:
@@ -388,7 +383,7 @@ def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Out
         RecordError: The folder is no run folder, or a record in it cannot be trusted.
         OSError: ``verdict.json`` cannot be written, and ``warn`` was not given.
     """
-    manifest = read_run(folder)
+    manifest = read_manifest(folder)
     records = {record.cell.cell_id: record for record in read_records(folder, manifest)}
     if manifest.against is None:
         outcome = judge(manifest, records, __version__)
@@ -423,7 +418,7 @@ def _run_name(loaded: Sequence[LoadedScenario]) -> str:
 
 
 def _make_folder(folder: Path, loaded: Sequence[LoadedScenario]) -> None:
-    for name in ("scenario", "trials", "records"):
+    for name in (SCENARIOS, "trials", "records"):
         (folder / name).mkdir(parents=True)
     for scenario in loaded:
-        write_atomically(folder / "scenario" / f"{scenario.scenario.name}.yaml", scenario.text)
+        write_atomically(folder / SCENARIOS / f"{scenario.scenario.name}.yaml", scenario.text)

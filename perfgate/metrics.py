@@ -423,12 +423,16 @@ def trial_value(name: str, trial: TrialLike) -> float | None:
     return find_metric(name).summarise(trial)
 
 
+LARGEST_PERCENTAGE = 10.0
+"""As a ratio. A margin beyond it would never block."""
+
+
 def parse_percent(value: Any) -> float:
     """``"0.5%"`` to 0.005; numbers are refused, because 0.5 could mean either."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*", value) if isinstance(value, str) else None
     parsed = float(Decimal(match[1]).scaleb(-2)) if match else math.inf
-    if not math.isfinite(parsed):
-        raise ValueError('expected a percentage from 0 on with its % sign, like "0.5%"')
+    if parsed > LARGEST_PERCENTAGE:
+        raise ValueError('expected a percentage from 0% to 1000% with its % sign, like "0.5%"')
     return parsed
 
 

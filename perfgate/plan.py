@@ -13,13 +13,14 @@ import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from perfgate.counting import Counted, Launches, metrics_to_read
 from perfgate.errors import UsageError
 from perfgate.expectation import Expectation
+from perfgate.fields import Name
 from perfgate.margins import Gate
 from perfgate.metrics import Kind
 from perfgate.scenario import (
@@ -38,6 +39,10 @@ ALPHA = 0.01
 """Probability of any false block, a run (docs/design.md)."""
 BETA = 0.05
 """Probability of passing a regression of must_catch size, a gate."""
+ErrorRate = Annotated[float, Field(gt=0, lt=0.5)]
+"""From one half on a coin would decide as well."""
+Model = tuple[str, str | None]
+"""A model's digest, and its absolute folder where it has one."""
 
 
 class GatePlan(BaseModel):
@@ -70,7 +75,7 @@ class Cell(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    scenario: str
+    scenario: Name
     source: str
     engine: Engine
     model_digest: str
@@ -135,17 +140,22 @@ class Plan(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cells: tuple[Cell, ...]
-    seed: int
-    alpha: float = ALPHA
-    beta: float = BETA
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    alpha: ErrorRate = ALPHA
+    beta: ErrorRate = BETA
 
 
 def make_plan(scenarios: tuple[LoadedScenario, ...], seed: int) -> Plan:
     """Resolve scenarios into the cells of one run.
 
     Raises:
-        UsageError: Two cells are the same measurement.
+        UsageError: Two scenarios have one name, or two cells are the same measurement.
     """
+    named: dict[str, LoadedScenario] = {}
+    for one in scenarios:  # a run folder keeps each by its name
+        if (other := named.setdefault(one.scenario.name, one)) is not one:
+            raise UsageError(f"{other.file} is called {one.scenario.name} too", where=one.where("name"),
+                             remedy="Give each scenario of a run a name of its own.")  # fmt: skip
     cells = tuple(cell for scenario in scenarios for cell in resolve_cells(scenario))
     seen: dict[str, Cell] = {}
     for cell in cells:
@@ -155,9 +165,18 @@ def make_plan(scenarios: tuple[LoadedScenario, ...], seed: int) -> Plan:
     return Plan(cells=cells, seed=seed)
 
 
-def resolve_cells(loaded: LoadedScenario) -> tuple[Cell, ...]:
-    """The cells of a scenario: every combination of its matrix, in the order written, the last key fastest."""
-    return tuple(_cell(loaded, point) for point in points(loaded.scenario))
+def resolve_cells(loaded: LoadedScenario, model: Model | None = None) -> tuple[Cell, ...]:
+    """The cells of a scenario: every combination of its matrix, in the order written, the last key fastest.
+
+    Args:
+        loaded: The scenario.
+        model: The model as it was found on another machine; read from this one's disk where not given.
+
+    Raises:
+        UsageError: The model cannot be read.
+    """
+    model = model or _read_model(loaded)
+    return tuple(_cell(loaded, point, model) for point in points(loaded.scenario))
 
 
 def points(scenario: Scenario) -> Iterator[dict[str, JsonValue]]:
@@ -189,7 +208,12 @@ def prompts(workload: Workload, vocabulary: int, iteration: int) -> list[list[in
     return [[lowest + int(draw() * span) for _ in range(workload.input_tokens)] for _ in range(workload.batch)]
 
 
-def _cell(loaded: LoadedScenario, point: dict[str, JsonValue]) -> Cell:
+def without_gates(cell: Cell) -> Cell:
+    """The cell as a check of its kernels alone measures it: no gate, no counters."""
+    return cell.model_copy(update={"gates": (), "kernels": cell.kernels or Expectation(), "counters": ()})
+
+
+def _cell(loaded: LoadedScenario, point: dict[str, JsonValue], model: Model) -> Cell:
     scenario = loaded.scenario
     workload = Workload.model_validate(
         scenario.workload.model_dump() | {k: v for k, v in point.items() if k in MATRIX_WORKLOAD_KEYS}
@@ -197,18 +221,14 @@ def _cell(loaded: LoadedScenario, point: dict[str, JsonValue]) -> Cell:
     args = scenario.engine.args | {k: v for k, v in point.items() if k not in MATRIX_WORKLOAD_KEYS}
     engine = scenario.engine.model_copy(update={"args": args})
     label = ",".join(f"{key}={json.dumps(value)}" for key, value in point.items())
-    folder = model_folder(loaded)
-    try:
-        digest = _model_digest(engine, folder)
-    except OSError as error:
-        raise UsageError(f"the model cannot be read: {error}", where=loaded.where("engine", "model")) from error
+    digest, folder = model
     return Cell(
         name=f"{scenario.name}[{label}]" if label else scenario.name,
         scenario=scenario.name,
         source=str(loaded.file),
         engine=engine,
         model_digest=digest,
-        model_folder=str(folder) if folder else None,
+        model_folder=folder,
         workload=workload,
         measure=scenario.measure,
         clocks=scenario.clocks,
@@ -231,6 +251,14 @@ def _cell_id(model_digest: str, engine: Engine, workload: Workload, measure: Mea
         "pairing": "sequential",
     }
     return _digest(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _read_model(loaded: LoadedScenario) -> Model:
+    folder = model_folder(loaded)
+    try:
+        return _model_digest(loaded.scenario.engine, folder), str(folder) if folder else None
+    except OSError as error:
+        raise UsageError(f"the model cannot be read: {error}", where=loaded.where("engine", "model")) from error
 
 
 def _model_digest(engine: Engine, folder: Path | None) -> str:

@@ -18,9 +18,10 @@ from perfgate.baseline import Baseline, Build, Change, Entry, Measured, draft, p
 from perfgate.environment import comparable, machine_class
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.judge import judge
+from perfgate.manifest import read_manifest
 from perfgate.outcome import CellOutcome, GateOutcome, Verdict
 from perfgate.plan import Cell, Plan
-from perfgate.record import Record, Run, read_records, read_run
+from perfgate.record import Record, Run, read_records
 from perfgate.store import author, changing, commit, place, read, write
 from perfgate.subject import Role
 
@@ -84,7 +85,7 @@ def promote(
     """
     if same_build and not reason:
         raise UsageError("who vouches for the same build says why", remedy='Say why: --reason "...".')
-    run = read_run(folder)
+    run = read_manifest(folder)
     records = {record.cell.cell_id: record for record in read_records(folder, run)}
     outcomes = {one.cell_id: one for one in judge(run, records, __version__).cells}
     chosen = [cell for cell in run.plan.cells if not cells or cell.name in cells]

@@ -15,9 +15,10 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     ValidationError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RECORD_FORMAT: Final = "perfgate-record/1"
+TAKE_AGAIN: Final = "Take the run folder from where it was measured, or its artifact, again; do not edit it."
 
 
 class _Frozen(BaseModel):
@@ -110,10 +112,16 @@ class Failure(_Frozen):
         return self.text.partition("\n")[0]
 
 
+def _below(path: str) -> str:
+    if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
+        raise ValueError("expected a file of the run folder")
+    return path
+
+
 class Artifact(_Frozen):
     """A file of the run folder, relative to it, by SHA-256."""
 
-    path: str
+    path: Annotated[str, AfterValidator(_below)]
     sha256: str
 
     @classmethod
@@ -344,6 +352,7 @@ class Run(_Frozen):
         plan: Cells, seed and error rates.
         subjects: By role.
         quick: True for ``--quick``, which never has a verdict.
+        kernels_only: True where its cells have no gates: only what the decode steps run is judged.
         against: For one side that is judged against stored baselines: the copies kept in the run folder that it may
             be held against, by cell_id; ``None`` for any other run.
         perfgate: Version that measured.
@@ -354,6 +363,7 @@ class Run(_Frozen):
     plan: Plan
     subjects: dict[Role, Subject]
     quick: bool = False
+    kernels_only: bool = False
     against: dict[str, tuple[Artifact, ...]] | None = None
     perfgate: str
 
@@ -397,7 +407,7 @@ def read_record(file: Path) -> Record:
         raise RecordError(
             "the digest does not fit the content: the record was truncated or changed",
             where=str(file),
-            remedy="Take the record from the run folder or the artifact again; do not edit records.",
+            remedy=TAKE_AGAIN,
         )
     return _validate(Record, content, file)
 
@@ -439,6 +449,9 @@ def read_records(folder: Path, run: Run) -> Iterator[Record]:
             record = read_record(file)
             if record.cell.cell_id != cell.cell_id:
                 raise RecordError("holds another cell than the run's manifest names", where=str(file))
+            if (record.cell, record.subjects, record.seed) != (cell, run.subjects, run.plan.seed):
+                text = "its cell, subjects or seed are not those of the run's manifest: one of the two was changed"
+                raise RecordError(text, where=str(file), remedy=TAKE_AGAIN)
             yield record
 
 

@@ -351,14 +351,23 @@ def loads(text: str, file: Path) -> LoadedScenario:
     Raises:
         ScenarioError: With every problem found, in file order.
     """
+    loaded = parse(text, file)
+    _check_paths(loaded)
+    return loaded
+
+
+def parse(text: str, file: Path) -> LoadedScenario:
+    """As :func:`loads`, but the model need not be there: for a scenario that was measured elsewhere.
+
+    Raises:
+        ScenarioError: With every problem found, in file order.
+    """
     document = read_document(text, file)
     try:
         scenario = Scenario.model_validate(document.content, by_alias=True, by_name=False)
     except ValidationError as error:
         raise ScenarioError(document.problems(error, Scenario)) from error
-    loaded = LoadedScenario(scenario, file, text, document.marks, document.key_marks)
-    _check_paths(loaded)
-    return loaded
+    return LoadedScenario(scenario, file, text, document.marks, document.key_marks)
 
 
 def dump(scenario: Scenario) -> str:

@@ -10,12 +10,13 @@ from typing import Any
 from perfgate.environment import Machine
 from perfgate.judge import judge
 from perfgate.looks import Spend
+from perfgate.manifest import SCENARIOS
 from perfgate.margins import Gate
 from perfgate.outcome import GateOutcome, Note, Outcome
 from perfgate.pattern import STEADY, DecodeSteps, KernelKey, Pattern
-from perfgate.plan import Cell, GatePlan, Plan
+from perfgate.plan import Cell, GatePlan, Plan, resolve_cells
 from perfgate.record import Failure, Iteration, Record, Run, Startup, Trial, Visit
-from perfgate.scenario import Clocks, Engine, Measure, Model, Workload
+from perfgate.scenario import Clocks, Engine, Measure, Model, Scenario, Workload, dump, parse
 from perfgate.subject import Role, Subject
 
 BASE = Subject(python="/envs/base/bin/python")
@@ -165,6 +166,22 @@ gates: [{gates or "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"}]
 {more}
 """)
     return file
+
+
+def keep_scenario(folder: Path, measured: Cell) -> Cell:
+    """Put the scenario that declares a cell into a run folder; the cell as that declares it, with its real id."""
+    declared = Scenario.model_validate(
+        {"schema": 1, "name": measured.scenario, **{key: getattr(measured, key) for key in _DECLARED}}
+        | {"gates": tuple(gate.gate for gate in measured.gates)}
+    )
+    text = dump(declared)
+    (folder / SCENARIOS).mkdir(parents=True, exist_ok=True)
+    (folder / SCENARIOS / f"{measured.scenario}.yaml").write_text(text)
+    (resolved,) = resolve_cells(parse(text, Path(measured.source)), (measured.model_digest, measured.model_folder))
+    return resolved
+
+
+_DECLARED = ("engine", "workload", "measure", "clocks", "kernels", "counters", "counted")
 
 
 def judged(taken: Sequence[Trial], measured: Cell | None = None, **changes: Any) -> Outcome:

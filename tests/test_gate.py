@@ -25,7 +25,7 @@ from perfgate.errors import (
     UsageError,
 )
 from perfgate.outcome import verdict_json
-from perfgate.record import Record, Trial, Visit, read_record, read_run, record_file, write_record, write_run
+from perfgate.record import Record, Trial, Visit, read_record, read_records, read_run, record_file, write_record
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -295,11 +295,11 @@ def test_record_of_another_cell(tmp_path: Path) -> None:
     """A record under another cell's name is refused."""
     first, second = cell("first"), cell("second")
     (tmp_path / "records").mkdir()
-    write_run(tmp_path, run([first]))
+    manifest = run([first])
     write_record(record_file(tmp_path, first), record(second))
 
     with pytest.raises(RecordError, match="another cell"):
-        use_cases.judge_folder(tmp_path)
+        list(read_records(tmp_path, manifest))
 
 
 # --- comparing records

@@ -23,7 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("scenario", "table", "join", "config", "repository"),
     ("subject", "plan", "floor"),
     ("record", "lock", "capture.trace", "capture.export"),
-    ("price", "sweep", "capture.nsys", "capture.torchprof"),
+    ("price", "sweep", "manifest", "capture.nsys", "capture.torchprof"),
     ("outcome", "capture.collector", "capture.pace", "capture.worker", "capture.probe", "capture.tracefile"),
     ("capture.process", "capture.gpu", "capture.lease", "capture.scrub", "capture.ncu"),
     ("capture.clock_helper", "capture.counterfile", "build"),

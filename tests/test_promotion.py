@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hand_made import HEAD, record, run, spread, trial, trials
+from hand_made import HEAD, keep_scenario, record, run, spread, trial, trials
 from stored import alone, measured, visit
 
 from perfgate.baseline import Baseline
@@ -40,6 +40,7 @@ def save(tmp_path: Path) -> Save:
         folder = tmp_path / f"run-{len(made)}"
         made.append(folder)
         (folder / "records").mkdir(parents=True)
+        records = tuple(kept.model_copy(update={"cell": keep_scenario(folder, kept.cell)}) for kept in records)
         subjects = records[0].subjects
         write_run(folder, run([kept.cell for kept in records], subjects=subjects, **changes))
         for kept in records:
@@ -299,7 +300,7 @@ def test_a_disk_that_is_full(save: Save, tmp_path: Path, monkeypatch: pytest.Mon
     assert files(tmp_path / "b") == [kept]
     assert kept.read_text() == before
 
-    monkeypatch.undo()
+    monkeypatch.setattr("perfgate.store.write_atomically", write_atomically)
     assert len(promote(run_folder, tmp_path / "b", reason="three")) == 3
 
 

@@ -101,7 +101,7 @@ TRIALS = st.builds(
     versions=st.dictionaries(TEXT, TEXT, max_size=2),
     startup=st.none() | st.builds(Startup, import_ns=NS, engine_ns=NS, ready_ns=NS, model_memory_bytes=st.none() | NS),
     iterations=st.lists(ITERATIONS, max_size=2).map(tuple), cautions=st.lists(TEXT, max_size=2).map(tuple),
-    timeline=st.none() | st.builds(Artifact, path=TEXT, sha256=TEXT),
+    timeline=st.none() | st.builds(Artifact, path=st.sampled_from(["a", "trials/\u00e9..gz"]), sha256=TEXT),
 )  # fmt: skip
 RECORDS = st.builds(
     Record, cell=st.sampled_from(CELLS), subjects=st.just({"base": BASE}), seed=NS,
@@ -154,6 +154,21 @@ def test_every_changed_figure_is_refused(tmp_path: Path) -> None:
         file.write_text(content[:place] + str(int(content[place]) + 1) + content[place + 1 :])
         with pytest.raises(RecordError):
             read_record(file)
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "trials/../../x", "a\0b"])
+def test_artifacts_lie_in_the_run_folder(path: str) -> None:
+    """A record that names a file outside its run folder is refused before anything is opened."""
+    with pytest.raises(ValueError, match="expected a file of the run folder"):
+        Artifact(path=path, sha256="00")
+
+
+@pytest.mark.parametrize("alpha", [-5.0, 0.0, 0.5, 2.0, float("nan"), float("inf")])
+def test_error_rates_are_below_one_half(alpha: float) -> None:
+    """A plan with an error rate that decides nothing is refused, for alpha and beta alike."""
+    for rate in ("alpha", "beta"):
+        with pytest.raises(ValueError, match=f"{rate}\n"):
+            Plan.model_validate({"cells": (), "seed": 0, rate: alpha})
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
@@ -214,7 +229,7 @@ def test_a_record_without_further_looks_is_whole(tmp_path: Path) -> None:
 
 def test_a_run_folder_yields_its_records_in_the_plans_order(tmp_path: Path) -> None:
     """Cells without a record are left out; the manifest reads back as it was written."""
-    run = Run(name="r", plan=Plan(cells=CELLS, seed=7), subjects={"base": BASE}, perfgate="0.1.0")
+    run = Run(name="r", plan=Plan(cells=CELLS, seed=7), subjects={"base": BASE, "head": BASE}, perfgate="0.1.0")
     (tmp_path / "records").mkdir()
     write_run(tmp_path, run)
     assert read_run(tmp_path) == run

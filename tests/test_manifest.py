@@ -1,0 +1,147 @@
+"""Manifests are checked against what the run folder keeps: nothing that decides is taken from run.json alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hand_made import BOTH, scenario_file
+
+from perfgate import gate
+from perfgate.capture.fake import FakeCollector, FakeSpec
+from perfgate.errors import RecordError, UsageError
+from perfgate.manifest import read_manifest
+from perfgate.plan import make_plan
+from perfgate.promotion import promote
+from perfgate.record import read_record, write_record
+from perfgate.scenario import load
+
+SLOWER = FakeSpec(head_ratio={"step": 1.01}, restart_sd=0.0003)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two cells whose head is slower."""
+    folder = tmp_path_factory.mktemp("measured")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("perfgate.capture.session.end_orphans", tuple)
+        patched.setenv("PERFGATE_STATE", str(folder / "state"))
+        scenario = scenario_file(folder, more="matrix: {batch: [1, 2]}")
+        finished = gate.run([scenario], BOTH, runs=folder / "runs", seed=1, collector=FakeCollector(SLOWER))
+    assert finished.outcome.verdict == "regressed"
+    shutil.rmtree(folder / "model")  # a run is judged anywhere, also where its model is not
+    return finished.folder
+
+
+@pytest.fixture
+def run(measured: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(measured, tmp_path / "run"))
+
+
+def edit(file: Path, change: Callable[[Any], object]) -> None:
+    """Change a JSON file."""
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+def widen(plan: Any) -> None:
+    """Margins a hundred times as wide."""
+    for cell in plan["cells"]:
+        cell["gates"][0]["gate"] |= {"ignorable": "10%", "must_catch": "50%"}
+
+
+def test_a_run_as_it_was_measured(run: Path) -> None:
+    """A folder that nobody changed is judged as before, also without its model."""
+    assert gate.judge_folder(run).verdict == "regressed"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (widen, r"tiny\[batch=1\]: gates: not what the scenario in scenario/tiny.yaml declares"),
+        (lambda plan: plan.update(alpha=1e-9), "declares alpha 1e-09"),
+        (lambda plan: plan.update(beta=0.4), "and beta 0.4"),
+        (lambda plan: plan["cells"].pop(), r"plans the cells tiny\[batch=1\], and its scenarios declare"),
+        (lambda plan: plan["cells"].reverse(), "plans the cells"),
+        (lambda plan: plan["cells"].clear(), "plans cells of ; kept are the scenarios tiny"),
+        (lambda plan: plan["cells"][0]["measure"].update(iterations=1), "measure: not what"),
+        (lambda plan: plan["cells"][0]["measure"].update(looks=[4]), "measure: not what"),
+        (lambda plan: plan["cells"][0].update(gates=[]), "gates: not what"),
+        (lambda plan: plan["cells"][0].update(model_digest="0"), "cell_id: not what"),
+        (lambda plan: plan["cells"][1].update(scenario="../../x"), "cells.1.scenario: String should match"),
+    ],
+    ids=["margins", "alpha", "beta", "fewer", "order", "none", "iterations", "looks", "no-gates", "model", "path"],
+)
+def test_a_plan_that_was_changed(run: Path, change: Callable[[Any], object], said: str) -> None:
+    """A manifest whose plan is not that of the kept scenario is refused, whatever makes it milder."""
+    edit(run / "run.json", lambda content: change(content["plan"]))
+
+    with pytest.raises(RecordError, match=said):
+        gate.judge_folder(run)
+
+
+@pytest.mark.parametrize("name", ["/x", "../..", ".", "a/b", "A\n"])
+def test_promotion_stays_in_its_folder(run: Path, tmp_path: Path, name: str) -> None:
+    """A run that names its scenario by a path is no run, and nothing is written anywhere."""
+    edit(run / "run.json", lambda content: [cell.update(scenario=name) for cell in content["plan"]["cells"]])
+
+    with pytest.raises(RecordError, match=r"plan\.cells\.0\.scenario: String should match pattern"):
+        promote(run, tmp_path / "baselines", reason="a release")
+
+    assert [file.name for file in tmp_path.iterdir()] == ["run"]
+
+
+def test_gates_are_left_out_only_where_that_was_asked_for(run: Path) -> None:
+    """A check of kernels has no gates, and then it has none in any cell."""
+    edit(run / "run.json", lambda content: content.update(kernels_only=True))
+
+    with pytest.raises(RecordError, match="gates, kernels: not what"):
+        read_manifest(run)
+
+
+def test_scenarios_that_are_not_there(run: Path) -> None:
+    """A run without the text of its scenario, or with one more, cannot be told from one that was changed."""
+    (run / "scenario" / "more.yaml").write_text((run / "scenario" / "tiny.yaml").read_text())
+    with pytest.raises(RecordError, match="kept are the scenarios more, tiny"):
+        read_manifest(run)
+    shutil.rmtree(run / "scenario")
+    with pytest.raises(RecordError, match=r"kept are the scenarios \(none\)"):
+        read_manifest(run)
+
+
+@pytest.mark.parametrize(("text", "said"), [("name: [", "no scenario of this version"), ("\udcff", "cannot be read")])
+def test_scenarios_that_cannot_be_read(run: Path, text: str, said: str) -> None:
+    """A kept scenario that is none is an error of ours that names it."""
+    (run / "scenario" / "tiny.yaml").write_bytes(text.encode(errors="surrogateescape"))
+
+    with pytest.raises(RecordError, match=f"tiny.yaml: {said}"):
+        read_manifest(run)
+
+
+@pytest.mark.parametrize("changes", [{"seed": 2}, {"subjects": {"base": BOTH["base"]}}, {"cell": "looks"}])
+def test_a_record_of_another_plan(run: Path, changes: dict[str, Any]) -> None:
+    """A record that was sealed again with other looks, subjects or order is not that of its manifest."""
+    file = min((run / "records").iterdir())
+    record = read_record(file)
+    if "cell" in changes:
+        measure = record.cell.measure.model_copy(update={"looks": (4,)})
+        changes = {"cell": record.cell.model_copy(update={"measure": measure})}
+    write_record(file, record.model_copy(update=changes))
+
+    with pytest.raises(RecordError, match="are not those of the run's manifest"):
+        gate.judge_folder(run)
+
+
+def test_scenarios_of_one_name(tmp_path: Path) -> None:
+    """Two scenarios of one name cannot be kept beside each other, so they are no run."""
+    (tmp_path / "other").mkdir()
+    one, two = scenario_file(tmp_path), scenario_file(tmp_path / "other", more="description: another")
+
+    with pytest.raises(UsageError, match=r"tiny\.yaml is called tiny too"):
+        make_plan((load(one), load(two)), 0)
