@@ -22,6 +22,7 @@ from perfgate.cli_nightly import nightly
 from perfgate.cli_report import RUNS_OPTION, reported
 from perfgate.cli_subjects import BASE_OPTION, HEAD_OPTION, restore_builds, subjects_of
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
+from perfgate.outlet import outlets
 from perfgate.streams import abandon, lasting_streams
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class _Errors(click.Group):
-    """Turns perfgate's errors into a message and an exit status."""
+    """Turns perfgate's errors into a message and an exit status; what it prints steers nothing."""
 
     def main(self, *words: Any, **options: Any) -> Any:
-        with lasting_streams():
+        with outlets(), lasting_streams():
             return super().main(*words, **options)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
+from perfgate.outlet import command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,10 +97,10 @@ def measure(ctx: click.Context) -> None:
         words += plan.words[plan.words.index("--budget") :][:2]
     os.chdir(plan.policy)  # its perfgate.toml counts, not that of the change
     token = secrets.token_hex(32)  # what an engine says is printed, and must not be obeyed
-    click.echo(f"::stop-commands::{token}")
+    command(f"::stop-commands::{token}")
     status = _perfgate(ctx, [plan.command, *words, "--format", "text"])
     job.write_status(status)
-    click.echo(f"::{token}::")
+    command(f"::{token}::")
     click.echo(f"perfgate {plan.command} ended with {status}", err=True)
     if status == ExitStatus.INTERRUPTED:
         ctx.exit(status)
@@ -110,7 +111,7 @@ def report() -> None:
     """Show what was measured: summary, annotations, outputs, and the small artifact that a comment is made from."""
     from perfgate.github.comment import policy_note
     from perfgate.github.job import Job
-    from perfgate.report.github import SUMMARY_BYTES, annotate, render_within
+    from perfgate.report.github import SUMMARY_BYTES, Annotation, annotate, render_within
 
     job = Job.here()
     plan = job.read_plan()
@@ -120,11 +121,12 @@ def report() -> None:
     outcome = _outcome(folder) if folder else None
     if outcome is None:
         text = f"NOT MEASURED: perfgate ended with {int(status)} before a run began; its messages are in the log."
-        click.echo(f"::error title=perfgate::{text}")
+        command(str(Annotation("error", "perfgate", text)))
         parts = [f"**{text}**", note, ""]
         job.add_summary("\n\n".join(part for part in parts if part) + "\n")
     else:
-        click.echo("".join(f"{annotation}\n" for annotation in annotate(outcome)), nl=False)
+        for annotation in annotate(outcome):
+            command(str(annotation))
         notes = [note] if note else []
         if status == ExitStatus.INTERRUPTED:
             notes.insert(0, "The job was stopped or out of budget. What was measured is kept: re-run it to go on.")
@@ -145,7 +147,7 @@ def enforce(ctx: click.Context, inconclusive: str) -> None:
 
     status = _status(Job.here())
     if status == ExitStatus.INCONCLUSIVE and inconclusive == "warn":
-        click.echo("::warning title=perfgate::nothing was decided: this is no pass, and blocks nothing")
+        command("::warning title=perfgate::nothing was decided: this is no pass, and blocks nothing")
         return
     ctx.exit(status)
 
@@ -208,7 +210,7 @@ def comment(scenarios: tuple[str, ...], author: str, pull_request_runs: bool) ->
     try:
         click.echo(write_comment(job, _api(job), scenarios, author, pull_requests=pull_request_runs))
     except ApiError as error:
-        click.echo(str(Annotation("warning", "perfgate", f"no comment was written: {error}")))
+        command(str(Annotation("warning", "perfgate", f"no comment was written: {error}")))
 
 
 def publish(outcome: Outcome) -> None:
@@ -244,7 +246,7 @@ def _fetch_earlier(api: Api, plan: JobPlan, head_sha: str, file: Path) -> None:
         artifact.unpack(file, plan.runs)
     except (ApiError, RecordError) as error:
         text = f"what an earlier job measured of this change cannot be had, so measuring begins anew: {error}"
-        click.echo(str(Annotation("warning", "perfgate", text)))
+        command(str(Annotation("warning", "perfgate", text)))
     finally:
         file.unlink(missing_ok=True)
 
@@ -305,4 +307,4 @@ def _annotate_problems(error: ScenarioError, root: Path) -> None:
 
     for problem in error.problems[:ANNOTATIONS]:
         text = f"{problem.field}: {problem.text}" if problem.field else problem.text
-        click.echo(str(Annotation("error", "perfgate", text, problem.file.removeprefix(f"{root}/"), problem.line)))
+        command(str(Annotation("error", "perfgate", text, problem.file.removeprefix(f"{root}/"), problem.line)))

@@ -19,6 +19,7 @@ import click
 
 from perfgate.cli_github import RUN_FOLDER, publish
 from perfgate.errors import ExitStatus
+from perfgate.outlet import command
 from perfgate.streams import abandon
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def deliver(outcome: Outcome, form: str | None, outputs: tuple[Path, ...], *, ex
     lost: list[str] = []
     with _noting(lost, "stdout"):  # first, so that a file that cannot be written costs no result
         try:
-            click.echo(render(outcome), nl=False)
+            show = command if form == "github" else click.echo  # which brackets what it did not write itself
+            show(render(outcome).removesuffix("\n"))
         except BrokenPipeError:  # whoever read has seen enough; files and the exit status are still owed
             abandon(sys.stdout)
         except OSError:

@@ -11,10 +11,9 @@ from typing import TextIO
 
 from perfgate.capture.session import Progress, Step
 from perfgate.metrics import METRICS, format_value
+from perfgate.outlet import CLEAR
 
 BAR_WIDTH = 10
-CLEAR = "\r\x1b[K"
-"""To the start of the line, and rub it out."""
 TICK_S = 1.0
 """Seconds between two rewritings of the line while nothing happens; more often would take time from the engine."""
 MEASURING = "iteration"
