@@ -1,20 +1,28 @@
 # make gate    set everything up and run the gate, base against base, on a real engine
-# make test    set everything up, lint, and run every test
+# make test    set everything up, lint, and run the tests of every change
+# make slow    set everything up, and run the tests that take minutes each
 
 PYTHON ?= python3
 ENGINE ?= .engine
 ENGINE_PYTHON ?= $(ENGINE)/bin/python
 WORKFLOWS := $(wildcard .github/workflows/*.yml perfgate/templates/github/*.yml)
 ACTIONS := action.yml $(wildcard .github/actions/*/action.yml)
+ENGINE_TESTS = PERFGATE_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) .venv/bin/pytest -n 2 --dist loadgroup
 PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: gate test lint unit end-to-end engine golden docs clean
+.PHONY: gate test lint checked unit end-to-end slow engine golden docs clean
 
 gate: .venv/ready engine
 	.venv/bin/perfgate run scenarios/cpu-tiny.yaml \
 	  --base python=$(abspath $(ENGINE_PYTHON)) --head python=$(abspath $(ENGINE_PYTHON))
 
-test: lint unit end-to-end
+# The engine's environment is made while lint and unit tests run.
+test: .venv/ready
+	$(MAKE) --no-print-directory --jobs 2 checked engine
+	$(MAKE) --no-print-directory end-to-end
+
+checked: lint
+	$(MAKE) --no-print-directory unit
 
 lint: .venv/ready
 	.venv/bin/ruff check
@@ -26,10 +34,13 @@ lint: .venv/ready
 	.ci/actionlint $(WORKFLOWS)
 
 unit: .venv/ready
-	.venv/bin/pytest -n 2 -m "not engine and not gpu"
+	.venv/bin/pytest -n 2 -m "not engine and not gpu and not slow"
 
 end-to-end: .venv/ready engine
-	PERFGATE_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) .venv/bin/pytest -m engine
+	$(ENGINE_TESTS) -m "engine and not slow"
+
+slow: .venv/ready engine
+	$(ENGINE_TESTS) -m slow
 
 # An interpreter given as ENGINE_PYTHON is used as it is.
 engine:

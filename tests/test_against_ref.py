@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -215,8 +215,10 @@ def plugin_project(tmp_path_factory: pytest.TempPathFactory) -> GitProject:
     shutil.copytree(PLANT, project.folder / "plugin")
     scenario = project.folder / "scenarios" / "cpu-tiny.yaml"
     text = scenario.read_text().replace("  - {metric: ttft_median, ignorable: 10%, must_catch: 50%}\n", "")
-    # More iterations than the example has: neighbours on a small machine come in bursts of seconds.
-    scenario.write_text(text.replace("iterations: 4,", "iterations: 8,"))
+    # More iterations than the example has: neighbours on a small machine come in bursts of seconds. One look at the
+    # fewest pairs that can block: starting engines is what takes time.
+    once = "iterations: 8, looks: [6], spend: {block: [0.5], pass: [0.5]},"
+    scenario.write_text(text.replace("iterations: 4,", once))
     assert scenario.read_text().count("metric:") == text.count("iterations: 4,") == 1
     slow = (PLANT / "doubled_forward.py").read_text()
     project.commit({
@@ -228,13 +230,10 @@ def plugin_project(tmp_path_factory: pytest.TempPathFactory) -> GitProject:
     return project
 
 
-def run_against_main(
-    project: GitProject, cache: Path, changes: Mapping[str, str] | None = None
-) -> tuple[int, str, str]:
+def run_against_main(project: GitProject, cache: Path) -> tuple[int, str, str]:
     """Exit status and both streams of ``perfgate run --against main`` in a process of its own.
 
-    The scenario's text is changed where that is said, in a copy that git does not see. Where a busy machine leaves a
-    run undecided at the last look, it takes the way on that the report names, twice at most.
+    Where a busy machine leaves a run undecided, it takes the way on that the report names, twice at most.
     """
 
     def perfgate(*words: str) -> subprocess.CompletedProcess[str]:
@@ -244,18 +243,9 @@ def run_against_main(
             command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=1200, check=False
         )
 
-    scenario = "scenarios/cpu-tiny.yaml"
-    if changes:
-        text = (project.folder / scenario).read_text()
-        for old, new in changes.items():
-            assert old in text
-            text = text.replace(old, new)
-        scenario = "scenarios/changed.yaml"
-        (project.folder / scenario).write_text(text)
-        (project.folder / ".git" / "info" / "exclude").write_text("changed.yaml\n")
-    ended = perfgate(scenario, "--against", "main")
+    ended = perfgate("scenarios/cpu-tiny.yaml", "--against", "main")
     for _ in range(2):
-        if ended.returncode == 20 and not changes:
+        if ended.returncode == 20:
             (folder,) = re.findall(r"^run folder: (.*)$", ended.stderr, re.MULTILINE)
             ended = perfgate("--resume", folder, "--more", "4")
     return ended.returncode, ended.stdout, ended.stderr
@@ -270,15 +260,7 @@ def test_a_slower_commit_is_regressed_on_an_engine(plugin_project: GitProject, t
     assert re.search(r"^REGRESSED: itl_median \+\d", out, re.MULTILINE), out
     assert re.search(r"itl_median .* (\+\d+\.\d %) +(\+\d+\.\d %) to (\+\d+\.\d %) .*REGRESSED", out), out
     (run,) = (plugin_project.folder / "runs").iterdir()
-    (gate,) = json.loads((run / "verdict.json").read_text())["cells"][0]["gates"]
+    (cell,) = json.loads((run / "verdict.json").read_text())["cells"]
+    (gate,) = cell["gates"]
+    assert "outputs-differ" not in {caution["code"] for caution in cell["cautions"]}
     assert gate["ignorable"] < gate["change_low"] < gate["change"] < gate["change_high"]
-
-
-@pytest.mark.engine
-def test_the_same_commit_twice_is_not_regressed_on_an_engine(plugin_project: GitProject, tmp_path: Path) -> None:
-    """On main there is nothing to block: two pairs end in a pass, or on a noisy machine in no verdict."""
-    plugin_project.git("switch", "--quiet", "main")
-    two_pairs = {"iterations: 8,": "iterations: 4, looks: [2], spend: {block: [0], pass: [0.8]},"}
-    status, out, err = run_against_main(plugin_project, tmp_path / "builds", two_pairs)
-    assert status in (0, 20), out + err
-    assert "caution same-subject" in out

@@ -17,7 +17,7 @@ PLANT = ROOT / "tests" / "plants" / "doubled_forward"
 MEASURE = "measure: {warmup_iterations: 1, iterations: 4,"
 TTFT = "  - {metric: ttft_median, ignorable: 10%, must_catch: 50%}\n"
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
 def perfgate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -38,10 +38,10 @@ def test_doubled_forward_against_four_visits(tmp_path: Path, engine_python: str)
     text = CPU_TINY.read_text()
     assert MEASURE in text
     assert TTFT in text
-    # Two restarts a visit, and more iterations in each: starting engines is what takes time, and a neighbour that
+    # Few restarts a visit, and more iterations in each: starting engines is what takes time, and a neighbour that
     # comes and goes moves the median of many iterations less.
-    two_trials = "measure: {warmup_iterations: 1, iterations: 8, looks: [2], spend: {block: [0], pass: [0.8]},"
-    (tmp_path / "cpu-tiny.yaml").write_text(text.replace(MEASURE, two_trials).replace(TTFT, ""))
+    four_trials = "measure: {warmup_iterations: 1, iterations: 8, looks: [4], spend: {block: [0], pass: [0.8]},"
+    (tmp_path / "cpu-tiny.yaml").write_text(text.replace(MEASURE, four_trials).replace(TTFT, ""))
     (tmp_path / "perfgate.toml").touch()
     words = ("run", "cpu-tiny.yaml", "--against", "baseline", "--base", f"python={engine_python}", "--format", "text")
 

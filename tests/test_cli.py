@@ -530,3 +530,16 @@ def test_compare_wrong_table(invoke: Invoke) -> None:
 
     assert result.exit_code == 2
     assert "t.csv:5: unknown metric 'itl'" in result.stderr
+
+
+def test_an_unknown_key_ends_before_anything_starts(invoke: Invoke) -> None:
+    """A misspelt key ends 2 with its line and column, and makes no run folder."""
+    text = Path("tiny.yaml").read_text().replace("workload: {batch:", "workload: {bacth:")
+    Path("tiny.yaml").write_text(text)
+    line = next(n for n, content in enumerate(text.splitlines(), 1) if "bacth" in content)
+
+    result = invoke("run", "tiny.yaml", *TWO_SIDES)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"tiny.yaml:{line}:12: workload.bacth: unknown key (did you mean 'batch'?)" in result.stderr
+    assert not Path("runs").exists()

@@ -1,4 +1,7 @@
-"""The whole gate on a real engine, as a user runs it: one process, its output, its exit status, its run folder."""
+"""The whole gate on a real engine, as a user runs it: one process, its output, its exit status, its run folder.
+
+An engine takes ten seconds and more to start, so tests share runs where one run shows several facts.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ENGINE_PYTHON
+
+from perfgate.lock import STATE
+from perfgate.metrics import METRICS, trial_value
+from perfgate.record import Record, read_records, read_run
 
 ROOT = Path(__file__).parents[1]
 CPU_TINY = ROOT / "scenarios" / "cpu-tiny.yaml"
 PLANTS = ROOT / "tests" / "plants"
 REGRESSED, INCONCLUSIVE, NOT_MEASURED = 10, 20, 22
+MEASURE = "measure: {warmup_iterations: 1, iterations: 4,"
+TTFT = "  - {metric: ttft_median, ignorable: 10%, must_catch: 50%}\n"
 
 pytestmark = pytest.mark.engine
 
@@ -37,10 +47,17 @@ class Ended:
         found: dict[str, Any] = json.loads((self.folder / "verdict.json").read_text())
         return found
 
+    @property
+    def record(self) -> Record:
+        """The record of its only cell."""
+        (found,) = read_records(self.folder, read_run(self.folder))
+        return found
+
 
 def perfgate(*words: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run perfgate in a folder without a perfgate.toml of its own."""
+    """Run perfgate in a folder, with host locks of its own: tests at once do not wait for each other."""
     command = [sys.executable, "-m", "perfgate", *words]
+    env = {**(os.environ if env is None else env), STATE: str(cwd / "state")}
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=900, check=False)
 
 
@@ -68,50 +85,91 @@ def both(python: str, *head: str) -> Sequence[str]:
     return ["--base", f"python={python}", *(part for word in head for part in ("--head", word))]
 
 
-def test_engine_flag_against_its_absence(tmp_path: Path, engine_python: str) -> None:
-    """An engine flag on the head alone makes an A/B of one build that ends in a verdict."""
-    run = run_gate(tmp_path, *both(engine_python, "args.max_num_seqs=8"))
+@pytest.fixture(scope="module")
+def flag_run(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """One build on both sides, the head with an engine flag; in its folder lies the scenario, with one look and gate.
 
-    assert run.status in (0, INCONCLUSIVE), run.stdout + run.stderr
-    assert run.verdict["cells"][0]["pairs"] >= 4
-    manifest = json.loads((run.folder / "run.json").read_text())
+    More iterations than the example has: a neighbour that comes and goes moves the median of many iterations less.
+    """
+    folder = tmp_path_factory.mktemp("flag")
+    shutil.copytree(CPU_TINY.parent / "models", folder / "models")
+    text = CPU_TINY.read_text()
+    assert text.count(MEASURE) == text.count(TTFT) == 1
+    once = "measure: {warmup_iterations: 1, iterations: 8, looks: [4], spend: {block: [0], pass: [0.8]},"
+    scenario = folder / "cpu-tiny.yaml"
+    scenario.write_text(text.replace(MEASURE, once).replace(TTFT, ""))
+    (folder / "perfgate.toml").touch()
+    return run_gate(folder, *both(os.environ[ENGINE_PYTHON], "args.max_num_seqs=8"), scenario=scenario)
+
+
+@pytest.mark.xdist_group("flag_run")
+def test_engine_flag_against_its_absence(flag_run: Ended, tmp_path: Path) -> None:
+    """An engine flag on the head alone makes an A/B of one build that ends in a verdict."""
+    assert flag_run.status in (0, INCONCLUSIVE), flag_run.stdout + flag_run.stderr
+    assert flag_run.verdict["cells"][0]["pairs"] == 4
+    manifest = json.loads((flag_run.folder / "run.json").read_text())
     assert {k: v["args"] for k, v in manifest["subjects"].items()} == {"base": {}, "head": {"max_num_seqs": 8}}
-    assert_judged_again(run, tmp_path / "elsewhere")
+    assert_judged_again(flag_run, tmp_path / "elsewhere")
+
+
+@pytest.mark.xdist_group("flag_run")
+def test_a_tiny_llama_has_every_timed_metric(flag_run: Ended) -> None:
+    """Every trial yields each timed metric of a CPU but its memory, which the CPU's runner keeps for itself."""
+    timed = [name for name, metric in METRICS.items() if metric.kind == "timed"]
+    for trial in (trial for pair in flag_run.record.pairs("timed") for trial in pair):
+        missing = {name for name in timed if trial_value(name, trial) is None}
+        assert missing - {"model_memory"} == {"energy_per_token", "mbu", "mfu"}  # those need a GPU
+        assert trial.cautions == ()
+        assert {"vllm", "torch", "python"} <= set(trial.versions)
+        assert [len(iteration.itl_ns) for iteration in trial.iterations] == [14] * 8
+
+
+@pytest.mark.xdist_group("flag_run")
+def test_a_visit_is_promoted_and_a_slower_build_held_against_it(flag_run: Ended, engine_python: str) -> None:
+    """One visit is advice: a doubled forward reads slower in figures, in the report and when judged again, and 20."""
+    folder = flag_run.folder.parents[1]
+    alone = ["--base", f"python={engine_python}", "--head", f"path={PLANTS / 'doubled_forward'}"]
+    promoted = perfgate("baseline", "promote", str(flag_run.folder), "--reason", "the first", cwd=folder)
+    assert promoted.returncode == 0, flag_run.stdout + promoted.stderr
+
+    words = ["run", "cpu-tiny.yaml", "--against", "baseline", *alone, "--runs", "slower", "--format", "text"]
+    slower = perfgate(*words, cwd=folder)
+
+    assert slower.returncode == INCONCLUSIVE, slower.stdout + slower.stderr
+    assert "against a baseline of 1 visit" in slower.stdout
+    (run,) = (folder / "slower").iterdir()
+    itl = json.loads((run / "verdict.json").read_text())["cells"][0]["gates"][0]
+    assert (itl["metric"], itl["pairs"]) == ("itl_median", 1)
+    assert itl["change"] > 0.3
+    again = perfgate("judge", str(run), "--format", "text", cwd=folder)
+    assert (again.returncode, again.stdout) == (slower.returncode, slower.stdout)
 
 
 def test_head_that_cannot_start_is_not_measured(tmp_path: Path, engine_python: str) -> None:
-    """A head whose engine refuses to start ends 22 with the engine's own last error line."""
-    run = run_gate(tmp_path, *both(engine_python, "args.max_model_len=-7"))
+    """A head whose engine refuses to start ends 22 with the engine's own last error line: here a plant's."""
+    nonsense = (f"path={PLANTS / 'extra_kernel'}", "env.PERFGATE_PLANT_EVERY=0")
+    run = run_gate(tmp_path, *both(engine_python, *nonsense))
 
     assert run.status == NOT_MEASURED, run.stdout + run.stderr
     assert "engine-start-failed" in run.stdout
-    log = next((run.folder / "trials").glob("001/engine.log")).read_text()
-    reported = run.verdict["cells"][0]["reasons"][0]["text"]
-    assert any(line.strip() and line.strip() in log and "rror" in line for line in reported.splitlines()), reported
+    said = "extra_kernel: PERFGATE_PLANT_EVERY='0', expected a number from 1"
+    assert said in run.verdict["cells"][0]["reasons"][0]["text"]
+    assert said in next((run.folder / "trials").glob("001/engine.log")).read_text()
     assert_judged_again(run, tmp_path / "elsewhere")
 
 
 def test_other_tokens_carry_a_caution(tmp_path: Path, engine_python: str) -> None:
-    """A head that generates other tokens at the same speed carries outputs-differ."""
+    """A head that generates other tokens at the same speed carries outputs-differ, and its trials no caution."""
     run = run_gate(tmp_path, *both(engine_python, f"path={PLANTS / 'other_tokens'}"), "--quick")
 
     assert run.status == INCONCLUSIVE, run.stdout + run.stderr
     assert "outputs-differ" in {caution["code"] for caution in run.verdict["cells"][0]["cautions"]}
+    ((base, head),) = run.record.pairs("timed")
+    tokens = [{iteration.tokens_digest for iteration in trial.iterations} for trial in (base, head)]
+    assert [len(digests) for digests in tokens] == [4, 4]
+    assert not tokens[0] & tokens[1]
+    assert head.cautions == ()
     assert_judged_again(run, tmp_path / "elsewhere")
-
-
-def test_unknown_key_ends_before_anything_starts(tmp_path: Path, engine_python: str) -> None:
-    """A misspelt key ends 2 with its line and column, and makes no run folder."""
-    text = CPU_TINY.read_text().replace("workload: {batch:", "workload: {bacth:")
-    scenario = tmp_path / "cpu-tiny.yaml"
-    scenario.write_text(text)
-    line = next(n for n, content in enumerate(text.splitlines(), 1) if "bacth" in content)
-
-    ended = perfgate("run", str(scenario), *both(engine_python), cwd=tmp_path)
-
-    assert ended.returncode == 2, ended.stdout + ended.stderr
-    assert f"{scenario}:{line}:12: workload.bacth: unknown key (did you mean 'batch'?)" in ended.stderr
-    assert not (tmp_path / "runs").exists()
 
 
 def test_an_envelope_is_learnt_and_catches_a_kernel(tmp_path: Path, engine_python: str) -> None:
@@ -131,3 +189,5 @@ def test_an_envelope_is_learnt_and_catches_a_kernel(tmp_path: Path, engine_pytho
     assert checked.returncode == REGRESSED, checked.stdout + checked.stderr
     assert "reason outside-envelope (cpu-tiny): head: 30 of 30 steps" in checked.stdout
     assert "one more elementwise kernel a layer (4)" in checked.stdout
+    (run,) = (tmp_path / "runs").iterdir()
+    assert "outputs-differ" not in (run / "verdict.json").read_text()
