@@ -154,8 +154,8 @@ def make_plan(scenarios: tuple[LoadedScenario, ...], seed: int) -> Plan:
     named: dict[str, LoadedScenario] = {}
     for one in scenarios:  # a run folder keeps each by its name
         if (other := named.setdefault(one.scenario.name, one)) is not one:
-            raise UsageError(f"{other.file} is called {one.scenario.name} too", where=one.where("name"),
-                             remedy="Give each scenario of a run a name of its own.")  # fmt: skip
+            raise UsageError(f"{other.file} has the same name, {one.scenario.name}", where=one.where("name"),
+                             remedy="Name each scenario once, and give each a name of its own.")  # fmt: skip
     cells = tuple(cell for scenario in scenarios for cell in resolve_cells(scenario))
     seen: dict[str, Cell] = {}
     for cell in cells:

@@ -246,7 +246,7 @@ def test_subjects_of_the_project(invoke: Invoke) -> None:
         (("run", "none.yaml", *TWO_SIDES), "none.yaml"),
         (("run", "tiny.yaml", "--base", "nobody"), "--base nobody: no such subject"),
         (("run", "tiny.yaml", "--base", "ref=main"), "ref=main needs [build]"),
-        (("run", "tiny.yaml", "tiny.yaml", *TWO_SIDES), "are the same cell"),
+        (("run", "tiny.yaml", "tiny.yaml", *TWO_SIDES), "tiny.yaml has the same name, tiny"),
         (("run",), "nothing to measure"),
         (("run", "tiny.yaml", "--seed", "-1"), "--seed"),
         (("run", "tiny.yaml", "--format", "pdf"), "pdf"),
