@@ -24,6 +24,7 @@ SHOWN = 12
 _OF_ANOTHER_REPOSITORY = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY",
     "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_PREFIX", "GIT_NAMESPACE", "GIT_INTERNAL_SUPER_PREFIX",
+    "GIT_IMPLICIT_WORK_TREE", "GIT_GRAFT_FILE", "GIT_SHALLOW_FILE",
 )  # fmt: skip
 """git's variables that name one repository, which hooks have set: with them ``git -C FOLDER`` reads another one."""
 _NO_HOOKS = ("-c", "core.hooksPath=/dev/null")

@@ -22,6 +22,7 @@ from perfgate.errors import RecordError, UsageError
 from perfgate.lock import state_folder
 from perfgate.plan import Cell
 from perfgate.record import Artifact, Run
+from perfgate.repository import plain_environment
 
 BASELINES = Path("baselines")
 COPIES = "baselines"
@@ -291,7 +292,7 @@ def _git(folder: Path, *words: str) -> str:
 
 def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = ["git", "-C", str(folder), *words]
-    spoken = {**os.environ, "LC_ALL": "C"}  # what it refuses is told by its words alone
+    spoken = {**plain_environment(os.environ), "LC_ALL": "C"}  # what it refuses is told by its words alone
     return subprocess.run(command, capture_output=True, text=True, check=False, env=spoken)  # noqa: S603 (words of our own)
 
 

@@ -73,6 +73,22 @@ def test_proposal(github: FakeGitHub, checkout: Path) -> None:
     assert github.pulls[number] == {"title": "Promote", "body": "why", "head": "perfgate/baselines", "base": "main"}
 
 
+def test_a_proposal_of_the_checkout(
+    github: FakeGitHub, checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is proposed are the checkout's changes, whatever repository the environment names."""
+    (checkout / "baselines" / "new.json").write_text("{}")
+    head = git(checkout, "rev-parse", "HEAD")
+    (tmp_path / "other").mkdir()
+    git(tmp_path / "other", "init", "--quiet")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+
+    propose(Api(github.url, TOKEN), REPOSITORY, checkout, ["baselines"], PROPOSAL)
+
+    commit = github.objects[github.refs["heads/perfgate/baselines"]]
+    assert commit["parents"] == [head]
+
+
 def test_one_proposal(github: FakeGitHub, checkout: Path) -> None:
     """The next night replaces the proposal that nobody has merged yet."""
     (checkout / "baselines" / "new.json").write_text("{}")

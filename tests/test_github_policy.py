@@ -98,6 +98,26 @@ def test_events(plan: Plan, origin: Path, event: Any, number: int | None, base: 
     assert git(made.policy, "rev-parse", "HEAD") == made.base
 
 
+def test_a_repository_that_the_environment_names(
+    plan: Plan, github: FakeGitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a hook's variables name is another repository: commits are those of the checkout."""
+    (tmp_path / "other").mkdir()
+    git(tmp_path / "other", "init", "--quiet")
+    expected = plan(*PUSHED)
+    shutil.rmtree(tmp_path / "temp")
+    (tmp_path / "temp").mkdir()
+    job = Job({
+        "GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_EVENT_NAME": "push", "GITHUB_REF": PUSHED[2],
+        "GITHUB_REPOSITORY": REPOSITORY, "RUNNER_TEMP": str(tmp_path / "temp"), "GITHUB_RUN_ID": "7",
+    })  # fmt: skip
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+
+    made = make_plan(job, Api(github.url, TOKEN), SCENARIOS, tmp_path / "work")
+
+    assert (made.base, made.merge_base, made.head) == (expected.base, expected.merge_base, expected.head)
+
+
 def test_merge_queue(plan: Plan, origin: Path) -> None:
     """In the merge queue the base is the commit that the queue names, which may be another change in front."""
     ahead = git(origin, "rev-parse", "pull-request/12^")

@@ -393,6 +393,18 @@ def test_two_promotions_at_once_lose_nothing(clones: tuple[Path, Path], save: Sa
     assert perfgate(ann, "baseline", "verify").returncode == 0
 
 
+def test_verify_in_a_hook_of_a_linked_worktree(clones: tuple[Path, Path], tmp_path: Path) -> None:
+    """The variables that git gives to hooks name a repository; which one is asked is the folder's own matter."""
+    ann, bob = clones
+    git(ann, "worktree", "add", "-q", str(tmp_path / "linked"), "-b", "linked")
+    hook = {"GIT_DIR": str(ann / ".git" / "worktrees" / "linked"), "GIT_INDEX_FILE": str(bob / ".git" / "index")}
+
+    told = [perfgate(tmp_path / "linked", "baseline", "verify", **more) for more in ({}, hook)]
+
+    assert [(one.returncode, one.stderr) for one in told] == [(0, "")] * 2
+    assert told[0].stdout == told[1].stdout
+
+
 def test_a_lineage_written_anew_is_found(clones: tuple[Path, Path], save: Save) -> None:
     """A chain that is whole in itself but not what was committed is found, as is one cut short or taken away."""
     ann, _ = clones

@@ -7,6 +7,7 @@ counts from its merge on.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from perfgate.fields import file_pattern
 from perfgate.github.api import Api, ApiError
 from perfgate.github.job import PUSHED_REQUEST, Command, Job, JobPlan
 from perfgate.plan import resolve_cells
+from perfgate.repository import plain_environment
 from perfgate.scenario import load
 from perfgate.subject import anchored
 
@@ -186,7 +188,9 @@ def _changed(tree: Path, merge_base: str, head: str, judged_by: Sequence[str]) -
 
 def _git(tree: Path, *words: str) -> str:
     argv = ["git", "-c", "core.hooksPath=/dev/null", "-C", str(tree), *words]
-    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 (fixed words)
+    done = subprocess.run(  # noqa: S603 (fixed words)
+        argv, capture_output=True, text=True, errors="replace", check=False, env=plain_environment(os.environ)
+    )
     if done.returncode:
         raise UsageError(f"git {words[0]}: {done.stderr.strip()}", where=str(tree))
     return done.stdout.strip()

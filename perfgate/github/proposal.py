@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from perfgate.errors import UsageError
 from perfgate.github.api import Api, ApiError
+from perfgate.repository import plain_environment
 
 NOT_FOUND = 404
 
@@ -104,7 +106,9 @@ def _point(api: Api, root: str, branch: str, commit: str) -> None:
 
 def _git(tree: Path, *words: str) -> str:
     argv = ["git", "-c", "core.hooksPath=/dev/null", "-C", str(tree), *words]
-    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 (fixed words)
+    done = subprocess.run(  # noqa: S603 (fixed words)
+        argv, capture_output=True, text=True, errors="replace", check=False, env=plain_environment(os.environ)
+    )
     if done.returncode:
         raise UsageError(f"git {words[0]}: {done.stderr.strip()}", where=str(tree))
     return done.stdout
