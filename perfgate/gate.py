@@ -62,6 +62,7 @@ __all__ = [
     "compare_with_baseline",
     "judge_folder",
     "learn_envelope",
+    "outcome_of",
     "parse_gate",
     "resume",
     "run",
@@ -372,6 +373,19 @@ def _next_timed(manifest: Run, cell: Cell, records: dict[str, Record]) -> int | 
     return next(one.next_look_at("timed") for one in outcome.cells if one.cell_id == cell.cell_id)
 
 
+def outcome_of(folder: Path) -> Outcome:
+    """Judge what a run folder holds, and write nothing.
+
+    Raises:
+        RecordError: The folder is no run folder, or a record in it cannot be trusted.
+    """
+    manifest = read_manifest(folder)
+    records = {record.cell.cell_id: record for record in read_records(folder, manifest)}
+    if manifest.against is None:
+        return judge(manifest, records, __version__)
+    return judge_against(manifest, records, kept(folder, manifest), __version__)
+
+
 def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Outcome:
     """Judge what a run folder holds, and write ``verdict.json`` into it.
 
@@ -383,12 +397,7 @@ def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Out
         RecordError: The folder is no run folder, or a record in it cannot be trusted.
         OSError: ``verdict.json`` cannot be written, and ``warn`` was not given.
     """
-    manifest = read_manifest(folder)
-    records = {record.cell.cell_id: record for record in read_records(folder, manifest)}
-    if manifest.against is None:
-        outcome = judge(manifest, records, __version__)
-    else:
-        outcome = judge_against(manifest, records, kept(folder, manifest), __version__)
+    outcome = outcome_of(folder)
     try:
         write_atomically(folder / "verdict.json", verdict_json(outcome))
     except OSError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -22,15 +23,13 @@ from perfgate import __version__, gate
 from perfgate.durable import write_atomically
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
 from perfgate.lock import hold
-from perfgate.outcome import WORST_FIRST, CellOutcome, Note, Outcome, Verdict, verdict_json
+from perfgate.outcome import WORST_FIRST, CellOutcome, Note, Outcome, Verdict, verdict_json, worst
 from perfgate.subject import Role, Subject
 
 MANIFEST = "night.json"
 REFERENCE, HEAD = "reference", "head"
 HALVES = {REFERENCE: "reference against itself", HEAD: "head against reference"}
 """The halves in order: the folder of each, and what its cells are called by in the report."""
-HELD_STILL: tuple[Verdict, ...] = ("pass", "improved")
-"""Verdicts of the reference against itself on a machine that can be trusted."""
 
 
 class Night(BaseModel):
@@ -143,12 +142,11 @@ def candidate(folder: Path) -> Path | None:
     """The run whose base, the reference, may be one more visit of the stored baseline; ``None`` where none may.
 
     It is the first half where the reference held still, whatever became of the head: the reference is the same build
-    every night, so its visits accumulate, and heads, each another build, would begin anew every night.
+    every night, so its visits accumulate, and heads, each another build, would begin anew every night. Nothing is
+    written.
     """
     begun = run_of(folder, REFERENCE)
-    if begun is None or gate.judge_folder(begun).verdict not in HELD_STILL:
-        return None
-    return begun
+    return begun if begun is not None and gate.outcome_of(begun).verdict == "pass" else None
 
 
 def run_of(folder: Path, half: str) -> Path | None:
@@ -180,7 +178,7 @@ def _interruptions(folder: Path) -> Iterator[None]:
         yield
     except InterruptedRunError as error:
         judge_night(folder)
-        remedy = f"Go on with: perfgate nightly --resume {folder}"
+        remedy = f"Go on with: perfgate nightly --resume {shlex.quote(str(folder))}"
         raise InterruptedRunError(error.text, remedy=remedy, code=error.code) from error
 
 
@@ -189,7 +187,7 @@ def _combined(night: Night, halves: dict[str, Outcome]) -> Outcome:
     cells = [_named(cell, HALVES[half]) for half, outcome in halves.items() for cell in outcome.cells]
     reasons = [Note(code="not-started", text=words) for words in missing]
     verdict: Verdict = "not-measured" if missing else halves[HEAD].verdict
-    if not missing and halves[REFERENCE].verdict not in HELD_STILL:
+    if not missing and halves[REFERENCE].verdict != "pass":
         verdict, note = _unsteady(halves)
         reasons.append(note)
     rates = next(iter(halves.values()), None)
@@ -201,11 +199,18 @@ def _combined(night: Night, halves: dict[str, Outcome]) -> Outcome:
 
 
 def _unsteady(halves: dict[str, Outcome]) -> tuple[Verdict, Note]:
-    """The reference differs from itself, or that could not be told: then nothing passes, and nothing is blocked."""
-    reference = halves[REFERENCE].verdict
-    text = f"the reference build against itself: {reference}"
+    """What a night is worth whose reference was not shown to be as fast as itself.
+
+    Where it was undecided, nothing passes, but what the second half found keeps its own error rates. Where the
+    reference differs from itself, in either direction, or was not measured, the head's difference may be the machine's.
+    """
+    reference, head = (halves[half].verdict for half in HALVES)
+    text = f"the reference build against itself: {reference}; the head against the reference: {head}"
     note = Note(code="reference-unsteady", text=text)
-    return ("not-measured" if reference in ("regressed", "not-measured", "internal-error") else "inconclusive"), note
+    moved = any(gate.verdict == "improved" for cell in halves[REFERENCE].cells for gate in cell.gates)
+    if reference == "inconclusive" and not moved:
+        return worst(("inconclusive", head)), note
+    return "not-measured", note
 
 
 def _named(cell: CellOutcome, half: str) -> CellOutcome:

@@ -247,8 +247,9 @@ _TABLE = (
     Reason("profiler-error", "The profiler reports an error of its own, though no lost data.",
            "Read its text; trace again if it concerns the kernels."),
     # --- a night
-    Reason("reference-unsteady", "A build was held against itself, and did not pass: the machine is not to be trusted "
-           "tonight, so what the head did says nothing of the head.",
+    Reason("reference-unsteady", "A build was held against itself and did not pass. Where it was slower or faster than "
+           "itself the machine cannot be trusted tonight, so what the head did says nothing of the head. Where it was "
+           "undecided the head does not pass either, but a regression of the head is shown.",
            "Look for what else ran on the machine, at its clocks and temperatures; run perfgate doctor, then the night "
            "again. Once in a hundred nights it is chance."),
     # --- counters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import math
 from collections.abc import Callable
@@ -245,6 +246,13 @@ def test_a_path_that_is_no_utf8(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"the path '.*pro.+udcffject/tiny\.yaml' is not UTF-8"):
         finish(project, FakeSpec())
     assert not (project / "runs").exists()
+
+
+def test_the_example_runs() -> None:
+    """The module's example is what Python takes as one."""
+    found = doctest.testmod(use_cases)
+
+    assert (found.failed, found.attempted > 0) == (0, True)
 
 
 def test_same_cell_twice(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ import pytest
 from click.testing import CliRunner
 from hand_made import BASE, BOTH, scenario_file
 
+from perfgate import gate
 from perfgate.capture.collector import Job
 from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.cli import main
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
 from perfgate.nightly import HALVES, candidate, judge_night, resume_night, run_night, run_of
-from perfgate.outcome import verdict_json
+from perfgate.outcome import Outcome, Verdict, verdict_json
 from perfgate.promotion import promote
 from perfgate.record import Trial, read_records, read_run
 from perfgate.report.lines import closing
@@ -77,6 +78,74 @@ def test_verdicts(tmp_path: Path, collector: Builds, verdict: str, status: int, 
     assert [cell.name.partition(":")[0] for cell in finished.outcome.cells] == list(HALVES.values())
     assert candidate(finished.folder) == (run_of(finished.folder, "reference") if promoted else None)
     assert (finished.folder / "verdict.json").read_text() == verdict_json(judge_night(finished.folder))
+
+
+def test_a_reference_faster_than_itself(tmp_path: Path) -> None:
+    """A reference that is 1 % faster than itself did not hold still: no candidate, and nothing passes."""
+    finished = night(tmp_path, Builds(0.99, drift=True))
+
+    assert (finished.outcome.verdict, finished.outcome.exit_status) == ("not-measured", 22)
+    assert candidate(finished.folder) is None
+    (note,) = finished.outcome.reasons
+    assert note.text == "the reference build against itself: improved; the head against the reference: improved"
+
+
+@pytest.mark.parametrize(
+    ("reference", "gates", "head", "verdict", "status"),
+    [
+        ("inconclusive", "inconclusive", "regressed", "regressed", 10),
+        ("inconclusive", "inconclusive", "pass", "inconclusive", 20),
+        ("inconclusive", "inconclusive", "not-measured", "not-measured", 22),
+        ("inconclusive", "improved", "regressed", "not-measured", 22),
+        ("regressed", "regressed", "regressed", "not-measured", 22),
+        ("not-measured", "not-measured", "regressed", "not-measured", 22),
+    ],
+)
+def test_a_reference_that_is_not_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: Verdict, gates: Verdict, head: Verdict, verdict: str,
+    status: int,
+) -> None:  # fmt: skip
+    """A regression of the head is shown where the reference is only undecided; both verdicts are in the reason."""
+    folder = night(tmp_path, Builds()).folder
+
+    def judged_as(begun: Path) -> Outcome:
+        outcome = gate.outcome_of(begun)
+        if begun.parent.name == "head":
+            return outcome.model_copy(update={"verdict": head})
+        (cell,) = outcome.cells
+        judged = tuple(one.model_copy(update={"verdict": gates}) for one in cell.gates)
+        return outcome.model_copy(update={"verdict": reference, "cells": (cell.model_copy(update={"gates": judged}),)})
+
+    monkeypatch.setattr("perfgate.nightly.gate.judge_folder", judged_as)
+
+    outcome = judge_night(folder)
+
+    assert (outcome.verdict, outcome.exit_status) == (verdict, status)
+    (note,) = outcome.reasons
+    assert note.text == f"the reference build against itself: {reference}; the head against the reference: {head}"
+
+
+def test_asking_for_a_candidate_writes_nothing(tmp_path: Path) -> None:
+    """The verdict of a half stays as it was written, also when its candidate is asked for."""
+    finished = night(tmp_path, Builds())
+    begun = run_of(finished.folder, "reference")
+    assert begun is not None
+    (begun / "verdict.json").write_text("mine")
+
+    assert candidate(finished.folder) == begun
+
+    assert (begun / "verdict.json").read_text() == "mine"
+
+
+def test_the_way_on_can_be_pasted(tmp_path: Path) -> None:
+    """The command that goes on with a stopped night is quoted for the shell."""
+    (tmp_path / "my nights").mkdir()
+
+    with pytest.raises(InterruptedRunError) as stopped:
+        night(tmp_path / "my nights", Builds(stop_at=3))
+
+    (folder,) = (tmp_path / "my nights" / "runs").iterdir()
+    assert stopped.value.remedy == f"Go on with: perfgate nightly --resume '{folder}'"
 
 
 def test_unsteady_reference_is_the_reason(tmp_path: Path) -> None:
