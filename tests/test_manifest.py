@@ -143,5 +143,5 @@ def test_scenarios_of_one_name(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     one, two = scenario_file(tmp_path), scenario_file(tmp_path / "other", more="description: another")
 
-    with pytest.raises(UsageError, match=r"tiny\.yaml is called tiny too"):
+    with pytest.raises(UsageError, match=r"tiny\.yaml has the same name, tiny"):
         make_plan((load(one), load(two)), 0)
