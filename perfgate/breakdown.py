@@ -218,7 +218,7 @@ def _device_figures(part: _Part, busy: Sequence[_Busy], reached_ns: Ints) -> dic
         "copy_bytes": part.table(of_group, copy, len(COPY_KINDS), trace.copies.bytes[copied]),
         "memsets": part.sums(part.find(trace.memsets)[1]),
         "span_ns": end_ns - first_ns,
-        "gap_ns": _gaps(part, _idle_in(part, busy, first_ns, end_ns), reached_ns),
+        "gap_ns": _gaps(part, busy, first_ns, end_ns, reached_ns),
         "first_ns": _first(group, kernels.start_ns, len(part.keys)),
         "last_ns": _last(group, kernels.start_ns + kernels.duration_ns, len(part.keys)),
         "launched_ns": _first(group[known], kernels.launched_ns[known], len(part.keys)),
@@ -382,75 +382,66 @@ class _Busy:
         return start, start + self.events.duration_ns[own], self.events.graph[own], self.events.correlation[own]
 
 
-@dataclass(frozen=True)
-class _Gaps:
-    """Stretches within the spans of groups in which nothing ran on their device.
+def _gaps(part: _Part, busy: Sequence[_Busy], first_ns: Ints, end_ns: Ints, reached_ns: Ints) -> Ints:
+    """The idle time within each group's span by what it goes with.
 
-    Args:
-        group: Whose span it is.
-        begin_ns: Where it begins.
-        end_ns: Where it ends.
-        one_graph: Whether it lies between two kernels of one graph launch.
-    """
-
-    group: Ints
-    begin_ns: Ints
-    end_ns: Ints
-    one_graph: NDArray[np.bool_]
-
-
-def _idle_in(part: _Part, busy: Sequence[_Busy], first_ns: Ints, end_ns: Ints) -> _Gaps:
-    """The gaps of each group. Work of other steps keeps a device as busy as the step's own.
-
-    A copy that a step starts early on a side stream runs while its predecessor computes: that time is not idle. Devices
-    are told apart by process too, because each process numbers what it sees from 0.
+    Work of other steps keeps a device as busy as the step's own: a copy that a step starts early on a side stream runs
+    while its predecessor computes. Devices are told apart by process too, because each process numbers what it sees
+    from 0.
     """
     process, device = part.trace.steps.process[part.keys >> _DEVICE_BITS], (part.keys & _DEVICES) - 1
-    found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))]
+    found = np.zeros((len(part.keys), len(GAPS)), np.int64)
     for one, number in sorted(set(zip(process.tolist(), device.tolist(), strict=True))):
         groups = np.flatnonzero((process == one) & (device == number))
         first, end = first_ns[groups], end_ns[groups]
         work = [sort.around(int(first.min()), int(end.max()), one, number) for sort in busy]
-        begin, until, one_graph = _device_gaps(*(np.concatenate(column) for column in zip(*work, strict=True)))
+        gaps = _Gaps.between(*(np.concatenate(column) for column in zip(*work, strict=True)))
+        kinds = _gap_kinds(gaps, part.trace.calls, reached_ns, one)
+        until = np.concatenate([np.zeros((1, len(GAPS)), np.int64), np.cumsum(kinds, axis=0)])
         # A span begins with work and ends with it, so that a gap lies inside or outside as a whole.
-        inside, beyond = np.searchsorted(begin, first), np.searchsorted(until, end, side="right")
-        counts = np.maximum(beyond - inside, 0)
-        rows = np.arange(counts.sum()) + np.repeat(inside - np.cumsum(counts) + counts, counts)
-        found.append((np.repeat(groups, counts), begin[rows], until[rows], one_graph[rows]))
-    return _Gaps(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        inside, beyond = np.searchsorted(gaps.begin_ns, first), np.searchsorted(gaps.end_ns, end, side="right")
+        found[groups] = until[beyond] - until[inside]
+    return found
 
 
-def _device_gaps(
-    start_ns: Ints, end_ns: Ints, graph: NDArray[np.bool_], correlation: Ints
-) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-    """Begin and end of each stretch without work, and whether it lies between two kernels of one graph launch."""
-    order = np.lexsort((end_ns, start_ns))
-    start_ns, end_ns, graph, correlation = start_ns[order], end_ns[order], graph[order], correlation[order]
-    reached = np.maximum.accumulate(end_ns)
-    after = np.flatnonzero(start_ns[1:] > reached[:-1]) + 1
-    one_graph = graph[after] & graph[after - 1] & (correlation[after] == correlation[after - 1])
-    return reached[after - 1], start_ns[after], one_graph
+@dataclass(frozen=True)
+class _Gaps:
+    """Stretches in which nothing ran on a device, in order, and whether each lies within one launch of a graph."""
+
+    begin_ns: Ints
+    end_ns: Ints
+    one_graph: NDArray[np.bool_]
+
+    @classmethod
+    def between(cls, start_ns: Ints, end_ns: Ints, graph: NDArray[np.bool_], correlation: Ints) -> _Gaps:
+        """The gaps that a device's work leaves."""
+        order = np.lexsort((end_ns, start_ns))
+        start_ns, end_ns, graph, correlation = start_ns[order], end_ns[order], graph[order], correlation[order]
+        reached = np.maximum.accumulate(end_ns)
+        after = np.flatnonzero(start_ns[1:] > reached[:-1]) + 1
+        one_graph = graph[after] & graph[after - 1] & (correlation[after] == correlation[after - 1])
+        return cls(reached[after - 1], start_ns[after], one_graph)
 
 
-def _gaps(part: _Part, gaps: _Gaps, reached_ns: Ints) -> Ints:
-    """The idle time of each group by what it goes with."""
+def _gap_kinds(gaps: _Gaps, calls: Calls, reached_ns: Ints, process: int) -> Ints:
+    """The time of each gap by what it goes with, a column for each of :data:`GAPS`."""
     length = gaps.end_ns - gaps.begin_ns
     parts = np.zeros((len(length), len(GAPS)), np.int64)
     parts[gaps.one_graph, GAPS.index("graph")] = length[gaps.one_graph]
     free = np.flatnonzero(~gaps.one_graph)
-    begin, end, group_of = gaps.begin_ns[free], gaps.end_ns[free], gaps.group[free]
-    process = part.trace.steps.process[part.keys[group_of] >> _DEVICE_BITS]
-    calls = _calls_between(part.trace.calls, reached_ns, begin, end)
+    begin, end = gaps.begin_ns[free], gaps.end_ns[free]
+    calls = _calls_between(calls, reached_ns, begin, end)
     covered = np.zeros(len(free), np.int64)
     kinds: list[int] = []
     for column, words in enumerate(_GAP_CALLS, start=1):
         added = [CALL_KINDS.index(word) for word in words]
         kinds += added
         if np.isin(calls.kind, added).any():
-            before, covered = covered, _covered(calls.take(np.isin(calls.kind, kinds)), process, begin, end)
+            chosen, owner = calls.take(np.isin(calls.kind, kinds)), np.full(len(free), process)
+            before, covered = covered, _covered(chosen, owner, begin, end)
             parts[free, column] = covered - before
     parts[free, GAPS.index("nothing")] = length[free] - covered
-    return np.stack([part.sums(gaps.group, one) for one in parts.T], axis=1)
+    return parts
 
 
 def _calls_between(calls: Calls, reached_ns: Ints, begin: Ints, end: Ints) -> Calls:
@@ -461,7 +452,7 @@ def _calls_between(calls: Calls, reached_ns: Ints, begin: Ints, end: Ints) -> Ca
     return calls.take(np.arange(first, max(np.searchsorted(calls.start_ns, end.max()), first)))
 
 
-def _covered(calls: Calls, process: NDArray[np.int16], begin: Ints, end: Ints) -> Ints:
+def _covered(calls: Calls, process: NDArray[Any], begin: Ints, end: Ints) -> Ints:
     """How much of each interval some call of its process covers."""
     found = np.zeros(len(begin), np.int64)
     for one in np.unique(process):
