@@ -152,15 +152,15 @@ def outside(trace: Trace) -> tuple[int, int]:
 
 
 def _sums(selection: Selection, *, by_step: bool) -> list[KernelSum]:
-    kernels = selection.trace.kernels.take(selection.rows)
-    names = selection.trace.names
-    key = kernels.name.astype(np.int64) * len(PLACES) + kernels.place
+    kernels, names, rows = selection.trace.kernels, selection.trace.names, selection.rows
+    key = kernels.name[rows].astype(np.int64) * len(PLACES) + kernels.place[rows]
     if by_step:  # step in the high bits, then device; both may be -1
-        key += ((kernels.step.astype(np.int64) + 1) << 16 | (kernels.device + 1)) * len(PLACES) * len(names)
-    distinct, group = np.unique(key, return_inverse=True)
+        key += ((kernels.step[rows].astype(np.int64) + 1) << 16 | (kernels.device[rows] + 1)) * len(PLACES) * len(names)
+    distinct = np.unique(key)
+    group = np.searchsorted(distinct, key)
     launches = np.bincount(group)
-    graphs = np.bincount(group, kernels.graph)
-    times = np.bincount(group, kernels.duration_ns)
+    graphs = np.bincount(group, kernels.graph[rows])
+    times = np.bincount(group, kernels.duration_ns[rows])
     found = []
     for number, one in enumerate(distinct.tolist()):
         rest, place = divmod(one, len(PLACES))

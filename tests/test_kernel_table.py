@@ -6,6 +6,7 @@ import csv
 import io
 import random
 import tempfile
+import tracemalloc
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from nsys_builder import VERSIONS, ExportBuilder
 
 from perfgate.breakdown import figures
 from perfgate.capture.nsys import read_nsys
+from perfgate.capture.tracefile import read_trace
 from perfgate.kernels import NONE, Trace
 from perfgate.report.kernels import render_csv
 from perfgate.selection import by_kernel, by_role, by_step_and_kernel, select
@@ -149,3 +151,13 @@ def test_selections_add_up(world: World) -> None:
         parts = [select(trace, step, layer) for layer in layers]
         outside = int(rows.duration_ns[rows.layer == NONE].sum())
         assert sum(int(trace.kernels.duration_ns[part.rows].sum()) for part in parts) + outside == total
+
+
+def test_sums_take_little_memory() -> None:
+    """A sum over kernels copies the columns that it needs and no more: five million kernels stay below a gibibyte."""
+    selection = select(read_trace(Path(__file__).with_name("fixtures") / "h200-llama-8b-decode.sqlite.gz"))
+    tracemalloc.start()
+    by_kernel(selection)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak / len(selection.rows) < 50
