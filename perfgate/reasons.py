@@ -244,8 +244,12 @@ _TABLE = (
            "a step runs.",
            "Read the trial's log: the capture range must span whole iterations, and the ranges that name the steps "
            "must be in the trace."),
-    Reason("profiler-error", "The profiler reports an error of its own, though no lost data.",
+    Reason("profiler-error", "The profiler reports an error of its own, or that it may have lost events, though none "
+           "that the kernel table is known to need.",
            "Read its text; trace again if it concerns the kernels."),
+    Reason("device-events-unknown", "The trace holds work of a device in a category that perfgate does not know, so it "
+           "is in no sum and the device may have been busy where idle time is shown.",
+           "Report the category and the version of PyTorch."),
     # --- a night
     Reason("reference-unsteady", "A build was held against itself and did not pass. Where it was slower or faster than "
            "itself the machine cannot be trusted tonight, so what the head did says nothing of the head. Where it was "

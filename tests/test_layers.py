@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "perfgate"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("github", "github.final"),
-    ("__init__", "errors", "capture", "durable", "outlet", "streams"),
+    ("__init__", "errors", "capture", "capture.limits", "durable", "outlet", "streams"),
     ("environment", "stats", "reasons", "document", "telemetry", "roles", "kernels", "counters", "hardware"),
     ("metrics",),
     ("fields", "engine_arguments", "findings", "steps", "layers", "breakdown", "quantisation", "prediction"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import random
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from nsys_builder import PID, VERSIONS, ExportBuilder, global_id
 
 from perfgate.breakdown import figures
 from perfgate.capture.nsys import read_nsys
+from perfgate.capture.scrub import scrub
 from perfgate.capture.tracefile import read_trace
 from perfgate.errors import RecordError
 from perfgate.kernels import COPY_KINDS, NONE, PLACES, STEP_KINDS, Trace
@@ -404,6 +407,105 @@ def test_files_that_are_no_export(tmp_path: Path) -> None:
         file.write_bytes(content)
         with pytest.raises(RecordError, match=words):
             read_nsys(file)
+
+
+LOSSES = (
+    "CUPTI dropped 5 records. Some CUPTI events might be missing.",
+    "Not all NVTX events might have been collected.",
+    "Number of incomplete CUPTI events dropped: 12. Incomplete events appear when GPU timestamp information ...",
+    "Some CPU samples and CUDA events were lost.",
+    "Some events (7) were lost.",
+)
+NO_LOSSES = (
+    "Sampling events were lost in the interval 1 - 2 (3) ns. Thread states and CPU utilization might be incorrect.",
+    "Not all OpenGL events might have been collected.",
+    "FTrace: some events (9) were lost. Try to increase ftrace buffer size and start a new profiling session.",
+    "Gpu=0 Restarted sampling (due to buffer overflow)",
+    "Couldn't allocate CUPTI buffers 2 times.Some CUPTI events might be missing.",
+)
+
+
+@pytest.mark.parametrize("text", LOSSES)
+def test_a_loss_of_what_the_table_needs(text: str, tmp_path: Path) -> None:
+    """Lost CUDA or NVTX events make a trace useless, and so does a loss that does not say of what."""
+    builder = one_kernel()
+    builder.add("DIAGNOSTIC_EVENT", timestamp=1, source=1, severity=2, text=text)
+    with pytest.raises(RecordError, match="nsys lost data"):
+        read_nsys(builder.write(tmp_path / "export.sqlite"))
+
+
+@pytest.mark.parametrize("text", NO_LOSSES)
+def test_a_loss_of_other_events(text: str, tmp_path: Path) -> None:
+    """Samples of the CPU or events of OpenGL may be lost: the kernels are there, and a caution has nsys's words."""
+    builder = one_kernel()
+    builder.add("DIAGNOSTIC_EVENT", timestamp=1, source=1, severity=2, text=text)
+    builder.add("DIAGNOSTIC_EVENT", timestamp=2, source=1, severity=2, text="OpenGL driver vendor is not supported.")
+    file = builder.write(tmp_path / "export.sqlite")
+    assert [(one.code, one.text) for one in read_nsys(file).cautions][:-1] == [("profiler-error", f"nsys: {text}")]
+    scrub(file, tmp_path / "copy.sqlite")
+    assert [one.code for one in read_nsys(tmp_path / "copy.sqlite").cautions] == ["profiler-error", "no-step-ranges"]
+
+
+def test_calls_that_launch_nothing_are_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that asks for events between launches fills the table of calls: only what is kept counts as a row."""
+    monkeypatch.setattr("perfgate.capture.export.MAX_ROWS", 3)
+    builder = ExportBuilder()
+    for n in range(2):
+        builder.launch("kernel", n, 100 + n, 101 + n)
+        for _ in range(5):
+            builder.call("cudaEventQuery", n, n + 1)
+    builder.kernel("by_a_call_of_its_own", 200, 201, builder.call("acmeRun", 7, 9))
+    trace = read_nsys(builder.write(tmp_path / "export.sqlite"))
+    assert trace.kernels.launched_ns.tolist() == [0, 1, 7]
+    assert len(trace.calls) == 2
+
+
+def test_a_gpu_without_a_number(tmp_path: Path) -> None:
+    """A number that is text names no GPU."""
+    builder = one_kernel()
+    builder.add("TARGET_INFO_GPU", vmId=1, id=0, cuDevice="first", name="NVIDIA H200")
+    assert read_nsys(builder.write(tmp_path / "export.sqlite")).devices == {}
+
+
+class Acting(sqlite3.Connection):
+    """A connection with a function that might do something."""
+
+    def __init__(self, *words: Any, **named: Any) -> None:
+        super().__init__(*words, **named)
+        self.create_function("act", 1, abs, deterministic=True)
+
+
+def test_a_schema_that_runs_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expressions in a file's schema may not call functions that are not known to be harmless."""
+    file = one_kernel().write(tmp_path / "export.sqlite")
+    with sqlite3.connect(file, factory=Acting) as connection:
+        connection.execute("ALTER TABLE StringIds ADD COLUMN acted INTEGER GENERATED ALWAYS AS (act(id)) VIRTUAL")
+    connection.close()
+    monkeypatch.setattr("perfgate.capture.export.sqlite3.connect", functools.partial(sqlite3.connect, factory=Acting))
+    with pytest.raises(RecordError, match=r"unsafe use of act\(\)"):
+        read_nsys(file)
+
+
+def test_a_value_beyond_all_bounds(tmp_path: Path) -> None:
+    """A text of 20 MB where a name should be is refused by SQLite's own limit."""
+    builder = one_kernel()
+    file = builder.write(tmp_path / "export.sqlite")
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE StringIds SET value = ? WHERE value = 'kernel'", ("x" * (20 << 20),))
+    connection.close()
+    with pytest.raises(RecordError, match="cannot be read: string or blob too big"):
+        read_nsys(file)
+
+
+def test_names_that_are_sql(tmp_path: Path) -> None:
+    """Names of tables and columns come from the file: they are quoted."""
+    file = one_kernel().write(tmp_path / "export.sqlite")
+    with sqlite3.connect(file) as connection:
+        connection.execute('CREATE TABLE "a"");DROP TABLE b;--" (x INTEGER)')
+        connection.execute('ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN "y"", 1 AS ""z" INTEGER')
+    connection.close()
+    scrub(file, tmp_path / "copy.sqlite")
+    assert len(read_nsys(tmp_path / "copy.sqlite").kernels) == 1
 
 
 def test_too_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

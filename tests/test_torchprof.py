@@ -105,6 +105,106 @@ def test_times_since_1970_keep_their_nanoseconds(tmp_path: Path) -> None:
     assert kernels.duration_ns.tolist() == [3, 1000]
 
 
+def test_a_trace_of_rocm(tmp_path: Path) -> None:
+    """Calls of HIP launch, copy and wait; streams are pointers, and a device may be given as the process alone."""
+    events = [
+        event("user_annotation", "perfgate.step.0.decode", 1000, 500),
+        event("cuda_runtime", "hipExtModuleLaunchKernel", 1010, 5, correlation=1, stream="0x0", cid=3),
+        event("cuda_runtime", "hipGraphLaunch", 1020, 5, correlation=2, stream="0x55d0c8a0"),
+        event("cuda_runtime", "hipMemcpyWithStream", 1030, 5, correlation=3, stream="0x0", bytes="512"),
+        event("cuda_runtime", "hipDeviceSynchronize", 1040, 100, correlation=4),
+        event("cuda_runtime", "hipGetDevice", 1190, 1, correlation=5),
+        event("kernel", "Cijk_Ailk_Bljk_gemm", 1100, 20, correlation=1, device=2, stream="0x0", kind="Dispatch Kernel"),
+        event("kernel", "attention", 1120, 10, correlation=2) | {"pid": 2, "tid": 0},
+        event(
+            "gpu_memcpy", "Memcpy HtoD (Host -> Device)", 1130, 1, correlation=3, device=2, stream="0x7f00", bytes="512"
+        ),
+    ]  # fmt: skip
+    trace = read_torch(write(tmp_path, events, hip_runtime_version=60342134))
+    found = figures(trace)
+    assert trace.source == "torch profiler on HIP runtime 60342134"
+    assert (trace.kernels.step.tolist(), trace.kernels.device.tolist()) == ([0, 0], [2, 2])
+    assert (trace.kernels.stream.tolist(), trace.copies.stream.tolist()) == ([0, 0], [0x7F00])
+    assert (found.calls[0], found.syncs[0], found.sync_ns[0]) == (2, 1, 100_000)
+    assert found.copy_bytes[0].sum() == 512
+    assert trace.cautions == ()
+
+
+def test_times_as_text(tmp_path: Path) -> None:
+    """Numbers written as text are numbers, to the nanosecond."""
+    one = event("kernel", "a", 0, 0, correlation="7") | {"ts": "1790857026000000.001", "dur": "0.003"}
+    kernels = read_torch(write(tmp_path, [one])).kernels
+    assert (kernels.start_ns[0], kernels.duration_ns[0]) == (1790857026000000001, 3)
+    assert kernels.correlation.tolist() == [7]
+
+
+OPERATOR = event("cpu_op", "aten::mm", 0, 1)
+LAUNCH = event("cuda_runtime", "cudaLaunchKernel", 0, 1, correlation=1)
+UNKNOWN = event("mtia_workload", "gemm", 0, 1, device=0, stream=1)
+
+
+@pytest.mark.parametrize(
+    ("beside", "words"),
+    [
+        (UNKNOWN, "holds work of a device in 'mtia_workload' \\(1 events\\), but no event of category kernel"),
+        (LAUNCH, "holds calls that launch kernels \\('cudaLaunchKernel'\\), but no event of category kernel"),
+        (event("gpu_memset", "Memset (Device)", 0, 1, device=0, stream=1), "holds copies of a device, but no event"),
+    ],
+)
+def test_operators_do_not_stand_for_kernels_of_a_device(beside: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """Where a device worked, the CPU's operators are not what ran: the trace is refused."""
+    with pytest.raises(RecordError, match=words):
+        read_torch(write(tmp_path, [OPERATOR, beside]))
+
+
+def test_work_of_an_unknown_category_beside_kernels(tmp_path: Path) -> None:
+    """It is left out with a caution that names it."""
+    trace = read_torch(write(tmp_path, [LAUNCH, UNKNOWN, event("kernel", "gemm", 2, 1, correlation=1)]))
+    assert [caution.code for caution in trace.cautions] == ["device-events-unknown", "no-step-ranges"]
+    assert "left out: 'mtia_workload' (1 events)" in trace.cautions[0].text
+
+
+KERNEL = '{"ph": "X", "name": "a", "cat": "kernel", "ts": 1, "dur": 1, "tid": 1, "pid": 1, "args": {%s}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (KERNEL.replace('"ts": 1', '"ts": 1e999990') % "", "event 0: ts is 1E[+]999990"),
+        (KERNEL.replace('"ts": 1', f'"ts": "{"9" * 2_000_000}"') % "", "event 0: ts is '9{59}[.][.][.]"),
+        (KERNEL.replace('"ts": 1', f'"ts": {"9" * 5000}') % "", "no whole JSON document: Exceeds the limit"),
+        (KERNEL.replace('"ts": 1', '"ts": 1e99999999999999999999') % "", "no whole JSON document"),
+        (KERNEL.replace('"dur": 1', '"dur": NaN') % "", "event 0: dur is nan"),
+        (KERNEL.replace('"dur": 1', '"dur": null') % "", "event 0: dur is None"),
+        (KERNEL.replace('"ts": 1', '"ts": true') % "", "event 0: ts is True"),
+        (KERNEL.replace('"name": "a"', '"name": ["a"]') % "", r"event 0: name is \['a'\]"),
+        (KERNEL.replace('"dur": 1', '"dur": 1e13') % "", "kernels with a duration_ns outside"),
+        (KERNEL.replace('"a"', f'"{"a" * 20_000}"') % "", "a kernel's name of 20000 characters"),
+        (KERNEL % '"device": 70000', "device 70000 does not fit into 16 bits"),
+        (KERNEL % '"device": -5', "kernels with a device outside -1 to 32767"),
+        (KERNEL % '"device": [0]', "event 0: device is not a whole number"),
+        (KERNEL % '"correlation": 1e400', "event 0: correlation is not a whole number"),
+        (KERNEL % '"grid": [1, 1, "x"], "block": [1, 1, 1]', "event 0: grid or block is not a launch shape"),
+        (KERNEL % '"grid": [1, 1, -1], "block": [1, 1, 1]', "event 0: grid or block is not a launch shape"),
+    ],
+)  # fmt: skip
+def test_numbers_that_no_trace_has(text: str, words: str, tmp_path: Path) -> None:
+    """They are refused by event, key and value, and cost neither time nor memory."""
+    file = tmp_path / "trace.json"
+    file.write_text(f'{{"traceEvents": [{text}]}}')
+    with pytest.raises(RecordError, match=words) as caught:
+        read_torch(file)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("properties", [None, 5, "x", [1], [{"id": "x"}], [{"id": [1]}], {"id": 0}])
+def test_device_properties_of_any_make(properties: Any, tmp_path: Path) -> None:
+    """They only name devices: what is not understood names none."""
+    trace = read_torch(write(tmp_path, [OPERATOR | {"tid": ["x"], "args": [1]}], deviceProperties=properties))
+    assert trace.devices == {}
+    assert trace.kernels.stream.tolist() == [NONE]
+
+
 def test_wrappers_give_way_to_what_they_call(tmp_path: Path) -> None:
     """A compiled region is no operator; what runs inside it is, and threads do not hide each other's."""
     other = event("cpu_op", "aten::add", 15, 5) | {"tid": 10}
@@ -128,6 +228,6 @@ def test_a_merged_trace_is_refused(tmp_path: Path) -> None:
 
 def test_a_trace_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that would not fit into memory is refused before it is read."""
-    monkeypatch.setattr("perfgate.capture.torchprof.MAX_BYTES", 10)
+    monkeypatch.setattr("perfgate.capture.torchprof.MAX_JSON_BYTES", 10)
     with pytest.raises(RecordError, match="Trace fewer iterations"):
         read_torch(write(tmp_path, []))

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,26 @@ def test_files_that_are_no_trace(content: bytes, words: str, tmp_path: Path) -> 
     with pytest.raises(RecordError, match=words) as caught:
         read_trace(file)
     assert str(caught.value).startswith(f"{file}: ")
+
+
+def test_what_unpacks_beyond_all_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small file that unpacks to a large one is refused, and what was unpacked is gone."""
+    monkeypatch.setattr("perfgate.capture.tracefile.MAX_UNPACKED_BYTES", 1000)
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    bomb = tmp_path / "bomb.gz"
+    for size, words in ((1000, "neither"), (1001, "bomb.gz: unpacks to more than 1000 bytes\n  Trace fewer")):
+        bomb.write_bytes(gzip.compress(bytes(size), mtime=0))
+        with pytest.raises(RecordError, match=words):
+            read_trace(bomb)
+    assert not list(folder.iterdir())
+
+
+def test_a_path_of_any_bytes(tmp_path: Path) -> None:
+    """A file is read whatever bytes its name has."""
+    file = export(tmp_path).rename(tmp_path / os.fsdecode(b"trace-\xff%20?.sqlite"))
+    assert len(read_trace(file).kernels) == 1
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import sqlite3
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -13,15 +14,15 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from perfgate.capture.limits import MAX_ROWS, SQLITE
 from perfgate.errors import RecordError
 
 MAGIC = b"SQLite format 3\x00"
-MAX_ROWS = 20_000_000
-"""Rows of one table that are read: about 1.5 GiB of columns, and as much again while they are sorted."""
+Ints = NDArray[np.int64]
 
 _CHUNK_ROWS = 1 << 16
 _HEADER_BYTES = 100
-_DAMAGED = "The file is damaged: copy it again, or export the report again."
+DAMAGED = "The file is damaged: copy it again, or export the report again."
 
 
 class Export:
@@ -37,10 +38,15 @@ class Export:
     def __init__(self, file: Path) -> None:
         self.where = str(file)
         _check_file(file)
-        self.connection = sqlite3.connect(f"file:{quote(str(file))}?mode=ro&immutable=1", uri=True)
+        self.connection = sqlite3.connect(f"file:{quoted_path(file)}?mode=ro&immutable=1", uri=True)
         self.columns: dict[str, set[str]] = {}
-        for (table,) in list(self.select("SELECT name FROM sqlite_master WHERE type = 'table'")):
-            self.columns[table] = {row[1] for row in self.select(f'PRAGMA table_info("{table}")')}
+        try:
+            harden(self.connection)
+            for (table,) in list(self.select("SELECT name FROM sqlite_master WHERE type = 'table'")):
+                self.columns[table] = {row[1] for row in self.select(f"PRAGMA table_info({quoted(table)})")}
+        except BaseException:
+            self.connection.close()
+            raise
 
     def __enter__(self) -> Self:
         """Nothing more to open."""
@@ -58,8 +64,8 @@ class Export:
         """
         try:
             yield from self.connection.execute(query, values)
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise RecordError(f"cannot be read: {error}", where=self.where, remedy=_DAMAGED) from error
+        except (sqlite3.Error, UnicodeError) as error:
+            raise RecordError(f"cannot be read: {error}", where=self.where, remedy=DAMAGED) from error
 
     def has(self, table: str) -> bool:
         """Whether the table is there and has a row."""
@@ -77,17 +83,34 @@ class Export:
             text = f"table {table} has no column {missing[0]} ({self.version})"
             raise RecordError(text, where=self.where, remedy="This layout of nsys is not known here; report it.")
 
-    def integers(self, table: str, expressions: Sequence[str]) -> list[NDArray[np.int64]]:
-        """One array an expression over all rows of a table, unordered; empty ones where the table is not there.
+    def integers(
+        self, table: str, expressions: Sequence[str], keep: Callable[[Sequence[Ints]], NDArray[np.bool_]] | None = None
+    ) -> list[Ints]:
+        """One array an expression over the rows of a table, unordered; empty ones where the table is not there.
+
+        Args:
+            table: Its name.
+            expressions: What to select.
+            keep: Which of some rows to keep, by their columns; all without it.
 
         Raises:
-            RecordError: A value is no integer, or the table is larger than :data:`MAX_ROWS`.
+            RecordError: A value is no integer, or there are more rows to keep than
+                :data:`perfgate.capture.limits.MAX_ROWS`.
         """
         if table not in self.columns:
             return [_NOTHING for _ in expressions]
         query = f'SELECT {", ".join(expressions)} FROM "{table}"'  # noqa: S608 (tables and columns named in this package)
+        chunks, count = [], 0
         with contextlib.closing(self.select(query)) as rows:
-            chunks = list(self._chunks(rows, len(expressions), table))
+            for read in self._chunks(rows, len(expressions), table):
+                chunk = read
+                if keep is not None and not (kept := keep(read)).all():
+                    chunk = [column[kept] for column in read]
+                count += len(chunk[0])
+                if count > MAX_ROWS:
+                    text = f"table {table} has more than {MAX_ROWS} rows"
+                    raise RecordError(text, where=self.where, remedy="Trace fewer iterations.")
+                chunks.append(chunk)
         made = []
         for number in range(len(expressions)):  # column by column, so that no more than one is there twice
             made.append(np.concatenate([_NOTHING, *(chunk[number] for chunk in chunks)]))
@@ -95,23 +118,20 @@ class Export:
                 chunk[number] = _NOTHING
         return made
 
-    def _chunks(self, rows: Iterator[tuple[Any, ...]], width: int, table: str) -> Iterator[list[NDArray[np.int64]]]:
+    def _chunks(self, rows: Iterator[tuple[Any, ...]], width: int, table: str) -> Iterator[list[Ints]]:
         """The columns of so many rows at a time."""
         values = itertools.chain.from_iterable(rows)
-        for number in itertools.count():
+        while True:
             try:
                 flat = np.fromiter(itertools.islice(values, width * _CHUNK_ROWS), np.int64)
             except (TypeError, ValueError, OverflowError) as error:
                 text = f"table {table} holds a value that is no integer: {error}"
-                raise RecordError(text, where=self.where, remedy=_DAMAGED) from error
+                raise RecordError(text, where=self.where, remedy=DAMAGED) from error
             if not len(flat):
                 return
-            if number * _CHUNK_ROWS + len(flat) // width > MAX_ROWS:
-                text = f"table {table} has more than {MAX_ROWS} rows"
-                raise RecordError(text, where=self.where, remedy="Trace fewer iterations.")
             yield [np.ascontiguousarray(column) for column in flat.reshape(-1, width).T]
 
-    def strings(self, ids: NDArray[np.int64]) -> tuple[str, ...]:
+    def strings(self, ids: Ints) -> tuple[str, ...]:
         """The strings of these ids.
 
         Raises:
@@ -126,7 +146,7 @@ class Export:
             found.update((row[0], row[1]) for row in rows)
         missing = [one for one in wanted if not isinstance(found.get(one), str)]
         if missing:
-            raise RecordError(f"StringIds has no text {missing[0]}", where=self.where, remedy=_DAMAGED)
+            raise RecordError(f"StringIds has no text {missing[0]}", where=self.where, remedy=DAMAGED)
         return tuple(found[one] for one in wanted)
 
     @property
@@ -134,11 +154,30 @@ class Export:
         """The version of nsys that exported, as far as the file tells."""
         for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
             if table in self.columns:
-                values = {row[0]: row[1] for row in self.select(f'SELECT name, value FROM "{table}"')}  # noqa: S608
-                return f"nsys {values.get('EXPORT_PRODUCT_VERSION', 'of an unknown version')}"
-        return "nsys of an unknown version"
+                query = f"SELECT value FROM {table} WHERE name = 'EXPORT_PRODUCT_VERSION'"  # noqa: S608
+                return next((f"nsys {str(row[0])[:40]}" for row in self.select(query)), _UNKNOWN)
+        return _UNKNOWN
 
 
+def harden(connection: sqlite3.Connection) -> None:
+    """Let nothing in a file's schema run code, and bound what a query and a value may take."""
+    for limit, value in SQLITE.items():
+        connection.setlimit(limit, value)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+
+
+def quoted(name: str) -> str:
+    """A name from a file as an identifier of SQL."""
+    return f'"{name.replace(chr(34), chr(34) * 2)}"'
+
+
+def quoted_path(file: Path) -> str:
+    """A path in a URI, whatever bytes it has."""
+    return quote(os.fsencode(file))
+
+
+_UNKNOWN = "nsys of an unknown version"
 _NOTHING = np.empty(0, np.int64)
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.capture.export import Export
-from perfgate.capture.trace import Recording, build
+from perfgate.capture.export import DAMAGED, Export
+from perfgate.capture.limits import MAX_CAUTIONS, MAX_RANGES
+from perfgate.capture.trace import Recording, build, call_keys
 from perfgate.errors import RecordError
 from perfgate.kernels import (
     CALL_KINDS,
@@ -44,9 +45,32 @@ _COPY = {2: "h2d", 3: "h2d-pageable", 4: "d2h", 5: "d2h-pageable", 16: "d2d", 20
 _COPY_KIND = "copyKind * 2 + COALESCE((CASE copyKind WHEN 1 THEN srcKind WHEN 2 THEN dstKind END) = 0, 0)"
 """Twice ENUM_CUDA_MEMCPY_OPER, and one more where the host's memory is pageable (0 in ENUM_CUDA_MEM_KIND)."""
 
-LOST = re.compile(r"\b(lost|dropp(ed|ing)|overflow\w*|discard\w*|incomplete|not all)\b", re.IGNORECASE)
-"""Words by which a diagnostic of nsys says that events are missing."""
+_LOST = re.compile(r"\b(lost|dropp(ed|ing)|overflow\w*|discard\w*|incomplete|not all)\b", re.IGNORECASE)
+_PERHAPS_LOST = re.compile(r"\bevents might be missing\b", re.IGNORECASE)
+_READ = re.compile(r"\b(CUDA|CUPTI|NVTX)\b", re.IGNORECASE)
+_NOT_READ = re.compile(
+    r"\b(sampl\w+|CPU|backtraces?|context switch\w*|ftrace|OSRT|OS runtime|ETW|OpenGL|OpenACC|OpenMP|Vulkan|Direct3D|"
+    r"DX1[12]|WDDM|MPI|UCX|OpenSHMEM|NIC|InfiniBand|(GPU|SOC) metrics|cuBLAS|cuDNN|X?HV|other events)\b",
+    re.IGNORECASE,
+)
 
+
+def lost_data(text: str) -> bool | None:
+    """Whether a diagnostic of nsys says that events are missing from which the kernel table is made.
+
+    Texts as in nsys 2022.4: "CUPTI dropped 5 records. Some CUPTI events might be missing.", "Not all NVTX events might
+    have been collected." and, which does no harm, "Sampling events were lost in the interval 1 - 2 (3) ns. ...".
+
+    Returns:
+        ``None`` where it only says that they might be, or speaks of other events: samples of the CPU, OpenGL and the
+        like. A loss that does not say of what is one of these events.
+    """
+    if not _LOST.search(text):
+        return None if _PERHAPS_LOST.search(text) else False
+    return None if _NOT_READ.search(text) and not _READ.search(text) else True
+
+
+_OTHER = CALL_KINDS.index("other")
 _ERROR = 3
 """Severity of an error in DIAGNOSTIC_EVENT; 1 is information, 2 a warning, 4 verbose."""
 
@@ -99,11 +123,22 @@ class _Reader:
         self.export = export
         self.pids: NDArray[np.int64] = np.empty(0, np.int64)
         """Global ids of the processes that ran kernels; the low 24 bits are a thread's and zero here."""
+        self.kinds: dict[int, int] = {}
+        """Kinds of calls by the id of their name, as far as they were seen."""
 
     def recording(self) -> Recording:
         """Everything that the kernel table is made of."""
+        try:
+            return self._recording()
+        except OverflowError as error:
+            text = f"holds a number that is too large: {error}"
+            raise RecordError(text, where=self.export.where, remedy=DAMAGED) from error
+
+    def _recording(self) -> Recording:
         diagnostics = self._diagnostics()
         kernels, names, shapes = self._kernels()
+        copies = self._events("MEMCPY", _COPY_KIND, _COPY, COPY_KINDS)
+        memsets = self._events("MEMSET", "0", {}, MEMSET_KINDS)
         return Recording(
             source=self.export.version,
             where=self.export.where,
@@ -112,10 +147,10 @@ class _Reader:
             names=names,
             shapes=shapes,
             kernels=kernels,
-            calls=self._calls(),
+            calls=self._calls((kernels, copies, memsets)),
             ranges=self._ranges(),
-            copies=self._events("MEMCPY", _COPY_KIND, _COPY, COPY_KINDS),
-            memsets=self._events("MEMSET", "0", {}, MEMSET_KINDS),
+            copies=copies,
+            memsets=memsets,
             overhead=self._overhead(),
             cautions=diagnostics,
         )
@@ -157,23 +192,47 @@ class _Reader:
         )
         return made, self.export.strings(ids), np.stack(table, axis=1)
 
-    def _calls(self) -> Calls:
-        """Calls on the host; without them nothing has a launch, which the table says."""
-        start, end, tid, link = self.export.integers(_CALL, ("start", "end", "globalTid", _link("nameId")))
+    def _calls(self, launched: Sequence[Kernels | Events]) -> Calls:
+        """Calls on the host that matter to a step or launched something; without them nothing has a launch.
+
+        There may be several calls of other kinds a kernel, which are not kept: only what is kept counts as a row.
+        """
+        launching = np.empty(0, np.int64)
+
+        def matters(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
+            nonlocal launching
+            correlation, name = _unlinked(columns[3])
+            process, known = self._process_of(columns[2])
+            kept = self._call_kinds(name) != _OTHER
+            if not kept.all():
+                if not len(launching):
+                    launching = np.concatenate([call_keys(one.process, one.correlation) for one in launched])
+                    launching.sort()
+                key = call_keys(process, correlation)
+                kept |= launching[np.minimum(np.searchsorted(launching, key), len(launching) - 1)] == key
+            return np.asarray(known & kept)
+
+        start, end, tid, link = self.export.integers(_CALL, ("start", "end", "globalTid", _link("nameId")), matters)
         correlation, name = _unlinked(link)
-        ids, name = _unique(name)
-        kinds = np.array([CALL_KINDS.index(call_kind(text)) for text in self.export.strings(ids)], np.int8)
-        process, known = self._process_of(tid)
         made: Calls = filled(
             Calls,
             len(start),
-            kind=kinds[name] if len(ids) else None,
+            kind=self._call_kinds(name),
             start_ns=start,
             duration_ns=end - start,
-            process=process,
+            process=self._process_of(tid)[0],
             correlation=correlation,
         )
-        return made if known.all() else made.take(known)
+        return made
+
+    def _call_kinds(self, name: NDArray[np.int64]) -> NDArray[np.int8]:
+        """The kind of each call, by the id of its name."""
+        ids, place = _unique(name)
+        new = np.array([one for one in ids.tolist() if one not in self.kinds], np.int64)
+        texts = self.export.strings(new)
+        self.kinds |= {one: CALL_KINDS.index(call_kind(text)) for one, text in zip(new.tolist(), texts, strict=True)}
+        kinds = np.array([self.kinds[one] for one in ids.tolist()], np.int8)
+        return np.asarray(kinds[place])
 
     def _ranges(self) -> list[Range]:
         """The ranges that can name steps and layers."""
@@ -183,11 +242,15 @@ class _Reader:
             "SELECT * FROM (SELECT CAST(COALESCE(s.value, e.text, '') AS TEXT) AS name, e.start, e.end, "
             "CAST(e.globalTid AS INTEGER) FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId "
             "WHERE e.eventType IN (59, 60)) "
-            "WHERE name GLOB 'perfgate.*' OR name GLOB 'execute_*' OR name GLOB '*layer*' ORDER BY start"
+            "WHERE name GLOB 'perfgate.*' OR name GLOB 'execute_*' OR name GLOB '*layer*' ORDER BY start LIMIT ?"
         )
-        rows = list(self.export.select(query))
+        rows = list(self.export.select(query, (MAX_RANGES + 1,)))
+        where = self.export.where
+        if len(rows) > MAX_RANGES:
+            text = f"table NVTX_EVENTS has more than {MAX_RANGES} ranges of steps and layers"
+            raise RecordError(text, where=where, remedy="Trace fewer iterations.")
         if not all(isinstance(row[1], int) and isinstance(row[2], int | None) for row in rows):
-            raise RecordError("table NVTX_EVENTS holds a time that is no integer", where=self.export.where)
+            raise RecordError("table NVTX_EVENTS holds a time that is no integer", where=where)
         process, known = self._process_of(np.array([row[3] or 0 for row in rows], np.int64))
         return [
             Range(name, start, end, int(number), (tid or 0) & 0xFFFFFF)
@@ -242,20 +305,24 @@ class _Reader:
         if not {"id", "name"} <= columns:
             return {}
         number = "COALESCE(cuDevice, id)" if "cuDevice" in columns else "id"
-        rows: Any = self.export.select(f"SELECT {number}, name FROM TARGET_INFO_GPU ORDER BY 1")  # noqa: S608
-        return {int(one): str(name) for one, name in rows}
+        rows = self.export.select(f"SELECT {number}, name FROM TARGET_INFO_GPU ORDER BY 1")  # noqa: S608
+        return {one: str(name) for one, name in rows if isinstance(one, int)}
 
     def _diagnostics(self) -> tuple[Caution, ...]:
         """What nsys itself says went wrong; lost data is an error."""
         if "DIAGNOSTIC_EVENT" not in self.export.columns:
             return ()
         query = "SELECT severity, text FROM DIAGNOSTIC_EVENT WHERE severity IN (2, 3) ORDER BY timestamp"
-        found = [(severity, str(text)) for severity, text in self.export.select(query)]
-        for _, text in found:
-            if LOST.search(text):
+        shown: dict[Caution, None] = {}
+        for severity, value in self.export.select(query):
+            text = str(value)
+            lost = lost_data(text)
+            if lost:
                 remedy = "Trace fewer iterations; synchronise before the capture ends."
                 raise RecordError(f"nsys lost data: {text}", where=self.export.where, remedy=remedy)
-        return tuple(Caution("profiler-error", f"nsys: {text}") for severity, text in found if severity == _ERROR)
+            if (severity == _ERROR or lost is None) and len(shown) < MAX_CAUTIONS:
+                shown[Caution("profiler-error", f"nsys: {text}")] = None
+        return tuple(shown)
 
 
 def _link(name: str) -> str:

@@ -14,14 +14,12 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterable
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from perfgate.capture.export import MAGIC, Export
-from perfgate.capture.nsys import LOST, check_content
-from perfgate.capture.torchprof import load_events
+from perfgate.capture.export import MAGIC, Export, harden, quoted, quoted_path
+from perfgate.capture.nsys import check_content, lost_data
+from perfgate.capture.torchprof import CALLS, WORK, Event, complete_events, device_names, load_events
 from perfgate.capture.tracefile import as_plain_file
 from perfgate.errors import RecordError, UsageError
 from perfgate.steps import EXECUTE, LAYER, STEP
@@ -39,11 +37,8 @@ _NAME_COLUMNS = ("demangledName", "shortName", "mangledName", "nameId")
 _PATH = re.compile(r"(?:~|\.{1,2}|(?<![\w)\]>]))(?:/[\w.+@-]+)+|\w:\\[\w\\.+-]*")
 """What looks like a path; a division in a template argument has something before it."""
 
-_CATEGORIES = (
-    "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "hip_runtime", "cpu_op", "operator",
-    "user_annotation", "overhead",
-)  # fmt: skip
-_ARGUMENTS = ("correlation", "device", "stream", "grid", "block", "bytes", "graph id", "graph node id")
+_CATEGORIES = (*WORK, *CALLS, "cpu_op", "operator", "user_annotation", "overhead")
+_ARGUMENTS = ("correlation", "device", "stream", "bytes", "graph id", "graph node id")
 
 
 def scrub(file: Path, target: Path) -> None:
@@ -80,7 +75,8 @@ def _scrub_export(file: Path, target: Path) -> None:
         types = {table: _types(export, table) for table in tables}
     connection = sqlite3.connect(target, isolation_level=None, uri=True)
     try:
-        connection.execute(f"ATTACH 'file:{quote(str(file))}?mode=ro&immutable=1' AS source")
+        harden(connection)
+        connection.execute("ATTACH ? AS source", (f"file:{quoted_path(file)}?mode=ro&immutable=1",))
         connection.execute("BEGIN")
         for table in _INTEGER_TABLES:
             if table in tables:
@@ -104,15 +100,16 @@ def _scrub_export(file: Path, target: Path) -> None:
 
 def _types(export: Export, table: str) -> dict[str, str]:
     """Column names and declared types."""
-    return {str(row[1]): str(row[2]).upper() for row in export.select(f'PRAGMA table_info("{table}")')}
+    return {str(row[1]): str(row[2]).upper() for row in export.select(f"PRAGMA table_info({quoted(table)})")}
 
 
 def _copy(connection: sqlite3.Connection, table: str, columns: dict[str, str], condition: str = "1") -> None:
     """Create a table with these columns and fill it; a value of another type than its column's is not copied."""
-    declared = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+    named = {quoted(name): kind for name, kind in columns.items()}
+    declared = ", ".join(f"{name} {kind}" for name, kind in named.items())
     values = ", ".join(
-        f"""CASE WHEN typeof("{name}") = 'integer' THEN "{name}" END""" if kind == "INTEGER" else f'"{name}"'
-        for name, kind in columns.items()
+        f"CASE WHEN typeof({name}) = 'integer' THEN {name} END" if kind == "INTEGER" else name
+        for name, kind in named.items()
     )
     connection.execute(f'CREATE TABLE "{table}" ({declared})')
     connection.execute(f'INSERT INTO "{table}" SELECT {values} FROM source."{table}" WHERE {condition}')  # noqa: S608
@@ -151,10 +148,13 @@ def _copy_diagnostics(connection: sqlite3.Connection, present: bool) -> None:  #
     rows = connection.execute("SELECT timestamp, severity, text FROM source.DIAGNOSTIC_EVENT").fetchall()
     kept = [
         (*(value if _only_numbers([value]) else 0 for value in row[:2]),
-         "lost data (text scrubbed)" if LOST.search(str(row[2])) else "text scrubbed")
+         _LOSSES[lost_data(str(row[2]))])
         for row in rows
     ]  # fmt: skip
     connection.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (?, ?, ?)", kept)
+
+
+_LOSSES = {True: "lost data (text scrubbed)", None: "lost other events (text scrubbed)", False: "text scrubbed"}
 
 
 def _copy_strings(connection: sqlite3.Connection, types: dict[str, dict[str, str]]) -> None:
@@ -179,30 +179,29 @@ def _only_numbers(values: Iterable[Any]) -> bool:
 
 def _scrub_events(file: Path, target: Path) -> None:
     content = load_events(file)
-    rows = [row for row in content["traceEvents"] if row.get("ph") == "X" and row.get("cat") in _CATEGORIES]
-    times = [row["ts"] for row in rows if isinstance(row.get("ts"), int | Decimal)]
-    kept = [_scrub_event(row, min(times, default=0)) for row in rows]
-    devices = [
-        {"id": number, "name": str(one.get("name", ""))}
-        for one in content.get("deviceProperties") or ()
-        if isinstance(number := one.get("id"), int)
-    ]
-    copy = {"schemaVersion": 1, "deviceProperties": devices, "traceEvents": [event for event in kept if event["name"]]}
-    target.write_text(json.dumps(copy, default=float, separators=(",", ":")), encoding="utf-8")
+    events = [event for event in complete_events(content, file) if event.category in _CATEGORIES]
+    origin = min((event.start_ns for event in events), default=0)
+    kept = [(event, _shown_name(event)) for event in events]
+    try:
+        rows = [_scrub_event(event, name, origin) for event, name in kept if name]
+    except ValueError as error:
+        raise RecordError(f"holds an event with a wrong number: {error}", where=str(file)) from error
+    devices = [{"id": number, "name": name} for number, name in device_names(content).items()]
+    copy = {"schemaVersion": 1, "deviceProperties": devices, "traceEvents": rows}
+    target.write_text(json.dumps(copy, separators=(",", ":")), encoding="utf-8")
 
 
-def _scrub_event(row: dict[str, Any], origin: int | Decimal) -> dict[str, Any]:
-    """What is read of an event; its name is empty where it may not stay."""
-    name = str(row.get("name", ""))
-    shown = _range_name(name) if row["cat"] == "user_annotation" else _PATH.sub("PATH", name)
-    given = row.get("args")
-    arguments = given if isinstance(given, dict) else {}
-    event = {"ph": "X", "cat": row["cat"], "name": shown, "args": {}}
-    event |= {key: row[key] for key in ("pid", "tid", "dur") if isinstance(row.get(key), int | Decimal)}
-    event |= {"ts": row["ts"] - origin} if isinstance(row.get("ts"), int | Decimal) else {}
-    event["args"] = {key: arguments[key] for key in _ARGUMENTS if _is_number(arguments.get(key))}
-    return event
+def _shown_name(event: Event) -> str:
+    """The name under which an event may stay; empty where it may not."""
+    return _range_name(event.name) if event.category == "user_annotation" else _PATH.sub("PATH", event.name)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) or (isinstance(value, list) and all(isinstance(one, int) for one in value))
+def _scrub_event(event: Event, name: str, origin: int) -> dict[str, Any]:
+    """What is read of an event, times since ``origin``."""
+    duration_ns = event.end_ns - event.start_ns
+    arguments: dict[str, Any] = {key: value for key in _ARGUMENTS if (value := event.whole(key)) is not None}
+    if any(shape := event.shape()):
+        arguments |= {"grid": shape[:3], "block": shape[3:]}
+    made: dict[str, Any] = {"ph": "X", "cat": event.category, "name": name, "args": arguments}
+    made |= {"ts": (event.start_ns - origin) / 1000, "dur": duration_ns / 1000}
+    return made | {key: one for key, one in (("pid", event.pid), ("tid", event.thread)) if isinstance(one, int)}

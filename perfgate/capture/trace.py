@@ -5,11 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perfgate.capture.limits import (
+    MAX_BYTES_MOVED,
+    MAX_CORRELATION,
+    MAX_DEVICE,
+    MAX_DURATION_NS,
+    MAX_NAME_CHARACTERS,
+    MAX_TIME_NS,
+)
 from perfgate.errors import RecordError
 from perfgate.kernels import CALL_KINDS, NO_TIME, NONE, Calls, Caution, Events, Kernels, Names, Steps, Trace, empty
 from perfgate.layers import assign_layers
@@ -64,7 +72,8 @@ def build(recording: Recording, roles: Sequence[RoleRule] = ()) -> Trace:
         roles: The scenario's own roles, tried before the shipped list.
 
     Raises:
-        RecordError: There is no kernel, something ends before it starts, or two steps of a process have one number.
+        RecordError: There is no kernel, something ends before it starts, a number is outside the bounds of
+            :mod:`perfgate.capture.limits`, or two steps of a process have one number.
         UsageError: A role's pattern is no regular expression.
     """
     _check(recording)
@@ -104,16 +113,40 @@ def build(recording: Recording, roles: Sequence[RoleRule] = ()) -> Trace:
 def _check(recording: Recording) -> None:
     if not len(recording.kernels):
         raise RecordError("holds no kernel", where=recording.where)
+    longest = max(map(len, recording.names))
+    if longest > MAX_NAME_CHARACTERS:
+        raise RecordError(f"holds a kernel's name of {longest} characters: the file is damaged", where=recording.where)
     for what in ("kernels", "copies", "memsets", "overhead", "calls"):
-        if (getattr(recording, what).duration_ns < 0).any():
+        table = getattr(recording, what)
+        if (table.duration_ns < 0).any():
             raise RecordError(f"{what} that end before they start: the file is damaged", where=recording.where)
+        for name, (least, most) in _BOUNDS.items():
+            column = getattr(table, name, None)
+            if column is not None and len(column) and not least <= column.min() <= column.max() <= most:
+                text = f"{what} with a {name} outside {least} to {most}: the file is damaged"
+                raise RecordError(text, where=recording.where)
+    for one in recording.ranges:
+        end = one.start_ns if one.end_ns is None else one.end_ns
+        if not -MAX_TIME_NS <= one.start_ns <= end <= MAX_TIME_NS:
+            text = f"range {one.name[:80]} that ends before it starts, or at no time: the file is damaged"
+            raise RecordError(text, where=recording.where)
+
+
+_BOUNDS = {
+    "start_ns": (-MAX_TIME_NS, MAX_TIME_NS),
+    "duration_ns": (0, MAX_DURATION_NS),
+    "device": (NONE, MAX_DEVICE),
+    "correlation": (NONE, MAX_CORRELATION),
+    "bytes": (0, MAX_BYTES_MOVED),
+}
+"""What numbers a trace can hold."""
 
 
 class _Launches:
     """Finds the call that launched something, by process and correlation: the numbers repeat across processes."""
 
     def __init__(self, calls: Calls) -> None:
-        keys = _keys(calls.process, calls.correlation)
+        keys = call_keys(calls.process, calls.correlation)
         order = np.argsort(keys, kind="stable")
         self.keys, self.start_ns = keys[order], calls.start_ns[order]
 
@@ -121,12 +154,12 @@ class _Launches:
         """When the launching call began; :data:`NO_TIME` where the trace does not hold it."""
         if not len(self.keys):
             return np.full(len(process), NO_TIME)
-        keys = _keys(process, correlation)
+        keys = call_keys(process, correlation)
         place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where((self.keys[place] == keys) & (correlation != NONE), self.start_ns[place], NO_TIME)
 
 
-def _keys(process: NDArray[np.int16], correlation: NDArray[np.int64]) -> NDArray[np.int64]:
+def call_keys(process: NDArray[Any], correlation: NDArray[np.int64]) -> NDArray[np.int64]:
     """One number for process and correlation; CUPTI's correlation ids have 32 bits."""
     return (process.astype(np.int64) << 40) + correlation
 

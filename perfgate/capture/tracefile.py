@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from perfgate.capture.export import MAGIC
+from perfgate.capture.limits import MAX_UNPACKED_BYTES
 from perfgate.capture.nsys import read_nsys
 from perfgate.capture.torchprof import read_torch
 from perfgate.errors import NotMeasuredError, RecordError
@@ -24,6 +26,7 @@ _REPORT = b"NVIDIA Tegra Profiler Report"
 EXPORT_TIMEOUT_S = 600.0
 """A report of 100,000 kernels takes seconds."""
 
+_BLOCK_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
 
 
@@ -60,7 +63,8 @@ def as_plain_file(file: Path) -> Iterator[Path]:
     """The file itself, or for the length of the block what it unpacks or exports to, in a temporary folder.
 
     Raises:
-        RecordError: It does not exist, or cannot be unpacked.
+        RecordError: It does not exist, or cannot be unpacked within
+            :data:`perfgate.capture.limits.MAX_UNPACKED_BYTES`.
         NotMeasuredError: It is a report, and there is no nsys that exports it.
     """
     if not file.is_file():
@@ -85,9 +89,17 @@ def as_plain_file(file: Path) -> Iterator[Path]:
 def _unpack(file: Path, target: Path) -> None:
     try:
         with gzip.open(file) as source, target.open("wb") as sink:
-            shutil.copyfileobj(source, sink, 1 << 20)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise RecordError(f"cannot be unpacked: {error}", where=str(file), remedy="Copy it again.") from error
+            left = MAX_UNPACKED_BYTES
+            while block := source.read(min(_BLOCK_BYTES, left + 1)):
+                left -= len(block)
+                if left < 0:
+                    text = f"unpacks to more than {MAX_UNPACKED_BYTES} bytes"
+                    raise RecordError(text, where=str(file), remedy="Trace fewer iterations, or unpack it by hand.")
+                sink.write(block)
+    except (EOFError, zlib.error, OSError) as error:
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        remedy = "Free some space for temporary files (TMPDIR)." if full else "Copy it again."
+        raise RecordError(f"cannot be unpacked: {error}", where=str(file), remedy=remedy) from error
 
 
 def _export(report: Path, target: Path) -> None:
