@@ -5,6 +5,7 @@ Imports stand in the command bodies, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from perfgate.capture.collector import Collector
     from perfgate.outcome import Outcome
     from perfgate.subject import Role, Subject
+
+
+SCENARIOS = Path("scenarios")
+"""Where a scenario is looked for if none is named; ``perfgate init`` writes one there."""
 
 
 class _Errors(click.Group):
@@ -88,8 +93,9 @@ def main() -> None:
     "--resume",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Go on with the open cells of this run folder instead; the run knows its scenarios, subjects and seed.",
+    metavar="RUN",
+    help="Go on with the open cells of this run instead (a folder, its name, or latest); it knows its scenarios, "
+    "subjects and seed.",
 )
 @click.option(
     "--more",
@@ -121,8 +127,11 @@ def run(
     """
     from perfgate import gate
     from perfgate.progress import progress_to
+    from perfgate.runs import find_run
 
     check_resume(folder, more, new)
+    if folder is not None:
+        folder = find_run(folder, new["runs"])
     with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
         means: dict[str, Any] = {"collector": collector, "progress": progress}
         if minutes is not None:
@@ -162,14 +171,33 @@ def check_resume(folder: Path | None, more: int | None, new: dict[str, Any]) -> 
     if folder is None:
         if more is not None:
             raise UsageError("--more goes on with a run", remedy="Name its folder: --resume FOLDER --more 4.")
-        if not new["scenarios"]:
-            raise UsageError("nothing to measure", remedy="Name scenario files, or a run folder with --resume FOLDER.")
+        new["scenarios"] = new["scenarios"] or (the_scenario(SCENARIOS),)
         return
     words = {"scenarios": "a scenario", "base_words": "--base", "head_words": "--head",
              "against": "--against", "quick": "--quick"}  # fmt: skip
     given = [word for name, word in words.items() if new[name]] + ["--seed"] * (new["seed"] is not None)
     if given:
         raise UsageError(f"--resume goes on with the run's own plan and subjects: {', '.join(given)} cannot be given")
+
+
+def the_scenario(folder: Path) -> Path:
+    """The only scenario in a folder.
+
+    Raises:
+        UsageError: There is none, or a choice.
+    """
+    from perfgate.errors import UsageError
+
+    found = sorted(file for suffix in ("yaml", "yml") for file in folder.glob(f"*.{suffix}"))
+    if len(found) == 1:
+        click.echo(f"perfgate: measuring {found[0]}, the only scenario here", err=True)
+        return found[0]
+    if not found:
+        remedy = "Name scenario files, or begin with perfgate init. A run that was stopped goes on with --resume."
+        raise UsageError(f"nothing to measure: {folder}/ holds no scenario", remedy=remedy)
+    files = " ".join(shlex.quote(str(file)) for file in found)
+    remedy = f"Name those to measure: perfgate run {shlex.quote(str(found[0]))}, or all of them."
+    raise UsageError(f"which scenario? {folder}/ holds {len(found)}: {files}", remedy=remedy)
 
 
 @main.group()
@@ -181,8 +209,8 @@ def envelope() -> None:
 @click.argument("scenario", type=click.Path(path_type=Path))
 @BASE_OPTION
 @RUNS_OPTION
-@click.option("--from", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
-              help="Learn from the traced pairs of this run folder instead of tracing.")  # fmt: skip
+@click.option("--from", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="RUN",
+              help="Learn from the traced pairs of this run instead of tracing.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the scenario instead of writing it.")
 def learn(
     scenario: Path,
@@ -199,8 +227,11 @@ def learn(
     from perfgate import gate
     from perfgate.durable import write_atomically
     from perfgate.progress import progress_to
+    from perfgate.runs import find_run
 
-    if folder is None:
+    if folder is not None:
+        folder = find_run(folder, runs)
+    else:
         with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
             base = subjects_of(base_words, (), progress, runs=runs)["base"]
             both: dict[Role, Subject] = {"base": base, "head": base}
@@ -236,13 +267,34 @@ def check_envelope(
 
 
 @main.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", metavar="[RUN]", default="latest", type=click.Path(path_type=Path, file_okay=False))
+@RUNS_OPTION
 @reported
-def judge(folder: Path) -> Outcome:
-    """Judge a run folder again from its records; needs no engine and no GPU."""
-    from perfgate import gate
+def judge(folder: Path, runs: Path) -> Outcome:
+    """Judge a run again from its records, the latest one if none is named; needs no engine and no GPU.
 
-    return gate.judge_folder(folder, lambda text: click.echo(f"perfgate: {text}", err=True))
+    RUN is its folder, the folder's name, or the word latest.
+    """
+    from perfgate import gate
+    from perfgate.runs import find_run
+
+    found = find_run(folder, runs)
+    click.get_current_context().meta[RUN_FOLDER] = found
+    return gate.judge_folder(found, lambda text: click.echo(f"perfgate: {text}", err=True))
+
+
+@main.command("list")
+@RUNS_OPTION
+def list_runs(runs: Path) -> None:
+    """List the runs, the newest first: when each began, what it measured and its verdict."""
+    import shutil
+
+    from perfgate.report.runs import render_runs
+    from perfgate.runs import list_runs as list_all
+
+    found = list_all(runs)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    click.echo(render_runs(found, width) if found else f"no runs in {runs}", nl=not found)
 
 
 @main.command()
@@ -255,14 +307,16 @@ def judge(folder: Path) -> Outcome:
     metavar="METRIC:IGNORABLE:MUST_CATCH",
     help="A gate for a CSV, a role's like kernel_time_per_step[gemm]:1%:5%; may be given several times.",
 )
+@RUNS_OPTION
 @reported
-def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...]) -> Outcome:
-    """Compare two records, or the two sides of a CSV.
+def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...], runs: Path) -> Outcome:
+    """Compare two runs or records, or the two sides of a CSV.
 
     \b
-    perfgate compare BASE.json HEAD.json
-        unpaired, advisory; FILE:base or FILE:head picks a side
-    perfgate compare HEAD.json BASELINE.json
+    perfgate compare RUN_A RUN_B
+        unpaired, advisory; a run is a folder, its name, the word latest,
+        or one of its records; RUN:base or RUN:head picks a side
+    perfgate compare RUN BASELINE.json
         against a stored baseline, which blocks from four visits on
     perfgate compare FILE.csv --gate itl_median:0.1%:0.5%
         columns pair,subject,metric,unit,value; without pair advisory
@@ -270,6 +324,7 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
     from perfgate import gate
     from perfgate.errors import UsageError
     from perfgate.plan import resolve_cells
+    from perfgate.runs import find_record
     from perfgate.scenario import load
     from perfgate.store import is_baseline
 
@@ -283,9 +338,9 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
         if scenario or gates:
             raise UsageError("records carry their own gates; --scenario and --gate are for a CSV")
         if is_baseline(Path(files[1])):
-            return gate.compare_with_baseline(files[0], Path(files[1]))
-        return gate.compare_records(*files)
-    raise UsageError("expected two records, or one file that ends in .csv")
+            return gate.compare_with_baseline(find_record(files[0], runs), Path(files[1]))
+        return gate.compare_records(*(find_record(word, runs) for word in files))
+    raise UsageError("expected two runs or records, or one file that ends in .csv")
 
 
 @main.command()

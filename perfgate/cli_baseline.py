@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfgate.cli_report import RUNS_OPTION
+
 if TYPE_CHECKING:
     from perfgate.subject import Role
 
@@ -34,6 +36,7 @@ def baseline() -> None:
 @baseline.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path, file_okay=False))
 @BASELINES_OPTION
+@RUNS_OPTION
 @click.option("--reason", default="", help="Why; needed unless the run is equivalent to what lies there.")
 @click.option("--cell", "cells", multiple=True, metavar="NAME", help="Only this cell; may be given several times.")
 @click.option("--side", type=click.Choice(["base", "head"]), help="By default the head if it passed, else the base.")
@@ -41,6 +44,7 @@ def baseline() -> None:
 def promote(
     folder: Path,
     baselines: Path,
+    runs: Path,
     reason: str,
     cells: tuple[str, ...],
     side: Role | None,
@@ -53,8 +57,11 @@ def promote(
     """
     from perfgate.promotion import promote as promote_run
     from perfgate.report.baseline import render_promoted
+    from perfgate.runs import find_run
 
-    promoted = promote_run(folder, baselines, reason=reason, cells=cells, role=side, same_build=same_build)
+    promoted = promote_run(
+        find_run(folder, runs), baselines, reason=reason, cells=cells, role=side, same_build=same_build
+    )
     click.echo(render_promoted(promoted), nl=False)
 
 

@@ -18,7 +18,7 @@ from perfgate.margins import Gate
 from perfgate.metrics import split_name
 from perfgate.outcome import CellOutcome, Note, Outcome, worst
 from perfgate.plan import GatePlan, Plan
-from perfgate.record import Record, read_record
+from perfgate.record import Record, read_record, read_records, read_run
 from perfgate.rule import Series, judge_series
 from perfgate.store import find
 from perfgate.subject import Role
@@ -26,51 +26,65 @@ from perfgate.table import read_table
 
 
 def compare_records(base: str, head: str) -> Outcome:
-    """Compare one side of one record with one side of another; unpaired, hence advisory.
+    """Compare one side of what was measured with one side of something else, cell by cell; unpaired, hence advisory.
 
     Args:
-        base: A record file, or ``FILE:base`` or ``FILE:head`` where it holds both sides.
+        base: A record file or a run folder, with ``:base`` or ``:head`` behind it where it holds both sides.
         head: Likewise; its gates are the ones judged.
 
     Raises:
-        RecordError: A file is no record.
-        UsageError: A record holds two sides and the word does not say which.
-        NotComparableError: The cells or the machines differ.
+        RecordError: A file is no record, a folder no run folder.
+        UsageError: There are two sides and the word does not say which.
+        NotComparableError: No cell is in both, or the machines differ.
     """
-    sides = (_read_side(base), _read_side(head))
-    (a, _), (b, _) = sides
-    if a.cell.cell_id != b.cell.cell_id:
-        raise NotComparableError(
-            f"{base} holds {a.cell.name} ({a.cell.cell_id[:12]}), {head} holds {b.cell.name} ({b.cell.cell_id[:12]})",
-            code="different-cells",
-        )
-    gated = [gate.gate.measured.kind for gate in b.cell.gates]
-    if otherwise := profiled_otherwise(gated, Measured.of(a.cell), Measured.of(b.cell)):
+    bases, heads = _read_sides(base), _read_sides(head)
+    shared = [cell_id for cell_id in heads if cell_id in bases]
+    if not shared:
+        text = f"{base} holds {_cells(bases)}, {head} holds {_cells(heads)}"
+        raise NotComparableError(text, code="different-cells")
+    sides = [(bases[cell_id], heads[cell_id]) for cell_id in shared]
+    for (a, _), (b, _) in sides:
+        _refuse_differences(base, a, head, b)
+    plan = Plan(cells=tuple(b.cell for _, (b, _) in sides), seed=sides[0][1][0].seed)
+    # Holm's procedure is within a cell here, so that each gets its share of alpha.
+    share = plan.model_copy(update={"alpha": plan.alpha / len(sides)})
+    cells = tuple(compare_sides(*both, share) for both in sides)
+    others = [r.cell.name for s in (bases, heads) for cell_id, (r, _) in s.items() if cell_id not in shared]
+    text = f"{base} against {head}{'; not in both: ' if others else ''}{', '.join(others)}"
+    return judge_advisory(f"{base} {head}", __version__, plan, cells, Note(code="advisory-unpaired", text=text))
+
+
+def _cells(sides: dict[str, tuple[Record, Role]]) -> str:
+    return ", ".join(f"{record.cell.name} ({cell_id[:12]})" for cell_id, (record, _) in sides.items())
+
+
+def _refuse_differences(base: str, one: Record, head: str, other: Record) -> None:
+    gated = [gate.gate.measured.kind for gate in other.cell.gates]
+    if otherwise := profiled_otherwise(gated, Measured.of(one.cell), Measured.of(other.cell)):
         raise NotComparableError(f"{base} and {head} were {'; '.join(otherwise)}", code="different-cells")
-    differences = [d for x in a.visits for y in b.visits for d in comparable(x.machine, y.machine)]
+    differences = [d for x in one.visits for y in other.visits for d in comparable(x.machine, y.machine)]
     if differences:
         raise NotComparableError("; ".join(dict.fromkeys(differences)), code="different-machines")
-    plan = Plan(cells=(b.cell,), seed=b.seed)
-    reason = Note(code="advisory-unpaired", text=f"{base} against {head}")
-    return judge_advisory(f"{base} {head}", __version__, plan, compare_sides(*sides, plan), reason)
 
 
 def compare_with_baseline(word: str, file: Path) -> Outcome:
-    """Hold one side of a record against a stored baseline; from four visits on the verdict can block.
+    """Hold one side of what was measured against a stored baseline; from four visits on the verdict can block.
 
     Args:
-        word: A record file, or ``FILE:base`` or ``FILE:head`` where it holds both sides; its gates are judged.
+        word: A record file or a run folder, with ``:base`` or ``:head`` behind it where it holds both sides; its gates
+            are judged.
         file: The baseline's file.
 
     Raises:
         RecordError: The record cannot be read, or the baseline is broken.
-        UsageError: A record holds two sides and the word does not say which.
+        UsageError: There are two sides and the word does not say which.
     """
-    record, role = _read_side(word)
-    found = find(file, [record.cell])
+    read = _read_sides(word)
+    cells = tuple(record.cell for record, _ in read.values())
+    found = find(file, cells)
     baselines = {cell_id: [one.baseline for one in stored] for cell_id, stored in found.items()}
-    plan = Plan(cells=(record.cell,), seed=record.seed)
-    sides = {record.cell.cell_id: Side(record, role)}
+    plan = Plan(cells=cells, seed=next(iter(read.values()))[0].seed)
+    sides = {cell_id: Side(record, role) for cell_id, (record, role) in read.items()}
     return judge_sides(f"{word} {file}", __version__, plan, sides, baselines)
 
 
@@ -99,7 +113,7 @@ def compare_table(file: Path, gates: Sequence[GatePlan]) -> Outcome:
     )  # fmt: skip
     if table.paired:
         return judge_cells(file.name, __version__, plan, (cell,))
-    return judge_advisory(file.name, __version__, plan, cell, Note(code="advisory-unpaired", text="no pair column"))
+    return judge_advisory(file.name, __version__, plan, (cell,), Note(code="advisory-unpaired", text="no pair column"))
 
 
 def parse_gate(word: str) -> GatePlan:
@@ -119,15 +133,23 @@ def parse_gate(word: str) -> GatePlan:
     return GatePlan(gate=gate, where=f"--gate {word}")
 
 
-def _read_side(word: str) -> tuple[Record, Role]:
+def _read_sides(word: str) -> dict[str, tuple[Record, Role]]:
+    """One side of each record that a word names, by cell_id; at least one."""
     path, _, role = word.rpartition(":")
     if role not in ("base", "head"):
         path, role = word, ""
-    record = read_record(Path(path))
+    place = Path(path)
+    records = [*read_records(place, read_run(place))] if place.is_dir() else [read_record(place)]
+    if not records:
+        raise RecordError("holds no record: no trial was finished", where=path)
+    return {record.cell.cell_id: (record, _side(record, word, role)) for record in records}
+
+
+def _side(record: Record, word: str, role: str) -> Role:
     if not role:
         if len(record.subjects) > 1:
             raise UsageError(f"{word} holds base and head", remedy=f"Say which: {word}:base or {word}:head.")
         role = next(iter(record.subjects))
     if role not in record.subjects:
         raise UsageError(f"{word}: the record holds no {role}")
-    return record, "head" if role == "head" else "base"
+    return "head" if role == "head" else "base"

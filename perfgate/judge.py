@@ -75,13 +75,13 @@ def judge_cells(
     )  # fmt: skip
 
 
-def judge_advisory(name: str, perfgate: str, plan: Plan, cell: CellOutcome, reason: Note) -> Outcome:
-    """Wrap a comparison whose data were not taken in pairs: the verdict is printed and never blocks."""
-    if cell.verdict == "not-measured":
-        return judge_cells(name, perfgate, plan, (cell,), (reason,))
-    advisory = cell.model_copy(update={"verdict": "advisory"})
-    outcome = judge_cells(name, perfgate, plan, (advisory,), (reason,))
-    return outcome.model_copy(update={"would_be": cell.verdict})
+def judge_advisory(name: str, perfgate: str, plan: Plan, cells: tuple[CellOutcome, ...], reason: Note) -> Outcome:
+    """Wrap comparisons whose data were not taken in pairs: the verdict is printed and never blocks."""
+    advisory = [c if c.verdict == "not-measured" else c.model_copy(update={"verdict": "advisory"}) for c in cells]
+    outcome = judge_cells(name, perfgate, plan, tuple(advisory), (reason,))
+    if outcome.verdict != "advisory":
+        return outcome
+    return outcome.model_copy(update={"would_be": worst(cell.verdict for cell in cells)})
 
 
 def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Plan) -> CellOutcome:

@@ -22,7 +22,7 @@ from ruamel.yaml.error import YAMLError
 from perfgate.config import CONFIG_FILE, absolute, absolute_paths
 from perfgate.errors import UsageError
 from perfgate.fields import ArgumentName, Variables
-from perfgate.repository import WORKING_TREE, revision_name
+from perfgate.repository import SHOWN, WORKING_TREE, revision_name
 
 Role = Literal["base", "head"]
 KEYS = ("python", "path", "env", "args", "ref")
@@ -156,6 +156,28 @@ def same_build(one: Subject | None, other: Subject | None) -> bool:
     """Whether two subjects are one build, whatever ref each was asked for by."""
     plain = [subject and subject.model_copy(update={"built_from": None}) for subject in (one, other)]
     return plain[0] == plain[1]
+
+
+def words(subject: Subject, base: Subject | None = None) -> tuple[str, ...]:
+    """The ``key=value`` words that name a subject, or, beside a base, those in which it differs from it.
+
+    Values of environment variables may be secrets, so they are left out: ``env.NAME=...``. A build of a commit is named
+    by the commit, one with uncommitted changes by the ref that was asked for.
+    """
+    source, said = subject.built_from, []
+    if source is not None and (base is None or base.built_from != source):
+        said.append(f"ref={source.ref if source.changes else source.commit[:SHOWN]}")
+    other = base or Subject(python="")
+    built = source.folder if source is not None else None
+    if subject.python != other.python and not (built and built in subject.python):
+        said.append(f"python={subject.python}")
+    path = [entry for entry in subject.path if not (built and built in entry)]
+    if path and subject.path != other.path:
+        said.append(f"path={os.pathsep.join(path)}")
+    said += [f"env.{name}=..." for name, value in subject.env.items() if value != other.env.get(name)]
+    changed = {name: value for name, value in subject.args.items() if (name, value) not in other.args.items()}
+    said += [f"args.{name}={json.dumps(value)}" for name, value in changed.items()]
+    return tuple(said)
 
 
 def revisions(subjects: Mapping[Role, Subject]) -> dict[Role, str]:

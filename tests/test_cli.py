@@ -247,14 +247,15 @@ def test_subjects_of_the_project(invoke: Invoke) -> None:
         (("run", "tiny.yaml", "--base", "nobody"), "--base nobody: no such subject"),
         (("run", "tiny.yaml", "--base", "ref=main"), "ref=main needs [build]"),
         (("run", "tiny.yaml", "tiny.yaml", *TWO_SIDES), "tiny.yaml has the same name, tiny"),
-        (("run",), "nothing to measure"),
+        (("run",), "nothing to measure: scenarios/ holds no scenario"),
         (("run", "tiny.yaml", "--seed", "-1"), "--seed"),
         (("run", "tiny.yaml", "--format", "pdf"), "pdf"),
         (("fly",), "No such command 'fly'"),
         (("judge", "none"), "none/run.json: does not exist"),
+        (("judge",), "runs: holds no run"),
         (("judge", "."), "is no run folder: it holds no run.json"),
-        (("compare", "a.json"), "expected two records, or one file that ends in .csv"),
-        (("compare", "a.json", "b.json", "c.json"), "expected two records, or one file that ends in .csv"),
+        (("compare", "a.json"), "expected two runs or records, or one file that ends in .csv"),
+        (("compare", "a.json", "b.json", "c.json"), "expected two runs or records, or one file that ends in .csv"),
         (("compare", "a.json", "b.json"), "a.json: does not exist"),
         (("compare", "a.json", "b.json", "--gate", "itl_median:1%:2%"), "records carry their own gates"),
         (("compare", "t.csv"), "a CSV needs gates"),
@@ -543,3 +544,104 @@ def test_an_unknown_key_ends_before_anything_starts(invoke: Invoke) -> None:
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"tiny.yaml:{line}:12: workload.bacth: unknown key (did you mean 'batch'?)" in result.stderr
     assert not Path("runs").exists()
+
+
+# --- runs by name
+
+
+@pytest.fixture
+def two_runs(invoke: Invoke) -> tuple[Path, Path]:
+    """Two runs of the project that regressed, the second one begun a day later."""
+    for words in (TWO_SIDES, (*TWO_SIDES[:2], "--head", "env.TOKEN=secret", "--head", "args.max_num_seqs=2")):
+        invoke("run", "tiny.yaml", *words, spec=SLOWER)
+    folders = sorted(Path("runs").iterdir(), key=lambda one: (one / "run.json").stat().st_mtime_ns)
+    older, newest = (folder.rename(f"runs/tiny-2026010{day}T000000Z-abc") for day, folder in enumerate(folders, 1))
+    return older, newest
+
+
+def test_the_latest_run(invoke: Invoke, two_runs: tuple[Path, Path]) -> None:
+    """A run is meant by its folder, its name or ``latest``, and judge alone takes the newest."""
+    older, newest = two_runs
+
+    said = [invoke("judge", *words, "--format", "json").stdout
+            for words in ((), ("latest",), (newest.name,), (str(newest),), (str(older),))]  # fmt: skip
+
+    assert [json.loads(one)["run"] == json.loads(said[0])["run"] for one in said] == [True] * 4 + [False]
+    assert json.loads(said[0])["run"] == json.loads((newest / "run.json").read_text())["name"]
+
+
+def test_go_on_with_the_latest_run(invoke: Invoke, two_runs: tuple[Path, Path]) -> None:
+    """``run --resume latest`` goes on with the newest run; a decided one has nothing left to measure."""
+    result = invoke("run", "--resume", "latest")
+
+    assert result.exit_code == 10
+    assert result.stderr.splitlines()[-1] == f"run folder: {two_runs[1]}"
+
+
+def test_compare_run_folders(invoke: Invoke, two_runs: tuple[Path, Path]) -> None:
+    """Runs are compared like records, cell by cell, and two-sided ones need their side."""
+    older, newest = two_runs
+
+    unsaid = invoke("compare", str(older), "latest")
+    same = invoke("compare", f"{older.name}:base", "latest:base")
+    slower = invoke("compare", f"{older}:base", f"{newest}:head", "--format", "json")
+
+    assert (unsaid.exit_code, same.exit_code, slower.exit_code) == (2, 20, 20)
+    assert f"Say which: {older}:base or {older}:head." in unsaid.stderr
+    assert same.stdout.startswith("**ADVISORY: would be ")
+    assert json.loads(slower.stdout)["would_be"] == "regressed"
+
+
+def test_compare_several_cells(invoke: Invoke) -> None:
+    """Every cell that is in both runs is compared, and one that is in one of them alone is named."""
+    scenario_file(Path(), "both", more="matrix: {batch: [1, 2]}")
+    invoke("run", "both.yaml", *TWO_SIDES)
+    scenario_file(Path(), "both", more="matrix: {batch: [2, 1, 4]}")
+    invoke("run", "both.yaml", *TWO_SIDES, spec=SLOWER)
+    one, other = sorted(Path("runs").iterdir(), key=lambda run: len([*run.glob("records/*")]))
+
+    result = invoke("compare", f"{one}:base", f"{other}:head", "--format", "json")
+
+    outcome = Outcome.model_validate_json(result.stdout)
+    assert [cell.name for cell in outcome.cells] == ["both[batch=2]", "both[batch=1]"]
+    assert {cell.verdict for cell in outcome.cells} == {"advisory"}
+    assert outcome.reasons[0].text.endswith("; not in both: both[batch=4]")
+
+
+def test_list(invoke: Invoke, two_runs: tuple[Path, Path]) -> None:
+    """Runs are listed with date, verdict and subjects, the newest first; values of variables are not shown."""
+    (two_runs[0] / "verdict.json").unlink()
+    broken = Path("runs/broken-20250101T000000Z-abc")
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+
+    result = invoke("list")
+
+    assert result.exit_code == 0
+    heading, *rows = result.stdout.splitlines()
+    assert heading.split() == ["run", "begun", "(UTC)", "verdict", "base", "head"]
+    assert [" ".join(row.split()) for row in rows[:2]] == [
+        "tiny-20260102T000000Z-abc 2026-01-02 00:00 regressed python=/bin/true env.TOKEN=... args.max_num_seqs=2",
+        "tiny-20260101T000000Z-abc 2026-01-01 00:00 open python=/bin/true env.BUILD=...",
+    ]
+    assert "run.json" in rows[2]
+    assert "secret" not in result.stdout
+    assert invoke("list", "--runs", "nowhere").stdout == "no runs in nowhere\n"
+
+
+@pytest.mark.parametrize(("count", "status"), [(1, 0), (2, 2)])
+def test_run_alone(invoke: Invoke, count: int, status: int) -> None:
+    """``perfgate run`` takes the only scenario of scenarios/; between several it does not choose."""
+    folder = Path("scenarios")
+    folder.mkdir()
+    for number in range(count):
+        scenario_file(folder, f"s{number}")
+
+    result = invoke("run", *TWO_SIDES)
+
+    assert result.exit_code == status
+    said = {
+        1: "perfgate: measuring scenarios/s0.yaml, the only scenario here",
+        2: "which scenario? scenarios/ holds 2: scenarios/s0.yaml scenarios/s1.yaml",
+    }
+    assert said[count] in result.stderr

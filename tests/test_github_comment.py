@@ -423,7 +423,7 @@ def test_long_comments_keep_the_worst() -> None:
     body = comment_body(RUN, SLOWER.model_copy(update={"cells": (*passed, red)}), ())
 
     assert COMMENT_BYTES * 0.9 < len(body.encode()) <= COMMENT_BYTES
-    assert "| itl\\_median | 5.000 ms | 5.050 ms |" in body
+    assert "| `itl_median` | 5.000 ms | 5.050 ms |" in body
     assert "_Shortened to fit GitHub's limit" in body
     assert body.count("```") % 2 == 0
     assert "### fine-0:" in body

@@ -188,7 +188,7 @@ def test_compare(factor: float, count: int, verdict: str) -> None:
     found = compared(STEADY[:count], [factor * x for x in STEADY[:count]])
     note = Note(code="advisory-unpaired", text="a against b")
 
-    outcome = judge_advisory("a b", "0.0", Plan(cells=(), seed=0), found, note)
+    outcome = judge_advisory("a b", "0.0", Plan(cells=(), seed=0), (found,), note)
 
     assert verdict == found.verdict
     assert ("advisory", 20, verdict) == (outcome.verdict, outcome.exit_status, outcome.would_be)
@@ -218,7 +218,7 @@ def test_compare_without_the_metric() -> None:
     """A gate whose metric some trials lack is not measured, and then there is nothing to advise."""
     one, other, plan = two_records(STEADY, STEADY, iterations=())
 
-    outcome = judge_advisory("a b", "0.0", plan, compare_sides((one, "base"), (other, "base"), plan),
+    outcome = judge_advisory("a b", "0.0", plan, (compare_sides((one, "base"), (other, "base"), plan),),
                              Note(code="advisory-unpaired", text="a against b"))  # fmt: skip
 
     assert (outcome.verdict, outcome.exit_status, outcome.would_be) == ("not-measured", 22, None)

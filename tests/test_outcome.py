@@ -35,7 +35,7 @@ def outcomes() -> dict[str, Outcome]:
         "one-sided": judge(run([slow], subjects={"base": BASE}), {"slow": alone}, "0.0"),
         "quick": judge(run([slow], quick=True), {"slow": record(slow, trials([0.1]))}, "0.0"),
         "advisory": judge_advisory(
-            "a b", "0.0", plan, compare_sides((alone, "base"), (alone, "base"), plan),
+            "a b", "0.0", plan, (compare_sides((alone, "base"), (alone, "base"), plan),),
             Note(code="advisory-unpaired", text="a against b"),
         ),
         "empty": judge(run([]), {}, "0.0"),

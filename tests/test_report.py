@@ -121,7 +121,9 @@ def advisory() -> Outcome:
     ]  # fmt: skip
     plan = Plan(cells=(measured,), seed=0)
     compared = compare_sides((sides[0], "base"), (sides[1], "base"), plan)
-    return judge_advisory("a.json b.json", "0.1.0", plan, compared, Note(code="advisory-unpaired", text="a against b"))
+    return judge_advisory(
+        "a.json b.json", "0.1.0", plan, (compared,), Note(code="advisory-unpaired", text="a against b")
+    )
 
 
 def _gpu(role: str) -> GpuTelemetry:
