@@ -39,7 +39,7 @@ def cell(name: str = "cell", gates: Sequence[GatePlan] | None = None, **measure:
         measure["spend"] = Spend.model_validate(measure["spend"])
     return Cell(
         name=name,
-        scenario=name,
+        scenario=name.partition("[")[0],
         source="hand-made.yaml",
         engine=Engine(model=Model(config="model")),
         model_digest="0" * 64,
