@@ -135,11 +135,13 @@ def read_arguments(package: Path, version: str) -> EngineArguments | None:
         return None
     if found.bases or found.keywords or [_last_name(one) for one in found.decorator_list] != ["dataclass"]:
         return None
-    changed = _changed_fields(found)
-    accepted = {}
-    for name, statement in _declared(found):
-        declared = source.declared(tree, statement)
-        accepted[name] = Accepted(fields=declared.fields) if name in changed else declared
+    unused = _changed_fields(found)
+    passed = {name: to for name, to in _passed(found) if name not in unused}
+    made = _made_of_mappings(found)
+    accepted = {
+        name: source.argument(tree, statement, passed.get(name), made=name in made)
+        for name, statement in _declared(found)
+    }
     return EngineArguments(version, accepted)
 
 
@@ -190,23 +192,28 @@ class _Source:
         other = self.module(found[0])
         return None if other is None else self.find(other, found[1], depth + 1)
 
+    def argument(
+        self, module: _Module, statement: ast.AnnAssign, passed: tuple[str, str] | None, *, made: bool
+    ) -> Accepted:
+        """What an argument takes: what the field that it always becomes takes, or the class that a mapping is made to.
+
+        Args:
+            module: Where it is declared.
+            statement: Its declaration.
+            passed: The configuration class and field that it is handed to as it is.
+            made: Whether a mapping becomes the class that its annotation names.
+        """
+        if passed is not None:
+            where, cls = self.find(module, passed[0]) or (module, None)
+            if isinstance(cls, ast.ClassDef) and _is_config(cls) and not _validated_first(cls, passed[1]):
+                declared = dict(_declared(cls)).get(passed[1])
+                return Accepted() if declared is None else self.declared(where, declared)
+        return Accepted(fields=self.annotation(module, statement.annotation).fields) if made else Accepted()
+
     def declared(self, module: _Module, statement: ast.AnnAssign, depth: int = 0) -> Accepted:
-        """What a field takes by its annotation, and by the field of a configuration class that its default names."""
-        accepted = self.annotation(module, statement.annotation, depth)
-        default = _field_named(statement.value)
-        if default is None:
-            return Accepted(accepted.kinds, accepted.choices, _bounds(statement.value), accepted.fields)
-        where, cls = self.find(module, default[0]) or (module, None)
-        if not isinstance(cls, ast.ClassDef):
-            return Accepted(fields=accepted.fields)
-        field_ = dict(_declared(cls)).get(default[1])
-        if field_ is None or _validated_first(cls, default[1]):
-            return Accepted(fields=accepted.fields)
-        theirs = self.annotation(where, field_.annotation, depth)
-        if theirs.kinds is None or accepted.kinds is None:
-            return Accepted(fields=accepted.fields)
-        both = (*accepted.choices, *theirs.choices)
-        return Accepted(accepted.kinds | theirs.kinds, tuple(dict.fromkeys(both)), _bounds(field_.value))
+        """What a field of a configuration class takes."""
+        found = self.annotation(module, statement.annotation, depth)
+        return Accepted(found.kinds, found.choices, _bounds(statement.value), found.fields)
 
     def annotation(self, module: _Module, node: ast.AST | None, depth: int = 0) -> Accepted:
         """What an annotation takes; anything where it cannot be followed."""
@@ -272,8 +279,7 @@ class _Source:
 
     def class_fields(self, module: _Module, cls: ast.ClassDef, depth: int) -> Mapping[str, Accepted] | None:
         """The fields of a configuration class that refuses others; ``None`` where it may take more than it shows."""
-        plain = [isinstance(one, ast.Name) and one.id == "config" for one in cls.decorator_list] == [True]
-        if not plain or cls.bases or cls.keywords or _validated_first(cls, ""):
+        if not _is_config(cls) or _validated_first(cls, ""):
             return None
         return {
             name: Accepted() if _validated_first(cls, name) else self.declared(module, statement, depth + 1)
@@ -390,15 +396,33 @@ def _validated_first(cls: ast.ClassDef, name: str) -> bool:
     return False
 
 
-def _field_named(value: ast.AST | None) -> tuple[str, str] | None:
-    """The class and field that a default is taken from: ``CacheConfig.x``, or ``get_field(CacheConfig, "x")``."""
-    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
-        return value.value.id, value.attr
-    if isinstance(value, ast.Call) and _last_name(value.func) == "get_field":
-        match value.args:
-            case [ast.Name(id=owner), ast.Constant(value=str(name))]:
-                return owner, name
-    return None
+def _is_config(cls: ast.ClassDef) -> bool:
+    """Whether it is a ``@config`` of vLLM's: a dataclass of pydantic's that refuses what it does not declare."""
+    said = [ast.unparse(one) for one in cls.decorator_list]
+    return len(said) == 1 and _last_name(cls.decorator_list[0]) == "config" and "extra" not in said[0] and not cls.bases
+
+
+def _passed(cls: ast.ClassDef) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Fields that methods hand to another class as they are and in any case, with that class and its field."""
+    for method in (node for node in cls.body if isinstance(node, ast.FunctionDef)):
+        for statement in method.body:
+            call = statement.value if isinstance(statement, ast.Assign | ast.Return | ast.Expr) else None
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+                for word in call.keywords:
+                    if word.arg and (name := _own(word.value)):
+                        yield name, (call.func.id, word.arg)
+            if any(isinstance(node, ast.Return) for node in ast.walk(statement)):
+                break  # what follows may not be reached
+
+
+def _made_of_mappings(cls: ast.ClassDef) -> set[str]:
+    """Fields of which ``self.x = SomeConfig(**self.x)`` is made."""
+    made = set()
+    for node in ast.walk(cls):
+        match node:
+            case ast.Assign(targets=[target], value=ast.Call(keywords=[ast.keyword(arg=None, value=value)])):
+                made |= {_own(target)} & {_own(value)}
+    return made - {""}
 
 
 def _bounds(value: ast.AST | None) -> dict[str, float]:

@@ -41,8 +41,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> EngineArguments:
         ("gpu_memory_utilization", 0, (), "must be above 0"),
         ("enforce_eager", "maybe", (), "expected true or false"),
         ("enforce_eager", 2, (), "expected true or false"),
-        ("cudagraph_capture_sizes", 8, (), "expected a list"),
-        ("quoted", [1], (), "expected a mapping"),
+        ("max_num_seqs", -1, (), "must be at least 1"),
         ("compilation_config", {"cudagraph_capture_size": [1]}, ("cudagraph_capture_size",),
          "unknown key (did you mean 'cudagraph_capture_sizes'?)"),
         ("compilation_config", {"mode": 4}, ("mode",), "must be at most 3"),
@@ -60,7 +59,9 @@ def test_what_the_declaration_rules_out(
     ("name", "value"),
     [
         ("max_num_seqs", 8), ("max_num_seqs", "8"), ("max_num_seqs", 8.0), ("max_num_seqs", True),
-        ("max_num_seqs", None), ("max_num_seqs", -1),  # limits are those of a class that the field does not name
+        ("max_num_seqs", None),
+        ("cudagraph_capture_sizes", 8), ("quoted", [1]),  # nothing says that they are used
+        ("elastic", "perhaps"),  # used on a condition
         ("dtype", "BFLOAT16"), ("dtype", None), ("quantization", "whatever"), ("anything", {"a": [1]}),
         ("enforce_eager", "yes"), ("enforce_eager", 1), ("gpu_memory_utilization", "0.5"),
         ("max_model_len", "auto"),  # its validator sees it first
@@ -109,14 +110,40 @@ def test_names_that_lead_in_a_circle(tmp_path: Path) -> None:
     assert found.accepted["anything"] == Accepted()
 
 
+REFUSED: list[tuple[str, Any]] = [
+    ("dtype", "bfloat17"), ("gpu_memory_utilization", 92), ("max_num_seqs", "eight"), ("seed", "x"),
+    ("enforce_eager", "maybe"), ("compilation_config", {"cudagraph_capture_size": [1]}), ("max_num_seq", 8),
+]  # fmt: skip
+ASKED = """
+import dataclasses, json, sys
+from vllm import EngineArgs
+plain, refused = json.loads(sys.argv[1])
+names = [field.name for field in dataclasses.fields(EngineArgs)]
+EngineArgs(**plain).create_engine_config()
+taken = []
+for name, value in refused:
+    try:
+        EngineArgs(**{**plain, name: value}).create_engine_config()
+        taken.append(name)
+    except (TypeError, ValueError):
+        pass
+print(json.dumps([names, taken]))
+"""
+
+
 @pytest.mark.engine
-def test_the_names_are_those_of_the_real_class() -> None:
-    """Of a real vLLM the source tells exactly the fields that the imported class has."""
+def test_the_real_class_agrees() -> None:
+    """Of a real vLLM the source tells the fields of the imported class, and what is refused here is refused there."""
     python = os.environ[ENGINE_PYTHON]
     located = locate(Subject(python=python), dict(os.environ))
     assert isinstance(located, Located)
     found = read_arguments(Path(str(located.file)).parent, "1")
-    code = "import dataclasses, json, vllm; print(json.dumps([f.name for f in dataclasses.fields(vllm.EngineArgs)]))"
-    said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    model = str(Path(__file__).parents[1] / "scenarios" / "models" / "llama-tiny")
+    plain = {"model": model, "skip_tokenizer_init": True, "load_format": "dummy", "max_model_len": 256}
+    argv = [python, "-c", ASKED, json.dumps([plain, REFUSED])]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True)  # noqa: S603 (the engine under test)
+    names, taken = json.loads(said.stdout.splitlines()[-1])
     assert found is not None
-    assert list(found.accepted) == json.loads(said.stdout.splitlines()[-1])
+    assert list(found.accepted) == names
+    assert all(found.problem(name, value) for name, value in REFUSED)
+    assert taken == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-from vllm.config import CacheConfig, CompilationConfig, ModelConfig, ParallelConfig, get_field
+from vllm.config import CacheConfig, CompilationConfig, ModelConfig, ParallelConfig, SchedulerConfig, get_field
 from vllm.config.cache import CacheDType
 from vllm.config.model import ModelDType, RunnerOption
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class EngineArgs:
     moe_backend: Literal["auto", "triton"] = ParallelConfig.moe_backend
     data_parallel_size: int = ParallelConfig.data_parallel_size
     compilation_config: CompilationConfig = get_field(CompilationConfig, "own")
+    elastic: bool = ParallelConfig.elastic
     anything: Any = None
     quoted: "dict[str, int] | None" = None
 
@@ -48,11 +49,22 @@ class EngineArgs:
         if original is None and True:
             self.max_num_seqs *= 2
         self.data_parallel_size = min(self.data_parallel_size, 4)
+
+    def create_engine_config(self):
+        model = ModelConfig(model=self.model, dtype=self.dtype, runner=self.runner, max_model_len=self.max_model_len,
+                            enforce_eager=self.enforce_eager)
+        cache = CacheConfig(cache_dtype=self.kv_cache_dtype, kv_cache_memory_bytes=self.kv_cache_memory_bytes,
+                            gpu_memory_utilization=self.gpu_memory_utilization)
+        parallel = ParallelConfig(moe_backend=self.moe_backend, data_parallel_size=self.data_parallel_size)
+        scheduler = SchedulerConfig(max_num_seqs=self.max_num_seqs)
+        if self.rarely:
+            parallel = ParallelConfig(elastic=self.elastic)
+        return model, cache, parallel, scheduler
 '''
 
 CONFIGS = {
     "__init__": "from vllm.config.cache import CacheConfig\nfrom .model import ModelConfig\n"
-    "from vllm.config.rest import CompilationConfig, ParallelConfig\n",
+    "from vllm.config.rest import CompilationConfig, ParallelConfig, SchedulerConfig\n",
     "cache": """
 from typing import Literal
 CacheDType = Literal["auto", "fp8"]
@@ -82,8 +94,12 @@ class ModelConfig:
 class ParallelConfig:
     moe_backend: Literal["auto", "triton"] = "auto"
     data_parallel_size: int = Field(default=1, ge=1)
+    elastic: bool = False
     @field_validator("moe_backend", mode="before")
     def lower(cls, value): ...
+@config(config=ConfigDict(arbitrary_types_allowed=True))
+class SchedulerConfig:
+    max_num_seqs: int = Field(default=128, ge=1)
 @config
 class CompilationConfig:
     cudagraph_capture_sizes: list[int] | None = None
