@@ -163,7 +163,7 @@ class Builder:
         log = folder / f"build-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}.log"
         deadline_s = time.monotonic() + recipe.timeout
         for number, command in enumerate(recipe.commands, 1):
-            words = [_fill(word, here, source) for word in command]
+            words = [_fill(_from_home(word), here, source) for word in command]
             self._progress(f"{place}: {shlex.join(words)} ({number} of {len(recipe.commands)})")
             _run(words, folder, log, deadline_s, place)
         if missing := _missing(folder, said):
@@ -292,6 +292,12 @@ def _filled(recipe: Recipe, here: Path, source: Source) -> dict[str, Any]:
 def _fill(template: str, here: Path, source: Source) -> str:
     folder = Path(source.folder)
     return template.format(tree=folder / "tree", env=folder / "env", commit=source.commit, here=here)
+
+
+def _from_home(word: str) -> str:
+    """A word that begins with ``~/``, as a shell would hand it on: there is none between a recipe and its programs."""
+    home = str(Path.home()).replace("{", "{{").replace("}", "}}")
+    return home + word[1:] if word.startswith("~/") else word
 
 
 def _missing(folder: Path, said: Mapping[str, Any]) -> str:

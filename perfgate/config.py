@@ -122,7 +122,8 @@ class Recipe(_Strict):
 
     Args:
         repository: Folder of the git repository, from this file's; by default the one that this file stands in.
-        commands: Run one after the other in {tree}. Each is a list of words, program first, run without a shell.
+        commands: Run one after the other in {tree}. Each is a list of words, program first, run without a shell;
+            a word that begins with ~/ is taken from the home of whoever runs it.
         python: The subject's interpreter; by default that of the base, else the one that runs perfgate.
         path: A folder, or a list of them, put on the subject's module path.
         env: Environment variables of the subject's engines (not of the commands).

@@ -39,6 +39,19 @@ _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = 60
 
 
+class FieldError(ValueError):
+    """What a validator of a whole model finds wrong with one field of it.
+
+    Args:
+        path: The field, from the model.
+        text: What is wrong.
+    """
+
+    def __init__(self, path: FieldPath, text: str) -> None:
+        super().__init__(text)
+        self.path = path
+
+
 @dataclass(frozen=True)
 class Document:
     """A document's content and where its parts stand.
@@ -74,12 +87,15 @@ class Document:
     def _problem(self, detail: Any, model: type[BaseModel]) -> Problem:
         path: FieldPath = tuple(detail["loc"])
         kind = detail["type"]
+        if isinstance(error := detail.get("ctx", {}).get("error"), FieldError):
+            path += error.path
         if kind == "extra_forbidden":
             known = _fields_at(model, path[:-1])
             text = f"unknown key{did_you_mean(str(path[-1]), known)}; expected one of {', '.join(known)}"
             return Problem(str(self.file), *self.key_marks[path], dotted(path), text)
         if kind == "missing":
-            return Problem(str(self.file), *self.marks[path[:-1]], dotted(path), "is missing")
+            text = f"is missing{_example(_model_at(model, path[:-1]), str(path[-1]))}"
+            return Problem(str(self.file), *self.marks[path[:-1]], dotted(path), text)
         if path[-1:] == ("[key]",):
             return Problem(str(self.file), *self.key_marks[path[:-1]], dotted(path[:-1]), _in_words(kind, detail))
         path = self._in_file(path)
@@ -112,12 +128,12 @@ def read_document(text: str, file: Path) -> Document:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         what = ": ".join(part for part in (error.context, error.problem) if part)
-        raise ScenarioError((Problem(str(file), line, column, "", f"is no YAML: {what}"),)) from error
+        raise ScenarioError((Problem(str(file), line, column, "", f"invalid YAML: {what}"),)) from error
     except RecursionError as error:
         raise whole_file_error(file, f"is nested deeper than {MAX_DEPTH} levels") from error
     except (YAMLError, ValueError) as error:
         what = str(error).partition("\n")[0] or type(error).__name__
-        raise whole_file_error(file, f"is no YAML: {what}") from error
+        raise whole_file_error(file, f"invalid YAML: {what}") from error
     if not isinstance(content, dict):
         raise whole_file_error(file, "is empty or no mapping, expected 'key: value' lines")
     return Document(file, content, marks, key_marks)
@@ -379,6 +395,10 @@ def _in_words(kind: str, detail: Any) -> str:
 
 def _fields_at(model: Any, path: FieldPath) -> list[str]:
     """The keys that the model at ``path`` knows, as the file spells them."""
+    return [field.alias or name for name, field in _model_at(model, path).model_fields.items()]
+
+
+def _model_at(model: type[BaseModel], path: FieldPath) -> type[BaseModel]:
     parts = iter(path)
     for part in parts:
         if isinstance(part, int):
@@ -387,7 +407,20 @@ def _fields_at(model: Any, path: FieldPath) -> list[str]:
         if get_origin(field.annotation) is dict:
             next(parts, None)  # a key of the user's own
         model = next(m for m in _models_in(field.annotation))
-    return [field.alias or name for name, field in model.model_fields.items()]
+    return model
+
+
+def _example(model: type[BaseModel], key: str) -> str:
+    """``, like "key: value"`` where the model has an example of this key."""
+    found = [field.examples for name, field in model.model_fields.items() if (field.alias or name) == key]
+    return f", like {key}: {in_flow(found[0][0])}" if found and found[0] else ""
+
+
+def in_flow(value: Any) -> str:
+    """Examples of ours as YAML in one line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {in_flow(inner)}' for key, inner in value.items())}}}"
+    return f"[{', '.join(map(in_flow, value))}]" if isinstance(value, list) else str(value)
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -13,6 +13,7 @@ from perfgate.metrics import format_percent, parse_percent, parse_quantity, plai
 LARGEST = 10_000_000
 """Of any count or duration in seconds; more is a slip."""
 
+NAME = "[a-z0-9][a-z0-9._-]{0,62}"
 RESERVED_ARGS = {
     "model": "engine.model says it",
     "load_format": "engine.model says it",
@@ -30,6 +31,16 @@ def _parse_seconds(value: Any) -> float:
     if unit != "s" or not 0 < amount <= LARGEST:
         raise ValueError('expected a positive duration with its unit, like "90s" or "15min"')
     return amount
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(NAME, text):
+        plain = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:63] or "llama-8b-decode"
+        raise ValueError(
+            "expected at most 63 lower-case letters, digits, dots, dashes or underscores, a letter or digit first,"
+            f" like {plain}"
+        )
+    return text
 
 
 def _argument_name(name: str) -> str:
@@ -94,7 +105,7 @@ Duration = Annotated[
         {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*(ns|us|µs|ms|s|min)\s*$", "examples": ["90s"]}
     ),
 ]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME}$"})]
 ArgumentName = Annotated[str, AfterValidator(_argument_name)]
 Variables = dict[Annotated[str, AfterValidator(_variable_name)], Annotated[str, AfterValidator(_without_nul)]]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from perfgate.document import FieldError
 from perfgate.fields import Listed, Weight
 from perfgate.stats import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, Schedule
 
@@ -33,8 +34,8 @@ class _Strict(BaseModel):
 class Spend(_Strict):
     """How the error rates are spent over the looks; each list has an entry a look and sums to at most 0.8."""
 
-    block: Annotated[tuple[Weight, ...], Listed]
-    pass_: Annotated[tuple[Weight, ...], Field(alias="pass"), Listed]
+    block: Annotated[tuple[Weight, ...], Field(examples=[[0, 0.2, 0.2, 0.4]]), Listed]
+    pass_: Annotated[tuple[Weight, ...], Field(alias="pass", examples=[[0.2, 0.2, 0.2, 0.2]]), Listed]
 
 
 def check_weights(looks: Sequence[int], spend: Spend | None) -> None:
@@ -45,17 +46,28 @@ def check_weights(looks: Sequence[int], spend: Spend | None) -> None:
     """
     if spend is None:
         if tuple(looks) != DEFAULT_SCHEDULE.looks[: len(looks)]:
-            raise ValueError("looks other than [4, 6, 8, 12] or a beginning of it need their own spend")
+            text = f"looks other than [4, 6, 8, 12] or a beginning of it need their own spend, like {_spent_on(looks)}"
+            raise FieldError(("looks",), text)
         return
     for name, weights in (("block", spend.block), ("pass", spend.pass_)):
         if len(weights) != len(looks):
-            raise ValueError(f"spend.{name} needs one weight a look: {len(looks)}, not {len(weights)}")
+            text = f"needs one weight a look: {len(looks)}, not {len(weights)}, like {_spent_on(looks)}"
+            raise FieldError(("spend", name), text)
         if sum(weights) > MOST_SPENT + 1e-9:
             raise ValueError(f"spend.{name} sums to {sum(weights):g}, at most {MOST_SPENT} may be spent: the rest is "
                              "for further looks")  # fmt: skip
     for look, weight in zip(looks, spend.block, strict=True):
         if look < FIRST_BLOCKING_PAIRS and weight > 0:
             raise ValueError(f"spend.block must be 0 at {look} pairs: no look blocks before {FIRST_BLOCKING_PAIRS}")
+
+
+def _spent_on(looks: Sequence[int]) -> str:
+    """Weights that these looks may have: both error rates in equal parts, none of blocking before it may block."""
+    block = [look >= FIRST_BLOCKING_PAIRS for look in looks]
+    parts = [[int(100 * MOST_SPENT / max(1, sum(may))) / 100 * one for one in may]
+             for may in (block, [True] * len(looks))]  # fmt: skip
+    words = [", ".join(f"{weight:g}" for weight in weights) for weights in parts]
+    return f"spend: {{block: [{words[0]}], pass: [{words[1]}]}}"
 
 
 def schedule_of(looks: tuple[int, ...], spend: Spend | None) -> Schedule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
 
@@ -21,6 +21,8 @@ from perfgate.metrics import (
     parse_quantity,
 )
 
+_AMOUNTS = {"s": "1ms", "B": "16MiB", "J/tok": "1mJ/tok", "ratio": "1%"}
+
 
 class Gate(BaseModel):
     """One metric that can block.
@@ -36,11 +38,13 @@ class Gate(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    metric: Annotated[str, WithJsonSchema({"type": "string", "enum": list(METRIC_NAMES)})]
+    metric: Annotated[
+        str, Field(examples=["itl_median"]), WithJsonSchema({"type": "string", "enum": list(METRIC_NAMES)})
+    ]
     role: Annotated[str | None, Field(validate_default=True)] = None
     place: Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(PLACES[1:])})] = None
-    ignorable: Percent
-    must_catch: Percent
+    ignorable: Annotated[Percent, Field(examples=["0.1%"])]
+    must_catch: Annotated[Percent, Field(examples=["0.5%"])]
     floor: Annotated[str, WithJsonSchema({"type": "string", "pattern": QUANTITY, "examples": ["1ms"]})] | None = None
 
     @field_validator("metric")
@@ -82,13 +86,21 @@ class Gate(BaseModel):
             raise ValueError("must be below 100% for a metric where higher is better")
         return must_catch
 
-    @field_validator("floor")
+    @field_validator("floor", mode="before")
     @classmethod
-    def _unit_fits(cls, floor: str | None, info: ValidationInfo) -> str | None:
+    def _unit_fits(cls, floor: Any, info: ValidationInfo) -> Any:
+        if floor is None:
+            return None
         metric = info.data.get("metric")
-        unit = parse_quantity(floor)[1] if floor is not None else None
-        if unit is not None and metric is not None and unit != metric_family(metric).unit:
-            raise ValueError(f"expected a unit of {metric} ({metric_family(metric).unit})")
+        unit = metric_family(metric).unit if metric is not None else "s"
+        try:
+            fits = metric is None or parse_quantity(floor)[1] == unit
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"expected an amount in a unit of {metric or 'the metric'}, like {_AMOUNTS.get(unit, f'1{unit}')}"
+            )
         return floor
 
     @property

@@ -25,6 +25,7 @@ from pydantic import (
 
 from perfgate.counting import STEPS_BEHIND, Counted, Launches
 from perfgate.document import (
+    FieldError,
     Marks,
     describe_fields,
     did_you_mean,
@@ -103,7 +104,7 @@ class Engine(_Strict):
     """
 
     driver: Literal["vllm"] = "vllm"
-    model: Model
+    model: Annotated[Model, Field(examples=[{"config": "models/llama-8b"}])]
     args: dict[ArgumentName, JsonValue] = {}
     env: Variables = {}
 
@@ -111,9 +112,9 @@ class Engine(_Strict):
 class Workload(_Strict):
     """A decode workload: ``batch`` requests submitted at once, run to a fixed length at temperature 0."""
 
-    batch: Positive
-    input_tokens: Positive
-    output_tokens: Positive
+    batch: Annotated[Positive, Field(examples=[8])]
+    input_tokens: Annotated[Positive, Field(examples=[512])]
+    output_tokens: Annotated[Positive, Field(examples=[128])]
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 
@@ -125,8 +126,8 @@ class Expect(_Strict):
         pair_sd: Standard deviation of the pairs' log ratios, for every gate on timed trials, or by metric.
     """
 
-    trial_s: Annotated[float, Field(gt=0, le=LARGEST)]
-    pair_sd: Percent | dict[str, Percent]
+    trial_s: Annotated[float, Field(gt=0, le=LARGEST, examples=[30])]
+    pair_sd: Annotated[Percent | dict[str, Percent], Field(examples=["0.1%"])]
 
     def sd_of(self, metric: Metric) -> float | None:
         """The spread expected of a metric; ``None`` where none is named."""
@@ -210,14 +211,18 @@ class Scenario(_Strict):
         matrix: Values of workload keys or engine arguments; each combination is a cell.
     """
 
-    version: Annotated[Literal[1], BeforeValidator(whole_number), Field(alias="schema")]
-    name: Name
+    version: Annotated[Literal[1], BeforeValidator(whole_number), Field(alias="schema", examples=[1])]
+    name: Annotated[Name, Field(examples=["llama-8b-decode"])]
     description: str = ""
-    engine: Engine
-    workload: Workload
+    engine: Annotated[Engine, Field(examples=[{"model": {"config": "models/llama-8b"}}])]
+    workload: Annotated[Workload, Field(examples=[{"batch": 8, "input_tokens": 512, "output_tokens": 128}])]
     measure: Measure = Measure()
     clocks: Clocks = Clocks()
-    gates: Annotated[tuple[Gate, ...], Field(min_length=1), Listed]
+    gates: Annotated[
+        tuple[Gate, ...],
+        Field(min_length=1, examples=[[{"metric": "itl_median", "ignorable": "0.1%", "must_catch": "0.5%"}]]),
+        Listed,
+    ]
     kernels: Expectation | None = None
     counters: Annotated[tuple[Launches, ...], Listed] = ()
     counted: Counted = Counted()
@@ -250,42 +255,39 @@ class Scenario(_Strict):
     def _gates_have_values(self) -> Scenario:
         lengths = self.matrix.get("output_tokens", (self.workload.output_tokens,))
         short = any(isinstance(length, int) and length < MIN_DECODE_TOKENS for length in lengths)
-        for gate in self.gates:
+        for number, gate in enumerate(self.gates):
+            at = ("gates", number)
             if short and gate.measured.needs_decode:
-                raise ValueError(f"{gate.metric} needs output_tokens of at least {MIN_DECODE_TOKENS}")
+                raise FieldError(at, f"{gate.metric} needs output_tokens of at least {MIN_DECODE_TOKENS}")
             if gate.measured.kind == "traced" and self.kernels is None:
-                raise ValueError(f"{gate.metric} is read from traced trials: add a kernels: block, like "
-                                 "kernels: {traced: {iterations: 2}}")  # fmt: skip
+                raise FieldError(at, f"{gate.metric} is read from traced trials: add a kernels: block, like "
+                                     "kernels: {traced: {iterations: 2}}")  # fmt: skip
             if gate.measured.kind == "counted" and not self.counters:
-                raise ValueError(f"{gate.metric} is read from counted trials: add a counters: block, like "
-                                 "counters: [{role: gemm, profile: 4}]")  # fmt: skip
+                raise FieldError(at, f"{gate.metric} is read from counted trials: add a counters: block, like "
+                                     "counters: [{role: gemm, profile: 4}]")  # fmt: skip
         latest = min((n for n in lengths if isinstance(n, int)), default=0) - STEPS_BEHIND
         if self.counted.step is not None and self.counted.step > latest:
-            raise ValueError(f"counted.step: {self.counted.step} leaves too few decode steps behind it: at most "
-                             f"output_tokens - {STEPS_BEHIND} = {latest}")  # fmt: skip
+            raise FieldError(("counted", "step"), "leaves too few decode steps behind it: at most "
+                                                  f"output_tokens - {STEPS_BEHIND} = {latest}")  # fmt: skip
         if self.counters and self.kernels is None:
-            raise ValueError("counters: chooses among the launches that traced trials show: add a kernels: block, like "
-                             "kernels: {traced: {iterations: 2}}")  # fmt: skip
+            raise FieldError(("counters",), "chooses among the launches that traced trials show: add a kernels: block, "
+                                            "like kernels: {traced: {iterations: 2}}")  # fmt: skip
         return self
 
     @model_validator(mode="after")
     def _roles_of_gates_exist(self) -> Scenario:
         own = self.kernels.roles if self.kernels else {}
         known = [*dict.fromkeys((*own, *(rule.role for rule in SHIPPED), UNLISTED))]
-        for number, gate in enumerate(self.gates):
-            if gate.role is not None and gate.role not in known:
-                raise ValueError(f"gates[{number}].role: expected one of {', '.join(known)}"
-                                 f"{did_you_mean(gate.role, known)}, found {gate.role!r}")  # fmt: skip
+        named = [(("gates", number, "role"), gate.role) for number, gate in enumerate(self.gates)]
+        named += [(("counters", number, "role"), one.role) for number, one in enumerate(self.counters)]
+        for place, role in named:
+            if role is not None and role not in known:
+                raise FieldError(place, f"expected one of {', '.join(known)}{did_you_mean(role, known)}")
         for number, gate in enumerate(self.gates):
             held = [one for one in self.counters if one.role in (None, gate.role) and one.place in (None, gate.place)]
             if gate.measured.kind == "counted" and not held:
-                raise ValueError(
-                    f"gates[{number}]: no entry of counters: counts {gate.role} {gate.place or ''}".rstrip()
-                )
-        for number, one in enumerate(self.counters):
-            if one.role is not None and one.role not in known:
-                raise ValueError(f"counters[{number}].role: expected one of {', '.join(known)}"
-                                 f"{did_you_mean(one.role, known)}, found {one.role!r}")  # fmt: skip
+                text = f"no entry of counters: counts {gate.role} {gate.place or ''}".rstrip()
+                raise FieldError(("gates", number), text)
         return self
 
 

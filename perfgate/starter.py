@@ -236,9 +236,7 @@ def _source_folder(folder: Path) -> str | None:
 
 def _pip(python: str) -> list[str]:
     """The words that start an interpreter's pip in a build's command."""
-    if python.startswith("~/"):  # commands run without a shell, which alone knows this sign
-        return ["sh", "-ec", f'exec "$HOME"/{_plain(shlex.quote(python[2:]))} -m pip "$@"', "pip"]
-    relative = os.sep in python and not python.startswith("/")
+    relative = os.sep in python and not python.startswith(("/", "~/"))
     return [f"{{here}}/{_plain(python)}" if relative else _plain(python), "-m", "pip"]
 
 

@@ -265,7 +265,7 @@ def _yaml_value(option: str, word: str, value: str) -> Any:
         return YAML(typ="safe", pure=True).load(value)
     except (YAMLError, ValueError, RecursionError) as error:
         what = str(error).partition("\n")[0]
-        raise UsageError(f"{option} {word}: the value is no YAML: {what}") from error
+        raise UsageError(f"{option} {word}: invalid YAML: {what}") from error
 
 
 def _check_values(table: Mapping[str, Any], where: str) -> None:

@@ -174,6 +174,20 @@ def test_commands_get_the_shells_variables_but_no_module_path(
     assert "PYTHONPATH=" not in seen
 
 
+def test_a_word_may_begin_at_home(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``~/`` at the beginning of a word is the user's home, braces in its name and all; elsewhere it is a plain sign."""
+    home = project.folder / "home {x}"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    program = home / "copy"
+    program.write_text('#!/bin/sh\nprintf "%s" "$*" > "$2"\n')
+    program.chmod(0o755)
+    project.recipe('[build]\npath = "{env}"\ncommands = [["mkdir", "{env}"], ["~/copy", "a~/b", "{env}/said"]]\n')
+
+    build = project.builder("HEAD")
+    assert (Path(build["path"][0]) / "said").read_text() == f"a~/b {build['path'][0]}/said"
+
+
 def test_commands_cannot_speak_to_the_runner(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a job of GitHub a change's setup code gets no file to set later steps' variables by, and no token."""
     for name in ("ENV", "PATH", "OUTPUT", "STATE", "STEP_SUMMARY", "TOKEN", "WORKSPACE"):

@@ -71,7 +71,7 @@ def test_values_follow_yaml_1_2(written: str, value: object) -> None:
         ("? [a, b]\n: x\n", "s.yaml:1:3: a key must be text, found a list or a mapping"),
         ("a: &x 1\nb: *x\n", "s.yaml:1:4: a: anchors and aliases are not supported: write the value out"),
         ("&x a: 1\n", "s.yaml:1:1: anchors and aliases are not supported: write the key out"),
-        ("a: *x\n", "s.yaml:1:4: is no YAML: found undefined alias 'x'"),
+        ("a: *x\n", "s.yaml:1:4: invalid YAML: found undefined alias 'x'"),
         ("a:\n  <<: {b: 1}\n", "s.yaml:2:3: a: merge keys are not supported: write the values out"),
         (
             "a: !!python/object:os.system ls\n",
@@ -90,20 +90,20 @@ def test_values_follow_yaml_1_2(written: str, value: object) -> None:
         ("%YAML 1.1\n---\na: no\n", "s.yaml:1:1: directives are not supported: the file is YAML 1.2"),
         (
             "a: 1\n---\nb: 2\n",
-            "s.yaml:2:1: is no YAML: expected a single document in the stream: but found another document",
+            "s.yaml:2:1: invalid YAML: expected a single document in the stream: but found another document",
         ),
         (
             "a: [1\n",
-            "s.yaml:2:1: is no YAML: while parsing a flow sequence: expected ',' or ']', but got '<stream end>'",
+            "s.yaml:2:1: invalid YAML: while parsing a flow sequence: expected ',' or ']', but got '<stream end>'",
         ),
         (
             "a:\n\tb: 1\n",
             (
-                "s.yaml:2:1: is no YAML: while scanning for the next token: "
+                "s.yaml:2:1: invalid YAML: while scanning for the next token: "
                 "found character '\\t' that cannot start any token"
             ),
         ),
-        ("a: \0\n", "s.yaml:1:1: is no YAML: unacceptable character #x0000: special characters are not allowed"),
+        ("a: \0\n", "s.yaml:1:1: invalid YAML: unacceptable character #x0000: special characters are not allowed"),
     ],
 )
 def test_refused_text_is_named_with_its_place(text: str, problem: str) -> None:

@@ -88,7 +88,10 @@ def test_traced_looks_have_weights_of_their_own() -> None:
         ("{traced: {iterations: true}}", "6:32: kernels.traced.iterations: expected a whole number, found true"),
         (
             "{traced: {looks: [4, 8]}}",
-            "6:19: kernels.traced: looks other than [4, 6, 8, 12] or a beginning of it need their own spend",
+            (
+                "6:27: kernels.traced.looks: looks other than [4, 6, 8, 12] or a beginning of it need their own spend, "
+                "like spend: {block: [0, 0.8], pass: [0.4, 0.4]}"
+            ),
         ),
         ("{roles: [{role: a, match: b}]}", "6:18: kernels.roles: expected a mapping"),
         ("{roles: {a: {mtch: b, match: c}}}", ("6:23: kernels.roles.a.mtch: unknown key (did you mean 'match'?); "

@@ -90,6 +90,9 @@ BY_ROLE = ", ".join(PART_METRICS)
 TRACED = "kernels: {traced: {iterations: 2}}"
 GEMM = "{metric: kernel_throughput, role: gemm, ignorable: 1%, must_catch: 3%}"
 ROLES = ", ".join(rule.role for rule in roles.SHIPPED)
+GATE = "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"
+NAME_EXPECTED = "expected at most 63 lower-case letters, digits, dots, dashes or underscores, a letter or digit first, "
+OTHER_LOOKS = "looks other than [4, 6, 8, 12] or a beginning of it need their own spend, like spend: "
 PERCENT = 'expected a percentage from 0 on with its % sign, like "0.5%"'
 DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
 
@@ -97,13 +100,13 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
-        ({"schema": ""}, "1:1: schema: is missing"),
+        ({"schema": ""}, "1:1: schema: is missing, like schema: 1"),
         ({"schema": "schema: 2"}, "1:9: schema: expected 1, found 2"),
         ({"schema": "schema: true"}, "1:9: schema: expected a whole number, found true"),
         ({"schema": "schema: 1.0"}, "1:9: schema: expected a whole number, found 1.0"),
         ({"name": "name: no"}, None),
         ({"name": "name: 12"}, "2:7: name: expected text (quote it), found 12"),
-        ({"name": "name: A"}, "2:7: name: must match ^[a-z0-9][a-z0-9._-]{0,62}$, found 'A'"),
+        ({"name": "name: A"}, f"2:7: name: {NAME_EXPECTED}like a, found 'A'"),
         ({"name": "name:"}, "2:1: name: expected text (quote it), found nothing"),
         ({"engine": "engine: vllm"}, "3:9: engine: expected a mapping, found 'vllm'"),
         ({"engine": "engine: {model: {}}"}, "3:17: engine.model: expected exactly one of config, path, hub"),
@@ -172,9 +175,9 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ),
         (
             {"workload": "workload: {batch: 1, input_tokens: 4, output_tokens: 2}"},
-            "1:1: itl_median needs output_tokens of at least 3",
+            "5:9: gates[0]: itl_median needs output_tokens of at least 3",
         ),
-        ({"gates": ""}, "1:1: gates: is missing"),
+        ({"gates": ""}, "1:1: gates: is missing, like gates: [" + GATE + "]"),
         ({"gates": "gates: []"}, "5:8: gates: expected at least one entry"),
         ({"gates": "gates: {a: 1}"}, "5:8: gates: expected a list"),
         ({"gates": "gates: [itl_median]"}, "5:9: gates[0]: expected a mapping, found 'itl_median'"),
@@ -185,11 +188,11 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ({"gates": "gates: [{metric: mbu, ignorable: 1%, must_catch: 2%, floor: 0.5%}]"}, None),
         (
             {"gates": "gates: [{metric: mbu, ignorable: 1%, must_catch: 2%, floor: 1ms}]"},
-            "5:61: gates[0].floor: expected a unit of mbu (ratio), found '1ms'",
+            "5:61: gates[0].floor: expected an amount in a unit of mbu, like 1%, found '1ms'",
         ),
         (
             {"gates": "gates: [{metric: itl_p95, ignorable: 1%}]"},
-            "5:9: gates[0].must_catch: is missing",
+            "5:9: gates[0].must_catch: is missing, like must_catch: 0.5%",
         ),
         (
             {"gates": "gates: [{metric: itl_p95, ignorable: 0.5, must_catch: 2%}]"},
@@ -218,15 +221,23 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ({"gates": "gates: [{metric: itl_p95, ignorable: 0%, must_catch: 150%}]"}, None),
         (
             {"gates": "gates: [{metric: itl_p95, ignorable: 1%, must_catch: 2%, floor: 1MiB}]"},
-            "5:65: gates[0].floor: expected a unit of itl_p95 (s), found '1MiB'",
+            "5:65: gates[0].floor: expected an amount in a unit of itl_p95, like 1ms, found '1MiB'",
         ),
         (
             {"gates": "gates: [{metric: model_memory, ignorable: 1%, must_catch: 2%, floor: 1ms}]"},
-            "5:70: gates[0].floor: expected a unit of model_memory (B), found '1ms'",
+            "5:70: gates[0].floor: expected an amount in a unit of model_memory, like 16MiB, found '1ms'",
         ),
         (
             {"gates": "gates: [{metric: itl_p95, ignorable: 1%, must_catch: 2%, floor: 1 parsec}]"},
-            "5:65: gates[0].floor: expected a number with its unit, like \"1ms\", found '1 parsec'",
+            "5:65: gates[0].floor: expected an amount in a unit of itl_p95, like 1ms, found '1 parsec'",
+        ),
+        (
+            {"gates": "gates: [{metric: itl_p95, ignorable: 1%, must_catch: 2%, floor: 1}]"},
+            "5:65: gates[0].floor: expected an amount in a unit of itl_p95, like 1ms, found 1",
+        ),
+        (
+            {"gates": "gates: [{metric: itl_p95, ignorable: 1%, must_catch: 2%, floor: '1'}]"},
+            "5:65: gates[0].floor: expected an amount in a unit of itl_p95, like 1ms, found '1'",
         ),
         (
             {"gates": LINES["gates"].replace("]", ", {metric: itl_median, ignorable: 1%, must_catch: 3%}]")},
@@ -246,14 +257,14 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ),
         (
             {"gates": "gates: [{metric: host_slack_per_step, ignorable: 1%, must_catch: 3%}]"},
-            f"1:1: host_slack_per_step is read from traced trials: add a kernels: block, like {TRACED}",
+            f"5:9: gates[0]: host_slack_per_step is read from traced trials: add a kernels: block, like {TRACED}",
         ),
         (
             {
                 "gates": "gates: [{metric: kernel_time_per_step, role: atention, ignorable: 1%, must_catch: 3%}]",
                 "m": "kernels: {}",
             },
-            f"1:1: gates[0].role: expected one of {ROLES}, unlisted (did you mean 'attention'?), found 'atention'",
+            f"5:46: gates[0].role: expected one of {ROLES}, unlisted (did you mean 'attention'?), found 'atention'",
         ),
         (
             {
@@ -275,7 +286,7 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ({"m": "measure: {looks: [4, 6]}"}, None),
         (
             {"m": "measure: {looks: [4, 8]}"},
-            "6:10: measure: looks other than [4, 6, 8, 12] or a beginning of it need their own spend",
+            f"6:18: measure.looks: {OTHER_LOOKS}{{block: [0, 0.8], pass: [0.4, 0.4]}}",
         ),
         ({"m": "measure: {looks: [4, 8], spend: {block: [0, 0.8], pass: [0.4, 0.4]}}"}, None),
         (
@@ -284,7 +295,10 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ),
         (
             {"m": "measure: {looks: [6, 8], spend: {block: [0.4, 0.4], pass: [0.4]}}"},
-            "6:10: measure: spend.pass needs one weight a look: 2, not 1",
+            (
+                "6:59: measure.spend.pass: needs one weight a look: 2, not 1, "
+                "like spend: {block: [0.4, 0.4], pass: [0.4, 0.4]}"
+            ),
         ),
         (
             {"m": "measure: {looks: [6, 8], spend: {block: [0.5, 0.4], pass: [0.4, 0.4]}}"},
@@ -296,7 +310,7 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ),
         (
             {"m": "measure: {looks: [6], spend: {block: [0.1], pass_: [0.1]}}"},
-            "6:30: measure.spend.pass: is missing",
+            "6:30: measure.spend.pass: is missing, like pass: [0.2, 0.2, 0.2, 0.2]",
         ),
         ({"m": "measure: {iterations: 0}"}, "6:23: measure.iterations: must be at least 1, found 0"),
         ({"m": "measure: {iterations: 10001}"}, "6:23: measure.iterations: must be at most 10000, found 10001"),
@@ -313,12 +327,12 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ({"m": "clocks: {mode: lok}"}, "6:16: clocks.mode: expected 'observe' or 'lock', found 'lok'"),
         (
             {"m": "counters: [{role: gemm}]"},
-            ("1:1: counters: chooses among the launches that traced trials show: add a kernels: block, like "
+            ("6:11: counters: chooses among the launches that traced trials show: add a kernels: block, like "
             "kernels: {traced: {iterations: 2}}"),
         ),
         (
             {"m": "kernels: {}\ncounters: [{role: gem}]"},
-            f"1:1: counters[0].role: expected one of {ROLES}, unlisted (did you mean 'gemm'?), found 'gem'",
+            f"7:19: counters[0].role: expected one of {ROLES}, unlisted (did you mean 'gemm'?), found 'gem'",
         ),
         (
             {"m": "kernels: {}\ncounters: [{role: gemm, metrics: {dram_bytes: same}}]"},
@@ -328,7 +342,7 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ),
         (
             {"gates": "gates: [{metric: dram_bytes, role: gemm, ignorable: 1%, must_catch: 3%}]", "m": "kernels: {}"},
-            ("1:1: dram_bytes is read from counted trials: add a counters: block, like "
+            ("5:9: gates[0]: dram_bytes is read from counted trials: add a counters: block, like "
             "counters: [{role: gemm, profile: 4}]"),
         ),
         (
@@ -345,14 +359,14 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ({"m": "kernels: {}\ncounters: [{role: gemm, place: qkv, profile: 4}]\ncounted: {looks: [4]}"}, None),
         (
             {"m": "kernels: {}\ncounters: [{role: gemm}]\ncounted: {step: 1}"},
-            "1:1: counted.step: 1 leaves too few decode steps behind it: at most output_tokens - 4 = 0",
+            "8:17: counted.step: leaves too few decode steps behind it: at most output_tokens - 4 = 0, found 1",
         ),
         (
             {
                 "gates": "gates: [{metric: dram_read, role: attention, ignorable: 1%, must_catch: 3%}]",
                 "m": "kernels: {}\ncounters: [{role: gemm}]",
             },
-            "1:1: gates[0]: no entry of counters: counts attention",
+            "5:9: gates[0]: no entry of counters: counts attention",
         ),
         ({"m": "matrix: {batch: 3}"}, "6:17: matrix.batch: expected a list, found 3"),
         ({"m": "matrix: {batch: []}"}, "6:17: matrix.batch: expected at least one entry"),
@@ -365,7 +379,7 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
             {"m": f"matrix: {{a: {list(range(17))}, b: {list(range(17))}}}"},
             "6:9: matrix: makes 289 cells, a scenario has at most 256",
         ),
-        ({"m": "matrix: {output_tokens: [8, 2]}"}, "1:1: itl_median needs output_tokens of at least 3"),
+        ({"m": "matrix: {output_tokens: [8, 2]}"}, "5:9: gates[0]: itl_median needs output_tokens of at least 3"),
         (
             {
                 "workload": "workload: {batch: 1, input_tokens: 4, output_tokens: 1}",
