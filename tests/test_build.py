@@ -175,7 +175,7 @@ def test_commands_get_the_shells_variables_but_no_module_path(
 
 
 def test_a_word_may_begin_at_home(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``~/`` at the beginning of a word is the user's home, braces in its name and all; elsewhere it is a plain sign."""
+    """``~/`` at the beginning of a word is the user's home, whatever its name; elsewhere it is a plain sign."""
     home = project.folder / "home {x}"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
