@@ -93,7 +93,7 @@ ROLES = ", ".join(rule.role for rule in roles.SHIPPED)
 GATE = "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}"
 NAME_EXPECTED = "expected at most 63 lower-case letters, digits, dots, dashes or underscores, a letter or digit first, "
 OTHER_LOOKS = "looks other than [4, 6, 8, 12] or a beginning of it need their own spend, like spend: "
-PERCENT = 'expected a percentage from 0 on with its % sign, like "0.5%"'
+PERCENT = 'expected a percentage from 0% to 1000% with its % sign, like "0.5%"'
 DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
 
 
