@@ -121,7 +121,7 @@ def stub_words(folder: Path, mode: str = "none") -> list[str]:
     write_stub(folder / "stub")
     measure = f"{TWO_PAIRS}, start_timeout: 60s, iteration_timeout: 60s"
     engine = ", args: {max_num_seqs: 2}, env: {STUB_MODE: none}"
-    text = SCENARIO.format(name="stub", engine=engine, measure=measure, ignorable="1000%", must_catch="100000%")
+    text = SCENARIO.format(name="stub", engine=engine, measure=measure, ignorable="900%", must_catch="1000%")
     _write(folder, text)
     both = ["--base", f"python={sys.executable}", "--base", f"path={folder / 'stub'}"]
     return ["scenario.yaml", *both, "--head", f"env.STUB_MODE={mode}", "--seed", "1"]

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from perfgate import roles
 from perfgate.errors import ScenarioError
 from perfgate.metrics import (
+    LARGEST_PERCENTAGE,
     METRIC_NAMES,
     PART_METRICS,
     format_percent,
@@ -434,7 +435,7 @@ def test_percentages_are_read_exactly(text: str, value: float) -> None:
     assert parse_percent(text) == value
 
 
-@given(st.floats(min_value=0, max_value=1e6, allow_nan=False))
+@given(st.floats(min_value=0, max_value=LARGEST_PERCENTAGE, allow_nan=False))
 def test_every_margin_reads_back_as_itself(value: float) -> None:
     """Writing a margin and reading it loses nothing, however small or odd it is."""
     assert parse_percent(format_percent(value)) == value
