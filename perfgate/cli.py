@@ -54,7 +54,8 @@ class _Errors(click.Group):
             abandon(sys.stdout)
             ctx.exit(ExitStatus.INTERNAL_ERROR)
         except OSError as error:
-            click.echo(f"perfgate: {error.filename or ''}: {error.strerror or error}", err=True)
+            place = f"{error.filename}: " if error.filename else ""
+            click.echo(f"perfgate: {place}{error.strerror or error}", err=True)
             ctx.exit(ExitStatus.NOT_MEASURED)
         except KeyboardInterrupt:
             click.echo("perfgate: interrupted", err=True)

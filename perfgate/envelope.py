@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from perfgate.difference import StepDifference, difference, nearest
+from perfgate.difference import difference, nearest
 from perfgate.errors import NotComparableError
 from perfgate.expectation import Bound, DeclaredPattern, Expectation, PerDecodeStep, Unlisted
 from perfgate.outcome import Note, Verdict
@@ -41,7 +41,6 @@ class EnvelopeOutcome(BaseModel):
             ``not-measured`` where a side has no traced trial.
         reasons: Why it is no pass; ``outside-envelope`` carries the diff.
         cautions: Shares out of their ranges, and steps that differ inside the envelope.
-        difference: The head's step beside the base's, the one outside where there is one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,7 +48,6 @@ class EnvelopeOutcome(BaseModel):
     verdict: Verdict
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()
-    difference: StepDifference | None = None
 
 
 @dataclass(frozen=True)
@@ -100,20 +98,19 @@ def judge_envelope(expected: Expectation, base: Sequence[DecodeSteps], head: Seq
     if b.outside:
         text = f"base: {_in_words(b.outside, one)}"
         reasons = (Note(code="envelope-stale", text=text),)
-        return EnvelopeOutcome(verdict="not-comparable", reasons=reasons, cautions=tuple(cautions),
-                               difference=difference(one, other))  # fmt: skip
+        return EnvelopeOutcome(verdict="not-comparable", reasons=reasons, cautions=tuple(cautions))
     if h.outside:
         worst = h.outside[0].pattern
         found = difference(one, other, nearest(worst, other, one), worst)
         text = "\n".join([f"head: {_in_words(h.outside, other)}: {found.headline}", *found.lines])
         reasons = (Note(code="outside-envelope", text=text),)
-        return EnvelopeOutcome(verdict="regressed", reasons=reasons, cautions=tuple(cautions), difference=found)
+        return EnvelopeOutcome(verdict="regressed", reasons=reasons, cautions=tuple(cautions))
     usual = other.patterns[0]
     found = difference(one, other, nearest(usual, other, one), usual)
     if found:
         text = "\n".join([found.headline, *found.lines])
         cautions.append(Note(code="other-kernels", text=text))
-    return EnvelopeOutcome(verdict="pass", cautions=tuple(cautions), difference=found)
+    return EnvelopeOutcome(verdict="pass", cautions=tuple(cautions))
 
 
 def judge_alone(expected: Expectation, head: Sequence[DecodeSteps]) -> EnvelopeOutcome:

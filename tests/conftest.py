@@ -41,6 +41,11 @@ ENGINE_ARGS = (
 )
 
 
+def pytest_configure() -> None:
+    """SIGINT interrupts, though a shell has it ignored in background jobs and in the children they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that need an engine are skipped, with the way to run them, where none is named."""
     if not os.environ.get(ENGINE_PYTHON):

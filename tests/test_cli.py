@@ -66,6 +66,32 @@ class Raising(FakeCollector):
         return super().collect(job, progress)
 
 
+# --- errors of the system
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError("no lock is to be had"), "perfgate: no lock is to be had\n"),
+        (OSError(28, "No space left on device"), "perfgate: No space left on device\n"),
+        (OSError(28, "No space left on device", "a.md"), "perfgate: a.md: No space left on device\n"),
+    ],
+)
+def test_an_error_of_the_system(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: OSError, line: str
+) -> None:
+    """An error that names no file is told without one."""
+
+    def refused(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("perfgate.gate.judge_folder", refused)
+
+    result = invoke("judge", str(tmp_path))
+
+    assert (result.stderr, result.exit_code) == (line, 22)
+
+
 # --- run
 
 

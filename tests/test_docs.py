@@ -68,3 +68,12 @@ def test_every_role_is_on_the_page_of_kernels() -> None:
     """The shipped roles stand in docs/kernels.md in the order in which they are tried."""
     rows = re.findall(r"^\| ([\w-]+) \| ", (ROOT / "docs/kernels.md").read_text(), re.MULTILINE)
     assert rows[1:] == [rule.role for rule in SHIPPED]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_rows_are_in_a_table(page: Path) -> None:
+    """A line that looks like a row of a table belongs to one: the first after other text is followed by its rule."""
+    lines = re.sub(r"(?ms)^```.*?^```$", "", page.read_text(encoding="utf-8")).splitlines()
+    starts = [n for n, line in enumerate(lines) if line.startswith("|") and not (n and lines[n - 1].startswith("|"))]
+
+    assert [lines[n] for n in starts if not lines[n + 1].startswith(("|---", "| ---"))] == []

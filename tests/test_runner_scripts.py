@@ -37,6 +37,8 @@ def test_scripts_are_clean_by_shellcheck() -> None:
     scripts = [file for file in RUNNER.iterdir() if file.suffix in {".sh", ".bash"} or os.access(file, os.X_OK)]
     scripts += [RUNNER.parent / "actions" / "install", RUNNER.parents[1] / ".ci" / "actionlint"]
     shellcheck = Path(sys.executable).with_name("shellcheck")
+    if not shellcheck.exists():
+        pytest.skip("shellcheck comes with the development group")
 
     ended = subprocess.run([shellcheck, "-x", *scripts], capture_output=True, text=True, check=False)
 
