@@ -96,7 +96,7 @@ def main() -> None:
     type=click.Path(path_type=Path, file_okay=False),
     metavar="RUN",
     help="Go on with the open cells of this run instead (a folder, its name, or latest); it knows its scenarios, "
-    "subjects and seed.",
+    "subjects and seed. Where scenarios and subjects are given too it must be a run of these.",
 )
 @click.option(
     "--more",
@@ -138,6 +138,9 @@ def run(
         if minutes is not None:
             means["budget_s"] = minutes * 60
         if folder is not None:
+            if new["scenarios"]:
+                said = (new["base_words"], new["head_words"], progress)
+                means["only"] = (new["scenarios"], subjects_of(*said, scenarios=new["scenarios"]))
             finished = gate.resume(folder, more=more, prepare=restore_builds(progress), **means)
         else:
             scenarios, runs, word = new.pop("scenarios"), new["runs"], new.pop("against")
@@ -174,7 +177,9 @@ def check_resume(folder: Path | None, more: int | None, new: dict[str, Any]) -> 
             raise UsageError("--more goes on with a run", remedy="Name its folder: --resume FOLDER --more 4.")
         new["scenarios"] = new["scenarios"] or (the_scenario(SCENARIOS),)
         return
-    words = {"scenarios": "a scenario", "base_words": "--base", "head_words": "--head",
+    if new["scenarios"]:  # with their subjects: the run is held against them
+        new = {**new, "base_words": (), "head_words": ()}
+    words = {"base_words": "--base without a scenario", "head_words": "--head without a scenario",
              "against": "--against", "quick": "--quick"}  # fmt: skip
     given = [word for name, word in words.items() if new[name]] + ["--seed"] * (new["seed"] is not None)
     if given:

@@ -56,8 +56,8 @@ def github() -> None:
 @click.option("--head", callback=_lines, default="", envvar="PERFGATE_HEAD",
               help="Words of the head's subject, one a line; by default the head's build.")  # fmt: skip
 @click.option("--budget", default="", envvar="PERFGATE_BUDGET", metavar="MINUTES", help="As of perfgate run.")
-@click.option("--resume/--no-resume", default=True, envvar="PERFGATE_RESUME", show_default=True,
-              help="Go on with what an earlier job measured of the same head, merge base and cells.")  # fmt: skip
+@click.option("--resume/--no-resume", default=False, envvar="PERFGATE_RESUME", show_default=True,
+              help="Go on with what an earlier attempt of this workflow run measured of the same.")  # fmt: skip
 @click.pass_context
 def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> None:  # noqa: FBT001 (a flag)
     """Find out what is compared by which scenarios: those of the base branch; and fetch what was measured of it."""
@@ -71,8 +71,8 @@ def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> 
     except ScenarioError as error:
         _annotate_problems(error, job.folder / "policy")
         ctx.exit(error.exit_status)
-    if resume:
-        _fetch_earlier(api, plan, job.listed_at(plan.head), job.folder / "earlier.zip")
+    if resume and plan.may_be_resumed:
+        _fetch_earlier(api, job, plan)
     job.write_plan(plan)
     job.set_outputs({"artifact": plan.artifact, "runs": str(plan.runs)})
     click.echo(f"{plan.head[:12]} against {plan.merge_base[:12]}, by {len(plan.scenarios)} scenarios of "
@@ -92,9 +92,8 @@ def measure(ctx: click.Context) -> None:
     plan = job.read_plan()
     if plan is None:
         raise UsageError("nothing is prepared", remedy="Run perfgate github prepare first.")
-    words = ["--resume", str(plan.run_folder)] if plan.run_folder else [*plan.words, "--runs", str(plan.runs)]
-    if plan.run_folder and "--budget" in plan.words:
-        words += plan.words[plan.words.index("--budget") :][:2]
+    # What an earlier attempt left is held against the words of this plan: trials are taken from it, and nothing else.
+    words = [*plan.words, *(["--resume", str(plan.run_folder)] if plan.run_folder else ["--runs", str(plan.runs)])]
     os.chdir(plan.policy)  # its perfgate.toml counts, not that of the change
     token = secrets.token_hex(32)  # what an engine says is printed, and must not be obeyed
     command(f"::stop-commands::{token}")
@@ -231,21 +230,22 @@ def _api(job: Job) -> Api:
     return Api(url, job.environment.get("GITHUB_TOKEN", ""))
 
 
-def _fetch_earlier(api: Api, plan: JobPlan, head_sha: str, file: Path) -> None:
-    """Unpack the run folder of an earlier job; where it cannot be had, the sequence begins anew, and that is said."""
+def _fetch_earlier(api: Api, job: Job, plan: JobPlan) -> None:
+    """Unpack the run folder of an earlier attempt; where it cannot be had measuring begins anew, and that is said."""
     from perfgate.errors import RecordError
     from perfgate.github import artifact
     from perfgate.github.api import ApiError
     from perfgate.report.github import Annotation
 
+    file = job.folder / "earlier.zip"
     try:
-        found = artifact.of_repository(api, plan.repository, plan.artifact, head_sha)
+        found = artifact.of_earlier_attempt(api, job, plan.artifact, job.listed_at(plan.head))
         if found is None:
             return
         artifact.fetch(api, plan.repository, found, file, artifact.RUN_BYTES)
         artifact.unpack(file, plan.runs)
     except (ApiError, RecordError) as error:
-        text = f"what an earlier job measured of this change cannot be had, so measuring begins anew: {error}"
+        text = f"what an earlier attempt measured cannot be had, so measuring begins anew: {error}"
         command(str(Annotation("warning", "perfgate", text)))
     finally:
         file.unlink(missing_ok=True)

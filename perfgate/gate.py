@@ -149,6 +149,7 @@ def resume(  # noqa: PLR0913 (options by name, all but one with a default)
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
     prepare: Callable[[Run], None] = lambda _: None,
+    only: tuple[Sequence[Path], dict[Role, Subject]] | None = None,
 ) -> Finished:
     """Go on with the open cells of a run by its own manifest, in a new visit; decided cells stay as they are.
 
@@ -164,11 +165,14 @@ def resume(  # noqa: PLR0913 (options by name, all but one with a default)
         progress: As of :func:`run`.
         budget_s: As of :func:`run`.
         prepare: Called before anything is measured, if anything is: has what the subjects need put in its place.
+        only: Scenarios and subjects that it must be a run of; the run is theirs then, and but for its trials nothing is
+            taken from a folder that somebody else may have written.
 
     Raises:
         UsageError: ``more`` is less than a further look needs.
         RecordError: The folder is no run folder, or a record in it cannot be trusted.
-        NotComparableError: ``different-machines``: the run was begun on another machine.
+        NotComparableError: ``different-machines``: the run was begun on another machine; ``different-cells``: it is no
+            run of ``only``.
         InterruptedRunError: As of :func:`run`.
         NotMeasuredError: ``run-folder-busy``, or ``storage-failed``.
     """
@@ -176,6 +180,8 @@ def resume(  # noqa: PLR0913 (options by name, all but one with a default)
     if more is not None and more < stats.FURTHER_LOOK_PAIRS:
         raise UsageError(f"--more {more}: a further look needs at least {stats.FURTHER_LOOK_PAIRS} pairs")
     manifest = read_manifest(folder)
+    if only is not None:
+        manifest = _taken_over(folder, manifest, *only)
     given = _given(collector, traced_collector, counted_collector)
     return _visit(folder, manifest, Session(folder, manifest, given, progress, deadline_s), more, prepare)
 
@@ -300,6 +306,32 @@ def _storage_failures(folder: Path, remedy: str) -> Iterator[None]:
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
         raise NotMeasuredError(what, where=str(folder), remedy=remedy, code="storage-failed") from error
+
+
+def _taken_over(folder: Path, found: Run, scenarios: Sequence[Path], subjects: dict[Role, Subject]) -> Run:
+    """The run with the plan and the subjects of whoever goes on with it, which must be those that it was begun with."""
+    loaded = tuple(load(file) for file in scenarios)
+    own = Run(name=found.name, plan=make_plan(loaded, found.plan.seed), subjects=subjects, perfgate=__version__)
+    differing = [
+        name for name in Run.model_fields if name != "perfgate" and _portable(own, name) != _portable(found, name)
+    ]
+    if differing:
+        text = f"is a run of another {' and '.join(differing)} than what is to be measured"
+        raise NotComparableError(text, where=str(folder), code="different-cells", remedy="Begin a new run.")
+    records = list(read_records(folder, found))
+    mine = {cell.cell_id: cell for cell in own.plan.cells}
+    with hold(folder), _storage_failures(folder, "Mend that."):
+        _keep_scenarios(folder, loaded)
+        write_run(folder, own)
+        for record in records:
+            cell = mine[record.cell.cell_id]
+            write_record(record_file(folder, cell), record.model_copy(update={"cell": cell}))
+    return own
+
+
+def _portable(run: Run, name: str) -> Any:
+    """A field of a manifest without the places of models, which differ between machines; their digests do not."""
+    return run.model_dump(mode="json", include={name}, exclude={"plan": {"cells": {"__all__": {"model_folder"}}}})
 
 
 def _reopened(folder: Path, manifest: Run) -> dict[str, Record]:
@@ -429,5 +461,9 @@ def _run_name(loaded: Sequence[LoadedScenario]) -> str:
 def _make_folder(folder: Path, loaded: Sequence[LoadedScenario]) -> None:
     for name in (SCENARIOS, "trials", "records"):
         (folder / name).mkdir(parents=True)
+    _keep_scenarios(folder, loaded)
+
+
+def _keep_scenarios(folder: Path, loaded: Sequence[LoadedScenario]) -> None:
     for scenario in loaded:
         write_atomically(folder / SCENARIOS / f"{scenario.scenario.name}.yaml", scenario.text)

@@ -42,6 +42,7 @@ class FakeGitHub:
         pulls: Pull requests by number.
         files: Names of changed files by number; ``old => new`` is one that was renamed.
         comments: Comments by number of the pull request.
+        runs: Workflow runs by number.
         artifacts: Artifacts as GitHub lists them, with the bytes of the archive under ``archive``.
         refs: Commits by name of the reference.
         objects: Blobs, trees and commits as they were sent.
@@ -55,6 +56,7 @@ class FakeGitHub:
     pulls: dict[int, dict[str, Any]] = field(default_factory=dict)
     files: dict[int, list[str]] = field(default_factory=dict)
     comments: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    runs: dict[int, dict[str, Any]] = field(default_factory=dict)
     artifacts: list[dict[str, Any]] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     refs: dict[str, str] = field(default_factory=dict)
@@ -99,6 +101,8 @@ class FakeGitHub:
         if found := re.fullmatch(r"/pulls/(\d+)", path):
             self.pulls[int(found[1])] |= content or {}
             return self.pulls[int(found[1])]
+        if found := re.fullmatch(r"/actions/runs/(\d+)", path):
+            return self.runs[int(found[1])]
         if found := re.fullmatch(r"/pulls/(\d+)/files", path):
             names = [name.rpartition(" => ") for name in self.files.get(int(found[1]), [])]
             return [{"filename": new} | ({"previous_filename": old} if old else {}) for old, _, new in names]

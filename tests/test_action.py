@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from action_runner import ROOT, ActionRunner, clone, git
 from click.testing import CliRunner
-from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving
+from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving, zipped
 from hand_made import scenario_file
 from perfgate_process import marked_processes
 
 from perfgate.cli import main
+from perfgate.durable import canonical_json, sha256_hex
 from perfgate.lock import STATE, hold
 from perfgate.outcome import Outcome
 from perfgate.record import read_records, read_run
@@ -29,6 +30,7 @@ import json, os, sys
 sys.path.insert(0, {str(ROOT)!r})
 from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.cli import main
+from perfgate.durable import canonical_json, sha256_hex
 fake = json.loads(os.environ["FAKE"])
 fake["failures"] = {{int(trial): code for trial, code in fake.get("failures", {{}}).items()}}
 main(obj=FakeCollector(FakeSpec(**fake)), prog_name="perfgate")
@@ -39,6 +41,8 @@ SAME: dict[str, Any] = {"restart_sd": 0.0003}
 SLOWER: dict[str, Any] = {"restart_sd": 0.0003, "head_ratio": {"step": 1.01}}
 NOISY: dict[str, Any] = {"restart_sd": 0.02}
 FAILING: dict[str, Any] = {"failures": {"1": "engine-start-failed"}}
+
+WORKFLOW = ".github/workflows/perfgate.yml"
 
 Gate = Callable[..., ActionRunner]
 
@@ -79,9 +83,15 @@ def gate(github: FakeGitHub, tmp_path: Path) -> Gate:
             "GITHUB_API_URL": github.url, "GITHUB_REPOSITORY": REPOSITORY, "TOKEN": TOKEN,
             "GITHUB_EVENT_NAME": "push", "GITHUB_REF": f"refs/heads/{branch}", "GITHUB_RUN_ID": "7",
             "GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "RUNNER_NAME": str(tmp_path),
-            "GITHUB_RUN_ATTEMPT": str(number + 1), **more.pop("environment", {}),
+            "GITHUB_RUN_ATTEMPT": str(number + 1),
+            "GITHUB_WORKFLOW_REF": f"{REPOSITORY}/{WORKFLOW}@refs/heads/{branch}", **more.pop("environment", {}),
         }  # fmt: skip
+        github.runs.setdefault(7, {
+            "id": 7, "path": WORKFLOW, "event": environment["GITHUB_EVENT_NAME"], "run_attempt": number + 1,
+            "head_sha": git(workspace, "rev-parse", "HEAD"), "head_repository": {"full_name": REPOSITORY},
+        })  # fmt: skip
         inputs = {
+            "resume": "true",
             "perfgate": str(program),
             "base": "python=/bin/true",
             "head": "env.BUILD=new",
@@ -91,14 +101,9 @@ def gate(github: FakeGitHub, tmp_path: Path) -> Gate:
             ROOT / "action.yml", tmp_path / f"temp-{number}", workspace, environment, inputs, github, **more
         )
         runner.run()
-        github.artifacts = [item | {"workflow_run": _run(workspace)} for item in github.artifacts]
         return runner
 
     return one
-
-
-def _run(workspace: Path) -> dict[str, Any]:
-    return {"id": 7, "head_sha": git(workspace, "rev-parse", "HEAD"), "repository_id": 1, "head_repository_id": 1}
 
 
 def kept(github: FakeGitHub, name: str) -> dict[str, bytes]:
@@ -219,9 +224,9 @@ def test_re_run_on_pull_request(gate: Gate, github: FakeGitHub, tmp_path: Path) 
     event = {"number": 12, "pull_request": {"base": {"ref": "main"}, "head": {"sha": change}}}
     (tmp_path / "event.json").write_text(json.dumps(event))
     asked = {"GITHUB_EVENT_NAME": "pull_request", "GITHUB_REF": "refs/pull/12/merge"}
+    github.runs[7] = {"id": 7, "path": WORKFLOW, "event": "pull_request", "head_sha": change,
+                      "head_repository": {"full_name": REPOSITORY}}  # fmt: skip
     gate(SLOWER, branch="merge", environment=asked)
-    for item in github.artifacts:
-        item["workflow_run"]["head_sha"] = change
 
     again = gate(SAME, branch="merge", environment=asked)
 
@@ -268,7 +273,7 @@ def test_killed(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
 
 
 def test_a_night(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
-    """A night that is cut goes on when it is re-run, and its candidate is promoted and proposed as a pull request."""
+    """A night that is cut begins anew when it is re-run, and its candidate is promoted and proposed."""
     schedule = {"GITHUB_EVENT_NAME": "schedule"}
     cut = gate(SAME, branch="main", environment=schedule, inputs={"command": "nightly", "budget": "0.00001"})
 
@@ -279,7 +284,7 @@ def test_a_night(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
 
     outputs = again.outputs["report"]
     assert (again.result, outputs["verdict"]) == ("success", "pass")
-    assert "goes on with night-" in again.steps["prepare"].log
+    assert "goes on with" not in again.steps["prepare"].log
     assert f"{outputs['candidate']}/run.json" in kept(github, "perfgate-run-")
     assert "reference against itself" in again.summary
 
@@ -369,11 +374,21 @@ def test_builds_that_the_job_made(gate: Gate) -> None:
     }
 
 
-def test_forks_cannot_lay_a_pass(gate: Gate, github: FakeGitHub) -> None:
-    """A finished run under the right name that a fork's workflow uploaded is not taken."""
+def test_measured_anew_by_default(gate: Gate) -> None:
+    """Unless the workflow asks for it nothing of an earlier attempt counts, and nothing is looked for."""
+    gate(SAME)
+
+    again = gate(SLOWER, inputs={"resume": "false"})
+
+    assert again.outputs["report"]["exit_status"] == "10"
+    assert "goes on with" not in again.steps["prepare"].log
+
+
+def test_other_runs_cannot_lay_a_pass(gate: Gate, github: FakeGitHub) -> None:
+    """A finished run under the right name, at the right commit, that another workflow run uploaded is not taken."""
     gate(SAME)
     for item in github.artifacts:
-        item["workflow_run"]["head_repository_id"] = 2
+        item |= {"run_id": 8}
 
     again = gate(SLOWER)
 
@@ -381,15 +396,55 @@ def test_forks_cannot_lay_a_pass(gate: Gate, github: FakeGitHub) -> None:
     assert "goes on with" not in again.steps["prepare"].log
 
 
+def _poison(github: FakeGitHub, change: Callable[[str, Any], object]) -> None:
+    """Change the JSON files of an earlier attempt's run folder, as whoever runs code in its job can."""
+    (item,) = [item for item in github.artifacts if item["name"].startswith("perfgate-run-")]
+    files = kept(github, "perfgate-run-")
+    for name, data in files.items():
+        if name.endswith("run.json") or "/records/" in name:
+            content = json.loads(data)
+            change("run" if name.endswith("run.json") else "record", content)
+            if content.pop("digest", None):  # sealed anew
+                content["digest"] = sha256_hex(canonical_json(content))
+            files[name] = json.dumps(content).encode()
+    item["archive"] = zipped(files)
+
+
+def _other_subjects(_: str, content: Any) -> None:
+    """Subjects that run a program of the poisoner's."""
+    content["subjects"]["head"] |= {"python": "/evil"}
+
+
+def _wider(kind: str, content: Any) -> None:
+    """Margins that block nothing."""
+    for cell in content["plan"]["cells"] if kind == "run" else [content["cell"]]:
+        cell["gates"][0]["gate"] |= {"ignorable": "10%", "must_catch": "50%"}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [(_other_subjects, "21", "is a run of another subjects than"), (_wider, "2", "gates: not what the scenario")],
+)
+def test_a_poisoned_artifact(gate: Gate, github: FakeGitHub, change: Any, status: str, said: str) -> None:
+    """An earlier attempt's run with other subjects or margins runs nothing and passes nothing: the check is red."""
+    gate(SAME)
+    _poison(github, change)
+
+    again = gate(SAME)
+
+    assert (again.result, again.steps["enforce"].status) == ("failure", int(status))
+    assert said in again.steps["measure"].log
+
+
 def test_what_was_measured_cannot_be_had(gate: Gate, github: FakeGitHub) -> None:
     """Where an earlier job's artifact is not to be had, measuring begins anew and says so."""
     first = gate(SAME)
-    github.refusals.append(Refusal("GET", ".*/actions/artifacts", 403))
+    github.refusals.append(Refusal("GET", ".*/artifacts", 403))
 
     again = gate(SAME)
 
     log = again.steps["prepare"].log
-    assert "::warning title=perfgate::what an earlier job measured of this change cannot be had" in log
+    assert "::warning title=perfgate::what an earlier attempt measured cannot be had" in log
     assert "GitHub answered 403" in log
     assert Path(again.outputs["report"]["run_folder"]).name != Path(first.outputs["report"]["run_folder"]).name
 

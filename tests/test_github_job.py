@@ -22,7 +22,7 @@ from stored import lineage
 from perfgate.cli import main
 from perfgate.errors import RecordError, UsageError
 from perfgate.github.api import Api, ApiError
-from perfgate.github.artifact import read_member, unpack
+from perfgate.github.artifact import of_earlier_attempt, read_member, unpack
 from perfgate.github.job import Job
 from perfgate.github.policy import touched
 from perfgate.github.proposal import Proposal, propose
@@ -207,6 +207,41 @@ def test_a_download_that_breaks_off(github: FakeGitHub, tmp_path: Path, how: str
                                         tmp_path / "archive.zip", 10_000_000)  # fmt: skip
 
     assert not list(tmp_path.iterdir())
+
+
+RUN = {"id": 7, "path": ".github/workflows/perfgate.yml@refs/heads/x", "event": "push", "head_sha": "a" * 40,
+       "head_repository": {"full_name": REPOSITORY}}  # fmt: skip
+ATTEMPT = Job({"GITHUB_RUN_ID": "7", "GITHUB_RUN_ATTEMPT": "2", "GITHUB_REPOSITORY": REPOSITORY,
+               "GITHUB_EVENT_NAME": "push",
+               "GITHUB_WORKFLOW_REF": f"{REPOSITORY}/.github/workflows/perfgate.yml@refs/heads/x"})  # fmt: skip
+
+
+def test_an_earlier_attempt(github: FakeGitHub) -> None:
+    """What an earlier attempt of this workflow run left is found, and in a first attempt nothing is asked for."""
+    github.runs[7] = RUN
+    item, api = github.add_artifact("a", b"x"), Api(github.url, TOKEN)
+    github.add_artifact("a", b"another run's, and newer", run_id=8, created_at="2027-01-01T00:00:00Z")
+
+    found = of_earlier_attempt(api, ATTEMPT, "a", "a" * 40)
+
+    assert found is not None
+    assert found.id == item["id"]
+    github.requests.clear()
+    assert of_earlier_attempt(api, Job({**ATTEMPT.environment, "GITHUB_RUN_ATTEMPT": "1"}), "a", "a" * 40) is None
+    assert not github.requests
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("path", ".github/workflows/evil.yml"), ("event", "workflow_dispatch"), ("head_sha", "b" * 40), ("id", 8),
+     ("head_repository", {"full_name": "fork/engine"}), ("head_repository", None), ("path", [])],
+)  # fmt: skip
+def test_runs_of_another_origin(github: FakeGitHub, key: str, value: object) -> None:
+    """Of a run that GitHub lists with another workflow, event, commit or repository nothing is taken."""
+    github.runs[7] = {**RUN, key: value}
+
+    with pytest.raises(RecordError, match=f"another {key} than this job's"):
+        of_earlier_attempt(Api(github.url, TOKEN), ATTEMPT, "a", "a" * 40)
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\..\\evil", "C:evil"])

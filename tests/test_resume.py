@@ -489,9 +489,9 @@ def test_budget_command(invoke: Invoke) -> None:
     [
         (("--more", "4"), "--more goes on with a run"),
         (("tiny.yaml", "--more", "4"), "--more goes on with a run"),
-        (("--resume", "x", "tiny.yaml"), "a scenario cannot be given"),
-        (("--resume", "x", "--base", "python=a", "--quick"), "--base, --quick cannot be given"),
-        (("--resume", "x", "--head", "python=a", "--seed", "0"), "--head, --seed cannot be given"),
+        (("--resume", "x", "tiny.yaml", "--seed", "1"), "--seed cannot be given"),
+        (("--resume", "x", "--base", "python=a", "--quick"), "--base without a scenario, --quick cannot be given"),
+        (("--resume", "x", "--head", "python=a", "--seed", "0"), "--head without a scenario, --seed cannot be given"),
         (("--resume", "x", "--more", "3"), "--more 3: a further look needs at least 4 pairs"),
         (("--resume", "x", "--more", "0"), "--more 0: a further look needs at least 4 pairs"),
         (("--resume", "x"), "x/run.json: does not exist"),

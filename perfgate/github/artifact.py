@@ -6,7 +6,6 @@ import re
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -14,6 +13,7 @@ from typing import Any
 
 from perfgate.errors import RecordError
 from perfgate.github.api import Api
+from perfgate.github.job import Job
 
 VERDICT = "perfgate-verdict"
 """The small artifact that the comment is made from."""
@@ -35,37 +35,57 @@ class Artifact:
         name: Its name, unique within a run.
         size_bytes: Packed.
         created: When it was uploaded.
-        head_sha: Commit of the run it comes from; empty where GitHub does not say.
-        own: Whether that run was one of this repository's own branches, not of a fork's.
     """
 
     id: int
     name: str
     size_bytes: int
     created: datetime
-    head_sha: str
-    own: bool
 
 
 def of_run(api: Api, repository: str, run_id: int, name: str) -> Artifact | None:
-    """The newest artifact of that name in one workflow run.
+    """The newest artifact of that name in one workflow run; only the jobs of that run can have uploaded it.
 
     Raises:
         ApiError: GitHub refused.
     """
-    return _newest(api.pages(f"/repos/{repository}/actions/runs/{run_id}/artifacts", "artifacts"), name)
+    listed = map(_read, api.pages(f"/repos/{repository}/actions/runs/{run_id}/artifacts", "artifacts"))
+    found = [one for one in listed if one is not None and one.name == name]
+    return max(found, key=lambda artifact: (artifact.created, artifact.id), default=None)
 
 
-def of_repository(api: Api, repository: str, name: str, head_sha: str) -> Artifact | None:
-    """The newest artifact of that name from any run of this repository at a commit, never from one of a fork.
+def of_earlier_attempt(api: Api, job: Job, name: str, head_sha: str) -> Artifact | None:
+    """What an earlier attempt of this very workflow run left under a name; ``None`` in a first attempt.
 
-    A fork's workflow can upload whatever it likes under any name, also a finished run that passes.
+    The same name in another run is anybody's: every workflow run of the repository can upload it. So GitHub is asked
+    what this run is, and only its own artifacts are looked at.
+
+    Args:
+        api: Reads artifacts and runs.
+        job: This job.
+        name: The artifact's.
+        head_sha: Commit that GitHub lists this run at.
 
     Raises:
+        RecordError: GitHub lists this run with another workflow, event, commit or repository than this job's.
         ApiError: GitHub refused.
     """
-    found = api.pages(f"/repos/{repository}/actions/artifacts", "artifacts", name=name)
-    return _newest(found, name, head_sha)
+    run_id, attempt = int(job.variable("GITHUB_RUN_ID")), int(job.variable("GITHUB_RUN_ATTEMPT"))
+    if attempt <= 1:
+        return None
+    run = api.get(f"/repos/{job.repository}/actions/runs/{run_id}")
+    workflow = job.variable("GITHUB_WORKFLOW_REF").partition("@")[0].removeprefix(f"{job.repository}/")
+    expected = {"id": run_id, "path": workflow, "event": job.variable("GITHUB_EVENT_NAME"), "head_sha": head_sha,
+                "head_repository": job.repository}  # fmt: skip
+    try:
+        origin = {"head_repository": (run["head_repository"] or {}).get("full_name")}
+        listed = {**run, **origin, "path": str(run["path"]).partition("@")[0]}
+        wrong = [key for key, value in expected.items() if listed[key] != value]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RecordError(f"GitHub lists this run in a way that this version cannot read: {error!r}") from error
+    if wrong:
+        raise RecordError(f"GitHub lists this run with another {', '.join(wrong)} than this job's")
+    return of_run(api, job.repository, run_id, name)
 
 
 def fetch(api: Api, repository: str, artifact: Artifact, file: Path, limit_bytes: int) -> None:
@@ -134,25 +154,12 @@ def _checked(opened: zipfile.ZipFile, limit_bytes: int, where: str) -> list[zipf
     return infos
 
 
-def _newest(listed: Iterable[Any], name: str, head_sha: str = "") -> Artifact | None:
-    found = [
-        artifact
-        for artifact in map(_read, listed)
-        if artifact is not None and artifact.name == name
-        if not head_sha or (artifact.own and artifact.head_sha == head_sha)
-    ]
-    return max(found, key=lambda artifact: (artifact.created, artifact.id), default=None)
-
-
 def _read(item: Any) -> Artifact | None:
     """An item of GitHub's list; ``None`` for an artifact that has expired."""
     try:
         if item["expired"]:
             return None
-        run = item.get("workflow_run") or {}
-        own = run.get("head_repository_id") is not None and run["head_repository_id"] == run.get("repository_id")
         created = datetime.fromisoformat(item["created_at"])
-        return Artifact(int(item["id"]), str(item["name"]), int(item["size_in_bytes"]), created,
-                        str(run.get("head_sha") or ""), own)  # fmt: skip
+        return Artifact(int(item["id"]), str(item["name"]), int(item["size_in_bytes"]), created)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"GitHub lists an artifact that this version cannot read: {error!r}") from error

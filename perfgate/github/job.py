@@ -61,6 +61,14 @@ class JobPlan(BaseModel):
     runs: Path
 
     @property
+    def may_be_resumed(self) -> bool:
+        """Whether trials of an earlier attempt may count: not those of a night, which a baseline may rest on.
+
+        A run against baselines keeps copies of them, which nobody could tell from forged ones.
+        """
+        return self.command == "run" and "--against" not in self.words
+
+    @property
     def run_folder(self) -> Path | None:
         """The one run folder of this job; ``None`` where there is none with a manifest."""
         manifest = {"run": "run.json", "nightly": "night.json"}[self.command]
