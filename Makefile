@@ -28,7 +28,7 @@ lint: .venv/ready
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
-	.venv/bin/zizmor --quiet --offline $(WORKFLOWS) $(ACTIONS)
+	.venv/bin/zizmor --quiet --pedantic --offline $(WORKFLOWS) $(ACTIONS)
 	.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows $(WORKFLOWS)
 	.venv/bin/check-jsonschema --builtin-schema vendor.github-actions $(ACTIONS)
 	.ci/actionlint $(WORKFLOWS)

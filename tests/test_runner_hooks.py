@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fake_nvml import FakeMachine
-from runner_machine import JOB, Ended, Host
+from runner_machine import HOOKS, JOB, Ended, Host
 
 from perfgate.lock import STATE
 
@@ -248,6 +248,16 @@ def test_a_missing_perfgate_fails_the_job(host: Host) -> None:
 
     assert (before.returncode, after.returncode) == (1, 0)
     assert "there is no program /nowhere/perfgate" in said(before, "error")
+
+
+def test_names_of_processes_command_nothing(host: Host) -> None:
+    """What a warning says is one line, whatever a process is called, and steers no terminal."""
+    hook = host.root / HOOKS / "hook.bash"
+    words = ["bash", "-c", f"source {hook}; warn $'50%\\r::add-mask::a\\n::error::b\\e[2J'"]
+
+    ended = subprocess.run(words, capture_output=True, text=True, check=True)
+
+    assert ended.stdout == "::warning title=perfgate::50%25%0D::add-mask::a%0A::error::b?[2J\n"
 
 
 def test_what_a_job_left_running_ends_with_it(host: Host, start: Start) -> None:

@@ -135,6 +135,23 @@ def test_installer_refuses_what_would_do_harm(host: Host, tmp_path: Path) -> Non
     assert not (host.root / HELPER).exists()
 
 
+def test_root_runs_only_what_root_alone_can_change(tmp_path: Path) -> None:
+    """A program is refused where a folder or link on its way is another user's or can be written by others."""
+    (tmp_path / "nvidia-smi").symlink_to("/usr/bin/env")
+
+    def said(program: str | Path) -> str:
+        user = pwd.getpwuid(os.getuid()).pw_name
+        words = [str(RUNNER / "install"), "--dry-run", "--user", user, "--runner-folder", str(tmp_path)]
+        words += ["--perfgate", "/usr/bin/env", "--nvidia-smi", str(program)]
+        environment = {name: value for name, value in os.environ.items() if name != "DESTDIR"}
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=False).stderr
+
+    assert "perfgate-clocks runs as root what lies there" in said(tmp_path / "nvidia-smi")
+    assert "perfgate-clocks runs as root" in said(f"/usr/bin/../..{tmp_path}/nvidia-smi")
+    assert "perfgate-clocks" not in said("/usr/bin/env")
+    assert "perfgate-clocks" not in said("/usr/./bin//../bin/env")
+
+
 # --- the clock helper
 
 

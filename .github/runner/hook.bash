@@ -14,10 +14,12 @@ readonly INVISIBLE_MIB=1024 # an idle GPU shows less than this, driver and all
 
 step() { printf 'perfgate: %s\n' "$1"; }
 
-# GitHub shows these on the page of the job.
+# GitHub shows these on the page of the job. Names of processes are part of them, and a line ends with a carriage return too.
 annotate() {
   local text=${2//'%'/%25}
-  printf '::%s title=perfgate::%s\n' "$1" "${text//$'\n'/%0A}"
+  text=${text//$'\r'/%0D}
+  text=${text//$'\n'/%0A}
+  printf '::%s title=perfgate::%s\n' "$1" "${text//[[:cntrl:]]/?}"
 }
 warn() { annotate warning "$1"; }
 refuse() {
