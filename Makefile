@@ -10,7 +10,7 @@ ACTIONS := action.yml $(wildcard .github/actions/*/action.yml)
 ENGINE_TESTS = PERFGATE_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) .venv/bin/pytest -n 2 --dist loadgroup
 PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: gate test lint checked unit end-to-end slow engine golden docs clean
+.PHONY: gate test lint checked unit end-to-end slow engine golden docs lock clean
 
 gate: .venv/ready engine
 	.venv/bin/perfgate run scenarios/cpu-tiny.yaml \
@@ -61,6 +61,13 @@ docs: .venv/ready
 	.venv/bin/perfgate schema config > docs/schema/config.schema.json
 	.venv/bin/perfgate schema verdict > docs/schema/verdict.schema.json
 	.venv/bin/python -c "from perfgate.report.pages import render_pages; print(render_pages(), end='')" > docs/reasons.md
+
+# What the actions install beside tokens that may write: every file by its hash. Read the difference before committing it.
+lock: .venv/ready
+	$(PIP) install "uv>=0.9"
+	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+	  --no-emit-index-url --custom-compile-command "make lock" --group build pyproject.toml \
+	  --output-file .github/actions/requirements.txt
 
 clean:
 	rm -rf .venv .engine

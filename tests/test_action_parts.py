@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,18 @@ from action_runner import ROOT, ActionRunner, job_step, read_yaml
 
 TEMPLATES = ROOT / "perfgate" / "templates" / "github"
 OK = {"result": "success", "outputs": {"verdict": "pass"}}
+
+
+def test_the_actions_lock() -> None:
+    """Every package that perfgate or its build needs is listed with its hashes, and no registry is named."""
+    lines = (ROOT / ".github" / "actions" / "requirements.txt").read_text().split("\n")
+    listed = {line.split("==")[0]: number for number, line in enumerate(lines) if "==" in line}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = [*project["project"]["dependencies"], *project["dependency-groups"]["build"]]
+
+    assert {re.split("[><=]", one)[0].replace(".", "-") for one in needed} <= set(listed)
+    assert all("--hash=sha256:" in lines[number + 1] for number in listed.values())
+    assert "http" not in "".join(lines)
 
 
 def test_installing_runs_nothing_of_the_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
