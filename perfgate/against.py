@@ -35,6 +35,7 @@ from perfgate.plan import Cell, GatePlan, Plan
 from perfgate.prediction import FIRST_BLOCKING_VISITS, Prediction, predict
 from perfgate.record import Record, Run, Trial
 from perfgate.rule import Series, both_sides, judge_series
+from perfgate.setting import placed
 from perfgate.subject import Role
 
 
@@ -149,7 +150,14 @@ def judge_sides(
         for gate in one.cell.gates
     ]
     judged = iter(_judge(series, plan))
-    cells = tuple(_cell(one, tuple(next(judged) for _ in one.cell.gates)) for one in held)
+    cells = tuple(
+        placed(
+            _cell(one, tuple(next(judged) for _ in one.cell.gates)),
+            {"head": (one.side.record, one.side.role)} if one.side else {},
+            name,
+        )
+        for one in held
+    )
     outcome = judge_cells(name, perfgate, plan, cells)
     if outcome.verdict != "advisory":
         return outcome

@@ -95,12 +95,14 @@ class Builder:
     def _find(self, ref: str) -> tuple[dict[str, Any], Revision]:
         recipe, here = self._recipe(ref)
         cache = cache_folder(self._config)
-        revision = self._repository(recipe, here).find(ref, (*self._left_out, cache))
+        repository = self._repository(recipe, here)
+        revision = repository.find(ref, (*self._left_out, cache))
         digest = _digest(recipe, here)
         folder = cache / f"{revision.name}-{digest[:8]}"
         source = Source(
-            ref=revision.ref, commit=revision.commit, changes=revision.changes, recipe=digest, folder=str(folder)
-        )
+            ref=revision.ref, commit=revision.commit, changes=revision.changes, recipe=digest, folder=str(folder),
+            title=repository.title(revision.commit),
+        )  # fmt: skip
         return {**_filled(recipe, here, source), "built_from": source}, revision
 
     def restore(self, subject: Subject) -> None:

@@ -14,11 +14,12 @@ from perfgate.durable import sha256_hex
 from perfgate.environment import comparable
 from perfgate.errors import NotComparableError, RecordError, UsageError
 from perfgate.judge import compare_sides, judge_advisory, judge_cells
+from perfgate.manifest import read_manifest
 from perfgate.margins import Gate
 from perfgate.metrics import split_name
 from perfgate.outcome import CellOutcome, Note, Outcome, worst
 from perfgate.plan import GatePlan, Plan
-from perfgate.record import Record, read_record, read_records, read_run
+from perfgate.record import Record, read_record, read_records
 from perfgate.rule import Series, judge_series
 from perfgate.store import find
 from perfgate.subject import Role
@@ -139,7 +140,7 @@ def _read_sides(word: str) -> dict[str, tuple[Record, Role]]:
     if role not in ("base", "head"):
         path, role = word, ""
     place = Path(path)
-    records = [*read_records(place, read_run(place))] if place.is_dir() else [read_record(place)]
+    records = [*read_records(place, read_manifest(place))] if place.is_dir() else [read_record(place)]
     if not records:
         raise RecordError("holds no record: no trial was finished", where=path)
     return {record.cell.cell_id: (record, _side(record, word, role)) for record in records}

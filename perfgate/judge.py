@@ -37,6 +37,7 @@ from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, GatePlan, Plan
 from perfgate.record import Failure, Record, Run, Trial, record_digest
 from perfgate.rule import Series, both_sides, judge_series
+from perfgate.setting import placed
 from perfgate.subject import Role, revisions
 
 
@@ -54,6 +55,10 @@ def judge(run: Run, records: Mapping[str, Record], perfgate: str) -> Outcome:
             _cell_outcome(cell, record, tuple(next(judged) for _ in cell.gates), traced=not run.quick)
             for cell, record in zip(cells, found, strict=True)
         )
+    outcomes = tuple(
+        placed(one, {role: (record, role) for role in record.subjects} if record else {}, run.name)
+        for one, record in zip(outcomes, found, strict=True)
+    )
     if not run.quick:
         return judge_cells(run.name, perfgate, run.plan, outcomes)
     closed = tuple(
@@ -106,7 +111,7 @@ def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Pl
         found.append(counters.verdict)
     b, h = ([*one, *other] for one, other in zip(timed, traced, strict=True))
     stops = (Note(code=r.stopped.code, text=r.stopped.text) for r, _ in (base, head) if r.stopped)
-    return CellOutcome(
+    compared = CellOutcome(
         name=cell.name,
         cell_id=cell.cell_id,
         record=f"{record_digest(base[0])}:{base[1]} {record_digest(head[0])}:{head[1]}",
@@ -123,6 +128,7 @@ def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Pl
         reasons=(*stops, *reasons),
         cautions=tuple(cautions),
     )
+    return placed(compared, {"base": base, "head": head})
 
 
 def _paired_series(gate: GatePlan, record: Record | None) -> Series:

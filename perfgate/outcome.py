@@ -218,6 +218,51 @@ class BaselineOutcome(_Frozen):
     last_utc: str
 
 
+class SubjectSetting(_Frozen):
+    """One side as it was asked for.
+
+    Args:
+        words: ``key=value`` words; for a head those in which it differs from its base. Values of environment variables
+            are left out.
+        ref: The git ref that it was built from, in words; empty where it was not built.
+        revision: Commit and changes of that, short.
+        title: First line of the commit's message.
+    """
+
+    words: tuple[str, ...]
+    ref: str = ""
+    revision: str = ""
+    title: str = ""
+
+
+class Setting(_Frozen):
+    """What a cell's figures are of.
+
+    Args:
+        run: Name of the run that measured all of it; empty where different ones did.
+        scenario: Its file, as it was given.
+        envelope: Whether it declares what decode steps may run.
+        model: Folder or name, in words.
+        batch: Requests submitted together.
+        input_tokens: Of each request.
+        output_tokens: Of each request.
+        machines: Those it was measured on, in words.
+        begun_utc: Begin of the first visit, ISO 8601; empty where there was none.
+        subjects: By role.
+    """
+
+    run: str
+    scenario: str
+    envelope: bool
+    model: str
+    batch: int
+    input_tokens: int
+    output_tokens: int
+    machines: tuple[str, ...]
+    begun_utc: str
+    subjects: dict[Role, SubjectSetting]
+
+
 class CellOutcome(_Frozen):
     """What one cell decided: the worst of its gates, or why it has none.
 
@@ -241,6 +286,7 @@ class CellOutcome(_Frozen):
         attribution: Where a difference in decode steps comes from; ``None`` without traced pairs.
         counters: What ncu counted; ``None`` without counted trials.
         baseline: What the head was held against, where that was no base measured beside it.
+        setting: What the figures are of; ``None`` for figures from elsewhere, or where nothing was measured.
         reasons: Why the cell as a whole is not judged.
         cautions: What to know about the cell.
     """
@@ -264,6 +310,7 @@ class CellOutcome(_Frozen):
     attribution: Attribution | None = None
     counters: CountersOutcome | None = None
     baseline: BaselineOutcome | None = None
+    setting: Setting | None = None
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()
 

@@ -20,6 +20,8 @@ WORKING_TREE = "."
 """As a ref: HEAD with everything that is not committed; no branch or tag of git can have this name."""
 SHOWN = 12
 """Digits of a hash that are shown to people."""
+TITLE = 72
+"""Characters of a commit's first line that are kept; git's own advice is to write no more."""
 
 _OF_ANOTHER_REPOSITORY = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY",
@@ -103,6 +105,10 @@ class Repository:
             return Revision(f"merge base of {one or 'HEAD'} and {other or 'HEAD'}", commit, "", commit)
         commit = self._commit(ref)
         return Revision(ref, commit, "", commit)
+
+    def title(self, commit: str) -> str:
+        """The first line of a commit's message, at most 72 characters of it."""
+        return self._git("show", "--no-patch", "--no-show-signature", "--format=%s", commit).strip()[:TITLE]
 
     def hook(self, name: str) -> Path:
         """Where git looks for a hook of this working tree, whatever ``core.hooksPath`` says.

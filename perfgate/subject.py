@@ -39,6 +39,7 @@ class Source(BaseModel):
         changes: Full hash of the tree with the changes that were not committed; empty where there were none.
         recipe: Digest of what made it: commands, and the files that they read beside the commit's.
         folder: The build in its cache.
+        title: First line of the commit's message.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,6 +49,7 @@ class Source(BaseModel):
     changes: str
     recipe: str
     folder: str
+    title: str = ""
 
     @property
     def name(self) -> str:
@@ -162,11 +164,11 @@ def words(subject: Subject, base: Subject | None = None) -> tuple[str, ...]:
     """The ``key=value`` words that name a subject, or, beside a base, those in which it differs from it.
 
     Values of environment variables may be secrets, so they are left out: ``env.NAME=...``. A build of a commit is named
-    by the commit, one with uncommitted changes by the ref that was asked for.
+    by the commit, one with uncommitted changes is the working tree.
     """
     source, said = subject.built_from, []
     if source is not None and (base is None or base.built_from != source):
-        said.append(f"ref={source.ref if source.changes else source.commit[:SHOWN]}")
+        said.append(f"ref={WORKING_TREE if source.changes else source.commit[:SHOWN]}")
     other = base or Subject(python="")
     built = source.folder if source is not None else None
     if subject.python != other.python and not (built and built in subject.python):

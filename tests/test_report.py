@@ -51,7 +51,9 @@ from perfgate.report.github import CUT, annotate, render_github, render_within
 from perfgate.report.junit import render_junit
 from perfgate.report.lines import HEADINGS, printable, signed_percent
 from perfgate.report.markdown import escape, fenced, name, render_markdown
+from perfgate.report.setting import next_steps
 from perfgate.report.text import render_text
+from perfgate.subject import Role, Source, Subject
 from perfgate.telemetry import GpuTelemetry, Spread
 
 ENGINE_WORDS = """head: RuntimeError: Engine core initialization failed.
@@ -397,7 +399,7 @@ def test_regressed_cells_are_named() -> None:
 
 def test_worst_gate_first() -> None:
     """Regressed gates stand above gates without values, and those above passes."""
-    rows = [line.split()[0] for line in render_text(regressed()).splitlines()[3:7]]
+    rows = [line.split()[0] for line in render_text(regressed()).splitlines()[4:8]]
 
     assert rows == ["itl_median", "output_throughput", "model_memory", "ttft_median"]
 
@@ -474,6 +476,48 @@ def test_hostile_names() -> None:
     assert not {"\x1b", "\x07"} & {*page, *text}
 
 
+def test_a_report_stands_alone(golden: Callable[[str, str], None]) -> None:
+    """A report says what was compared, of which commits, on what and when, and which commands go on from there."""
+    source = Source(ref="main", commit="1a2b3c4d5e6f" + "0" * 28, changes="", recipe="c" * 64, folder="/cache/b",
+                    title="Fuse | <b>`norm`</b> @team\x1b[31m")  # fmt: skip
+    base = Subject(python="/cache/b/bin/python", built_from=source)
+    head = Subject(python="/envs/my head/python", path=("/src/plugin",), env={"TOKEN": "secret"},
+                   args={"max_num_seqs": 4, "compilation_config": {"level": 3}})  # fmt: skip
+    sides: dict[Role, Subject] = {"base": base, "head": head}
+    measured = cell("llama-8b-decode")
+    kept = record(measured, trials(spread(0.01, 0.0002, 6)), subjects=sides)
+    outcome = judge(run([measured], subjects=sides), {measured.cell_id: kept}, "0.1.0")
+
+    page, text = render_markdown(outcome), render_text(outcome)
+
+    golden("report-standing-alone.md", page)
+    golden("report-standing-alone.txt", text)
+    assert "secret" not in page + text + verdict_json(outcome)
+    assert not {"\x1b"} & {*page, *text}
+    assert not {"<b>", "@team"} & set(re.findall(r"<\w+>|@\w+", page))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "steps"),
+    [
+        (passing, []),
+        (two_cells, []),
+        (inconclusive, ["perfgate run --resume hand-made --more 4"]),
+        (kernels_regressed, []),
+        (advisory, []),
+        (lambda: against_baseline(4), []),
+        (lambda: judge(run([cell()]), {"cell": record(cell(), trials([0.0, 0.0]))}, ""),
+         ["perfgate run --resume hand-made"]),
+        (lambda: judge(run([cell()], quick=True), {"cell": record(cell(), trials([0.0]))}, ""),
+         ["perfgate run hand-made.yaml --base python=/envs/base/bin/python --head python=/envs/head/bin/python"]),
+    ],
+    ids=["pass", "not-started", "used-up", "traced", "advisory", "baseline", "open", "quick"],
+)  # fmt: skip
+def test_next_steps(outcome: Callable[[], Outcome], steps: list[str]) -> None:
+    """What is open names the command that goes on; what no command of ours would tell more of names none."""
+    assert next_steps(outcome()) == steps
+
+
 def test_hostile_kernels() -> None:
     """A kernel's name opens no HTML, mentions nobody and leaves no fence, in the diff as in its headline."""
     outcome = checked([("elementwise", "x```\n# @team <img>\x1b[31m", 1), ("norm", "`<b>@all", 1)])
@@ -523,7 +567,7 @@ def test_text_fits_a_terminal(kind: str, width: int) -> None:
 
     lines = render_text(outcome, width).splitlines()
 
-    too_long = [line for line in lines if len(line) > width and not line.startswith("      ")]
+    too_long = [line for line in lines if len(line) > width and not line.startswith(("      ", "  perfgate "))]
     assert not too_long
     assert set(render_text(outcome).split()) - {*HEADINGS, *COUNTED, "times", "its", "roof"} <= {
         word.rstrip(",") for line in lines for word in line.split()

@@ -25,6 +25,7 @@ from perfgate.report.lines import (
     run_notes,
     ungated_line,
 )
+from perfgate.report.setting import cell_setting, next_steps, run_setting
 
 NAME = re.compile(r"[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+(?:\[[A-Za-z0-9_-]+\])?")
 """A metric, with its role where it has one: nothing in it could end a code span or a table's cell."""
@@ -53,6 +54,7 @@ def blocks(outcome: Outcome) -> Iterator[Block]:
     for cell in outcome.cells:
         first = 4 if cell.verdict in ("pass", "improved") else 1
         yield Block(f"### {escape(cell_heading(cell))}", first)
+        yield from (Block(escape(line), first + 1) for line in (cell_setting(cell),) if line)
         if cell.gates:
             rows = [HEADINGS, *(gate_row(gate) for gate in ordered_gates(cell))]
             yield Block("\n".join(table(rows)), first)
@@ -73,6 +75,14 @@ def blocks(outcome: Outcome) -> Iterator[Block]:
             yield from (Block(escape(line), first + 2) for line in lines if line)
         yield from (Block(text, first + 1) for text in _note_blocks(notes(cell)))
     yield from (Block(text, 1) for text in _note_blocks(run_notes(outcome)))
+    yield from _setting_blocks(outcome)
+
+
+def _setting_blocks(outcome: Outcome) -> Iterator[Block]:
+    if facts := run_setting(outcome):
+        yield Block("\n".join(f"- {name}: {escape(text)}" for name, text in facts), 2)
+    if steps := next_steps(outcome):
+        yield Block(f"To find out more:\n\n{fenced(chr(10).join(steps))}", 2)
 
 
 def escape(text: str) -> str:

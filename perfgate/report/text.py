@@ -25,6 +25,7 @@ from perfgate.report.lines import (
     run_notes,
     ungated_line,
 )
+from perfgate.report.setting import cell_setting, next_steps, run_setting
 
 GIVE_WAY = (5, 6, 4, 1, 2)
 """Columns of the gates' table that move below their row where it is too wide, the least needed first."""
@@ -43,7 +44,8 @@ def render_text(outcome: Outcome, width: int | None = None) -> str:
     """
     lines: list[str] = []
     for cell in outcome.cells:
-        lines += [*wrapped(cell_heading(cell), width), ""]
+        of = cell_setting(cell)
+        lines += [*wrapped(cell_heading(cell), width), *(wrapped(f"  {of}", width) if of else []), ""]
         if cell.gates:
             lines += columns([HEADINGS, *(gate_row(gate) for gate in ordered_gates(cell))], width, GIVE_WAY)
         if cell.ungated:
@@ -66,6 +68,10 @@ def render_text(outcome: Outcome, width: int | None = None) -> str:
         lines += [*([""] if said and cell.counters else []), *said, ""]
     of_run = _note_lines(run_notes(outcome), width)
     lines += [*of_run, ""] if of_run else []
+    facts = [part for name, text in run_setting(outcome) for part in wrapped(f"{name}: {text}", width)]
+    lines += [*facts, ""] if facts else []
+    steps = next_steps(outcome)  # never broken: they are to be copied
+    lines += ["to find out more:", *(f"  {step}" for step in steps), ""] if steps else []
     return "\n".join([*lines, *wrapped(closing(outcome), width), ""])
 
 
