@@ -16,6 +16,7 @@ import contextlib
 import functools
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -60,9 +61,11 @@ GPU: State = {
     "permission": True,  # to set clocks
     "supported": True,  # locking, that is
     "lost": False,
-    "errors": {},  # {"nvmlDeviceGetMigMode": 3}: what a function, or a "field 186", fails with
+    "errors": {},  # {"nvmlDeviceGetMigMode": 3}: what a function, or a "field 186", fails with; HANG never returns
 }
 """A GPU as it is built; ``FakeMachine.build`` and ``FakeGpu.update`` change any of these."""
+
+HANG = "hang"
 
 NVML_SUCCESS = 0
 NVML_ERROR_UNINITIALIZED = 1
@@ -324,6 +327,9 @@ def _file() -> Path:
 
 
 def _check(name: str, bearer: Mapping[str, Any]) -> None:
+    if bearer["errors"].get(name) == HANG:
+        while True:
+            signal.pause()
     if name in bearer["errors"]:
         raise _error(bearer["errors"][name])
 

@@ -81,17 +81,16 @@ def setters(machine: FakeMachine) -> list[str]:
     return [name for name, *_ in machine.calls]
 
 
-def spy_on_leases(monkeypatch: pytest.MonkeyPatch, function: str) -> list[bool]:
-    """Whether the first GPU had a lease whose owner lived, at each call of a setter from now on."""
-    seen: list[bool] = []
+def spy_on_leases(monkeypatch: pytest.MonkeyPatch, function: str, seen: Path) -> None:
+    """Write down whether the first GPU has a lease whose owner lives, at each call of a setter of new connections."""
     original = getattr(nvml_stand_in, function)
 
     def look(*words: Any) -> Any:
-        seen.append(owner_lives(UUID))
+        with seen.open("a") as stream:
+            stream.write(f"{function} {owner_lives(UUID)}\n")
         return original(*words)
 
     monkeypatch.setattr(nvml_stand_in, function, look)
-    return seen
 
 
 # --- locking and its lease
@@ -108,16 +107,16 @@ def test_clocks_are_locked_and_given_free(guard: ClockGuard, fake_nvml: FakeMach
     assert setters(fake_nvml) == [SET_SM, SET_MEMORY, RESET_SM, RESET_MEMORY]
 
 
-def test_lease_is_there_before_the_lock_and_until_it_is_undone(
-    guard: ClockGuard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("fake_nvml")
+def test_lease_is_there_before_the_lock_and_until_it_is_undone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """At the moments when NVML locks and resets the lease lies there, and its owner is seen to live."""
-    seen = spy_on_leases(monkeypatch, SET_SM), spy_on_leases(monkeypatch, RESET_SM)
+    for function in (SET_SM, RESET_SM):
+        spy_on_leases(monkeypatch, function, tmp_path / "seen")
 
-    with guard:
+    with Nvml() as nvml, ClockGuard(nvml, "r") as guard:
         guard.apply([UUID], LOCK)
 
-    assert seen == ([True], [True])
+    assert (tmp_path / "seen").read_text() == f"{SET_SM} True\n{RESET_SM} True\n"
     assert find_leases([UUID]) == ()
 
 
@@ -257,22 +256,54 @@ def test_process_whose_release_fails_still_ends(holder: subprocess.Popen[str], f
 
 
 def test_signal_in_the_midst_of_locking_waits_for_its_end(
-    guard: ClockGuard, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch
+    fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A signal between the locks of two clocks takes effect after both: nothing is locked behind the handler's back."""
     original = nvml_stand_in.nvmlDeviceSetMemoryLockedClocks
 
     def interrupted(*words: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
+        os.kill(os.getppid(), signal.SIGINT)
         original(*words)
 
     monkeypatch.setattr(nvml_stand_in, SET_MEMORY, interrupted)
 
-    with pytest.raises(KeyboardInterrupt):
+    with Nvml() as nvml, ClockGuard(nvml, "r") as guard, pytest.raises(KeyboardInterrupt):
         guard.apply([UUID], LOCK_BOTH)
 
     assert (fake_nvml.gpu(0).locked, find_leases([UUID])) == (FREE, ())
     assert setters(fake_nvml) == [SET_SM, SET_MEMORY, RESET_SM, RESET_MEMORY]
+
+
+def test_lease_ends_without_a_driver_that_answers(
+    nvml: Nvml, fake_nvml: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where giving free does not return, the guard warns and goes; the lease stays for who can undo the lock later."""
+    with ClockGuard(nvml, "r") as guard:
+        guard.apply([UUID], LOCK)
+        nvml._limit_s = 0.2
+        fake_nvml.gpu(0).update(errors={RESET_SM: nvml_stand_in.HANG})
+
+    assert "the clocks are still locked" in (said := capsys.readouterr().err)
+    assert "reset_clocks did not return within 0.2 s" in said
+    assert find_leases([UUID]) == guard.held
+
+
+def test_signal_while_the_driver_hangs(fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGINT in a call that never returns is heard, and ends the run within the limits of two calls."""
+
+    def hang(*_: Any) -> None:
+        os.kill(os.getppid(), signal.SIGINT)
+        while True:
+            signal.pause()
+
+    monkeypatch.setattr(nvml_stand_in, "nvmlDeviceGetMemoryInfo", hang)
+    with Nvml() as nvml, ClockGuard(nvml, "r", lambda _: None) as guard:
+        guard.apply([UUID], LOCK)
+        nvml._limit_s = 0.2
+        with pytest.raises(KeyboardInterrupt):
+            nvml.memory_used_bytes(UUID)
+    assert fake_nvml.gpu(0).locked == (1500, None)
+    assert find_leases([UUID]) == guard.held
 
 
 def test_ignored_signal_stays_ignored(guard: ClockGuard, fake_nvml: FakeMachine) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,11 +88,60 @@ def test_driver_that_does_not_answer(fake_nvml: FakeMachine) -> None:
 
 @pytest.mark.usefixtures("fake_nvml")
 def test_connection_is_closed() -> None:
-    """After the block NVML is shut down: it answers no more."""
+    """After the block it answers no more."""
     with Nvml() as nvml:
         assert (nvml.driver, nvml.cuda) == ("580.159.04", "13.0")
-    with pytest.raises(GpuError, match="Uninitialized"):
+    with pytest.raises(GpuError, match="the connection is closed"):
         _ = nvml.driver
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetClockInfo", "nvmlDeviceGetHandleByUUID"])
+def test_a_driver_that_hangs_is_given_up(
+    nvml: Nvml, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """A call that does not return is an error after its limit; later calls are one at once and wait for nothing."""
+    nvml._limit_s = 0.2
+    fake_nvml.update(errors={function: nvml_stand_in.HANG})
+
+    with pytest.raises(GpuError, match=r"does not answer: sample did not return within 0\.2 s") as caught:
+        nvml.sample(UUID)
+    assert caught.value.code == "gpu-unreadable"
+
+    monkeypatch.setattr("perfgate.capture.forked.select.poll", None)
+    with pytest.raises(GpuError, match=r"does not answer: sample did not return within 0\.2 s"):
+        nvml.processes(UUID)
+
+
+def test_a_driver_that_hangs_at_the_start(fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection is an error of its own, not a machine without a GPU."""
+    monkeypatch.setattr("perfgate.capture.gpu.START_LIMIT_S", 0.2)
+    fake_nvml.update(errors={"nvmlInit": nvml_stand_in.HANG})
+
+    with pytest.raises(GpuError, match="does not answer"):
+        connect()
+
+
+def test_calls_from_several_threads_get_their_own_answers(nvml: Nvml, fake_nvml: FakeMachine) -> None:
+    """The thread that samples and the one that measures ask at once; nobody gets what another asked for."""
+    fake_nvml.gpu().update(temperature_c=41)
+
+    def ask(number: int) -> object:
+        return nvml.sample(UUID).temperature_c if number % 2 else nvml.driver
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(ask, range(40)))
+    assert answers == ["580.159.04", 41] * 20
+
+
+def test_the_process_of_the_calls_holds_nothing_of_ours(fake_nvml: FakeMachine, tmp_path: Path) -> None:
+    """A call that hangs for ever in the kernel keeps no lock, no file and no output of perfgate open."""
+    with (tmp_path / "held").open("w") as held, Nvml() as nvml:
+        assert fake_nvml.file.exists()
+        assert nvml._process is not None
+        assert nvml.driver  # it has begun
+        links = [str(link.readlink()) for link in Path(f"/proc/{nvml._process._pid}/fd").iterdir()]
+        assert held.name not in links
+        assert {link.partition(":")[0] for link in links} == {"/dev/null", "socket"}
 
 
 # --- facts and readings

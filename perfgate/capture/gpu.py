@@ -3,24 +3,35 @@
 All of NVML that perfgate uses stands here, and nothing here decides anything. Every call names its GPU by UUID. What a
 GPU or driver does not offer reads as ``None``; what goes wrong is a :class:`GpuError` with its reason code. No call is
 used that CUDA 14 takes away, but for the temperature on drivers before 570, which know the old name only.
+
+A driver in trouble may not return from a call. So all calls are made in a process of their own
+(:mod:`perfgate.capture.forked`) and given up after a while: the measurement ends then, and nothing waits for the GPU.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 import pynvml
 
+from perfgate.capture.forked import Forked, NoAnswerError
 from perfgate.environment import Gpu
 from perfgate.errors import NotMeasuredError
 from perfgate.telemetry import Sample
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+LIMIT_S: Final = 10.0
+"""A call of NVML takes milliseconds; one that locks clocks, or comes first after a pause, up to seconds."""
+START_LIMIT_S: Final = 60.0
+"""Without persistence mode the first connection loads the firmware of every GPU."""
 
 SLOWDOWN_COUNTERS: Final[Mapping[str, int]] = {"software-thermal": 269, "hardware-thermal": 270, "power-brake": 271}
 """NVML fields that count the nanoseconds a reason held the clock down (``NVML_FI_DEV_CLOCKS_EVENT_REASON_*``)."""
@@ -39,6 +50,10 @@ class NothingDoneError(GpuError):
     """It refused, and no clock has changed by that: there is nothing to undo."""
 
 
+class NoDriverError(GpuError):
+    """There is no NVIDIA driver here."""
+
+
 @dataclass(frozen=True)
 class GpuProcess:
     """A process that holds a compute context on a GPU.
@@ -52,33 +67,84 @@ class GpuProcess:
     memory_bytes: int | None
 
 
-class Nvml:
-    """A connection to the driver; a context manager.
+def _there(method: Callable[Concatenate[Nvml, _P], _T]) -> Callable[Concatenate[Nvml, _P], _T]:
+    """A method that runs in the process of the calls.
 
     Raises:
-        GpuError: ``gpu-unreadable``: there is no driver, or it does not answer. See :func:`connect`.
+        GpuError: ``gpu-unreadable``: the driver does not return from it, or did not from an earlier one.
+    """
+
+    @functools.wraps(method)
+    def ask(self: Nvml, /, *words: _P.args, **named: _P.kwargs) -> _T:
+        if self._process is None:
+            return method(self, *words, **named)
+        try:
+            answer: _T = self._process.call(method.__name__, words, named, self._limit_s)
+        except NoAnswerError as error:
+            raise GpuError(
+                f"the NVIDIA driver does not answer: {error}",
+                remedy="See whether nvidia-smi answers, and the kernel's log (dmesg, Xid): the GPU may need a reset.",
+                code="gpu-unreadable",
+            ) from error
+        return answer
+
+    return ask
+
+
+class Nvml:
+    """A connection to the driver, in a process of its own; a context manager.
+
+    Raises:
+        NoDriverError: There is no driver. See :func:`connect`.
+        GpuError: ``gpu-unreadable``: it does not answer.
     """
 
     def __init__(self) -> None:
-        _ask("start NVML", pynvml.nvmlInit)
         self._handles: dict[str, Any] = {}
+        self._process: Forked | None = None  # what the copy of this object there finds
+        self._limit_s = START_LIMIT_S
+        self._process = Forked(self)
+        try:
+            self._start()
+        except BaseException:
+            self._process.close()
+            raise
+        self._limit_s = LIMIT_S
 
     def __enter__(self) -> Self:
         """Return itself, connected."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close the connection."""
-        pynvml.nvmlShutdown()
+        """Close the connection; it ends with its process."""
+        if self._process is not None:
+            self._process.close()
+
+    @_there
+    def _start(self) -> None:
+        try:
+            pynvml.nvmlInit()
+        except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded) as error:
+            raise NoDriverError(f"cannot start NVML: {error}", code="gpu-unreadable") from error
+        except pynvml.NVMLError as error:
+            raise _named(error, "start NVML", "") from error
 
     @property
     def driver(self) -> str:
         """Driver version."""
+        return self._driver()
+
+    @_there
+    def _driver(self) -> str:
         return str(_ask("read the driver's version", pynvml.nvmlSystemGetDriverVersion))
 
     @property
     def cuda(self) -> str:
         """The newest CUDA that the driver offers, like ``13.0``."""
+        return self._cuda()
+
+    @_there
+    def _cuda(self) -> str:
         number = int(_ask("read CUDA's version", pynvml.nvmlSystemGetCudaDriverVersion_v2))
         return f"{number // 1000}.{number % 1000 // 10}"
 
@@ -95,15 +161,20 @@ class Nvml:
         Raises:
             GpuError: A GPU that is admitted cannot be read, or one that cannot be read may be admitted.
         """
-        count = _ask("count the GPUs", pynvml.nvmlDeviceGetCount)
-        found = [_identify(number) for number in range(count)]
-        return tuple(self.facts(uuid) for uuid in _admitted(found, environment.get("CUDA_VISIBLE_DEVICES")))
+        return tuple(self.facts(uuid) for uuid in self._admitted(environment.get("CUDA_VISIBLE_DEVICES")))
 
+    @_there
+    def _admitted(self, visible: str | None) -> list[str]:
+        count = _ask("count the GPUs", pynvml.nvmlDeviceGetCount)
+        return _admitted([_identify(number) for number in range(count)], visible)
+
+    @_there
     def architecture(self, uuid: str) -> int | None:
         """Compute capability times ten, 90 for 9.0; ``None`` where the driver does not tell."""
         found = self._asker(uuid)(pynvml.nvmlDeviceGetCudaComputeCapability)
         return None if found is None else 10 * int(found[0]) + int(found[1])
 
+    @_there
     def facts(self, uuid: str) -> Gpu:
         """What the GPU is and how it is set up."""
         ask = self._asker(uuid)
@@ -124,6 +195,7 @@ class Nvml:
             numa_node=ask(pynvml.nvmlDeviceGetNumaNodeId),
         )
 
+    @_there
     def sample(self, uuid: str) -> Sample:
         """What the GPU does now.
 
@@ -147,22 +219,26 @@ class Nvml:
             slowdown_ns={name: fields[number] for name, number in SLOWDOWN_COUNTERS.items() if number in fields},
         )
 
+    @_there
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Who computes on the GPU, ordered by pid; empty also where the driver does not tell."""
         found = self._asker(uuid)(pynvml.nvmlDeviceGetComputeRunningProcesses) or ()
         return tuple(sorted((GpuProcess(p.pid, p.usedGpuMemory) for p in found), key=lambda process: process.pid))
 
+    @_there
     def memory_used_bytes(self, uuid: str) -> int | None:
         """Memory allocated on the GPU by anybody, seen or not."""
         memory = self._asker(uuid)(pynvml.nvmlDeviceGetMemoryInfo)
         return memory and int(memory.used)
 
+    @_there
     def supported_clocks_mhz(self, uuid: str) -> Mapping[int, Sequence[int]]:
         """The SM clocks that can be held, by memory clock; empty where the GPU does not tell."""
         ask = self._asker(uuid)
         memory = ask(pynvml.nvmlDeviceGetSupportedMemoryClocks) or ()
         return {mhz: tuple(ask(pynvml.nvmlDeviceGetSupportedGraphicsClocks, mhz) or ()) for mhz in memory}
 
+    @_there
     def lock_clocks(self, uuid: str, sm_mhz: int, memory_mhz: int | None) -> None:
         """Hold the clocks of a GPU, until :meth:`reset_clocks` or a reset of the GPU; the caller keeps the lease.
 
@@ -186,6 +262,7 @@ class Nvml:
             _ask("release the SM clock", pynvml.nvmlDeviceResetGpuLockedClocks, handle, gpu=uuid)
             raise
 
+    @_there
     def reset_clocks(self, uuid: str, *, memory: bool) -> None:
         """Undo :meth:`lock_clocks`; harmless where nothing is locked.
 
@@ -243,11 +320,8 @@ def connect() -> Nvml | None:
     """
     try:
         return Nvml()
-    except GpuError as error:
-        absent = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded)
-        if isinstance(error.__cause__, absent):
-            return None
-        raise
+    except NoDriverError:
+        return None
 
 
 def _ask(what: str, function: Callable[..., _T], *words: Any, gpu: str = "") -> _T:
