@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -18,7 +18,7 @@ from perfgate.cli_check import check
 from perfgate.cli_github import RUN_FOLDER, github
 from perfgate.cli_init import init
 from perfgate.cli_kernels import counters, kernels
-from perfgate.cli_machine import clean, clocks, doctor, sigterm_as_interrupt
+from perfgate.cli_machine import clean, clocks, doctor, signals_as_interrupt
 from perfgate.cli_nightly import nightly
 from perfgate.cli_report import RUNS_OPTION, reported
 from perfgate.cli_subjects import BASE_OPTION, HEAD_OPTION, restore_builds, subjects_of
@@ -58,8 +58,23 @@ class _Errors(click.Group):
             click.echo(f"perfgate: {place}{error.strerror or error}", err=True)
             ctx.exit(ExitStatus.NOT_MEASURED)
         except KeyboardInterrupt:
-            click.echo("perfgate: interrupted", err=True)
-            ctx.exit(ExitStatus.INTERRUPTED)
+            _interrupted(ctx)
+        except Exception as error:
+            if not _stems_from_interrupt(error):
+                raise
+            _interrupted(ctx)
+
+
+def _interrupted(ctx: click.Context) -> NoReturn:
+    click.echo("perfgate: interrupted", err=True)
+    ctx.exit(ExitStatus.INTERRUPTED)
+
+
+def _stems_from_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: it may come while a library is imported that makes another of it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 @click.group(cls=_Errors, context_settings={"help_option_names": ["-h", "--help"]})
@@ -133,7 +148,7 @@ def run(
     check_resume(folder, more, new)
     if folder is not None:
         folder = find_run(folder, new["runs"])
-    with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
+    with signals_as_interrupt(), progress_to(sys.stderr) as progress:
         means: dict[str, Any] = {"collector": collector, "progress": progress}
         if minutes is not None:
             means["budget_s"] = minutes * 60
@@ -238,7 +253,7 @@ def learn(
     if folder is not None:
         folder = find_run(folder, runs)
     else:
-        with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
+        with signals_as_interrupt(), progress_to(sys.stderr) as progress:
             base = subjects_of(base_words, (), progress, runs=runs)["base"]
             both: dict[Role, Subject] = {"base": base, "head": base}
             folder = gate.run([scenario], both, runs=runs, progress=progress, kernels_only=True).folder
@@ -264,7 +279,7 @@ def check_envelope(
     from perfgate import gate
     from perfgate.progress import progress_to
 
-    with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
+    with signals_as_interrupt(), progress_to(sys.stderr) as progress:
         subjects = subjects_of(base_words, head_words, progress, runs=runs, scenarios=scenarios)
         finished = gate.check_envelope(scenarios, subjects, runs=runs, progress=progress)
     click.echo(f"run folder: {finished.folder}", err=True)

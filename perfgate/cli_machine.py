@@ -161,7 +161,7 @@ def doctor(
         tables = {name: table for name, table in tables.items() if "ref" not in table}
     named = base_words or head_words or tables
     subjects = resolve(base_words, head_words, tables) if named else {}
-    with sigterm_as_interrupt():
+    with signals_as_interrupt():
         diagnosis = diagnose(loaded, subjects, progress=lambda text: click.echo(f"perfgate: {text}", err=True), **how)
     form = form or ("text" if sys.stdout.isatty() else "markdown")
     click.echo(FINDING_FORMATS[form](diagnosis), nl=False)
@@ -169,14 +169,21 @@ def doctor(
 
 
 @contextlib.contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM stops a run as Ctrl-C does: engines are ended, what was measured stays."""
+def signals_as_interrupt() -> Iterator[None]:
+    """SIGTERM, and SIGHUP of a terminal that is gone, stop a run as Ctrl-C does: engines end, what was measured stays.
+
+    Who had one ignored, as nohup has SIGHUP, has it ignored still.
+    """
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before: Callable[..., Any] | int | None = signal.signal(signal.SIGTERM, interrupt)
+    before: dict[int, Callable[..., Any] | int | None] = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for changed, handler in before.items():
+            signal.signal(changed, handler)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate.cli_github import RUN_FOLDER
-from perfgate.cli_machine import sigterm_as_interrupt
+from perfgate.cli_machine import signals_as_interrupt
 from perfgate.cli_report import RUNS_OPTION, reported
 from perfgate.cli_subjects import BASE_OPTION, HEAD_OPTION, restore_builds, subjects_of
 
@@ -49,7 +49,7 @@ def nightly(
 
     if (folder is None) != bool(scenarios) or (folder is not None and (base_words or head_words)):
         raise UsageError("expected scenarios and subjects, or --resume FOLDER alone")
-    with sigterm_as_interrupt(), progress_to(sys.stderr) as progress:
+    with signals_as_interrupt(), progress_to(sys.stderr) as progress:
         means: dict[str, Any] = {"collector": collector, "progress": progress}
         if minutes is not None:
             means["budget_s"] = minutes * 60

@@ -54,6 +54,8 @@ _TABLE = (
            "Report it with the traceback; the other cells and every finished trial of this one are kept."),
     Reason("start-refused", "A process of an earlier trial is still alive and did not end on request.",
            "End the process named in the text; then run again."),
+    Reason("process-left", "Something that the engine started could not be ended with it, or hid from perfgate.",
+           "End the process named in the text, and look what the subject starts: trials run alone, or not at all."),
     Reason("profile-failed", "The engine could not open or close the profiler's window.",
            "Read the engine's error below: a vLLM before 0.13 knows no profiler_config, and a profiler may be in use."),
     Reason("trace-missing", "The profiler left no trace.",
@@ -127,7 +129,7 @@ _TABLE = (
     Reason("no-slack", "The device waited for the host, so the slack is zero or negative and has no ratio to anything.",
            "Read the values and the caution host-slack-lost; gate itl_median, which shows every further cost of the "
            "host."),
-    Reason("interrupted", "The run was stopped by Ctrl-C or SIGTERM.",
+    Reason("interrupted", "The run was stopped by Ctrl-C, SIGTERM or SIGHUP.",
            "Every finished trial is in the run folder; go on with perfgate run --resume FOLDER."),
     Reason("out-of-budget", "The next pair would not have ended within --budget.",
            "Every finished trial is in the run folder; go on with perfgate run --resume FOLDER."),

@@ -77,7 +77,8 @@ class PerfgateProcess:
 
         def appeared() -> bool:
             if self.process.poll() is None:
-                found.extend(psutil.Process(self.process.pid).children())
+                below = psutil.Process(self.process.pid).children(recursive=True)
+                found.extend(one for one in below if one.ppid() != self.process.pid)  # not its supervisor
             return bool(found) or self.process.poll() is not None
 
         self.wait_for(appeared)

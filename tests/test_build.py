@@ -243,7 +243,8 @@ def test_an_interruption_before_the_command_is_known_ends_it(project: Project, m
     monkeypatch.setattr("perfgate.build.spawn", interrupted)
     with pytest.raises(KeyboardInterrupt):
         project.builder("main")
-    assert started[0].wait(0) is not None
+    assert started[0].wait(20) is not None
+    assert started[0].end() == ()
 
 
 def test_a_virtual_environment_whose_python_went_is_made_again(project: Project) -> None:

@@ -287,9 +287,9 @@ def started(tmp_path: Path) -> Iterator[PerfgateProcess]:
 
 
 @LOCKED
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_signal(started: PerfgateProcess, number: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM end 130 with the way on, the engine ended and every finished trial kept."""
+    """Ctrl-C, SIGTERM and SIGHUP end 130 with the way on, the engine ended and every finished trial kept."""
     started.worker()
     started.process.send_signal(number)
 
@@ -301,6 +301,46 @@ def test_signal(started: PerfgateProcess, number: signal.Signals) -> None:
     assert marked_processes(folder.name) == []
     assert started.reported() == set(trials_on_disk(folder))
     assert gate.resume(folder).outcome.verdict == "pass"
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+import perfgate.__main__
+
+module, sys.argv[1:] = sys.argv[1], ["check", "none.yaml"]
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting())
+perfgate.__main__.main()
+"""
+
+
+@pytest.mark.parametrize("module", ["perfgate.cli", "click", "perfgate.plan", "pydantic"])
+def test_interrupt_while_importing(module: str) -> None:
+    """Ctrl-C before anything has begun says so and ends 130, wherever it comes."""
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
+
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "perfgate: interrupted\n")
+
+
+def test_error_that_an_interrupt_became(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ctrl-C while a library builds its classes comes out as an error of that library, and is an interruption."""
+
+    def build(*_: object) -> None:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr(gate, "judge_folder", build)
+
+    result = perfgate("judge", str(tmp_path))
+
+    assert (result.exit_code, result.stderr) == (130, "perfgate: interrupted\n")
 
 
 @LOCKED
@@ -364,9 +404,9 @@ def test_orphan_of_a_killed_run(tmp_path: Path) -> None:
     for folder in (first, second):
         folder.mkdir()
     with telling(OWNER_OF_A_SLEEPER, first) as owner:
-        assert len(marked_processes("killed-run")) == 1
+        assert len(marked_processes("killed-run")) == 2  # it and its supervisor
         assert PerfgateProcess(second, [*fake_words(second), "--quick"], 0.001).process.wait(60) == 20
-        assert len(marked_processes("killed-run")) == 1
+        assert len(marked_processes("killed-run")) == 2  # it and its supervisor
         owner.kill()
 
     assert PerfgateProcess(second, [*PARTS, "--quick"], 0.001).process.wait(60) == 20

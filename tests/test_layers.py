@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "perfgate"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("github", "github.final"),
     ("__init__", "errors", "capture", "capture.limits", "durable", "outlet", "streams"),
+    ("capture.forked", "capture.supervisor"),
     ("environment", "stats", "reasons", "document", "telemetry", "roles", "kernels", "counters", "hardware"),
     ("metrics",),
     ("fields", "engine_arguments", "findings", "steps", "layers", "breakdown", "quantisation", "prediction"),
@@ -65,7 +66,7 @@ FLOOR = {module: number for number, floor in enumerate(FLOORS) for module in flo
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manager"}
 SUBJECT_SIDE = {"capture.worker", "capture.probe"}
 """Files that a subject's interpreter runs; they import engines, late, so that it can be timed and may fail."""
-LATE_IMPORTS = {"record": {"frame", "iteration_frame"}, "capture.counterfile": {"_package"}}
+LATE_IMPORTS = {"record": {"frame", "iteration_frame"}, "capture.counterfile": {"_package"}, "__main__": {"main"}}
 """Functions that may import, because what they need is slow and rarely wanted."""
 
 FILES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -152,6 +153,99 @@ if not {parent_ends_first}:
     assert runs(grandchild)
     child.end()
     wait_for(lambda: not runs(grandchild))
+
+
+DAEMON = """
+import os, pathlib, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        pathlib.Path("pid").write_text(str(os.getpid()))
+        program = "import pathlib, time; pathlib.Path('ready').touch(); time.sleep(600)"
+        os.execve(sys.executable, ["python", "-c", program], {})
+    os._exit(0)
+os.wait()
+if STAYS:
+    time.sleep(600)
+"""
+"""Leaves its parents, its session and every variable behind."""
+
+
+@pytest.fixture
+def daemon(start: Start, tmp_path: Path) -> Iterator[Callable[..., tuple[Child, psutil.Process]]]:
+    """A function that starts a child which leaves a daemon; it returns both."""
+    daemons = []
+
+    def one(owner: str | None = None, *, stays: bool = False) -> tuple[Child, psutil.Process]:
+        child = start(DAEMON.replace("STAYS", str(stays)), owner)
+        if not stays:
+            assert child.wait(DEADLINE_S) == 0
+        daemons.append(psutil.Process(int((tmp_path / "pid").read_text())))
+        return child, daemons[-1]
+
+    yield one
+    for left in daemons:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            left.kill()
+
+
+Daemon = Callable[..., tuple[Child, psutil.Process]]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_daemon_that_hides(daemon: Daemon, *, stays: bool) -> None:
+    """A process without mark, parent and session of ours is ended with the program it came from."""
+    child, hidden = daemon(stays=stays)
+    assert process.CHILD not in hidden.environ()
+
+    assert child.end() == ()
+
+    wait_for(lambda: not runs(hidden.pid))
+
+
+@pytest.mark.usefixtures("orphans_alone")
+@pytest.mark.parametrize("owner", ["gone", "ours"])
+def test_daemon_of_an_owner_that_is_gone(daemon: Daemon, owner: str) -> None:
+    """Whoever looks for orphans finds it too, under the name of the run that it came from."""
+    mark = dead_owner() if owner == "gone" else owner_mark("tests")
+    _, hidden = daemon(mark)
+
+    (found,) = [orphan for orphan in find_orphans() if orphan.pid == hidden.pid]
+
+    assert found.mark == mark
+    assert found in end_orphans()
+    wait_for(lambda: not runs(hidden.pid))
+
+
+def test_what_does_not_end_is_named(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that may not be signalled, as one of root's, is said to live."""
+    child, hidden = daemon()
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "LADDER", ((signal.SIGKILL, 0.0),))
+        patched.setattr(process, "_signal", lambda *_: None)
+        (left,) = child.end()
+
+    assert (left.pid, str(left).startswith(f"{hidden.name()} (pid {hidden.pid}, of run tests")) == (hidden.pid, True)
+
+
+def test_supervisor_that_was_killed(start: Start) -> None:
+    """Nobody knows what it looked after, so that is said."""
+    child = start(SLEEPER)
+    child._supervisor.kill()
+
+    (left,) = child.end()
+
+    assert "the supervisor of this process, ended by signal 9" in str(left)
+    assert child.poll() == -signal.SIGKILL
+
+
+def test_children_of_the_program_that_uses_perfgate(start: Start) -> None:
+    """What other parts of this very process start meanwhile is none of the trial's and left alone."""
+    child = start(SLEEPER)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True) as other:
+        child.end()
+        assert other.poll() is None
+        other.kill()
 
 
 def test_second_interrupt_kills(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from stub_engine import write_stub
 from perfgate.capture import workload
 from perfgate.capture.collector import Collector, Job
 from perfgate.capture.engine import WORKER, Limit, Worker, allowed_environment, engine_environment
-from perfgate.capture.process import CHILD, OWNER, owner_mark
+from perfgate.capture.process import CHILD, OWNER, Child, Orphan, owner_mark
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
 from perfgate.capture.workload import TimedCollector
 from perfgate.durable import sha256_hex
@@ -44,11 +44,12 @@ def stub(tmp_path: Path) -> Path:
 def prepare(stub: Path, make_cell: Callable[..., Cell], make_job: Callable[..., Job]) -> Callable[..., Job]:
     """A function that makes a job whose engine is the stand-in in some mode."""
 
-    def one(mode: str = "", limits: str = LIMITS, **subject: Any) -> Job:
+    def one(mode: str = "", limits: str = LIMITS, index: int = 0, **subject: Any) -> Job:
         env = {"STUB_MODE": mode, **subject.pop("env", {})}
         return make_job(
             make_cell(limits=limits, env="{FROM_SCENARIO: scenario, FROM_BOTH: scenario}"),
             Subject(**{"python": sys.executable, "path": (str(stub),), "env": env, **subject}),
+            index,
         )
 
     return one
@@ -251,6 +252,24 @@ def test_what_the_engine_tells(prepare: Callable[..., Job], mode: str, expected:
 def test_unclean_stop(prepare: Callable[..., Job], mode: str) -> None:
     """An engine that does not stop cleanly after its last iteration has still been measured, and is ended."""
     assert collect(prepare(mode)).failure is None
+
+
+def test_what_an_engine_leaves_fails_its_trial(prepare: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial with a process that could not be ended does not count, and names it; a worse failure is told instead."""
+    end = Child.end
+
+    def leaving(child: Child) -> tuple[Orphan, ...]:
+        return *end(child), Orphan(4711, "miner", "tests:1:1")
+
+    monkeypatch.setattr(Child, "end", leaving)
+
+    measured, failed = collect(prepare()), collect(prepare("start fails", index=1))
+
+    assert measured.failure is not None
+    assert measured.failure.code == "process-left"
+    assert "still alive: miner (pid 4711, of run tests)" in measured.failure.text
+    assert failed.failure is not None
+    assert failed.failure.code == "engine-start-failed"
 
 
 def test_interrupt(prepare: Callable[..., Job]) -> None:

@@ -28,8 +28,8 @@ from perfgate.scenario import Clocks
 class ClockGuard:
     """Holds the clocks of GPUs for a run; a context manager that gives them free at its end.
 
-    While something is locked, SIGINT and SIGTERM first give the clocks free and then do what they did before: so the
-    clocks come first, whatever else has to be ended. A signal in the midst of locking waits for its end.
+    While something is locked, SIGINT, SIGTERM and SIGHUP first give the clocks free and then do what they did before:
+    so the clocks come first, whatever else has to be ended. A signal in the midst of locking waits for its end.
 
     Args:
         nvml: Connected as long as this lives.
@@ -140,7 +140,7 @@ class ClockGuard:
 
 
 class _Signals:
-    """Does something before what SIGINT and SIGTERM would do anyway, and never in the midst of a ``put_off`` block.
+    """Does something before what SIGINT, SIGTERM and SIGHUP would do, and never in the midst of a ``put_off`` block.
 
     Only the main thread can watch; signals that are ignored stay so.
 
@@ -158,7 +158,7 @@ class _Signals:
         """Stand before the handlers there are."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             before = signal.getsignal(number)
             if before not in (self._handle, signal.SIG_IGN, None):
                 self._before[number] = before

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 from perfgate.capture.collector import Job
@@ -166,13 +167,19 @@ class Worker:
         os.set_blocking(self._requests, False)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """End it, and whatever it started."""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End it, and whatever it started.
+
+        Raises:
+            InvalidTrialError: ``process-left``: something does not end, where nothing worse was raised.
+        """
         try:
-            self._child.end()
+            left = self._child.end()
         finally:
             os.close(self._requests)
             os.close(self._answers)
+        if left and error is None:
+            raise InvalidTrialError("process-left", f"still alive: {'; '.join(map(str, left))}")
 
     def age_ns(self) -> int:
         """Time since the process was spawned."""

@@ -1,8 +1,8 @@
 """An object in a process of its own, for calls that may never return: who waits for one can give it up.
 
 The process is a fork without a new program, so it starts in milliseconds. It holds none of perfgate's files, so that a
-call which hangs in the kernel keeps no lock, no lease and no output open once perfgate has ended. It ends with perfgate,
-so that nothing is done in the name of one that is gone.
+call which hangs in the kernel keeps no lock, no lease and no output open once perfgate has ended. It ends with
+perfgate, so that nothing is done in the name of one that is gone.
 """
 
 from __future__ import annotations

@@ -6,23 +6,30 @@ Every process started here carries two environment variables that its descendant
   owner is gone is an orphan. A process without the mark, or with one that another version made, is never touched.
 * ``PERFGATE_CHILD=<random>``: which start it stems from, so that a descendant which left the process group and lost its
   parents is still found.
+
+A program can take both out of the environment of what it starts. So each is started by
+:mod:`perfgate.capture.supervisor`, below which all that came of it stays, whatever it does to hide.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
+import select
 import signal
 import subprocess
-import threading
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from perfgate.capture.supervisor import SUPERVISOR
 
 OWNER = "PERFGATE_OWNER"
 CHILD = "PERFGATE_CHILD"
@@ -34,6 +41,7 @@ LAID_OUT_S = 0.2
 """How long a child that has just been started is given to show its variables; it takes microseconds."""
 TAIL_BYTES = 256 * 1024
 
+_PROGRAM = Path(__file__).with_name("supervisor.py")
 _EXCEPTION = re.compile(r"(?:^|[\]\s|])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt))(?::\s.*)?$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -52,37 +60,55 @@ def carries_mark(pid: int, owner: str) -> bool:
 
 
 class Child:
-    """A process in a session and process group of its own.
+    """A program in a session and process group of its own, below its supervisor.
 
     Args:
-        process: The process just started.
-        token: The value of ``PERFGATE_CHILD`` that its descendants carry.
+        supervisor: The process just started.
+        answers: The descriptor on which it tells how the program fares.
+        marks: The variables that descendants carry.
+
+    Raises:
+        OSError: The program cannot be run.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], token: str) -> None:
-        self._process = process
-        self._token = token
+    def __init__(self, supervisor: subprocess.Popen[bytes], answers: int, marks: Mapping[str, str]) -> None:
+        self._supervisor = supervisor
+        self._answers = answers
+        self._owner, self._token = marks[OWNER], marks[CHILD]
+        self._heard = b""
+        self._status: int | None = None
+        while b"\n" not in self._heard and self._hear(None):
+            pass
+        word, _, number = self._heard.partition(b"\n")[0].decode().partition(" ")
+        if word != "started":
+            self._release()
+            code = int(number) if word == "failed" else errno.ECHILD
+            raise OSError(code, os.strerror(code))
+        self._pid = int(number)
 
     @property
     def pid(self) -> int:
         """Its process id, which is also that of its group and session."""
-        return self._process.pid
+        return self._pid
 
     def poll(self) -> int | None:
         """The exit status, negative for a signal; ``None`` while it runs."""
-        return self._process.poll()
+        return self.wait(0)
 
     def wait(self, timeout_s: float) -> int | None:
         """The exit status as soon as there is one; ``None`` after ``timeout_s`` seconds without."""
-        try:
-            return self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
+        deadline = time.monotonic() + timeout_s
+        while self._status is None and self._hear(max(0.0, deadline - time.monotonic())):
+            pass
+        return self._status
 
-    def end(self) -> None:
-        """End it and all that it started, by SIGINT, SIGTERM and SIGKILL; within 7 s, at once where nothing runs.
+    def end(self) -> tuple[Orphan, ...]:
+        """End it and all that came of it, by SIGINT, SIGTERM and SIGKILL; within 7 s, at once where nothing runs.
 
         A second Ctrl-C while this waits goes straight to SIGKILL and is then raised.
+
+        Returns:
+            What is still alive, and the supervisor where it was killed: nobody can tell what is alive then.
 
         Raises:
             KeyboardInterrupt: The user was impatient; everything was killed first.
@@ -94,15 +120,50 @@ class Child:
             raise
         finally:
             self.wait(0.5)
+        left = [Orphan(p.pid, _name(p), self._owner) for p in self._members()]
+        if not left and (killed := self._release()):
+            name = f"the supervisor of this process, ended by {killed},"
+            left.append(Orphan(self._supervisor.pid, name, self._owner))
+        return tuple(left)
+
+    def _hear(self, timeout_s: float | None) -> bool:
+        """Take in what the supervisor says; ``False`` where it says nothing in time, or is gone."""
+        if self._answers < 0:
+            return False
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        if not poll.poll(None if timeout_s is None else 1000 * timeout_s):
+            return False
+        data = os.read(self._answers, 1024)
+        self._heard += data
+        if not data:  # it has ended, by itself only after all the others
+            ended = self._supervisor.wait()
+            os.close(self._answers)
+            self._answers = -1
+            self._status = ended if self._status is None else self._status
+        for line in self._heard.splitlines(keepends=True):
+            if line.startswith(b"ended ") and line.endswith(b"\n"):
+                self._status = int(line.split()[1])
+        return bool(data)
+
+    def _release(self) -> str:
+        """See the supervisor off once nothing is left for it to look after; says by what signal it was ended before."""
+        while self._hear(0.5):
+            pass
+        if self._supervisor.poll() is None:
+            self._supervisor.kill()  # stopped by somebody
+            self._supervisor.wait()
+        while self._hear(0):
+            pass
+        status = self._supervisor.returncode
+        return f"signal {-status}" if status < 0 else ""
 
     def _members(self) -> list[psutil.Process]:
-        """Everything alive that is in the group, descends from the child, or carries its token."""
+        """Everything alive that is below the supervisor or in the group, or carries the token."""
         members = {p for p in _processes() if _in_group(p, self.pid) or _environment(p).get(CHILD) == self._token}
-        if self.poll() is None:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it may end between the two lines
-                child = psutil.Process(self.pid)
-                members |= {child, *child.children(recursive=True)}
-        return [p for p in members if _alive(p)]
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ends with the last of them
+            members |= set(psutil.Process(self._supervisor.pid).children(recursive=True))
+        return [p for p in members if p.pid != self._supervisor.pid and _alive(p)]
 
 
 def spawn(
@@ -127,39 +188,30 @@ def spawn(
     Raises:
         OSError: The program cannot be run, or the log cannot be written.
     """
-    token = secrets.token_hex(8)
     # Without SPT_NOENV, setproctitle (vLLM names its workers with it) writes over the environment that /proc shows.
-    marks = {OWNER: owner, CHILD: token, "SPT_NOENV": "1"}
-    with log.open("ab") as stream, _sigint_for_children():
-        process = subprocess.Popen(  # noqa: S603 (the program is the subject under test, named by the user)
-            list(argv),
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env={**environment, **marks},
-            cwd=folder,
-            pass_fds=tuple(pass_fds),
-            start_new_session=True,
-        )
-    return Child(process, token)
-
-
-@contextlib.contextmanager
-def _sigint_for_children() -> Iterator[None]:
-    """Have children start with SIGINT at its default also where perfgate itself ignores it.
-
-    A shell starts its background jobs with SIGINT ignored, and exec hands that on: the ladder's first rung would do
-    nothing. A signal that has a handler is reset by exec, so for this moment it gets one that does as little.
-    """
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    if not ignored or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda *_: None)
+    marks = {OWNER: owner, CHILD: secrets.token_hex(8), "SPT_NOENV": "1", SUPERVISOR: "1"}
+    answers, told = os.pipe()
     try:
-        yield
+        with log.open("ab") as stream:
+            supervisor = subprocess.Popen(  # noqa: S603 (the program is the subject under test, named by the user)
+                [sys.executable, "-I", "-S", str(_PROGRAM), str(told), *argv],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env={**environment, **marks},
+                cwd=folder,
+                pass_fds=(told, *pass_fds),
+                start_new_session=True,
+            )
+    except BaseException:
+        os.close(answers)
+        raise
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        os.close(told)
+    try:
+        return Child(supervisor, answers, marks)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, argv[0]) from error
 
 
 @dataclass(frozen=True)
@@ -231,15 +283,26 @@ def tail(log: Path, lines: int) -> str:
 
 
 def _find_orphans() -> list[tuple[psutil.Process, Orphan]]:
-    found = []
+    found: dict[psutil.Process, Orphan] = {}
     for process in _processes():
-        mark = _environment(process).get(OWNER)
+        environment = _environment(process)
+        mark = environment.get(OWNER)
         if mark is None or not _alive(process) or process.pid == os.getpid() or not _same_namespace(process.pid):
             continue
         pid, ticks = _owner_of(mark)
-        if ticks is not None and (pid == os.getpid() or _start_ticks(pid) != ticks):
-            found.append((process, Orphan(process.pid, _name(process), mark)))
-    return found
+        if ticks is None or (pid != os.getpid() and _start_ticks(pid) == ticks):
+            continue
+        # A supervisor ends with the last process below it. Those may carry no mark.
+        left = _below(process) if SUPERVISOR in environment else [process]
+        found |= {one: Orphan(one.pid, _name(one), mark) for one in left if _alive(one)}
+    return list(found.items())
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
 
 
 def _find_owners(variables: Mapping[str, str]) -> Iterator[tuple[psutil.Process, Orphan]]:
@@ -332,18 +395,21 @@ def _in_group(process: psutil.Process, group: int) -> bool:
 def _environment(process: psutil.Process) -> Mapping[str, str]:
     """The variables a process started with; none where they may not be read.
 
-    A child of ours that has only just been started shows none for a moment: the kernel closes the pipe that tells of
-    the start before it has laid out the new program's variables.
+    One that has only just been started shows none for a moment: the kernel closes the pipe that tells of the start
+    before it has laid out the new program's variables.
     """
-    until_s = time.monotonic() + LAID_OUT_S
     try:
-        while not (found := process.environ()) and process.ppid() == os.getpid() and _alive(process):
-            if time.monotonic() > until_s:
-                break
+        while not (found := process.environ()) and _is_young(process.pid) and _alive(process):
             time.sleep(0.002)
     except (psutil.Error, OSError):
         return {}
     return found
+
+
+def _is_young(pid: int) -> bool:
+    """Whether a process was started within :data:`LAID_OUT_S`; once the machine was suspended more pass for young."""
+    ticks = _start_ticks(pid)
+    return ticks is not None and ticks / os.sysconf("SC_CLK_TCK") > time.monotonic() - LAID_OUT_S
 
 
 def _name(process: psutil.Process) -> str:

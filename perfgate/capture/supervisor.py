@@ -1,0 +1,78 @@
+"""Starts a program and stays until all that came of it has ended; run by perfgate's interpreter, on its own.
+
+``python -I -S supervisor.py DESCRIPTOR PROGRAM [WORD...]``
+
+Of a process whose parent has ended this one becomes the parent (``PR_SET_CHILD_SUBREAPER``, prctl(2)). So everything
+that the program started is found below it, whatever session, group and environment that gave itself. It is a process of
+its own because perfgate's may have children that are none of the program's.
+
+When perfgate ends, however it does, the program is killed, and this process stays for the sake of the others: whoever
+looks for them finds them below it.
+
+To the descriptor it writes ``started PID`` or ``failed ERRNO``, and later ``ended STATUS``, negative for a signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+
+SUPERVISOR = "PERFGATE_SUPERVISOR"
+"""The variable that tells this process from those it looks after."""
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def main(answers: int, command: list[str]) -> None:
+    """Start the program, tell how it ended, and wait for the last of its descendants."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # it ends with the last process it looks after, not before
+    os.set_inheritable(answers, False)
+    os.environ.pop(SUPERVISOR, None)
+    failure, told = os.pipe()
+    program = os.fork()
+    if program == 0:
+        become(command, told)
+    os.close(told)
+    if failed := os.read(failure, 16):
+        tell(answers, f"failed {failed.decode()}")
+        return
+    os.closerange(3, answers)  # what the program inherits must end with it
+    os.closerange(answers + 1, os.sysconf("SC_OPEN_MAX"))
+    os.chdir("/")
+    signal.signal(signal.SIGUSR1, lambda *_: os.kill(program, signal.SIGKILL))
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
+    tell(answers, f"started {program}")
+    with contextlib.suppress(ChildProcessError):  # there are none left
+        while True:
+            ended, status = os.wait()
+            if ended == program:
+                signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+                tell(answers, f"ended {os.waitstatus_to_exitcode(status)}")
+
+
+def become(command: list[str], told: int) -> None:
+    """Be the program, in a session of its own and with signals as a new process has them."""
+    try:
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        os.execvp(command[0], command)  # noqa: S606 (the program is the subject under test, named by the user)
+    except OSError as error:
+        os.write(told, str(error.errno).encode())
+    finally:
+        os._exit(127)
+
+
+def tell(answers: int, line: str) -> None:
+    """Write a line; perfgate may be gone."""
+    with contextlib.suppress(OSError):
+        os.write(answers, f"{line}\n".encode())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])
