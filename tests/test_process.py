@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -336,6 +337,32 @@ def test_start_of_a_process() -> None:
         assert started == process._start_ticks(other.pid)
         assert started > (process._start_ticks(os.getpid()) or 0)
     assert process._start_ticks(other.pid) is None
+
+
+@pytest.mark.parametrize("when", ["before it is known", "while it is waited for"])
+def test_interruption_while_a_child_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """Whenever Ctrl-C comes, nothing that was started goes on."""
+    plain = subprocess.Popen
+
+    def interrupted(*words: Any, **named: Any) -> Any:
+        started = plain(*words, **named)
+        signal.raise_signal(signal.SIGINT)
+        return started
+
+    def begin(_: Child) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    if when == "before it is known":
+        monkeypatch.setattr("perfgate.capture.process.subprocess.Popen", interrupted)
+    else:
+        monkeypatch.setattr(Child, "begin", begin)
+
+    with pytest.raises(KeyboardInterrupt):
+        spawn(["sleep", "600"], environment=dict(os.environ), owner=owner_mark("interrupted"), log=tmp_path / "log",
+              folder=tmp_path)  # fmt: skip
+
+    assert [orphan for orphan in find_orphans() if orphan.mark.startswith("interrupted:")] == []
 
 
 def test_missing_program(tmp_path: Path) -> None:

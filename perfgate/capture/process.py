@@ -36,11 +36,14 @@ CHILD = "PERFGATE_CHILD"
 
 LADDER = ((signal.SIGINT, 3.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 1.5))
 """Signals in order, each with the seconds it is given; 6.5 s in all."""
+RELEASE_S = 5.0
+"""How long a supervisor is given to notice that it has nobody left; it takes milliseconds."""
 POLL_S = 0.02
 LAID_OUT_S = 0.2
 """How long a child that has just been started is given to show its variables; it takes microseconds."""
 TAIL_BYTES = 256 * 1024
 
+_INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PROGRAM = Path(__file__).with_name("supervisor.py")
 _EXCEPTION = re.compile(r"(?:^|[\]\s|])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt))(?::\s.*)?$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -66,9 +69,6 @@ class Child:
         supervisor: The process just started.
         answers: The descriptor on which it tells how the program fares.
         marks: The variables that descendants carry.
-
-    Raises:
-        OSError: The program cannot be run.
     """
 
     def __init__(self, supervisor: subprocess.Popen[bytes], answers: int, marks: Mapping[str, str]) -> None:
@@ -77,14 +77,23 @@ class Child:
         self._owner, self._token = marks[OWNER], marks[CHILD]
         self._heard = b""
         self._status: int | None = None
+        self._pid = 0
+
+    def begin(self) -> None:
+        """Wait until the program runs.
+
+        Raises:
+            OSError: It cannot be run.
+        """
         while b"\n" not in self._heard and self._hear(None):
             pass
         word, _, number = self._heard.partition(b"\n")[0].decode().partition(" ")
-        if word != "started":
-            self._release()
-            code = int(number) if word == "failed" else errno.ECHILD
-            raise OSError(code, os.strerror(code))
-        self._pid = int(number)
+        if word == "started":
+            self._pid = int(number)
+            return
+        self._release()
+        code = int(number) if word == "failed" else errno.ECHILD
+        raise OSError(code, os.strerror(code))
 
     @property
     def pid(self) -> int:
@@ -114,6 +123,9 @@ class Child:
             KeyboardInterrupt: The user was impatient; everything was killed first.
         """
         try:
+            if not self._pid:  # interrupted there: what does not run yet cannot be found
+                with contextlib.suppress(OSError):
+                    self.begin()
             _climb(self._members, LADDER)
         except KeyboardInterrupt:
             _climb(self._members, LADDER[-1:])
@@ -148,13 +160,13 @@ class Child:
 
     def _release(self) -> str:
         """See the supervisor off once nothing is left for it to look after; says by what signal it was ended before."""
-        while self._hear(0.5):
+        while self._hear(RELEASE_S):
             pass
-        if self._supervisor.poll() is None:
-            self._supervisor.kill()  # stopped by somebody
-            self._supervisor.wait()
-        while self._hear(0):
-            pass
+        if self._supervisor.poll() is None:  # stopped by somebody; there is nobody it could lose
+            self._supervisor.kill()
+            while self._hear(None):
+                pass
+            return ""
         status = self._supervisor.returncode
         return f"signal {-status}" if status < 0 else ""
 
@@ -191,6 +203,7 @@ def spawn(
     # Without SPT_NOENV, setproctitle (vLLM names its workers with it) writes over the environment that /proc shows.
     marks = {OWNER: owner, CHILD: secrets.token_hex(8), "SPT_NOENV": "1", SUPERVISOR: "1"}
     answers, told = os.pipe()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTIONS)  # until it is known what would have to be ended
     try:
         with log.open("ab") as stream:
             supervisor = subprocess.Popen(  # noqa: S603 (the program is the subject under test, named by the user)
@@ -205,13 +218,20 @@ def spawn(
             )
     except BaseException:
         os.close(answers)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         raise
     finally:
         os.close(told)
+    child = Child(supervisor, answers, marks)
     try:
-        return Child(supervisor, answers, marks)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        child.begin()
     except OSError as error:
         raise OSError(error.errno, error.strerror, argv[0]) from error
+    except BaseException:
+        child.end()
+        raise
+    return child
 
 
 @dataclass(frozen=True)
@@ -387,7 +407,7 @@ def _alive(process: psutil.Process) -> bool:
 
 def _in_group(process: psutil.Process, group: int) -> bool:
     try:
-        return os.getpgid(process.pid) == group
+        return group > 0 and os.getpgid(process.pid) == group
     except (ProcessLookupError, PermissionError):
         return False
 

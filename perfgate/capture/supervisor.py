@@ -61,6 +61,7 @@ def become(command: list[str], told: int) -> None:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execvp(command[0], command)  # noqa: S606 (the program is the subject under test, named by the user)
     except OSError as error:
         os.write(told, str(error.errno).encode())
