@@ -2,11 +2,13 @@
 
 A CUDA graph replays without ranges, so layers are found in the step's kernel sequence, which repeats once a layer. One
 kernel that runs once a layer is the anchor; how far the sequence before it agrees between layers is where a layer
-begins. Names are compared by role, because the first layer's norm is often another kernel than the others'.
+begins. Names are compared by role, because the first layer's norm is often another kernel than the others'. Places are
+given only where a layer's gemms come in an order that is known.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,8 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.kernels import NONE, PLACES, Kernels, Names
-from perfgate.roles import ACTIVATION, ATTENTION, GEMM, GEMM_REDUCE, KV_WRITE, NORM, UNLISTED
+from perfgate.kernels import NONE, PLACES, Caution, Kernels, Names
+from perfgate.roles import ACTIVATION, ATTENTION, GEMM, GEMM_REDUCE, KV_WRITE, MOE, SAMPLER, UNLISTED
 
 PLACE = {place: number for number, place in enumerate(PLACES)}
 Pattern = tuple[NDArray[np.int16], NDArray[np.int8]]
@@ -133,31 +135,74 @@ def _agrees(symbols: Sequence[str | int], anchors: Sequence[int], offset: int, e
 
 
 def _places(layers: NDArray[np.int16], roles: Sequence[str]) -> NDArray[np.int8]:
-    """Which gemm each gemm is, by what stands before it in its layer."""
+    """Which gemm each gemm is, in layers whose gemms, attention and activation are in a known order.
+
+    Names do not tell the two projections of latent attention, a router or a draft model's gemms from a dense layer's:
+    where a layer's order is another one, its gemms have no place rather than a wrong one.
+    """
     places = np.zeros(len(roles), np.int8)
-    last = int(np.flatnonzero(layers != NONE)[-1]) if (layers != NONE).any() else len(roles)
-    at, current = "", NONE
-    for row, role in enumerate(roles):
-        if layers[row] == NONE:
-            current, at = NONE, "lm-head" if row > last else ""
-        elif layers[row] != current:
-            current, at = int(layers[row]), "qkv"
-        at = _next_place(at, role)
-        if role in (GEMM, GEMM_REDUCE):
-            places[row] = PLACE[at.removesuffix("?")]
+    inside: dict[int, list[int]] = {}
+    for row in np.flatnonzero(layers != NONE).tolist():
+        inside.setdefault(int(layers[row]), []).append(row)
+    drafted = _drafted(inside, roles)
+    for number, (layer, rows) in enumerate(inside.items()):
+        if layer in drafted:
+            return places
+        order = "".join(_SYMBOLS.get(roles[row], "") for row in rows)
+        known = _DENSE.fullmatch(order) or (number == len(inside) - 1 and _BEGUN.fullmatch(order))
+        ordered = _IN_ORDER if known else _IN_ORDER[:2] if _EXPERTS.fullmatch(order) else ()
+        _place_in_order(places, rows, roles, ordered)
+    behind = list(range(max(inside[max(inside)]) + 1, len(roles))) if inside else []
+    if sum(roles[row] == GEMM for row in behind) == 1:
+        _place_in_order(places, behind, roles, ("lm-head",))
     return places
 
 
-def _next_place(at: str, role: str) -> str:
-    """The place after a kernel of ``role``; ``?`` marks a place whose gemm is still to come."""
-    if at in ("", "lm-head"):
-        return at
-    if role == ATTENTION:
-        return "out?"
-    if role == ACTIVATION:
-        return "down"
-    if at == "out?" and role == GEMM:
-        return "out"
-    if at == "out" and role in (NORM, GEMM):  # a norm, or a second gemm where the norm is fused into the first
-        return "gate-up"
-    return at
+_SYMBOLS = {GEMM: "G", ATTENTION: "A", ACTIVATION: "S", MOE: "M"}
+_IN_ORDER = ("qkv", "out", "gate-up", "down")
+_DENSE = re.compile(r"A*GA+G(GSG)?")
+"""Attention before the first gemm is its metadata, made ready for all layers."""
+_EXPERTS = re.compile(r"A*GA+G(?=.*M)[GSM]*")
+"""A router and shared experts run gemms too, which have no place."""
+_BEGUN = re.compile(r"A*G(A+(G(G(SG?)?)?)?)?")
+"""The last layer of launches that were chosen may be cut."""
+
+
+def _drafted(inside: dict[int, list[int]], roles: Sequence[str]) -> set[int]:
+    """The layers from the first one on in which a sampler runs: those behind it are a draft model's.
+
+    Where most layers hold such a kernel it belongs to them: routers take a softmax and the largest of it.
+    """
+    sampling = [layer for layer, rows in inside.items() if any(roles[row] == SAMPLER for row in rows)]
+    if not sampling or 2 * len(sampling) >= len(inside):
+        return set()
+    return {layer for layer in inside if layer >= sampling[0]}
+
+
+def _place_in_order(
+    places: NDArray[np.int8], rows: Sequence[int], roles: Sequence[str], ordered: Sequence[str]
+) -> None:
+    """Give the gemms of some rows these places, one after the other, and sums of split-K gemms that of their gemm."""
+    left, current = list(ordered), ""
+    for row in rows:
+        if roles[row] == GEMM:
+            current = left.pop(0) if left else ""
+        if roles[row] in (GEMM, GEMM_REDUCE):
+            places[row] = PLACE[current]
+
+
+def places_caution(kernels: Kernels, names: Names) -> Caution | None:
+    """What to say where layers were found and gemms of the same steps have no place in them."""
+    is_gemm = np.array([role == GEMM for role in names.role])
+    of_step = np.zeros(int(kernels.step.max(initial=NONE)) + 2, bool)  # the last one stands for no step
+    of_step[kernels.step[kernels.layer != NONE]] = True
+    of_step[NONE] = False
+    gemms = is_gemm[kernels.name] & of_step[kernels.step]
+    lost = int((gemms & (kernels.place == 0)).sum())
+    if not lost:
+        return None
+    text = (
+        f"{lost} of {int(gemms.sum())} gemms have no place: their order is not a dense layer's (latent attention, "
+        "a router, several sorts of layers, a draft model), and what is numbered as a layer may be several"
+    )
+    return Caution("places-unknown", text)

@@ -249,6 +249,11 @@ _TABLE = (
     Reason("profiler-error", "The profiler reports an error of its own, or that it may have lost events, though none "
            "that the kernel table is known to need.",
            "Read its text; trace again if it concerns the kernels."),
+    Reason("places-unknown", "Layers were found in the kernel sequence, but some of their gemms are in an order that "
+           "is not a dense layer's. They have no place such as qkv or down, because a wrong one would be worse. The "
+           "numbers of layers may be wrong too.",
+           "Tell the gemms apart by name: roles: {NAME: {match: ...}} in the scenario. In eager mode, ranges of layers "
+           "give the right numbers."),
     Reason("device-events-unknown", "The trace holds work of a device in a category that perfgate does not know, so it "
            "is in no sum and the device may have been busy where idle time is shown.",
            "Report the category and the version of PyTorch."),

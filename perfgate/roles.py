@@ -17,6 +17,7 @@ UNLISTED = "unlisted"
 
 GEMM, GEMM_REDUCE, ATTENTION, NORM = "gemm", "gemm-reduce", "attention", "norm"
 ACTIVATION, KV_WRITE, ROPE, COMMUNICATION = "activation", "kv-write", "rope", "communication"
+MOE, SAMPLER = "moe", "sampler"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ SHIPPED = (
              r"nvshmem|deep_ep|^c10d::", "between GPUs: NCCL, custom and symmetric-memory collectives"),
     RoleRule(KV_WRITE, r"reshape_and_cache|concat_and_cache|[Kk]v_?[Cc]ache_?(write|store|scatter|update)|"
              r"append_paged_kv|set_kv_buffer", "writes this step's keys and values into the cache"),
-    RoleRule("moe", r"[Mm]oe|topkGating|expert|GroupProblemShape|[Gg]roup(ed)?_?[Gg]emm|^bmm_",
+    RoleRule(MOE, r"[Mm]oe|topkGating|expert|GroupProblemShape|[Gg]roup(ed)?_?[Gg]emm|^bmm_",
              "mixture of experts: routing, grouped gemms"),
     RoleRule(ATTENTION, r"\bflash::|\bflash_|[Ff]mha|FlashAttn|FlashMLA|flashinfer::.*(Decode|Prefill|Merge|MLA)|"
              r"Batch(Decode|Prefill)|[Aa]ttention|\bmla_|reduce_segments|merge_attn_states|_fwd_grouped_kernel|attn_fwd|"
@@ -58,7 +59,7 @@ SHIPPED = (
     RoleRule("prepare", r"_prepare_|_combine_sampled_and_draft|_gather_block_tables|slot_mapping|_post_update|"
              r"_get_num_sampled|_apply_write|advance_step|prepare_inputs|_update_|block_table",
              "vLLM's own bookkeeping between steps"),
-    RoleRule("sampler", r"[Gg]umbel|[Ss]ampl|[Tt]op_?[KkPp]|[Aa]rg_?[Mm]ax|[Ss]oft_?[Mm]ax|multinomial|exponential|"
+    RoleRule(SAMPLER, r"[Gg]umbel|[Ss]ampl|[Tt]op_?[KkPp]|[Aa]rg_?[Mm]ax|[Ss]oft_?[Mm]ax|multinomial|exponential|"
              r"penalt|[Ll]ogits|bincount|temperature|min_p|philox|distribution_|aten::sort", "from logits to tokens"),
     RoleRule("index", r"indexSelect|index_(elementwise|put|kernel|select)|^aten::(index|take)|[Ee]mbedding|[Gg]ather|"
              r"[Ss]catter", "embedding lookups, gathers, scatters"),

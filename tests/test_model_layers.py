@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nsys_builder import ExportBuilder
 
+from perfgate.capture.nsys import read_nsys
 from perfgate.kernels import NONE, PLACES, Kernels, Names, filled
 from perfgate.layers import assign_layers
 from perfgate.roles import classify
@@ -66,6 +70,74 @@ def test_dense_layers_before_mixtures_of_experts() -> None:
     assert sorted(set(layer)) == list(range(-1, 13))
     assert [layer.count(n) for n in range(13)] == [12] * 3 + [13] * 10
     assert [place.count(word) for word in ("qkv", "gate-up", "down")] == [13, 3, 3]
+
+
+MLA = [
+    "vllm::fused_add_rms_norm_kernel", "nvjet_qkv_a", "vllm::rms_norm_kernel", "nvjet_q_b", "nvjet_absorb_k",
+    "vllm::rotary_embedding_kernel", "concat_and_cache_mla_kernel", "FlashMLA_fwd", "FlashMLA_combine",
+    "nvjet_absorb_v", "nvjet_o", "vllm::fused_add_rms_norm_kernel", "nvjet_c", "act_and_mul_kernel", "nvjet_b",
+]  # fmt: skip
+ROUTED = [
+    *DENSE[:9],
+    "nvjet_router",
+    "topk_softmax_sampling",
+    "fused_moe_kernel",
+    "act_and_mul_kernel",
+    "fused_moe_kernel",
+]
+LINEAR = ["vllm::fused_add_rms_norm_kernel", "nvjet_in", "delta_rule_fwd", "nvjet_out", *DENSE[8:]]
+CROSS = [*DENSE[:7], "nvjet_q", "flash::cross", "nvjet_o", *DENSE[8:]]
+FUSED_WRITE = [name for name in DENSE if "cache" not in name and "combine" not in name]
+OTHER_KERNEL = ["flash::windowed" if name == "flash::fwd" else name for name in FUSED_WRITE]
+
+
+@pytest.mark.parametrize(
+    ("block", "placed"),
+    [
+        (MLA, {}),
+        (ROUTED, {"nvjet_a": "qkv", "nvjet_b": "out"}),
+        ([*LINEAR * 3, *DENSE], {}),
+        ([*DENSE, *LINEAR * 3], {}),
+        (CROSS, {}),
+        ([*OTHER_KERNEL, *FUSED_WRITE], {}),
+    ],
+    ids=[
+        "latent attention",
+        "router",
+        "hybrid, attention last",
+        "hybrid, attention first",
+        "two attentions",
+        "windows",
+    ],
+)
+def test_gemms_in_another_order_have_no_place(block: list[str], placed: dict[str, str]) -> None:
+    """A place is given where the order tells it, else none: a router is no gate-up, and o_proj no gate-up either."""
+    sequence = [*HEAD, *block * 6, *TAIL]
+    _, place = layers_of(sequence)
+    found = {(name, word) for name, word in zip(sequence, place, strict=True) if word and "splitK" not in name}
+    assert found <= {*placed.items(), ("nvjet_lm_head", "lm-head")}
+    assert found >= set(placed.items())
+
+
+def test_a_draft_model_behind_the_model() -> None:
+    """Its layer is not the model's, and neither are the gemms around it; those of the layers before keep theirs."""
+    draft = ["nvjet_fc", *DENSE, *TAIL]
+    layer, place = layers_of([*HEAD, *DENSE * 8, *TAIL, *draft])
+    assert [place.count(word) for word in ("qkv", "out", "gate-up", "down")] == [7, 14, 7, 7]
+    assert "lm-head" not in place
+    assert not any(word for number, word in zip(layer, place, strict=True) if number >= 7)
+
+
+def test_a_gemm_without_a_place_is_said(tmp_path: Path) -> None:
+    """A caution counts the gemms of steps with layers that have no place."""
+    builder = ExportBuilder()
+    builder.span("perfgate.step.0", 0, 1000)
+    for n, name in enumerate([*MLA * 3, *TAIL]):
+        builder.launch(name, n, 2000 + 10 * n, 2005 + 10 * n)
+    builder.launch("nvjet_elsewhere", 5000, 6000, 6001)
+    (caution,) = read_nsys(builder.write(tmp_path / "export.sqlite")).cautions
+    assert caution.code == "places-unknown"
+    assert caution.text.startswith("21 of 22 gemms have no place")
 
 
 def test_a_norm_fused_into_a_gemm() -> None:

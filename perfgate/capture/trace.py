@@ -20,7 +20,7 @@ from perfgate.capture.limits import (
 )
 from perfgate.errors import RecordError
 from perfgate.kernels import CALL_KINDS, NO_TIME, NONE, Calls, Caution, Events, Kernels, Names, Steps, Trace, empty
-from perfgate.layers import assign_layers
+from perfgate.layers import assign_layers, places_caution
 from perfgate.roles import RoleRule, classify, normalised_name, short_name
 from perfgate.steps import Range, find_steps, layers_at, steps_at
 
@@ -194,6 +194,8 @@ def _cautions(trace: Trace) -> list[Caution]:
         found.append(Caution("launch-not-traced", f"{share} have no launching call in the trace and belong to no step"))
     if not len(trace.steps):
         found.append(Caution("no-step-ranges", "no range names a step, so the table is of the whole trace"))
+    if (caution := places_caution(trace.kernels, trace.names)) is not None:
+        found.append(caution)
     inside = trace.overhead.take(trace.overhead.step != NONE)
     if len(inside):
         steps = len(np.unique(inside.step))
