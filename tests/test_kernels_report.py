@@ -14,8 +14,11 @@ from nsys_builder import ExportBuilder
 
 from perfgate.capture.tracefile import read_trace
 from perfgate.cli import main
+from perfgate.counters import Counted
 from perfgate.errors import UsageError
+from perfgate.join import Join, _timed_rows
 from perfgate.kernels import NONE
+from perfgate.report.join import FORMATS as COUNTED_FORMATS
 from perfgate.report.kernels import FORMATS
 from perfgate.selection import select
 
@@ -92,6 +95,20 @@ def test_names_cannot_break_out(tmp_path: Path) -> None:
     assert "@team" not in markdown
     for form in ("text", "markdown"):
         assert "\x1b" not in run(str(file), "--format", form).stdout
+
+
+@pytest.mark.parametrize("first", ["=", "+", "-", "@", "\uff1d"])
+def test_a_name_is_no_formula(first: str, tmp_path: Path) -> None:
+    """A spreadsheet that opens the CSV calculates nothing, beside counters or without; numbers stay numbers."""
+    builder = ExportBuilder()
+    builder.launch(f"{first}HYPERLINK('//a','x')\x1b[31m", 0, 10, 30)
+    found = select(read_trace(builder.write(tmp_path / "export.sqlite")))
+    joined = Join(found, Counted("", ()), tuple(_timed_rows(found)), 1.0)
+    for text in (FORMATS["csv"](found), COUNTED_FORMATS["csv"](joined)):
+        (line,) = csv.DictReader(io.StringIO(text))
+        assert line["name"].startswith(f"'{first}HYPERLINK")
+        assert line["kernel"][0] not in "=+-@\uff1d"
+        assert "\x1b" not in text
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from perfgate.join import Join, Row, in_words
 from perfgate.metrics import format_value
 from perfgate.reasons import REASONS
 from perfgate.report.counters import si
+from perfgate.report.kernels import csv_text
 from perfgate.report.lines import percent, printable
 from perfgate.report.markdown import escape, table
 from perfgate.report.text import columns
@@ -72,8 +73,12 @@ def render_csv(found: Join) -> str:
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(["" if value is None else value for value in _values(row)] for row in found.rows)
+    writer.writerows(map(_cell, _values(row)) for row in found.rows)
     return sink.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else csv_text(value) if isinstance(value, str) else value
 
 
 COLUMNS = (

@@ -137,17 +137,26 @@ def render_csv(selection: Selection) -> str:
                 STEP_KINDS[trace.steps.kind[one.step]] if inside else "",
                 trace.processes[trace.steps.process[one.step]] if inside else "",
                 one.device,
-                one.role,
+                csv_text(one.role),
                 one.place,
-                trace.names.short[one.name],
+                csv_text(trace.names.short[one.name]),
                 one.launches,
                 one.graph_launches,
                 one.time_ns,
-                trace.names.demangled[one.name],
+                csv_text(trace.names.demangled[one.name]),
             )
         )
     return sink.getvalue()
 
+
+def csv_text(text: str) -> str:
+    """A text from a trace for a cell: no spreadsheet takes it for a formula, and it steers no terminal."""
+    shown = printable(text)
+    return f"'{shown}" if shown.startswith(_FORMULA) else shown
+
+
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What a formula begins with, also in the wide forms that spreadsheets take for the same."""
 
 CSV_COLUMNS = (
     "step", "kind", "process", "device", "role", "place", "kernel", "launches", "graph_launches", "time_ns", "name"
