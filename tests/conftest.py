@@ -14,6 +14,7 @@ import fake_nvml as nvml_stand_in
 import pytest
 from fake_nvml import FakeMachine
 from filelock import FileLock
+from hypothesis import settings
 
 from perfgate.capture.clocks import ClockGuard
 from perfgate.capture.collector import Job
@@ -26,6 +27,10 @@ from perfgate.scenario import loads
 from perfgate.subject import Role, Subject
 
 ENGINE_PYTHON = "PERFGATE_ENGINE_PYTHON"
+
+settings.register_profile("short", max_examples=25, derandomize=True, deadline=None, database=None)
+settings.register_profile("long", max_examples=500, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 688,

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from action_runner import ROOT, ActionRunner, clone, git
 from click.testing import CliRunner
 from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving, zipped
+from forking_perfgate import forking
 from hand_made import scenario_file
 from perfgate_process import marked_processes
 
@@ -66,16 +68,26 @@ def github(tmp_path: Path) -> Iterator[FakeGitHub]:
         yield served
 
 
+@pytest.fixture(scope="module")
+def forked() -> Iterator[Path]:
+    """A perfgate that starts at once; its trials are invented too."""
+    with tempfile.TemporaryDirectory() as folder, forking(Path(folder)) as program:
+        yield program
+
+
 @pytest.fixture
-def gate(github: FakeGitHub, tmp_path: Path) -> Gate:
-    """A function that runs a job of the gate on a fresh runner."""
+def gate(github: FakeGitHub, tmp_path: Path, forked: Path) -> Gate:
+    """A function that runs a job of the gate on a fresh runner.
+
+    perfgate is one that starts at once, but where ``alone`` is given or something is done to its steps.
+    """
     program = tmp_path / "perfgate"
     program.write_text(PROGRAM)
     program.chmod(0o755)
     (tmp_path / "event.json").write_text(json.dumps({"repository": {"default_branch": "main"}}))
     count = iter(range(100))
 
-    def one(fake: dict[str, Any], *, branch: str = "pull-request/12", **more: Any) -> ActionRunner:
+    def one(fake: dict[str, Any], *, branch: str = "pull-request/12", alone: bool = False, **more: Any) -> ActionRunner:
         number = next(count)
         workspace = clone(tmp_path / "origin", tmp_path / f"work-{number}", branch)
         environment = {
@@ -92,7 +104,7 @@ def gate(github: FakeGitHub, tmp_path: Path) -> Gate:
         })  # fmt: skip
         inputs = {
             "resume": "true",
-            "perfgate": str(program),
+            "perfgate": str(program if alone or "cancel" in more else forked),
             "base": "python=/bin/true",
             "head": "env.BUILD=new",
             **more.pop("inputs", {}),
@@ -148,7 +160,7 @@ def test_ends(
     annotation: str,
 ) -> None:
     """Each verdict has its status, summary, annotation, outputs and artifacts, and ends red only in the last step."""
-    runner = gate(fake)
+    runner = gate(fake, alone=fake is SAME)
 
     outputs = runner.outputs["report"]
     assert runner.result == result

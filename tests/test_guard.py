@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from hand_made import scenario_file
 from perfgate.capture.collector import Job
 from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.capture.lease import find_leases
+from perfgate.capture.sampler import Sampler
 from perfgate.cli import main
 from perfgate.lock import state_folder
 from perfgate.record import Record, Trial, read_records, read_run
@@ -25,35 +26,43 @@ from perfgate.record import Record, Trial, read_records, read_run
 pytestmark = pytest.mark.usefixtures("no_orphans", "short_patience")
 
 LOCK = "clocks: {mode: lock, sm_mhz: 1500}\n"
+TRIAL_S = 0.15
 HOSTS = 4_000_001
 """A pid that does not exist here: the host's, seen from a container."""
 
 
 @pytest.fixture
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GPUs that are not free are not waited for."""
+    """GPUs that are not free are not waited for, and read so often that a short trial has ten readings."""
     monkeypatch.setattr("perfgate.capture.session.IDLE_WAIT_S", 0.0)
+    monkeypatch.setattr(Sampler.__init__, "__kwdefaults__", {"host_pids": None, "period_s": TRIAL_S / 10})
+
+
+Acts = dict[int, Callable[[], None]]
 
 
 class Acted(FakeCollector):
-    """A fake whose trials take 0.45 s, most of it decode, and during which something happens to the machine.
+    """A fake whose trials take :data:`TRIAL_S`, most of it decode, and during which something happens to the machine.
 
     Args:
         acts: By number of the trial, called at its start.
         after: Likewise, at its end.
+        midst: Likewise, in the midst of it.
     """
 
-    def __init__(
-        self, acts: dict[int, Callable[[], None]] | None = None, after: dict[int, Callable[[], None]] | None = None
-    ) -> None:
-        super().__init__(FakeSpec(step_s=0.03, ttft_s=0.01, restart_sd=0.0003, sleep_s=0.45))
-        self._acts, self._after = acts or {}, after or {}
+    def __init__(self, acts: Acts | None = None, after: Acts | None = None, midst: Acts | None = None) -> None:
+        super().__init__(FakeSpec(step_s=TRIAL_S / 15, ttft_s=TRIAL_S / 45, restart_sd=0.0003, sleep_s=TRIAL_S / 100))
+        self._acts = [acts or {}, midst or {}, after or {}]
 
     def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
         """A fake trial with what happens meanwhile."""
-        self._acts.get(job.index, lambda: None)()
+        begin, midst, end = (acts.get(job.index, lambda: None) for acts in self._acts)
+        begin()
+        time.sleep(TRIAL_S / 2)
+        midst()
+        time.sleep(TRIAL_S / 2)
         trial = super().collect(job, progress)
-        self._after.get(job.index, lambda: None)()
+        end()
         return trial
 
 
@@ -155,7 +164,7 @@ def test_thermal_slowdown_in_one_trial(measure: Measure, fake_nvml: FakeMachine)
 def test_a_counter_shows_a_slowdown_that_no_reading_saw(measure: Measure, fake_nvml: FakeMachine) -> None:
     """A power brake shorter than the gap between readings is found by the driver's own counter."""
     gpu = fake_nvml.gpu()
-    collector = Acted({5: _later(lambda: gpu.update(slowdown_ns={"269": 0, "270": 0, "271": 9_000_000}))})
+    collector = Acted(midst={5: lambda: gpu.update(slowdown_ns={"269": 0, "270": 0, "271": 9_000_000})})
 
     result, record = measure(collector)
 
@@ -287,11 +296,6 @@ def test_sides_at_different_clocks_are_not_compared(measure: Measure, fake_nvml:
 
     assert result.exit_code == 21
     assert "median SM clock in decode: base 1980 MHz, head 1950 MHz" in result.stdout
-
-
-def _later(act: Callable[[], None]) -> Callable[[], None]:
-    """Do it 0.2 s from now, in the midst of a trial."""
-    return lambda: threading.Timer(0.2, act).start()
 
 
 def test_a_cell_that_cannot_be_locked_takes_nothing_from_the_others(

@@ -1,0 +1,105 @@
+"""perfgate's command line, forked from a process that has imported it: a test that starts it often pays once.
+
+Each command has its own process, folder, environment, descriptors and exit status, as if a shell had started it. Only
+signals sent to what the shell started do not reach it: tests of interruptions start perfgate itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import marshal
+import os
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+CLIENT = f"""#!{sys.executable} -IS
+import marshal, os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect({{address!r}})
+asked = marshal.dumps((sys.argv[1:], dict(os.environ), os.getcwd()))
+socket.send_fds(server, [len(asked).to_bytes(8, "big")], [0, 1, 2])
+server.sendall(asked)
+sys.exit(int(server.recv(8) or b"137"))
+"""
+"""What stands for perfgate on PATH; no status comes from a process that was killed."""
+
+
+@contextlib.contextmanager
+def forking(folder: Path) -> Iterator[Path]:
+    """A program ``perfgate`` in a folder, whose trials are invented as the variable ``FAKE`` says."""
+    address = folder / "socket"
+    program = folder / "perfgate"
+    program.write_text(CLIENT.format(address=str(address)))
+    program.chmod(0o755)
+    words = [sys.executable, __file__, str(address)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        yield program
+        server.kill()
+
+
+def serve(address: str) -> None:
+    """Answer until killed; a child that has ended is nobody's to wait for."""
+    from perfgate import cli_github, gate, nightly  # noqa: F401, PLC0415 (imported once, for all children)
+
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    while True:
+        client, _ = listener.accept()
+        if not os.fork():
+            listener.close()
+            answer(client)
+        client.close()
+
+
+def answer(client: socket.socket) -> None:
+    """Be the command that a client asked for, and end with it."""
+    size, descriptors, _, _ = socket.recv_fds(client, 8, 3)
+    with client.makefile("rb") as stream:
+        words, environment, folder = marshal.loads(stream.read(int.from_bytes(size, "big")))  # noqa: S302 (our own)
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    status = 1
+    try:
+        status = run(words)
+    except BaseException:  # noqa: BLE001 (as the interpreter does at its end)
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    client.sendall(str(status).encode())
+    os._exit(status)
+
+
+def run(words: list[str]) -> int:
+    """Its exit status."""
+    from perfgate.capture.fake import FakeCollector, FakeSpec  # noqa: PLC0415
+    from perfgate.cli import main  # noqa: PLC0415
+
+    fake = json.loads(os.environ["FAKE"])
+    fake["failures"] = {int(trial): code for trial, code in fake.get("failures", {}).items()}
+    try:
+        main(words, obj=FakeCollector(FakeSpec(**fake)), prog_name="perfgate")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
