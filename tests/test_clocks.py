@@ -513,6 +513,7 @@ def test_who_undoes_a_lock_is_not_taken_for_its_owner(
     assert lease.UNDO_LIMIT_S > clock_helper.LIMIT_S
 
 
+@pytest.mark.slow
 def test_no_kill_leaves_a_lock_without_a_lease() -> None:
     """After two dozen seeded kills every lock has a lease and can be undone; 200 are in docs/measurements.md."""
     script = HERE.parent / "benchmarks" / "clock_kills.py"

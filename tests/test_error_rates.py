@@ -33,6 +33,7 @@ NAMES = list(BY_NAME)
 # --- the copy of the rule
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_twin(name: str) -> None:
     """The vectorised rule ends every random run as judge_series does, look by look: run, gates and pairs."""

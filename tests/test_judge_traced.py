@@ -182,6 +182,7 @@ def test_an_envelope_that_was_left_ends_the_search() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_alpha_and_power_of_a_kernel_gate() -> None:
     """Of 100 seeded A/A runs none blocks attention; of 100 at must_catch at most beta pass (99 % binomial bound)."""
     rng = np.random.default_rng(5)

@@ -11,6 +11,7 @@ import pytest
 KILLS = Path(__file__).parents[1] / "benchmarks" / "kills.py"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("orphans_alone")
 def test_no_kill_loses_a_finished_trial() -> None:
     """After a dozen seeded kills every record loads, nothing reported is lost, and every run ends in a verdict."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
@@ -326,18 +327,14 @@ def git(folder: Path, *words: str, check: bool = True) -> subprocess.CompletedPr
 
 
 def perfgate(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run perfgate's command line in a folder, as a person with a name."""
-    person = {"GIT_AUTHOR_NAME": folder.name, "GIT_AUTHOR_EMAIL": "t@example.org", "PATH": "/usr/bin:/bin"}
-    root = str(Path(__file__).parents[1])
-    command = [sys.executable, "-m", "perfgate", *words]
-    env = {
-        **person,
-        "PYTHONPATH": root,
-        "PERFGATE_STATE": str(folder.parent),
-        "HOME": str(folder.parent),
-        **environment,
-    }
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    """What perfgate's command line does in a folder, for a person with a name and with no other variables."""
+    variables = {
+        "GIT_AUTHOR_NAME": folder.name, "GIT_AUTHOR_EMAIL": "t@example.org", "PATH": "/usr/bin:/bin",
+        "PERFGATE_STATE": str(folder.parent), "HOME": str(folder.parent), **environment,
+    }  # fmt: skip
+    with contextlib.chdir(folder), mock.patch.dict(os.environ, variables, clear=True):
+        ended = CliRunner().invoke(main, words)
+    return subprocess.CompletedProcess(words, ended.exit_code, ended.stdout, ended.stderr)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ CLAIMED = [model.name for model in rates.MODELS if model.claims]
 RUNS = 600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("visits", [4, 8])
 @pytest.mark.parametrize("name", CLAIMED)
 @pytest.mark.parametrize("case", rates.CASES)
