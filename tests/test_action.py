@@ -79,7 +79,7 @@ def forked() -> Iterator[Path]:
 def gate(github: FakeGitHub, tmp_path: Path, forked: Path) -> Gate:
     """A function that runs a job of the gate on a fresh runner.
 
-    perfgate is one that starts at once, but where ``alone`` is given or something is done to its steps.
+    perfgate is one that starts at once, but where ``alone`` is given; without a word, where its steps are ended.
     """
     program = tmp_path / "perfgate"
     program.write_text(PROGRAM)
@@ -87,7 +87,9 @@ def gate(github: FakeGitHub, tmp_path: Path, forked: Path) -> Gate:
     (tmp_path / "event.json").write_text(json.dumps({"repository": {"default_branch": "main"}}))
     count = iter(range(100))
 
-    def one(fake: dict[str, Any], *, branch: str = "pull-request/12", alone: bool = False, **more: Any) -> ActionRunner:
+    def one(
+        fake: dict[str, Any], *, branch: str = "pull-request/12", alone: bool | None = None, **more: Any
+    ) -> ActionRunner:
         number = next(count)
         workspace = clone(tmp_path / "origin", tmp_path / f"work-{number}", branch)
         environment = {
@@ -104,7 +106,7 @@ def gate(github: FakeGitHub, tmp_path: Path, forked: Path) -> Gate:
         })  # fmt: skip
         inputs = {
             "resume": "true",
-            "perfgate": str(program if alone or "cancel" in more else forked),
+            "perfgate": str(program if ("cancel" in more if alone is None else alone) else forked),
             "base": "python=/bin/true",
             "head": "env.BUILD=new",
             **more.pop("inputs", {}),
@@ -259,7 +261,7 @@ def test_caches_stay(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
                 file.touch()
         return False
 
-    runner = gate(SAME, cancel=leave)
+    runner = gate(SAME, cancel=leave, alone=False)
 
     assert left
     assert runner.steps["keep"].outcome == "success"
