@@ -55,12 +55,14 @@ golden: .venv/ready
 	$(PIP) install --editable . --group dev
 	touch $@
 
-# What is written from code: schemas and the pages of the reason codes.
+# What is written from code: schemas, the pages of the reason codes and of scenarios.
 docs: .venv/ready
 	.venv/bin/perfgate schema scenario > docs/schema/scenario.schema.json
 	.venv/bin/perfgate schema config > docs/schema/config.schema.json
 	.venv/bin/perfgate schema verdict > docs/schema/verdict.schema.json
 	.venv/bin/python -c "from perfgate.report.pages import render_pages; print(render_pages(), end='')" > docs/reasons.md
+	.venv/bin/python -c "from perfgate.report.scenario_page import render_scenario_page as page; print(page(), end='')" \
+	  > docs/scenario.md
 
 # What the actions install beside tokens that may write: every file by its hash. Read the difference before committing it.
 lock: .venv/ready

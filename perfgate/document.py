@@ -8,6 +8,7 @@ environment expansion.
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 import reprlib
@@ -417,10 +418,15 @@ def _example(model: type[BaseModel], key: str) -> str:
 
 
 def in_flow(value: Any) -> str:
-    """Examples of ours as YAML in one line."""
+    """Plain values as YAML in one line, text quoted where it would mean something else."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key}: {in_flow(inner)}' for key, inner in value.items())}}}"
-    return f"[{', '.join(map(in_flow, value))}]" if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(in_flow, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    plain = not isinstance(value, str) or (re.fullmatch(r"[\w./][\w ./%-]*", value) and re.search(r"[^\d.]", value))
+    return str(value) if plain else json.dumps(value, ensure_ascii=False)
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

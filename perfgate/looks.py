@@ -32,10 +32,18 @@ class _Strict(BaseModel):
 
 
 class Spend(_Strict):
-    """How the error rates are spent over the looks; each list has an entry a look and sums to at most 0.8."""
+    """How the error rates are spent over the looks; each list has an entry a look and sums to at most 0.8.
+
+    Args:
+        block: Weights of blocking, of alpha; 0 below six pairs.
+    """
 
     block: Annotated[tuple[Weight, ...], Field(examples=[[0, 0.2, 0.2, 0.4]]), Listed]
-    pass_: Annotated[tuple[Weight, ...], Field(alias="pass", examples=[[0.2, 0.2, 0.2, 0.2]]), Listed]
+    pass_: Annotated[
+        tuple[Weight, ...],
+        Field(alias="pass", examples=[[0.2, 0.2, 0.2, 0.2]], description="Weights of passing, of beta."),
+        Listed,
+    ]
 
 
 def check_weights(looks: Sequence[int], spend: Spend | None) -> None:

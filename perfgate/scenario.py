@@ -110,7 +110,14 @@ class Engine(_Strict):
 
 
 class Workload(_Strict):
-    """A decode workload: ``batch`` requests submitted at once, run to a fixed length at temperature 0."""
+    """A decode workload: ``batch`` requests submitted at once, run to a fixed length at temperature 0.
+
+    Args:
+        batch: Requests submitted together in each iteration.
+        input_tokens: Tokens of each prompt.
+        output_tokens: Tokens generated for each request; at least 3 where a gate needs a decode step.
+        seed: Draws the prompts, which differ between iterations and not between trials.
+    """
 
     batch: Annotated[Positive, Field(examples=[8])]
     input_tokens: Annotated[Positive, Field(examples=[512])]
@@ -211,7 +218,11 @@ class Scenario(_Strict):
         matrix: Values of workload keys or engine arguments; each combination is a cell.
     """
 
-    version: Annotated[Literal[1], BeforeValidator(whole_number), Field(alias="schema", examples=[1])]
+    version: Annotated[
+        Literal[1],
+        BeforeValidator(whole_number),
+        Field(alias="schema", examples=[1], description="Version of this format."),
+    ]
     name: Annotated[Name, Field(examples=["llama-8b-decode"])]
     description: str = ""
     engine: Annotated[Engine, Field(examples=[{"model": {"config": "models/llama-8b"}}])]
@@ -399,8 +410,9 @@ def model_folder(loaded: LoadedScenario) -> Path | None:
 def json_schema() -> dict[str, Any]:
     """The scenario format as JSON Schema draft-07, the newest that YAML editors read."""
     schema = describe_fields(to_draft_07(Scenario.model_json_schema(by_alias=True)))
-    for name, default in Measure().model_dump(mode="json", include={"start_timeout", "iteration_timeout"}).items():
-        schema["definitions"]["Measure"]["properties"][name]["default"] = default
+    for model, names in ((Measure, {"start_timeout", "iteration_timeout"}), (Counted, {"limit"})):
+        for name, default in model().model_dump(mode="json", include=names).items():
+            schema["definitions"][model.__name__]["properties"][name]["default"] = default
     schema["title"] = "perfgate scenario"
     return schema
 

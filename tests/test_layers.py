@@ -43,7 +43,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("report.counted",),
     ("report.lines", "report.attribution"),
     ("promotion", "report.setting"),
-    ("report.text", "report.markdown", "report.price", "report.pages", "report.junit"),
+    ("report.text", "report.markdown", "report.price", "report.pages", "report.scenario_page", "report.junit"),
     ("report.github",),
     ("report.findings", "report.kernels", "report.counters", "report.baseline", "report.runs"),
     ("report.join",),
