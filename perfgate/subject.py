@@ -178,7 +178,7 @@ def words(subject: Subject, base: Subject | None = None) -> tuple[str, ...]:
         said.append(f"path={os.pathsep.join(path)}")
     said += [f"env.{name}=..." for name, value in subject.env.items() if value != other.env.get(name)]
     changed = {name: value for name, value in subject.args.items() if (name, value) not in other.args.items()}
-    said += [f"args.{name}={json.dumps(value)}" for name, value in changed.items()]
+    said += [f"args.{name}={json.dumps(value, ensure_ascii=False)}" for name, value in changed.items()]
     return tuple(said)
 
 

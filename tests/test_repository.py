@@ -43,6 +43,13 @@ def test_the_merge_base_is_where_the_branch_began(project: GitProject) -> None:
     assert [repository.find(ref).commit for ref in ("topic", "main", ".", "main~1")] == [topic, main, main, began]
 
 
+def test_the_title_of_a_commit(project: GitProject) -> None:
+    """The first line of its message is its title, cut where it is longer than anybody should write."""
+    project.git("commit", "--quiet", "--allow-empty", "--message", f"Fuse {'x' * 100}\n\nBecause.")
+
+    assert Repository(project.folder).title("HEAD") == f"Fuse {'x' * 67}"
+
+
 def test_a_clean_working_tree_is_its_commit(project: GitProject) -> None:
     """Without changes the working tree is HEAD: the same build, under the same name. Ignored files are no change."""
     project.write({"ignored.log": "x"})

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from perfgate.errors import ExitStatus, UsageError
-from perfgate.subject import Source, Subject, against, resolve, revisions, same_build
+from perfgate.subject import Source, Subject, against, resolve, revisions, same_build, words
 
 Tables = dict[str, dict[str, Any]]
 
@@ -199,3 +201,34 @@ def test_a_subject_made_in_python_has_absolute_paths(tmp_path: Path, monkeypatch
     assert subject.python == str(tmp_path / "env/bin/python")
     assert subject.path == (str(tmp_path / "src"), "/elsewhere")
     assert Subject(python="python3").python == "python3"
+
+
+# --- subjects as words again
+
+TEXT = st.text("aé☃\U0001f600 :#&*'\"\\{}[]-,0~")
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
+VALUES = SCALARS | st.lists(SCALARS) | st.dictionaries(TEXT, SCALARS)
+ARGS = st.dictionaries(st.sampled_from(["a", "b", "c"]), VALUES)
+SUBJECTS = st.builds(Subject, python=st.sampled_from(["/a/python", "/b c/python"]), args=ARGS)
+
+
+@settings(deadline=None)
+@given(base=SUBJECTS, own=ARGS, python=st.sampled_from(["/a/python", "/b c/python"]))
+def test_words_name_the_subject_again(base: Subject, own: dict[str, Any], python: str) -> None:
+    """The words of a base and those in which a head differs from it make the same two subjects."""
+    head = Subject(python=python, args={**base.args, **own})
+
+    made = resolve(words(base), words(head, base) or ["env.UNUSED=1"], {})
+
+    assert made["base"] == base
+    assert made["head"].model_copy(update={"env": {}}) == head
+
+
+def test_words_keep_values_of_variables_back_and_name_commits() -> None:
+    """A value of the environment may be a secret; a build is its commit, one with changes the working tree."""
+    clean = Subject(**make("main"), path=("/builds/main/src", "/own"))
+    changed = clean.model_copy(update={"built_from": clean.built_from.model_copy(update={"changes": "d" * 40})})  # type: ignore[union-attr]
+
+    assert words(clean) == ("ref=cccccccccccc", "path=/own", "env.BUILD=...", "env.X=...")
+    assert words(changed, clean) == ("ref=.",)
+    assert words(clean, clean) == ()
