@@ -52,7 +52,7 @@ from perfgate.report.junit import render_junit
 from perfgate.report.lines import HEADINGS, printable, signed_percent
 from perfgate.report.markdown import escape, fenced, name, render_markdown
 from perfgate.report.setting import next_steps
-from perfgate.report.text import render_text
+from perfgate.report.text import columns, render_text
 from perfgate.subject import Role, Source, Subject
 from perfgate.telemetry import GpuTelemetry, Spread
 
@@ -569,14 +569,16 @@ def test_text_fits_a_terminal(kind: str, width: int) -> None:
 
     too_long = [line for line in lines if len(line) > width and not line.startswith(("      ", "  perfgate "))]
     assert not too_long
-    assert set(render_text(outcome).split()) - {*HEADINGS, *COUNTED, "times", "its", "roof"} <= {
+    assert set(render_text(outcome).split()) - {*HEADINGS, *COUNTED, "times", "its", "roof", "-"} <= {
         word.rstrip(",") for line in lines for word in line.split()
     } | {word for line in lines for word in line.split()}
 
 
 def test_a_narrow_table(golden: Callable[[str, str], None]) -> None:
-    """What does not fit beside the others stands below its row."""
+    """What does not fit beside the others stands below its row; columns without a value go first."""
     golden("report-regressed.80.txt", render_text(regressed(), 80))
+    shown = "\n".join(columns([("metric", "a", "b", "verdict"), ("itl", "1", "-", "pass")], 22, (1, 2)))
+    assert shown == "  metric  a  verdict\n  itl     1  pass"
 
 
 @given(text=st.text(st.sampled_from("a` \n")))

@@ -80,7 +80,7 @@ def blocks(outcome: Outcome) -> Iterator[Block]:
 
 def _setting_blocks(outcome: Outcome) -> Iterator[Block]:
     if facts := run_setting(outcome):
-        yield Block("\n".join(f"- {name}: {escape(text)}" for name, text in facts), 2)
+        yield Block("\n".join(["Measured:", "", *(f"- {name}: {escape(text)}" for name, text in facts)]), 2)
     if steps := next_steps(outcome):
         yield Block(f"To find out more:\n\n{fenced(chr(10).join(steps))}", 2)
 

@@ -27,12 +27,14 @@ from perfgate.report.lines import (
 )
 from perfgate.report.setting import cell_setting, next_steps, run_setting
 
-GIVE_WAY = (5, 6, 4, 1, 2)
-"""Columns of the gates' table that move below their row where it is too wide, the least needed first."""
 WITH_ITS_UNIT, UNBROKEN = r"(?<=\d) (?=\S{1,5}(?:\s|$))", "\u00a0"
 """The blank between a number and a short word, and what stands for it while lines are broken."""
+GIVE_WAY = (5, 6, 4, 1, 2)
+"""Columns of the gates' table that move below their row where it is too wide, the least needed first."""
 COUNTED_GIVE_WAY = (6, 5, 4, 8, 2)
 """Those of the counted kernels."""
+NOTHING = ("", "-")
+"""What stands in a cell without a value."""
 
 
 def render_text(outcome: Outcome, width: int | None = None) -> str:
@@ -81,11 +83,12 @@ def columns(rows: Sequence[Sequence[str]], width: int | None = None, give_way: S
     Args:
         rows: The first one is the heading.
         width: Of the terminal; ``None`` for any.
-        give_way: Columns that move to a line below their row, in this order, until the others fit.
+        give_way: Columns that move to a line below their row, empty ones first and then in this order, until the others
+            fit.
     """
     below: list[int] = []
     lines = _aligned(rows)
-    for column in give_way:
+    for column in sorted(give_way, key=lambda n: any(row[n] not in NOTHING for row in rows[1:])):
         if width is None or max(map(len, lines)) <= width:
             break
         below.append(column)
@@ -95,7 +98,7 @@ def columns(rows: Sequence[Sequence[str]], width: int | None = None, give_way: S
     heading, *body = rows
     shown = [lines[0]]
     for line, row in zip(lines[1:], body, strict=True):
-        facts = ", ".join(f"{heading[n]} {row[n]}" for n in sorted(below) if row[n] not in ("", "-"))
+        facts = ", ".join(f"{heading[n]} {row[n]}" for n in sorted(below) if row[n] not in NOTHING)
         shown += [line, *(wrapped(f"      {facts}", width) if facts else [])]
     return shown
 
