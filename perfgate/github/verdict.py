@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from perfgate.errors import RecordError
-from perfgate.outcome import WORST_FIRST, Note, Outcome
+from perfgate.outcome import WORST_FIRST, CellOutcome, Note, Outcome
 from perfgate.report.lines import printable
 
 LIMIT_BYTES = 8 * 1024 * 1024
@@ -51,7 +51,7 @@ def read_verdict(data: bytes, where: str) -> Outcome:
         if not CODE.fullmatch(note.code):
             raise RecordError("is no verdict: a note has a code that is none", where=where)
     _check_consistent(outcome, where)
-    return outcome
+    return outcome.model_copy(update={"cells": tuple(map(_without_commands, outcome.cells))})
 
 
 def unlinked(text: str) -> str:
@@ -60,6 +60,12 @@ def unlinked(text: str) -> str:
     A backslash does not keep ``#1`` from becoming one: GitHub seeks references in what Markdown has become.
     """
     return _LINKS.sub(lambda found: f"{found[0][:-1]}{BREAK}{found[0][-1]}", printable(text))
+
+
+def _without_commands(cell: CellOutcome) -> CellOutcome:
+    """No reader is offered a command that an artifact made up: commands go on with a run, and the cell names none."""
+    setting = cell.setting.model_copy(update={"run": ""}) if cell.setting else None
+    return cell.model_copy(update={"setting": setting})
 
 
 def _check_consistent(outcome: Outcome, where: str) -> None:
