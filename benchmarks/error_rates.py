@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import dropped_rates
+import instrument_rates
 import numpy as np
 from effect_picture import Panel, Point, draw
 from restart_models import MODELS, NOISY_PAIR_SD, PAIR_SD, Model, normal
@@ -394,12 +395,16 @@ def main() -> int:
             for gates in GATES:
                 rows.append(simulate(model, gates, case, margins, words.runs))
                 print(case, margins.must_catch, *cells(rows[-1]), sep="  ", flush=True)
+    imperfect, promises = instrument_rates.simulate_all()
+    known = instrument_rates.section(imperfect, promises)
     drops = dropped_rates.section(dropped_rates.simulate_all())
     visits = simulate_visits()
-    (words.folder / "error-rates.md").write_text(f"{page(rows, compared, differing)}\n{drops}\n{section(visits)}")
+    text = "\n".join((page(rows, compared, differing), known, drops, section(visits)))
+    (words.folder / "error-rates.md").write_text(text)
     (words.folder / "error-rates.svg").write_text(draw(panels()))
     refuted = any(row.model.claims and not row.holds for row in rows)
-    return int(refuted or any(row.standing == "**refuted**" for row in visits))
+    standings = [*(row.standing for row in imperfect), *(row.standing for row in visits)]
+    return int(refuted or "**refuted**" in standings)
 
 
 if __name__ == "__main__":

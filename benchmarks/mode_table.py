@@ -1,4 +1,4 @@
-"""Simulate the 99 % points of the largest split ratio, the table ``MODE_SPLIT_99`` of :mod:`perfgate.stats`.
+"""Simulate the 99 % points of the largest split ratio, the table ``MODE_SPLIT_99`` of :mod:`perfgate.shape`.
 
 Seeded: prints the same table every time, ready to paste. ``python benchmarks/mode_table.py`` takes about a minute.
 """
@@ -24,4 +24,4 @@ def percentile_99(n: int, rng: np.random.Generator) -> float:
 
 if __name__ == "__main__":
     generator = np.random.default_rng(SEED)
-    print("    " + " ".join(f"{n}: {percentile_99(n, generator):.2f}," for n in range(6, 25)))
+    print("    " + " ".join(f"{n}: {percentile_99(n, generator):.2f}," for n in range(4, 25)))

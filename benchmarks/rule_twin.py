@@ -17,7 +17,7 @@ from perfgate.gate import parse_gate
 from perfgate.outcome import worst
 from perfgate.plan import ALPHA, BETA, GatePlan
 from perfgate.rule import Series, judge_series
-from perfgate.stats import DEFAULT_SCHEDULE, Schedule
+from perfgate.stats import DEFAULT_SCHEDULE, ROUNDING, Schedule
 
 Floats = NDArray[np.float64]
 Verdicts = NDArray[np.int8]
@@ -58,10 +58,18 @@ def decide_all(
     d: Floats,
     margins: Sequence[Margins],
     schedule: Schedule = DEFAULT_SCHEDULE,
-    alpha: float = ALPHA,
-    beta: float = BETA,
+    *,
+    resolution: float = 0.0,
+    allowed: tuple[Floats, ...] | None = None,
 ) -> Decisions:
     """Decide runs from the log ratios of their pairs, (runs, gates, pairs).
+
+    Args:
+        d: Log ratios.
+        margins: Of each gate.
+        schedule: When to look.
+        resolution: The instrument's step as a share of the values.
+        allowed: In the place of margins those of every pair, ratios minus one, each (runs, gates, pairs).
 
     Raises:
         ValueError: There are fewer pairs than the last look asks for.
@@ -69,18 +77,19 @@ def decide_all(
     runs, gates, measured = d.shape
     if measured < schedule.looks[-1]:
         raise ValueError(f"{measured} pairs do not reach the look at {schedule.looks[-1]}")
-    ignorable = np.log1p([margin.ignorable for margin in margins])
-    must_catch = np.log1p([margin.must_catch for margin in margins])
+    sides = allowed or tuple(
+        np.array([[[getattr(margin, name)] for margin in margins]]) for name in ("ignorable", "must_catch")
+    )
+    over, under = (d - np.log1p(side) for side in sides)
     p, q = np.ones((runs, gates)), np.ones((runs, gates))
     ends = Decisions(np.zeros(runs, np.int8), np.zeros((runs, gates), np.int8), np.zeros(runs, np.int64))
     going = np.arange(runs)
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
-        x = d[going, :, :pairs]
-        mean, error = x.mean(axis=-1), _standard_error(x)
-        p[going] = np.minimum(p[going], _weighted(_upper_tail(mean - ignorable, error, pairs - 1), block))
-        q[going] = np.minimum(q[going], _weighted(_upper_tail(must_catch - mean, error, pairs - 1), passing))
-        rejected = holm_all(p[going], alpha)
-        verdicts = np.where(rejected, REGRESSED, np.where(q[going] <= beta, PASS, INCONCLUSIVE)).astype(np.int8)
+        above, below = (_tail(sign * side[going, :, :pairs], resolution) for sign, side in ((1, over), (-1, under)))
+        p[going] = np.minimum(p[going], _weighted(above, block))
+        q[going] = np.minimum(q[going], _weighted(below, passing))
+        rejected = holm_all(p[going], ALPHA)
+        verdicts = np.where(rejected, REGRESSED, np.where(q[going] <= BETA, PASS, INCONCLUSIVE)).astype(np.int8)
         ends.gates[going] = verdicts
         ends.pairs[going] = pairs
         ends.runs[going] = np.where(
@@ -101,21 +110,17 @@ def holm_all(p: Floats, alpha: float) -> NDArray[np.bool_]:
 
 
 def decide_one(
-    d: Floats,
-    margins: Sequence[Margins],
-    schedule: Schedule = DEFAULT_SCHEDULE,
-    alpha: float = ALPHA,
-    beta: float = BETA,
+    d: Floats, margins: Sequence[Margins], schedule: Schedule = DEFAULT_SCHEDULE, resolution: float = 0.0
 ) -> tuple[int, list[int], int]:
     """Decide one run, (gates, pairs), by the project's own functions: its verdict, its gates' verdicts, its pairs."""
     plans = [margin.plan for margin in margins]
     head = np.exp(d)
     for pairs in schedule.looks:
         series = [
-            Series(plan, (1.0,) * pairs, tuple(row[:pairs].tolist()), schedule)
+            Series(plan, (1.0,) * pairs, tuple(row[:pairs].tolist()), schedule, resolution=resolution)
             for plan, row in zip(plans, head, strict=True)
         ]
-        verdicts = [outcome.verdict for outcome in judge_series(series, alpha, beta)]
+        verdicts = [outcome.verdict for outcome in judge_series(series, ALPHA, BETA)]
         run = worst(verdicts)
         if run != "inconclusive":
             break
@@ -123,19 +128,22 @@ def decide_one(
 
 
 def disagreements(
-    d: Floats,
-    margins: Sequence[Margins],
-    schedule: Schedule = DEFAULT_SCHEDULE,
-    alpha: float = ALPHA,
-    beta: float = BETA,
+    d: Floats, margins: Sequence[Margins], schedule: Schedule = DEFAULT_SCHEDULE, resolution: float = 0.0
 ) -> int:
     """How many runs the twin ends differently from the project's own functions: run, any gate, or number of pairs."""
-    ends = decide_all(d, margins, schedule, alpha, beta)
+    ends = decide_all(d, margins, schedule, resolution=resolution)
     found = 0
     for n, row in enumerate(d):
         twin = (int(ends.runs[n]), ends.gates[n].tolist(), int(ends.pairs[n]))
-        found += twin != decide_one(row, margins, schedule, alpha, beta)
+        found += twin != decide_one(row, margins, schedule, resolution)
     return found
+
+
+def _tail(x: Floats, resolution: float) -> Floats:
+    """One-sided p that the mean over the last axis is above 0, a step of the instrument taken off."""
+    pairs = x.shape[-1]
+    error = np.maximum(_standard_error(x), resolution / np.sqrt(6 * pairs))
+    return _upper_tail(x.mean(axis=-1) - resolution, error, pairs - 1)
 
 
 def _standard_error(x: Floats) -> Floats:
@@ -146,7 +154,7 @@ def _standard_error(x: Floats) -> Floats:
 
 def _upper_tail(distance: Floats, error: Floats, df: int) -> Floats:
     t = np.divide(-distance, error, out=np.zeros_like(distance), where=error > 0)
-    return np.where(error > 0, special.stdtr(df, t), np.where(distance > 0, 0.0, 1.0))
+    return np.where(error > 0, special.stdtr(df, t), np.where(distance > ROUNDING, 0.0, 1.0))
 
 
 def _weighted(p: Floats, weight: float) -> Floats:

@@ -77,20 +77,23 @@ class VisitSeries(Series):
 
     visits: tuple[tuple[float, ...], ...] = ()
 
-    @property
-    def prediction(self) -> Prediction | None:
-        """How far the head lies off; ``None`` with one visit, or where the values cannot be judged."""
+    def prediction(self, margin: float | None = None) -> Prediction | None:
+        """How far the head lies off, or off a margin; ``None`` with one visit, or where values cannot be judged."""
         if self.fault or len(self.visits) < 2 or not self.head:  # noqa: PLR2004 (one visit has no spread)
             return None
-        return predict([stats.logs(visit) for visit in self.visits], stats.logs(self.head), self.metric.sign)
+        visits = [self.at_margin(margin, visit) for visit in self.visits]
+        return predict(visits, stats.logs(self.head), self.metric.sign, self.resolution)
 
     def looks(self) -> tuple[stats.Look, ...]:
-        """The one look; with one visit that at its restarts."""
-        if self.prediction is not None:
-            return (self.prediction.look(self.ignorable, self.must_catch),)
+        """The one look, which spends both error rates whole; with one visit that at its restarts."""
+        gate = self.gate.gate
+        found = [self.prediction(margin) for margin in (None, gate.ignorable, gate.must_catch)]
+        estimates = [one.estimate() for one in found if one is not None]
+        if estimates:
+            return (stats.single_look(len(self.visits), estimates, (1.0, 1.0)),)
         if self.fault or len(self.visits) != 1:
             return ()
-        return Series(self.gate, self.visits[0], self.head).looks()
+        return Series(self.gate, self.visits[0], self.head, resolution=self.resolution).looks()
 
     @property
     def advises(self) -> bool:
@@ -189,7 +192,7 @@ def _judge(series: Sequence[VisitSeries], plan: Plan) -> Iterator[GateOutcome]:
 
 
 def _reach(series: VisitSeries, gate: GateOutcome, plan: Plan) -> VisitsOutcome:
-    prediction = series.prediction
+    prediction = series.prediction(series.gate.gate.ignorable)
     if prediction is None:
         return VisitsOutcome(visits=len(series.visits))
     rates = (gate.block_level, series.ignorable, 1 - plan.beta)
@@ -255,7 +258,9 @@ def _series(gate: GatePlan, side: Side, baseline: Baseline) -> VisitSeries:
         missing = Note(code="role-gone" if gone else "metric-missing", text=text)
         return VisitSeries(gate, missing=why_missing(metric, (), trials) or missing)
     means = tuple(_mean(visit) for visit in visits)
-    return VisitSeries(gate, means, head, visits=tuple(visits))
+    # A baseline keeps values and no trials: its instrument is taken for the one at hand.
+    step = max(map(metric.resolution, trials))
+    return VisitSeries(gate, means, head, visits=tuple(visits), resolution=step)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -104,7 +104,8 @@ def compare_table(file: Path, gates: Sequence[GatePlan]) -> Outcome:
         if values is None:
             raise RecordError(f"has no values of {gate.gate.measured.name}, which {gate.where} gates", where=str(file))
         paired = table.paired and len(values.base) > 1
-        series.append(Series(gate, values.base, values.head, stats.one_look(len(values.base)) if paired else None))
+        once = stats.one_look(len(values.base)) if paired else None
+        series.append(Series(gate, values.base, values.head, once, resolution=values.resolution))
     plan = Plan(cells=(), seed=0)
     judged = judge_series(series, plan.alpha, plan.beta)
     cell = CellOutcome(

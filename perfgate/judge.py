@@ -147,7 +147,8 @@ def _paired_series(gate: GatePlan, record: Record | None) -> Series:
         text = f"{len(values) - len(whole)} of {len(values)} pairs carry no {metric.name}"
         missing = why_missing(metric, *zip(*pairs, strict=True)) or Note(code="metric-missing", text=text)
         return Series(gate, schedule=schedule, missing=missing)
-    return Series(gate, tuple(b for b, _ in whole), tuple(h for _, h in whole), schedule)
+    step = max((metric.resolution(trial) for pair in pairs for trial in pair), default=0.0)
+    return Series(gate, tuple(b for b, _ in whole), tuple(h for _, h in whole), schedule, resolution=step)
 
 
 def _unpaired_series(gate: GatePlan, base: tuple[Record, Role], head: tuple[Record, Role]) -> Series:
@@ -161,7 +162,7 @@ def _unpaired_series(gate: GatePlan, base: tuple[Record, Role], head: tuple[Reco
     if (len(b), len(h)) != tuple(map(len, sides)):
         missing = Note(code="metric-missing", text=f"some trials carry no {metric.name}")
         return Series(gate, missing=why_missing(metric, *sides) or missing)
-    return Series(gate, b, h)
+    return Series(gate, b, h, resolution=max(metric.resolution(trial) for side in sides for trial in side))
 
 
 def _cell_outcome(cell: Cell, record: Record | None, gates: tuple[GateOutcome, ...], *, traced: bool) -> CellOutcome:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from perfgate.document import FieldError
 from perfgate.fields import Listed, Weight
-from perfgate.stats import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, Schedule
+from perfgate.stats import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, FIRST_PASSING_PAIRS, Schedule
 
 MOST_SPENT = 0.8
 """What the declared looks may spend of either error rate; the rest is for further ones."""
@@ -21,10 +21,9 @@ def _increasing(looks: tuple[int, ...]) -> tuple[int, ...]:
     return looks
 
 
-Looks = Annotated[
-    tuple[Annotated[int, Field(ge=2, le=1000)], ...], Field(min_length=1), Listed, AfterValidator(_increasing)
-]
-"""Numbers of pairs at which a decision is tried, increasing."""
+Pairs = Annotated[int, Field(ge=FIRST_PASSING_PAIRS, le=1000)]
+Looks = Annotated[tuple[Pairs, ...], Field(min_length=1), Listed, AfterValidator(_increasing)]
+"""Numbers of pairs at which a decision is tried, increasing; nothing is decided below four."""
 
 
 class _Strict(BaseModel):

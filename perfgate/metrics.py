@@ -11,128 +11,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from perfgate.counters import COUNTERS, Counter
+from perfgate.trials import FloorLike, IterationLike, StartupLike, TrialLike
 
 NS_PER_S = 1e9
-
-
-class IterationLike(Protocol):
-    """One batch run to completion, as the record keeps it; all times in nanoseconds."""
-
-    @property
-    def ttft_ns(self) -> Sequence[int]:
-        """Per request: submission to first delivery."""
-
-    @property
-    def e2e_ns(self) -> Sequence[int]:
-        """Per request: submission to last delivery."""
-
-    @property
-    def itl_ns(self) -> Sequence[int]:
-        """Per pure decode step: the gap between deliveries, divided by the tokens a request got in it."""
-
-    @property
-    def output_tokens(self) -> int:
-        """Tokens generated for each request."""
-
-    @property
-    def elapsed_ns(self) -> int:
-        """First submission to last delivery."""
-
-
-class StartupLike(Protocol):
-    """What starting an engine cost and yielded."""
-
-    @property
-    def ready_ns(self) -> int:
-        """Spawn of the worker to an engine ready for requests."""
-
-    @property
-    def model_memory_bytes(self) -> int | None:
-        """Memory the weights take, where the engine tells."""
-
-    @property
-    def kv_token_capacity(self) -> int | None:
-        """Tokens the KV cache holds, where the engine tells."""
-
-
-class TelemetryLike(Protocol):
-    """What one GPU did during a trial."""
-
-    @property
-    def energy_uj(self) -> int | None:
-        """Energy over the measured iterations in microjoules, where the GPU tells."""
-
-
-class DecodeLike(Protocol):
-    """What the decode steps of a traced trial were made of; columns hold an entry a step."""
-
-    @property
-    def slack_ns(self) -> Sequence[int | None]:
-        """How much longer the host could have worked in a step; ``None`` where the trace does not show it."""
-
-    @property
-    def work_ns(self) -> Sequence[int | None]:
-        """How long the host worked in a step; ``None``, or nothing at all, where the trace does not show it."""
-
-    @property
-    def role_ns(self) -> Mapping[str, Sequence[int]]:
-        """Kernel time of each role that occurs."""
-
-
-class CountedLike(Protocol):
-    """What ncu counted in a trial."""
-
-    def mean(self, counter: str, role: str, place: str = "") -> float | None:
-        """A counter's mean over the launches of a role, or of one place of a layer; ``None`` where none has it."""
-
-
-class FloorLike(Protocol):
-    """The least time that a decode step can take on one GPU, in nanoseconds."""
-
-    @property
-    def memory_ns(self) -> int:
-        """To move what it must move, at the bandwidth of the GPU's memory."""
-
-    @property
-    def compute_ns(self) -> int:
-        """To do its operations, at the GPU's dense peak rates."""
-
-
-class TrialLike(Protocol):
-    """What a metric needs of a trial."""
-
-    @property
-    def iterations(self) -> Sequence[IterationLike]:
-        """Measured iterations, in the order they ran."""
-
-    @property
-    def startup(self) -> StartupLike | None:
-        """Start-up costs; ``None`` where the engine never started."""
-
-    @property
-    def telemetry(self) -> Sequence[TelemetryLike]:
-        """Every GPU of the trial; none where the engine ran on the CPU."""
-
-    @property
-    def decode(self) -> DecodeLike | None:
-        """The decode steps of a traced trial; ``None`` for any other."""
-
-    @property
-    def counted(self) -> CountedLike | None:
-        """The launches of a counted trial; ``None`` for any other."""
-
-    @property
-    def floor(self) -> FloorLike | None:
-        """What its decode steps are held against; ``None`` where that is unknown."""
-
+COARSEST_NS = 1000
+"""No device clock that a profiler reads has longer steps; a greater common divisor of times is chance."""
+ENERGY_STEP_UJ = 1000
+"""NVML counts energy in millijoules."""
 
 Kind = Literal["timed", "traced", "counted"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -154,6 +47,8 @@ class Metric:
         needs_decode: True where a trial needs at least three output tokens to have a value.
         kind: The kind of trial that it is read from.
         signed: True where zero and negative values are real measurements, though they have no ratio.
+        steps: A trial to the number of its instrument's smallest steps that the value rests on; ``None`` for what is
+            counted exactly, where equal values are equal in fact.
     """
 
     name: str
@@ -164,11 +59,47 @@ class Metric:
     needs_decode: bool = False
     kind: Kind = "timed"
     signed: bool = False
+    steps: Callable[[TrialLike], float | None] | None = None
 
     @property
     def sign(self) -> int:
         """+1 where larger is worse, -1 where larger is better."""
         return 1 if self.better == "lower" else -1
+
+    def resolution(self, trial: TrialLike) -> float:
+        """The smallest step by which the value of this trial could differ, as a share of it; 0 for exact counts."""
+        steps = self.steps(trial) if self.steps else None
+        return 1 / abs(steps) if steps else 0.0
+
+
+def _time(
+    name: str, meaning: str, summarise: Callable[[TrialLike], float | None], *, needs_decode: bool = False
+) -> Metric:
+    """A time by the host's clock, which counts nanoseconds."""
+    return Metric(name, "s", "lower", meaning, summarise, needs_decode, steps=_in(1, summarise))
+
+
+def _in(step_ns: float, seconds: Callable[[TrialLike], float | None]) -> Callable[[TrialLike], float | None]:
+    """A time in steps of so many nanoseconds."""
+
+    def steps(trial: TrialLike) -> float | None:
+        value = seconds(trial)
+        return None if value is None else value * NS_PER_S / step_ns
+
+    return steps
+
+
+def device_step_ns(trial: TrialLike) -> int:
+    """The step of the clock that stamped a trace's kernels, in nanoseconds, as their times show it.
+
+    It is the greatest common divisor of all of them: NVIDIA's GPUs stamp kernels in steps of 32 ns.
+    """
+    times = trial.decode.role_ns.values() if trial.decode else ()
+    return min(math.gcd(*(ns for steps in times for ns in steps)) or 1, COARSEST_NS)
+
+
+def _in_device_steps(seconds: Callable[[TrialLike], float | None]) -> Callable[[TrialLike], float | None]:
+    return lambda trial: _in(device_step_ns(trial), seconds)(trial)
 
 
 def _nested_median(values: Callable[[IterationLike], Sequence[int]]) -> Callable[[TrialLike], float | None]:
@@ -193,6 +124,9 @@ def _pooled_percentile(
     return summarise
 
 
+_itl_median = _nested_median(lambda i: i.itl_ns)
+
+
 def _tpot_mean(trial: TrialLike) -> float | None:
     """Mean over requests of (e2e - ttft) / (n - 1), as ``vllm bench serve`` defines TPOT; mean over iterations."""
     means = [
@@ -204,17 +138,31 @@ def _tpot_mean(trial: TrialLike) -> float | None:
 
 
 def _output_throughput(trial: TrialLike) -> float | None:
-    elapsed_ns = sum(i.elapsed_ns for i in trial.iterations)
+    elapsed_ns = _elapsed_ns(trial)
     tokens = sum(i.output_tokens * len(i.ttft_ns) for i in trial.iterations)
     return tokens / (elapsed_ns / NS_PER_S) if elapsed_ns else None
 
 
+def _elapsed_ns(trial: TrialLike) -> int:
+    return sum(i.elapsed_ns for i in trial.iterations)
+
+
 def _energy_per_token(trial: TrialLike) -> float | None:
     """Energy of all GPUs over the measured iterations, prefill included, by the tokens generated in them."""
-    energies = [gpu.energy_uj for gpu in trial.telemetry]
+    energy_uj = _energy_uj(trial)
     tokens = sum(i.output_tokens * len(i.ttft_ns) for i in trial.iterations)
+    return energy_uj / 1e6 / tokens if tokens and energy_uj is not None else None
+
+
+def _energy_uj(trial: TrialLike) -> int | None:
+    energies = [gpu.energy_uj for gpu in trial.telemetry]
     known = [energy for energy in energies if energy is not None]
-    return sum(known) / 1e6 / tokens if tokens and energies and len(known) == len(energies) else None
+    return sum(known) if energies and len(known) == len(energies) else None
+
+
+def _energy_steps(trial: TrialLike) -> float | None:
+    energy_uj = _energy_uj(trial)
+    return energy_uj / ENERGY_STEP_UJ if energy_uj is not None else None
 
 
 def _startup(read: Callable[[StartupLike], int | None], scale: float = 1.0) -> Callable[[TrialLike], float | None]:
@@ -232,10 +180,9 @@ def _host_slack(trial: TrialLike) -> float | None:
 
 def _utilisation(needed_ns: Callable[[FloorLike], int]) -> Callable[[TrialLike], float | None]:
     """The floor's share of the median decode step: the model's bytes, or operations, by what could have been done."""
-    step = _nested_median(lambda i: i.itl_ns)
 
     def summarise(trial: TrialLike) -> float | None:
-        step_s = step(trial) if trial.floor else None
+        step_s = _itl_median(trial) if trial.floor else None
         return needed_ns(trial.floor) / NS_PER_S / step_s if trial.floor and step_s else None
 
     return summarise
@@ -266,42 +213,40 @@ def _kernel_throughput(trial: TrialLike, role: str, _place: str = "") -> float |
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("ttft_median", "s", "lower", "time to first token: submission of the batch to a request's first token",
-               _nested_median(lambda i: i.ttft_ns)),
-        Metric("ttft_p95", "s", "lower", "95th percentile of the time to first token over all requests of a trial",
-               _pooled_percentile(lambda i: i.ttft_ns, 95)),
-        Metric("itl_median", "s", "lower", "inter-token latency: median time of a pure decode step",
-               _nested_median(lambda i: i.itl_ns), needs_decode=True),
-        Metric("itl_p95", "s", "lower", "95th percentile of the decode step time over all steps of a trial",
-               _pooled_percentile(lambda i: i.itl_ns, 95), needs_decode=True),
-        Metric("itl_p99", "s", "lower", "99th percentile of the decode step time over all steps of a trial",
-               _pooled_percentile(lambda i: i.itl_ns, 99), needs_decode=True),
-        Metric("tpot_mean", "s", "lower", "time per output token after the first, mean over requests and iterations",
-               _tpot_mean, needs_decode=True),
+        _time("ttft_median", "time to first token: submission of the batch to a request's first token",
+              _nested_median(lambda i: i.ttft_ns)),
+        _time("ttft_p95", "95th percentile of the time to first token over all requests of a trial",
+              _pooled_percentile(lambda i: i.ttft_ns, 95)),
+        _time("itl_median", "inter-token latency: median time of a pure decode step", _itl_median, needs_decode=True),
+        _time("itl_p95", "95th percentile of the decode step time over all steps of a trial",
+              _pooled_percentile(lambda i: i.itl_ns, 95), needs_decode=True),
+        _time("itl_p99", "99th percentile of the decode step time over all steps of a trial",
+              _pooled_percentile(lambda i: i.itl_ns, 99), needs_decode=True),
+        _time("tpot_mean", "time per output token after the first, mean over requests and iterations", _tpot_mean,
+              needs_decode=True),
         Metric("output_throughput", "tok/s", "higher", "tokens generated by the batch per second of elapsed time",
-               _output_throughput),
-        Metric("e2e_median", "s", "lower", "submission of the batch to a request's last token",
-               _nested_median(lambda i: i.e2e_ns)),
-        Metric("start_time", "s", "lower", "start of the worker process to an engine ready for requests",
-               _startup(lambda s: s.ready_ns, NS_PER_S)),
+               _output_throughput, steps=_elapsed_ns),
+        _time("e2e_median", "submission of the batch to a request's last token", _nested_median(lambda i: i.e2e_ns)),
+        _time("start_time", "start of the worker process to an engine ready for requests",
+              _startup(lambda s: s.ready_ns, NS_PER_S)),
         Metric("model_memory", "B", "lower", "memory that the model's weights take",
                _startup(lambda s: s.model_memory_bytes)),
         Metric("kv_token_capacity", "tok", "higher", "tokens that the KV cache holds",
                _startup(lambda s: s.kv_token_capacity)),
         Metric("energy_per_token", "J/tok", "lower", "energy that the GPUs took over the measured iterations, by token",
-               _energy_per_token),
+               _energy_per_token, steps=_energy_steps),
         Metric("mbu", "ratio", "higher", "model bandwidth utilisation: bytes that a decode step must move, by those "
                "that the GPU's memory can move in the time of the median step", _utilisation(lambda f: f.memory_ns),
-               needs_decode=True),
+               needs_decode=True, steps=_in(1, _itl_median)),
         Metric("mfu", "ratio", "higher", "model FLOP utilisation: operations that a decode step must do, by those that "
                "the GPU can do in the time of the median step", _utilisation(lambda f: f.compute_ns),
-               needs_decode=True),
+               needs_decode=True, steps=_in(1, _itl_median)),
         Metric("host_work_per_step", "s", "lower", "how long the host works in a decode step, its waits for the device "
                "left out; the 10th percentile of the steps, because interruptions only add", _host_work,
-               needs_decode=True, kind="traced"),
+               needs_decode=True, kind="traced", steps=_in(1, _host_work)),
         Metric("host_slack_per_step", "s", "higher", "how much longer the host could work in a decode step before the "
                "device waits for it; the median step, negative where the device does wait", _host_slack,
-               needs_decode=True, kind="traced", signed=True),
+               needs_decode=True, kind="traced", signed=True, steps=_in_device_steps(_host_slack)),
     )
 }  # fmt: skip
 """Every metric with one value a trial. A new metric is one entry here and one test."""
@@ -331,9 +276,10 @@ class RoleMetric:
         """The metric of one role, ``name[role]``, or of one place of it, ``name[role/place]``."""
         role, _, place = part.partition("/")
         name, meaning = f"{self.name}[{part}]", f"{self.meaning}, for {part}"
+        steps = _in_device_steps(lambda t: _kernel_time(t, role)) if self.kind == "traced" else None
         return Metric(
             name, self.unit, self.better, meaning, lambda t: self.summarise(t, role, place), needs_decode=True,
-            kind=self.kind,
+            kind=self.kind, steps=steps,
         )  # fmt: skip
 
 

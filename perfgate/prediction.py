@@ -31,12 +31,14 @@ class Prediction:
         visit_sd: Standard deviation of the earlier visits' means; 0 where they are equal.
         visits: Earlier visits, at least 2.
         excess: What the new visit's mean varies more than theirs, because it rests on fewer restarts; a variance.
+        resolution: How far rounding may have moved ``mean`` at most, see :class:`perfgate.stats.Estimate`.
     """
 
     mean: float
     visit_sd: float
     visits: int
     excess: float = 0.0
+    resolution: float = 0.0
 
     def estimate(self, visits: int | None = None) -> stats.Estimate:
         """As a mean to be tested: the t prediction interval for one further observation, df = visits - 1.
@@ -48,13 +50,7 @@ class Prediction:
         """
         count = visits or self.visits
         variance = self.visit_sd**2 * (1 + 1 / count) + self.excess
-        return stats.Estimate(self.mean, math.sqrt(variance), count - 1)
-
-    def look(self, ignorable: float, must_catch: float) -> stats.Look:
-        """The one look there is, which spends both error rates whole; margins are ratios minus one."""
-        estimate = self.estimate()
-        p, q = estimate.p_above(math.log1p(ignorable)), estimate.p_below(math.log1p(must_catch))
-        return stats.Look(self.visits, estimate, 1.0, 1.0, p, q)
+        return stats.Estimate(self.mean, math.sqrt(variance), count - 1, self.resolution)
 
     def detectable(self, level: float, margin: float, power: float, visits: int | None = None) -> float | None:
         """As :func:`perfgate.stats.detectable`, at this or another number of visits."""
@@ -63,7 +59,8 @@ class Prediction:
     def least_detectable(self, level: float, margin: float, power: float) -> float:
         """What could be detected if the spread were known; no number of visits goes below it. A ratio minus one."""
         shift = float(special.ndtri(power)) - float(special.ndtri(level))
-        return stats.to_ratio(math.log1p(margin) + shift * math.sqrt(self.visit_sd**2 + self.excess))
+        reach = 2 * self.resolution + shift * math.sqrt(self.visit_sd**2 + self.excess)
+        return stats.to_ratio(math.log1p(margin) + reach)
 
     def visits_to_halve(self, level: float, margin: float, power: float) -> int | None:
         """How many visits more halve what is detectable; ``None`` where :data:`MANY_VISITS` would not."""
@@ -82,7 +79,7 @@ class Prediction:
         return high - self.visits
 
 
-def predict(visits: Sequence[ArrayLike], head: ArrayLike, sign: int) -> Prediction:
+def predict(visits: Sequence[ArrayLike], head: ArrayLike, sign: int, resolution: float = 0.0) -> Prediction:
     """Hold one visit's restarts against those of earlier visits.
 
     Restarts sharpen a visit's mean and enter on their own only where the new visit has fewer than the others had.
@@ -91,6 +88,7 @@ def predict(visits: Sequence[ArrayLike], head: ArrayLike, sign: int) -> Predicti
         visits: For each earlier visit the logarithms of its restarts, at least one; at least two visits.
         head: Those of the new visit.
         sign: +1 where larger is worse, -1 where larger is better.
+        resolution: The instrument's step as a share of the values.
 
     Raises:
         ValueError: Fewer than two visits, a visit without restarts, or a value that is not finite.
@@ -98,9 +96,9 @@ def predict(visits: Sequence[ArrayLike], head: ArrayLike, sign: int) -> Predicti
     rows, new = [stats.floats(row) for row in visits], stats.floats(head)
     if not all(map(len, [*rows, new])):
         raise ValueError("expected a restart in every visit")
-    means = stats.mean_estimate([row.mean() for row in rows])
+    means = stats.side_estimate([row.mean() for row in rows], resolution)
     freedom = sum(len(row) - 1 for row in rows)
     within = math.fsum(float(((row - row.mean()) ** 2).sum()) for row in rows) / max(freedom, 1)
     fewer = max(0.0, 1 / len(new) - math.fsum(1 / len(row) for row in rows) / len(rows))
     spread = means.standard_error * math.sqrt(len(rows))
-    return Prediction(sign * (float(new.mean()) - means.mean), spread, len(rows), within * fewer)
+    return Prediction(sign * (float(new.mean()) - means.mean), spread, len(rows), within * fewer, resolution)

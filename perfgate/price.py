@@ -184,12 +184,12 @@ def _with_window(cell: Cell, priced: KindPrice, history: Mapping[Kind, Record]) 
 def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run: int) -> GatePrice:
     gate, metric = plan.gate, plan.gate.measured
     schedule = cell.schedule(metric.kind)
-    sd = _pair_sd(cell, metric, history)
+    sd, sd_df = _pair_sd(cell, metric, history)
     effects: list[float | None] = []
     passes: list[float | None] = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
         usual = Estimate(0.0, (sd or 0.0) / math.sqrt(pairs), pairs - 1)
-        effect = detectable(usual, ALPHA * block / gates_in_run, gate.ignorable, 1 - BETA)
+        effect = detectable(usual, ALPHA * block / gates_in_run, gate.ignorable, 1 - BETA, sd_df)
         effects.append(effect if sd is not None else None)
         passes.append(_pass_probability(usual, BETA * passing, gate.must_catch) if sd is not None else None)
     return GatePrice(metric.name, sd, tuple(effects), tuple(passes), _problem(plan, schedule.block, effects, passes))
@@ -203,14 +203,15 @@ def _pass_probability(usual: Estimate, level: float, must_catch: float) -> float
     return power_at(math.log1p(must_catch) / usual.standard_error, level, usual.df)
 
 
-def _pair_sd(cell: Cell, metric: Metric, history: Record | None) -> float | None:
+def _pair_sd(cell: Cell, metric: Metric, history: Record | None) -> tuple[float | None, float]:
+    """The pairs' spread and its degrees of freedom: as measured, else as expected, which is taken as known."""
     if history is not None:
         pairs = [(metric.summarise(base), metric.summarise(head)) for base, head in history.pairs(metric.kind)]
         known = [(base, head) for base, head in pairs if base and head and min(base, head) > 0]
         if len(known) > 1:
             d = log_ratios([base for base, _ in known], [head for _, head in known], metric.sign)
-            return mean_estimate(d).standard_error * math.sqrt(len(known))
-    return cell.measure.expect.sd_of(metric) if cell.measure.expect else None
+            return mean_estimate(d).standard_error * math.sqrt(len(known)), len(known) - 1
+    return cell.measure.expect.sd_of(metric) if cell.measure.expect else None, math.inf
 
 
 def _problem(plan: GatePlan, block: tuple[float, ...], effects: list[float | None], passes: list[float | None]) -> str:

@@ -185,6 +185,11 @@ _TABLE = (
            "Look at the estimate: a regression of must_catch size is excluded, a smaller one is likely."),
     Reason("below-floor", "The slowdown is established, but smaller than the gate's absolute floor.",
            "Nothing, if the floor is meant; else lower the floor."),
+    Reason("below-resolution", "The pairs differ by less than one step of what they were measured with: the clock that "
+           "stamps kernels, or the last digit that a CSV has. A change smaller than that step is not seen, so the "
+           "gate's bounds lie a step further out.",
+           "Nothing, where the margins are much wider than the step. Else measure something longer: a role with more "
+           "kernel time, the whole step; in a CSV write more digits."),
     Reason("estimates-disagree", "The mean of the pairs and their Hodges-Lehmann estimate differ by more than half the "
            "distance between the margins: some pairs lie far from the others.",
            "Look at the pairs in the record for a disturbed trial or for restarts that split in modes."),

@@ -10,7 +10,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from perfgate import stats
+import numpy as np
+
+from perfgate import shape, stats
 from perfgate.metrics import Metric
 from perfgate.outcome import GateOutcome, MetricOutcome, Note, Verdict
 from perfgate.plan import GatePlan
@@ -29,6 +31,7 @@ class Series:
         head: Likewise; in a paired series entry i of both belongs to pair i.
         schedule: The looks of a paired series; ``None`` for an unpaired one.
         missing: Why there are no values, where there are none.
+        resolution: The smallest step that the instrument lets a value move by, as a share of it; 0 for exact counts.
     """
 
     gate: GatePlan
@@ -36,6 +39,7 @@ class Series:
     head: tuple[float, ...] = ()
     schedule: stats.Schedule | None = None
     missing: Note | None = None
+    resolution: float = 0.0
 
     @property
     def metric(self) -> Metric:
@@ -56,37 +60,58 @@ class Series:
 
     @property
     def ignorable(self) -> float:
-        """The gate's margin, or its floor where that is the larger slowdown: up to a floor nothing is a regression."""
-        return max(self.gate.gate.ignorable, self._floor_slowdown())
+        """The gate's margin, or its floor where that is the larger slowdown: up to a floor nothing is a regression.
+
+        For reading: of the base's mean. What is tested is :meth:`allowed`.
+        """
+        return self._of_the_mean(self.gate.gate.ignorable)
 
     @property
     def must_catch(self) -> float:
         """The gate's margin, or its floor where that is the larger slowdown: below a floor nothing need be caught."""
-        return max(self.gate.gate.must_catch, self._floor_slowdown())
+        return self._of_the_mean(self.gate.gate.must_catch)
+
+    def allowed(self, margin: float, base: Sequence[float]) -> stats.Floats:
+        """A margin beside each value of the base, as ratios minus one: the floor where it is the larger slowdown.
+
+        A floor is an absolute change, so what share it is depends on the base, which is measured: by its own base in
+        every pair, so that the error of the base is in the spread of what is tested.
+        """
+        values, floor = np.asarray(base, dtype=np.float64), self.gate.gate.floor_value
+        if self.metric.better == "lower":
+            return np.maximum(margin, floor / values)
+        return np.maximum(margin, values / np.maximum(values - floor, values * LEAST_REMAINDER) - 1)
 
     def looks(self) -> tuple[stats.Look, ...]:
         """Every look that the values reach; none where they cannot be judged."""
         if self.fault or not (self.base and self.head):
             return ()
+        margins = (self.gate.gate.ignorable, self.gate.gate.must_catch)
         if self.schedule is not None:
             d = stats.log_ratios(self.base, self.head, self.metric.sign)
-            return stats.looks(d, self.schedule, self.ignorable, self.must_catch)
+            ignorable, must_catch = (self.allowed(margin, self.base) for margin in margins)
+            return stats.looks(d, self.schedule, ignorable, must_catch, self.resolution)
         fewer = min(len(self.base), len(self.head))
         if fewer < 2:  # noqa: PLR2004 (one trial has no spread)
             return ()
-        estimate = stats.difference_estimate(stats.logs(self.base), stats.logs(self.head), self.metric.sign)
-        return (stats.unpaired_look(estimate, fewer, self.ignorable, self.must_catch),)
+        head = stats.logs(self.head)
+        estimates = (
+            stats.difference_estimate(self.at_margin(margin, self.base), head, self.metric.sign, self.resolution)
+            for margin in (None, *margins)
+        )
+        once = stats.one_look(fewer)
+        return (stats.single_look(fewer, estimates, (once.block[0], once.pass_[0])),)
 
-    def _floor_slowdown(self) -> float:
-        """The floor as a ratio minus one; 0 without one."""
-        floor = self.gate.gate.floor_value
-        if not floor or self.fault or not self.base:
-            return 0.0
-        # The first look's base fixes the margins for good, so that later pairs cannot move them.
-        base = _geometric_mean(self.base[: self.schedule.looks[0]] if self.schedule else self.base)
-        if self.metric.better == "lower":
-            return floor / base
-        return base / max(base - floor, base * LEAST_REMAINDER) - 1
+    def at_margin(self, margin: float | None, base: Sequence[float]) -> stats.Floats:
+        """Logarithms of the base as they were if it were slower by a margin; its own where there is none."""
+        slower = np.log1p(self.allowed(margin, base)) if margin is not None else 0.0
+        found: stats.Floats = stats.logs(base) + self.metric.sign * slower
+        return found
+
+    def _of_the_mean(self, margin: float) -> float:
+        if self.fault or not self.base:
+            return margin
+        return float(self.allowed(margin, [_geometric_mean(self.base)])[0])
 
 
 def judge_series(series: Sequence[Series], alpha: float, beta: float) -> tuple[GateOutcome, ...]:
@@ -137,15 +162,17 @@ def _gate_outcome(series: Series, looks: tuple[stats.Look, ...], levels: _Levels
 def _decide(series: Series, looks: tuple[stats.Look, ...], levels: _Levels, blank: GateOutcome) -> GateOutcome:
     """The rule itself: regressed is tested before pass, and neither is inconclusive."""
     look, metric = looks[-1], series.metric
-    estimate = look.estimate
-    low = estimate.lower(levels.block_level * look.block_weight)
-    high = estimate.upper(levels.beta * look.pass_weight)
+    # Bounds of what is tested, put beside the margins shown: with a floor each pair has its own.
+    low = math.log1p(series.ignorable) + look.over_ignorable.lower(levels.block_level * look.block_weight)
+    high = math.log1p(series.must_catch) + look.over_must_catch.upper(levels.beta * look.pass_weight)
     verdict: Verdict = "inconclusive"
     if levels.rejected:
         verdict = "regressed"
     elif look.q <= levels.beta:
-        verdict = "improved" if stats.to_ratio(high) < -series.ignorable else "pass"
+        fastest = look.estimate.upper(levels.beta * look.pass_weight)
+        verdict = "improved" if stats.to_ratio(fastest) < -series.ignorable else "pass"
     own_low, own_high = sorted((metric.sign * low, metric.sign * high))
+    d = _pairs(series, look)
     return blank.model_copy(
         update={
             "verdict": verdict,
@@ -156,50 +183,66 @@ def _decide(series: Series, looks: tuple[stats.Look, ...], levels: _Levels, blan
             "p": look.p,
             "q": look.q,
             "detectable": _detectable(series, look, levels),
-            "pair_sd": estimate.standard_error * math.sqrt(look.pairs) if series.schedule else None,
+            "pair_sd": float(d.std(ddof=1)) if d is not None else None,
             "reasons": (_undecided(series, low, high),) if verdict == "inconclusive" else (),
-            "cautions": tuple(_gate_cautions(series, look, verdict)),
+            "cautions": tuple(_gate_cautions(series, look, verdict, d)),
         }
     )
 
 
+def _pairs(series: Series, look: stats.Look) -> stats.Floats | None:
+    """The log ratios of the pairs that a look used; ``None`` where trials were not taken in pairs."""
+    if series.schedule is None:
+        return None
+    return stats.log_ratios(series.base, series.head, series.metric.sign)[: look.pairs]
+
+
 def _detectable(series: Series, look: stats.Look, levels: _Levels) -> float | None:
     """At this look or, where it cannot block, at the first one that can, with the spread seen so far."""
-    estimate, weight = look.estimate, look.block_weight
+    estimate, weight = look.over_ignorable, look.block_weight
     if weight == 0 and series.schedule is not None:
         pairs, weight = series.schedule.first_blocking or (look.pairs, 0.0)
         estimate = estimate.with_pairs(look.pairs, pairs)
-    return stats.detectable(estimate, levels.block_level * weight, series.ignorable, 1 - levels.beta)
+    level = levels.block_level * weight
+    return stats.detectable(estimate, level, series.ignorable, 1 - levels.beta, look.over_ignorable.df)
 
 
 def _undecided(series: Series, low: float, high: float) -> Note:
     blocking = (
-        f"its lower bound {_percent(low)} is not above {series.ignorable * 100:.4g} %"
+        f"its lower bound {_percent(low)} is not above {series.ignorable * 100:.4g} %, so it does not block"
         if math.isfinite(low)
         else f"no look blocks before {stats.FIRST_BLOCKING_PAIRS} pairs"
     )
-    passing = f"the slowdown's upper bound {_percent(high)} is not below {series.must_catch * 100:.4g} %"
-    return Note(code="undecided", text=f"{passing}, so it does not pass; {blocking}, so it does not block")
+    passing = (
+        f"the slowdown's upper bound {_percent(high)} is not below {series.must_catch * 100:.4g} %, so it does not pass"
+        if math.isfinite(high)
+        else f"no look passes before {stats.FIRST_PASSING_PAIRS} pairs"
+    )
+    return Note(code="undecided", text=f"{passing}; {blocking}")
 
 
-def _gate_cautions(series: Series, look: stats.Look, verdict: Verdict) -> Iterator[Note]:
+def _gate_cautions(series: Series, look: stats.Look, verdict: Verdict, d: stats.Floats | None) -> Iterator[Note]:
     gate, mean = series.gate.gate, look.estimate.mean
-    if verdict == "pass" and mean > math.log1p(series.ignorable):
+    if verdict == "pass" and look.over_ignorable.mean > 0:
         text = f"worse by {_percent(mean)}: less than must_catch, more than ignorable"
         yield Note(code="slower-than-ignorable", text=text)
     elif verdict == "pass" and mean > math.log1p(gate.ignorable):
         yield Note(code="below-floor", text=f"worse by {_percent(mean)}, less than the floor of {gate.floor}")
-    if series.schedule is None:
+    if d is None:
         return
-    d = stats.log_ratios(series.base, series.head, series.metric.sign)[: look.pairs]
-    centre = stats.hodges_lehmann(d)
+    spread = float(d.std(ddof=1))
+    if spread < series.resolution:
+        step = f"one step of the instrument is {series.resolution * 100:.3g} %"
+        text = f"the pairs spread by {spread * 100:.3g} %, {step}"
+        yield Note(code="below-resolution", text=text)
+    centre = shape.hodges_lehmann(d)
     if abs(stats.to_ratio(centre) - stats.to_ratio(mean)) > (gate.must_catch - gate.ignorable) / 2:
         text = (
             f"by their mean the pairs are {_percent(mean)} worse, by their Hodges-Lehmann estimate {_percent(centre)}"
         )
         yield Note(code="estimates-disagree", text=text)
     for role, values in (("base", series.base), ("head", series.head)):
-        split = stats.two_modes(stats.logs(values[: look.pairs]))
+        split = shape.two_modes(stats.logs(values[: look.pairs]))
         # Modes closer than this cannot hide a mean at must_catch among restarts that are as fast as the base.
         if split is not None and split[1] >= math.log1p(gate.must_catch) - math.log1p(gate.ignorable):
             size, distance = split

@@ -11,8 +11,9 @@ beyond Student's is needed), and Holm's step-down over the gates of a run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,8 +24,19 @@ Floats = NDArray[np.float64]
 FURTHER_LOOK_PAIRS = 4
 """A look beyond the declared ones comes after at least this many further pairs."""
 
+FIRST_PASSING_PAIRS = 4
+"""No look passes below this many pairs: with two, restarts that split in two modes pass a slowdown of must_catch more
+often than declared, because both pairs may come from one mode."""
+
 FIRST_BLOCKING_PAIRS = 6
 """No look blocks below this many pairs: with fewer, restarts that split in two modes easily fake a tiny variance."""
+
+ROUNDING = 1e-13
+"""Logarithms of equal ratios differ by less: they are at most a few hundred, and a float keeps 16 digits."""
+
+QUADRATURE_NODES = 48
+"""Of each of the two integrals behind :func:`detectable`; from three degrees of freedom on its power is then right to
+four digits."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +46,7 @@ class Schedule:
     Args:
         looks: Numbers of pairs, increasing, each at least 2.
         block: Weights for blocking, one a look, each in [0, 1], summing to at most 1.
-        pass_: Weights for passing, likewise.
+        pass_: Weights for passing, likewise; 0 below :data:`FIRST_PASSING_PAIRS`.
 
     Raises:
         ValueError: The lists do not fit together.
@@ -51,6 +63,8 @@ class Schedule:
         for weights in (self.block, self.pass_):
             if len(weights) != len(self.looks) or min(weights) < 0 or sum(weights) > 1 + 1e-9:
                 raise ValueError(f"weights must be one a look and sum to at most 1: {weights}")
+        if any(weight for look, weight in zip(self.looks, self.pass_, strict=True) if look < FIRST_PASSING_PAIRS):
+            raise ValueError(f"no look passes below {FIRST_PASSING_PAIRS} pairs: {self.looks}")
 
     @property
     def first_blocking(self) -> tuple[int, float] | None:
@@ -78,46 +92,57 @@ DEFAULT_SCHEDULE = Schedule((4, 6, 8, 12), (0.0, 0.16, 0.24, 0.40), (0.16, 0.16,
 
 def one_look(pairs: int) -> Schedule:
     """A single look that spends both error rates whole: for data whose size was fixed before it was seen."""
-    return Schedule((pairs,), (1.0 if pairs >= FIRST_BLOCKING_PAIRS else 0.0,), (1.0,))
+    return Schedule((pairs,), (float(pairs >= FIRST_BLOCKING_PAIRS),), (float(pairs >= FIRST_PASSING_PAIRS),))
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A mean with what is needed to test it.
 
+    A mean of rounded values may be off by a whole step of the instrument, and more values do not average that out
+    where they all fall on one step. So every bound lies a step further out than Student's, and every p is that of a
+    mean one step nearer to its null.
+
     Args:
         mean: Mean of the observations (or difference of two means).
-        standard_error: Of ``mean``; 0 where all observations are equal.
+        standard_error: Of ``mean``; 0 where all observations are equal and exact.
         df: Degrees of freedom of its t distribution, positive.
+        resolution: How far rounding may have moved ``mean`` at most, either way; 0 for exact counts.
     """
 
     mean: float
     standard_error: float
     df: float
+    resolution: float = 0.0
 
     def p_above(self, bound: float) -> float:
         """One-sided p of H0 "the true mean is at most ``bound``": small where the mean lies clearly above.
 
         Student 1908; exact for normal observations at any n >= 2, conservative or mildly liberal otherwise (figures in
-        docs/error-rates.md). With a standard error of 0 it is 0 above the bound and 1 at or below it.
+        docs/error-rates.md). With a standard error of 0 it is 0 above the bound and 1 at or below it: only equal exact
+        counts have none, and they are taken as they are.
         """
-        return _upper_tail(self.mean - bound, self.standard_error, self.df)
+        return _upper_tail(self.mean - self.resolution - bound, self.standard_error, self.df)
 
     def p_below(self, bound: float) -> float:
         """One-sided p of H0 "the true mean is at least ``bound``": small where the mean lies clearly below."""
-        return _upper_tail(bound - self.mean, self.standard_error, self.df)
+        return _upper_tail(bound - self.mean - self.resolution, self.standard_error, self.df)
 
     def lower(self, level: float) -> float:
         """One-sided lower confidence bound: above it the mean lies with probability 1 - ``level``; -inf at level 0."""
-        return self.mean - _t_quantile(level, self.df) * self.standard_error if level > 0 else -math.inf
+        return self.mean - self._reach(level) if level > 0 else -math.inf
 
     def upper(self, level: float) -> float:
         """One-sided upper confidence bound, likewise; +inf at level 0."""
-        return self.mean + _t_quantile(level, self.df) * self.standard_error if level > 0 else math.inf
+        return self.mean + self._reach(level) if level > 0 else math.inf
 
     def with_pairs(self, before: int, pairs: int) -> Estimate:
         """What the same spread would be worth at another number of pairs; ``before`` is the number behind this one."""
-        return Estimate(self.mean, self.standard_error * math.sqrt(before / pairs), pairs - 1)
+        error = self.standard_error * math.sqrt(before / pairs)
+        return replace(self, standard_error=error, df=pairs - 1)
+
+    def _reach(self, level: float) -> float:
+        return self.resolution + _t_quantile(level, self.df) * self.standard_error
 
 
 def adjusted_difference(
@@ -151,7 +176,7 @@ def adjusted_difference(
 
 def _upper_tail(distance: float, standard_error: float, df: float) -> float:
     if standard_error == 0:
-        return 0.0 if distance > 0 else 1.0
+        return 0.0 if distance > ROUNDING else 1.0
     return float(special.stdtr(df, -distance / standard_error))
 
 
@@ -193,20 +218,37 @@ def to_ratio(log_ratio: float) -> float:
     return math.expm1(log_ratio) if log_ratio < 700 else math.inf  # noqa: PLR2004 (a float ends at e^709)
 
 
-def mean_estimate(d: ArrayLike) -> Estimate:
+def mean_estimate(d: ArrayLike, resolution: float = 0.0) -> Estimate:
     """The mean of paired log ratios, df = n - 1.
+
+    Args:
+        d: Log ratios of two rounded values each, shape (n,), at least two.
+        resolution: The instrument's step as a share of the values. A spread below that of rounding alone, step^2 / 6
+            for a difference of two values (Widrow and Kollar 2008), is taken as that.
 
     Raises:
         ValueError: Fewer than two observations, or one is not finite.
     """
-    x = floats(d)
+    return replace(_mean(floats(d), resolution / math.sqrt(6)), resolution=resolution)
+
+
+def side_estimate(values: ArrayLike, resolution: float = 0.0) -> Estimate:
+    """The mean of one side's logarithms, likewise: rounding one value has the variance step^2 / 12, off by half a step.
+
+    Raises:
+        ValueError: Fewer than two observations, or one is not finite.
+    """
+    return replace(_mean(floats(values), resolution / math.sqrt(12)), resolution=resolution / 2)
+
+
+def _mean(x: Floats, least_sd: float) -> Estimate:
     if len(x) < 2:  # noqa: PLR2004 (one observation has no spread)
         raise ValueError("expected at least two observations")
-    sd = 0.0 if _equal(x) else float(x.std(ddof=1))
+    sd = max(least_sd, 0.0 if all_equal(x) else float(x.std(ddof=1)))
     return Estimate(float(x.mean()), sd / math.sqrt(len(x)), len(x) - 1)
 
 
-def difference_estimate(base_logs: ArrayLike, head_logs: ArrayLike, sign: int) -> Estimate:
+def difference_estimate(base_logs: ArrayLike, head_logs: ArrayLike, sign: int, resolution: float = 0.0) -> Estimate:
     """Head minus base for unpaired trials: Welch 1947, df by Satterthwaite 1946.
 
     Drift between the two sets counts as a difference here; that is why such a comparison is only advisory.
@@ -214,12 +256,12 @@ def difference_estimate(base_logs: ArrayLike, head_logs: ArrayLike, sign: int) -
     Raises:
         ValueError: Fewer than two observations on a side, or one is not finite.
     """
-    b, h = mean_estimate(base_logs), mean_estimate(head_logs)
+    b, h = side_estimate(base_logs, resolution), side_estimate(head_logs, resolution)
     variance = b.standard_error**2 + h.standard_error**2
     if variance == 0:
         return Estimate(sign * (h.mean - b.mean), 0.0, b.df + h.df)
     df = variance**2 / (b.standard_error**4 / b.df + h.standard_error**4 / h.df)
-    return Estimate(sign * (h.mean - b.mean), math.sqrt(variance), df)
+    return Estimate(sign * (h.mean - b.mean), math.sqrt(variance), df, b.resolution + h.resolution)
 
 
 @dataclass(frozen=True)
@@ -229,6 +271,8 @@ class Look:
     Args:
         pairs: Pairs used.
         estimate: Mean of their log ratios.
+        over_ignorable: Mean of what they lie above ``ignorable``, each above its own where it differs by pair.
+        over_must_catch: Mean of what they lie above ``must_catch``, likewise.
         block_weight: Share of alpha this look may use.
         pass_weight: Share of beta this look may use.
         p: Smallest weighted p over this and earlier looks, for H0 "slowdown at most ignorable"; in [0, 1].
@@ -237,13 +281,25 @@ class Look:
 
     pairs: int
     estimate: Estimate
+    over_ignorable: Estimate
+    over_must_catch: Estimate
     block_weight: float
     pass_weight: float
-    p: float
-    q: float
+    p: float = 1.0
+    q: float = 1.0
+
+    def after(self, p: float, q: float) -> Look:
+        """With its own p and q where they are smaller than those of earlier looks."""
+        return replace(
+            self,
+            p=min(p, _weighted(self.over_ignorable.p_above(0.0), self.block_weight)),
+            q=min(q, _weighted(self.over_must_catch.p_below(0.0), self.pass_weight)),
+        )
 
 
-def looks(d: ArrayLike, schedule: Schedule, ignorable: float, must_catch: float) -> tuple[Look, ...]:
+def looks(
+    d: ArrayLike, schedule: Schedule, ignorable: ArrayLike, must_catch: ArrayLike, resolution: float = 0.0
+) -> tuple[Look, ...]:
     """Every look that ``d`` reaches, in order; empty below the first one.
 
     The running ``p = min p_k / w_k`` is a valid p value whenever one stops, because the weights sum to at most one
@@ -252,33 +308,34 @@ def looks(d: ArrayLike, schedule: Schedule, ignorable: float, must_catch: float)
     Args:
         d: Paired log ratios in the order they were measured, shape (n,), positive is worse.
         schedule: When to look.
-        ignorable: Margin as a ratio minus one, at least 0.
-        must_catch: Margin as a ratio minus one, above ``ignorable``.
+        ignorable: Margin as a ratio minus one, at least 0; one, or shape (n,) where it differs by pair.
+        must_catch: Margin as a ratio minus one, above ``ignorable``; likewise.
+        resolution: See :func:`mean_estimate`.
     """
     x = floats(d)
+    rows = (x, x - np.log1p(ignorable), x - np.log1p(must_catch))
     p = q = 1.0
     found = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
         if pairs > len(x):
             break
-        estimate = mean_estimate(x[:pairs])
-        p = min(p, _weighted(estimate.p_above(math.log1p(ignorable)), block))
-        q = min(q, _weighted(estimate.p_below(math.log1p(must_catch)), passing))
-        found.append(Look(pairs, estimate, block, passing, p, q))
+        estimate, over, under = (mean_estimate(row[:pairs], resolution) for row in rows)
+        look = Look(pairs, estimate, over, under, block, passing).after(p, q)
+        p, q = look.p, look.q
+        found.append(look)
     return tuple(found)
 
 
-def unpaired_look(estimate: Estimate, observations: int, ignorable: float, must_catch: float) -> Look:
-    """The one look at an unpaired difference; ``observations`` is the smaller side's number of trials."""
-    schedule = one_look(observations)
-    return Look(
-        observations,
-        estimate,
-        schedule.block[0],
-        schedule.pass_[0],
-        _weighted(estimate.p_above(math.log1p(ignorable)), schedule.block[0]),
-        _weighted(estimate.p_below(math.log1p(must_catch)), schedule.pass_[0]),
-    )
+def single_look(observations: int, estimates: Iterable[Estimate], weights: tuple[float, float]) -> Look:
+    """The one look at what was not taken in pairs.
+
+    Args:
+        observations: Of the smaller side, or visits.
+        estimates: Of the difference, of what lies above ``ignorable``, and of what lies above ``must_catch``.
+        weights: Shares of alpha and beta that it may use.
+    """
+    estimate, over, under = estimates
+    return Look(observations, estimate, over, under, *weights).after(1.0, 1.0)
 
 
 def _weighted(p: float, weight: float) -> float:
@@ -307,41 +364,55 @@ def holm_level(p: Sequence[float], index: int, alpha: float) -> float:
     return alpha / (len(p) - sum(others))
 
 
-def hodges_lehmann(d: ArrayLike) -> float:
-    """Median of all pairwise averages (Hodges and Lehmann 1963): an estimate of the centre that outliers hardly move.
+def detectable(
+    estimate: Estimate, level: float, margin: float, power: float, spread_df: float | None = None
+) -> float | None:
+    """The smallest true slowdown (ratio minus one) that a look like this blocks with probability ``power``.
 
-    Raises:
-        ValueError: No observation, or one is not finite.
-    """
-    x = floats(d)
-    if len(x) == 0:
-        raise ValueError("expected at least one observation")
-    i, j = np.triu_indices(len(x))
-    return float(np.median((x[i] + x[j]) / 2))
-
-
-def detectable(estimate: Estimate, level: float, margin: float, power: float) -> float | None:
-    """The smallest true slowdown (ratio minus one) that a look with this spread blocks with probability ``power``.
-
-    Noncentral t (Johnson and Welch 1940) around the null ``1 + margin`` at one-sided ``level``; the spread is the
-    estimate's own, so at few pairs the figure is itself uncertain. ``None`` where the level is 0.
+    The spread is known only from these pairs, so the probability is over both: this run's spread and the pairs of the
+    look that blocks. With S1 and S2 two independent roots of chi-square over its degrees of freedom, and Z normal, the
+    look blocks where Z + k S1 > t S2, and k is found by integrating over S1 and S2. A known spread has S1 = 1, which is
+    the noncentral t (Johnson and Welch 1940). ``None`` where the level is 0.
 
     Args:
-        estimate: Gives standard error and degrees of freedom.
+        estimate: Gives standard error, degrees of freedom of the look's t, and resolution.
         level: Blocking level, in [0, 1).
         margin: The ignorable margin as a ratio minus one.
         power: In (0, 1).
+        spread_df: Degrees of freedom of the spread where it was not taken from that look; infinite where it is known.
     """
     if level <= 0:
         return None
-    low, high = 0.0, 2 * _t_quantile(level, estimate.df) + 20.0
-    for _ in range(60):  # bisection on a monotone function: 60 halvings reach double precision
+    shift = _shift(level, power, estimate.df if spread_df is None else spread_df, estimate.df)
+    # Rounding may hide one step of the slowdown, and the bound lies another step below the mean.
+    return to_ratio(math.log1p(margin) + 2 * estimate.resolution + shift * estimate.standard_error)
+
+
+@cache
+def _shift(level: float, power: float, spread_df: float, df: float) -> float:
+    """By how many standard errors as seen the truth must lie beyond the null, see :func:`detectable`."""
+    low, high = 0.0, 1.0
+
+    def blocks(shift: float) -> float:
+        if math.isinf(spread_df):
+            return power_at(shift, level, df)
+        seen, own = _root_chi_square(spread_df), _root_chi_square(df)
+        reached = special.ndtr(shift * seen[0][:, None] - _t_quantile(level, df) * own[0][None, :])
+        return float(seen[1] @ reached @ own[1])
+
+    while blocks(high) < power:
+        low, high = high, 2 * high
+    for _ in range(24):  # bisection on a monotone function: seven digits, more than anybody reads
         middle = (low + high) / 2
-        if power_at(middle, level, estimate.df) < power:
-            low = middle
-        else:
-            high = middle
-    return to_ratio(math.log1p(margin) + high * estimate.standard_error)
+        low, high = (middle, high) if blocks(middle) < power else (low, middle)
+    return high
+
+
+@cache
+def _root_chi_square(df: float) -> tuple[Floats, Floats]:
+    """Nodes and weights for the root of chi-square over its degrees of freedom: Gauss-Legendre, on its quantiles."""
+    x, weights = np.polynomial.legendre.leggauss(QUADRATURE_NODES)
+    return np.sqrt(special.chdtri(df, (1 - x) / 2) / df), weights / 2
 
 
 def power_at(shift: float, level: float, df: float) -> float:
@@ -361,38 +432,6 @@ def floats(values: ArrayLike) -> Floats:
     return x
 
 
-def _equal(x: Floats) -> bool:
+def all_equal(x: Floats) -> bool:
     """Whether observations differ by no more than the rounding of the logarithms they come from: that is no spread."""
     return bool(np.ptp(x) <= 4 * np.finfo(np.float64).eps * max(1.0, float(np.abs(x).max())))
-
-
-def two_modes(values: ArrayLike) -> tuple[int, float] | None:
-    """Whether observations fall in two groups: (size of the upper group, distance of the group means), else ``None``.
-
-    The largest ratio of total to within-group sum of squares over all splits of the sorted values with at least two
-    on each side (Engelman and Hartigan 1969), against its 99 % point for one normal population, so that one in a
-    hundred sets of unsplit restarts is called split. Below six and above 24 observations nothing is said: ``None``.
-    """
-    x = np.sort(floats(values))
-    if len(x) not in MODE_SPLIT_99 or _equal(x):
-        return None
-    ratio, cut = max((split_ratio(x, cut), cut) for cut in range(2, len(x) - 1))
-    if ratio <= MODE_SPLIT_99[len(x)]:
-        return None
-    return len(x) - cut, float(x[cut:].mean() - x[:cut].mean())
-
-
-def split_ratio(x: Floats, cut: int) -> float:
-    """Total over within-group sum of squares when sorted ``x`` is split before ``cut``; inf for two tight points."""
-    within = float(((x[:cut] - x[:cut].mean()) ** 2).sum() + ((x[cut:] - x[cut:].mean()) ** 2).sum())
-    total = float(((x - x.mean()) ** 2).sum())
-    if total == 0:
-        return 1.0
-    return total / within if within > 0 else math.inf
-
-
-MODE_SPLIT_99: dict[int, float] = {
-    6: 31.04, 7: 20.78, 8: 15.66, 9: 12.80, 10: 10.91, 11: 9.66, 12: 8.79, 13: 8.13, 14: 7.60, 15: 7.17, 16: 6.84,
-    17: 6.50, 18: 6.30, 19: 6.08, 20: 5.91, 21: 5.76, 22: 5.59, 23: 5.46, 24: 5.38,
-}  # fmt: skip
-"""99 % points of the largest split ratio for normal samples by size; written by benchmarks/mode_table.py."""

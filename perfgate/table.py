@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 from perfgate.document import did_you_mean
@@ -20,10 +21,18 @@ ROLES = ("base", "head")
 
 @dataclass(frozen=True)
 class Values:
-    """One metric on both sides in base units; paired values stand in the order of their pairs' first lines."""
+    """One metric on both sides in base units; paired values are in the order of their pairs' first lines.
+
+    Args:
+        base: A value a trial.
+        head: Likewise.
+        resolution: One unit in the last place that any value is written with, as a share of the smallest value; 0 for
+            metrics that are counted exactly.
+    """
 
     base: tuple[float, ...]
     head: tuple[float, ...]
+    resolution: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -58,9 +67,11 @@ def _read(rows: csv.DictReader[str], file: Path) -> Table:
         raise RecordError(f"has no column {missing[0]!r}, expected {','.join(COLUMNS)}", where=f"{file}:1")
     paired = "pair" in header
     found: dict[str, dict[str, dict[str, float]]] = {}
+    steps: dict[str, float] = {}
     for row in rows:
         where = f"{file}:{rows.line_num}"
-        metric, subject, value = _read_row(row, where)
+        metric, subject, value, step = _read_row(row, where)
+        steps[metric] = min(step, steps.get(metric, math.inf))
         pair = (row["pair"] or "").strip() if paired else str(rows.line_num)
         side = found.setdefault(metric, {role: {} for role in ROLES})[subject]
         if not pair:
@@ -70,10 +81,13 @@ def _read(rows: csv.DictReader[str], file: Path) -> Table:
         side[pair] = value
     if not found:
         raise RecordError("holds no measurement", where=str(file))
-    return Table(paired, {metric: _values(metric, sides, paired, file) for metric, sides in found.items()})
+    return Table(
+        paired, {metric: _values(metric, sides, paired, steps[metric], file) for metric, sides in found.items()}
+    )
 
 
-def _read_row(row: dict[str, str], where: str) -> tuple[str, str, float]:
+def _read_row(row: dict[str, str], where: str) -> tuple[str, str, float, float]:
+    """Metric, subject, value, and one unit in the value's last place, 0 where the metric is counted exactly."""
     cells = {name: (row.get(name) or "").strip() for name in COLUMNS[1:]}
     metric, subject, unit = cells["metric"], cells["subject"], cells["unit"]
     try:
@@ -90,14 +104,18 @@ def _read_row(row: dict[str, str], where: str) -> tuple[str, str, float]:
         value = math.nan
     if not math.isfinite(value):
         raise RecordError(f"the value {cells['value']!r} is no finite number", where=where)
-    return metric, subject, value
+    exponent = Decimal(cells["value"]).as_tuple().exponent
+    step = 10.0 ** int(exponent) * UNIT_SCALE[unit][1] if known.steps else 0.0
+    return metric, subject, value, step
 
 
-def _values(metric: str, sides: dict[str, dict[str, float]], paired: bool, file: Path) -> Values:  # noqa: FBT001 (private)
+def _values(metric: str, sides: dict[str, dict[str, float]], paired: bool, step: float, file: Path) -> Values:  # noqa: FBT001 (private)
     if paired:
         for one, other in (ROLES, ROLES[::-1]):
             alone = [pair for pair in sides[one] if pair not in sides[other]]
             if alone:
                 raise RecordError(f"pair {alone[0]} has {metric} of {one} but not of {other}", where=str(file))
         sides = {"base": sides["base"], "head": {pair: sides["head"][pair] for pair in sides["base"]}}
-    return Values(tuple(sides["base"].values()), tuple(sides["head"].values()))
+    base, head = (tuple(sides[role].values()) for role in ROLES)
+    smallest = min(map(abs, (*base, *head)), default=0.0)
+    return Values(base, head, step / smallest if smallest else 0.0)

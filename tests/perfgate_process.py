@@ -34,7 +34,7 @@ workload: {{batch: 2, input_tokens: 4, output_tokens: 8}}
 measure: {{warmup_iterations: 1, iterations: 2{measure}}}
 gates: [{{metric: itl_median, ignorable: {ignorable}, must_catch: {must_catch}}}]
 """
-TWO_PAIRS = ", looks: [2], spend: {block: [0], pass: [0.8]}"
+FOUR_PAIRS = ", looks: [4]"
 
 
 class PerfgateProcess:
@@ -113,14 +113,14 @@ def fake_words(folder: Path) -> list[str]:
 
 
 def stub_words(folder: Path, mode: str = "none") -> list[str]:
-    """Write the stand-in engine and a scenario for it, and return the words: two pairs, margins that always pass.
+    """Write the stand-in engine and a scenario for it, and return the words: four pairs, margins that always pass.
 
     Args:
         folder: Where they are written.
         mode: The fault of the head's engine, see :mod:`stub_engine`.
     """
     write_stub(folder / "stub")
-    measure = f"{TWO_PAIRS}, start_timeout: 60s, iteration_timeout: 60s"
+    measure = f"{FOUR_PAIRS}, start_timeout: 60s, iteration_timeout: 60s"
     engine = ", args: {max_num_seqs: 2}, env: {STUB_MODE: none}"
     text = SCENARIO.format(name="stub", engine=engine, measure=measure, ignorable="900%", must_catch="1000%")
     _write(folder, text)

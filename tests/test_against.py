@@ -135,7 +135,8 @@ def test_a_gate_that_the_baseline_does_not_know() -> None:
 
 def test_what_it_could_have_detected() -> None:
     """The report names the baseline, the effect, and how many visits more would halve it, or that none do."""
-    quiet, loud = render_text(against(QUIET, SIX)), render_markdown(against(LOUD, SIX))
+    alike = [[value / 10 for value in one] for one in QUIET]
+    quiet, loud = render_text(against(alike, SIX)), render_markdown(against(LOUD, SIX))
 
     assert "cell: against a baseline of 4 visits, vllm 1.0" in quiet
     assert "baseline: 4 visits of cpu-x2-observe-" in quiet

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
@@ -23,6 +23,7 @@ models: Any = importlib.import_module("restart_models")
 picture: Any = importlib.import_module("effect_picture")
 twin: Any = importlib.import_module("rule_twin")
 visits: Any = importlib.import_module("visit_rates")
+instrument: Any = importlib.import_module("instrument_rates")
 drops: Any = importlib.import_module("dropped_rates")
 
 RUNS = 2000
@@ -59,10 +60,21 @@ STEPS = st.sampled_from([-0.001, 0.0, 0.0001, 0.001, 0.004, 0.006])
 """Few values, so that ties and rows without any spread occur."""
 
 
+@settings(deadline=None)  # the first example imports and fills caches
 @given(d=st.lists(st.lists(STEPS, min_size=12, max_size=12) | STEPS.map(lambda x: [x] * 12), min_size=1, max_size=3))
 def test_twin_with_ties(d: list[list[float]]) -> None:
     """The vectorised rule agrees where pairs are equal and a look has no spread."""
     assert twin.disagreements(np.array([d]), (rates.WIDE,) * len(d)) == 0
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    d=st.lists(st.lists(STEPS, min_size=12, max_size=12) | STEPS.map(lambda x: [x] * 12), min_size=1, max_size=3),
+    resolution=st.sampled_from([1e-5, 0.001, 0.003]),
+)
+def test_twin_with_a_resolution(d: list[list[float]], resolution: float) -> None:
+    """The vectorised rule agrees where values are known to a step only."""
+    assert twin.disagreements(np.array([d]), (rates.WIDE,) * len(d), resolution=resolution) == 0
 
 
 @given(p=st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.00125, 0.005, 0.01]), min_size=1, max_size=8))
@@ -154,6 +166,33 @@ def test_seeded() -> None:
     assert first == rates.simulate(BY_NAME["spiky"], 3, "ignorable", rates.TIGHT, 300)
 
 
+# --- what is known imperfectly
+
+
+@pytest.mark.parametrize("number", range(len(instrument.CLAIMS)))
+def test_ties_and_floors_keep_the_rates(number: int) -> None:
+    """Where values are ties, or a slowdown is exactly the floor, neither error is more frequent than declared."""
+    row = instrument.CLAIMS[number](RUNS)
+
+    assert row.least <= row.declared
+
+
+def test_ties_and_floors_taken_as_exact_do_not() -> None:
+    """The rule that takes a timer's values and the first look's base as exact errs many times as often."""
+    assert instrument.ties(0.003, 0.0, "must_catch", RUNS).exact > 5 * rates.BETA * RUNS
+    assert instrument.at_the_floor(0.2, 0.02, "ignorable", RUNS).exact > 5 * rates.ALPHA * RUNS
+
+
+@pytest.mark.parametrize("place", instrument.PROMISES)
+def test_detectable_is_blocked_as_promised(place: tuple[int, int, float]) -> None:
+    """In 95 of 100, and less often where the spread of few pairs is taken as known."""
+    row = instrument.promise(*place, RUNS)
+
+    low, high = scipy_stats.binom.interval(0.999, RUNS, 0.95)
+    assert low <= row.wrong <= high
+    assert row.exact < low
+
+
 # --- dropped pairs
 
 
@@ -202,7 +241,7 @@ def test_committed_page() -> None:
     standings = tuple(f"| {words} |" for words in ("shown", "not refuted", "**refuted**", "none made"))
     rows = [line for line in text.splitlines() if line.endswith(standings)]
     paired = sum(len(rates.models_for(case)) for case, _ in rates.SECTIONS) * len(rates.GATES)
-    assert paired + len(visits.PLACES) == len(rows)
+    assert paired + len(visits.PLACES) + len(instrument.CLAIMS) == len(rows)
     assert sum("**refuted**" in row for row in rows) == text.count("- Refuted:")
     assert all(f"| {model.name} | {model.cap} | " in text for model in drops.MODELS)
 

@@ -179,7 +179,8 @@ STEADY = [0.00500, 0.00501, 0.00499, 0.00500, 0.00501, 0.00499]
         (1.1, 5, "inconclusive"),  # no block below six a side
         (1.0, 6, "pass"),
         (0.9, 6, "improved"),
-        (1.0, 2, "pass"),
+        (1.0, 4, "pass"),
+        (1.0, 3, "inconclusive"),  # no pass below four
         (1.0, 1, "inconclusive"),
     ],
 )

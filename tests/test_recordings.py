@@ -101,11 +101,11 @@ def test_twelve_pairs_at_the_tight_margins(run: str, verdict: str, change: float
 
 
 def test_kernel_times_of_one_build_repeat_to_parts_in_ten_thousand() -> None:
-    """Eight traced pairs of an H200 pass margins of 0.05 and 0.2 % on gemm, and could have blocked 0.07 %."""
+    """Eight traced pairs of an H200 pass margins of 0.05 and 0.2 % on gemm, and could have blocked 0.08 %."""
     gates = [gate.parse_gate(f"kernel_time_per_step[{role}]:{margins}") for role, margins in
              (("gemm", "0.05%:0.2%"), ("attention", "0.1%:0.5%"), ("norm", "0.1%:0.5%"))]  # fmt: skip
 
     (cell,) = gate.compare_table(FIXTURES / "kernel-times-h200.csv", gates).cells
 
     assert [(one.verdict, one.pairs) for one in cell.gates] == [("pass", 8)] * 3
-    assert cell.gates[0].detectable == pytest.approx(0.0007, abs=0.00005)
+    assert cell.gates[0].detectable == pytest.approx(0.00077, abs=0.00001)

@@ -282,7 +282,7 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ({"m": "measure: {looks: 4}"}, "6:18: measure.looks: expected a list, found 4"),
         ({"m": "measure: {looks: []}"}, "6:18: measure.looks: expected at least one entry"),
         ({"m": "measure: {looks: [4, true]}"}, "6:22: measure.looks[1]: expected a whole number, found true"),
-        ({"m": "measure: {looks: [1]}"}, "6:19: measure.looks[0]: must be at least 2, found 1"),
+        ({"m": "measure: {looks: [2]}"}, "6:19: measure.looks[0]: must be at least 4, found 2"),
         ({"m": "measure: {looks: [6, 4]}"}, "6:18: measure.looks: looks must increase"),
         ({"m": "measure: {looks: [4, 6]}"}, None),
         (

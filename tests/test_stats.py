@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import math
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +17,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from perfgate import stats
+from perfgate import shape, stats
 from perfgate.plan import ALPHA, BETA
 
 DEFAULT = stats.DEFAULT_SCHEDULE
@@ -173,22 +175,25 @@ def test_looks_reached(pairs: int, reached: tuple[int, ...]) -> None:
     assert found == stats.looks(EXAMPLE, DEFAULT, IGNORABLE, MUST_CATCH)[: len(found)]
 
 
-def test_unpaired_look() -> None:
-    """The one look at an unpaired difference spends both rates whole, and blocks from six trials a side on."""
+def test_single_look() -> None:
+    """The one look at what was not taken in pairs spends as much of both rates as it is given."""
     estimate = stats.difference_estimate(EXAMPLE[:6], [x + 0.02 for x in EXAMPLE[6:]], 1)
+    over, under = (replace(estimate, mean=estimate.mean - math.log1p(m)) for m in (IGNORABLE, MUST_CATCH))
 
-    six, five = (stats.unpaired_look(estimate, n, IGNORABLE, MUST_CATCH) for n in (6, 5))
+    whole, none = (stats.single_look(6, (estimate, over, under), weights) for weights in ((1.0, 1.0), (0.0, 0.0)))
 
-    assert six.p == estimate.p_above(math.log1p(IGNORABLE))
-    assert six.q == five.q == estimate.p_below(math.log1p(MUST_CATCH))
-    assert five.p == 1.0
+    assert whole.p == pytest.approx(estimate.p_above(math.log1p(IGNORABLE)))
+    assert whole.q == pytest.approx(estimate.p_below(math.log1p(MUST_CATCH)))
+    assert (none.p, none.q) == (1.0, 1.0)
 
 
 # --- schedules
 
 
 def test_one_look() -> None:
-    """One look passes at any size and blocks from six pairs on."""
+    """One look passes from four pairs on and blocks from six on."""
+    assert stats.one_look(3) == stats.Schedule((3,), (0.0,), (0.0,))
+    assert stats.one_look(4) == stats.Schedule((4,), (0.0,), (1.0,))
     assert stats.one_look(5) == stats.Schedule((5,), (0.0,), (1.0,))
     assert stats.one_look(6) == stats.Schedule((6,), (1.0,), (1.0,))
 
@@ -219,6 +224,7 @@ def test_extension_too_soon() -> None:
         ((4, 6), (1.0,), (0.5, 0.5), "one a look"),
         ((4, 6), (0.5, 0.5), (0.5, 0.6), "at most 1"),
         ((4, 6), (-0.1, 0.5), (0.5, 0.5), "one a look"),
+        ((3, 6), (0.0, 0.5), (0.1, 0.5), "no look passes below 4 pairs"),
     ],
 )
 def test_impossible_schedule(
@@ -292,30 +298,72 @@ def test_hodges_lehmann(d: list[float]) -> None:
     averages = sorted((d[i] + d[j]) / 2 for i in range(len(d)) for j in range(i, len(d)))
     middle = (averages[(len(averages) - 1) // 2] + averages[len(averages) // 2]) / 2
 
-    assert pytest.approx(middle, abs=1e-15) == stats.hodges_lehmann(d)
+    assert pytest.approx(middle, abs=1e-15) == shape.hodges_lehmann(d)
+
+
+@given(d=st.lists(MICRO | st.sampled_from([0.0, 0.001]), min_size=1, max_size=40))
+def test_hodges_lehmann_without_its_matrix(d: list[float]) -> None:
+    """The search that never writes the averages out finds the very number, ties and all."""
+    x = np.array(d)
+    i, j = np.triu_indices(len(x))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shape, "ENUMERATED", 3)
+        assert float(np.median((x[i] + x[j]) / 2)) == shape.hodges_lehmann(d)
+
+
+def test_hodges_lehmann_of_many_pairs_takes_little_memory() -> None:
+    """20,000 pairs, whose averages would fill gigabytes, take a few megabytes; symmetric ones have centre 0."""
+    d = np.arange(-10_000, 10_001) * 1e-6
+    tracemalloc.start()
+    try:
+        found = shape.hodges_lehmann(d)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert abs(found) < 1e-18
+    assert peak < 30e6
 
 
 @pytest.mark.parametrize("df", [3, 5, 11])
 @pytest.mark.parametrize("level", [0.0016, 1e-5])
-def test_detectable_against_scipy(df: int, level: float) -> None:
-    """At the detectable slowdown scipy.stats.nct exceeds the critical value with the power asked for."""
+def test_detectable_of_a_known_spread_against_scipy(df: int, level: float) -> None:
+    """With a spread that is known, scipy.stats.nct exceeds the critical value with the power asked for."""
     estimate = stats.Estimate(0.0, 4e-4, df)
 
-    slowdown = stats.detectable(estimate, level, IGNORABLE, 0.95)
+    slowdown = stats.detectable(estimate, level, IGNORABLE, 0.95, math.inf)
 
     assert slowdown is not None
     shift = (math.log1p(slowdown) - math.log1p(IGNORABLE)) / estimate.standard_error
     assert pytest.approx(0.95, abs=1e-6) == scipy_stats.nct.sf(scipy_stats.t.isf(level, df), df, shift)
 
 
-def test_detectable_by_simulation() -> None:
-    """Of seeded runs whose true slowdown is the detectable one, the declared share blocks."""
-    runs, pairs, sd, level = 4000, 8, 7e-4, 0.0024
-    slowdown = stats.detectable(stats.Estimate(0.0, sd / math.sqrt(pairs), pairs - 1), level, IGNORABLE, 0.95)
-    assert slowdown is not None
+@pytest.mark.parametrize("spread_df", [3, 5, 11])
+@pytest.mark.parametrize("level", [0.0016, 1e-5])
+def test_detectable_against_scipy(spread_df: int, level: float) -> None:
+    """With a spread from few pairs the power is that of scipy.stats.nct, its mean over scipy.stats.chi2."""
+    slowdown = stats.detectable(stats.Estimate(0.0, 4e-4, 5), level, IGNORABLE, 0.95, spread_df)
 
-    d = np.random.default_rng(11).normal(math.log1p(slowdown), sd, (runs, pairs))
-    blocked = sum(stats.mean_estimate(row).p_above(math.log1p(IGNORABLE)) <= level for row in d)
+    assert slowdown is not None
+    shift = (math.log1p(slowdown) - math.log1p(IGNORABLE)) / 4e-4
+    threshold = scipy_stats.t.isf(level, 5)
+    quantiles = (np.arange(2000) + 0.5) / 2000
+    seen = np.sqrt(scipy_stats.chi2.ppf(quantiles, spread_df) / spread_df)
+    assert pytest.approx(0.95, abs=5e-4) == np.mean(scipy_stats.nct.sf(threshold, 5, shift * seen))
+
+
+@pytest.mark.parametrize(("first", "second"), [(4, 6), (6, 6), (12, 12)])
+def test_detectable_keeps_its_promise(first: int, second: int) -> None:
+    """Of seeded pairs of runs, the second blocks what the first called detectable as often as declared."""
+    runs, sd, level = 4000, 7e-4, 0.0024
+    rng = np.random.default_rng([first, second])
+    blocked = 0
+    for row in rng.normal(0.0, sd, (runs, first)):
+        seen = stats.mean_estimate(row).with_pairs(first, second)
+        slowdown = stats.detectable(seen, level, IGNORABLE, 0.95, first - 1)
+        assert slowdown is not None
+        again = stats.mean_estimate(rng.normal(math.log1p(slowdown), sd, second))
+        blocked += again.p_above(math.log1p(IGNORABLE)) <= level
 
     low, high = scipy_stats.binom.interval(0.999, runs, 0.95)
     assert low <= blocked <= high
@@ -327,12 +375,87 @@ def test_detectable_edges() -> None:
     assert pytest.approx(IGNORABLE) == stats.detectable(stats.Estimate(0.0, 0.0, 5), 0.01, IGNORABLE, 0.95)
 
 
-@pytest.mark.parametrize("size", [6, 12, 24])
+# --- resolution
+
+
+def test_resolution_by_hand() -> None:
+    """Equal values on a step of 1 % have the spread of rounding, and every bound lies a step further out."""
+    estimate = stats.mean_estimate([0.02] * 4, 0.01)
+
+    assert pytest.approx(0.01 / math.sqrt(6) / 2) == estimate.standard_error
+    assert pytest.approx(0.02 - 0.01 - scipy_stats.t.isf(0.05, 3) * 0.01 / math.sqrt(24)) == estimate.lower(0.05)
+    assert pytest.approx(0.05) == estimate.p_above(estimate.lower(0.05))
+    assert pytest.approx(0.05) == estimate.p_below(estimate.upper(0.05))
+
+
+def test_one_step_in_every_pair_blocks_nothing() -> None:
+    """Six pairs that all lie one step of 0.3 % above the base are not above 0.1 %, and four are not below 0.5 %."""
+    looks = stats.looks([0.003] * 6, DEFAULT, IGNORABLE, MUST_CATCH, 0.003)
+
+    assert [look.p > ALPHA for look in looks] == [True, True]
+    assert [look.q > BETA for look in looks] == [True, True]
+
+
+def test_margins_much_wider_than_the_resolution_decide_as_ever() -> None:
+    """Identical values pass, and a clear slowdown of identical values blocks, where a step is a tenth of a margin."""
+    same, slow = (stats.looks([d] * 6, DEFAULT, IGNORABLE, MUST_CATCH, 0.0005)[-1] for d in (0.0, 0.006))
+
+    assert same.q <= BETA
+    assert slow.p <= ALPHA
+
+
+@given(d=D12, step=st.floats(0, 0.01))
+def test_a_coarser_instrument_never_decides_more(d: list[float], step: float) -> None:
+    """Neither p nor q is smaller with a resolution than without."""
+    for exact, coarse in zip(
+        stats.looks(d, DEFAULT, IGNORABLE, MUST_CATCH),
+        stats.looks(d, DEFAULT, IGNORABLE, MUST_CATCH, step),
+        strict=True,
+    ):
+        assert coarse.p >= exact.p - 1e-12
+        assert coarse.q >= exact.q - 1e-12
+
+
+@pytest.mark.parametrize("pairs", [4, 6, 12])
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.2, 0.5, 1.0])
+def test_rounded_values_keep_the_level(pairs: int, spread: float) -> None:
+    """Whatever the truth's place between two steps, the level holds: 500 places, spread in steps (seeded)."""
+    rng = np.random.default_rng([pairs, int(100 * spread)])
+    level, step, wrong, runs = 0.008, 0.003, 0, 2000
+    for place in rng.random((runs, 2)):
+        true = 1.0 + step * place + np.array([0.0, IGNORABLE])
+        values = true[:, None] + spread * step * rng.standard_normal((2, pairs))
+        base, head = step * np.round(values / step)
+        estimate = stats.mean_estimate(stats.log_ratios(base, head, 1), step)
+        wrong += estimate.p_above(math.log(true[1] / true[0])) <= level
+
+    assert wrong <= scipy_stats.binom.ppf(0.99, runs, level)
+
+
+def test_exact_counts_are_taken_as_they_are() -> None:
+    """Equal exact counts have no error: beyond a margin is beyond it, and exactly at it is not, rounding or no."""
+    at, beyond = (stats.log_ratios([1000.0] * 6, [head] * 6, 1) for head in (1001.0, 1002.0))
+
+    assert stats.looks(at, DEFAULT, IGNORABLE, MUST_CATCH)[-1].p == 1.0
+    assert stats.looks(beyond, DEFAULT, IGNORABLE, MUST_CATCH)[-1].p == 0.0
+
+
+def test_margins_by_pair() -> None:
+    """A margin that differs by pair is taken off each pair's own log ratio before the test."""
+    d, margins = EXAMPLE[:6], np.linspace(0.0, 0.001, 6)
+
+    (look,) = stats.looks(d, stats.one_look(6), margins, MUST_CATCH)
+
+    expected = scipy_stats.ttest_1samp(np.array(d) - np.log1p(margins), 0.0, alternative="greater").pvalue
+    assert pytest.approx(expected) == look.p
+
+
+@pytest.mark.parametrize("size", [4, 6, 12, 24])
 def test_modes_in_normal_samples(size: int) -> None:
     """About one in a hundred normal samples is called split."""
     rng = np.random.default_rng(size)
 
-    split = sum(stats.two_modes(rng.standard_normal(size)) is not None for _ in range(2000))
+    split = sum(shape.two_modes(rng.standard_normal(size)) is not None for _ in range(2000))
 
     low, high = scipy_stats.binom.interval(0.999, 2000, 0.01)
     assert low <= split <= high
@@ -341,7 +464,7 @@ def test_modes_in_normal_samples(size: int) -> None:
 @given(order=st.permutations([0.0, 0.001, 0.0005, 0.0008, 0.0202, 0.0204, 0.0199]))
 def test_clear_split(order: list[float]) -> None:
     """Two tight groups far apart are found in any order, with the upper group's size and the distance."""
-    found = stats.two_modes(order)
+    found = shape.two_modes(order)
 
     assert pytest.approx((3, 0.0201667 - 0.000575), abs=1e-6) == found
 
@@ -350,13 +473,13 @@ def test_clear_split(order: list[float]) -> None:
 @pytest.mark.parametrize("value", [16e9, 65536.0, 0.1, 5.3e-3, 89.96])
 def test_equal_values_have_no_modes(size: int, value: float) -> None:
     """Values that are all equal are one group, whatever rounding makes of their mean."""
-    assert stats.two_modes(stats.logs([value] * size)) is None
+    assert shape.two_modes(stats.logs([value] * size)) is None
 
 
-@pytest.mark.parametrize(("size", "said"), [(5, False), (6, True), (24, True), (25, False)])
+@pytest.mark.parametrize(("size", "said"), [(3, False), (4, True), (24, True), (25, False)])
 def test_modes_by_size(size: int, *, said: bool) -> None:
-    """Modes are sought among six to 24 observations."""
-    assert said == (stats.two_modes([0.0] * (size - 3) + [1.0] * 3) is not None)
+    """Modes are sought among four to 24 observations, so that the first look has the caution too."""
+    assert said == (shape.two_modes([0.0] * (size - 2) + [1.0] * 2) is not None)
 
 
 def test_mode_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,10 +488,10 @@ def test_mode_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "SAMPLES", 20_000)
     rng = np.random.default_rng(5)
 
-    fresh = {n: benchmark.percentile_99(n, rng) for n in (6, 9, 14, 24)}
+    fresh = {n: benchmark.percentile_99(n, rng) for n in (4, 6, 9, 14, 24)}
 
-    assert list(range(6, 25)) == list(stats.MODE_SPLIT_99)
-    assert pytest.approx(fresh, rel=0.1) == {n: stats.MODE_SPLIT_99[n] for n in fresh}
+    assert list(range(4, 25)) == list(shape.MODE_SPLIT_99)
+    assert pytest.approx(fresh, rel=0.1) == {n: shape.MODE_SPLIT_99[n] for n in fresh}
 
 
 def _load(file: Path) -> ModuleType:
@@ -446,7 +569,7 @@ def test_no_ratio(bad: float) -> None:
 def test_nothing_non_finite_passes(bad: float, place: int) -> None:
     """A log ratio that is not finite is refused by everything that takes a row of them."""
     d = [*EXAMPLE[:place], bad, *EXAMPLE[place + 1 :]]
-    takers = (stats.mean_estimate, stats.hodges_lehmann, stats.two_modes)
+    takers = (stats.mean_estimate, shape.hodges_lehmann, shape.two_modes)
 
     for take in takers:
         with pytest.raises(ValueError, match="finite"):
@@ -471,7 +594,7 @@ def test_too_few() -> None:
     with pytest.raises(ValueError, match="at least two"):
         stats.mean_estimate([0.1])
     with pytest.raises(ValueError, match="at least one"):
-        stats.hodges_lehmann([])
+        shape.hodges_lehmann([])
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,33 @@ def test_paired(read: Read) -> None:
     assert list(table.metrics) == ["itl_median", "output_throughput"]
     assert pytest.approx((0.005, 0.006)) == table.metrics["itl_median"].base
     assert pytest.approx((0.0051, 0.0052)) == table.metrics["itl_median"].head
-    assert table.metrics["output_throughput"] == Values((1500.0,), (1400.0,))
+    assert table.metrics["output_throughput"] == Values((1500.0,), (1400.0,), 1 / 1400)
 
 
 def test_unpaired(read: Read) -> None:
     """Without a pair column sides may differ in number, and repeated lines are trials of their own."""
     table = read("subject,metric,unit,value\nbase,itl_median,s,1\nbase,itl_median,s,1\nhead,itl_median,s,2\n")
 
-    assert table == Table(paired=False, metrics={"itl_median": Values((1.0, 1.0), (2.0,))})
+    assert table == Table(paired=False, metrics={"itl_median": Values((1.0, 1.0), (2.0,), 1.0)})
+
+
+@pytest.mark.parametrize(
+    ("lines", "share"),
+    [
+        (["itl_median,ms,5.0", "itl_median,ms,5"], 0.02),
+        (["itl_median,ms,5.0", "itl_median,us,4000.00"], 1e-8 / 4e-3),
+        (["itl_median,ms,5.00000001", "itl_median,s,4e-3"], 1e-11 / 4e-3),
+        (["model_memory,B,1000", "model_memory,B,1000"], 0.0),
+        (["model_memory,GiB,15.9", "model_memory,GiB,15.9"], 0.0),
+        (["host_slack_per_step,ms,0", "host_slack_per_step,ms,1"], 0.0),
+    ],
+)
+def test_resolution(read: Read, lines: list[str], share: float) -> None:
+    """Times are known to the last digit that any of them is written with; exact counts are exact."""
+    table = read("\n".join([HEADER, *(f"0,{role},{line}" for role, line in zip(("base", "head"), lines, strict=True))]))
+
+    (values,) = table.metrics.values()
+    assert values.resolution == pytest.approx(share)
 
 
 @pytest.mark.parametrize(

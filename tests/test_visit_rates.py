@@ -41,7 +41,7 @@ def test_ignoring_fewer_restarts_would_block_too_often() -> None:
         base = model.restarts_of(rng, 1, 16, model.restarts)[0]
         head = model.restarts_of(rng, 1, 1, rates.RESTARTS)[0, 0]
         as_many = head.mean() + np.zeros(model.restarts)
-        blocked += predict(list(base), as_many, 1).look(0.0, 0.005).p <= rates.ALPHA
+        blocked += predict(list(base), as_many, 1).estimate().p_above(0.0) <= rates.ALPHA
 
     assert blocked / RUNS > 2 * rates.ALPHA
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfgate.floor import Floor
-from perfgate.metrics import UTILISATIONS, format_value
+from perfgate.metrics import LARGEST_PERCENTAGE, UTILISATIONS, format_value
 from perfgate.outcome import CellOutcome, GateOutcome, GpuOutcome, MetricOutcome, Note, Outcome
 from perfgate.prediction import FIRST_BLOCKING_VISITS
 from perfgate.reasons import REASONS
@@ -39,7 +39,7 @@ def gate_row(gate: GateOutcome) -> tuple[str, ...]:
     """One row under :data:`HEADINGS`; the mark ``!`` says that notes follow."""
     mark = " !" if gate.cautions or gate.reasons else ""
     margins = f"{percent(gate.ignorable)} / {percent(gate.must_catch)}"
-    detectable = percent(gate.detectable) if gate.detectable is not None else "-"
+    detectable = _detectable(gate.detectable)
     verdict = gate.verdict.upper() if gate.verdict == "regressed" else gate.verdict
     verdict += f" ({gate.would_be})" if gate.would_be else ""
     if gate.verdict in ("pass", "improved") and gate.passed_at not in (None, gate.pairs):
@@ -47,6 +47,13 @@ def gate_row(gate: GateOutcome) -> tuple[str, ...]:
     decimals = _decimals(gate)
     sides = (_value(gate.base, gate), _value(gate.head, gate), signed_percent(gate.change, decimals))
     return (gate.metric, *sides, _interval(gate, decimals), margins, detectable, verdict + mark)
+
+
+def _detectable(found: float | None) -> str:
+    """A slowdown of more than any margin may be is a number that says nothing."""
+    if found is None:
+        return "-"
+    return percent(found) if found <= LARGEST_PERCENTAGE else f"above {percent(LARGEST_PERCENTAGE)}"
 
 
 def ordered_gates(cell: CellOutcome) -> list[GateOutcome]:
@@ -224,8 +231,8 @@ def printable(text: str) -> str:
 
 
 def percent(ratio: float) -> str:
-    """A ratio as a percentage with three significant digits."""
-    return f"{ratio * 100:.3g} %"
+    """A ratio as a percentage with three significant digits, and all digits before the point."""
+    return f"{ratio * 100:.3g} %" if ratio < 10 else f"{ratio * 100:.0f} %"  # noqa: PLR2004 (1000 %)
 
 
 def signed_percent(ratio: float | None, decimals: int = 2) -> str:
