@@ -22,6 +22,7 @@ from perfgate.cli_machine import clean, clocks, doctor, signals_as_interrupt
 from perfgate.cli_nightly import nightly
 from perfgate.cli_report import RUNS_OPTION, reported
 from perfgate.cli_subjects import BASE_OPTION, HEAD_OPTION, restore_builds, subjects_of
+from perfgate.cli_verify import verify
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
 from perfgate.outlet import outlets
 from perfgate.streams import abandon, lasting_streams
@@ -400,5 +401,5 @@ def schema(what: str) -> None:
     click.echo(json.dumps(schemas[what](), indent=2))
 
 
-for command in (check, kernels, counters, doctor, clocks, clean, baseline, github, nightly, init):
+for command in (check, kernels, counters, doctor, clocks, clean, baseline, github, nightly, init, verify):
     main.add_command(command)

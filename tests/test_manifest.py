@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from git_project import GitProject
 from hand_made import BOTH, scenario_file
+from stored import lineage
 
 from perfgate import gate
 from perfgate.capture.fake import FakeCollector, FakeSpec
+from perfgate.cli import main
 from perfgate.errors import RecordError, UsageError
 from perfgate.manifest import read_manifest
 from perfgate.plan import make_plan
 from perfgate.promotion import promote
 from perfgate.record import read_record, write_record
 from perfgate.scenario import load
+from perfgate.verification import verify_path
 
 SLOWER = FakeSpec(head_ratio={"step": 1.01}, restart_sd=0.0003)
 
@@ -74,7 +79,7 @@ def test_a_run_as_it_was_measured(run: Path) -> None:
         (lambda plan: plan["cells"][0]["measure"].update(looks=[4]), "measure: not what"),
         (lambda plan: plan["cells"][0].update(gates=[]), "gates: not what"),
         (lambda plan: plan["cells"][0].update(model_digest="0"), "cell_id: not what"),
-        (lambda plan: plan["cells"][1].update(scenario="../../x"), "cells.1.scenario: String should match"),
+        (lambda plan: plan["cells"][1].update(scenario="../../x"), "cells.1.scenario: Value error, expected at most 63"),
     ],
     ids=["margins", "alpha", "beta", "fewer", "order", "none", "iterations", "looks", "no-gates", "model", "path"],
 )
@@ -91,7 +96,7 @@ def test_promotion_stays_in_its_folder(run: Path, tmp_path: Path, name: str) -> 
     """A run that names its scenario by a path is no run, and nothing is written anywhere."""
     edit(run / "run.json", lambda content: [cell.update(scenario=name) for cell in content["plan"]["cells"]])
 
-    with pytest.raises(RecordError, match=r"plan\.cells\.0\.scenario: String should match pattern"):
+    with pytest.raises(RecordError, match=r"plan\.cells\.0\.scenario: Value error, expected at most 63"):
         promote(run, tmp_path / "baselines", reason="a release")
 
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
@@ -136,6 +141,82 @@ def test_a_record_of_another_plan(run: Path, changes: dict[str, Any]) -> None:
 
     with pytest.raises(RecordError, match="are not those of the run's manifest"):
         gate.judge_folder(run)
+
+
+# --- perfgate verify
+
+
+def results(path: Path) -> dict[str, str]:
+    """What each check of a verification ends with."""
+    return {one.what: one.result for one in verify_path(path)}
+
+
+def test_verify(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run as it was measured fails no check, and what rests on the machine is never called ok."""
+    monkeypatch.chdir(tmp_path)
+
+    assert results(run) == {
+        "plan": "ok", "records": "ok", "baselines": "ok", "files": "ok", "verdict": "ok", "git": "unknown",
+        "measuring": "unknown",
+    }  # fmt: skip
+
+
+def test_verify_scenarios_in_git(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In the repository whose scenario was measured that is ok, and unknown once the scenario is another one."""
+    source = Path(read_manifest(run).plan.cells[0].source)
+    project = GitProject(tmp_path / "project")
+    project.commit({source.name: (run / "scenario" / "tiny.yaml").read_text()})
+    edit(run / "run.json", lambda content: _move(content["plan"]["cells"], source))
+    monkeypatch.chdir(project.folder)
+
+    assert results(run)["git"] == "ok"
+    project.commit({source.name: "another"})
+    assert results(run)["git"] == "unknown"
+
+
+def _move(cells: Any, source: Path) -> None:
+    for cell in cells:
+        cell["source"] = source.name
+        cell["gates"][0]["where"] = cell["gates"][0]["where"].replace(str(source), source.name)
+
+
+@pytest.mark.parametrize(
+    ("damage", "failed"),
+    [
+        (lambda run: edit(run / "run.json", lambda content: widen(content["plan"])), {"plan"}),
+        (lambda run: edit(min((run / "records").iterdir()), lambda content: content.update(seed=9)),
+         {"records", "verdict"}),
+        (lambda run: (run / "verdict.json").write_text("{}"), {"verdict"}),
+    ],
+)  # fmt: skip
+def test_verify_finds(run: Path, damage: Callable[[Path], object], failed: set[str]) -> None:
+    """What was changed is named by its check, and the command ends with 2."""
+    damage(run)
+
+    assert {what for what, result in results(run).items() if result == "FAILED"} == failed
+    ended = CliRunner().invoke(main, ["verify", str(run)])
+    assert ended.exit_code == 2
+    assert all(f"  FAILED   {what}: " in ended.stdout for what in failed)
+
+
+def test_verify_a_baseline(tmp_path: Path) -> None:
+    """The chain of a baseline is checked by itself, and against the repository where there is one."""
+    file = tmp_path / "cell.json"
+    file.write_text(lineage([[0.0, 0.001], [0.0, 0.002]]).text)
+    assert results(file) == {"chain": "ok", "git": "unknown", "records": "unknown"}
+
+    project = GitProject(tmp_path)
+    project.commit({})
+    file.write_text(lineage([[0.0, 0.003]]).text)
+    assert results(file) == {"chain": "ok", "git": "FAILED", "records": "unknown"}
+    file.write_text(file.read_text().replace("day 1", "day 2"))
+    assert results(file)["chain"] == "FAILED"
+
+
+def test_verify_nothing(tmp_path: Path) -> None:
+    """What is neither a run nor a baseline is an error."""
+    with pytest.raises(RecordError, match="expected a run folder"):
+        results(tmp_path)
 
 
 def test_scenarios_of_one_name(tmp_path: Path) -> None:

@@ -1,0 +1,31 @@
+"""The command that says what of a run or a baseline can be trusted.
+
+As in :mod:`perfgate.cli`, which has it among its own, imports stand in the command bodies.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from perfgate.errors import ExitStatus
+
+
+@click.command()
+@click.argument("paths", metavar="RUN|BASELINE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.pass_context
+def verify(ctx: click.Context, paths: tuple[Path, ...]) -> None:
+    """Check what a run folder, a night or a baseline claims: digests, plan, chain, verdict, git.
+
+    A line a check: ok, FAILED, or unknown where this place cannot tell. Ends with 2 where one failed.
+    """
+    from perfgate.verification import verify_path
+
+    failed = False
+    for path in paths:
+        click.echo(f"{path}:")
+        for one in verify_path(path):
+            click.echo(f"  {one.result.ljust(7)}  {one.what}: {one.text}")
+            failed |= one.result == "FAILED"
+    ctx.exit(ExitStatus.USAGE if failed else ExitStatus.PASS)
