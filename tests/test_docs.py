@@ -48,6 +48,14 @@ def test_every_command_is_in_the_readme_and_has_help(command: str) -> None:
     assert main.commands[command].help
 
 
+def test_promises_name_tests_that_exist() -> None:
+    """Every test that the page on security names for a promise is there."""
+    named = re.findall(r"`(tests/\w+\.py)::(\w+)`", (ROOT / "docs" / "security.md").read_text())
+
+    assert len(named) > 20
+    assert not [pair for pair in named if f"def {pair[1]}(" not in (ROOT / pair[0]).read_text()]
+
+
 def test_the_readme_scenario_is_valid(tmp_path: Path) -> None:
     """The scenario that the README shows loads, alone and with the kernels block that it shows."""
     shown = [block for block in blocks("README.md", "yaml") if "uses:" not in block]

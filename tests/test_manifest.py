@@ -79,7 +79,7 @@ def test_a_run_as_it_was_measured(run: Path) -> None:
         (lambda plan: plan["cells"][0]["measure"].update(looks=[4]), "measure: not what"),
         (lambda plan: plan["cells"][0].update(gates=[]), "gates: not what"),
         (lambda plan: plan["cells"][0].update(model_digest="0"), "cell_id: not what"),
-        (lambda plan: plan["cells"][1].update(scenario="../../x"), "cells.1.scenario: Value error, expected at most 63"),
+        (lambda plan: plan["cells"][1].update(scenario="../../x"), "cells.1.scenario: Value error"),
     ],
     ids=["margins", "alpha", "beta", "fewer", "order", "none", "iterations", "looks", "no-gates", "model", "path"],
 )
