@@ -99,7 +99,7 @@ def test_without_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (b'{"traceEvents": [1]}', "no Chrome trace"),
         (b'{"traceEvents": []}', "holds no kernel"),
         (b"[" * 100_000, "is no whole JSON document"),
-        (b'{"traceEvents": [{"ph": "X", "name": "a", "cat": "kernel", "ts": "soon"}]}', "holds an event that is none"),
+        (b'{"traceEvents": [{"ph": "X", "name": "a", "cat": "kernel", "ts": "soon"}]}', "a damaged event: event 0: ts"),
         (b'{"traceEvents": [{"ph": "X", "name": "a", "cat": "kernel", "ts": 1, "dur": -4}]}', "end before they start"),
         (b'{"traceEvents": [{"ph": "X", "name": "a", "cat": "kernel", "ts": 1, "args": {"stream": "x"}}]}',
          "an event with a wrong number"),

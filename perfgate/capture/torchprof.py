@@ -83,7 +83,9 @@ def load_events(file: Path) -> dict[str, Any]:
         with file.open(encoding="utf-8") as stream:
             # Times are microseconds since boot or 1970: as floats they would lose up to 256 ns.
             content = json.load(stream, parse_float=Decimal)
-    except (ValueError, ArithmeticError, RecursionError) as error:  # the first two also of numbers beyond all bounds
+    except ArithmeticError as error:
+        raise RecordError("holds a number beyond all bounds", where=str(file)) from error
+    except (ValueError, RecursionError) as error:
         text = f"is no whole JSON document: {error}"
         raise RecordError(text, where=str(file), remedy="Was the profiler stopped before the process ended?") from error
     head: dict[str, Any] = content if isinstance(content, dict) else {"traceEvents": content}
@@ -157,7 +159,7 @@ def complete_events(content: dict[str, Any], file: Path) -> list[Event]:
         rows = enumerate(content["traceEvents"])
         return [_event(number, row) for number, row in rows if row.get("ph") == "X"]
     except ValueError as error:
-        raise RecordError(f"holds an event that is none: {error}", where=str(file)) from error
+        raise RecordError(f"holds a damaged event: {error}", where=str(file)) from error
 
 
 def _event(number: int, row: dict[str, Any]) -> Event:
