@@ -116,7 +116,7 @@ def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
             record = read_record(file)
         except RecordError:
             continue
-        if record.cell.cell_id != cell.cell_id:
+        if record.cell.cell_id != cell.cell_id or not record.visits:
             continue
         for kind, looks in _looks(cell).items():
             newer = kind not in found or record.visits[-1].t0_utc > found[kind].visits[-1].t0_utc

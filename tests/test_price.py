@@ -224,6 +224,10 @@ def test_the_newest_records_of_the_same_cell(tmp_path: Path) -> None:
         file = record_file(tmp_path / f"run-{9 - n}", planned)  # names of runs do not sort by their time
         file.parent.mkdir(parents=True)
         write_record(file, kept)
+    for name in ("run-a", "run-b"):  # a record that no visit has written to has no time
+        file = record_file(tmp_path / name, planned)
+        file.parent.mkdir(parents=True)
+        write_record(file, record(planned, (*timed, *pair), visits=()))
     broken = record_file(tmp_path / "broken", planned)
     broken.parent.mkdir(parents=True)
     broken.write_text("{")
