@@ -28,6 +28,8 @@ LOOSE_SHARE = 0.4
 """The same where they were not: there two engines of one build differ by a tenth."""
 FEW_PAIRS = 4
 """Fewer pairs than this have no spread worth a bound."""
+UNEVEN = 2.0
+"""An iteration that takes this many times the median of its trial was disturbed: all have the same amount of work."""
 SAME_CLOCK = 0.01
 """By how much the sides' SM clocks may differ, as a share; a step bound by memory moves less than its clock does."""
 
@@ -182,9 +184,26 @@ def _trial_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[No
     for code, count in sorted(Counter(code for t in (*base, *head) for code in t.cautions).items()):
         yield Note(code=code, text=f"in {count} of {len(base) + len(head)} trials")
     for role, side in (("base", base), ("head", head)):
+        uneven = _uneven(side)
+        if uneven:
+            yield Note(code="iterations-uneven", text=f"{role}: {uneven}")
         changed = _changed_versions(side)
         if changed:
             yield Note(code="subject-changed", text=f"{role}: {changed}")
+
+
+def _uneven(trials: Sequence[Trial]) -> str:
+    """Which of one side's trials has an iteration far slower than its usual one, the worst first; empty where none."""
+    found = []
+    for trial in trials:
+        elapsed = [iteration.elapsed_ns for iteration in trial.iterations]
+        usual = statistics.median_low(elapsed) if elapsed else 0
+        if usual and max(elapsed) > UNEVEN * usual:
+            found.append((max(elapsed) / usual, trial.index))
+    if not found:
+        return ""
+    times, index = max(found)
+    return f"in {len(found)} of {len(trials)} trials; in trial {index} one took {times:.3g} times as long as the median"
 
 
 def _changed_versions(trials: Sequence[Trial]) -> str:

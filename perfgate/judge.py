@@ -65,8 +65,17 @@ def judge(run: Run, records: Mapping[str, Record], perfgate: str) -> Outcome:
         cell.model_copy(update={"next_look": None, "next_traced_look": None, "next_counted_look": None})
         for cell in outcomes
     )
-    reason = Note(code="quick-run", text="one trial a subject was measured")
+    reason = Note(code="quick-run", text=f"one trial a subject was measured{_implausible(closed)}")
     return judge_cells(run.name, perfgate, run.plan, closed, (reason,))
+
+
+def _implausible(cells: Sequence[CellOutcome]) -> str:
+    """Names the metric in which two single trials differ by more than a factor of two: rather a disturbance."""
+    rows = [row for cell in cells for row in (*cell.gates, *cell.ungated) if row.change is not None]
+    far = max(rows, key=lambda row: abs(math.log1p(row.change or 0.0)), default=None)
+    if far is None or far.change is None or abs(math.log1p(far.change)) < math.log(2):
+        return ""
+    return f"; {far.metric} differs by {far.change * 100:+.0f} %, which a disturbed trial explains as well as a build"
 
 
 def judge_cells(

@@ -196,6 +196,10 @@ _TABLE = (
     Reason("mode-share", "The restarts of one side fall in two groups. A head that is slow only in some restarts can "
            "pass: at a mean of must_catch size, slow in 30 % of restarts, in about one of four runs.",
            "Compare the share of slow restarts on both sides; more pairs tell."),
+    Reason("iterations-uneven", "An iteration took more than twice the median of its trial, though all do equal work: "
+           "something else used the machine, or the engine compiled late. Percentiles and throughput carry it.",
+           "Look at what else runs there; give the scenario more warmup_iterations, and on the CPU do not bind "
+           "threads to cores that others use."),
     Reason("outputs-differ", "The two sides generated different tokens for the same prompts: faster because wrong is "
            "not faster.",
            "Explain the difference (numerics, kernels, sampling) before trusting the times."),

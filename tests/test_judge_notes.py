@@ -18,15 +18,17 @@ from hand_made import (
     judged,
     only,
     record,
+    run,
     spread,
     trial,
     trials,
 )
 
-from perfgate.judge import compare_sides, judge_advisory
+from perfgate.judge import compare_sides, judge, judge_advisory
 from perfgate.outcome import CellOutcome, Note
 from perfgate.plan import Plan
 from perfgate.record import Failure, Record, Trial, record_digest
+from perfgate.report.lines import closing
 
 # --- cautions
 
@@ -237,3 +239,38 @@ def test_compare_without_trials(empty: int) -> None:
 
     assert found.verdict == "not-measured"
     assert [(note.code, note.text) for note in found.reasons] == [("engine-start-failed", "base: words")]
+
+
+def test_an_uneven_trial_is_named() -> None:
+    """A trial with one iteration of ten times the median says so, with its number; even ones say nothing."""
+    uneven = (iteration(0.005), iteration(0.05), iteration(0.005))
+    taken = list(trials(spread(0.0, 0.0002, 4)))
+    taken[3] = taken[3].model_copy(update={"iterations": uneven})
+
+    (found,) = judged(taken).cells
+
+    (note,) = [note for note in found.cautions if note.code == "iterations-uneven"]
+    assert note.text == "head: in 1 of 4 trials; in trial 3 one took 10 times as long as the median"
+    assert "iterations-uneven" not in codes(judged(trials(spread(0.0, 0.0002, 4))).cells[0].cautions)
+
+
+@pytest.mark.parametrize(("slowdown", "said"), [(-2.4, True), (0.1, False)])
+def test_a_quick_run_says_what_is_implausible(slowdown: float, *, said: bool) -> None:
+    """Two single trials of which one is ten times as fast are rather one that was disturbed."""
+    measured = cell()
+    manifest = run([measured], quick=True)
+
+    outcome = judge(manifest, {measured.cell_id: record(measured, trials([slowdown]))}, "0.0")
+
+    (reason,) = outcome.reasons
+    assert reason.code == "quick-run"
+    assert ("which a disturbed trial explains as well as a build" in reason.text) == said
+
+
+def test_a_pass_says_what_it_could_not_have_blocked() -> None:
+    """Where detectable is above must_catch, the closing sentence names the slowdowns that would end inconclusive."""
+    blunt, sharp = (judged(trials(spread(0.0, width, 4))) for width in (0.0008, 0.0001))
+
+    assert (blunt.verdict, sharp.verdict) == ("pass", "pass")
+    assert "Between must_catch and detectable a slowdown may end inconclusive: itl_median 0.5 % to 0." in closing(blunt)
+    assert "may end inconclusive" not in closing(sharp)

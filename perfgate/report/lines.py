@@ -208,7 +208,7 @@ def closing(outcome: Outcome) -> str:
         "regressed": f"REGRESSED: {', '.join(blocked)} ({'exact' if kernels_only else rates}).{_why(outcome)}",
         "pass": "PASS: every decode step of both sides is inside the envelope."
         if kernels_only
-        else f"PASS: every gate excludes a slowdown of its must_catch margin ({rates}).",
+        else f"PASS: every gate excludes a slowdown of its must_catch margin ({rates}).{_blunt(outcome)}",
         "improved": f"PASS, IMPROVED: no gate is slower, at least one is faster beyond its ignorable margin ({rates}).",
         "inconclusive": "INCONCLUSIVE: neither a regression nor its absence is established; this is no pass.",
         "not-measured": "NOT MEASURED: there is no verdict, and no data is never a pass.",
@@ -217,6 +217,17 @@ def closing(outcome: Outcome) -> str:
         "advisory": f"ADVISORY: would be {outcome.would_be} if {lacking}; nothing is blocked.",
     }
     return sentences[outcome.verdict]
+
+
+def _blunt(outcome: Outcome) -> str:
+    """What passed gates could not have blocked reliably, though they would not have passed it either."""
+    found = [
+        f"{gate.metric} {percent(gate.must_catch)} to {_detectable(gate.detectable)}"
+        for cell in outcome.cells
+        for gate in cell.gates
+        if gate.detectable is not None and gate.detectable > gate.must_catch
+    ]
+    return f" Between must_catch and detectable a slowdown may end inconclusive: {', '.join(found)}." if found else ""
 
 
 def _why(outcome: Outcome) -> str:
