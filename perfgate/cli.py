@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from perfgate import __version__
+from perfgate import __version__, cli_completion
 from perfgate.cli_baseline import BASELINES_OPTION, baseline
 from perfgate.cli_check import check
 from perfgate.cli_github import RUN_FOLDER, github
@@ -110,6 +110,7 @@ def main() -> None:
     "--resume",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
+    shell_complete=cli_completion.runs,
     metavar="RUN",
     help="Go on with the open cells of this run instead (a folder, its name, or latest); it knows its scenarios, "
     "subjects and seed. Where scenarios and subjects are given too it must be a run of these.",
@@ -141,7 +142,13 @@ def run(
 
     With --base alone one side is measured, for a later comparison. Against a stored baseline the head is measured
     alone; with --base alone that is the head. A run that was stopped goes on with --resume.
-    """
+
+    \b
+    perfgate run scenarios/cpu-tiny.yaml --base python=A/bin/python --head python=B/bin/python
+    perfgate run scenarios/cpu-tiny.yaml --base python=A/bin/python --head args.max_num_seqs=32
+    perfgate run scenarios/cpu-tiny.yaml --against main
+    perfgate run --resume latest
+    """  # noqa: D301 (click reads a real backspace: keep the lines)
     from perfgate import gate
     from perfgate.progress import progress_to
     from perfgate.runs import find_run
@@ -289,7 +296,8 @@ def check_envelope(
 
 
 @main.command()
-@click.argument("folder", metavar="[RUN]", default="latest", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", metavar="[RUN]", default="latest", type=click.Path(path_type=Path, file_okay=False),
+                shell_complete=cli_completion.runs)  # fmt: skip
 @RUNS_OPTION
 @reported
 def judge(folder: Path, runs: Path) -> Outcome:
@@ -320,7 +328,7 @@ def list_runs(runs: Path) -> None:
 
 
 @main.command()
-@click.argument("files", nargs=-1, required=True)
+@click.argument("files", nargs=-1, required=True, shell_complete=cli_completion.runs)
 @click.option("--scenario", type=click.Path(path_type=Path), help="Gates for a CSV.")
 @click.option(
     "--gate",
@@ -366,7 +374,7 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
 
 
 @main.command()
-@click.argument("code", required=False)
+@click.argument("code", required=False, shell_complete=cli_completion.codes)
 def explain(code: str | None) -> None:
     """Print the page of a reason code, or the list of all codes."""
     from perfgate.document import did_you_mean

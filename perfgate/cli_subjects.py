@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfgate import cli_completion
+
 if TYPE_CHECKING:
     from perfgate.record import Run
     from perfgate.subject import Role, Subject
@@ -19,6 +21,7 @@ BASE_OPTION = click.option(
     "--base",
     "base_words",
     multiple=True,
+    shell_complete=cli_completion.subjects,
     metavar="KEY=VALUE",
     help="The reference build: a subject of perfgate.toml, or python=, path=, env.K=, args.K=, ref=; repeat for more.",
 )
@@ -26,6 +29,7 @@ HEAD_OPTION = click.option(
     "--head",
     "head_words",
     multiple=True,
+    shell_complete=cli_completion.subjects,
     metavar="KEY=VALUE",
     help="The build under test, likewise; what it does not say is taken from the base.",
 )

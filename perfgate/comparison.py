@@ -51,7 +51,7 @@ def compare_records(base: str, head: str) -> Outcome:
     share = plan.model_copy(update={"alpha": plan.alpha / len(sides)})
     cells = tuple(compare_sides(*both, share) for both in sides)
     others = [r.cell.name for s in (bases, heads) for cell_id, (r, _) in s.items() if cell_id not in shared]
-    text = f"{base} against {head}{'; not in both: ' if others else ''}{', '.join(others)}"
+    text = f"measured apart from each other{'; not in both: ' if others else ''}{', '.join(others)}"
     return judge_advisory(f"{base} {head}", __version__, plan, cells, Note(code="advisory-unpaired", text=text))
 
 

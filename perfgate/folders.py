@@ -45,7 +45,7 @@ def check_folder(check: Check, folder: Path) -> Finding:
     if folder.exists() and not folder.is_dir():
         return check.failed(f"{folder} is no folder", "Name another.")
     there = _nearest(folder)
-    name = str(folder) if there == folder else f"{folder}, which is to be made in {there},"
+    name = str(folder) if folder.is_dir() else f"{folder}, which is to be made in {there},"
     try:
         with tempfile.TemporaryDirectory(prefix=".perfgate-doctor-", dir=there) as scratch:
             _write_through(Path(scratch) / "file")

@@ -34,8 +34,10 @@ class Outlet:
         self._stream = stream
         self._watched = watched
 
-    def write(self, text: str, *, obeyed: bool = False) -> int:
-        """Write text; ``obeyed``: with the commands that stand in it."""
+    def write(self, text: str | bytes, *, obeyed: bool = False) -> int:
+        """Write text; ``obeyed``: with the commands that stand in it. click hands completions over as bytes."""
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "replace")
         start = CLEAR if text.startswith(CLEAR) and self._stream.isatty() else ""
         harmless = _STEERING.sub("\ufffd", text[len(start) :])
         if self._watched and not obeyed:

@@ -238,7 +238,10 @@ def test_a_folder_that_cannot_be_written() -> None:
     assert check_folder(RUNS_FOLDER, Path("file")).found == "file is no folder"
     finding = check_folder(RUNS_FOLDER, Path("far/away/runs"))
     assert finding.status == "ok"
+    assert finding.found.startswith(f"far/away/runs, which is to be made in {Path.cwd()}, (")
     assert not Path("far").exists()
+    Path("runs").mkdir()
+    assert check_folder(RUNS_FOLDER, Path("runs")).found.startswith("runs (")
 
 
 @pytest.mark.usefixtures("fake_nvml")

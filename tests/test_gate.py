@@ -339,7 +339,7 @@ def test_compare_records(save: Callable[..., str], factor: float, would_be: str)
     outcome = use_cases.compare_records(base, head)
 
     assert (outcome.verdict, outcome.would_be, outcome.exit_status) == ("advisory", would_be, 20)
-    assert outcome.reasons[0].code == "advisory-unpaired"
+    assert (outcome.reasons[0].code, outcome.reasons[0].text) == ("advisory-unpaired", "measured apart from each other")
     assert outcome.run == f"{base} {head}"
 
 

@@ -53,6 +53,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("github.artifact", "verification", "github.policy", "github.proposal", "starter"),
     ("github.comment",),
     ("cli_github", "cli_init"),
+    ("cli_completion",),
     ("cli_subjects",),
     ("cli_report",),
     ("cli_machine", "cli_kernels", "cli_baseline", "cli_check", "cli_verify"),
