@@ -32,7 +32,7 @@ _TABLE = (
            "Name the interpreter that has vLLM: --base python=...; without it perfgate's own is taken. Or run the "
            "subject's python with -P -c 'import vllm' and mend its environment; path= puts folders in front."),
     Reason("engine-start-failed", "The engine raised an error or ended while it started.",
-           "Read the engine's last lines below, or the whole engine.log in the trial's folder."),
+           "Change what the engine's own error names; the whole engine.log is in the trial's folder."),
     Reason("engine-start-timeout", "The engine was not ready within measure.start_timeout.",
            "Look at engine.log for what it waits on; raise measure.start_timeout if it was only slow."),
     Reason("engine-died", "The engine's process ended in the middle of a trial.",

@@ -15,7 +15,7 @@ from perfgate import gate as use_cases
 from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.floor import Floor, find_floor
 from perfgate.metrics import trial_value
-from perfgate.record import Record, Trial, read_record, record_digest, record_file, write_record
+from perfgate.record import Record, Trial, read_record
 from perfgate.report.lines import floor_line, ungated_line
 from perfgate.scenario import Workload
 
@@ -111,7 +111,7 @@ def test_a_gate_without_a_floor_is_not_measured_and_says_why() -> None:
     )
     for taken, text in (
         (blind, "head: no roofs for 'T4'"),
-        (trials(spread(0.0, 0.0002, 4)), "base and head: its trials are older than floors"),
+        (trials(spread(0.0, 0.0002, 4)), "base and head: its trials keep none"),
     ):
         found = only(judged(taken, cell(gates=[gate("mbu")])))
         assert (found.verdict, codes(found.reasons)) == ("not-measured", ["no-floor"])
@@ -185,15 +185,3 @@ def test_a_gate_that_cannot_be_judged_is_told_of_early(tmp_path: Path, fake_nvml
     words = "cannot be judged, no-floor: no roofs are known for the GPU 'Tesla T4'"
     assert [f"tiny: a gate on {role} {words}" in " ".join(told) for role in BOTH] == [True, True]
     assert (finished.outcome.exit_status, codes(only(finished.outcome).reasons)) == (22, ["no-floor"])
-
-
-def test_records_of_before_floors_keep_their_digest(tmp_path: Path) -> None:
-    """A record without the fields is read as it is, and its digest is still the one in its file."""
-    (tmp_path / "records").mkdir()
-    old = Record(cell=cell(), subjects=BOTH, seed=0, trials=trials([0.0]))
-    file = record_file(tmp_path, old.cell)
-    write_record(file, old)
-
-    content = json.loads(file.read_text())
-    assert not {"floor", "no_floor"} & {name for trial in content["trials"] for name in trial}
-    assert record_digest(read_record(file)) == content["digest"]

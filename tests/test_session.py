@@ -292,13 +292,19 @@ def test_more_drops_than_chance_puts_on_one_side(tmp_path: Path) -> None:
 def test_drops_of_an_earlier_visit_count(tmp_path: Path) -> None:
     """What was dropped in an earlier visit counts in the next, and what a cell ended for stays so without a trial."""
     throttled = cell(max_dropped_pairs=3)
+    plan = Plan(cells=(throttled,), seed=0)
     with pytest.raises(KeyboardInterrupt):
-        measure(tmp_path, Watched(failing=["head"], before=raising(KeyboardInterrupt(), at=6)), measured=throttled)
+        measure(
+            tmp_path,
+            Watched(failing=["head"], before=raising(KeyboardInterrupt(), at=6)),
+            measured=throttled,
+            plan=plan,
+        )
     assert 0 < len(on_disk(tmp_path, throttled).dropped_pairs()) < 4
-    measure(tmp_path, Watched(failing=["head"]), measured=throttled)
+    measure(tmp_path, Watched(failing=["head"]), measured=throttled, plan=plan)
     third = Watched()
 
-    record = measure(tmp_path, third, measured=throttled)
+    record = measure(tmp_path, third, measured=throttled, plan=plan)
 
     assert len(record.dropped_pairs()) == 4
     assert record.stopped is not None
@@ -342,6 +348,111 @@ def test_failed_conditioning(tmp_path: Path, index: int, role: str) -> None:
     assert record.stopped.code == "engine-start-failed"
     assert record.stopped.text.startswith(f"{role}: ")
     assert on_disk(tmp_path) == record
+
+
+class Unstarted(Watched):
+    """A fake whose engines do not start, each with the next of these errors; it starts once there is none left."""
+
+    def __init__(self, *errors: str) -> None:
+        super().__init__()
+        self.errors = list(errors)
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """A trial whose engine raised, or a fake one."""
+        self.jobs.append(job)
+        if not self.errors:
+            return FakeCollector.collect(self, job, progress)
+        failure = Failure(code="engine-start-failed", text=self.errors.pop(0))
+        return job.trial(kind="timed", t0_utc="2026-01-01T00:00:00+00:00", duration_ns=1, failure=failure)
+
+
+TYPING = "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'max_num_seq'"
+FULL = "ValueError: Available memory on node 0 (16.81/23.54 GiB) is less than desired"
+
+
+def stops(folder: Path, collector: Watched, cells: int) -> list[Failure | None]:
+    """What stopped each of several cells of one engine, in one visit."""
+    measured = [cell(f"cell-{number}") for number in range(cells)]
+    with session(folder, collector) as open_session:
+        return [open_session.measure(one, 2).stopped for one in measured]
+
+
+@pytest.mark.parametrize(
+    ("errors", "starts"),
+    [
+        ([TYPING] * 4, 1),
+        (["ValidationError: 1 validation error for SchedulerConfig"] * 4, 1),
+        ([FULL] * 4, 2),
+        ([FULL, FULL.replace("16.81", "16.90"), FULL.replace("16.81", "16.94"), FULL], 4),
+    ],
+    ids=["unknown argument", "refused value", "twice the same", "each another"],
+)
+def test_a_start_that_can_only_fail_again(tmp_path: Path, errors: list[str], starts: int) -> None:
+    """The engine of several cells is not started again after an error of its arguments, or one seen twice."""
+    collector = Unstarted(*errors)
+
+    found = stops(tmp_path, collector, 4)
+
+    assert len(collector.jobs) == starts
+    assert [one.code for one in found if one] == ["engine-start-failed"] * 4
+    assert all(one.text.startswith(f"base: {error[:10]}") for one, error in zip(found, errors, strict=True) if one)
+
+
+def test_why_it_is_not_started_again(tmp_path: Path) -> None:
+    """The text says the engine's own error and why nothing was started."""
+    first, second = stops(tmp_path, Unstarted(TYPING), 2)
+
+    assert first == Failure(code="engine-start-failed", text=f"base: {TYPING}")
+    assert second is not None
+    assert second.text == f"base: {TYPING} (the engine refuses its arguments, so it is not started again)"
+
+
+def test_another_engine_is_started(tmp_path: Path) -> None:
+    """What one engine refused is no matter of a cell with other arguments."""
+    collector = Unstarted(TYPING)
+    other = cell("other")
+    other = other.model_copy(update={"engine": other.engine.model_copy(update={"args": {"max_num_seqs": 4}})})
+
+    with session(tmp_path, collector) as open_session:
+        open_session.measure(cell(), 1)
+        record = open_session.measure(other, 1)
+
+    assert (record.stopped, len(record.pairs())) == (None, 1)
+
+
+def test_pairs_that_do_not_start(tmp_path: Path) -> None:
+    """Below the cap too, a pair is not begun again once two starts of a side ended in one error."""
+
+    class Late(Unstarted):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            if job.pair is None or job.role == "base":
+                return Watched.collect(self, job, progress)
+            return super().collect(job, progress)
+
+    record = measure(tmp_path, Late(*[FULL] * 9), measured=cell(max_dropped_pairs=8))
+
+    assert len(record.dropped_pairs()) == 2
+    assert record.stopped is not None
+    assert record.stopped.text == f"head: {FULL} (2 starts ended in this error, so there is no other)"
+
+
+def test_a_metric_that_no_trial_has(tmp_path: Path) -> None:
+    """A side whose conditioning trial has no value of a gated metric stops the cell before any pair is taken."""
+
+    class Stepless(Watched):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            trial = super().collect(job, progress)
+            without = tuple(one.model_copy(update={"itl_ns": ()}) for one in trial.iterations)
+            return trial.model_copy(update={"iterations": without}) if job.role == "head" else trial
+
+    collector = Stepless()
+
+    record = measure(tmp_path, collector)
+
+    assert collector.places == [(None, "base"), (None, "head")]
+    assert record.stopped == Failure(
+        code="metric-missing", text="head: its conditioning trial has no value of itl_median"
+    )
 
 
 def test_words_stay_whole(tmp_path: Path) -> None:

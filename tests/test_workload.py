@@ -177,7 +177,7 @@ def test_allow_list() -> None:
         ("arguments fail", "engine-start-failed", "TypeError: unexpected keyword argument 'max_num_seq'"),
         ("start fails", "engine-start-failed", "RuntimeError: No available memory for the cache blocks"),
         ("start exits", "engine-start-failed", "SystemExit: engine core failed"),
-        ("start dies", "engine-start-failed", "status 3\nloading weights"),
+        ("start dies", "engine-start-failed", "status 3\nengine.log: loading weights"),
         ("step fails", "iteration-failed", "RuntimeError: CUDA error: an illegal memory access"),
         ("step exits", "iteration-failed", "SystemExit: fatal"),
         ("step dies", "engine-died", "SIGKILL"),

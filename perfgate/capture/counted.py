@@ -76,10 +76,10 @@ class CountedCollector:
             try:
                 _count(job, self._prepare(job), taken, progress)
             except InvalidTrialError as error:
-                failure = Failure(code=error.code, text=in_words(error.text, job.folder / LOG))
+                failure = Failure(code=error.code, text=in_words(error.code, error.text, job.folder / LOG))
             except (RecordError, NotMeasuredError) as error:
                 code = error.code or "counters-unreadable"
-                failure = Failure(code=code, text=in_words(str(error), job.folder / LOG))
+                failure = Failure(code=code, text=in_words(code, str(error), job.folder / LOG))
         return job.trial(
             kind="counted",
             t0_utc=t0_utc,

@@ -29,6 +29,7 @@ from perfgate.capture.gpu import GpuError, Nvml, connect
 from perfgate.capture.pace import Pace
 from perfgate.capture.process import carries_mark, end_orphans, find_orphans, owner_mark
 from perfgate.capture.sampler import Sampler, company
+from perfgate.capture.starts import FailedStarts
 from perfgate.capture.traced import TracedCollector
 from perfgate.capture.workload import TimedCollector
 from perfgate.dropped import HOPELESS, overdrawn, reopened
@@ -128,6 +129,7 @@ class Session:
         self._deadline_s = deadline_s
         self._opened: dict[str, Record] = {}
         self._conditioned: set[str] = set()
+        self._starts = FailedStarts()
         self._pace = Pace()
 
     def __enter__(self) -> Self:
@@ -218,10 +220,15 @@ class Session:
             for position, role in enumerate(self._order(cell, number)):
                 record, failed = self._take(record, role, _Place(kind, number, position), pairs)
                 if failed:
-                    stopped = failed if failed.code in HOPELESS else overdrawn(record, kind, len(record.visits) - 1)
+                    stopped = failed if failed.code in HOPELESS else self._hopeless(record, role, kind)
                     record = self._save(record.model_copy(update={"stopped": stopped}))
                     break
         return record
+
+    def _hopeless(self, record: Record, role: Role, kind: Kind) -> Failure | None:
+        """Why no further pair is taken after one that was dropped."""
+        certain = self._starts.certain(record.cell, record.subjects[role], role, kind)
+        return certain or overdrawn(record, kind, len(record.visits) - 1)
 
     def _machine(self, nvml: Nvml | None) -> Machine:
         """This machine, with the GPUs that the run's largest engine takes; none where they are hidden on purpose."""
@@ -317,9 +324,13 @@ class Session:
         # Conditioning that leaves no time for a pair is wasted: the next visit conditions again.
         self._afford(record.cell, len(record.subjects) * (1 if self._run.quick else 2))
         for role, subject in record.subjects.items():
+            certain = self._starts.certain(record.cell, subject, role, "timed")
+            if certain is not None:
+                return self._save(record.model_copy(update={"stopped": certain}))
             failure = self._probe(record.cell, subject)
             if failure is None and not self._run.quick:
                 record, failure = self._take(record, role, _Place("timed", None, 0), pairs)
+                failure = failure or _lacking(record.cell, record.trials[-1])
             if failure is not None and failure.code not in DISTURBANCES:
                 text = f"{role}: {failure.text}"
                 return self._save(record.model_copy(update={"stopped": Failure(code=failure.code, text=text)}))
@@ -357,6 +368,7 @@ class Session:
         trial = self._refused(job, kind) or self._watched(job, kind, show)
         trial = trial.model_copy(update={"gpus": self._gpus_of(record.cell), **self._floor(job, kind)})
         self._pace.note(cell_id, trial)
+        self._starts.note(job.cell, job.subject, trial)
         record = self._save(record.model_copy(update={"trials": (*record.trials, trial)}))
         done = record.measured(kind)
         ahead = ahead - 1 if trial.failure is None else sides * (target - done)
@@ -437,6 +449,18 @@ class Session:
         write_record(record_file(self._folder, record.cell), record)
         self._opened[record.cell.cell_id] = record
         return record
+
+
+def _lacking(cell: Cell, trial: Trial) -> Failure | None:
+    """``metric-missing`` where a timed trial has no value of a gated metric, as no further one would.
+
+    Utilisations are told of when their floor is sought.
+    """
+    timed = {gate.gate.metric: gate.gate.measured for gate in cell.gates if gate.gate.measured.kind == "timed"}
+    without = [name for name, metric in timed.items() if name not in UTILISATIONS and metric.summarise(trial) is None]
+    if not without:
+        return None
+    return Failure(code="metric-missing", text=f"its conditioning trial has no value of {', '.join(without)}")
 
 
 def _last_seen(record: Record, role: Role) -> DecodeSteps | None:

@@ -66,9 +66,10 @@ class TracedCollector:
                 steps = pool([summarise(read_trace(file, _expected(job.cell).rules)) for file in files])
                 taken.decode = steps.model_copy(update={"held": profiler.held})
             except InvalidTrialError as error:
-                failure = Failure(code=error.code, text=in_words(error.text, job.folder / LOG))
+                failure = Failure(code=error.code, text=in_words(error.code, error.text, job.folder / LOG))
             except (RecordError, NotMeasuredError) as error:
-                failure = Failure(code=error.code or "trace-unreadable", text=in_words(str(error), job.folder / LOG))
+                code = error.code or "trace-unreadable"
+                failure = Failure(code=code, text=in_words(code, str(error), job.folder / LOG))
         return job.trial(
             kind="traced",
             t0_utc=t0_utc,

@@ -18,14 +18,15 @@ from typing import Any, NamedTuple, Self
 
 from perfgate.capture.collector import Job
 from perfgate.capture.engine import LOG, Limit, Worker, find_subject
-from perfgate.capture.process import tail
+from perfgate.capture.enginelog import last_words
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span, read_iteration
 from perfgate.plan import Cell, prompts
 from perfgate.record import Artifact, Failure, Iteration, Startup, Trial
 from perfgate.subject import Subject
 
 MAX_FAILURE_CHARACTERS = 2000
-LOG_LINES = 12
+OF_THE_REQUESTS = ("request-failed", "wrong-token-count", "preempted")
+"""Reason codes of an engine that runs, so that its log explains nothing."""
 MAX_VERSIONS, MAX_VERSION = 64, 200
 """Packages that an engine may name, and characters of a name or version."""
 
@@ -50,7 +51,7 @@ class TimedCollector:
                     with Worker(job) as worker:
                         _measure(worker, job, timeline, taken, progress)
                 except InvalidTrialError as error:
-                    failure = Failure(code=error.code, text=in_words(error.text, job.folder / LOG))
+                    failure = Failure(code=error.code, text=in_words(error.code, error.text, job.folder / LOG))
             taken.timeline = timeline.artifact()
         return job.trial(
             t0_utc=t0_utc,
@@ -173,12 +174,11 @@ def _read_start(answer: Mapping[str, Any], ready_ns: int, cache_files: int) -> S
     return Started(versions, startup, vocabulary)
 
 
-def in_words(text: str, log: Path) -> str:
-    """What went wrong, then the end of the engine's log; at most :data:`MAX_FAILURE_CHARACTERS`."""
+def in_words(code: str, text: str, log: Path) -> str:
+    """What went wrong, then what else the engine's log says of it; at most :data:`MAX_FAILURE_CHARACTERS`."""
     text = text if len(text) <= MAX_FAILURE_CHARACTERS // 2 else text[: MAX_FAILURE_CHARACTERS // 2 - 3] + "..."
-    end = tail(log, LOG_LINES)
-    room = MAX_FAILURE_CHARACTERS - len(text) - 1
-    return f"{text}\n{end[-room:]}" if end else text
+    more = () if code in OF_THE_REQUESTS else last_words(log, text)
+    return "\n".join([text, *(f"{LOG}: {line}" for line in more)])[:MAX_FAILURE_CHARACTERS]
 
 
 class _Timeline:
