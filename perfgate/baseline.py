@@ -12,11 +12,10 @@ older entries keep their digests.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
@@ -24,6 +23,7 @@ from perfgate.cautions import gpu_outcomes
 from perfgate.durable import canonical_json, sha256_hex
 from perfgate.environment import Machine, anonymous, machine_class
 from perfgate.errors import RecordError
+from perfgate.jsontext import BASELINE, JsonError, parse_json
 from perfgate.metrics import KINDS, METRICS, Kind, Metric
 from perfgate.outcome import GpuOutcome
 from perfgate.plan import Cell
@@ -365,8 +365,10 @@ def _load(text: str, where: str) -> dict[str, Any]:
             code="baseline-broken",
         )
     try:
-        content = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(text, BASELINE)
+    except JsonError as error:
+        raise RecordError(f"is not JSON that perfgate wrote: it {error}", where=where) from error
+    except ValueError as error:
         raise RecordError(f"is no JSON: {error}", where=where) from error
     found = content.get("format") if isinstance(content, dict) else None
     if found != FORMAT:
@@ -376,16 +378,6 @@ def _load(text: str, where: str) -> dict[str, Any]:
     if not (isinstance(entries, list) and entries and all(isinstance(entry, dict) for entry in entries)):
         raise RecordError("is no baseline: expected a list of entries", where=where)
     return dict(content)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
-
-
-def _finite(digits: str) -> float:
-    if math.isinf(value := float(digits)):
-        raise ValueError(f"{digits} is larger than any number that can be kept")
-    return value
 
 
 def problems(content: dict[str, Any]) -> Iterator[str]:

@@ -8,6 +8,7 @@ What may be promoted is the reference of the first half; the second is the verdi
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import secrets
 import shlex
@@ -17,11 +18,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from perfgate import __version__, gate
 from perfgate.durable import write_atomically
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
+from perfgate.jsontext import read_json
 from perfgate.lock import hold
 from perfgate.outcome import WORST_FIRST, CellOutcome, Note, Outcome, Verdict, verdict_json, worst
 from perfgate.subject import Role, Subject
@@ -118,10 +120,10 @@ def read_night(folder: Path) -> Night:
     """
     file = folder / MANIFEST
     try:
-        return Night.model_validate_json(file.read_bytes())
+        return Night.model_validate_json(json.dumps(read_json(file)))
     except FileNotFoundError as error:
         raise RecordError(f"is no night: it has no {MANIFEST}", where=str(folder)) from error
-    except ValidationError as error:
+    except ValueError as error:
         raise RecordError("is no night of this version", where=str(file)) from error
 
 

@@ -15,12 +15,15 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
+from annotated_types import MinLen
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    FailFast,
+    NonNegativeInt,
     ValidationError,
     model_validator,
 )
@@ -30,6 +33,7 @@ from perfgate.durable import canonical_json, sha256_hex, write_atomically
 from perfgate.environment import Machine
 from perfgate.errors import RecordError
 from perfgate.floor import Floor
+from perfgate.jsontext import MANIFEST, RECORD, JsonError, Size, read_json
 from perfgate.metrics import COUNTER_METRICS, KINDS, METRICS, ROLE_METRICS, Kind
 from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, Plan
@@ -51,6 +55,10 @@ class _Frozen(BaseModel):
 _Model = TypeVar("_Model", bound=_Frozen)
 
 
+Nanoseconds = NonNegativeInt
+"""Of one value that is wrong a reader is told, not of a million (``FailFast``): each complaint takes a kilobyte."""
+
+
 class Iteration(_Frozen):
     """One batch run to completion; times in integer nanoseconds, see :mod:`perfgate.metrics` for their meaning.
 
@@ -65,11 +73,11 @@ class Iteration(_Frozen):
         multi_token: True where a delivery carried more than one token a request.
     """
 
-    ttft_ns: tuple[int, ...]
-    e2e_ns: tuple[int, ...]
-    itl_ns: tuple[int, ...]
-    output_tokens: int
-    elapsed_ns: int
+    ttft_ns: Annotated[tuple[Nanoseconds, ...], FailFast(), MinLen(1)]
+    e2e_ns: Annotated[tuple[Nanoseconds, ...], FailFast(), MinLen(1)]
+    itl_ns: Annotated[tuple[Nanoseconds, ...], FailFast()]
+    output_tokens: NonNegativeInt
+    elapsed_ns: Nanoseconds
     tokens_digest: str
     begin_ns: int
     multi_token: bool = False
@@ -396,7 +404,7 @@ def read_record(file: Path) -> Record:
     Raises:
         RecordError: The file is missing, no record, of a newer format, or its digest does not fit its content.
     """
-    content = _read_json(file)
+    content = _read_json(file, RECORD)
     _check_format(content, RECORD_FORMAT, file)
     digest = content.pop("digest", None)
     try:
@@ -427,7 +435,7 @@ def read_run(folder: Path) -> Run:
     file = folder / "run.json"
     if folder.is_dir() and not file.exists():
         raise RecordError("is no run folder: it holds no run.json", where=str(folder))
-    content = _read_json(file)
+    content = _read_json(file, MANIFEST)
     _check_format(content, "perfgate-run/1", file)
     return _validate(Run, content, file)
 
@@ -455,25 +463,21 @@ def read_records(folder: Path, run: Run) -> Iterator[Record]:
             yield record
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def _read_json(file: Path, most: Size) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        content = read_json(file, most)
     except FileNotFoundError as error:
         raise RecordError("does not exist", where=str(file)) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise RecordError(f"cannot be read: {error}", where=str(file)) from error
     except json.JSONDecodeError as error:
         place = f"{file}:{error.lineno}:{error.colno}"
         raise RecordError(f"is no JSON, or was truncated: {error.msg}", where=place) from error
-    except (RecursionError, ValueError) as error:
-        raise RecordError(f"is no JSON that perfgate wrote: {error}", where=str(file)) from error
+    except JsonError as error:
+        raise RecordError(f"is not JSON that perfgate wrote: it {error}", where=str(file)) from error
     if not isinstance(content, dict):
         raise RecordError("is no record: expected a JSON object", where=str(file))
     return content
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
 
 
 def _check_format(content: dict[str, Any], expected: str, file: Path) -> None:

@@ -19,6 +19,7 @@ from filelock import FileLock
 from perfgate.baseline import FORMAT, Baseline, parse
 from perfgate.durable import sha256_hex, write_atomically
 from perfgate.errors import RecordError, UsageError
+from perfgate.jsontext import BASELINE
 from perfgate.lock import state_folder
 from perfgate.plan import Cell
 from perfgate.record import Artifact, Run
@@ -45,7 +46,8 @@ def read(file: Path) -> Stored:
         RecordError: It does not exist, is no baseline, or its lineage is broken.
     """
     try:
-        text = file.read_text(encoding="utf-8")
+        with file.open(encoding="utf-8") as stream:
+            text = stream.read((BASELINE.mib << 20) + 1)
     except FileNotFoundError as error:
         raise RecordError("does not exist", where=str(file)) from error
     except (OSError, UnicodeDecodeError) as error:
@@ -56,7 +58,8 @@ def read(file: Path) -> Stored:
 def is_baseline(file: Path) -> bool:
     """Whether a file says that it is a baseline."""
     try:
-        return f'"format": "{FORMAT.partition("/")[0]}/' in file.read_text(encoding="utf-8")
+        with file.open(encoding="utf-8") as stream:
+            return f'"format": "{FORMAT.partition("/")[0]}/' in stream.read(BASELINE.mib << 20)
     except (OSError, UnicodeDecodeError):
         return False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from perfgate.errors import NotMeasuredError
+from perfgate.jsontext import read_json
 from perfgate.lock import hold
 
 
@@ -56,7 +56,7 @@ def _run_folders(root: Path) -> Iterator[Path]:
 
 def _is_ours(file: Path) -> bool:
     try:
-        content = json.loads(file.read_bytes())
+        content = read_json(file)
     except (OSError, ValueError):  # no manifest that perfgate could have written
         return False
     return isinstance(content, dict) and str(content.get("format", "")).startswith("perfgate-run/")

@@ -7,7 +7,6 @@ forgets a part is no floor. Biases and the routers' own few weights are left out
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from perfgate.errors import UsageError
 from perfgate.hardware import Precision
+from perfgate.jsontext import read_json
 from perfgate.quantisation import WIDTHS, Formats, weight_formats
 
 KNOWN = (
@@ -92,7 +92,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     file = folder / "config.json"
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = read_json(file)
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot be read: {error}", where=str(file)) from error
     if not isinstance(config, dict):

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "perfgate"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("github", "github.final"),
     ("__init__", "errors", "capture", "capture.limits", "durable", "outlet", "streams"),
-    ("capture.forked", "capture.supervisor"),
+    ("capture.forked", "capture.supervisor", "jsontext"),
     ("environment", "stats", "trials", "reasons", "document", "telemetry", "roles", "kernels", "counters", "hardware"),
     ("metrics", "shape"),
     ("fields", "engine_arguments", "findings", "steps", "layers", "breakdown", "quantisation", "prediction"),

@@ -90,9 +90,10 @@ FULL = record(
 NS = st.integers(0, 2**62)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 NS_TUPLES = st.lists(NS, max_size=4).map(tuple)
+NS_OF_REQUESTS = st.lists(NS, min_size=1, max_size=4).map(tuple)
 ITERATIONS = st.builds(
-    Iteration, ttft_ns=NS_TUPLES, e2e_ns=NS_TUPLES, itl_ns=NS_TUPLES, output_tokens=NS, elapsed_ns=NS,
-    tokens_digest=TEXT, multi_token=st.booleans(),
+    Iteration, ttft_ns=NS_OF_REQUESTS, e2e_ns=NS_OF_REQUESTS, itl_ns=NS_TUPLES, output_tokens=NS, elapsed_ns=NS,
+    begin_ns=NS, tokens_digest=TEXT, multi_token=st.booleans(),
 )  # fmt: skip
 TRIALS = st.builds(
     Trial, index=NS, pair=st.none() | st.integers(0, 9), position=st.integers(0, 1),
@@ -186,16 +187,16 @@ def test_a_truncated_record_is_refused_with_its_place(tmp_path: Path, share: flo
     ("content", "problem"),
     [
         (None, "does not exist"),
-        (b"\xff", "cannot be read"),
+        (b"\xff", "is not JSON that perfgate wrote: it is not UTF-8"),
         (b"[]", "is no record: expected a JSON object"),
         (b"{}", "is no perfgate-record: format is None, expected 'perfgate-record/1'"),
         (b'{"format": "perfgate-run/1"}', "is no perfgate-record: format is 'perfgate-run/1'"),
         (b'{"format": "perfgate-record/2"}', "has format perfgate-record/2, this version reads up to perfgate-record"),
         (b'{"format": "perfgate-record/1"}', "the digest does not fit the content"),
-        (b'{"format": "perfgate-record/1", "seed": NaN}', "is no JSON that perfgate wrote: NaN is no number"),
+        (b'{"format": "perfgate-record/1", "seed": NaN}', "is not JSON that perfgate wrote: it holds NaN"),
         (b'{"format": "perfgate-record/1", "seed": "\\ud800"}', "the digest does not fit the content"),
-        (b'{"format": ' + b"9" * 5000 + b"}", "is no JSON that perfgate wrote"),
-        (b"[" * 100_000, "is no JSON that perfgate wrote"),
+        (b'{"format": ' + b"9" * 5000 + b"}", "is not JSON that perfgate wrote"),
+        (b"[" * 100_000, "is not JSON that perfgate wrote"),
     ],
 )  # fmt: skip
 def test_what_is_no_record_is_refused(tmp_path: Path, content: bytes | None, problem: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perfgate.durable import write_atomically
 from perfgate.errors import UsageError
+from perfgate.jsontext import read_json
 
 SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
@@ -121,7 +121,7 @@ class Job:
         """
         file = Path(self.variable("GITHUB_EVENT_PATH"))
         try:
-            content = json.loads(file.read_bytes())
+            content = read_json(file)
         except (OSError, ValueError) as error:
             raise UsageError(f"the event cannot be read: {error}", where=str(file)) from error
         if not isinstance(content, dict):

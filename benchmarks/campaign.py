@@ -1,0 +1,396 @@
+"""Try perfgate with faults, kills and hostile inputs, and count what held.
+
+``python benchmarks/campaign.py [--seed 1] [--kills 200] [--inputs 2000] [--stride 1] [--only PART ...]``
+
+* **faults**: each write, fsync, rename and new folder of a run fails once (``tests/test_faults.py``), for want of
+  room and of memory. The exit status is a documented one, nothing finished is lost, ``--resume`` ends in the verdict.
+* **streams**: standard output and error closed, full, or without a reader. The verdict is written all the same.
+* **engines**: the stand-in engine in each of its faults. The run ends with a verdict or 22, and leaves no process.
+* **kills**: perfgate, its worker or both are killed at random moments (``benchmarks/kills.py``).
+* **clocks**: runs that lock the clocks of a stand-in GPU are killed or asked to end. A run that is asked ends with 130
+  or a verdict and no lock; no lock is ever without a lease; nothing finished is lost; ``--resume`` ends in the verdict.
+* **inputs**: files of each kind with words and bytes replaced, dropped, doubled and cut, records sealed anew. They are
+  read, or refused by an error of perfgate's own.
+
+Prints a Markdown table of what was tried and what held, and ends with 1 where anything did not. The same seed tries the
+same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import io
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "tests" / "standins"), str(ROOT / "tests"), str(ROOT / "benchmarks")]
+
+from fake_nvml import STATE as FAKE  # noqa: E402 (the line above lets it be found)
+from fake_nvml import FakeMachine, fake_uuid  # noqa: E402
+from hand_made import cell, run  # noqa: E402
+from kills import carry_out, draw  # noqa: E402
+from perfgate_process import PROGRAM, SCENARIO, PerfgateProcess, fake_words, marked_processes, stub_words  # noqa: E402
+from stored import lineage  # noqa: E402
+from test_faults import KINDS, run_with_fault  # noqa: E402
+
+from perfgate import gate  # noqa: E402 (sorted after what the tests bring)
+from perfgate.baseline import parse  # noqa: E402
+from perfgate.capture.counterfile import read_counters  # noqa: E402
+from perfgate.capture.fake import FakeCollector, FakeSpec  # noqa: E402
+from perfgate.capture.lease import find_leases  # noqa: E402
+from perfgate.capture.session import Session  # noqa: E402
+from perfgate.capture.tracefile import read_trace  # noqa: E402
+from perfgate.cli import main as command_line  # noqa: E402
+from perfgate.config import load_config  # noqa: E402
+from perfgate.durable import canonical_json, sha256_hex  # noqa: E402
+from perfgate.errors import PerfgateError  # noqa: E402
+from perfgate.github.job import Job  # noqa: E402
+from perfgate.judge import judge  # noqa: E402
+from perfgate.lock import STATE  # noqa: E402
+from perfgate.record import read_record, read_records, read_run, record_file, write_run  # noqa: E402
+from perfgate.scenario import loads  # noqa: E402
+from perfgate.table import read_table  # noqa: E402
+
+Trial = tuple[str, str]
+"""What was tried, and what was wrong with it; empty where it held."""
+
+DOCUMENTED: Final = (0, 10, 20, 21, 22, 130)
+SAME: Final = FakeSpec(restart_sd=0.0003, sleep_s=0.01)
+ENGINE_FAULTS: Final = (
+    "import fails", "import dies", "arguments fail", "start fails", "start exits", "start dies", "step fails",
+    "step exits", "step dies", "step dies, child stays", "garbage", "other answer", "other code", "short outputs",
+    "request aborted", "preempts", "stop fails", "leaves a child",
+)  # fmt: skip
+"""Modes of the stand-in engine that end by themselves."""
+
+
+# --- faults
+
+
+def faults(seed: int, stride: int) -> Iterator[Trial]:
+    """A fault at each place of a run, or at each so many."""
+    for kind in KINDS:
+        at = seed % stride
+        met = True
+        while met:
+            with tempfile.TemporaryDirectory(prefix="perfgate-campaign-") as scratch:
+                try:
+                    met, wrong = run_with_fault(Path(scratch), kind, at), ""
+                except AssertionError as error:
+                    wrong = str(error).splitlines()[0]
+            if met:
+                yield f"fault: {kind}", wrong
+            at += stride
+
+
+# --- streams
+
+
+def streams() -> Iterator[Trial]:
+    """Runs whose output goes nowhere."""
+    for which in ("stdout", "stderr"):
+        for how in ("closed", "full", "unread"):
+            with tempfile.TemporaryDirectory(prefix="perfgate-campaign-") as scratch:
+                yield f"stream: {which} {how}", _run_into(Path(scratch), which, how)
+
+
+def _run_into(folder: Path, which: str, how: str) -> str:
+    words = [sys.executable, "-c", PROGRAM, "0.001", "run", *fake_words(folder)]
+    number = {"stdout": 1, "stderr": 2}[which]
+    with contextlib.ExitStack() as opened:
+        given: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        if how == "closed":
+            words = ["/bin/sh", "-c", f'exec "$@" {number}>&-', "sh", *words]
+        elif how == "full":
+            given[which] = opened.enter_context(Path("/dev/full").open("w"))
+        else:
+            reading, given[which] = os.pipe()
+            os.close(reading)
+            opened.callback(os.close, given[which])
+        status = subprocess.run(words, cwd=folder, check=False, **given).returncode
+    verdicts = list((folder / "runs").glob("*/verdict.json"))
+    return "" if verdicts and status in DOCUMENTED else f"ended {status}, {len(verdicts)} verdicts"
+
+
+# --- engines
+
+
+def engines() -> Iterator[Trial]:
+    """Runs of which one side's engine is broken."""
+    for mode in ENGINE_FAULTS:
+        with tempfile.TemporaryDirectory(prefix="perfgate-campaign-") as scratch:
+            started = PerfgateProcess(Path(scratch), stub_words(Path(scratch), mode))
+            status = started.process.wait(300)
+            left = marked_processes(started.run_folder.name)
+            wrong = "" if status in (0, 22) and not left else f"{mode}: ended {status}, left {left}"
+            yield "broken engine", wrong
+
+
+# --- kills
+
+
+def kills(seed: int, count: int) -> Iterator[Trial]:
+    """Kills of runs with fake trials and with the stand-in engine, three to one."""
+    for number in range(count):
+        kill = draw("stub" if number % 4 == 3 else "fake", number, seed)  # noqa: PLR2004 (every fourth)
+        with tempfile.TemporaryDirectory(prefix="perfgate-kill-") as scratch:
+            found = carry_out(kill, Path(scratch), "")
+        yield f"kill: {kill.victim}", "; ".join(found.faults)
+
+
+# --- kills while clocks are locked
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+LOCKED: Final = "clocks: {mode: lock, sm_mhz: 1500}\n"
+WINDOW_S: Final = 0.5
+"""Signals come so long after the run's folder is there, which is about as long as a run takes then."""
+
+
+def clocks(seed: int, count: int) -> Iterator[Trial]:
+    """Runs with locked clocks that get a signal at a random moment."""
+    dice = random.Random(f"clocks {seed}")  # noqa: S311 (no secret)
+    for number in range(count):
+        sent = SIGNALS[number % len(SIGNALS)]
+        with tempfile.TemporaryDirectory(prefix="perfgate-clocks-") as scratch:
+            yield f"clocks locked: {sent.name}", _end_locked(Path(scratch), sent, dice.uniform(0, WINDOW_S))
+
+
+def _end_locked(folder: Path, sent: signal.Signals, delay_s: float) -> str:
+    os.environ |= {STATE: str(folder / "state"), FAKE: str(folder / "nvml.json")}
+    machine = FakeMachine.build(folder / "nvml.json", {})
+    text = SCENARIO.format(name="locked", engine="", measure="", ignorable="0.1%", must_catch="0.5%") + LOCKED
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text("{}")
+    (folder / "perfgate.toml").touch()
+    (folder / "scenario.yaml").write_text(text)
+    victim = _fork_run(folder)
+    while not list((folder / "runs").glob("*/run.json")):
+        time.sleep(0.002)
+    time.sleep(delay_s)
+    os.kill(victim, sent)
+    status = os.waitstatus_to_exitcode(os.waitpid(victim, 0)[1])
+    return _after(folder, machine, sent, status)
+
+
+def _fork_run(folder: Path) -> int:
+    """``perfgate run`` in a fork of this process, which saves the imports; its process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.chdir(folder)
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        words = ["run", "scenario.yaml", "--base", "python=/bin/true", "--head", "env.A=1", "--seed", "1"]
+        command_line(words, obj=FakeCollector(SAME))
+    except SystemExit as error:
+        os._exit(error.code if isinstance(error.code, int) else 1)
+    finally:
+        os._exit(1)
+
+
+def _after(folder: Path, machine: FakeMachine, sent: signal.Signals, status: int) -> str:
+    wrong = []
+    locked, leases = machine.gpu().locked != (None, None), find_leases([fake_uuid(0)])
+    if locked and not leases:
+        wrong.append("a lock without a lease")
+    if sent is not signal.SIGKILL:
+        if status not in (*DOCUMENTED, -sent):
+            wrong.append(f"ended {status}")
+        if status == -sent and (folder / "stderr").read_text():
+            wrong.append(f"ended by {sent.name} after it had begun")
+        if locked or leases:
+            wrong.append(f"left {leases}")
+    (run_folder,) = (file.parent for file in (folder / "runs").glob("*/run.json"))
+    finished = {int(n) for n in re.findall(r" trial (\d+) .*\n", (folder / "stderr").read_text())}
+    kept = {t.index for record in read_records(run_folder, read_run(run_folder)) for t in record.trials}
+    if finished - kept:
+        wrong.append(f"lost trials {sorted(finished - kept)}")
+    wrong += _go_on(run_folder)
+    if machine.gpu().locked != (None, None) or find_leases([fake_uuid(0)]):
+        wrong.append("locked after the resumed run")
+    return "; ".join(wrong)
+
+
+def _go_on(run_folder: Path) -> list[str]:
+    for _ in range(5):  # a busy machine may take no reading in a fake trial of 10 ms, which does not count then
+        outcome = gate.resume(run_folder, collector=FakeCollector(SAME)).outcome
+        if outcome.verdict != "not-measured":
+            break
+    reasons = [reason.text for one in outcome.cells for reason in one.reasons]
+    decided = outcome.verdict in ("pass", "improved", "inconclusive", "regressed")
+    return [] if decided else [f"resumed to {outcome.verdict}: {reasons}"]
+
+
+# --- inputs
+
+NASTY: Final = (
+    b"", b"null", b"-1", b"1e999", b"NaN", b"9" * 400, b"9" * 5000, b'"\\ud800"', b"\x00", b"\xff\xfe", b"\x1b[31m",
+    b"{}", b"[]", b"[" * 2000, b"../..", b"true", b"''", b'"', b"\r", b"&a", b"*a", b"!!python/object:os.system x",
+    b"=" * 50, b"18446744073709551616", b"0.0000001%", b"::add-mask::x", b"-0", b" " * 1000,
+)  # fmt: skip
+"""What takes the place of a word."""
+
+
+def mutated(data: bytes, dice: random.Random) -> bytes:
+    """A file with one to three words or spans replaced, dropped, doubled, swapped, or with the end cut off."""
+    words = re.findall(rb"[\w.%-]+|\s+|.", data, re.DOTALL) if len(data) < 1 << 18 else [data[i : i + 64] for i in range(0, len(data), 64)]  # fmt: skip  # noqa: E501
+    for _ in range(dice.randint(1, 3)):
+        one, other = dice.randrange(len(words)), dice.randrange(len(words))
+        kind = dice.choice(("nasty", "nasty", "drop", "double", "swap", "cut", "flip"))
+        if kind == "nasty":
+            words[one] = dice.choice(NASTY)
+        elif kind == "drop":
+            words[one] = b""
+        elif kind == "double":
+            words[one] = words[one] * dice.randint(2, 20)
+        elif kind == "swap":
+            words[one], words[other] = words[other], words[one]
+        elif kind == "flip" and words[one]:
+            place = dice.randrange(len(words[one]))
+            flipped = bytes([words[one][place] ^ (1 << dice.randrange(8))])
+            words[one] = words[one][:place] + flipped + words[one][place + 1 :]
+        elif kind == "cut":
+            words = words[: max(1, one)]
+    return b"".join(words)
+
+
+def inputs(seed: int, count: int, folder: Path) -> Iterator[Trial]:
+    """Mutated files of each kind, so many each."""
+    for kind, (name, whole, read) in _kinds(folder).items():
+        dice = random.Random(f"{kind} {seed}")  # noqa: S311 (no secret)
+        file = folder / name
+        for _ in range(count // 20 if len(whole) > 1 << 18 else count):
+            file.write_bytes(mutated(whole, dice))
+            yield f"input: {kind}", _read_or_refused(read, file)
+
+
+def _read_or_refused(read: Callable[[Path], object], file: Path) -> str:
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            read(file)
+    except PerfgateError:
+        return ""
+    except Exception as error:  # noqa: BLE001 (what is counted here)
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return ""
+
+
+Kind = tuple[str, bytes, Callable[[Path], object]]
+
+
+def _kinds(folder: Path) -> dict[str, Kind]:
+    """A whole file of each kind, and what reads it."""
+    fixtures = ROOT / "tests" / "fixtures"
+    manifest = run([cell()])
+    with Session(folder, manifest, {"timed": FakeCollector(FakeSpec())}, lambda _: None) as session:
+        session.measure(cell(), 4)
+    write_run(folder, manifest)
+    record = record_file(folder, cell()).read_bytes()
+
+    def judged(file: Path) -> None:
+        found = read_record(file)
+        judge(manifest, {found.cell.cell_id: found}, "0")
+        found.frame()
+
+    def sealed(file: Path) -> None:
+        with contextlib.suppress(ValueError, RecursionError, TypeError):
+            content = json.loads(file.read_bytes())
+            content.pop("digest", None)
+            content["digest"] = sha256_hex(canonical_json(content))
+            file.write_text(json.dumps(content))
+        judged(file)
+
+    def event(file: Path) -> None:
+        job = Job({"GITHUB_EVENT_PATH": str(file), "GITHUB_EVENT_NAME": "pull_request", "RUNNER_TEMP": str(folder)})
+        job.listed_at("0" * 40)
+
+    pull_request = {"pull_request": {"number": 1, "head": {"sha": "1" * 40, "ref": "topic"}, "base": {"ref": "main"}}}
+    csv = (fixtures / "h200-llama-8b-same-build.csv").read_bytes()
+    return {
+        "scenario": ("s.yaml", (ROOT / "scenarios" / "cpu-tiny.yaml").read_bytes(), lambda f: loads(f.read_bytes().decode("utf-8", "replace"), f)),  # noqa: E501
+        "perfgate.toml": ("perfgate.toml", _CONFIG, load_config),
+        "run.json": ("run.json", (folder / "run.json").read_bytes(), lambda f: read_run(f.parent)),
+        "record": ("r.json", record, judged),
+        "record, sealed anew": ("r.json", record, sealed),
+        "baseline": ("b.json", lineage([[1.0, 1.0]]).text.encode(), lambda f: parse(f.read_bytes().decode("utf-8", "replace"), "b")),  # noqa: E501
+        "CSV": ("c.csv", csv, read_table),
+        "ncu CSV": ("n.csv", (fixtures / "ncu-2022.3-base.csv").read_bytes(), read_counters),
+        "torch JSON": ("t.json", _unpacked("cpu-tiny.torch-2.13.json.gz"), read_trace),
+        "nsys export": ("n.sqlite", _unpacked("nsys-2023.4-nvtx.sqlite.gz"), read_trace),
+        "event": ("e.json", json.dumps(pull_request).encode(), event),
+    }  # fmt: skip
+
+
+def _unpacked(fixture: str) -> bytes:
+    return gzip.decompress((ROOT / "tests" / "fixtures" / fixture).read_bytes())
+
+
+_CONFIG: Final = b"""\
+[subjects.patched]
+python = "envs/main/bin/python"
+path = "my-plugin"
+env = {A = "1"}
+args = {max_num_seqs = 4}
+
+[build]
+commands = [["python3.12", "-m", "venv", "{env}"], ["{env}/bin/pip", "install", "{tree}"]]
+python = "{env}/bin/python"
+timeout = "30min"
+"""
+
+
+def table(found: dict[str, list[str]]) -> str:
+    """What was tried and how much of it held, a row each."""
+    rows = ["| tried | times | held | open |", "|---|---|---|---|"]
+    rows += [f"| {what} | {len(w)} | {w.count('')} | {len(w) - w.count('')} |" for what, w in found.items()]
+    every = [wrong for words in found.values() for wrong in words]
+    return "\n".join([*rows, f"| all | {len(every)} | {every.count('')} | {len(every) - every.count('')} |"])
+
+
+def main() -> None:
+    """Try everything, print the table, and end with 1 where something did not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=200, help="with locked clocks; a quarter without")
+    parser.add_argument("--inputs", type=int, default=2000, help="of each kind; of large files a twentieth")
+    parser.add_argument("--stride", type=int, default=1, help="of the places of a fault only each so many")
+    parts = ("faults", "streams", "engines", "kills", "clocks", "inputs")
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    said = parser.parse_args()
+    found: dict[str, list[str]] = {}
+    with tempfile.TemporaryDirectory(prefix="perfgate-inputs-") as scratch:
+        os.environ[STATE] = f"{scratch}/state"
+        tried: dict[str, Callable[[], Iterator[Trial]]] = {
+            "faults": lambda: faults(said.seed, said.stride),
+            "streams": streams,
+            "engines": engines,
+            "kills": lambda: kills(said.seed, said.kills // 4),
+            "inputs": lambda: inputs(said.seed, said.inputs, Path(scratch)),
+            "clocks": lambda: clocks(said.seed, said.kills),  # last: it changes which GPUs there are
+        }
+        for part in (part for part in tried if part in said.only):
+            for what, wrong in tried[part]():
+                found.setdefault(what, []).append(wrong)
+                if wrong:
+                    print(f"{what}: {wrong}", file=sys.stderr)
+    print(table(found))
+    sys.exit(any(wrong for words in found.values() for wrong in words))
+
+
+if __name__ == "__main__":
+    main()

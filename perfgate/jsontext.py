@@ -1,0 +1,93 @@
+"""JSON that somebody else may have written: its size is bounded before it is parsed, in this one place.
+
+A parsed value takes some fifty times the memory of its text, and a wrong one that pydantic complains of some thousand
+times. What is bounded is therefore the number of values as well as that of bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+
+@dataclass(frozen=True)
+class Size:
+    """The most that a file of some kind may hold.
+
+    Args:
+        mib: MiB of text.
+        values: Values in it, keys not counted; lists and objects are values too.
+    """
+
+    mib: int
+    values: int
+
+
+RECORD: Final = Size(256, 4_000_000)
+"""A run of twelve pairs with twenty iterations of 256 requests and 2,048 tokens each has 1.3 million figures."""
+BASELINE: Final = Size(32, 1_000_000)
+MANIFEST: Final = Size(8, 200_000)
+"""What is written by perfgate or a person and holds no figures of trials."""
+
+
+LARGEST_INTEGER: Final = 2**63
+"""No figure comes near it; beyond it are integers that no table can hold."""
+
+
+class JsonError(ValueError):
+    """Text that is too large, or JSON that perfgate would not write."""
+
+
+def parse_json(text: str | bytes, most: Size = MANIFEST) -> Any:
+    """What a JSON text says.
+
+    Args:
+        text: The text; bytes are UTF-8.
+        most: How large it may be.
+
+    Raises:
+        JsonError: It is larger, is nested too deeply, is not UTF-8, or holds a number that cannot be kept.
+        json.JSONDecodeError: It is not JSON; a ``ValueError`` too.
+    """
+    if len(text) > most.mib << 20:
+        raise JsonError(f"is {len(text) >> 20} MiB large; such a file has at most {most.mib}")
+    try:
+        text = text.decode() if isinstance(text, bytes) else text
+        values = sum(map(text.count, ",[{"))
+        if values > most.values:
+            raise JsonError(f"holds {values} values; such a file has at most {most.values}")
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_kept)
+    except RecursionError as error:
+        raise JsonError("is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise JsonError(f"is not UTF-8: {error}") from error
+
+
+def read_json(file: Path, most: Size = MANIFEST) -> Any:
+    """What a JSON file says; no more of it is read than it may hold.
+
+    Raises:
+        ValueError: As of :func:`parse_json`.
+        OSError: It cannot be read.
+    """
+    with file.open("rb") as stream:
+        return parse_json(stream.read((most.mib << 20) + 1), most)
+
+
+def _refuse(name: str) -> NoReturn:
+    raise JsonError(f"holds {name}, which is not a number")
+
+
+def _finite(digits: str) -> float:
+    if math.isinf(value := float(digits)):
+        raise JsonError(f"holds {digits[:40]}, larger than any number that can be kept")
+    return value
+
+
+def _kept(digits: str) -> int:
+    if len(digits) > 20 or abs(value := int(digits)) >= LARGEST_INTEGER:  # noqa: PLR2004 (a sign and 19 digits)
+        raise JsonError(f"holds {digits[:40]}, larger than any integer that can be kept")
+    return value

@@ -1,0 +1,84 @@
+"""JSON of others: bounded before it is parsed, in bytes, values, depth and figures."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hand_made import cell, run
+from hypothesis import given
+from hypothesis import strategies as st
+from stored import lineage
+
+from perfgate.baseline import parse
+from perfgate.errors import RecordError
+from perfgate.jsontext import BASELINE, MANIFEST, JsonError, Size, parse_json, read_json
+from perfgate.record import read_run, write_run
+
+SMALL = Size(1, 10)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text(), st.lists, max_leaves=50))
+def test_what_json_writes_is_read(value: Any) -> None:
+    """Any text that is small enough says the same as for the standard library."""
+    assert parse_json(json.dumps(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (" " * (1 << 20) + "1", "is 1 MiB large; such a file has at most 1"),
+        ("[" + "1," * 10 + "1]", "holds 11 values; such a file has at most 10"),
+        ("[" * 9 + '"' + "[" * 5 + '"', "values"),
+        ("1e400", "holds 1e400, larger than any number"),
+        ("9" * 19, "holds 9999999999999999999, larger than any integer"),
+        ("-" + "9" * 5000, "larger than any integer"),
+        ("[NaN]", "holds NaN"),
+        (b'"\xff"', "is not UTF-8"),
+    ],
+    ids=["bytes", "values", "brackets", "float", "integer", "digits", "NaN", "UTF-8"],
+)
+def test_bounds(text: str | bytes, says: str) -> None:
+    """What is beyond a bound is refused with the bound."""
+    with pytest.raises(JsonError, match=says):
+        parse_json(text, SMALL)
+
+
+def test_depth() -> None:
+    """Nesting without end is refused, not a crash."""
+    with pytest.raises(JsonError, match="nested too deeply"):
+        parse_json("[" * 100_000)
+
+
+def test_no_more_is_read_than_a_file_may_hold(tmp_path: Path) -> None:
+    """A file of a gigabyte costs as little as one that is just too large."""
+    with (tmp_path / "large.json").open("wb") as stream:
+        stream.truncate(1 << 30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(JsonError, match="is 1 MiB large"):
+            read_json(tmp_path / "large.json", SMALL)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_manifest_is_bounded(tmp_path: Path) -> None:
+    """A run.json with more in it than any plan is refused before its values are made."""
+    write_run(tmp_path, run([cell()]))
+    file = tmp_path / "run.json"
+    file.write_text(file.read_text().replace('"cells": [', '"cells": [' + "1," * MANIFEST.values))
+
+    with pytest.raises(RecordError, match=r"run\.json: is not JSON that perfgate wrote: it holds 20\d+ values"):
+        read_run(tmp_path)
+
+
+def test_a_baseline_is_bounded() -> None:
+    """As are stored visits."""
+    text = lineage([[1.0, 1.0]]).text.replace('"entries": [', '"entries": [' + "1," * BASELINE.values)
+
+    with pytest.raises(RecordError, match="b: is not JSON that perfgate wrote: it holds 100"):
+        parse(text, "b")
