@@ -10,7 +10,9 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
+
+from pydantic import FailFast, NonNegativeInt
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ MANIFEST: Final = Size(8, 200_000)
 
 LARGEST_INTEGER: Final = 2**63
 """No figure comes near it; beyond it are integers that no table can hold."""
+
+
+Figures = Annotated[tuple[NonNegativeInt, ...], FailFast()]
+"""Of one figure that is wrong a reader is told, not of a million: each complaint takes a kilobyte."""
 
 
 class JsonError(ValueError):

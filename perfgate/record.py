@@ -22,7 +22,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
-    FailFast,
     NonNegativeInt,
     ValidationError,
     model_validator,
@@ -33,7 +32,7 @@ from perfgate.durable import canonical_json, sha256_hex, write_atomically
 from perfgate.environment import Machine
 from perfgate.errors import RecordError
 from perfgate.floor import Floor
-from perfgate.jsontext import MANIFEST, RECORD, JsonError, Size, read_json
+from perfgate.jsontext import MANIFEST, RECORD, Figures, JsonError, Size, read_json
 from perfgate.metrics import COUNTER_METRICS, KINDS, METRICS, ROLE_METRICS, Kind
 from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, Plan
@@ -55,10 +54,6 @@ class _Frozen(BaseModel):
 _Model = TypeVar("_Model", bound=_Frozen)
 
 
-Nanoseconds = NonNegativeInt
-"""Of one value that is wrong a reader is told, not of a million (``FailFast``): each complaint takes a kilobyte."""
-
-
 class Iteration(_Frozen):
     """One batch run to completion; times in integer nanoseconds, see :mod:`perfgate.metrics` for their meaning.
 
@@ -73,11 +68,11 @@ class Iteration(_Frozen):
         multi_token: True where a delivery carried more than one token a request.
     """
 
-    ttft_ns: Annotated[tuple[Nanoseconds, ...], FailFast(), MinLen(1)]
-    e2e_ns: Annotated[tuple[Nanoseconds, ...], FailFast(), MinLen(1)]
-    itl_ns: Annotated[tuple[Nanoseconds, ...], FailFast()]
+    ttft_ns: Annotated[Figures, MinLen(1)]
+    e2e_ns: Annotated[Figures, MinLen(1)]
+    itl_ns: Figures
     output_tokens: NonNegativeInt
-    elapsed_ns: Nanoseconds
+    elapsed_ns: NonNegativeInt
     tokens_digest: str
     begin_ns: int
     multi_token: bool = False
