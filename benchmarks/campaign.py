@@ -69,7 +69,7 @@ Trial = tuple[str, str]
 """What was tried, and what was wrong with it; empty where it held."""
 
 DOCUMENTED: Final = (0, 10, 20, 21, 22, 130)
-SAME: Final = FakeSpec(restart_sd=0.0003, sleep_s=0.01)
+SAME: Final = FakeSpec(restart_sd=0.0003, sleep_s=0.04)
 ENGINE_FAULTS: Final = (
     "import fails", "import dies", "arguments fail", "start fails", "start exits", "start dies", "step fails",
     "step exits", "step dies", "step dies, child stays", "garbage", "other answer", "other code", "short outputs",
@@ -156,7 +156,7 @@ def kills(seed: int, count: int) -> Iterator[Trial]:
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 LOCKED: Final = "clocks: {mode: lock, sm_mhz: 1500}\n"
-WINDOW_S: Final = 0.5
+WINDOW_S: Final = 1.0
 """Signals come so long after the run's folder is there, which is about as long as a run takes then."""
 
 
