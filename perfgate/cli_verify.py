@@ -26,6 +26,7 @@ def verify(ctx: click.Context, paths: tuple[Path, ...]) -> None:
     for path in paths:
         click.echo(f"{path}:")
         for one in verify_path(path):
-            click.echo(f"  {one.result.ljust(7)}  {one.what}: {one.text}")
+            text = " ".join(one.text.split("\n"))  # names of files are part of it, and a line is a check
+            click.echo(f"  {one.result.ljust(7)}  {one.what}: {text}")
             failed |= one.result == "FAILED"
     ctx.exit(ExitStatus.USAGE if failed else ExitStatus.PASS)

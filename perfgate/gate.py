@@ -37,7 +37,7 @@ from perfgate.envelope import learn, union
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, UsageError
 from perfgate.judge import judge
 from perfgate.lock import hold
-from perfgate.manifest import SCENARIOS, read_manifest
+from perfgate.manifest import SCENARIOS, check_sequence, read_manifest
 from perfgate.metrics import KINDS, Kind
 from perfgate.outcome import Outcome, verdict_json
 from perfgate.plan import Cell, make_plan, resolve_cells, without_gates
@@ -319,6 +319,7 @@ def _taken_over(folder: Path, found: Run, scenarios: Sequence[Path], subjects: d
         text = f"is a run of another {' and '.join(differing)} than what is to be measured"
         raise NotComparableError(text, where=str(folder), code="different-cells", remedy="Begin a new run.")
     records = list(read_records(folder, found))
+    check_sequence(records)
     mine = {cell.cell_id: cell for cell in own.plan.cells}
     with hold(folder), _storage_failures(folder, "Mend that."):
         _keep_scenarios(folder, loaded)

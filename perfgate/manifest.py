@@ -7,12 +7,15 @@ and a plan that differs is refused. Who may have changed both files is another q
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from perfgate.environment import comparable
 from perfgate.errors import PerfgateError, RecordError, ScenarioError
-from perfgate.plan import ALPHA, BETA, Cell, resolve_cells, without_gates
-from perfgate.record import TAKE_AGAIN, Run, read_run
+from perfgate.metrics import KINDS
+from perfgate.plan import ALPHA, BETA, Cell, head_first, resolve_cells, without_gates
+from perfgate.record import TAKE_AGAIN, Record, Run, Trial, read_run
 from perfgate.scenario import MAX_BYTES, parse
 
 SCENARIOS = "scenario"
@@ -43,6 +46,59 @@ def read_manifest(folder: Path) -> Run:
         if cell != expected:
             raise RecordError(f"{cell.name}: {_difference(cell, expected)}", where=where, remedy=_remedy(run))
     return run
+
+
+def check_sequence(records: Iterable[Record]) -> None:
+    """See that trials are ones that perfgate can have taken: in the order that the seed draws, each of its own cell.
+
+    A record that was edited and sealed again, with its sides swapped, pairs left out or trials of another cell, would
+    be judged without complaint.
+
+    Args:
+        records: All of one run.
+
+    Raises:
+        RecordError: They are not; the text names the trial.
+    """
+    seen: set[int] = set()
+    for record in records:
+        where = f"the record of {record.cell.name}"
+        for visit in record.visits:
+            if differences := comparable(record.visits[0].machine, visit.machine):
+                raise RecordError(f"holds visits of two machines: {'; '.join(differences)}", where=where)
+        visit_before = 0
+        for trial in record.trials:
+            wrong = "has the number of another one" if trial.index in seen else _impossible(record, trial)
+            if not visit_before <= trial.visit < len(record.visits):
+                wrong = f"names visit {trial.visit}, and that is not when it was taken"
+            if wrong:
+                raise RecordError(f"trial {trial.index} {wrong}", where=where, remedy=TAKE_AGAIN)
+            seen.add(trial.index)
+            visit_before = trial.visit
+        for kind in KINDS:
+            taken = {trial.pair for trial in record.trials if trial.kind == kind and trial.pair is not None}
+            if taken != set(range(len(taken))):
+                missing = next(number for number in itertools.count() if number not in taken)
+                raise RecordError(f"{kind} pair {missing} is missing", where=where, remedy=TAKE_AGAIN)
+
+
+def _impossible(record: Record, trial: Trial) -> str:
+    """Why perfgate cannot have taken this trial; empty where it can."""
+    cell = record.cell
+    if trial.subject not in record.subjects:
+        return f"is one of {trial.subject}, which was not measured"
+    if trial.pair is not None and record.alone is None:
+        first = head_first(record.seed, cell.cell_id, trial.pair) == (trial.subject == "head")
+        if trial.position != int(not first):
+            return f"is one of {trial.subject}, and the seed draws the other side for its place"
+    if trial.kind != "timed" or trial.failure is not None:
+        return ""
+    if len(trial.iterations) != cell.measure.iterations:
+        return f"holds {len(trial.iterations)} iterations, and its cell takes {cell.measure.iterations}"
+    if any((len(one.ttft_ns), one.output_tokens) != (cell.workload.batch, cell.workload.output_tokens)
+           for one in trial.iterations):  # fmt: skip
+        return "holds iterations of another batch or length than its cell's"
+    return ""
 
 
 def _declared(folder: Path, run: Run) -> Iterator[tuple[Cell, ...]]:

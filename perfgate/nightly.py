@@ -25,6 +25,7 @@ from perfgate.durable import write_atomically
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
 from perfgate.jsontext import read_json
 from perfgate.lock import hold
+from perfgate.manifest import read_manifest
 from perfgate.outcome import WORST_FIRST, CellOutcome, Note, Outcome, Verdict, verdict_json, worst
 from perfgate.subject import Role, Subject
 
@@ -133,11 +134,33 @@ def judge_night(folder: Path) -> Outcome:
     Raises:
         RecordError: The folder holds no night, or a record in it cannot be trusted.
     """
-    night = read_night(folder)
-    halves = {half: gate.judge_folder(begun) for half in HALVES if (begun := run_of(folder, half)) is not None}
-    outcome = _combined(night, halves)
+    outcome = night_outcome(folder, gate.judge_folder)
     write_atomically(folder / "verdict.json", verdict_json(outcome))
     return outcome
+
+
+def night_outcome(folder: Path, judge: Callable[[Path], Outcome] = gate.outcome_of) -> Outcome:
+    """One outcome of both halves; ``judge`` judges each.
+
+    Raises:
+        RecordError: As of :func:`judge_night`.
+    """
+    night = check_halves(folder)
+    return _combined(night, {half: judge(begun) for half in HALVES if (begun := run_of(folder, half)) is not None})
+
+
+def check_halves(folder: Path) -> Night:
+    """The manifest of a night whose halves measured what it says: else a reference could pass for the head.
+
+    Raises:
+        RecordError: They did not, or there is no night.
+    """
+    night = read_night(folder)
+    for half, words in HALVES.items():
+        begun = run_of(folder, half)
+        if begun is not None and read_manifest(begun).subjects != night.sides(half):
+            raise RecordError(f"is not {words}: its subjects are not those of {MANIFEST}", where=str(begun))
+    return night
 
 
 def candidate(folder: Path) -> Path | None:

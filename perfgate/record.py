@@ -77,6 +77,12 @@ class Iteration(_Frozen):
     begin_ns: int
     multi_token: bool = False
 
+    @model_validator(mode="after")
+    def _times_of_each_request(self) -> Self:
+        if not self.ttft_ns or len(self.ttft_ns) != len(self.e2e_ns):
+            raise ValueError("expected a ttft_ns and an e2e_ns for each request")
+        return self
+
     @property
     def window(self) -> Window:
         """When it ran; decode begins once every request has its first token."""
@@ -407,11 +413,8 @@ def read_record(file: Path) -> Record:
     except ValueError:  # half of a surrogate pair, which has no bytes
         fits = False
     if not fits:
-        raise RecordError(
-            "the digest does not fit the content: the record was truncated or changed",
-            where=str(file),
-            remedy=TAKE_AGAIN,
-        )
+        text = "the digest does not fit the content: the record was truncated or changed"
+        raise RecordError(text, where=str(file), remedy=TAKE_AGAIN)
     return _validate(Record, content, file)
 
 
@@ -481,11 +484,8 @@ def _check_format(content: dict[str, Any], expected: str, file: Path) -> None:
         return
     family = expected.rpartition("/")[0]
     if isinstance(found, str) and found.rpartition("/")[0] == family:
-        raise RecordError(
-            f"has format {found}, this version reads up to {expected}",
-            where=str(file),
-            remedy="Use the perfgate that wrote it, or a newer one.",
-        )
+        text = f"has format {found}, this version reads up to {expected}"
+        raise RecordError(text, where=str(file), remedy="Use the perfgate that wrote it, or a newer one.")
     raise RecordError(f"is no {family}: format is {found!r}, expected {expected!r}", where=str(file))
 
 

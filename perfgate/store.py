@@ -191,14 +191,19 @@ def commit(folder: Path) -> str:
     return _commit(folder, "HEAD") if _in_a_repository(folder) else ""
 
 
-def as_of(file: Path, ref: str) -> str | None:
+def as_of(file: Path, ref: str, here: Path | None = None) -> str | None:
     """A file's text at a commit; ``None`` where it was not there.
+
+    Args:
+        file: The file; from ``here`` where that is given.
+        ref: The commit.
+        here: A folder of the repository that is asked; that of the file where not given.
 
     Raises:
         UsageError: There is no such commit, or git does not read the repository.
     """
-    folder = _require(file.parent, ref)
-    path = f"./{file.absolute().relative_to(folder)}"
+    folder = _require(here or file.parent, ref)
+    path = f"./{file if here else file.absolute().relative_to(folder)}"
     there = _git(folder, "ls-tree", "--name-only", ref, "--", path)
     return _git(folder, "show", f"{ref}:{path}") if there else None
 
@@ -295,8 +300,12 @@ def _git(folder: Path, *words: str) -> str:
 
 def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = ["git", "-C", str(folder), *words]
-    spoken = {**plain_environment(os.environ), "LC_ALL": "C"}  # what it refuses is told by its words alone
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=spoken)  # noqa: S603 (words of our own)
+    # What it refuses is told by its words alone. No protocol is allowed: what is looked at may have come with a
+    # repository of its own, whose configuration names the program that fetches what is missing in it.
+    spoken = {**plain_environment(os.environ), "LC_ALL": "C", "GIT_ALLOW_PROTOCOL": ""}
+    return subprocess.run(  # noqa: S603 (words of our own)
+        command, capture_output=True, encoding="utf-8", errors="surrogateescape", check=False, env=spoken
+    )
 
 
 def _nearest(folder: Path) -> Path:

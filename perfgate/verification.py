@@ -6,18 +6,24 @@ So the last line of every verification says what rests on the machine that measu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from perfgate.capture.engine import MAX_ANSWER_BYTES
+from perfgate.capture.timeline import InvalidTrialError, read_iteration
 from perfgate.durable import sha256_hex
 from perfgate.errors import PerfgateError, RecordError, UsageError
 from perfgate.gate import outcome_of
-from perfgate.manifest import SCENARIOS, read_manifest
-from perfgate.nightly import HALVES, MANIFEST, read_night, run_of
-from perfgate.outcome import verdict_json
-from perfgate.record import Artifact, Run, read_records
+from perfgate.manifest import SCENARIOS, check_sequence, read_manifest
+from perfgate.nightly import HALVES, MANIFEST, check_halves, night_outcome, run_of
+from perfgate.outcome import Outcome, verdict_json
+from perfgate.plan import Cell
+from perfgate.record import Artifact, Record, Run, Trial, read_records
 from perfgate.store import as_of, commit, is_baseline, kept, read, verify
 
 Result = Literal["ok", "FAILED", "unknown"]
@@ -59,13 +65,22 @@ def _run(folder: Path) -> Iterator[Check]:
     yield _attempt("plan", lambda: run.append(read_manifest(folder)), "is what the kept scenarios declare")
     if not run:
         return
-    yield _attempt(
-        "records", lambda: [*read_records(folder, run[0])], "each fits its digest, the plan and the subjects"
+    records: list[Record] = []
+    read = _attempt(
+        "records",
+        lambda: records.extend(read_records(folder, run[0])),
+        "each fits its digest, the plan and the subjects",
     )
+    yield read
+    if read.result == "ok":
+        yield _attempt("order", lambda: check_sequence(records), "trials are as the seed and the cells have them")
+        yield _files(folder, records)
+        yield _times(folder, records)
+    else:
+        yield Check("unknown", "order, files, times", "are told by the records")
     yield _attempt(
         "baselines", lambda: kept(folder, run[0]), "each kept copy is whole, and the one that the plan names"
     )
-    yield _files(folder, run[0])
     yield _verdict(folder)
     yield _scenarios_in_git(folder, run[0])
     text = "nothing here is signed: figures are worth what the machine is that measured, and all whose code ran on it"
@@ -73,7 +88,8 @@ def _run(folder: Path) -> Iterator[Check]:
 
 
 def _night(folder: Path) -> Iterator[Check]:
-    yield _attempt("night", lambda: read_night(folder), "its manifest can be read")
+    yield _attempt("night", lambda: check_halves(folder), "each half measured the subjects that the night names for it")
+    yield _verdict(folder, night_outcome)
     for half in HALVES:
         begun = run_of(folder, half)
         if begun is None:
@@ -101,14 +117,10 @@ def _attempt(what: str, look: Callable[[], object], found: str) -> Check:
     return Check("ok", what, found)
 
 
-def _files(folder: Path, run: Run) -> Check:
+def _files(folder: Path, records: Sequence[Record]) -> Check:
     """The files that records name; those that were left out of an artifact are missed by nobody."""
-    try:
-        trials = [trial for record in read_records(folder, run) for trial in record.trials]
-    except RecordError:
-        return Check("unknown", "files", "which there should be is told by the records")
     named: list[Artifact] = []
-    for trial in trials:
+    for trial in (trial for record in records for trial in record.trials):
         named += [one for one in (trial.timeline, trial.samples, *trial.traces) if one is not None]
     there = [one for one in named if (folder / one.path).is_file()]
     changed = [one.path for one in there if sha256_hex((folder / one.path).read_bytes()) != one.sha256]
@@ -120,13 +132,49 @@ def _files(folder: Path, run: Run) -> Check:
     return Check("ok", "files", f"all {len(named)} that the records name are as they were recorded")
 
 
-def _verdict(folder: Path) -> Check:
+def _times(folder: Path, records: Sequence[Record]) -> Check:
+    """Whether the times in the records are those of the workers' own answers, which are kept beside them."""
+    others, told, due = [], 0, 0
+    for record in records:
+        for trial in record.trials:
+            if trial.kind != "timed" or trial.failure is not None:
+                continue
+            due += 1
+            file = folder / trial.timeline.path if trial.timeline else None
+            if file is not None and file.is_file():
+                told += 1
+                if not _tells(file, record.cell, trial):
+                    others.append(str(trial.index))
+    if others:
+        return Check("FAILED", "times", f"not those of the raw timelines, in trials {', '.join(others)}")
+    if told < due:
+        return Check(
+            "unknown", "times", f"the raw timelines of {told} of {due} timed trials are here, and tell the same"
+        )
+    return Check("ok", "times", f"those of {due} timed trials are what their raw timelines tell")
+
+
+def _tells(file: Path, cell: Cell, trial: Trial) -> bool:
+    """Whether a timeline gives the iterations of a trial; one that is damaged, or made to do harm, does not."""
+    found = []
+    try:
+        with gzip.open(file) as lines:
+            for _ in range(cell.measure.warmup_iterations + cell.measure.iterations):
+                answer = json.loads(lines.readline(MAX_ANSWER_BYTES))
+                if not answer["warmup"]:
+                    found.append(read_iteration(answer, cell.workload))
+            return tuple(found) == trial.iterations and not lines.read(1)
+    except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, RecursionError, InvalidTrialError):
+        return False
+
+
+def _verdict(folder: Path, recompute: Callable[[Path], Outcome] = outcome_of) -> Check:
     try:
         stored = (folder / "verdict.json").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return Check("unknown", "verdict", "there is no verdict.json that could be compared")
     try:
-        outcome = outcome_of(folder)
+        outcome = recompute(folder)
     except PerfgateError as error:
         return Check("FAILED", "verdict", error.text)
     if stored != verdict_json(outcome):
@@ -135,11 +183,13 @@ def _verdict(folder: Path) -> Check:
 
 
 def _scenarios_in_git(folder: Path, run: Run) -> Check:
-    """Whether the scenarios are those that the repository here has at HEAD."""
-    others = []
+    """Whether the scenarios are those that the repository here has at HEAD; never one that came with the run."""
+    others, here = [], Path.cwd()
+    own = not here.is_relative_to(folder.resolve())
     for name, source in {cell.scenario: Path(cell.source) for cell in run.plan.cells}.items():
         try:
-            known = as_of(source, "HEAD") if source.parent.is_dir() and not source.is_absolute() else None
+            nameable = own and not source.is_absolute() and "\0" not in str(source)
+            known = as_of(source, "HEAD", here) if nameable else None
         except UsageError:
             known = None
         if known != (folder / SCENARIOS / f"{name}.yaml").read_text(encoding="utf-8"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from stored import lineage
 from perfgate import gate
 from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.cli import main
+from perfgate.durable import canonical_json, sha256_hex
 from perfgate.errors import RecordError, UsageError
 from perfgate.manifest import read_manifest
 from perfgate.plan import make_plan
@@ -156,8 +158,8 @@ def test_verify(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.chdir(tmp_path)
 
     assert results(run) == {
-        "plan": "ok", "records": "ok", "baselines": "ok", "files": "ok", "verdict": "ok", "git": "unknown",
-        "measuring": "unknown",
+        "plan": "ok", "records": "ok", "order": "ok", "baselines": "ok", "files": "ok", "times": "ok", "verdict": "ok",
+        "git": "unknown", "measuring": "unknown",
     }  # fmt: skip
 
 
@@ -174,10 +176,146 @@ def test_verify_scenarios_in_git(run: Path, monkeypatch: pytest.MonkeyPatch, tmp
     assert results(run)["git"] == "unknown"
 
 
-def _move(cells: Any, source: Path) -> None:
+def _move(cells: Any, source: Path, to: str = "") -> None:
+    to = to or source.name
     for cell in cells:
-        cell["source"] = source.name
-        cell["gates"][0]["where"] = cell["gates"][0]["where"].replace(str(source), source.name)
+        cell["source"] = to
+        cell["gates"][0]["where"] = cell["gates"][0]["where"].replace(str(source), to)
+
+
+def _moved(run: Path, to: str) -> None:
+    """The run as if it had been made from a scenario of this path."""
+    source = Path(read_manifest(run).plan.cells[0].source)
+    edit(run / "run.json", lambda content: _move(content["plan"]["cells"], source, to))
+    edit_records(run, lambda record: _move([record["cell"]], source, to))
+
+
+def edit_records(run: Path, change: Callable[[Any], object]) -> None:
+    """Change every record and seal it again, as anybody can."""
+    for file in (run / "records").iterdir():
+        content = json.loads(file.read_text())
+        del content["digest"]
+        change(content)
+        file.write_text(json.dumps({**content, "digest": sha256_hex(canonical_json(content))}))
+
+
+PARTIAL = """[core]
+repositoryformatversion = 1
+[extensions]
+partialClone = origin
+[remote "origin"]
+promisor = true
+url = ext::sh -c touch% {trap}
+[protocol "ext"]
+allow = always
+"""
+"""git's configuration of a repository that lacks objects, and fetches them by a program of its own."""
+
+
+def test_a_repository_that_came_with_a_run(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run names a scenario in a repository of its own: git runs no program of that one, and nothing is ok by it."""
+    own = run / "own"
+    for folder in ("objects", "refs/heads"):
+        (own / folder).mkdir(parents=True)
+    (own / "HEAD").write_text("ref: refs/heads/main\n")
+    (own / "refs" / "heads" / "main").write_text("1" * 40 + "\n")
+    (own / "config").write_text(PARTIAL.format(trap=tmp_path / "trap"))
+    baseline = own / "cell.json"
+    baseline.write_text(lineage([[0.0, 0.001]]).text)
+    _moved(run, "run/own/tiny.yaml")
+    GitProject(tmp_path).commit({"README": "here"})
+    monkeypatch.chdir(tmp_path)
+    assert results(run)["git"] == "unknown"
+    _moved(run, "tiny.yaml")
+    monkeypatch.chdir(own)
+
+    assert results(run)["git"] == "unknown"
+    assert results(baseline)["git"] == "unknown"
+    assert not (tmp_path / "trap").exists()
+
+
+@pytest.mark.parametrize("name", ["a\0b.yaml", "bytes.yaml", "../tiny.yaml", "x\n  ok       git: signed"])
+def test_names_of_scenarios_that_no_scenario_has(
+    run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """Whatever a run calls its scenario is a check that cannot tell, on one line."""
+    project = GitProject(tmp_path / "project")
+    (project.folder / "bytes.yaml").write_bytes(b"\xff\xfe")
+    project.commit({})
+    _moved(run, name)
+    monkeypatch.chdir(project.folder)
+
+    ended = CliRunner().invoke(main, ["verify", str(run)])
+
+    assert next(line for line in ended.stdout.splitlines() if " git: " in line).startswith("  unknown  git: not what")
+    assert len(ended.stdout.splitlines()) == 1 + len(results(run))
+
+
+def _swapped(record: Any) -> None:
+    for trial in record["trials"]:
+        trial["subject"] = {"base": "head", "head": "base"}[trial["subject"]]
+
+
+def _without(pair: int) -> Callable[[Any], None]:
+    return lambda record: record.update(trials=[trial for trial in record["trials"] if trial["pair"] != pair])
+
+
+def _elsewhere(record: Any) -> None:
+    record["visits"].append(json.loads(json.dumps(record["visits"][0])))
+    record["visits"][1]["machine"]["cpu"] = "another"
+    record["trials"][-1]["visit"] = 1
+
+
+def _faster_head(record: Any) -> None:
+    for trial in record["trials"]:
+        if trial["subject"] == "head":
+            for one in trial["iterations"]:
+                one["itl_ns"] = [round(ns / 1.01) for ns in one["itl_ns"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "said"),
+    [
+        (_swapped, "order", "the seed draws the other side for its place"),
+        (_without(0), "order", "timed pair 0 is missing"),
+        (_elsewhere, "order", "visits of two machines: cpu"),
+        (lambda record: record["trials"][0].update(visit=9), "order", "names visit 9"),
+        (lambda record: record["trials"][-1].update(visit=-1), "order", "names visit -1"),
+        (lambda record: record.update(trials=[*record["trials"], record["trials"][-1]]), "order", "number of another"),
+        (lambda record: record["trials"][2]["iterations"].pop(), "order", "holds 1 iterations, and its cell takes 2"),
+        (lambda record: record["trials"][2]["iterations"][0].update(output_tokens=9), "order", "batch or length"),
+        (lambda record: record["trials"][2]["iterations"][0]["ttft_ns"].append(1), "records", "for each request"),
+        (_faster_head, "times", "not those of the raw timelines, in trials "),
+    ],
+    ids=["swapped", "dropped", "machine", "visit", "before", "twice", "fewer", "length", "ragged", "values"],
+)  # fmt: skip
+def test_verify_finds_what_cannot_have_been_measured(
+    run: Path, change: Callable[[Any], object], check: str, said: str
+) -> None:
+    """A record that was edited and sealed again does not fit the seed, its cell or the raw timelines."""
+    edit_records(run, change)
+
+    (found,) = [one for one in verify_path(run) if one.what == check]
+    assert (found.result, said in found.text) == ("FAILED", True), found.text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"no gzip", gzip.compress(b"[]\n"), gzip.compress(b"{}\n" * 9)],
+    ids=["empty", "bare", "list", "object"],
+)
+def test_verify_a_damaged_timeline(run: Path, data: bytes) -> None:
+    """A timeline that cannot be read tells nothing of the record, so its times are not what it tells."""
+    max(run.glob("trials/*/timeline.jsonl.gz")).write_bytes(data)
+
+    assert results(run)["times"] == "FAILED"
+
+
+def test_verify_without_timelines(run: Path) -> None:
+    """Where timelines were left out of a copy their check cannot tell."""
+    shutil.rmtree(run / "trials")
+
+    assert results(run)["times"] == "unknown"
 
 
 @pytest.mark.parametrize(

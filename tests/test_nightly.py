@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from perfgate.promotion import promote
 from perfgate.record import Trial, read_records, read_run
 from perfgate.report.lines import closing
 from perfgate.subject import Role, Source, Subject
+from perfgate.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -58,6 +60,27 @@ class Builds(FakeCollector):
 def night(folder: Path, collector: Builds, **means: Any) -> Any:
     """A night of the tiny scenario."""
     return run_night([scenario_file(folder)], BOTH, runs=folder / "runs", collector=collector, **{"seed": 1, **means})
+
+
+def test_halves_that_were_put_in_each_others_place(tmp_path: Path) -> None:
+    """The reference against itself is no verdict on the head, whatever folder it lies in; verify says so."""
+    folder = night(tmp_path, Builds(1.01)).folder
+    assert {one.result for one in verify_path(folder)} == {"ok", "unknown"}
+    shutil.rmtree(folder / "head")
+    (folder / "reference").rename(folder / "head")
+
+    with pytest.raises(RecordError, match=r"is not head against reference: its subjects are not those of night\.json"):
+        judge_night(folder)
+    assert [one.what for one in verify_path(folder) if one.result == "FAILED"] == ["night", "verdict"]
+
+
+def test_verify_a_verdict_of_a_night(tmp_path: Path) -> None:
+    """A night's own verdict is recomputed, as that of a run is."""
+    folder = night(tmp_path, Builds(1.01)).folder
+    file = folder / "verdict.json"
+    file.write_text(file.read_text().replace("regressed", "pass"))
+
+    assert [one.what for one in verify_path(folder) if one.result == "FAILED"] == ["verdict"]
 
 
 @pytest.mark.parametrize(

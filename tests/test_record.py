@@ -90,10 +90,10 @@ FULL = record(
 NS = st.integers(0, 2**62)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 NS_TUPLES = st.lists(NS, max_size=4).map(tuple)
-NS_OF_REQUESTS = st.lists(NS, min_size=1, max_size=4).map(tuple)
+REQUESTS = st.lists(st.tuples(NS, NS), min_size=1, max_size=4).map(lambda found: tuple(zip(*found, strict=True)))
 ITERATIONS = st.builds(
-    Iteration, ttft_ns=NS_OF_REQUESTS, e2e_ns=NS_OF_REQUESTS, itl_ns=NS_TUPLES, output_tokens=NS, elapsed_ns=NS,
-    begin_ns=NS, tokens_digest=TEXT, multi_token=st.booleans(),
+    lambda requests, **others: Iteration(ttft_ns=requests[0], e2e_ns=requests[1], **others), REQUESTS,
+    itl_ns=NS_TUPLES, output_tokens=NS, elapsed_ns=NS, begin_ns=NS, tokens_digest=TEXT, multi_token=st.booleans(),
 )  # fmt: skip
 TRIALS = st.builds(
     Trial, index=NS, pair=st.none() | st.integers(0, 9), position=st.integers(0, 1),
