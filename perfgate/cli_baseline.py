@@ -6,14 +6,12 @@ As in :mod:`perfgate.cli`, which has them among its own, imports stand in the co
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
+from perfgate.cli_github import lines
 from perfgate.cli_report import RUNS_OPTION
-
-if TYPE_CHECKING:
-    from perfgate.subject import Role
 
 BASELINES_OPTION = click.option(
     "--baselines",
@@ -39,17 +37,17 @@ def baseline() -> None:
 @RUNS_OPTION
 @click.option("--reason", default="", help="Why; needed unless the run is equivalent to what lies there.")
 @click.option("--cell", "cells", multiple=True, metavar="NAME", help="Only this cell; may be given several times.")
-@click.option("--side", type=click.Choice(["base", "head"]), help="By default the head if it passed, else the base.")
+@click.option(
+    "--side", "role", type=click.Choice(["base", "head"]), help="By default the head if it passed, else the base."
+)
+@click.option(
+    "--scenarios",
+    callback=lines,
+    default="",
+    help="Patterns of files, one a line: the run's scenarios must be copies of some. For runs that others measured.",
+)
 @click.option("--same-build", is_flag=True, help="Vouch, with a reason, for a build that has path= or env= of its own.")
-def promote(
-    folder: Path,
-    baselines: Path,
-    runs: Path,
-    reason: str,
-    cells: tuple[str, ...],
-    side: Role | None,
-    same_build: bool,  # noqa: FBT001 (a flag)
-) -> None:
+def promote(folder: Path, baselines: Path, runs: Path, scenarios: tuple[str, ...], **how: Any) -> None:
     """Add what a run measured to the baselines, each cell in its file; nothing is committed.
 
     The same build measured again, or one shown to be equivalent, adds its visits. Anything else needs a reason, and
@@ -59,9 +57,9 @@ def promote(
     from perfgate.report.baseline import render_promoted
     from perfgate.runs import find_run
 
-    promoted = promote_run(
-        find_run(folder, runs), baselines, reason=reason, cells=cells, role=side, same_build=same_build
-    )
+    files = [file for pattern in scenarios for file in sorted(Path().glob(pattern)) if file.is_file()]
+    files = [file for pattern in scenarios for file in sorted(Path().glob(pattern)) if file.is_file()]
+    promoted = promote_run(find_run(folder, runs), baselines, scenarios=files if scenarios else None, **how)
     click.echo(render_promoted(promoted), nl=False)
 
 

@@ -29,13 +29,13 @@ BODY_CHARACTERS = 60_000
 """Of a pull request's body that tell what moved; GitHub takes 65,536 in all."""
 
 
-def _lines(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+def lines(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
     """Lines of an action's input: one word a line, empty ones dropped."""
     return tuple(filter(None, map(str.strip, value.splitlines())))
 
 
 SCENARIOS_OPTION = click.option(
-    "--scenarios", callback=_lines, default="scenarios/*.yaml", envvar="PERFGATE_SCENARIOS", show_default=True,
+    "--scenarios", callback=lines, default="scenarios/*.yaml", envvar="PERFGATE_SCENARIOS", show_default=True,
     help="Patterns of scenario files from the repository's root, one a line.",
 )  # fmt: skip
 
@@ -51,9 +51,9 @@ def github() -> None:
               show_default=True, help="What of perfgate measures.")  # fmt: skip
 @click.option("--against", type=click.Choice(["merge-base", "baseline"]), default="merge-base",
               envvar="PERFGATE_AGAINST", show_default=True)  # fmt: skip
-@click.option("--base", callback=_lines, default="", envvar="PERFGATE_BASE",
+@click.option("--base", callback=lines, default="", envvar="PERFGATE_BASE",
               help="Words of the base's subject, one a line; by default the merge base's build.")  # fmt: skip
-@click.option("--head", callback=_lines, default="", envvar="PERFGATE_HEAD",
+@click.option("--head", callback=lines, default="", envvar="PERFGATE_HEAD",
               help="Words of the head's subject, one a line; by default the head's build.")  # fmt: skip
 @click.option("--budget", default="", envvar="PERFGATE_BUDGET", metavar="MINUTES", help="As of perfgate run.")
 @click.option("--resume/--no-resume", default=False, envvar="PERFGATE_RESUME", show_default=True,

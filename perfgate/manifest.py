@@ -48,6 +48,20 @@ def read_manifest(folder: Path) -> Run:
     return run
 
 
+def require_scenarios(folder: Path, run: Run, files: Iterable[Path]) -> None:
+    """See that the scenarios of a run are those of some files, word for word: margins are not the run's to say.
+
+    Raises:
+        RecordError: One is not.
+    """
+    known = {_read(file) for file in files}
+    for name in dict.fromkeys(cell.scenario for cell in run.plan.cells):
+        kept = folder / SCENARIOS / f"{name}.yaml"
+        if _read(kept) not in known:
+            remedy = "Measure it by the scenario as it is here, or check out the commit that it was measured by."
+            raise RecordError("is not a copy of any scenario here", where=str(kept), remedy=remedy)
+
+
 def check_sequence(records: Iterable[Record]) -> None:
     """See that trials are ones that perfgate can have taken: in the order that the seed draws, each of its own cell.
 

@@ -18,7 +18,7 @@ from perfgate.baseline import Baseline, Build, Change, Entry, Measured, draft, p
 from perfgate.environment import comparable, machine_class
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.judge import judge
-from perfgate.manifest import read_manifest
+from perfgate.manifest import check_sequence, read_manifest, require_scenarios
 from perfgate.outcome import CellOutcome, GateOutcome, Verdict
 from perfgate.plan import Cell, Plan
 from perfgate.record import Record, Run, read_records
@@ -63,6 +63,7 @@ def promote(
     cells: Sequence[str] = (),
     role: Role | None = None,
     same_build: bool = False,
+    scenarios: Sequence[Path] | None = None,
 ) -> tuple[Promoted, ...]:
     """Add what a run measured to the baselines below ``root``: all of its cells, or none.
 
@@ -76,6 +77,7 @@ def promote(
         role: The side to promote.
         same_build: The caller vouches, with a reason, that a build with folders or variables of its own is the one that
             was promoted last; what can be told of it must agree.
+        scenarios: Files of which the run's scenarios must be copies; where not given, the run's own word is taken.
 
     Raises:
         RecordError: The folder is no run, a record or baseline cannot be trusted, a record or visit lies there already,
@@ -86,7 +88,11 @@ def promote(
     if same_build and not reason:
         raise UsageError("who vouches for the same build says why", remedy='Say why: --reason "...".')
     run = read_manifest(folder)
+    if scenarios is not None:
+        require_scenarios(folder, run, scenarios)
     records = {record.cell.cell_id: record for record in read_records(folder, run)}
+    if scenarios is not None:  # somebody else measured it
+        check_sequence(records.values())
     outcomes = {one.cell_id: one for one in judge(run, records, __version__).cells}
     chosen = [cell for cell in run.plan.cells if not cells or cell.name in cells]
     if unknown := set(cells) - {cell.name for cell in chosen}:

@@ -44,6 +44,7 @@ class FakeGitHub:
         comments: Comments by number of the pull request.
         runs: Workflow runs by number.
         artifacts: Artifacts as GitHub lists them, with the bytes of the archive under ``archive``.
+        protected: Names of protected branches.
         refs: Commits by name of the reference.
         objects: Blobs, trees and commits as they were sent.
         refusals: Tried before anything else.
@@ -59,6 +60,7 @@ class FakeGitHub:
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
     artifacts: list[dict[str, Any]] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    protected: set[str] = field(default_factory=set)
     refs: dict[str, str] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     requests: list[tuple[str, str]] = field(default_factory=list)
@@ -103,6 +105,8 @@ class FakeGitHub:
             return self.pulls[int(found[1])]
         if found := re.fullmatch(r"/actions/runs/(\d+)", path):
             return self.runs[int(found[1])]
+        if found := re.fullmatch(r"/branches/(.+)", path):
+            return {"name": found[1], "protected": found[1] in self.protected}
         if found := re.fullmatch(r"/pulls/(\d+)/files", path):
             names = [name.rpartition(" => ") for name in self.files.get(int(found[1]), [])]
             return [{"filename": new} | ({"previous_filename": old} if old else {}) for old, _, new in names]

@@ -71,6 +71,18 @@ def test_final(tmp_path: Path, needs: Any, status: int, said: str) -> None:
     assert said in runner.steps["final"].log
 
 
+def test_forks_stay_out_of_the_comments_queue() -> None:
+    """Comments on one branch wait for each other; a fork's branch of that name runs nothing and has another queue."""
+    job = read_yaml(TEMPLATES / "perfgate-comment.yml")["jobs"]["comment"]
+    origin = "github.event.workflow_run.head_repository.full_name"
+
+    assert job["if"] == f"{origin} == github.repository"
+    assert job["concurrency"] == {
+        "group": f"perfgate-comment-${{{{ {origin} }}}}-${{{{ github.event.workflow_run.head_branch }}}}",
+        "cancel-in-progress": False,
+    }
+
+
 def test_templates_use_the_actions() -> None:
     """What the workflows give to our actions are inputs that these have, and what they take from them are outputs."""
     for file in TEMPLATES.glob("*.yml"):

@@ -24,8 +24,8 @@ SCENARIOS = Wanted(("scenarios/*.yaml",))
 
 @pytest.fixture
 def github() -> Iterator[FakeGitHub]:
-    """A GitHub with a pull request 12 that aims at a branch of releases."""
-    with serving(FakeGitHub(pulls={12: {"base": {"ref": "releases/v1"}}})) as served:
+    """A GitHub with a pull request 12 that aims at a branch of releases, which is protected."""
+    with serving(FakeGitHub(pulls={12: {"base": {"ref": "releases/v1"}}}, protected={"releases/v1"})) as served:
         yield served
 
 
@@ -96,6 +96,24 @@ def test_events(plan: Plan, origin: Path, event: Any, number: int | None, base: 
         "change",
     ]
     assert git(made.policy, "rev-parse", "HEAD") == made.base
+
+
+@pytest.mark.parametrize(
+    "event",
+    [PUSHED, ({"number": 12, "pull_request": {"base": {"ref": "releases/v1"}}}, "pull_request", "refs/pull/12/merge")],
+    ids=["pushed", "pull-request"],
+)
+def test_a_branch_made_for_a_change_judges_nothing(
+    plan: Plan, origin: Path, github: FakeGitHub, event: tuple[dict[str, Any], str, str]
+) -> None:
+    """Where a change aims at a branch without protection, policy and merge base are those of the default branch."""
+    github.protected.clear()
+
+    made = plan(*event)
+
+    assert (made.base_branch, subject(origin, made.base), subject(origin, made.merge_base)) == (
+        "main", "later on main", "first",
+    )  # fmt: skip
 
 
 def test_a_repository_that_the_environment_names(
@@ -189,6 +207,7 @@ def test_refusals(plan: Plan, github: FakeGitHub, origin: Path) -> None:
     with pytest.raises(UsageError, match="against: baseline does not go with command: nightly"):
         plan(*PUSHED, Wanted(SCENARIOS.scenarios, command="nightly", base=("ref=v1",), against="baseline"))
     github.pulls[12]["base"]["ref"] = "--output=/tmp/x"
+    github.protected.add("--output%3D/tmp/x")
     with pytest.raises(UsageError, match="fetch-depth: 0"):
         plan(*PUSHED)
     github.refusals.append(Refusal("GET", ".*/pulls/12", 403))

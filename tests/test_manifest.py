@@ -57,10 +57,10 @@ def edit(file: Path, change: Callable[[Any], object]) -> None:
     file.write_text(json.dumps(content))
 
 
-def widen(plan: Any) -> None:
+def widen(plan: Any, ignorable: str = "10%", must_catch: str = "50%") -> None:
     """Margins a hundred times as wide."""
     for cell in plan["cells"]:
-        cell["gates"][0]["gate"] |= {"ignorable": "10%", "must_catch": "50%"}
+        cell["gates"][0]["gate"] |= {"ignorable": ignorable, "must_catch": must_catch}
 
 
 def test_a_run_as_it_was_measured(run: Path) -> None:
@@ -102,6 +102,28 @@ def test_promotion_stays_in_its_folder(run: Path, tmp_path: Path, name: str) -> 
         promote(run, tmp_path / "baselines", reason="a release")
 
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
+
+
+def test_promotion_by_the_scenarios_here(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run with margins of its own, in plan and kept scenario alike, is not promoted where scenarios are named."""
+    monkeypatch.chdir(tmp_path)
+    kept = run / "scenario" / "tiny.yaml"
+    (tmp_path / "scenarios").mkdir()
+    (tmp_path / "scenarios" / "ours.yaml").write_text(kept.read_text())
+    words = ["baseline", "promote", str(run), "--side", "base", "--reason", "first", "--scenarios", "scenarios/*.yaml"]
+    kept.write_text(kept.read_text().replace("0.1%", "10%").replace("0.5%", "50%"))
+    edit(run / "run.json", lambda content: widen(content["plan"]))
+    edit_records(run, lambda record: widen({"cells": [record["cell"]]}))
+    assert gate.judge_folder(run).verdict == "pass"
+
+    refused = CliRunner().invoke(main, words)
+    shutil.copy(tmp_path / "scenarios" / "ours.yaml", kept)
+    edit(run / "run.json", lambda content: widen(content["plan"], "0.1%", "0.5%"))
+    edit_records(run, lambda record: widen({"cells": [record["cell"]]}, "0.1%", "0.5%"))
+    taken = CliRunner().invoke(main, words)
+
+    assert (refused.exit_code, "tiny.yaml: is not a copy of any scenario here" in refused.stderr) == (2, True)
+    assert taken.exit_code == 0, taken.output
 
 
 def test_gates_are_left_out_only_where_that_was_asked_for(run: Path) -> None:

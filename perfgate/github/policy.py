@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
+from urllib.parse import quote
 
 from perfgate.durable import canonical_json
 from perfgate.errors import UsageError
@@ -122,26 +123,42 @@ def touched(files: Iterable[str], scenarios: Iterable[str]) -> tuple[str, ...]:
 
 
 def _aim(job: Job, api: Api) -> tuple[int | None, str, str]:
-    """Number of the pull request, the branch it aims at, and the commit of that where the event names it."""
+    """Number of the pull request, the branch that it is judged by, and the commit of that where the event names it."""
     event, name = job.event, job.variable("GITHUB_EVENT_NAME")
     default = str(_at(event, "repository", "default_branch") or "main")
     if name == "pull_request":
-        return int(event["number"]), str(_at(event, "pull_request", "base", "ref")), ""
+        return int(event["number"]), _guarded(job, api, _at(event, "pull_request", "base", "ref"), default), ""
     if name == "merge_group":
         group = event["merge_group"]
         return None, str(group["base_ref"]).removeprefix("refs/heads/"), str(group["base_sha"])
     pushed = PUSHED_REQUEST.fullmatch(job.variable("GITHUB_REF"))
     if name == "push" and pushed:
         number = int(pushed[1])
-        try:
-            found = api.get(f"/repos/{job.repository}/pulls/{number}")
-        except ApiError as error:
-            raise UsageError(
-                f"cannot ask which branch pull request {number} aims at: {error}",
-                remedy="Give the job permissions: {pull-requests: read}.",
-            ) from error
-        return number, str(_at(found, "base", "ref") or default), ""
+        aim = _at(_ask(job, api, f"pulls/{number}", "pull-requests"), "base", "ref")
+        return number, _guarded(job, api, aim, default), ""
     return None, default, ""
+
+
+def _guarded(job: Job, api: Api, aim: Any, default: str) -> str:
+    """The branch that a pull request aims at where GitHub protects it, else the default branch.
+
+    A pull request can be aimed elsewhere after its check is green, and the check stays with the commit. So nobody is
+    judged by a branch that anybody who may push can make for it.
+    """
+    if not aim or aim == default:
+        return default
+    found = _ask(job, api, f"branches/{quote(str(aim), safe='/')}", "contents")
+    return str(aim) if _at(found, "protected") is True else default
+
+
+def _ask(job: Job, api: Api, what: str, permission: str) -> Any:
+    try:
+        return api.get(f"/repos/{job.repository}/{what}")
+    except ApiError as error:
+        raise UsageError(
+            f"cannot ask which branch the pull request is judged by: {error}",
+            remedy=f"Give the job permissions: {{{permission}: read}}.",
+        ) from error
 
 
 def _at(content: Any, *path: str) -> Any:
