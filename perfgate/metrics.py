@@ -22,8 +22,6 @@ from perfgate.counters import COUNTERS, Counter
 from perfgate.trials import FloorLike, IterationLike, StartupLike, TrialLike
 
 NS_PER_S = 1e9
-COARSEST_NS = 1000
-"""No device clock that a profiler reads has longer steps; a greater common divisor of times is chance."""
 ENERGY_STEP_UJ = 1000
 """NVML counts energy in millijoules."""
 
@@ -89,17 +87,8 @@ def _in(step_ns: float, seconds: Callable[[TrialLike], float | None]) -> Callabl
     return steps
 
 
-def device_step_ns(trial: TrialLike) -> int:
-    """The step of the clock that stamped a trace's kernels, in nanoseconds, as their times show it.
-
-    It is the greatest common divisor of all of them: NVIDIA's GPUs stamp kernels in steps of 32 ns.
-    """
-    times = trial.decode.role_ns.values() if trial.decode else ()
-    return min(math.gcd(*(ns for steps in times for ns in steps)) or 1, COARSEST_NS)
-
-
 def _in_device_steps(seconds: Callable[[TrialLike], float | None]) -> Callable[[TrialLike], float | None]:
-    return lambda trial: _in(device_step_ns(trial), seconds)(trial)
+    return lambda trial: _in(trial.decode.tick_ns if trial.decode else 1, seconds)(trial)
 
 
 def _nested_median(values: Callable[[IterationLike], Sequence[int]]) -> Callable[[TrialLike], float | None]:

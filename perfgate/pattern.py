@@ -6,10 +6,11 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from perfgate.breakdown import GAPS, StepFigures, figures
 from perfgate.errors import NotMeasuredError
@@ -19,6 +20,15 @@ from perfgate.roles import UNLISTED
 STEADY = ("hashes", "addresses")
 """What must be held for the host's work to agree between two engines of one build: Python's hashes, which order its
 sets, and the layout of the process in memory. See :mod:`perfgate.capture.steady`."""
+
+COARSEST_TICK_NS = 1000
+"""No device clock that a profiler reads has longer steps; a greater common divisor of times is chance."""
+FINEST_TICK_NS = 5
+"""Half of all times lie a nanosecond beside a multiple of anything smaller, so a shorter step cannot be seen."""
+ON_TICKS = 0.9
+"""So many of the different times lie on steps; the rest are long ones, whose last digit the driver's scaling moved."""
+TICK_TIMES, MOST_TICK_TIMES = 8, 4096
+"""Of fewer different times many steps are divisors by chance; more of them say nothing new."""
 
 
 class _Frozen(BaseModel):
@@ -88,6 +98,7 @@ class DecodeSteps(_Frozen):
         call_ns: The host's launching calls.
         gap_ns: Idle time by what it goes with, see :data:`perfgate.breakdown.GAPS`.
         role_ns: Kernel time by role.
+        tick_ns: The step of the clock that stamped the kernels, see :func:`tick_of`.
         key_launches: Launches of each key, over all steps.
         key_ns: Kernel time of each key, over all steps.
         copy_bytes: Bytes copied by kind, over all steps.
@@ -113,6 +124,7 @@ class DecodeSteps(_Frozen):
     work_ns: tuple[int | None, ...] = ()
     held: tuple[str, ...] = ()
     cautions: tuple[tuple[str, str], ...] = ()
+    tick_ns: Annotated[int, Field(ge=1, le=COARSEST_TICK_NS)] = 1
 
     @property
     def steps(self) -> int:
@@ -177,7 +189,30 @@ def summarise(trace: Trace) -> DecodeSteps:
         key_ns=steps.key_ns,
         copy_bytes={kind: size for kind, size in sizes.items() if size},
         cautions=tuple((one.code, one.text) for one in trace.cautions),
+        tick_ns=tick_of(trace.kernels.duration_ns),
     )
+
+
+def tick_of(times_ns: NDArray[np.int64]) -> int:
+    """The step of the clock that stamped kernels, in nanoseconds, as their times show it; 1 where they show none.
+
+    It is the longest of which their times are multiples, to a nanosecond: NVIDIA's GPUs stamp kernels in steps of
+    32 ns, and the driver's conversion of its clock to the host's moves one time in six by a nanosecond
+    (tests/fixtures). Of a few times it is their greatest common divisor.
+
+    Args:
+        times_ns: Durations of single kernels, shape (n,); sums of them would add up the nanoseconds.
+    """
+    times = np.unique(times_ns)
+    if len(times) < TICK_TIMES:
+        return min(int(np.gcd.reduce(times, initial=0)) or 1, COARSEST_TICK_NS)
+    times = times[:: -(-len(times) // MOST_TICK_TIMES)]
+
+    def on(step: int) -> float:
+        beside = times % step
+        return float(np.mean(np.minimum(beside, step - beside) <= 1))
+
+    return next((step for step in range(COARSEST_TICK_NS, FINEST_TICK_NS - 1, -1) if on(step) >= ON_TICKS), 1)
 
 
 def _among_themselves(trace: Trace, found: StepFigures, chosen: NDArray[np.bool_]) -> StepFigures:
@@ -229,6 +264,7 @@ def pool(trials: Sequence[DecodeSteps]) -> DecodeSteps:
         copy_bytes=dict(sum((Counter(one.copy_bytes) for one in trials), Counter())),
         held=tuple(what for what in trials[0].held if all(what in one.held for one in trials)),
         cautions=tuple(dict.fromkeys(chain.from_iterable(one.cautions for one in trials))),
+        tick_ns=max(one.tick_ns for one in trials),
     )
 
 

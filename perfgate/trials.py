@@ -69,6 +69,10 @@ class DecodeLike(Protocol):
     def role_ns(self) -> Mapping[str, Sequence[int]]:
         """Kernel time of each role that occurs."""
 
+    @property
+    def tick_ns(self) -> int:
+        """The step of the clock that stamped the kernels, at least 1."""
+
 
 class CountedLike(Protocol):
     """What ncu counted in a trial."""

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from perfgate.environment import Machine
 from perfgate.judge import judge
 from perfgate.looks import Spend
 from perfgate.manifest import SCENARIOS
 from perfgate.margins import Gate
 from perfgate.outcome import GateOutcome, Note, Outcome
-from perfgate.pattern import STEADY, DecodeSteps, KernelKey, Pattern
+from perfgate.pattern import STEADY, DecodeSteps, KernelKey, Pattern, tick_of
 from perfgate.plan import Cell, GatePlan, Plan, resolve_cells
 from perfgate.record import Failure, Iteration, Record, Run, Startup, Trial, Visit
 from perfgate.scenario import Clocks, Engine, Measure, Model, Scenario, Workload, dump, parse
@@ -128,6 +130,7 @@ def decode(
         role_ns={role: (ns,) * steps for role, ns in by_role.items()},
         key_launches=tuple(order.count(key) * steps for key in range(len(keys))),
         key_ns=tuple(ns * steps for ns in by_key),
+        tick_ns=tick_of(np.array([ns for _, _, ns in kernels], np.int64)),
     )
 
 

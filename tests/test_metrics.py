@@ -59,6 +59,7 @@ class Decode:
     slack_ns: tuple[int | None, ...]
     work_ns: tuple[int | None, ...]
     role_ns: dict[str, tuple[int, ...]]
+    tick_ns: int = 1
 
 
 @dataclass(frozen=True)

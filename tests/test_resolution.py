@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hand_made import BOTH, cell, codes, decode, gate, iteration, judged, only, record, run, traces, trial, trials
 
 from perfgate import gate as use_cases
+from perfgate.capture.tracefile import read_trace
 from perfgate.expectation import Expectation
 from perfgate.judge import judge
-from perfgate.metrics import METRICS, device_step_ns, find_metric
+from perfgate.metrics import METRICS, find_metric
 from perfgate.outcome import GateOutcome
+from perfgate.pattern import summarise, tick_of
 from perfgate.record import Startup
 from perfgate.telemetry import GpuTelemetry
 
@@ -82,15 +85,31 @@ def test_exact_counts_that_differ_in_every_pair_block() -> None:
     assert (found.verdict, found.p, found.cautions) == ("regressed", 0.0, ())
 
 
-def test_the_step_of_a_clock_is_read_from_the_times() -> None:
-    """It is the greatest divisor that all kernel times share, a microsecond at most, and one nanosecond without any."""
-    steps = [decode([("norm", "a", first), ("gemm", "b", second)]) for first, second in
-             ((96, 160), (100, 33), (5_000_000, 10_000_000), (0, 0))]  # fmt: skip
+@pytest.mark.parametrize(
+    ("times", "tick"),
+    [
+        ([96, 160], 32),
+        ([100, 33], 1),
+        ([5_000_000, 10_000_000], 1000),
+        ([0, 0], 1),
+        ([], 1),
+        ([32 * n + n % 3 - 1 for n in range(60, 300)], 32),
+        ([1000 * n for n in range(60, 300)], 1000),
+        ([10 * n for n in range(60, 300)], 10),
+        ([7 * n * n + n for n in range(60, 300)], 1),
+    ],
+)
+def test_the_step_of_a_clock_is_read_from_the_times(times: list[int], tick: int) -> None:
+    """It is the longest step that the kernels' times are multiples of, a nanosecond of conversion beside it or not."""
+    assert tick_of(np.array(times, np.int64)) == tick
 
-    found = [device_step_ns(trial(0, 0, "base", kind="traced", decode=one)) for one in steps]
 
-    assert found == [32, 1, 1000, 1]
-    assert device_step_ns(trial(0, 0, "base")) == 1
+@pytest.mark.parametrize(("file", "tick"), [("h200-llama-8b-decode.sqlite.gz", 32), ("cpu-tiny.torch-2.13.json.gz", 1)])
+def test_the_step_of_a_real_clock(file: str, tick: int) -> None:
+    """An H200 stamps kernels in steps of 32 ns, of which one in six is a nanosecond off; a CPU's clock shows none."""
+    found = summarise(read_trace(Path(__file__).with_name("fixtures") / file))
+
+    assert found.tick_ns == tick
 
 
 def test_resolution_of_every_metric() -> None:
