@@ -436,6 +436,20 @@ def test_pairs_that_do_not_start(tmp_path: Path) -> None:
     assert record.stopped.text == f"head: {FULL} (2 starts ended in this error, so there is no other)"
 
 
+def test_a_start_that_fails_now_and_then(tmp_path: Path) -> None:
+    """An engine that started in between can start: the same error some pairs later is a dropped pair, no end."""
+
+    class NowAndThen(Unstarted):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            if job.role == "head" and job.pair in (0, 3):
+                return super().collect(job, progress)
+            return Watched.collect(self, job, progress)
+
+    record = measure(tmp_path, NowAndThen(FULL, FULL), pairs=4)
+
+    assert (record.stopped, len(record.dropped_pairs()), record.measured()) == (None, 2, 4)
+
+
 def test_a_metric_that_no_trial_has(tmp_path: Path) -> None:
     """A side whose conditioning trial has no value of a gated metric stops the cell before any pair is taken."""
 

@@ -1,7 +1,7 @@
 """Engines that did not start: when another start could only fail the same way.
 
 A start that failed is tried again, because memory may be free by then. It is not where the engine's own error says that
-its arguments are wrong, nor where two starts of one engine ended in the same error.
+its arguments are wrong, nor where two starts of one engine ended in the same error and none in between succeeded.
 """
 
 from __future__ import annotations
@@ -22,14 +22,20 @@ _CONFIGURATION = re.compile(r"TypeError: \w*(EngineArgs|Config)\b.*argument|Vali
 
 @dataclass
 class FailedStarts:
-    """The starts that failed in a visit, by what was started: the engine of a cell, its subject and kind of trial."""
+    """The starts that failed in a visit since the last that did not, by what was started.
+
+    That is the engine of a cell, its subject and kind of trial.
+    """
 
     _seen: dict[str, list[Failure]] = field(default_factory=dict)
 
     def note(self, cell: Cell, subject: Subject, trial: Trial) -> None:
-        """Remember a trial whose engine did not come up; any other is no matter."""
-        if trial.failure is not None and trial.startup is None and trial.failure.code in CODES:
-            self._seen.setdefault(_engine(cell, subject, trial.kind), []).append(trial.failure)
+        """Remember a trial whose engine did not come up; one that did come up shows that it can."""
+        engine = _engine(cell, subject, trial.kind)
+        if trial.startup is not None:
+            self._seen.pop(engine, None)
+        elif trial.failure is not None and trial.failure.code in CODES:
+            self._seen.setdefault(engine, []).append(trial.failure)
 
     def certain(self, cell: Cell, subject: Subject, role: Role, kind: Kind) -> Failure | None:
         """The failure that another start would end in, in words; ``None`` where one may be tried."""
