@@ -104,9 +104,12 @@ def _read_row(row: dict[str, str], where: str) -> tuple[str, str, float, float]:
         value = math.nan
     if not math.isfinite(value):
         raise RecordError(f"the value {cells['value']!r} is no finite number", where=where)
-    exponent = Decimal(cells["value"]).as_tuple().exponent
-    step = 10.0 ** int(exponent) * UNIT_SCALE[unit][1] if known.steps else 0.0
-    return metric, subject, value, step
+    return metric, subject, value, _last_place(cells["value"]) * UNIT_SCALE[unit][1] if value and known.steps else 0.0
+
+
+def _last_place(word: str) -> float:
+    """One unit in the last digit of a number that is not zero as a float: zeros may have exponents beyond any float."""
+    return 10.0 ** int(Decimal(word).as_tuple().exponent)
 
 
 def _values(metric: str, sides: dict[str, dict[str, float]], paired: bool, step: float, file: Path) -> Values:  # noqa: FBT001 (private)

@@ -63,6 +63,8 @@ def test_unpaired(read: Read) -> None:
         (["model_memory,B,1000", "model_memory,B,1000"], 0.0),
         (["model_memory,GiB,15.9", "model_memory,GiB,15.9"], 0.0),
         (["host_slack_per_step,ms,0", "host_slack_per_step,ms,1"], 0.0),
+        (["itl_median,ms,0e999", "itl_median,ms,0e99999999999999999999"], 0.0),
+        (["itl_median,ms,1e-400", "itl_median,ms,1e-99999999999999999999"], 0.0),
     ],
 )
 def test_resolution(read: Read, lines: list[str], share: float) -> None:
