@@ -235,7 +235,8 @@ def _unsteady(halves: dict[str, Outcome]) -> tuple[Verdict, Note]:
     moved = any(gate.verdict == "improved" for cell in halves[REFERENCE].cells for gate in cell.gates)
     if reference == "inconclusive" and not moved:
         return worst(("inconclusive", head)), note
-    return "not-measured", note
+    # An error of perfgate itself is none of the machine.
+    return ("internal-error" if "internal-error" in (reference, head) else "not-measured"), note
 
 
 def _named(cell: CellOutcome, half: str) -> CellOutcome:

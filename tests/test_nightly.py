@@ -122,6 +122,8 @@ def test_a_reference_faster_than_itself(tmp_path: Path) -> None:
         ("inconclusive", "improved", "regressed", "not-measured", 22),
         ("regressed", "regressed", "regressed", "not-measured", 22),
         ("not-measured", "not-measured", "regressed", "not-measured", 22),
+        ("internal-error", "not-measured", "regressed", "internal-error", 1),
+        ("regressed", "regressed", "internal-error", "internal-error", 1),
     ],
 )
 def test_a_reference_that_is_not_decided(
