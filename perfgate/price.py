@@ -184,11 +184,11 @@ def _with_window(cell: Cell, priced: KindPrice, history: Mapping[Kind, Record]) 
 def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run: int) -> GatePrice:
     gate, metric = plan.gate, plan.gate.measured
     schedule = cell.schedule(metric.kind)
-    sd, sd_df = _pair_sd(cell, metric, history)
+    sd, sd_df, resolution = _pair_sd(cell, metric, history)
     effects: list[float | None] = []
     passes: list[float | None] = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
-        usual = Estimate(0.0, (sd or 0.0) / math.sqrt(pairs), pairs - 1)
+        usual = Estimate(0.0, (sd or 0.0) / math.sqrt(pairs), pairs - 1, resolution)
         effect = detectable(usual, ALPHA * block / gates_in_run, gate.ignorable, 1 - BETA, sd_df)
         effects.append(effect if sd is not None else None)
         passes.append(_pass_probability(usual, BETA * passing, gate.must_catch) if sd is not None else None)
@@ -196,22 +196,29 @@ def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run
 
 
 def _pass_probability(usual: Estimate, level: float, must_catch: float) -> float:
-    if level == 0:
+    below = math.log1p(must_catch) - usual.resolution
+    if level == 0 or below <= 0:
         return 0.0
     if usual.standard_error == 0:
         return 1.0
-    return power_at(math.log1p(must_catch) / usual.standard_error, level, usual.df)
+    return power_at(below / usual.standard_error, level, usual.df)
 
 
-def _pair_sd(cell: Cell, metric: Metric, history: Record | None) -> tuple[float | None, float]:
-    """The pairs' spread and its degrees of freedom: as measured, else as expected, which is taken as known."""
+def _pair_sd(cell: Cell, metric: Metric, history: Record | None) -> tuple[float | None, float, float]:
+    """The pairs' spread, its degrees of freedom and their resolution: as measured, else as expected.
+
+    What is expected is taken as known, with an instrument that is fine enough for it.
+    """
     if history is not None:
-        pairs = [(metric.summarise(base), metric.summarise(head)) for base, head in history.pairs(metric.kind)]
-        known = [(base, head) for base, head in pairs if base and head and min(base, head) > 0]
+        pairs = history.pairs(metric.kind)
+        values = [(metric.summarise(base), metric.summarise(head)) for base, head in pairs]
+        known = [(base, head) for base, head in values if base and head and min(base, head) > 0]
         if len(known) > 1:
             d = log_ratios([base for base, _ in known], [head for _, head in known], metric.sign)
-            return mean_estimate(d).standard_error * math.sqrt(len(known)), len(known) - 1
-    return cell.measure.expect.sd_of(metric) if cell.measure.expect else None, math.inf
+            resolution = max(metric.resolution(trial) for pair in pairs for trial in pair)
+            spread = mean_estimate(d, resolution).standard_error * math.sqrt(len(known))
+            return spread, len(known) - 1, resolution
+    return cell.measure.expect.sd_of(metric) if cell.measure.expect else None, math.inf, 0.0
 
 
 def _problem(plan: GatePlan, block: tuple[float, ...], effects: list[float | None], passes: list[float | None]) -> str:

@@ -53,6 +53,19 @@ def with_kernels(*gates: str, **expected: Any) -> Cell:
     return expecting(gates=[plans[name] for name in gates], **expected).model_copy(update={"kernels": block})
 
 
+def test_a_step_of_the_instrument_is_in_the_price() -> None:
+    """Where one step of the GPU's clock is more than must_catch no number of pairs passes, and the price says so."""
+    steps = [decode([("gemm", "nvjet", 32 * 100 + 32 * n), ("norm", "rms", 32 * 77)]) for n in (0, 1, 0, 0, 1, 0)]
+    plan = gate("kernel_time_per_step", "0.1%", "0.5%", role="gemm")
+    measured = cell(gates=[plan]).model_copy(update={"kernels": Expectation()})
+
+    (found,) = price(measured, {"traced": record(measured, traces(steps, steps[::-1]))}, 1).gates
+
+    assert set(found.passes) == {0.0}
+    assert all(effect is None or effect > 2 / 100 for effect in found.detectable)
+    assert "an unchanged build would pass in only 0 % of runs" in found.problem
+
+
 def test_unknown_without_record_and_expectation() -> None:
     """Nothing is made up where nothing has been seen."""
     found = price(cell(), {}, 1)
@@ -117,7 +130,10 @@ def test_a_run_takes_as_many_engine_starts_as_priced(tmp_path: Path, gates: tupl
 def test_each_kind_has_the_figures_of_its_own_trials() -> None:
     """Spread and minutes of traced pairs are those of traced trials, and those of timed pairs of timed ones."""
     measured = with_kernels("itl_median", "gemm")
-    base, head = ([decode([("gemm", "nvjet", ns + 1000 * n)]) for n in range(2)] for ns in (10**6, 10**6 + 3000))
+    base, head = (
+        [decode([("gemm", "nvjet", ns + 1000 * n), ("norm", "rms", 79)]) for n in range(2)]
+        for ns in (10**6, 10**6 + 3000)
+    )
     slow = [one.model_copy(update={"duration_ns": 60 * 10**9}) for one in traces(base, head, first=8)]
     history = record(measured, [*trials([0.0] * 4), *slow])
 
