@@ -398,7 +398,8 @@ def _shift(level: float, power: float, spread_df: float, df: float) -> float:
             return power_at(shift, level, df)
         seen, own = _root_chi_square(spread_df), _root_chi_square(df)
         reached = special.ndtr(shift * seen[0][:, None] - _t_quantile(level, df) * own[0][None, :])
-        return float(seen[1] @ reached @ own[1])
+        # No BLAS: on a host with many cores its threads would spin beside whatever is being measured there.
+        return float(np.einsum("i,ij,j", seen[1], reached, own[1], optimize=False))
 
     while blocks(high) < power:
         low, high = high, 2 * high

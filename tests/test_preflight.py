@@ -179,6 +179,14 @@ def test_a_plugin_that_may_change_the_arguments(
     assert check("max_num_seqs: 4", *words).exit_code == 2
 
 
+def test_what_lies_beside_vllm_changes_nothing(check: Check, build: list[str], tmp_path: Path) -> None:
+    """A checkout of vLLM as path=, or a folder of its libraries, holds files that speak of engine arguments."""
+    (tmp_path / "build" / "tests").mkdir()
+    (tmp_path / "build" / "tests" / "test_arg_utils.py").write_text("from vllm import EngineArgs\n")
+
+    assert "did you mean 'max_num_seqs'?" in check("max_num_seq: 8", *build).stderr
+
+
 @pytest.mark.parametrize("python", ["/bin/true", "/bin/false"])
 def test_an_interpreter_that_is_none(check: Check, python: str) -> None:
     """A program that answers nothing leaves the arguments to the engine."""

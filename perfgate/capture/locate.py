@@ -78,7 +78,9 @@ def arguments_of(subject: Subject, located: Located) -> EngineArguments | str:
     if located.file is None or not Path(located.file).is_absolute():
         return f"python={subject.python} has no vllm"
     package = Path(located.file).parent
-    changed = _mention((*subject.path, *located.early), package)
+    # Beside the package itself lie the libraries or the tests of its build; what of them vLLM would load is in `early`.
+    added = [folder for folder in subject.path if Path(folder) != package.parent]
+    changed = _mention((*added, *located.early), package)
     if changed is not None:
         return f"{changed} may change the engine's arguments"
     found = read_arguments(package, located.version or "of unknown version")
