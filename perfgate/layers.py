@@ -160,11 +160,11 @@ def _places(layers: NDArray[np.int16], roles: Sequence[str]) -> NDArray[np.int8]
 
 _SYMBOLS = {GEMM: "G", ATTENTION: "A", ACTIVATION: "S", MOE: "M"}
 _IN_ORDER = ("qkv", "out", "gate-up", "down")
-_DENSE = re.compile(r"A*GA+G(GSG)?")
-"""Attention before the first gemm is its metadata, made ready for all layers."""
+_DENSE = re.compile(r"A*GA+G(GS?G)?")
+"""Attention before the first gemm is its metadata, made ready for all layers; an activation may be part of a gemm."""
 _EXPERTS = re.compile(r"A*GA+G(?=.*M)[GSM]*")
 """A router and shared experts run gemms too, which have no place."""
-_BEGUN = re.compile(r"A*G(A+(G(G(SG?)?)?)?)?")
+_BEGUN = re.compile(r"A*G(A+(G(GS?G?)?)?)?")
 """The last layer of launches that were chosen may be cut."""
 
 

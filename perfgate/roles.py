@@ -52,8 +52,8 @@ SHIPPED = (
     RoleRule(GEMM_REDUCE, r"splitKreduce|split_?[kK]_?[rR]educe", "adds up the parts of a split-K gemm"),
     RoleRule(GEMM, r"nvjet|[Gg]emm|GEMM|[Gg]emv|xmma|cutlass.*(Sm80|sm80|s16816|h16816)|[Mm]arlin|[Mm]achete|matmul|"
              r"scaled_mm|linear_kernel|^aten::(_?linear|addmm|mm|bmm|baddbmm|matmul|mv|einsum)$|"
-             r"(onednn|mkldnn).*(mm|linear)|^_C.*(_mm|_linear)",
-             "matrix products: cuBLAS nvjet (Hopper, Blackwell), CUTLASS, Marlin, DeepGEMM, oneDNN"),
+             r"(onednn|mkldnn).*(mm|linear)|^_C.*(_mm|_linear)|triton_tem_\w*mm(_|$)",
+             "matrix products: cuBLAS nvjet (Hopper, Blackwell), CUTLASS, Marlin, DeepGEMM, oneDNN, Inductor"),
     RoleRule(ACTIVATION, r"act_and_mul|[Ss]ilu|SiLU|[Gg]elu|[Ss]wi[Gg]lu|\brelu|_relu", "activation of the MLP"),
     RoleRule("quantize", r"_quant|[Qq]uantize|cvt_fp16_to_fp4|cvt_", "scales and casts to FP8, FP4 or INT8"),
     RoleRule("prepare", r"_prepare_|_combine_sampled_and_draft|_gather_block_tables|slot_mapping|_post_update|"

@@ -147,6 +147,15 @@ def test_a_norm_fused_into_a_gemm() -> None:
     assert place[2 : 2 + len(fused)] == [word for n, word in enumerate(PLACED) if n != 8]
 
 
+@pytest.mark.parametrize("left", [len(DENSE), 10])
+def test_an_activation_fused_into_a_gemm(left: int) -> None:
+    """Three gemms after attention are out, gate-up and down also where no activation runs between them."""
+    fused = [name for name in DENSE if name != "act_and_mul_kernel"]
+    _, place = layers_of([*HEAD, *fused * 4, *fused[:left]])
+    placed = [word for name, word in zip(DENSE, PLACED, strict=True) if name != "act_and_mul_kernel"]
+    assert place == ["", "", *placed * 4, *placed[:left]]
+
+
 def test_kernels_of_a_side_stream() -> None:
     """A kernel beside the main stream goes with the layer whose kernels run around it."""
     block = [*DENSE[:6], "shared_expert_gemm", *DENSE[6:]]
