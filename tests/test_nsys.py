@@ -324,6 +324,17 @@ def text_for_a_number() -> ExportBuilder:
     return builder
 
 
+def packed(column: str, value: object) -> Callable[[], ExportBuilder]:
+    """A value that SQL would take for another one where several columns are read as one number."""
+
+    def make() -> ExportBuilder:
+        builder = one_kernel()
+        builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][0][column] = value
+        return builder
+
+    return make
+
+
 def backwards() -> ExportBuilder:
     """An event of negative length."""
     builder = one_kernel()
@@ -360,6 +371,10 @@ def twice() -> ExportBuilder:
         (graphs_as_events, r"CUDA graphs as single events.*\n  Trace with --cuda-graph-trace=node"),
         (lost_data, "nsys lost data: Some CUDA events were dropped"),
         (text_for_a_number, "table CUPTI_ACTIVITY_KIND_KERNEL holds a value that is no integer.*'soon'"),
+        (packed("streamId", "seven"), "KERNEL has streamId 'seven', expected a whole number up to"),
+        (packed("gridX", b"1"), "KERNEL has gridX"),
+        (packed("deviceId", 1 << 16), "KERNEL has deviceId '65536', expected a whole number up to 65535"),
+        (packed("demangledName", -7), "KERNEL has demangledName '-7'"),
         (backwards, "kernels that end before they start"),
         (no_such_string, "StringIds has no text 5"),
         (no_process, "table CUPTI_ACTIVITY_KIND_KERNEL holds a value that is no integer"),

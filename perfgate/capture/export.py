@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import sqlite3
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -82,6 +82,28 @@ class Export:
         if missing:
             text = f"table {table} has no column {missing[0]} ({self.version})"
             raise RecordError(text, where=self.where, remedy="This layout of nsys is not known here; report it.")
+
+    def check_range(self, table: str, most: Mapping[str, int]) -> None:
+        """Check that values fit where SQL packs several into one; text and blobs, which it would take for 0, do not.
+
+        Args:
+            table: Its name; nothing is checked where it is not there.
+            most: The largest value of each column; the least is 0, and -1 and nothing say that there is none.
+
+        Raises:
+            RecordError: One does not fit.
+        """
+        if table not in self.columns:
+            return
+        fits = " AND ".join(f'"{name}" BETWEEN -1 AND {value}' for name, value in most.items())
+        query = f'SELECT {", ".join(most)} FROM "{table}" WHERE NOT ({fits}) LIMIT 1'  # noqa: S608 (named in this package)
+        for row in self.select(query):
+            found = zip(most.items(), row, strict=True)
+            name, value = next(
+                (name, one) for (name, top), one in found if not (isinstance(one, int | float) and -1 <= one <= top)
+            )
+            text = f"table {table} has {name} {str(value)[:60]!r}, expected a whole number up to {most[name]}"
+            raise RecordError(text, where=self.where, remedy=DAMAGED)
 
     def integers(
         self, table: str, expressions: Sequence[str], keep: Callable[[Sequence[Ints]], NDArray[np.bool_]] | None = None

@@ -41,6 +41,13 @@ _KERNEL_COLUMNS = (
     "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
 )  # fmt: skip
 
+_MAX_STRING, _MAX_CALL, _MAX_16 = (1 << 31) - 1, (1 << 32) - 1, (1 << 16) - 1
+_PACKED = {
+    "streamId": (1 << 46) - 1, "deviceId": _MAX_16, "correlationId": _MAX_CALL, "gridX": (1 << 31) - 1,
+    "gridY": _MAX_16, "gridZ": _MAX_16, "blockX": _MAX_16, "blockY": _MAX_16, "blockZ": _MAX_16,
+}  # fmt: skip
+"""What fits into the numbers that several columns are packed into, CUDA's own limits at least."""
+
 _COPY = {2: "h2d", 3: "h2d-pageable", 4: "d2h", 5: "d2h-pageable", 16: "d2d", 20: "peer"}
 _COPY_KIND = "copyKind * 2 + COALESCE((CASE copyKind WHEN 1 THEN srcKind WHEN 2 THEN dstKind END) = 0, 0)"
 """Twice ENUM_CUDA_MEMCPY_OPER, and one more where the host's memory is pageable (0 in ENUM_CUDA_MEM_KIND)."""
@@ -162,6 +169,7 @@ class _Reader:
         return place, self.pids[place] == ids
 
     def _kernels(self) -> tuple[Kernels, tuple[str, ...], NDArray[np.int64]]:
+        self.export.check_range(_KERNEL, _PACKED | {"demangledName": _MAX_STRING})
         graph = "COALESCE(graphNodeId, 0) != 0" if "graphNodeId" in self.export.columns[_KERNEL] else "0"
         start, end, where, link, pid, grid, block = self.export.integers(
             _KERNEL,
@@ -212,6 +220,7 @@ class _Reader:
                 kept |= launching[np.minimum(np.searchsorted(launching, key), len(launching) - 1)] == key
             return np.asarray(known & kept)
 
+        self.export.check_range(_CALL, {"correlationId": _MAX_CALL, "nameId": _MAX_STRING})
         start, end, tid, link = self.export.integers(_CALL, ("start", "end", "globalTid", _link("nameId")), matters)
         correlation, name = _unlinked(link)
         made: Calls = filled(
