@@ -129,6 +129,15 @@ def test_what_unpacks_beyond_all_bounds(tmp_path: Path, monkeypatch: pytest.Monk
     assert not list(folder.iterdir())
 
 
+def test_a_small_file_that_would_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused by how much larger than itself it gets, long before the bound of all files."""
+    monkeypatch.setattr("perfgate.capture.tracefile.SMALL_BYTES", 1 << 16)
+    bomb = tmp_path / "bomb.gz"
+    bomb.write_bytes(gzip.compress(bytes(1 << 20), mtime=0))
+    with pytest.raises(RecordError, match=f"unpacks to more than {200 * bomb.stat().st_size} bytes"):
+        read_trace(bomb)
+
+
 def test_a_path_of_any_bytes(tmp_path: Path) -> None:
     """A file is read whatever bytes its name has."""
     file = export(tmp_path).rename(tmp_path / os.fsdecode(b"trace-\xff%20?.sqlite"))

@@ -11,6 +11,12 @@ import sqlite3
 MAX_UNPACKED_BYTES = 4 << 30
 """What a file with gzip may unpack to, on disk: an export of twenty million kernels has 2.2 GB."""
 
+SMALL_BYTES = 64 << 20
+"""What any file with gzip may unpack to."""
+
+MAX_UNPACKED_RATIO = 200
+"""How many times its own size a larger one may: traces unpack to four to twenty times theirs, zeros to a thousand."""
+
 MAX_JSON_BYTES = 2 << 30
 """The largest Chrome trace that is read; JSON takes about ten times its size in memory."""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from perfgate.capture.export import MAGIC
-from perfgate.capture.limits import MAX_UNPACKED_BYTES
+from perfgate.capture.limits import MAX_UNPACKED_BYTES, MAX_UNPACKED_RATIO, SMALL_BYTES
 from perfgate.capture.nsys import read_nsys
 from perfgate.capture.torchprof import read_torch
 from perfgate.errors import NotMeasuredError, RecordError
@@ -89,11 +89,12 @@ def as_plain_file(file: Path) -> Iterator[Path]:
 def _unpack(file: Path, target: Path) -> None:
     try:
         with gzip.open(file) as source, target.open("wb") as sink:
-            left = MAX_UNPACKED_BYTES
+            # A trace packs to a tenth, zeros to a thousandth: a small file may not fill the disk.
+            most = left = min(MAX_UNPACKED_BYTES, max(SMALL_BYTES, MAX_UNPACKED_RATIO * file.stat().st_size))
             while block := source.read(min(_BLOCK_BYTES, left + 1)):
                 left -= len(block)
                 if left < 0:
-                    text = f"unpacks to more than {MAX_UNPACKED_BYTES} bytes"
+                    text = f"unpacks to more than {most} bytes"
                     raise RecordError(text, where=str(file), remedy="Trace fewer iterations, or unpack it by hand.")
                 sink.write(block)
     except (EOFError, zlib.error, OSError) as error:
