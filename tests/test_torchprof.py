@@ -219,6 +219,14 @@ def test_wrappers_give_way_to_what_they_call(tmp_path: Path) -> None:
     assert [trace.names.demangled[name] for name in trace.kernels.name] == ["aten::mm", "aten::add", "aten::silu"]
 
 
+def test_a_process_that_is_no_number(tmp_path: Path) -> None:
+    """Whatever a trace gives as a process beside its number names no other one."""
+    events = [event("cpu_op", "aten::mm", 0, 1), event("cpu_op", "aten::mm", 2, 1) | {"pid": True, "tid": True}]
+    trace = read_torch(write(tmp_path, events))
+    assert trace.processes == (9,)
+    assert trace.kernels.stream.tolist() == [9, NONE]
+
+
 def test_a_merged_trace_is_refused(tmp_path: Path) -> None:
     """Traces of several ranks in one file have correlation ids that collide."""
     events = [event("cpu_op", "aten::mm", 0, 1), event("cpu_op", "aten::mm", 0, 1) | {"pid": 10}]

@@ -174,8 +174,8 @@ def _event(number: int, row: dict[str, Any]) -> Event:
         name,
         round(start * 1000),
         round((start + duration) * 1000),
-        thread if isinstance(thread, int | str) else NONE,
-        pid if isinstance(pid, int) else None,
+        thread if isinstance(thread, int | str) and not isinstance(thread, bool) else NONE,
+        pid if isinstance(pid, int) and not isinstance(pid, bool) else None,
         detail if isinstance(detail, dict) else {},
     )
 
