@@ -12,6 +12,8 @@ from perfgate.hardware import Precision
 
 WIDTHS = {"bfloat16": 2.0, "float16": 2.0, "half": 2.0}
 """Bytes of the data types that decode runs in unquantised; float32 runs on other pipes, and no roof is known for it."""
+_HALVED = ("float32", "float")
+"""What vLLM runs at half the width where ``dtype`` is ``auto``: at bfloat16, or float16 where a GPU has none."""
 _UNTOUCHED = re.compile(r"lm_head|embed|norm|router|gate(?!_|\w)|shared_expert_gate|vision|visual|mm_projector")
 """Modules that are never counted as quantised, so that an ignore list may name them."""
 _ATTENTION = re.compile(r"self_attn|attn")
@@ -70,10 +72,10 @@ def weight_formats(config: Mapping[str, Any], args: Mapping[str, Any]) -> Format
 
 
 def _plain(config: Mapping[str, Any], args: Mapping[str, Any]) -> Format:
-    name = str(args.get("dtype") or "auto")
+    name = str(args.get("dtype") or "auto").lower()
     if name == "auto":
-        name = str(config.get("torch_dtype") or config.get("dtype") or "")
-    name = name.removeprefix("torch.")
+        name = str(config.get("torch_dtype") or config.get("dtype") or "").removeprefix("torch.")
+        name = "bfloat16" if name in _HALVED else name
     if name not in WIDTHS:
         raise UsageError(f"dtype {name or 'unknown'!r} is not counted", remedy=f"Counted are {', '.join(WIDTHS)}.")
     return Format(WIDTHS[name], "fp16")

@@ -63,7 +63,7 @@ def test_a_subjects_own_arguments_move_its_floor(args: dict[str, Any], share: fl
         ("model", {}, ("NVIDIA H200", "NVIDIA H100"), "the GPUs differ"),
         ("model", {}, ("Tesla T4",), "no roofs are known for the GPU 'Tesla T4' Known are H200"),
         ("model", {"model_type": "mamba"}, H200, "decode steps of model_type 'mamba' are not counted"),
-        ("model", {"torch_dtype": "float32"}, H200, "dtype 'float32' is not counted"),
+        ("model", {"torch_dtype": "float64"}, H200, "dtype 'float64' is not counted"),
         ("model", {"num_key_value_heads": "many"}, H200, "another shape than is counted: ValueError"),
         ("absent", {}, H200, "config.json: cannot be read"),
     ],

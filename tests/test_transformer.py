@@ -210,9 +210,15 @@ def test_windows_that_a_configuration_leaves_to_its_model(kind: str, every: int)
 
 def test_the_data_type_of_the_whole_goes_before_that_of_its_text_part() -> None:
     """As vLLM takes it, under the old and the new name of the key."""
-    inner = {**LLAMA, "torch_dtype": "float32"}
+    inner = {**LLAMA, "torch_dtype": "float64"}
     assert demand({"text_config": inner, "dtype": "bfloat16"}) == demand(LLAMA)
     assert demand({"text_config": LLAMA}) == demand(LLAMA)
+
+
+@pytest.mark.parametrize("args", [{}, {"dtype": "auto"}, {"dtype": "BFloat16"}])
+def test_a_model_of_32_bits_runs_at_16(args: dict[str, Any]) -> None:
+    """Where ``dtype`` is left to vLLM it halves the width, and it takes names in any case."""
+    assert demand({**LLAMA, "torch_dtype": "float32"}, args=args) == demand(LLAMA)
 
 
 def test_a_floor_holds_no_byte_that_could_stay_in_cache() -> None:
