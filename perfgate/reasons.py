@@ -1,7 +1,7 @@
 """The reason codes: why a verdict is what it is, and what to do about it.
 
 One table serves capture (which records why a trial failed), judge (which says why a run is not a pass) and the reports.
-It stands on a low floor because capture and judge must not import each other and both speak these words.
+It imports nothing, because capture and judge must not import each other and both need these words.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ _TABLE = (
            "(kernels.roles names your own), or the step by itl_median."),
     Reason("no-floor", "The least time of a decode step is unknown, so there is no utilisation (mbu, mfu) to judge: "
            "the GPU or the model's architecture is not counted.",
-           "Gate itl_median, which needs no floor. docs/counters.md lists what is counted; a GPU's roofs stand in "
+           "Gate itl_median, which needs no floor. docs/counters.md lists what is counted; a GPU's roofs are in "
            "perfgate/hardware.py."),
     Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
            "Look at the trial's values in the record; the measurement is broken."),
@@ -144,7 +144,7 @@ _TABLE = (
            "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up; figures from "
            "elsewhere need more trials. Or widen the margins to what this machine can show, or quieten it."),
     Reason("undecided-by-baseline", "The baseline's visits exclude neither a regression of must_catch size nor a "
-           "slowdown within ignorable: they lie too far apart.",
+           "slowdown within ignorable: they are too far apart.",
            "Measure both builds in pairs, which the spread between visits does not reach: perfgate run SCENARIO "
            "--base ... --head ... Further visits narrow it slowly; the line of the baseline says how many."),
     Reason("too-few-pairs", "No look has been reached, so nothing can be decided.",
@@ -154,8 +154,8 @@ _TABLE = (
     Reason("advisory-unpaired", "The trials compared were not taken in pairs on one machine in one visit, so drift "
            "between them counts as a difference; the verdict is what the same figures would mean if it did not.",
            "Measure both builds in one run: perfgate run SCENARIO --base ... --head ..."),
-    Reason("advisory-few-visits", "The baseline has too few visits for a verdict that blocks: a visit more may lie far "
-           "from so few of them by chance. The verdict is what the same figures would mean otherwise.",
+    Reason("advisory-few-visits", "The baseline has too few visits for a verdict that blocks: one more visit may "
+           "differ much from so few by chance. The verdict is what the same figures would mean otherwise.",
            "Promote further visits of the same build (perfgate baseline promote RUN); from four on a gate can block."),
     Reason("no-baseline", "There is no stored baseline for this cell or gate, so there is nothing to compare with.",
            "Make this run the first one: perfgate baseline promote RUN --reason '...'. A gate that is newer than the "
@@ -164,7 +164,7 @@ _TABLE = (
            "counted: a stored baseline keeps no launches.",
            "Count both builds in one run: perfgate run SCENARIO --base ... --head ...; bounds like '<= 0' are held "
            "against a baseline's head too."),
-    Reason("baseline-broken", "A baseline's file is no whole lineage: an entry was changed, dropped, added or put "
+    Reason("baseline-broken", "A baseline's file is not a whole lineage: an entry was changed, dropped, added or put "
            "elsewhere, or a merge was left unfinished.",
            "Restore the file from its repository's history, then promote the run again; entries are never edited."),
     Reason("no-counterpart", "Only one subject was measured, so there is nothing to compare it with.",
@@ -181,13 +181,13 @@ _TABLE = (
            "Lock the clocks (clocks: {mode: lock, sm_mhz: ...}), or find why one side runs at another clock: more "
            "power, more heat."),
     # --- cautions
-    Reason("slower-than-ignorable", "The gate passed, but the estimate lies above the ignorable margin.",
+    Reason("slower-than-ignorable", "The gate passed, but the estimate is above the ignorable margin.",
            "Look at the estimate: a regression of must_catch size is excluded, a smaller one is likely."),
     Reason("below-floor", "The slowdown is established, but smaller than the gate's absolute floor.",
            "Nothing, if the floor is meant; else lower the floor."),
     Reason("below-resolution", "The pairs differ by less than one step of what they were measured with: the clock that "
            "stamps kernels, or the last digit that a CSV has. A change smaller than that step is not seen, so the "
-           "gate's bounds lie a step further out.",
+           "gate's bounds are a step further out.",
            "Nothing, where the margins are much wider than the step. Else measure something longer: a role with more "
            "kernel time, the whole step; in a CSV write more digits."),
     Reason("estimates-disagree", "The mean of the pairs and their Hodges-Lehmann estimate differ by more than half the "
@@ -275,7 +275,7 @@ _TABLE = (
     # --- counters
     Reason("counters-empty", "The file that should hold ncu's counters is empty.",
            "Print the report again: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
-    Reason("counters-unreadable", "The file is no raw page of ncu as CSV, or holds what no ncu writes in one.",
+    Reason("counters-unreadable", "The file is not ncu's raw page as CSV, or holds what ncu does not write there.",
            "Print the report again with LC_ALL=C: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
     Reason("counters-no-package", "The file is a report of ncu, and the optional package ncu-report is not there.",
            "pip install 'perfgate[ncu]'. Without it: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
@@ -320,7 +320,7 @@ _TABLE = (
     Reason("counters-timeout", "ncu did not get through the window within counted.limit.",
            "Ask for fewer launches or counters, or raise counted.limit; passes and launches multiply."),
     Reason("counters-other-launches", "ncu counted other launches than the trace has at that place of the step.",
-           "Where most differ, the step is no decode step: name a later one with counted: {step: N}. A few may be a "
+           "Where most differ, the step is not a decode step: name a later one with counted: {step: N}. A few may be a "
            "rarer kind of step."),
     Reason("counters-missing", "ncu was asked for counters that it did not give.",
            "Another version or GPU has other names; docs/counters.md lists them. Give ncu's own name in their place."),
