@@ -35,8 +35,6 @@ MEMSET_KINDS = ("memset",)
 CALL_KINDS = ("launch", "graph-launch", "copy", "synchronise", "other")
 """What a call of the CUDA interface does for the step; ``other`` calls are not kept."""
 
-OVERHEAD_KINDS = ("overhead",)
-
 
 @dataclass(frozen=True)
 class Caution:

@@ -29,7 +29,7 @@ _OF_ANOTHER_REPOSITORY = (
     "GIT_IMPLICIT_WORK_TREE", "GIT_GRAFT_FILE", "GIT_SHALLOW_FILE",
 )  # fmt: skip
 """git's variables that name one repository, which hooks have set: with them ``git -C FOLDER`` reads another one."""
-_NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
+NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Repository:
             NotMeasuredError: ``build-failed``, with git's words.
         """
         # Forced twice: a kill in the middle of an earlier one left it registered, and locked as well.
-        self._git(*_NO_HOOKS, "worktree", "add", "--force", "--force", "--detach", str(tree), snapshot)
+        self._git(*NO_HOOKS, "worktree", "add", "--force", "--force", "--detach", str(tree), snapshot)
 
     def _commit(self, ref: str) -> str:
         if not ref or ref.startswith("-") or not ref.isprintable():
@@ -232,9 +232,8 @@ class Repository:
     def _git(self, *words: str, more: Mapping[str, str] | None = None, text: str = "") -> str:
         ended = self._try(*words, more=more, text=text)
         if ended.returncode:
-            what = next(word for word in words if not word.startswith("-") and "=" not in word)
             raise NotMeasuredError(
-                f"git {what} ended with {ended.returncode}:\n{ended.stderr.strip()}",
+                f"git {_command(words)} ended with {ended.returncode}:\n{ended.stderr.strip()}",
                 where=str(self.top),
                 code="build-failed",
             )
@@ -243,16 +242,53 @@ class Repository:
     def _try(
         self, *words: str, more: Mapping[str, str] | None = None, text: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        # Without optional locks, git leaves the user's index as it is, also where it could refresh it.
-        variables = {**plain_environment(os.environ), "GIT_OPTIONAL_LOCKS": "0", **(more or {})}
         try:
-            return subprocess.run(  # noqa: S603 (git, with words of ours and commits that were checked)
-                ["git", "-C", str(self.top), *words],  # noqa: S607 (the user's own git)
-                env=variables, input=text, capture_output=True, text=True, errors="surrogateescape",
-                check=False,
-            )  # fmt: skip
+            return run_git(self.top, *words, more=more, text=text)
         except FileNotFoundError as error:
             raise UsageError("there is no git here, and a ref needs one", remedy="Install git.") from error
+
+
+def run_git(
+    folder: Path, *words: str, more: Mapping[str, str] | None = None, text: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run git in a folder, on its own repository, in English.
+
+    Args:
+        folder: Where.
+        words: The arguments.
+        more: Variables beside perfgate's own.
+        text: What git reads from stdin.
+
+    Raises:
+        FileNotFoundError: There is no git.
+    """
+    # Without optional locks, git leaves the user's index as it is, also where it could refresh it.
+    variables = {**plain_environment(os.environ), "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", **(more or {})}
+    return subprocess.run(  # noqa: S603 (git, with words of ours and commits that were checked)
+        ["git", "-C", str(folder), *words],  # noqa: S607 (the user's own git)
+        env=variables, input=text, capture_output=True, encoding="utf-8", errors="surrogateescape", check=False,
+    )  # fmt: skip
+
+
+def git_output(folder: Path, *words: str, more: Mapping[str, str] | None = None) -> str:
+    """What git prints, arguments as of :func:`run_git`.
+
+    Raises:
+        UsageError: git is not there or fails.
+    """
+    try:
+        ended = run_git(folder, *words, more=more)
+    except FileNotFoundError as error:
+        raise UsageError("there is no git here to read it", where=str(folder), remedy="Install git.") from error
+    if ended.returncode:
+        text = f"git {_command(words)} ended with {ended.returncode}: {ended.stderr.strip()}"
+        raise UsageError(text, where=str(folder))
+    return ended.stdout
+
+
+def _command(words: Sequence[str]) -> str:
+    """The subcommand among the arguments of git."""
+    return next(word for word in words if not word.startswith("-") and "=" not in word)
 
 
 def remove_worktree(tree: Path, repository: Path) -> None:

@@ -6,7 +6,6 @@ A run keeps a copy of every baseline that it may be judged against, so that its 
 from __future__ import annotations
 
 import getpass
-import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,9 +22,8 @@ from perfgate.jsontext import BASELINE
 from perfgate.lock import state_folder
 from perfgate.plan import Cell
 from perfgate.record import Artifact, Run
-from perfgate.repository import plain_environment
+from perfgate.repository import git_output, run_git
 
-BASELINES = Path("baselines")
 COPIES = "baselines"
 """Folder of a run that holds the baselines it was judged against."""
 
@@ -290,22 +288,17 @@ def _commit(folder: Path, ref: str) -> str:
     return "" if found.returncode else found.stdout.strip()
 
 
+_ALONE = {"GIT_ALLOW_PROTOCOL": ""}
+"""No protocol is allowed: what is looked at may have come with a repository of its own, whose configuration names the
+program that fetches what is missing in it."""
+
+
 def _git(folder: Path, *words: str) -> str:
-    """What git says."""
-    ended = _run(folder, *words)
-    if ended.returncode:
-        raise UsageError(f"git {words[0]} ended with {ended.returncode}: {ended.stderr.strip()}", where=str(folder))
-    return ended.stdout
+    return git_output(folder, *words, more=_ALONE)
 
 
 def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = ["git", "-C", str(folder), *words]
-    # What it refuses is told by its words alone. No protocol is allowed: what is looked at may have come with a
-    # repository of its own, whose configuration names the program that fetches what is missing in it.
-    spoken = {**plain_environment(os.environ), "LC_ALL": "C", "GIT_ALLOW_PROTOCOL": ""}
-    return subprocess.run(  # noqa: S603 (words of our own)
-        command, capture_output=True, encoding="utf-8", errors="surrogateescape", check=False, env=spoken
-    )
+    return run_git(folder, *words, more=_ALONE)
 
 
 def _nearest(folder: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -198,6 +199,17 @@ def test_against_the_merge_base(plan: Plan) -> None:
     made = plan(*PUSHED)
 
     assert made.words == ("scenarios/tiny.yaml", "--base", f"ref={made.merge_base}", "--head", f"ref={made.head}")
+
+
+def test_a_changed_name_that_is_no_text(plan: Plan, origin: Path) -> None:
+    """A name that is not UTF-8 is shown with a mark in its place, and the plan can be kept."""
+    git(origin, "checkout", "--quiet", "pull-request/12")
+    Path(os.fsdecode(os.fsencode(origin / "scenarios") + b"/new\xff.yaml")).touch()
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "a file")
+    git(origin, "checkout", "--quiet", "main")
+
+    assert plan(*PUSHED).changed == ("scenarios/new\ufffd.yaml",)
 
 
 def test_refusals(plan: Plan, github: FakeGitHub, origin: Path) -> None:

@@ -7,10 +7,8 @@ counts from its merge on.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -23,7 +21,7 @@ from perfgate.fields import file_pattern
 from perfgate.github.api import Api, ApiError
 from perfgate.github.job import PUSHED_REQUEST, Command, Job, JobPlan
 from perfgate.plan import resolve_cells
-from perfgate.repository import plain_environment
+from perfgate.repository import NO_HOOKS, git_output
 from perfgate.scenario import load
 from perfgate.subject import anchored
 
@@ -80,19 +78,19 @@ def make_plan(job: Job, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
             text = f"{word}: what is checked out where perfgate measures is the base branch, not the change"
             raise UsageError(text, remedy="Name a branch, a tag or a commit; without words it is the change's build.")
     pull_request, branch, base = _aim(job, api)
-    head = _git(tree, "rev-parse", "--verify", "HEAD^{commit}")
+    head = git_output(tree, "rev-parse", "--verify", "HEAD^{commit}").strip()
     base = base or f"refs/remotes/origin/{branch}"
     try:
-        base = _git(tree, "rev-parse", "--verify", f"{base}^{{commit}}")
-        merge_base = _git(tree, "merge-base", head, base)
+        base = git_output(tree, "rev-parse", "--verify", f"{base}^{{commit}}").strip()
+        merge_base = git_output(tree, "merge-base", head, base).strip()
     except UsageError as error:
         remedy = "Check out the whole history: actions/checkout with fetch-depth: 0."
         raise UsageError(f"no merge base of HEAD and {branch}: {error.text}", remedy=remedy) from error
     policy = job.folder / "policy"
     if policy.exists():  # an earlier attempt at this step
         shutil.rmtree(policy)
-    _git(tree, "worktree", "prune")
-    _git(tree, "worktree", "add", "--force", "--detach", str(policy), base)
+    git_output(tree, "worktree", "prune")
+    git_output(tree, *NO_HOOKS, "worktree", "add", "--force", "--detach", str(policy), base)
     scenarios = _scenarios(policy, wanted.scenarios)
     if not scenarios:
         raise UsageError(
@@ -199,15 +197,6 @@ def _folder(pattern: str) -> str:
 
 
 def _changed(tree: Path, merge_base: str, head: str, judged_by: Sequence[str]) -> tuple[str, ...]:
-    named = _git(tree, "diff", "--name-only", "-z", "--no-renames", merge_base, head, "--", *judged_by)
-    return tuple(name for name in named.split("\0") if name)
-
-
-def _git(tree: Path, *words: str) -> str:
-    argv = ["git", "-c", "core.hooksPath=/dev/null", "-C", str(tree), *words]
-    done = subprocess.run(  # noqa: S603 (fixed words)
-        argv, capture_output=True, text=True, errors="replace", check=False, env=plain_environment(os.environ)
-    )
-    if done.returncode:
-        raise UsageError(f"git {words[0]}: {done.stderr.strip()}", where=str(tree))
-    return done.stdout.strip()
+    named = git_output(tree, "diff", "--name-only", "-z", "--no-renames", merge_base, head, "--", *judged_by)
+    shown = named.encode(errors="surrogateescape").decode(errors="replace")  # they are printed and kept as JSON
+    return tuple(name for name in shown.split("\0") if name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 from perfgate.errors import UsageError
 from perfgate.github.api import Api, ApiError
-from perfgate.repository import plain_environment
+from perfgate.repository import git_output
 
 NOT_FOUND = 404
 
@@ -51,7 +49,7 @@ def propose(api: Api, repository: str, tree: Path, paths: Sequence[str], proposa
     if not changed:
         return f"nothing changed in {', '.join(paths)}: nothing to propose"
     root = f"/repos/{repository}"
-    head = _git(tree, "rev-parse", "HEAD").strip()
+    head = git_output(tree, "rev-parse", "HEAD").strip()
     entries = [_entry(api, root, tree, name) for name in changed]
     base_tree = api.get(f"{root}/git/commits/{head}")["tree"]["sha"]
     made = api.send("POST", f"{root}/git/trees", {"base_tree": base_tree, "tree": entries})
@@ -73,8 +71,8 @@ def changed_files(tree: Path, paths: Sequence[str]) -> list[str]:
     Raises:
         UsageError: ``tree`` is no checkout.
     """
-    changed = _git(tree, "diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths)
-    new = _git(tree, "ls-files", "--others", "--exclude-standard", "-z", "--", *paths)
+    changed = git_output(tree, "diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths)
+    new = git_output(tree, "ls-files", "--others", "--exclude-standard", "-z", "--", *paths)
     return sorted({name for name in f"{changed}{new}".split("\0") if name})
 
 
@@ -102,13 +100,3 @@ def _point(api: Api, root: str, branch: str, commit: str) -> None:
         api.send("POST", f"{root}/git/refs", {"ref": f"refs/heads/{branch}", "sha": commit})
         return
     api.send("PATCH", f"{root}/git/refs/heads/{branch}", {"sha": commit, "force": True})
-
-
-def _git(tree: Path, *words: str) -> str:
-    argv = ["git", "-c", "core.hooksPath=/dev/null", "-C", str(tree), *words]
-    done = subprocess.run(  # noqa: S603 (fixed words)
-        argv, capture_output=True, text=True, errors="replace", check=False, env=plain_environment(os.environ)
-    )
-    if done.returncode:
-        raise UsageError(f"git {words[0]}: {done.stderr.strip()}", where=str(tree))
-    return done.stdout
