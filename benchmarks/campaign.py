@@ -30,10 +30,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 ROOT: Final = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "standins"), str(ROOT / "tests"), str(ROOT / "benchmarks")]
@@ -48,6 +50,7 @@ from test_faults import KINDS, run_with_fault  # noqa: E402
 
 from perfgate import gate  # noqa: E402 (sorted after what the tests bring)
 from perfgate.baseline import parse  # noqa: E402
+from perfgate.capture.collector import Job as CollectorJob  # noqa: E402
 from perfgate.capture.counterfile import read_counters  # noqa: E402
 from perfgate.capture.fake import FakeCollector, FakeSpec  # noqa: E402
 from perfgate.capture.lease import find_leases  # noqa: E402
@@ -61,15 +64,16 @@ from perfgate.errors import PerfgateError  # noqa: E402
 from perfgate.github.job import Job  # noqa: E402
 from perfgate.judge import judge  # noqa: E402
 from perfgate.lock import STATE  # noqa: E402
-from perfgate.record import read_record, read_records, read_run, record_file, write_run  # noqa: E402
+from perfgate.record import Trial, read_record, read_records, read_run, record_file, write_run  # noqa: E402
 from perfgate.scenario import loads  # noqa: E402
 from perfgate.table import read_table  # noqa: E402
 
-Trial = tuple[str, str]
+Tried = tuple[str, str]
 """What was tried, and what was wrong with it; empty where it held."""
 
 DOCUMENTED: Final = (0, 10, 20, 21, 22, 130)
-SAME: Final = FakeSpec(restart_sd=0.0003, sleep_s=0.04)
+SAME: Final = FakeSpec(restart_sd=0.0003, step_s=1.0, sleep_s=0.01)
+"""Its decode claims the seconds before the end of a trial, so that every reading taken in the trial falls into it."""
 ENGINE_FAULTS: Final = (
     "import fails", "import dies", "arguments fail", "start fails", "start exits", "start dies", "step fails",
     "step exits", "step dies", "step dies, child stays", "garbage", "other answer", "other code", "short outputs",
@@ -81,7 +85,7 @@ ENGINE_FAULTS: Final = (
 # --- faults
 
 
-def faults(seed: int, stride: int) -> Iterator[Trial]:
+def faults(seed: int, stride: int) -> Iterator[Tried]:
     """A fault at each place of a run, or at each so many."""
     for kind in KINDS:
         at = seed % stride
@@ -100,7 +104,7 @@ def faults(seed: int, stride: int) -> Iterator[Trial]:
 # --- streams
 
 
-def streams() -> Iterator[Trial]:
+def streams() -> Iterator[Tried]:
     """Runs whose output goes nowhere."""
     for which in ("stdout", "stderr"):
         for how in ("closed", "full", "unread"):
@@ -129,7 +133,7 @@ def _run_into(folder: Path, which: str, how: str) -> str:
 # --- engines
 
 
-def engines() -> Iterator[Trial]:
+def engines() -> Iterator[Tried]:
     """Runs of which one side's engine is broken."""
     for mode in ENGINE_FAULTS:
         with tempfile.TemporaryDirectory(prefix="perfgate-campaign-") as scratch:
@@ -143,7 +147,7 @@ def engines() -> Iterator[Trial]:
 # --- kills
 
 
-def kills(seed: int, count: int) -> Iterator[Trial]:
+def kills(seed: int, count: int) -> Iterator[Tried]:
     """Kills of runs with fake trials and with the stand-in engine, three to one."""
     for number in range(count):
         kill = draw("stub" if number % 4 == 3 else "fake", number, seed)  # noqa: PLR2004 (every fourth)
@@ -156,11 +160,13 @@ def kills(seed: int, count: int) -> Iterator[Trial]:
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 LOCKED: Final = "clocks: {mode: lock, sm_mhz: 1500}\n"
+READING_S: Final = 10.0
+"""A trial without a reading for so long is not waited for: it does not count, and is seen."""
 WINDOW_S: Final = 1.0
 """Signals come so long after the run's folder is there, which is about as long as a run takes then."""
 
 
-def clocks(seed: int, count: int) -> Iterator[Trial]:
+def clocks(seed: int, count: int) -> Iterator[Tried]:
     """Runs with locked clocks that get a signal at a random moment."""
     dice = random.Random(f"clocks {seed}")  # noqa: S311 (no secret)
     for number in range(count):
@@ -196,9 +202,8 @@ def _fork_run(folder: Path) -> int:
         for number, name in ((1, "stdout"), (2, "stderr")):
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _read_often()
         words = ["run", "scenario.yaml", "--base", "python=/bin/true", "--head", "env.A=1", "--seed", "1"]
-        command_line(words, obj=FakeCollector(SAME))
+        command_line(words, obj=_Watched(SAME))
     except SystemExit as error:
         os._exit(error.code if isinstance(error.code, int) else 1)
     finally:
@@ -228,14 +233,27 @@ def _after(folder: Path, machine: FakeMachine, sent: signal.Signals, status: int
     return "; ".join(wrong)
 
 
-def _read_often() -> None:
-    """Fake trials are shorter than the time between two readings, and without a reading they do not count."""
-    (Sampler.__init__.__kwdefaults__ or {})["period_s"] = 0.002
+class _Watched(FakeCollector):
+    """Fake trials that last until the GPU has been read in them, as a real one does; a busy machine may take long."""
+
+    _read = threading.Event()
+
+    def collect(self, job: CollectorJob, progress: Callable[[str], None]) -> Trial:
+        """Invent one trial."""
+        sample = Sampler._sample  # noqa: SLF001 (it is to be known when it reads)
+
+        def noted(sampler: Sampler) -> None:
+            sample(sampler)
+            self._read.set()
+
+        self._read.clear()
+        with mock.patch.object(Sampler, "_sample", noted):
+            self._read.wait(READING_S)
+        return super().collect(job, progress)
 
 
 def _go_on(run_folder: Path) -> list[str]:
-    _read_often()
-    outcome = gate.resume(run_folder, collector=FakeCollector(SAME)).outcome
+    outcome = gate.resume(run_folder, collector=_Watched(SAME)).outcome
     reasons = [reason.text for one in outcome.cells for reason in one.reasons]
     decided = outcome.verdict in ("pass", "improved", "inconclusive", "regressed")
     return [] if decided else [f"resumed to {outcome.verdict}: {reasons}"]
@@ -274,7 +292,7 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
     return b"".join(words)
 
 
-def inputs(seed: int, count: int, folder: Path) -> Iterator[Trial]:
+def inputs(seed: int, count: int, folder: Path) -> Iterator[Tried]:
     """Mutated files of each kind, so many each."""
     for kind, (name, whole, read) in _kinds(folder).items():
         dice = random.Random(f"{kind} {seed}")  # noqa: S311 (no secret)
@@ -380,7 +398,7 @@ def main() -> None:
     found: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory(prefix="perfgate-inputs-") as scratch:
         os.environ[STATE] = f"{scratch}/state"
-        tried: dict[str, Callable[[], Iterator[Trial]]] = {
+        tried: dict[str, Callable[[], Iterator[Tried]]] = {
             "faults": lambda: faults(said.seed, said.stride),
             "streams": streams,
             "engines": engines,

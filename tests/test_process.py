@@ -240,6 +240,58 @@ def test_supervisor_that_was_killed(start: Start) -> None:
     assert child.poll() == -signal.SIGKILL
 
 
+def test_daemon_that_is_never_seen(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What forks faster than one can look is not there in any look; its supervisor, which stays, is named for it."""
+    child, hidden = daemon()
+    with monkeypatch.context() as patched:
+        patched.setattr(child, "_members", list)
+        patched.setattr(process, "RELEASE_S", 0.0)
+        (left,) = child.end()
+
+    assert "the supervisor of this process, which still has somebody to look after" in str(left)
+    assert runs(left.pid)
+    assert child.end() == ()
+    assert not runs(hidden.pid)
+
+
+def test_program_that_stops_its_supervisor(start: Start) -> None:
+    """The supervisor goes on when the program is ended, and no status is lost."""
+    child = start("import os, pathlib; os.kill(os.getppid(), 19); pathlib.Path('ready').touch()")
+
+    assert (child.end(), child.poll()) == ((), 0)
+
+
+SPEAKS = """
+import os, pathlib
+supervisor = f"/proc/{os.getppid()}/fd"
+for number in os.listdir(supervisor):
+    if os.readlink(f"{supervisor}/{number}").startswith("pipe:"):
+        os.write(os.open(f"{supervisor}/{number}", os.O_WRONLY), b"ended x\\nended " + b"9" * 9999 + b"\\nstarted -\\n")
+pathlib.Path("ready").touch()
+raise SystemExit(3)
+"""
+
+
+def test_program_that_speaks_for_its_supervisor(start: Start) -> None:
+    """What is no answer of a supervisor is passed over, and not kept."""
+    child = start(SPEAKS)
+
+    assert child.wait(DEADLINE_S) == 3
+    assert len(child._heard) <= process.SAID_BYTES
+    assert child.end() == ()
+
+
+def test_status_where_nobody_asks_for_children(start: Start) -> None:
+    """SIGCHLD that is ignored is inherited, and then the kernel tells no parent how a child ended."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        child = start("import pathlib; pathlib.Path('ready').touch(); raise SystemExit(3)")
+        assert child.wait(DEADLINE_S) == 3
+        child.end()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_children_of_the_program_that_uses_perfgate(start: Start) -> None:
     """What other parts of this very process start meanwhile is none of the trial's and left alone."""
     child = start(SLEEPER)

@@ -21,6 +21,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
+from perfgate.capture.supervisor import close_others
+
 MESSAGE_BYTES: Final = 1 << 20
 END_S: Final = 1.0
 """How long the process is given to end by itself."""
@@ -165,5 +167,4 @@ def _let_go(kept: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
-    os.closerange(3, kept)
-    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+    close_others(kept)

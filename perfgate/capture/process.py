@@ -42,9 +42,13 @@ POLL_S = 0.02
 LAID_OUT_S = 0.2
 """How long a child that has just been started is given to show its variables; it takes microseconds."""
 TAIL_BYTES = 256 * 1024
+SAID_BYTES = 4096
+"""A supervisor says less; the program can write to the same pipe, by way of ``/proc``."""
 
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PROGRAM = Path(__file__).with_name("supervisor.py")
+_BEGUN = re.compile(rb"(started|failed) (\d{1,9})\n")
+_ENDED = re.compile(rb"^ended (-?\d{1,3})\n", re.MULTILINE)
 _EXCEPTION = re.compile(r"(?:^|[\]\s|])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt))(?::\s.*)?$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -87,12 +91,11 @@ class Child:
         """
         while b"\n" not in self._heard and self._hear(None):
             pass
-        word, _, number = self._heard.partition(b"\n")[0].decode().partition(" ")
-        if word == "started":
-            self._pid = int(number)
+        said = _BEGUN.match(self._heard)
+        if said is not None and said[1] == b"started":
+            self._pid = int(said[2])
             return
-        self._release()
-        code = int(number) if word == "failed" else errno.ECHILD
+        code = int(said[2]) if said is not None else errno.ECHILD
         raise OSError(code, os.strerror(code))
 
     @property
@@ -117,7 +120,8 @@ class Child:
         A second Ctrl-C while this waits goes straight to SIGKILL and is then raised.
 
         Returns:
-            What is still alive, and the supervisor where it was killed: nobody can tell what is alive then.
+            What is still alive. Where that cannot be told the supervisor stands for it: it was ended before the others,
+            or stays because something below it is never there when it is looked for.
 
         Raises:
             KeyboardInterrupt: The user was impatient; everything was killed first.
@@ -133,9 +137,8 @@ class Child:
         finally:
             self.wait(0.5)
         left = [Orphan(p.pid, _name(p), self._owner) for p in self._members()]
-        if not left and (killed := self._release()):
-            name = f"the supervisor of this process, ended by {killed},"
-            left.append(Orphan(self._supervisor.pid, name, self._owner))
+        if not left and (odd := self._release()):
+            left.append(Orphan(self._supervisor.pid, f"the supervisor of this process, {odd},", self._owner))
         return tuple(left)
 
     def _hear(self, timeout_s: float | None) -> bool:
@@ -147,28 +150,28 @@ class Child:
         if not poll.poll(None if timeout_s is None else 1000 * timeout_s):
             return False
         data = os.read(self._answers, 1024)
-        self._heard += data
+        self._heard = (self._heard + data)[-SAID_BYTES:]
         if not data:  # it has ended, by itself only after all the others
             ended = self._supervisor.wait()
             os.close(self._answers)
             self._answers = -1
             self._status = ended if self._status is None else self._status
-        for line in self._heard.splitlines(keepends=True):
-            if line.startswith(b"ended ") and line.endswith(b"\n"):
-                self._status = int(line.split()[1])
+        for status in _ENDED.findall(self._heard):
+            self._status = int(status)
         return bool(data)
 
     def _release(self) -> str:
-        """See the supervisor off once nothing is left for it to look after; says by what signal it was ended before."""
+        """See the supervisor off once nothing is left for it to look after; says what is odd about its end."""
+        if self._supervisor.poll() is None:
+            self._supervisor.send_signal(signal.SIGCONT)  # the program may have stopped it
         while self._hear(RELEASE_S):
             pass
-        if self._supervisor.poll() is None:  # stopped by somebody; there is nobody it could lose
-            self._supervisor.kill()
-            while self._hear(None):
-                pass
-            return ""
-        status = self._supervisor.returncode
-        return f"signal {-status}" if status < 0 else ""
+        status = self._supervisor.poll()
+        if status is None:
+            return "which still has somebody to look after"
+        if status < 0:
+            return f"ended by signal {-status}"
+        return f"ended with status {status}" if status else ""
 
     def _members(self) -> list[psutil.Process]:
         """Everything alive that is below the supervisor or in the group, or carries the token."""
@@ -226,10 +229,10 @@ def spawn(
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         child.begin()
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, argv[0]) from error
-    except BaseException:
+    except BaseException as error:
         child.end()
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, argv[0]) from error
         raise
     return child
 

@@ -31,6 +31,7 @@ def main(answers: int, command: list[str]) -> None:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends with the last process it looks after, not before
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who has it ignored is not told how its children ended
     os.set_inheritable(answers, False)
     os.environ.pop(SUPERVISOR, None)
     failure, told = os.pipe()
@@ -41,12 +42,12 @@ def main(answers: int, command: list[str]) -> None:
     if failed := os.read(failure, 16):
         tell(answers, f"failed {failed.decode()}")
         return
-    os.closerange(3, answers)  # what the program inherits must end with it
-    os.closerange(answers + 1, os.sysconf("SC_OPEN_MAX"))
+    close_others(answers)  # what the program inherits must end with it
     os.chdir("/")
     signal.signal(signal.SIGUSR1, lambda *_: os.kill(program, signal.SIGKILL))
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
-    tell(answers, f"started {program}")
+    if not tell(answers, f"started {program}"):  # perfgate ended before it could be told of
+        os.kill(program, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):  # there are none left
         while True:
             ended, status = os.wait()
@@ -69,10 +70,24 @@ def become(command: list[str], told: int) -> None:
         os._exit(127)
 
 
-def tell(answers: int, line: str) -> None:
-    """Write a line; perfgate may be gone."""
-    with contextlib.suppress(OSError):
+def close_others(kept: int) -> None:
+    """Close every file but one and the standard streams.
+
+    Those that are open are asked for: where their number has no bound worth the name, trying each takes minutes.
+    """
+    for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 (each start would wait for pathlib)
+        if number > 2 and number != kept:  # noqa: PLR2004 (standard error)
+            with contextlib.suppress(OSError):  # the one through which they were listed
+                os.close(number)
+
+
+def tell(answers: int, line: str) -> bool:
+    """Write a line; ``False`` where perfgate is gone."""
+    try:
         os.write(answers, f"{line}\n".encode())
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":
