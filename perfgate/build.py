@@ -20,12 +20,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from perfgate.capture.process import end_orphans, owner_mark, spawn, tail
 from perfgate.config import CONFIG_FILE, Config, Recipe, absolute, absolute_paths
 from perfgate.durable import canonical_json, sha256_hex, write_atomically
 from perfgate.errors import InterruptedRunError, NotMeasuredError, UsageError
+from perfgate.jsontext import read_model
 from perfgate.lock import hold_named
 from perfgate.repository import Repository, Revision, plain_environment, remove_worktree
 from perfgate.subject import Source, Subject
@@ -322,8 +323,8 @@ def _is_finished(folder: Path, source: Source) -> bool:
 def _read_state(folder: Path) -> _State | None:
     """What ``build.json`` says; ``None`` where there is none that this version wrote: the build is made anew then."""
     try:
-        return _State.model_validate_json((folder / STATE).read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValidationError):
+        return read_model(_State, folder / STATE)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
 
 

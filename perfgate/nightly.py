@@ -8,7 +8,6 @@ What may be promoted is the reference of the first half; the second is the verdi
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import secrets
 import shlex
@@ -23,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from perfgate import __version__, gate
 from perfgate.durable import write_atomically
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
-from perfgate.jsontext import read_json
+from perfgate.jsontext import read_model
 from perfgate.lock import hold
 from perfgate.manifest import read_manifest
 from perfgate.outcome import WORST_FIRST, CellOutcome, Note, Outcome, Verdict, verdict_json, worst
@@ -121,7 +120,7 @@ def read_night(folder: Path) -> Night:
     """
     file = folder / MANIFEST
     try:
-        return Night.model_validate_json(json.dumps(read_json(file)))
+        return read_model(Night, file)
     except FileNotFoundError as error:
         raise RecordError(f"is no night: it has no {MANIFEST}", where=str(folder)) from error
     except ValueError as error:

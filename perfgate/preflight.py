@@ -18,6 +18,7 @@ from perfgate.capture.locate import Located, arguments_of, locate
 from perfgate.document import FieldPath
 from perfgate.engine_arguments import EngineArguments
 from perfgate.errors import Problem, ScenarioError, UsageError
+from perfgate.jsontext import RECORD
 from perfgate.plan import points
 from perfgate.scenario import MATRIX_WORKLOAD_KEYS, LoadedScenario, Workload, model_folder
 from perfgate.subject import Role, Subject
@@ -136,7 +137,7 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Mapping[Role, Subje
         for side in sides:
             for point in points(loaded.scenario):
                 cell = _Cell(loaded, point, side)
-                for problem in (*_wrong_arguments(cell), *_wrong_sizes(cell)):
+                for problem in (*_wrong_arguments(cell), *_wrong_sizes(cell), *_too_many_figures(cell)):
                     problems.add(problem, side)
                 for problem in _unbounded_cache(cell):
                     warnings.add(problem, side)
@@ -213,6 +214,20 @@ def _wrong_sizes(cell: _Cell) -> Iterator[Problem]:
     if batched is not None and length is not None and batched < length and args.get("enable_chunked_prefill") is False:
         text = f"is below max_model_len, {length}, and enable_chunked_prefill is false: set it to at least {length}"
         yield cell.problem("max_num_batched_tokens", text)
+
+
+def _too_many_figures(cell: _Cell) -> Iterator[Problem]:
+    """More than a record holds; half of it is left to dropped pairs, further looks and traces."""
+    work, measure = cell.workload, cell.loaded.scenario.measure
+    each = 2 * work.batch + work.output_tokens
+    found, most = 2 * measure.looks[-1] * measure.iterations * each, RECORD.values // 2
+    if found > most:
+        text = (
+            f"{measure.looks[-1]} pairs of {measure.iterations} iterations with {work.batch} requests and "
+            f"{work.output_tokens} tokens each yield {found / 1e6:.0f} million figures, and a record takes "
+            f"{most / 1e6:.0f}: take fewer iterations, requests or tokens"
+        )
+        yield cell.loaded.problem(("measure", "iterations"), text)
 
 
 def _whole(args: Mapping[str, Any], key: str) -> int | None:

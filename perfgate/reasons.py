@@ -133,7 +133,8 @@ _TABLE = (
            "Every finished trial is in the run folder; go on with perfgate run --resume FOLDER."),
     Reason("out-of-budget", "The next pair would not have ended within --budget.",
            "Every finished trial is in the run folder; go on with perfgate run --resume FOLDER."),
-    Reason("storage-failed", "The run folder could not be written: its disk is full, read-only or gone.",
+    Reason("storage-failed", "The run folder could not be written: its disk is full, read-only or gone, or a file "
+           "would be too large to read again.",
            "Mend what the text names; every trial reported as finished is on disk, so go on with "
            "perfgate run --resume FOLDER."),
     Reason("run-folder-busy", "Another process measures into this run folder.",

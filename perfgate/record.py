@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from perfgate.counted import CountedStep
-from perfgate.durable import canonical_json, sha256_hex, write_atomically
+from perfgate.durable import canonical_json, sha256_hex, write_readable
 from perfgate.environment import Machine
 from perfgate.errors import RecordError
 from perfgate.floor import Floor
@@ -393,10 +393,10 @@ def record_digest(record: Record) -> str:
 
 
 def write_record(file: Path, record: Record) -> None:
-    """Write a record with its digest, canonically and atomically."""
+    """Write a record with its digest, canonically and atomically; raises as :func:`write_readable`."""
     content = record.model_dump(mode="json")
     content["digest"] = sha256_hex(canonical_json(content))
-    write_atomically(file, json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+    write_readable(file, json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False), RECORD)
 
 
 def read_record(file: Path) -> Record:
@@ -419,9 +419,9 @@ def read_record(file: Path) -> Record:
 
 
 def write_run(folder: Path, run: Run) -> None:
-    """Write ``run.json``."""
+    """Write ``run.json``; raises as :func:`write_readable`."""
     text = json.dumps(run.model_dump(mode="json"), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
-    write_atomically(folder / "run.json", text + "\n")
+    write_readable(folder / "run.json", text, MANIFEST)
 
 
 def read_run(folder: Path) -> Run:

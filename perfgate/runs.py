@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from perfgate.errors import RecordError
+from perfgate.jsontext import RECORD, read_model
 from perfgate.outcome import Outcome
 from perfgate.record import read_run
 from perfgate.subject import Role, Subject
@@ -80,10 +79,10 @@ def _listed(folder: Path, runs: Path) -> ListedRun:
     except RecordError as error:
         return ListedRun(name, begun, {}, "", str(error))
     try:
-        verdict = Outcome.model_validate_json((folder / "verdict.json").read_bytes()).verdict
+        verdict = read_model(Outcome, folder / "verdict.json", RECORD).verdict
     except FileNotFoundError:
         return ListedRun(name, begun, subjects, "")
-    except (OSError, ValidationError):
+    except (OSError, ValueError):
         return ListedRun(name, begun, subjects, "", "verdict.json cannot be read")
     return ListedRun(name, begun, subjects, verdict)
 

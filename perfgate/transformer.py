@@ -92,7 +92,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     file = folder / "config.json"
     try:
-        config = read_json(file)
+        config = read_json(file, finite=False)  # Mamba-2's time_step_limit ends with Infinity
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot be read: {error}", where=str(file)) from error
     if not isinstance(config, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from perfgate.baseline import parse
 from perfgate.errors import RecordError
 from perfgate.jsontext import BASELINE, MANIFEST, JsonError, Size, parse_json, read_json
 from perfgate.record import read_run, write_run
+from perfgate.transformer import read_config
 
 SMALL = Size(1, 10)
 
@@ -82,3 +84,10 @@ def test_a_baseline_is_bounded() -> None:
 
     with pytest.raises(RecordError, match="b: is not JSON that perfgate wrote: it holds 100"):
         parse(text, "b")
+
+
+def test_model_with_a_number_without_end(tmp_path: Path) -> None:
+    """The configuration of a Mamba-2 model says Infinity, which Python's json writes and reads."""
+    (tmp_path / "config.json").write_text('{"time_step_limit": [0.0, Infinity]}')
+
+    assert read_config(tmp_path) == {"time_step_limit": [0.0, math.inf]}

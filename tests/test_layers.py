@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "perfgate"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("github", "github.final"),
-    ("__init__", "errors", "capture", "capture.limits", "durable", "outlet", "streams"),
-    ("capture.forked", "capture.supervisor", "jsontext"),
+    ("__init__", "errors", "capture", "capture.limits", "capture.supervisor", "jsontext", "outlet", "streams"),
+    ("capture.forked", "durable"),
     ("environment", "stats", "trials", "reasons", "document", "telemetry", "roles", "kernels", "counters", "hardware"),
     ("metrics", "shape"),
     ("fields", "engine_arguments", "findings", "steps", "layers", "breakdown", "quantisation", "prediction"),

@@ -50,6 +50,16 @@ def build(tmp_path: Path) -> list[str]:
     return ["--base", f"python={sys.executable}", "--base", f"path={tmp_path / 'build'}"]
 
 
+def test_more_figures_than_a_record_takes(check: Check) -> None:
+    """Refused before anything is measured, with what is to be less."""
+    (problem,) = check("max_num_seqs: 8", more="measure: {iterations: 9999}", output=100).stderr.splitlines()
+
+    assert problem == (
+        "mine.yaml:10:23: measure.iterations: 12 pairs of 9999 iterations with 8 requests and 100 tokens each yield 28 "
+        "million figures, and a record takes 8: take fewer iterations, requests or tokens"
+    )
+
+
 def test_a_batch_above_max_num_seqs(check: Check) -> None:
     """Arithmetic needs no build: the place is the batch, the text says both ways out."""
     assert check("max_num_seqs: 4").stderr == (

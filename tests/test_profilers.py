@@ -35,6 +35,7 @@ from perfgate.capture.profilers import (
     check_presence,
     read_counter,
     read_trace,
+    run_probe,
     try_ncu,
     try_nsys,
 )
@@ -115,6 +116,18 @@ def place(tmp_path: Path) -> Path:
     folder = tmp_path / "place"
     folder.mkdir()
     return folder
+
+
+@pytest.mark.parametrize("answer", ["{", "[]", "[" * 90_000])
+def test_an_answer_of_a_probe_that_is_no_answer(place: Path, tmp_path: Path, answer: str) -> None:
+    """The interpreter is the subject's, and so is what it writes."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nprintf '%s' '{answer}' > \"$3\"\n")
+    python.chmod(0o755)
+
+    ran = run_probe("look", Interpreter("base", str(python), {}), place, 20.0)
+
+    assert (ran.status, ran.answer) == (0, None)
 
 
 def test_a_second_run_answers_for_itself(place: Path) -> None:

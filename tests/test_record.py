@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from perfgate.durable import canonical_json, sha256_hex, write_atomically
 from perfgate.environment import Machine
-from perfgate.errors import ExitStatus, RecordError
+from perfgate.errors import ExitStatus, NotMeasuredError, RecordError
+from perfgate.jsontext import RECORD, Size
 from perfgate.metrics import METRICS, trial_value
 from perfgate.plan import Cell, Plan, resolve_cells
 from perfgate.record import (
@@ -269,6 +270,30 @@ def test_the_old_file_stays_when_the_disk_refuses(tmp_path: Path, monkeypatch: p
         write_record(file, record())
     assert file.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that grew too large leaves the one before it, which can be judged."""
+    write_record(tmp_path / "r.json", FULL)
+    monkeypatch.setattr("perfgate.record.RECORD", Size(1, 10))
+
+    with pytest.raises(NotMeasuredError, match=r"r\.json: cannot be written, .*values; such a file has at most 10"):
+        write_record(tmp_path / "r.json", record())
+
+    monkeypatch.undo()
+    assert read_record(tmp_path / "r.json") == FULL
+
+
+def test_the_largest_planned_record_can_be_read(tmp_path: Path) -> None:
+    """Trials with as many figures as a scenario may ask for leave half of a record's room."""
+    figures = {"ttft_ns": (10**8,) * 256, "e2e_ns": (10**10,) * 256, "itl_ns": (10**7,) * 2047}
+    large = iteration().model_copy(update=figures)
+    write_record(tmp_path / "r.json", record(trial(0, iterations=(large,) * 10)))
+    text = (tmp_path / "r.json").read_text()
+
+    share = sum(map(text.count, ",[{")) / RECORD.values
+    assert share * 24 * 10 < 0.5  # twelve pairs of a hundred iterations
+    assert len(text) / (RECORD.mib << 20) < share  # the number of values is what bounds it
 
 
 def test_a_written_record_and_its_name_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

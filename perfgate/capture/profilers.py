@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ from typing import Any
 
 from perfgate.capture.process import owner_mark, spawn, tail
 from perfgate.findings import Check, Finding
+from perfgate.jsontext import read_json
 
 PROBE = Path(__file__).with_name("probe.py")
 DRIVER_SETTINGS = Path("/proc/driver/nvidia/params")
@@ -240,7 +240,11 @@ def run_probe(
     answer = folder / "answer.json"
     argv = [*before, interpreter.python, str(PROBE), task, str(answer)]
     ran = run(argv, interpreter.environment if environment is None else environment, folder, timeout_s)
-    return Ran(ran.status, ran.text, ran.end, json.loads(answer.read_text()) if answer.exists() else None)
+    try:
+        said = read_json(answer)
+    except (FileNotFoundError, ValueError):  # the interpreter that wrote it is the subject's
+        said = None
+    return Ran(ran.status, ran.text, ran.end, said if isinstance(said, dict) else None)
 
 
 def run(argv: Sequence[str], environment: Mapping[str, str], folder: Path, timeout_s: float) -> Ran:
