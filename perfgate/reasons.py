@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+CODE = r"^[a-z0-9][a-z0-9-]{0,63}$"
+"""What a code looks like, also one of another version: reports show codes without marking them as somebody's words."""
+
 
 @dataclass(frozen=True)
 class Reason:

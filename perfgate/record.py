@@ -18,14 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 from annotated_types import MinLen
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    NonNegativeInt,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from perfgate.counted import CountedStep
 from perfgate.durable import canonical_json, sha256_hex, write_readable
@@ -36,6 +29,7 @@ from perfgate.jsontext import MANIFEST, RECORD, Figures, JsonError, Size, read_j
 from perfgate.metrics import COUNTER_METRICS, KINDS, METRICS, ROLE_METRICS, Kind
 from perfgate.pattern import DecodeSteps
 from perfgate.plan import Cell, Plan
+from perfgate.reasons import CODE
 from perfgate.stats import Schedule
 from perfgate.subject import Role, Subject
 from perfgate.telemetry import GpuTelemetry, Window
@@ -45,6 +39,7 @@ if TYPE_CHECKING:
 
 RECORD_FORMAT: Final = "perfgate-record/1"
 TAKE_AGAIN: Final = "Take the run folder from where it was measured, or its artifact, again; do not edit it."
+Code = Annotated[str, Field(pattern=CODE)]
 
 
 class _Frozen(BaseModel):
@@ -79,7 +74,7 @@ class Iteration(_Frozen):
 
     @model_validator(mode="after")
     def _times_of_each_request(self) -> Self:
-        if not self.ttft_ns or len(self.ttft_ns) != len(self.e2e_ns):
+        if len(self.ttft_ns) != len(self.e2e_ns):
             raise ValueError("expected a ttft_ns and an e2e_ns for each request")
         return self
 
@@ -112,7 +107,7 @@ class Startup(_Frozen):
 class Failure(_Frozen):
     """Why a trial has no value: a reason code and the words of whoever failed."""
 
-    code: str
+    code: Code
     text: str
 
     @property
@@ -185,7 +180,7 @@ class Trial(_Frozen):
     versions: dict[str, str] = {}
     startup: Startup | None = None
     iterations: tuple[Iteration, ...] = ()
-    cautions: tuple[str, ...] = ()
+    cautions: tuple[Code, ...] = ()
     timeline: Artifact | None = None
     telemetry: tuple[GpuTelemetry, ...] = ()
     samples: Artifact | None = None

@@ -79,11 +79,13 @@ def forked() -> Iterator[Path]:
 def gate(github: FakeGitHub, tmp_path: Path, forked: Path) -> Gate:
     """A function that runs a job of the gate on a fresh runner.
 
-    perfgate is one that starts at once, but where ``alone`` is given; without a word, where its steps are ended.
+    perfgate is one that starts at once, but for measuring where ``alone`` says so; by default where a step is ended.
     """
-    program = tmp_path / "perfgate"
-    program.write_text(PROGRAM)
-    program.chmod(0o755)
+    measuring, program = tmp_path / "measuring", tmp_path / "perfgate"
+    measuring.write_text(PROGRAM)
+    program.write_text(f'#!/bin/sh\n[ "$2" = measure ] && exec {measuring} "$@"\nexec {forked} "$@"\n')
+    for file in (measuring, program):
+        file.chmod(0o755)
     (tmp_path / "event.json").write_text(json.dumps({"repository": {"default_branch": "main"}}))
     count = iter(range(100))
 
@@ -194,7 +196,7 @@ def test_cancelled_and_re_run(gate: Gate, tmp_path: Path) -> None:
     """A cancelled job ends in time and keeps its trials; its re-run on a fresh runner goes on with them."""
     trials = tmp_path / "temp-0" / "perfgate" / "runs"
     cancelled = gate(
-        SAME | {"sleep_s": 0.3}, cancel=lambda step, _: step == "measure" and len(list(trials.glob("*/trials/*"))) > 4
+        SAME | {"sleep_s": 0.1}, cancel=lambda step, _: step == "measure" and len(list(trials.glob("*/trials/*"))) > 4
     )
 
     assert cancelled.result == "cancelled"
@@ -277,7 +279,7 @@ def test_killed(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
         return False
 
-    runner = gate(SAME | {"sleep_s": 0.3}, cancel=kill)
+    runner = gate(SAME | {"sleep_s": 0.1}, cancel=kill)
 
     assert runner.result == "failure"
     assert runner.outputs["report"]["exit_status"] == "130"
@@ -414,12 +416,14 @@ def test_other_runs_cannot_lay_a_pass(gate: Gate, github: FakeGitHub) -> None:
     assert "goes on with" not in again.steps["prepare"].log
 
 
-def _poison(github: FakeGitHub, change: Callable[[str, Any], object]) -> None:
+def _poison(github: FakeGitHub, change: Callable[[str, Any], bytes | None]) -> None:
     """Change the JSON files of an earlier attempt's run folder, as whoever runs code in its job can."""
     (item,) = [item for item in github.artifacts if item["name"].startswith("perfgate-run-")]
     files = kept(github, "perfgate-run-")
     for name, data in files.items():
-        if name.endswith("run.json") or "/records/" in name:
+        if "/scenario/" in name:
+            files[name] = change("scenario", data) or data
+        elif name.endswith("run.json") or "/records/" in name:
             content = json.loads(data)
             change("run" if name.endswith("run.json") else "record", content)
             if content.pop("digest", None):  # sealed anew
@@ -428,23 +432,49 @@ def _poison(github: FakeGitHub, change: Callable[[str, Any], object]) -> None:
     item["archive"] = zipped(files)
 
 
-def _other_subjects(_: str, content: Any) -> None:
+def _other_subjects(kind: str, content: Any) -> None:
     """Subjects that run a program of the poisoner's."""
-    content["subjects"]["head"] |= {"python": "/evil"}
+    if kind != "scenario":
+        content["subjects"]["head"] |= {"python": "/evil"}
 
 
 def _wider(kind: str, content: Any) -> None:
     """Margins that block nothing."""
-    for cell in content["plan"]["cells"] if kind == "run" else [content["cell"]]:
-        cell["gates"][0]["gate"] |= {"ignorable": "10%", "must_catch": "50%"}
+    if kind != "scenario":
+        for cell in content["plan"]["cells"] if kind == "run" else [content["cell"]]:
+            cell["gates"][0]["gate"] |= {"ignorable": "10%", "must_catch": "50%"}
+
+
+def _wider_everywhere(kind: str, content: Any) -> bytes | None:
+    """The same, declared by the kept scenario as well."""
+    _wider(kind, content)
+    return content.replace(b"0.1%", b"10%").replace(b"0.5%", b"50%") if kind == "scenario" else None
+
+
+def _swapped(kind: str, content: Any) -> None:
+    """What was measured of the head as the base's."""
+    for trial in content["trials"] if kind == "record" else []:
+        trial["subject"] = {"base": "head", "head": "base"}[trial["subject"]]
+
+
+def _renamed(kind: str, content: Any) -> None:
+    """A scenario whose name leads out of its folder."""
+    for cell in content["plan"]["cells"] if kind == "run" else []:
+        cell["scenario"] = "../../x"
 
 
 @pytest.mark.parametrize(
     ("change", "status", "said"),
-    [(_other_subjects, "21", "is a run of another subjects than"), (_wider, "2", "gates: not what the scenario")],
+    [
+        (_other_subjects, "21", "is a run of another subjects than"),
+        (_wider, "2", "gates: not what the scenario"),
+        (_wider_everywhere, "21", "is a run of another plan than"),
+        (_swapped, "2", "the seed draws the other side for its place"),
+        (_renamed, "2", "plan.cells.0.scenario: Value error"),
+    ],
 )
 def test_a_poisoned_artifact(gate: Gate, github: FakeGitHub, change: Any, status: str, said: str) -> None:
-    """An earlier attempt's run with other subjects or margins runs nothing and passes nothing: the check is red."""
+    """An earlier attempt's run with other subjects, margins or sides runs and passes nothing: the check is red."""
     gate(SAME)
     _poison(github, change)
 

@@ -306,10 +306,11 @@ def _faster_head(record: Any) -> None:
         (lambda record: record.update(trials=[*record["trials"], record["trials"][-1]]), "order", "number of another"),
         (lambda record: record["trials"][2]["iterations"].pop(), "order", "holds 1 iterations, and its cell takes 2"),
         (lambda record: record["trials"][2]["iterations"][0].update(output_tokens=9), "order", "batch or length"),
+        (lambda record: record.update(stopped={"code": "x`\n::add-mask::", "text": ""}), "records", "stopped.code: "),
         (lambda record: record["trials"][2]["iterations"][0]["ttft_ns"].append(1), "records", "for each request"),
         (_faster_head, "times", "not those of the raw timelines, in trials "),
     ],
-    ids=["swapped", "dropped", "machine", "visit", "before", "twice", "fewer", "length", "ragged", "values"],
+    ids=["swapped", "dropped", "machine", "visit", "before", "twice", "fewer", "length", "code", "ragged", "values"],
 )  # fmt: skip
 def test_verify_finds_what_cannot_have_been_measured(
     run: Path, change: Callable[[Any], object], check: str, said: str
@@ -357,6 +358,16 @@ def test_verify_finds(run: Path, damage: Callable[[Path], object], failed: set[s
     ended = CliRunner().invoke(main, ["verify", str(run)])
     assert ended.exit_code == 2
     assert all(f"  FAILED   {what}: " in ended.stdout for what in failed)
+
+
+def test_verify_a_verdict_of_another_version(run: Path) -> None:
+    """Another version words its report otherwise, so the verdict alone can be compared; another verdict is found."""
+    file = run / "verdict.json"
+    file.write_text(json.dumps({"perfgate": "0.0.1", "verdict": "regressed"}))
+    assert results(run)["verdict"] == "unknown"
+
+    file.write_text(json.dumps({"perfgate": "0.0.1", "verdict": "pass"}))
+    assert results(run)["verdict"] == "FAILED"
 
 
 def test_verify_a_baseline(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from perfgate.errors import ExitStatus, NotMeasuredError, RecordError
 from perfgate.jsontext import RECORD, Size
 from perfgate.metrics import METRICS, trial_value
 from perfgate.plan import Cell, Plan, resolve_cells
+from perfgate.reasons import CODE
 from perfgate.record import (
     Artifact,
     Failure,
@@ -90,6 +91,7 @@ FULL = record(
 
 NS = st.integers(0, 2**62)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+CODES = st.from_regex(CODE, fullmatch=True).map(str.strip)
 NS_TUPLES = st.lists(NS, max_size=4).map(tuple)
 REQUESTS = st.lists(st.tuples(NS, NS), min_size=1, max_size=4).map(lambda found: tuple(zip(*found, strict=True)))
 ITERATIONS = st.builds(
@@ -99,17 +101,17 @@ ITERATIONS = st.builds(
 TRIALS = st.builds(
     Trial, index=NS, pair=st.none() | st.integers(0, 9), position=st.integers(0, 1),
     subject=st.sampled_from(["base", "head"]), visit=st.just(0), gpus=st.lists(TEXT, max_size=2).map(tuple),
-    t0_utc=TEXT, duration_ns=NS, failure=st.none() | st.builds(Failure, code=TEXT, text=TEXT),
+    t0_utc=TEXT, duration_ns=NS, failure=st.none() | st.builds(Failure, code=CODES, text=TEXT),
     versions=st.dictionaries(TEXT, TEXT, max_size=2),
     startup=st.none() | st.builds(Startup, import_ns=NS, engine_ns=NS, ready_ns=NS, model_memory_bytes=st.none() | NS),
-    iterations=st.lists(ITERATIONS, max_size=2).map(tuple), cautions=st.lists(TEXT, max_size=2).map(tuple),
+    iterations=st.lists(ITERATIONS, max_size=2).map(tuple), cautions=st.lists(CODES, max_size=2).map(tuple),
     timeline=st.none() | st.builds(Artifact, path=st.sampled_from(["a", "trials/\u00e9..gz"]), sha256=TEXT),
 )  # fmt: skip
 RECORDS = st.builds(
     Record, cell=st.sampled_from(CELLS), subjects=st.just({"base": BASE}), seed=NS,
     visits=st.lists(st.builds(Visit, machine=st.just(MACHINE), t0_utc=TEXT), max_size=2).map(tuple),
     trials=st.lists(TRIALS, max_size=3).map(tuple), further_looks=st.sampled_from([(), (13,), (13, 20)]),
-    stopped=st.none() | st.builds(Failure, code=TEXT, text=TEXT),
+    stopped=st.none() | st.builds(Failure, code=CODES, text=TEXT),
 )  # fmt: skip
 
 

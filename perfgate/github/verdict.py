@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from perfgate.errors import RecordError
 from perfgate.outcome import WORST_FIRST, CellOutcome, Note, Outcome
+from perfgate.reasons import CODE
 from perfgate.report.lines import printable
 
 LIMIT_BYTES = 8 * 1024 * 1024
@@ -23,7 +24,6 @@ DEPTH = 24
 TEXT = 20_000
 """Characters of one text; an engine's last lines are fewer."""
 LARGEST = 1e18
-CODE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 BREAK = "\u200b"
 """A space without width: invisible, and no link goes on behind it."""
 _LINKS = re.compile(r"(?i):/(?=/)|www\.|#\w|gh-(?=\d)")
@@ -48,7 +48,7 @@ def read_verdict(data: bytes, where: str) -> Outcome:
     except (ValueError, RecursionError) as error:
         raise RecordError(f"is no verdict: {str(error)[:200]}", where=where) from error
     for note in _notes(outcome):
-        if not CODE.fullmatch(note.code):
+        if not re.fullmatch(CODE, note.code):
             raise RecordError("is no verdict: a note has a code that is none", where=where)
     _check_consistent(outcome, where)
     return outcome.model_copy(update={"cells": tuple(map(_without_commands, outcome.cells))})
