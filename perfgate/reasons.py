@@ -306,8 +306,9 @@ _TABLE = (
            "those of the kernels timed.",
            "Count on the kind of GPU that was traced."),
     Reason("counters-other-workload", "Most of what ncu counted is not in the trace: the counters are of another "
-           "model, batch or build.",
-           "Count the workload that was traced: the same model, engine arguments and batch."),
+           "model, batch or build, or of launches before the traced ones, such as the engine's start.",
+           "Count the workload that was traced: the same model, engine arguments and batch, and decode steps alone "
+           "(--launch-skip, or --nvtx-include with the step's range)."),
     Reason("counters-no-driver", "ncu found no CUDA driver, so nothing was counted.",
            "Run it where nvidia-smi works, and without a stub libcuda.so before the driver's."),
     Reason("counters-no-ncu", "There is no ncu on PATH, so nothing was counted.",
