@@ -46,9 +46,9 @@ slow: .venv/ready engine
 engine:
 	test -x $(ENGINE_PYTHON) -a $(ENGINE_PYTHON) != $(ENGINE)/bin/python || $(PYTHON) .ci/engine-env $(ENGINE)
 
-# Other inputs for the readers of traces in every run, for minutes.
+# Other inputs for the readers of files in every run, for minutes.
 fuzz: .venv/ready
-	PERFGATE_FUZZ=20000 .venv/bin/pytest tests/test_trace_fuzz.py
+	HYPOTHESIS_PROFILE=fuzz .venv/bin/pytest tests/test_trace_fuzz.py tests/test_hostile_inputs.py
 
 golden: .venv/ready
 	.venv/bin/pytest tests/test_report.py --update-golden

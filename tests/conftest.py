@@ -30,6 +30,7 @@ ENGINE_PYTHON = "PERFGATE_ENGINE_PYTHON"
 
 settings.register_profile("short", max_examples=25, derandomize=True, deadline=None, database=None)
 settings.register_profile("long", max_examples=500, deadline=None, print_blob=True)
+settings.register_profile("fuzz", max_examples=3000, deadline=None, print_blob=True)
 # A change is tried on the same few inputs each time, the night on many others; a test may ask for a multiple.
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 

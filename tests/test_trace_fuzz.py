@@ -1,15 +1,10 @@
-"""Whatever a trace holds, it is read or refused in words: mutations of small whole traces, by structure and type.
-
-``make fuzz`` (``PERFGATE_FUZZ=20000``) tries so many of each sort, other ones in every run; without it there are 150,
-always the same.
-"""
+"""Whatever a trace holds, it is read or refused in words: mutations of small whole traces, by structure and type."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import json
-import os
 import sqlite3
 import tempfile
 from pathlib import Path
@@ -28,11 +23,8 @@ from perfgate.pattern import summarise
 from perfgate.report.kernels import FORMATS
 from perfgate.selection import select
 
-EXAMPLES = int(os.environ.get("PERFGATE_FUZZ", "0"))
 FUZZ = settings(
-    max_examples=EXAMPLES or 150,
-    derandomize=not EXAMPLES,
-    deadline=None,
+    max_examples=6 * settings().max_examples,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
