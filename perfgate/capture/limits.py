@@ -14,7 +14,7 @@ MAX_UNPACKED_BYTES = 4 << 30
 SMALL_BYTES = 64 << 20
 """What any file with gzip may unpack to."""
 
-MAX_UNPACKED_RATIO = 200
+MAX_UNPACKED_RATIO = 100
 """How many times its own size a larger one may: traces unpack to four to twenty times theirs, zeros to a thousand."""
 
 MAX_JSON_BYTES = 2 << 30
