@@ -19,7 +19,7 @@ from perfgate.capture.timeline import InvalidTrialError, read_iteration
 from perfgate.durable import sha256_hex
 from perfgate.errors import PerfgateError, RecordError, UsageError
 from perfgate.gate import outcome_of
-from perfgate.jsontext import JsonError, parse_json
+from perfgate.jsontext import parse_json
 from perfgate.manifest import SCENARIOS, check_sequence, read_manifest
 from perfgate.nightly import HALVES, MANIFEST, check_halves, night_outcome, run_of
 from perfgate.outcome import Outcome, verdict_json
@@ -191,7 +191,7 @@ def _claims(stored: str) -> dict[str, Any]:
     """The version that a verdict says it is of, and what it found; nothing where it is no verdict."""
     try:
         content = parse_json(stored)
-    except JsonError:
+    except ValueError:
         content = None
     return {key: content.get(key) if isinstance(content, dict) else None for key in ("perfgate", "verdict")}
 

@@ -348,6 +348,7 @@ def test_verify_without_timelines(run: Path) -> None:
         (lambda run: edit(min((run / "records").iterdir()), lambda content: content.update(seed=9)),
          {"records", "verdict"}),
         (lambda run: (run / "verdict.json").write_text("{}"), {"verdict"}),
+        (lambda run: (run / "verdict.json").write_text("cut"), {"verdict"}),
     ],
 )  # fmt: skip
 def test_verify_finds(run: Path, damage: Callable[[Path], object], failed: set[str]) -> None:
