@@ -203,7 +203,8 @@ def _uneven(trials: Sequence[Trial]) -> str:
     if not found:
         return ""
     times, index = max(found)
-    return f"in {len(found)} of {len(trials)} trials; in trial {index} one took {times:.3g} times as long as the median"
+    how = f"in trial {index} an iteration took {times:.3g} times as long as the median"
+    return f"{len(found)} of {len(trials)} trials; {how}"
 
 
 def _changed_versions(trials: Sequence[Trial]) -> str:

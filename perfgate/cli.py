@@ -324,7 +324,7 @@ def list_runs(runs: Path) -> None:
 
     found = list_all(runs)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    click.echo(render_runs(found, width) if found else f"no runs in {runs}", nl=not found)
+    click.echo(render_runs(found, width) if found else f"{runs}/ holds no run", nl=not found)
 
 
 @main.command()

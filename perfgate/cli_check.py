@@ -66,7 +66,7 @@ def check(
 
 
 def _said_of(file: Path, config: Config) -> str:
-    builds = "refs can be built" if config.build else "no [build]"
+    builds = "[build] is valid, not tried" if config.build else "no [build]"
     return f"{file}: subjects: {', '.join(config.subjects) or 'none'}; {builds}"
 
 

@@ -9,21 +9,27 @@ from pathlib import Path
 
 import click
 
+from perfgate import cli_completion
+from perfgate.cli_report import RUNS_OPTION
 from perfgate.errors import ExitStatus
 
 
 @click.command()
-@click.argument("paths", metavar="RUN|BASELINE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="RUN|BASELINE...", nargs=-1, required=True, type=click.Path(path_type=Path),
+                shell_complete=cli_completion.runs)  # fmt: skip
+@RUNS_OPTION
 @click.pass_context
-def verify(ctx: click.Context, paths: tuple[Path, ...]) -> None:
+def verify(ctx: click.Context, paths: tuple[Path, ...], runs: Path) -> None:
     """Check what a run folder, a night or a baseline claims: digests, plan, chain, verdict, git.
 
-    A line a check: ok, FAILED, or unknown where this place cannot tell. Ends with 2 where one failed.
+    A run is its folder, the folder's name or the word latest. A line a check: ok, FAILED, or unknown where this place
+    cannot tell. Ends with 2 where one failed.
     """
+    from perfgate.runs import find_run
     from perfgate.verification import verify_path
 
     failed = False
-    for path in paths:
+    for path in (find_run(word, runs) for word in paths):
         click.echo(f"{path}:")
         for one in verify_path(path):
             text = " ".join(one.text.split("\n"))  # names of files are part of it, and a line is a check

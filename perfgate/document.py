@@ -72,7 +72,8 @@ class Document:
     def problems(self, error: ValidationError, model: type[BaseModel]) -> tuple[Problem, ...]:
         """Every error of pydantic, placed in the file, said in the file's words, in file order."""
         details = [d for d in error.errors(include_url=False) if not self._is_echo(d)]
-        found = [self._problem(detail, model) for detail in details]
+        meant = {_meant(tuple(d["loc"]), model) for d in details if d["type"] == "extra_forbidden"}
+        found = [self._problem(d, model) for d in details if d["type"] != "missing" or tuple(d["loc"]) not in meant]
         return tuple(sorted(found, key=lambda problem: (problem.line, problem.column)))
 
     def _is_echo(self, detail: Any) -> bool:
@@ -226,8 +227,18 @@ _Representer.add_representer(str, _Representer.represent_text)
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`` (did you mean ...?)`` where something known is near, else nothing."""
+    near = _nearest(word, known)
+    return f" (did you mean {near!r}?)" if near else ""
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    return near[0] if near else ""
+
+
+def _meant(path: FieldPath, model: type[BaseModel]) -> FieldPath:
+    """The key that an unknown one was probably meant to be: it is misspelt, not missing as well."""
+    return (*path[:-1], _nearest(str(path[-1]), _fields_at(model, path[:-1])))
 
 
 def whole_file_error(file: Path, text: str) -> ScenarioError:
@@ -412,9 +423,9 @@ def _model_at(model: type[BaseModel], path: FieldPath) -> type[BaseModel]:
 
 
 def _example(model: type[BaseModel], key: str) -> str:
-    """``, like "key: value"`` where the model has an example of this key."""
+    """``; add it, for example "key: value"`` where the model has an example of this key."""
     found = [field.examples for name, field in model.model_fields.items() if (field.alias or name) == key]
-    return f", like {key}: {in_flow(found[0][0])}" if found and found[0] else ""
+    return f"; add it, for example {key}: {in_flow(found[0][0])}" if found and found[0] else ""
 
 
 def in_flow(value: Any) -> str:

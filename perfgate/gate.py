@@ -29,6 +29,7 @@ from typing import Any
 from perfgate import __version__, stats
 from perfgate.against import judge_against
 from perfgate.capture.collector import Collector
+from perfgate.capture.engine import find_subject
 from perfgate.capture.session import Progress, Session
 from perfgate.comparison import compare_records, compare_table, compare_with_baseline, parse_gate
 from perfgate.dropped import reopened
@@ -245,6 +246,11 @@ def _look_ahead(
     loaded: Sequence[LoadedScenario], subjects: dict[Role, Subject], progress: Progress, *, ask: bool
 ) -> None:
     """Refuse what no engine could run; what takes the trials in an engine's place has no interpreter to ask."""
+    for role, subject in subjects.items() if ask else ():
+        missing = find_subject(subject)
+        if missing is not None:
+            remedy = "Check python= and path= of that subject."
+            raise NotMeasuredError(missing.text, where=role, remedy=remedy, code=missing.code)
     checked = preflight(loaded, subjects, ask=ask)
     checked.refuse()
     for warning in checked.warnings:
@@ -316,7 +322,8 @@ def _taken_over(folder: Path, found: Run, scenarios: Sequence[Path], subjects: d
         name for name in Run.model_fields if name != "perfgate" and _portable(own, name) != _portable(found, name)
     ]
     if differing:
-        text = f"is a run of another {' and '.join(differing)} than what is to be measured"
+        verb = "differ" if len(differing) > 1 or "subjects" in differing else "differs"
+        text = f"its {' and '.join(differing)} {verb} from what is to be measured"
         raise NotComparableError(text, where=str(folder), code="different-cells", remedy="Begin a new run.")
     records = list(read_records(folder, found))
     check_sequence(records)

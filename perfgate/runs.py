@@ -17,6 +17,7 @@ from perfgate.subject import Role, Subject
 LATEST = "latest"
 """The word for the newest run folder."""
 RUN = "run.json"
+LIST = "perfgate list shows the runs; name another folder of them with --runs."
 _STAMP = re.compile(r"-(\d{8}T\d{6}Z)-[0-9a-f]+$")
 
 
@@ -47,7 +48,7 @@ def find_run(word: Path, runs: Path) -> Path:
         runs: The folder of run folders.
 
     Raises:
-        RecordError: ``latest``, and there is no run.
+        RecordError: There is no such run.
     """
     if str(word) == LATEST:
         folders = [file.parent for file in runs.glob(f"*/{RUN}")]
@@ -55,7 +56,9 @@ def find_run(word: Path, runs: Path) -> Path:
             raise RecordError("holds no run", where=str(runs), remedy="Name another folder of runs with --runs.")
         return max(folders, key=_age)
     named = runs / word
-    return named if not word.exists() and (named / RUN).exists() else word
+    if not word.exists() and not named.exists():
+        raise RecordError(f"does not exist, and {runs}/ holds no run of that name", where=str(word), remedy=LIST)
+    return word if word.exists() else named
 
 
 def find_record(word: str, runs: Path) -> str:

@@ -466,9 +466,9 @@ def _renamed(kind: str, content: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "status", "said"),
     [
-        (_other_subjects, "21", "is a run of another subjects than"),
+        (_other_subjects, "21", "its subjects differ from what is to be measured"),
         (_wider, "2", "gates: not what the scenario"),
-        (_wider_everywhere, "21", "is a run of another plan than"),
+        (_wider_everywhere, "21", "its plan differs from what is to be measured"),
         (_swapped, "2", "the seed draws the other side for its place"),
         (_renamed, "2", "plan.cells.0.scenario: Value error"),
     ],

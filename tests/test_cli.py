@@ -277,7 +277,7 @@ def test_subjects_of_the_project(invoke: Invoke) -> None:
         (("run", "tiny.yaml", "--seed", "-1"), "--seed"),
         (("run", "tiny.yaml", "--format", "pdf"), "pdf"),
         (("fly",), "No such command 'fly'"),
-        (("judge", "none"), "none/run.json: does not exist"),
+        (("judge", "none"), "none: does not exist, and runs/ holds no run of that name"),
         (("judge",), "runs: holds no run"),
         (("judge", "."), "is no run folder: it holds no run.json"),
         (("compare", "a.json"), "expected two runs or records, or one file that ends in .csv"),
@@ -569,6 +569,7 @@ def test_an_unknown_key_ends_before_anything_starts(invoke: Invoke) -> None:
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"tiny.yaml:{line}:12: workload.bacth: unknown key (did you mean 'batch'?)" in result.stderr
+    assert len(result.stderr.splitlines()) == 1, "what was misspelt is not missing as well"
     assert not Path("runs").exists()
 
 
@@ -652,7 +653,7 @@ def test_list(invoke: Invoke, two_runs: tuple[Path, Path]) -> None:
     ]
     assert "run.json" in rows[2]
     assert "secret" not in result.stdout
-    assert invoke("list", "--runs", "nowhere").stdout == "no runs in nowhere\n"
+    assert invoke("list", "--runs", "nowhere").stdout == "nowhere/ holds no run\n"
 
 
 @pytest.mark.parametrize(("count", "status"), [(1, 0), (2, 2)])

@@ -250,7 +250,7 @@ def test_an_uneven_trial_is_named() -> None:
     (found,) = judged(taken).cells
 
     (note,) = [note for note in found.cautions if note.code == "iterations-uneven"]
-    assert note.text == "head: in 1 of 4 trials; in trial 3 one took 10 times as long as the median"
+    assert note.text == "head: 1 of 4 trials; in trial 3 an iteration took 10 times as long as the median"
     assert "iterations-uneven" not in codes(judged(trials(spread(0.0, 0.0002, 4))).cells[0].cautions)
 
 

@@ -273,6 +273,18 @@ def test_names_of_scenarios_that_no_scenario_has(
     assert len(ended.stdout.splitlines()) == 1 + len(results(run))
 
 
+def test_verify_takes_a_name(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is named as everywhere else: by its folder, by the folder's name or by ``latest``."""
+    monkeypatch.chdir(run.parent)
+
+    by_name = CliRunner().invoke(main, ["verify", "--runs", str(run.parent), run.name])
+    latest = CliRunner().invoke(main, ["verify", "--runs", str(run.parent), "latest"])
+    nobody = CliRunner().invoke(main, ["verify", "--runs", str(run.parent), "nobody"])
+
+    assert by_name.stdout.splitlines()[1:] == latest.stdout.splitlines()[1:] != []
+    assert (nobody.exit_code, "holds no run of that name" in nobody.stderr) == (2, True)
+
+
 def _swapped(record: Any) -> None:
     for trial in record["trials"]:
         trial["subject"] = {"base": "head", "head": "base"}[trial["subject"]]

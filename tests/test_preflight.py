@@ -138,6 +138,17 @@ def test_run_refuses_before_it_begins(check: Check, build: list[str]) -> None:
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize("word", ["python=/nowhere/python", "path=nowhere"])
+def test_run_refuses_a_subject_that_is_not_there(check: Check, word: str) -> None:
+    """It waits for no lock and makes no run folder for a build that does not exist."""
+    refused = check("max_num_seqs: 8", "--base", word, command="run")
+
+    assert refused.exit_code == 22
+    assert "perfgate: subject-not-found: base: " in refused.stderr
+    assert "Check python= and path=" in refused.stderr
+    assert not Path("runs").exists()
+
+
 def test_the_builds_of_the_configuration_are_asked(check: Check, tmp_path: Path) -> None:
     """Without words check asks [subjects.base]; where that is not there, it says so and judges the rest."""
     write_vllm(tmp_path / "build")

@@ -101,7 +101,7 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
-        ({"schema": ""}, "1:1: schema: is missing, like schema: 1"),
+        ({"schema": ""}, "1:1: schema: is missing; add it, for example schema: 1"),
         ({"schema": "schema: 2"}, "1:9: schema: expected 1, found 2"),
         ({"schema": "schema: true"}, "1:9: schema: expected a whole number, found true"),
         ({"schema": "schema: 1.0"}, "1:9: schema: expected a whole number, found 1.0"),
@@ -178,7 +178,7 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
             {"workload": "workload: {batch: 1, input_tokens: 4, output_tokens: 2}"},
             "5:9: gates[0]: itl_median needs output_tokens of at least 3",
         ),
-        ({"gates": ""}, "1:1: gates: is missing, like gates: [" + GATE + "]"),
+        ({"gates": ""}, "1:1: gates: is missing; add it, for example gates: [" + GATE + "]"),
         ({"gates": "gates: []"}, "5:8: gates: expected at least one entry"),
         ({"gates": "gates: {a: 1}"}, "5:8: gates: expected a list"),
         ({"gates": "gates: [itl_median]"}, "5:9: gates[0]: expected a mapping, found 'itl_median'"),
@@ -193,7 +193,7 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ),
         (
             {"gates": "gates: [{metric: itl_p95, ignorable: 1%}]"},
-            "5:9: gates[0].must_catch: is missing, like must_catch: 0.5%",
+            "5:9: gates[0].must_catch: is missing; add it, for example must_catch: 0.5%",
         ),
         (
             {"gates": "gates: [{metric: itl_p95, ignorable: 0.5, must_catch: 2%}]"},
@@ -311,7 +311,7 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ),
         (
             {"m": "measure: {looks: [6], spend: {block: [0.1], pass_: [0.1]}}"},
-            "6:30: measure.spend.pass: is missing, like pass: [0.2, 0.2, 0.2, 0.2]",
+            "6:45: measure.spend.pass_: unknown key (did you mean 'pass'?); expected one of block, pass",
         ),
         ({"m": "measure: {iterations: 0}"}, "6:23: measure.iterations: must be at least 1, found 0"),
         ({"m": "measure: {iterations: 10001}"}, "6:23: measure.iterations: must be at most 10000, found 10001"),
