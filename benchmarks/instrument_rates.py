@@ -36,8 +36,8 @@ STEPS = (0.0003, 0.001, 0.003)
 """Of the timer, as shares of the value: 32 ns of 107, 32 and 11 us."""
 SPREADS = (0.0, 0.1, 0.3, 1.0)
 """Of restarts, in steps."""
-FLOORS = (0.05, 0.2, 1.0)
-"""As shares of the base; all are above ``ignorable``, the last two above ``must_catch``."""
+FLOORS = (0.02, 0.05, 0.08, 0.2, 1.0)
+"""As shares of the base; the first is ``ignorable``, the third ``must_catch``."""
 COMMON = (0.0, 0.005, 0.02)
 """Spread that both sides of a pair share: the speed of the machine."""
 PAIR_SD = 0.001
@@ -108,7 +108,7 @@ def at_the_floor(floor: float, common: float, case: Case, runs: int = RUNS) -> R
     first = np.exp(np.log(base[..., : DEFAULT_SCHEDULE.looks[0]]).mean(axis=-1, keepdims=True))
     sides = (FLOOR_MARGINS.ignorable, FLOOR_MARGINS.must_catch)
     now, exact = (
-        decide_all(d, (FLOOR_MARGINS,), allowed=tuple(np.maximum(side, floor / b) + 0 * d for side in sides))
+        decide_all(d, (FLOOR_MARGINS,), allowed=tuple(np.stack([side + 0 * d, floor / b + 0 * d]) for side in sides))
         for b in (base, first)
     )
     return Row(

@@ -69,7 +69,8 @@ def decide_all(
         margins: Of each gate.
         schedule: When to look.
         resolution: The instrument's step as a share of the values.
-        allowed: In the place of margins those of every pair, ratios minus one, each (runs, gates, pairs).
+        allowed: In the place of margins those of every pair, ratios minus one, each (runs, gates, pairs) or, where the
+            largest of several counts, (margins, runs, gates, pairs).
 
     Raises:
         ValueError: There are fewer pairs than the last look asks for.
@@ -80,14 +81,18 @@ def decide_all(
     sides = allowed or tuple(
         np.array([[[getattr(margin, name)] for margin in margins]]) for name in ("ignorable", "must_catch")
     )
+    sides = tuple(side.reshape(-1, *side.shape[-3:]) for side in sides)
     over, under = (d - np.log1p(side) for side in sides)
     p, q = np.ones((runs, gates)), np.ones((runs, gates))
     ends = Decisions(np.zeros(runs, np.int8), np.zeros((runs, gates), np.int8), np.zeros(runs, np.int64))
     going = np.arange(runs)
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
-        above, below = (_tail(sign * side[going, :, :pairs], resolution) for sign, side in ((1, over), (-1, under)))
-        p[going] = np.minimum(p[going], _weighted(above, block))
-        q[going] = np.minimum(q[going], _weighted(below, passing))
+        above, below = (
+            np.stack([_tail(sign * row[going, :, :pairs], resolution) for row in side])
+            for sign, side in ((1, over), (-1, under))
+        )
+        p[going] = np.minimum(p[going], _weighted(above.max(axis=0), block))
+        q[going] = np.minimum(q[going], _weighted(below.min(axis=0) * _binding(under[:, going, :, :pairs]), passing))
         rejected = holm_all(p[going], ALPHA)
         verdicts = np.where(rejected, REGRESSED, np.where(q[going] <= BETA, PASS, INCONCLUSIVE)).astype(np.int8)
         ends.gates[going] = verdicts
@@ -97,6 +102,13 @@ def decide_all(
         )
         going = going[ends.runs[going] == INCONCLUSIVE]
     return ends
+
+
+def _binding(under: Floats) -> NDArray[np.int64]:
+    """How many margins bind in each run and gate, from what lies above them, (margins, runs, gates, pairs)."""
+    largest = under <= under.min(axis=0)
+    found: NDArray[np.int64] = np.where(largest.all(axis=-1).any(axis=0), 1, largest.any(axis=-1).sum(axis=0))
+    return found
 
 
 def holm_all(p: Floats, alpha: float) -> NDArray[np.bool_]:

@@ -11,6 +11,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from perfgate import stats
 from perfgate.baseline import Baseline, Build, Measured, outputs, profiled_otherwise
 from perfgate.cautions import cell_cautions, gpu_outcomes, side_cautions, why_missing
@@ -77,20 +79,24 @@ class VisitSeries(Series):
 
     visits: tuple[tuple[float, ...], ...] = ()
 
-    def prediction(self, margin: float | None = None) -> Prediction | None:
-        """How far the head lies off, or off a margin; ``None`` with one visit, or where values cannot be judged."""
+    def predictions(self, margin: float | None = None) -> list[Prediction]:
+        """How far the head lies off, or off each margin that binds; none with one visit, or values beyond judging."""
         if self.fault or len(self.visits) < 2 or not self.head:  # noqa: PLR2004 (one visit has no spread)
-            return None
-        visits = [self.at_margin(margin, visit) for visit in self.visits]
-        return predict(visits, stats.logs(self.head), self.metric.sign, self.resolution)
+            return []
+        restarts = [value for visit in self.visits for value in visit]
+        ends = np.cumsum([len(visit) for visit in self.visits])[:-1]
+        rows = np.zeros((1, len(restarts))) if margin is None else self.slower_by(margin, restarts)
+        head, sign = stats.logs(self.head), self.metric.sign
+        return [predict(np.split(stats.logs(restarts) + sign * row, ends), head, sign, self.resolution) for row in rows]
 
     def looks(self) -> tuple[stats.Look, ...]:
         """The one look, which spends both error rates whole; with one visit that at its restarts."""
         gate = self.gate.gate
-        found = [self.prediction(margin) for margin in (None, gate.ignorable, gate.must_catch)]
-        estimates = [one.estimate() for one in found if one is not None]
-        if estimates:
-            return (stats.single_look(len(self.visits), estimates, (1.0, 1.0)),)
+        off, over, under = (
+            [one.estimate() for one in self.predictions(margin)] for margin in (None, gate.ignorable, gate.must_catch)
+        )
+        if off:
+            return (stats.single_look(len(self.visits), off[0], over, under, (1.0, 1.0)),)
         if self.fault or len(self.visits) != 1:
             return ()
         return Series(self.gate, self.visits[0], self.head, resolution=self.resolution).looks()
@@ -192,9 +198,10 @@ def _judge(series: Sequence[VisitSeries], plan: Plan) -> Iterator[GateOutcome]:
 
 
 def _reach(series: VisitSeries, gate: GateOutcome, plan: Plan) -> VisitsOutcome:
-    prediction = series.prediction(series.gate.gate.ignorable)
-    if prediction is None:
+    predictions = series.predictions(series.gate.gate.ignorable)
+    if not predictions:
         return VisitsOutcome(visits=len(series.visits))
+    prediction = max(predictions, key=lambda one: one.estimate().p_above(0.0))  # the one that is tested
     rates = (gate.block_level, series.ignorable, 1 - plan.beta)
     return VisitsOutcome(
         visits=prediction.visits,

@@ -72,15 +72,21 @@ class Series:
         return self._of_the_mean(self.gate.gate.must_catch)
 
     def allowed(self, margin: float, base: Sequence[float]) -> stats.Floats:
-        """A margin beside each value of the base, as ratios minus one: the floor where it is the larger slowdown.
+        """The margins of which the larger slowdown counts beside each value of the base, as ratios minus one.
 
         A floor is an absolute change, so what share it is depends on the base, which is measured: by its own base in
         every pair, so that the error of the base is in the spread of what is tested.
+
+        Returns:
+            Shape (1 or 2, n): the margin, and the floor where there is one.
         """
         values, floor = np.asarray(base, dtype=np.float64), self.gate.gate.floor_value
-        if self.metric.better == "lower":
-            return np.maximum(margin, floor / values)
-        return np.maximum(margin, values / np.maximum(values - floor, values * LEAST_REMAINDER) - 1)
+        rows = [np.full(len(values), margin)]
+        if floor is not None:
+            slower = self.metric.better == "lower"
+            rest = values if slower else np.maximum(values - floor, values * LEAST_REMAINDER)
+            rows.append(floor / values if slower else values / rest - 1)
+        return np.stack(rows)
 
     def looks(self) -> tuple[stats.Look, ...]:
         """Every look that the values reach; none where they cannot be judged."""
@@ -94,24 +100,27 @@ class Series:
         fewer = min(len(self.base), len(self.head))
         if fewer < 2:  # noqa: PLR2004 (one trial has no spread)
             return ()
-        head = stats.logs(self.head)
-        estimates = (
-            stats.difference_estimate(self.at_margin(margin, self.base), head, self.metric.sign, self.resolution)
-            for margin in (None, *margins)
+        base, head, sign = stats.logs(self.base), stats.logs(self.head), self.metric.sign
+        over, under = (
+            [
+                stats.difference_estimate(base + sign * slower, head, sign, self.resolution)
+                for slower in self.slower_by(margin, self.base)
+            ]
+            for margin in margins
         )
         once = stats.one_look(fewer)
-        return (stats.single_look(fewer, estimates, (once.block[0], once.pass_[0])),)
+        estimate = stats.difference_estimate(base, head, sign, self.resolution)
+        return (stats.single_look(fewer, estimate, over, under, (once.block[0], once.pass_[0])),)
 
-    def at_margin(self, margin: float | None, base: Sequence[float]) -> stats.Floats:
-        """Logarithms of the base as they were if it were slower by a margin; its own where there is none."""
-        slower = np.log1p(self.allowed(margin, base)) if margin is not None else 0.0
-        found: stats.Floats = stats.logs(base) + self.metric.sign * slower
+    def slower_by(self, margin: float, base: Sequence[float]) -> stats.Floats:
+        """What each value of the base would be slower by at a margin, as logarithms; a row for each that binds."""
+        found: stats.Floats = np.log1p(stats.binding(self.allowed(margin, base)))
         return found
 
     def _of_the_mean(self, margin: float) -> float:
         if self.fault or not self.base:
             return margin
-        return float(self.allowed(margin, [_geometric_mean(self.base)])[0])
+        return float(self.allowed(margin, [_geometric_mean(self.base)]).max())
 
 
 def judge_series(series: Sequence[Series], alpha: float, beta: float) -> tuple[GateOutcome, ...]:

@@ -11,7 +11,7 @@ beyond Student's is needed), and Holm's step-down over the gates of a run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -274,7 +274,7 @@ class Look:
         over_ignorable: Mean of what they lie above ``ignorable``, each above its own where it differs by pair.
         over_must_catch: Mean of what they lie above ``must_catch``, likewise.
         block_weight: Share of alpha this look may use.
-        pass_weight: Share of beta this look may use.
+        pass_weight: Share of beta this look may use; of two margins that bind each has half of it.
         p: Smallest weighted p over this and earlier looks, for H0 "slowdown at most ignorable"; in [0, 1].
         q: The same for H0 "slowdown at least must_catch".
     """
@@ -305,37 +305,78 @@ def looks(
     The running ``p = min p_k / w_k`` is a valid p value whenever one stops, because the weights sum to at most one
     (Bonferroni over the looks; alpha spending in the sense of Lan and DeMets 1983). A weight of 0 leaves it at 1.
 
+    Where the largest of several margins counts, a slowdown is above it when it is above each, so p is the largest of
+    theirs (Berger 1982), and below it when it is below one, for which each has its part of the pass weight. Taking
+    the largest margin pair by pair would average to more than the margin: of a floor at must_catch, on a machine whose
+    speed wanders by 2 %, 23 % passed.
+
     Args:
         d: Paired log ratios in the order they were measured, shape (n,), positive is worse.
         schedule: When to look.
-        ignorable: Margin as a ratio minus one, at least 0; one, or shape (n,) where it differs by pair.
+        ignorable: Margin as a ratio minus one, at least 0; shape (n,) where it differs by pair, (k, n) where the
+            largest of several counts.
         must_catch: Margin as a ratio minus one, above ``ignorable``; likewise.
         resolution: See :func:`mean_estimate`.
     """
     x = floats(d)
-    rows = (x, x - np.log1p(ignorable), x - np.log1p(must_catch))
+    both = (np.atleast_2d(np.asarray(margins, dtype=np.float64)) for margins in (ignorable, must_catch))
+    sides = [np.broadcast_to(rows, (len(rows), len(x))) for rows in both]
     p = q = 1.0
     found = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
         if pairs > len(x):
             break
-        estimate, over, under = (mean_estimate(row[:pairs], resolution) for row in rows)
-        look = Look(pairs, estimate, over, under, block, passing).after(p, q)
+        over, under = (
+            [mean_estimate(x[:pairs] - np.log1p(row), resolution) for row in binding(side[:, :pairs])] for side in sides
+        )
+        look = _look(pairs, mean_estimate(x[:pairs], resolution), over, under, (block, passing)).after(p, q)
         p, q = look.p, look.q
         found.append(look)
     return tuple(found)
 
 
-def single_look(observations: int, estimates: Iterable[Estimate], weights: tuple[float, float]) -> Look:
+def binding(margins: ArrayLike) -> Floats:
+    """Those of several margins that are the largest for some observation; one alone where it is for all.
+
+    Args:
+        margins: Shape (k, n).
+    """
+    rows = np.asarray(margins, dtype=np.float64)
+    largest = rows >= rows.max(axis=0)
+    whole = np.flatnonzero(largest.all(axis=1))
+    return rows[whole[:1]] if len(whole) else rows[largest.any(axis=1)]
+
+
+def single_look(
+    observations: int,
+    estimate: Estimate,
+    over: Sequence[Estimate],
+    under: Sequence[Estimate],
+    weights: tuple[float, float],
+) -> Look:
     """The one look at what was not taken in pairs.
 
     Args:
         observations: Of the smaller side, or visits.
-        estimates: Of the difference, of what lies above ``ignorable``, and of what lies above ``must_catch``.
+        estimate: Of the difference.
+        over: Of what lies above ``ignorable``, one for each margin that binds.
+        under: Of what lies above ``must_catch``, likewise.
         weights: Shares of alpha and beta that it may use.
     """
-    estimate, over, under = estimates
-    return Look(observations, estimate, over, under, *weights).after(1.0, 1.0)
+    return _look(observations, estimate, over, under, weights).after(1.0, 1.0)
+
+
+def _look(
+    observations: int,
+    estimate: Estimate,
+    over: Sequence[Estimate],
+    under: Sequence[Estimate],
+    weights: tuple[float, float],
+) -> Look:
+    """With the margin that is hardest to exceed, and the one that is easiest to stay below."""
+    above = max(over, key=lambda one: (one.p_above(0.0), -one.mean))
+    below = min(under, key=lambda one: (one.p_below(0.0), one.mean))
+    return Look(observations, estimate, above, below, weights[0], weights[1] / len(under))
 
 
 def _weighted(p: float, weight: float) -> float:

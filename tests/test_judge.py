@@ -197,6 +197,19 @@ def test_alpha_holds_at_the_floor(common: float) -> None:
     assert scipy_stats.binomtest(blocked, 1000, ALPHA, alternative="greater").pvalue > 0.01
 
 
+def test_beta_holds_where_the_floor_is_must_catch() -> None:
+    """Of 500 seeded runs slower by both at most beta pass, though in every pair one of the two is the larger margin."""
+    rng = np.random.default_rng(7)
+    gated = gate("itl_median", "2%", "8%", floor="400us")  # 8 % of the base
+    passed = 0
+    for _ in range(500):
+        base, own = STEP_S * np.exp(rng.normal(0, 0.02, 12)), np.exp(rng.normal(0, 0.001, 12))
+        one = Series(gated, tuple(base), tuple(1.08 * base * own), DEFAULT)
+        passed += judge_series([one], ALPHA, BETA)[0].verdict == "pass"
+
+    assert scipy_stats.binomtest(passed, 500, BETA, alternative="greater").pvalue > 0.01
+
+
 def test_floor_is_the_pass_margin() -> None:
     """A spread that could not exclude must_catch excludes the floor where that is larger, and so passes."""
     taken = trials(spread(0.004, 0.002, 4))

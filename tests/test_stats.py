@@ -180,7 +180,7 @@ def test_single_look() -> None:
     estimate = stats.difference_estimate(EXAMPLE[:6], [x + 0.02 for x in EXAMPLE[6:]], 1)
     over, under = (replace(estimate, mean=estimate.mean - math.log1p(m)) for m in (IGNORABLE, MUST_CATCH))
 
-    whole, none = (stats.single_look(6, (estimate, over, under), weights) for weights in ((1.0, 1.0), (0.0, 0.0)))
+    whole, none = (stats.single_look(6, estimate, [over], [under], weights) for weights in ((1.0, 1.0), (0.0, 0.0)))
 
     assert whole.p == pytest.approx(estimate.p_above(math.log1p(IGNORABLE)))
     assert whole.q == pytest.approx(estimate.p_below(math.log1p(MUST_CATCH)))
