@@ -76,7 +76,7 @@ class Forked:
         """
         deadline = time.monotonic() + limit_s
         if not self._lock.acquire(timeout=limit_s):
-            raise NoAnswerError(self._give_up(name, limit_s))
+            raise NoAnswerError(self._give_up(f"{name} did not return within {limit_s:g} s"))
         try:
             if self._gone:
                 raise NoAnswerError(self._gone)
@@ -85,8 +85,10 @@ class Forked:
                 self._ours.send(pickle.dumps((number, name, words, named)), socket.MSG_DONTWAIT)
             while number not in self._answers:  # a signal handler that calls too may read the answer of this call
                 left_s = deadline - time.monotonic()
-                if left_s <= 0 or not self._receive(left_s):
-                    raise NoAnswerError(self._give_up(name, limit_s))
+                if left_s <= 0:
+                    raise NoAnswerError(self._give_up(f"{name} did not return within {limit_s:g} s"))
+                if not self._receive(left_s):
+                    raise NoAnswerError(self._give_up(f"{name} ended its process"))
             good, value = self._answers.pop(number)
         finally:
             self._lock.release()
@@ -122,11 +124,10 @@ class Forked:
             self._answers[number] = good, value
         return bool(data)
 
-    def _give_up(self, name: str, limit_s: float) -> str:
+    def _give_up(self, why: str) -> str:
+        """End the process; why the first call was given up."""
         if not self._gone:
-            self._gone = (
-                f"{name} ended its process" if self._buried() else f"{name} did not return within {limit_s:g} s"
-            )
+            self._gone = why
             if not self._buried():
                 os.kill(self._pid, signal.SIGKILL)
         return self._gone
