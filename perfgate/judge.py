@@ -71,11 +71,16 @@ def judge(run: Run, records: Mapping[str, Record], perfgate: str) -> Outcome:
 
 def _implausible(cells: Sequence[CellOutcome]) -> str:
     """Names the metric in which two single trials differ by more than a factor of two: rather a disturbance."""
-    rows = [row for cell in cells for row in (*cell.gates, *cell.ungated) if row.change is not None]
-    far = max(rows, key=lambda row: abs(math.log1p(row.change or 0.0)), default=None)
-    if far is None or far.change is None or abs(math.log1p(far.change)) < math.log(2):
+    rows = [
+        (abs(math.log(row.head) - math.log(row.base)), row.metric, row.change)
+        for cell in cells
+        for row in (*cell.gates, *cell.ungated)
+        if row.change is not None and row.base and row.head
+    ]
+    distance, metric, change = max(rows, default=(0.0, "", 0.0))
+    if distance < math.log(2):
         return ""
-    return f"; {far.metric} differs by {far.change * 100:+.0f} %, which a disturbed trial explains as well as a build"
+    return f"; {metric} differs by {change * 100:+.0f} %, which a disturbed trial explains as well as a build"
 
 
 def judge_cells(
