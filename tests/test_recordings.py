@@ -64,10 +64,10 @@ def test_real_restarts_are_judged_as_they_were(recording: str, pairs: int, verdi
     assert {gate.pairs for gate in judged} == {pairs}
 
 
-def step_times(run: str) -> tuple[tuple[float, ...], ...]:
+def step_times(run: str, file: str = "h200-llama-8b-iterations.csv") -> tuple[tuple[float, ...], ...]:
     """Seconds a step of the base and of the head in each pair of a run: the median of the medians of iterations."""
     times: dict[tuple[str, int], list[float]] = defaultdict(list)
-    with (FIXTURES / "h200-llama-8b-iterations.csv").open(newline="") as stream:
+    with (FIXTURES / file).open(newline="") as stream:
         for row in csv.DictReader(stream):
             if row["run"] == run and row["pair"]:
                 times[row["subject"], int(row["pair"])].append(int(row["itl_ns"]) * 1e-9)
@@ -98,6 +98,18 @@ def test_twelve_pairs_at_the_tight_margins(run: str, verdict: str, change: float
     assert pytest.approx(low, abs=0.001) == judged.change_low * 100
     assert judged.change_high is not None
     assert pytest.approx(high, abs=0.001) == judged.change_high * 100
+
+
+def test_a_gpu_with_two_states_blocks_no_unchanged_build() -> None:
+    """A GPU that jumped between levels 3.4 % apart passes one build on both sides, and the report tells of the levels."""
+    base, head = step_times("same build", "h200-llama-8b-two-states.csv")
+
+    (judged,) = judge_series([Series(GATES[0], base, head, LLAMA.scenario.measure.schedule)], ALPHA, BETA)
+
+    assert (judged.verdict, judged.passed_at, judged.pairs) == ("pass", 4, 6)
+    modes = [caution.text for caution in judged.cautions if caution.code == "mode-share"]
+    assert modes == [f"2 of 6 restarts of {role} lie +{above} % above the others"
+                     for role, above in (("base", "3.55"), ("head", "3.44"))]  # fmt: skip
 
 
 def test_kernel_times_of_one_build_repeat_to_parts_in_ten_thousand() -> None:
