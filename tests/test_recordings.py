@@ -101,7 +101,7 @@ def test_twelve_pairs_at_the_tight_margins(run: str, verdict: str, change: float
 
 
 def test_a_gpu_with_two_states_blocks_no_unchanged_build() -> None:
-    """A GPU that jumped between levels 3.4 % apart passes one build on both sides, and the report tells of the levels."""
+    """A GPU that jumped between levels 3.4 % apart passes one build on both sides, and the levels are told."""
     base, head = step_times("same build", "h200-llama-8b-two-states.csv")
 
     (judged,) = judge_series([Series(GATES[0], base, head, LLAMA.scenario.measure.schedule)], ALPHA, BETA)
