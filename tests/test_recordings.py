@@ -112,6 +112,16 @@ def test_a_gpu_with_two_states_blocks_no_unchanged_build() -> None:
                      for role, above in (("base", "3.55"), ("head", "3.44"))]  # fmt: skip
 
 
+def test_pairs_of_different_states_decide_nothing() -> None:
+    """Where the sides of two pairs in six were on different levels, +0.85 % is neither blocked nor passed."""
+    base, head = step_times("extra kernel, another host", "h200-llama-8b-two-states.csv")
+
+    (judged,) = judge_series([Series(GATES[0], base, head, LLAMA.scenario.measure.schedule)], ALPHA, BETA)
+
+    assert (judged.verdict, judged.pairs) == ("inconclusive", 6)
+    assert {caution.code for caution in judged.cautions} >= {"estimates-disagree"}
+
+
 def test_kernel_times_of_one_build_repeat_to_parts_in_ten_thousand() -> None:
     """Eight traced pairs of an H200 pass margins of 0.05 and 0.2 % on gemm, and could have blocked 0.08 %."""
     gates = [gate.parse_gate(f"kernel_time_per_step[{role}]:{margins}") for role, margins in
