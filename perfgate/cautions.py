@@ -38,7 +38,7 @@ def cell_cautions(record: Record, base: Sequence[Trial], head: Sequence[Trial]) 
     """Everything about the trials of a paired record that a reader of its verdict should know."""
     if same_build(record.subjects.get("base"), record.subjects.get("head")):
         yield Note(code="same-subject", text="an A/A run")
-    kinds: tuple[tuple[Kind, str], ...] = (("timed", ""), ("traced", "traced ones "), ("counted", "counted ones "))
+    kinds: tuple[tuple[Kind, str], ...] = (("timed", ""), ("traced", "traced "), ("counted", "counted "))
     for kind, word in kinds:
         dropped = list(record.dropped_pairs(kind).values())
         if dropped:

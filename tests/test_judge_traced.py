@@ -132,7 +132,7 @@ def test_dropped_traced_pairs_are_told_apart() -> None:
     found, _, _ = outcome([*trials(SAME), failed])
 
     assert (found.pairs, found.traced_pairs) == (4, 0)
-    assert [note.text for note in found.cautions] == ["1 traced ones dropped: engine-died: died (head, trial 200)"]
+    assert [note.text for note in found.cautions] == ["1 traced dropped: engine-died: died (head, trial 200)"]
 
 
 def test_one_family_for_both_kinds() -> None:

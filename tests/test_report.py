@@ -518,6 +518,17 @@ def test_next_steps(outcome: Callable[[], Outcome], steps: list[str]) -> None:
     assert next_steps(outcome()) == steps
 
 
+def test_the_next_step_of_a_quick_a_a_run_names_both_sides() -> None:
+    """A head that is the same as the base is named by a word of it, for a base alone would be measured alone."""
+    same: dict[Role, Subject] = {role: Subject(python="/envs/base/bin/python") for role in ("base", "head")}
+    kept = record(cell(), trials([0.0]), subjects=same)
+
+    steps = next_steps(judge(run([cell()], quick=True, subjects=same), {"cell": kept}, ""))
+
+    python = "python=/envs/base/bin/python"
+    assert steps == [f"perfgate run hand-made.yaml --base {python} --head {python}"]
+
+
 def test_hostile_kernels() -> None:
     """A kernel's name opens no HTML, mentions nobody and leaves no fence, in the diff as in its headline."""
     outcome = checked([("elementwise", "x```\n# @team <img>\x1b[31m", 1), ("norm", "`<b>@all", 1)])

@@ -63,11 +63,13 @@ def _more_pairs(run: str, cells: Sequence[CellOutcome]) -> list[str]:
 
 
 def _command(command: str, setting: Setting, *roles: Role) -> str:
+    # A head that is the same as the base needs one word of it: a base alone would be measured alone.
+    same = setting.subjects["base"].words[:1] if "base" in setting.subjects else ()
     sides = [
         f"--{role} {shlex.quote(word)}"
         for role, subject in setting.subjects.items()
         if not roles or role in roles
-        for word in subject.words
+        for word in subject.words or same
     ]
     return " ".join([command, shlex.quote(setting.scenario), *sides])
 
