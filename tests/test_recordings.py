@@ -102,7 +102,7 @@ def test_twelve_pairs_at_the_tight_margins(run: str, verdict: str, change: float
 
 def test_a_gpu_with_two_states_blocks_no_unchanged_build() -> None:
     """A GPU that jumped between levels 3.4 % apart passes one build on both sides, and the levels are told."""
-    base, head = step_times("same build", "h200-llama-8b-two-states.csv")
+    base, head = step_times("jumps, same build", "h200-llama-8b-two-states.csv")
 
     (judged,) = judge_series([Series(GATES[0], base, head, LLAMA.scenario.measure.schedule)], ALPHA, BETA)
 
@@ -114,7 +114,7 @@ def test_a_gpu_with_two_states_blocks_no_unchanged_build() -> None:
 
 def test_pairs_of_different_states_decide_nothing() -> None:
     """Where the sides of two pairs in six were on different levels, +0.85 % is neither blocked nor passed."""
-    base, head = step_times("extra kernel, another host", "h200-llama-8b-two-states.csv")
+    base, head = step_times("jumps, second host, extra kernel", "h200-llama-8b-two-states.csv")
 
     (judged,) = judge_series([Series(GATES[0], base, head, LLAMA.scenario.measure.schedule)], ALPHA, BETA)
 

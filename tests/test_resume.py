@@ -494,12 +494,16 @@ def test_budget_command(invoke: Invoke) -> None:
         (("--resume", "x", "--head", "python=a", "--seed", "0"), "--head without a scenario, --seed cannot be given"),
         (("--resume", "x", "--more", "3"), "--more 3: a further look needs at least 4 pairs"),
         (("--resume", "x", "--more", "0"), "--more 0: a further look needs at least 4 pairs"),
-        (("--resume", "x"), "x/run.json: does not exist"),
+        (("--resume", "x"), "x/run.json: "),
+        (("--resume", "y"), "y: does not exist, and runs/ holds no run of that name"),
         ((*NEW, "--budget", "0"), "--budget"),
     ],
 )
 def test_usage_errors(invoke: Invoke, words: tuple[str, ...], says: str) -> None:
     """Words that do not go together end with 2, and nothing is made."""
+    Path("x").mkdir()
+    Path("x/run.json").write_text("{}")
+
     result = invoke(*words)
 
     assert (result.exit_code, result.stdout) == (2, "")

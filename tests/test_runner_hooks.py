@@ -34,14 +34,13 @@ time.sleep(600)
 """A run that holds the clocks."""
 
 OWNER = """
-import os, sys, time
-from pathlib import Path
-from perfgate.capture.process import owner_mark, spawn
-child = spawn(["sleep", "600"], environment={}, owner=owner_mark("the-run"), log=Path(os.devnull), folder=Path("/"))
+import subprocess, time
+from perfgate.capture.process import OWNER, owner_mark
+child = subprocess.Popen(["/bin/sleep", "600"], env={OWNER: owner_mark("the-run")}, start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(600)
 """
-"""A run that has an engine."""
+"""A run that has an engine, and no supervisor that would end it with the run."""
 
 Start = Callable[..., tuple[subprocess.Popen[str], str]]
 
