@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ENGINE_PYTHON
 
 from perfgate.lock import STATE
 from perfgate.metrics import METRICS, trial_value
@@ -85,52 +84,48 @@ def both(python: str, *head: str) -> Sequence[str]:
     return ["--base", f"python={python}", *(part for word in head for part in ("--head", word))]
 
 
-@pytest.fixture(scope="module")
-def flag_run(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """One build on both sides, the head with an engine flag; in its folder lies the scenario, with one look and gate.
+def test_engine_flag_against_its_absence(tmp_path: Path, engine_python: str) -> None:
+    """An engine flag on the head alone makes an A/B of one build.
 
-    More iterations than the example has: a neighbour that comes and goes moves the median of many iterations less.
+    It ends in a verdict with every timed metric of a CPU. Promoted it is one visit, which is advice: a doubled forward
+    held against it reads slower and ends 20.
     """
-    folder = tmp_path_factory.mktemp("flag")
-    shutil.copytree(CPU_TINY.parent / "models", folder / "models")
+    shutil.copytree(CPU_TINY.parent / "models", tmp_path / "models")
     text = CPU_TINY.read_text()
     assert text.count(MEASURE) == text.count(TTFT) == 1
+    # More iterations than the example has: a neighbour that comes and goes moves the median of many iterations less.
     once = "measure: {warmup_iterations: 1, iterations: 8, looks: [4], spend: {block: [0], pass: [0.8]},"
-    scenario = folder / "cpu-tiny.yaml"
+    scenario = tmp_path / "cpu-tiny.yaml"
     scenario.write_text(text.replace(MEASURE, once).replace(TTFT, ""))
-    (folder / "perfgate.toml").touch()
-    return run_gate(folder, *both(os.environ[ENGINE_PYTHON], "args.max_num_seqs=8"), scenario=scenario)
+    (tmp_path / "perfgate.toml").touch()
 
+    run = run_gate(tmp_path, *both(engine_python, "args.max_num_seqs=8"), scenario=scenario)
 
-@pytest.mark.xdist_group("flag_run")
-def test_engine_flag_against_its_absence(flag_run: Ended, tmp_path: Path) -> None:
-    """An engine flag on the head alone makes an A/B of one build that ends in a verdict."""
-    assert flag_run.status in (0, INCONCLUSIVE), flag_run.stdout + flag_run.stderr
-    assert flag_run.verdict["cells"][0]["pairs"] == 4
-    manifest = json.loads((flag_run.folder / "run.json").read_text())
+    assert run.status in (0, INCONCLUSIVE), run.stdout + run.stderr
+    assert run.verdict["cells"][0]["pairs"] == 4
+    manifest = json.loads((run.folder / "run.json").read_text())
     assert {k: v["args"] for k, v in manifest["subjects"].items()} == {"base": {}, "head": {"max_num_seqs": 8}}
-    assert_judged_again(flag_run, tmp_path / "elsewhere")
+    assert_judged_again(run, tmp_path / "elsewhere")
+    assert_every_timed_metric(run.record)
+    if run.status == 0:  # a noisy machine leaves it undecided, and what is undecided is not promoted
+        assert_slower_than_a_visit(tmp_path, run.folder, engine_python)
 
 
-@pytest.mark.xdist_group("flag_run")
-def test_a_tiny_llama_has_every_timed_metric(flag_run: Ended) -> None:
-    """Every trial yields each timed metric of a CPU but its memory, which the CPU's runner keeps for itself."""
+def assert_every_timed_metric(record: Record) -> None:
+    """Each trial has the timed metrics of a CPU but its memory, which the CPU's runner keeps for itself."""
     timed = [name for name, metric in METRICS.items() if metric.kind == "timed"]
-    for trial in (trial for pair in flag_run.record.pairs("timed") for trial in pair):
+    for trial in (trial for pair in record.pairs("timed") for trial in pair):
         missing = {name for name in timed if trial_value(name, trial) is None}
         assert missing - {"model_memory"} == {"energy_per_token", "mbu", "mfu"}  # those need a GPU
-        assert trial.cautions == ()
         assert {"vllm", "torch", "python"} <= set(trial.versions)
         assert [len(iteration.itl_ns) for iteration in trial.iterations] == [14] * 8
 
 
-@pytest.mark.xdist_group("flag_run")
-def test_a_visit_is_promoted_and_a_slower_build_held_against_it(flag_run: Ended, engine_python: str) -> None:
-    """One visit is advice: a doubled forward reads slower in figures, in the report and when judged again, and 20."""
-    folder = flag_run.folder.parents[1]
+def assert_slower_than_a_visit(folder: Path, visit: Path, engine_python: str) -> None:
+    """A run is promoted as the first visit, and a doubled forward held against it."""
+    promoted = perfgate("baseline", "promote", str(visit), "--reason", "the first", cwd=folder)
+    assert promoted.returncode == 0, promoted.stderr
     alone = ["--base", f"python={engine_python}", "--head", f"path={PLANTS / 'doubled_forward'}"]
-    promoted = perfgate("baseline", "promote", str(flag_run.folder), "--reason", "the first", cwd=folder)
-    assert promoted.returncode == 0, flag_run.stdout + promoted.stderr
 
     words = ["run", "cpu-tiny.yaml", "--against", "baseline", *alone, "--runs", "slower", "--format", "text"]
     slower = perfgate(*words, cwd=folder)
@@ -138,11 +133,9 @@ def test_a_visit_is_promoted_and_a_slower_build_held_against_it(flag_run: Ended,
     assert slower.returncode == INCONCLUSIVE, slower.stdout + slower.stderr
     assert "against a baseline of 1 visit" in slower.stdout
     (run,) = (folder / "slower").iterdir()
-    itl = json.loads((run / "verdict.json").read_text())["cells"][0]["gates"][0]
-    assert (itl["metric"], itl["pairs"]) == ("itl_median", 1)
+    (itl,) = json.loads((run / "verdict.json").read_text())["cells"][0]["gates"]
+    assert (itl["metric"], itl["verdict"]) == ("itl_median", "advisory")
     assert itl["change"] > 0.3
-    again = perfgate("judge", str(run), "--format", "text", cwd=folder)
-    assert (again.returncode, again.stdout) == (slower.returncode, slower.stdout)
 
 
 def test_head_that_cannot_start_is_not_measured(tmp_path: Path, engine_python: str) -> None:
