@@ -10,7 +10,7 @@ ACTIONS := action.yml $(wildcard .github/actions/*/action.yml)
 ENGINE_TESTS = PERFGATE_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) .venv/bin/pytest -n 2
 PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: gate test lint checked unit end-to-end slow engine golden docs lock clean
+.PHONY: gate test lint checked unit end-to-end slow engine fuzz golden docs lock clean
 
 gate: .venv/ready engine
 	.venv/bin/perfgate run scenarios/cpu-tiny.yaml \

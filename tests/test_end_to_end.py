@@ -117,6 +117,7 @@ def assert_every_timed_metric(record: Record) -> None:
     for trial in (trial for pair in record.pairs("timed") for trial in pair):
         missing = {name for name in timed if trial_value(name, trial) is None}
         assert missing - {"model_memory"} == {"energy_per_token", "mbu", "mfu"}  # those need a GPU
+        assert trial.cautions == ()
         assert {"vllm", "torch", "python"} <= set(trial.versions)
         assert [len(iteration.itl_ns) for iteration in trial.iterations] == [14] * 8
 
@@ -134,7 +135,7 @@ def assert_slower_than_a_visit(folder: Path, visit: Path, engine_python: str) ->
     assert "against a baseline of 1 visit" in slower.stdout
     (run,) = (folder / "slower").iterdir()
     (itl,) = json.loads((run / "verdict.json").read_text())["cells"][0]["gates"]
-    assert (itl["metric"], itl["verdict"]) == ("itl_median", "advisory")
+    assert (itl["metric"], itl["verdict"], itl["pairs"]) == ("itl_median", "advisory", 4)
     assert itl["change"] > 0.3
 
 
