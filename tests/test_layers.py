@@ -7,8 +7,6 @@ import functools
 import sys
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parents[1] / "perfgate"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
@@ -65,6 +63,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 
 FLOOR = {module: number for number, floor in enumerate(FLOORS) for module in floor}
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manager"}
+MOST_LINES = 500
+MOST_LINES_OF_A_FUNCTION = 60
 SUBJECT_SIDE = {"capture.worker", "capture.probe"}
 """Files that a subject's interpreter runs; they import engines, late, so that it can be timed and may fail."""
 LATE_IMPORTS = {"record": {"frame", "iteration_frame"}, "capture.counterfile": {"_package"}, "__main__": {"main"}}
@@ -94,18 +94,27 @@ def all_imports(module: str) -> set[str]:
     return set().union(*(imported_names(node) for node in ast.walk(TREES[module])))
 
 
+def roots(module: str) -> set[str]:
+    """The packages that a module imports from."""
+    return {name.partition(".")[0] for name in all_imports(module)}
+
+
+def functions(module: str) -> list[ast.FunctionDef]:
+    """Every function of a module."""
+    return [node for node in ast.walk(TREES[module]) if isinstance(node, ast.FunctionDef)]
+
+
 def rooms(module: str) -> set[str]:
     """The modules of perfgate that a module imports."""
     names = {name.removeprefix("perfgate.") for name in all_imports(module) if name.startswith("perfgate.")}
     return {name for name in names if name in FILES}
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_a_module_imports_only_lower_floors(module: str) -> None:
+def test_modules_import_only_lower_floors() -> None:
     """The plan lists every module, and what it imports stands below it, so that there is no circle."""
-    assert module in FLOOR, f"{module} stands on no floor: put it into the table above and into docs/design.md"
-    for room in rooms(module):
-        assert FLOOR[room] < FLOOR[module], f"{module} imports {room}, which does not stand below it"
+    assert not {*FILES} - {*FLOOR}, "a module stands on no floor: put it into the table above and into docs/design.md"
+    upward = [(module, room) for module in FILES for room in rooms(module) if FLOOR[room] >= FLOOR[module]]
+    assert not upward, "what a module imports does not stand below it"
 
 
 def test_the_plan_lists_what_exists() -> None:
@@ -131,40 +140,43 @@ def closure(module: str) -> set[str]:
     return found.union(*(closure(room) for room in found)) if found else found
 
 
-@pytest.mark.parametrize("alone", sorted(SUBJECT_SIDE))
-def test_what_the_subject_runs_stands_alone(alone: str) -> None:
+def test_what_the_subject_runs_stands_alone() -> None:
     """The subject's interpreter runs these files: nothing of perfgate is there, and nothing imports them here."""
-    allowed = {"vllm", "torch", "nvtx"}
-    roots = {name.partition(".")[0] for name in all_imports(alone)}
-    assert roots <= set(sys.stdlib_module_names) | allowed
-    assert not [module for module in FILES if alone in rooms(module)]
+    allowed = {*sys.stdlib_module_names, "vllm", "torch", "nvtx"}
+    strange = {alone: {root for root in roots(alone) if root not in allowed} for alone in SUBJECT_SIDE}
+    assert strange == {alone: set() for alone in SUBJECT_SIDE}
+    assert not [module for module in FILES if rooms(module) & SUBJECT_SIDE]
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_perfgate_imports_no_engine(module: str) -> None:
+def test_perfgate_imports_no_engine() -> None:
     """Engines run in processes of their own; perfgate's has neither vllm nor torch."""
-    roots = {name.partition(".")[0] for name in all_imports(module)}
-    assert module in SUBJECT_SIDE or not roots & {"vllm", "torch", "nvtx"}
+    engines = {module for module in FILES if roots(module) & {"vllm", "torch", "nvtx"}}
+    assert engines <= SUBJECT_SIDE
 
 
-@pytest.mark.parametrize("module", [module for module in FILES if module not in {*COMMANDS, *SUBJECT_SIDE}])
-def test_imports_stand_at_the_top(module: str) -> None:
+def test_imports_stand_at_the_top() -> None:
     """No function imports, but for the few that the design names; commands of cli.py may, so that --help is fast."""
-    for function in (node for node in ast.walk(TREES[module]) if isinstance(node, ast.FunctionDef)):
-        late = [node for node in ast.walk(function) if imported_names(node)]
-        assert not late or function.name in LATE_IMPORTS.get(module, set()), f"{module}.{function.name}"
+    late = {
+        (module, function.name)
+        for module in {*FILES} - {*COMMANDS, *SUBJECT_SIDE}
+        for function in functions(module)
+        if any(imported_names(node) for node in ast.walk(function))
+    }
+    assert late <= {(module, name) for module, names in LATE_IMPORTS.items() for name in names}
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_files_are_short_and_named_by_what_they_own(module: str) -> None:
+def test_files_are_short_and_named_by_what_they_own() -> None:
     """No file has more than 500 lines or a name that could mean anything."""
-    assert len(FILES[module].read_text(encoding="utf-8").splitlines()) <= 500
-    assert not set(module.split(".")) & FORBIDDEN_NAMES
+    lines = {module: len(file.read_text(encoding="utf-8").splitlines()) for module, file in FILES.items()}
+    assert {module: count for module, count in lines.items() if count > MOST_LINES} == {}
+    assert [module for module in FILES if set(module.split(".")) & FORBIDDEN_NAMES] == []
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_functions_are_short(module: str) -> None:
+def test_functions_are_short() -> None:
     """No function has more than 60 lines."""
-    for function in (node for node in ast.walk(TREES[module]) if isinstance(node, ast.FunctionDef)):
-        length = (function.end_lineno or 0) - function.lineno + 1
-        assert length <= 60, f"{module}.{function.name} has {length} lines"
+    lines = {
+        f"{module}.{function.name}": (function.end_lineno or 0) - function.lineno + 1
+        for module in FILES
+        for function in functions(module)
+    }
+    assert {name: count for name, count in lines.items() if count > MOST_LINES_OF_A_FUNCTION} == {}
