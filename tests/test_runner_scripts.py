@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,7 @@ def test_installer_refuses_what_would_do_harm(host: Host, tmp_path: Path) -> Non
     assert "names other hooks" in host.install().stderr
     env.unlink()
     env.symlink_to(tmp_path / "elsewhere")
-    assert ".env is a link" in host.install().stderr
+    assert "is a link" in host.install().stderr
     assert not (host.root / HELPER).exists()
 
 
@@ -141,15 +142,72 @@ def test_root_runs_only_what_root_alone_can_change(tmp_path: Path) -> None:
 
     def said(program: str | Path) -> str:
         user = pwd.getpwuid(os.getuid()).pw_name
-        words = [str(RUNNER / "install"), "--dry-run", "--user", user, "--runner-folder", str(tmp_path)]
+        words = [str(RUNNER / "install"), "--dry-run", "--user", user, "--runner-folder", "/usr/local"]
         words += ["--perfgate", "/usr/bin/env", "--nvidia-smi", str(program)]
         environment = {name: value for name, value in os.environ.items() if name != "DESTDIR"}
         return subprocess.run(words, env=environment, capture_output=True, text=True, check=False).stderr
 
-    assert "perfgate-clocks runs as root what lies there" in said(tmp_path / "nvidia-smi")
-    assert "perfgate-clocks runs as root" in said(f"/usr/bin/../..{tmp_path}/nvidia-smi")
-    assert "perfgate-clocks" not in said("/usr/bin/env")
-    assert "perfgate-clocks" not in said("/usr/./bin//../bin/env")
+    assert "must be root's and writable by nobody else" in said(tmp_path / "nvidia-smi")
+    assert "must be root's" in said(f"/usr/bin/../..{tmp_path}/nvidia-smi")
+    assert "root's" not in said("/usr/bin/env")
+    assert "root's" not in said("/usr/./bin//../bin/env")
+
+
+def _bait(folder: Path, program: str, before: str) -> None:
+    """Put a program before the real one on the PATH that does something first: a race that is always lost."""
+    folder.mkdir(exist_ok=True)
+    (folder / program).write_text(f'#!/bin/bash\n{before}\nexec {shutil.which(program)} "$@"\n')
+    (folder / program).chmod(0o755)
+
+
+def test_an_env_that_is_exchanged_meanwhile(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link in the place of the runner's .env, put there after it was looked at, is not read."""
+    env, secret = host.runner / ".env", tmp_path / "secret"
+    env.write_text("LANG=C.UTF-8\n")
+    secret.write_text("root:hash\n")
+    secret.chmod(0o600)
+    _bait(tmp_path / "bin", "grep", f"ln -sf {secret} {env}")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+
+    host.install()
+
+    assert "LANG=C.UTF-8\n" in env.read_text()
+    assert secret.read_text() == "root:hash\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_the_runners_folder_is_its_owners(fake_nvml: FakeMachine, state_of_its_own: Path) -> None:
+    """Root touches the runner's .env as the folder's owner, who may keep the name of a file of root's in its place."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        host = Host(folder, fake_nvml, state_of_its_own)
+        secret = folder / "secret"
+        secret.write_text("root:hash\n")
+        secret.chmod(0o600)
+        os.chown(host.runner, 65534, 65534)
+
+        (host.runner / ".env").hardlink_to(secret)
+        refused = host.install()
+        (host.runner / ".env").unlink()
+        installed = host.install()
+        env = (host.runner / ".env").stat()
+
+        assert ".env cannot be read" in refused.stderr
+        assert secret.read_text() == "root:hash\n"
+        assert (installed.returncode, env.st_uid, env.st_gid) == (0, 65534, 65534)
+
+
+def test_a_state_folder_that_somebody_made_first(host: Host, tmp_path: Path) -> None:
+    """A link in the place of the state folder is refused, and what it names keeps its mode."""
+    (tmp_path / "etc").mkdir(mode=0o755)
+    (host.root / "run/lock").mkdir(parents=True)
+    (host.root / "run/lock/perfgate").symlink_to(tmp_path / "etc")
+
+    ended = host.install()
+
+    assert "run/lock/perfgate is a link" in ended.stderr
+    assert stat.S_IMODE((tmp_path / "etc").stat().st_mode) == 0o755
 
 
 # --- the clock helper
