@@ -29,7 +29,8 @@ _OF_ANOTHER_REPOSITORY = (
     "GIT_IMPLICIT_WORK_TREE", "GIT_GRAFT_FILE", "GIT_SHALLOW_FILE",
 )  # fmt: skip
 """git's variables that name one repository, which hooks have set: with them ``git -C FOLDER`` reads another one."""
-NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
+NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
+"""Arguments of git with which it starts none of the programs that the repository's configuration names, but filters."""
 
 
 @dataclass(frozen=True)

@@ -383,6 +383,62 @@ def test_builds_of_the_base_branch(gate: Gate, tmp_path: Path, monkeypatch: pyte
     assert "alters what changes are judged by: perfgate.toml. It was" in runner.summary
 
 
+def test_a_checkout_made_to_do_harm(gate: Gate, tmp_path: Path) -> None:
+    """Submodules that fetch by a command, links and packaging of the change do nothing and judge nothing."""
+    origin, trap, wide = tmp_path / "origin", tmp_path / "trap", tmp_path / "wide"
+    (origin / "perfgate.toml").write_text(f'[build]\npython = "{sys.executable}"\npath = "{{tree}}"\n')
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "how to build")
+    git(origin, "checkout", "--quiet", "pull-request/12")
+    git(origin, "merge", "--quiet", "main")
+    wide.mkdir()
+    file = scenario_file(wide)
+    file.write_text(file.read_text().replace("0.1%", "10%").replace("0.5%", "50%"))
+    (origin / "perfgate.toml").unlink()
+    (origin / "perfgate.toml").symlink_to("/dev/zero")
+    git(origin, "rm", "--quiet", "-r", "scenarios")
+    for name, target in (("scenarios", wide), ("baselines", wide), ("pip.conf", "/dev/zero"), ("loop", "loop")):
+        (origin / name).symlink_to(target)
+    harm = f"ext::sh -c touch% {trap}"
+    module = f'[submodule "m"]\n\tpath = m\n\turl = {harm}\n\tupdate = !touch {trap}\n'
+    (origin / ".gitmodules").write_text(module)
+    (origin / "pyproject.toml").write_text('[build-system]\nrequires = []\nbuild-backend = "b"\nbackend-path = ["."]\n')
+    (origin / "b.py").write_text(f"open({str(trap)!r}, 'w')\n")
+    (origin / "sitecustomize.py").write_text(f"open({str(trap)!r}, 'w')\n")
+    git(origin, "add", ".")
+    git(origin, "update-index", "--add", "--cacheinfo", f"160000,{git(origin, 'rev-parse', 'main')},m")
+    git(origin, "commit", "--quiet", "-m", "harm")
+    git(origin, "checkout", "--quiet", "--force", "main")
+
+    runner = gate(SLOWER, inputs={"base": "", "head": ""}, environment={"GIT_ALLOW_PROTOCOL": "ext:file"})
+
+    assert runner.outputs["report"]["exit_status"] == "10", runner.steps
+    assert "margins 0.1 %25 / 0.5 %25" in runner.steps["report"].log
+    assert "alters what changes are judged by: baselines, perfgate.toml, scenarios" in runner.summary
+    assert not trap.exists()
+
+
+def test_git_configuration_left_by_an_earlier_job(gate: Gate, tmp_path: Path) -> None:
+    """Hooks and monitors are not run when the base branch's tree is made; filters are, as LFS needs them."""
+    ran = tmp_path / "ran"
+    ran.mkdir()
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    for name in ("post-checkout", "reference-transaction", "post-index-change", "monitor"):
+        (hooks / name).write_text(f"#!/bin/sh\ntouch {ran}/{name}\n")
+        (hooks / name).chmod(0o755)
+    (tmp_path / "attributes").write_text("* filter=left\n")
+    (tmp_path / "config").write_text(
+        f"[core]\nhooksPath = {hooks}\nfsmonitor = {hooks}/monitor\nattributesFile = {tmp_path}/attributes\n"
+        f'[filter "left"]\nsmudge = "touch {ran}/filter; cat"\n[diff]\nexternal = touch {ran}/diff\n'
+    )
+
+    runner = gate(SAME, environment={"GIT_CONFIG_GLOBAL": str(tmp_path / "config")})
+
+    assert runner.result == "success", runner.steps
+    assert [file.name for file in ran.iterdir()] == ["filter"]
+
+
 def test_builds_that_the_job_made(gate: Gate) -> None:
     """Builds named by paths from the checkout are measured, though the base branch's tree is the policy."""
     runner = gate(SAME, inputs={"base": "python=envs/main/bin/python", "head": "python=envs/head/bin/python"})

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import shutil
 import tomllib
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +31,72 @@ def test_the_actions_lock() -> None:
     assert "http" not in "".join(lines)
 
 
-def test_installing_runs_nothing_of_the_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Modules in the checkout called like those that the installation needs are not imported by any of its steps."""
-    work, trap = tmp_path / "work", tmp_path / "trap"
+BACKEND = """
+import zipfile
+def build_wheel(folder, *_):
+    name = "perfgate-1-py3-none-any.whl"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+        for file, text in FILES.items():
+            wheel.writestr(file, text)
+        for file, text in {
+            "METADATA": "Metadata-Version: 2.1\\nName: perfgate\\nVersion: 1\\n",
+            "WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+            "entry_points.txt": "[console_scripts]\\nperfgate=perfgate:main\\n",
+            "RECORD": "",
+        }.items():
+            wheel.writestr(f"perfgate-1.dist-info/{file}", text)
+    return name
+"""
+"""Packs a perfgate that imports a package of its lock."""
+
+
+def _wheel(folder: Path, name: str, files: Mapping[str, str]) -> str:
+    """Write a wheel, called by its distribution, version and build; its hash."""
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{name}py3-none-any.whl"
+    project = name.partition("-")[0]
+    meta = {"METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: 1\n", "RECORD": "",
+            "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}  # fmt: skip
+    with zipfile.ZipFile(file, "w") as wheel:
+        for one, text in {**files, **{f"{project}-1.dist-info/{key}": text for key, text in meta.items()}}.items():
+            wheel.writestr(one, text)
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_installing_runs_nothing_of_the_change(tmp_path: Path) -> None:
+    """Only files with the lock's hashes are installed, settings of pip and Python that lead elsewhere unheeded."""
+    root, work, wheels, trap = (tmp_path / name for name in ("root", "work", "wheels", "trap"))
+    actions = root / ".github" / "actions"
+    actions.mkdir(parents=True)
+    shutil.copy(ROOT / ".github" / "actions" / "install", actions)
+    shutil.copy(ROOT / "action.yml", root)
+    ours = {"perfgate/__init__.py": "def main():\n    import part\n    print(part.words)\n"}
+    (root / "b.py").write_text(f"{BACKEND}FILES = {ours!r}\n")
+    (root / "pyproject.toml").write_text('[build-system]\nrequires = []\nbuild-backend = "b"\nbackend-path = ["."]\n')
+    words, harm = "words = 'of the lock'\n", f"open({str(trap)!r}, 'a').write(__name__)\n"
+    named = _wheel(wheels, "part-1-", {"part.py": words})
+    other = _wheel(wheels, "part-1-2-", {"part.py": harm})  # the same version, which pip would prefer
+    evil = _wheel(wheels, "evil-1-", {"evil.pth": f"import builtins; {harm}"})
+    (actions / "requirements.txt").write_text(f"part==1 --hash=sha256:{named}\n")
+    page = {"part-1-": named, "part-1-2-": other, "evil-1-": evil}
+    links = (f'<a href="{name}py3-none-any.whl#sha256={digest}">{name}</a>' for name, digest in page.items())
+    (wheels / "page.html").write_text("".join(links))
     work.mkdir()
-    for name in ("venv", "ensurepip", "pip", "sitecustomize"):
-        (work / f"{name}.py").write_text(f"open({str(trap)!r}, 'a').write('{name} ')")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")  # the installation fails, having passed where it could be trapped
-    monkeypatch.setenv("PYTHONPATH", "")
-    runner = ActionRunner(ROOT / "action.yml", tmp_path / "temp", work, {})
+    for name in ("venv", "ensurepip", "pip", "sitecustomize", "part", "b"):
+        (work / f"{name}.py").write_text(harm)
+    (work / "more.txt").write_text(f"evil==1 --hash=sha256:{evil}\n")
+    (work / "pip.conf").write_text("[install]\nrequirement = more.txt\n")
+    job = {
+        "PIP_FIND_LINKS": str(wheels / "page.html"), "PIP_NO_INDEX": "1",
+        "PIP_REQUIRE_HASHES": "0", "PIP_NO_BINARY": ":all:",
+        "PIP_REQUIREMENT": str(work / "more.txt"), "PIP_TARGET": str(work), "PIP_CONFIG_FILE": str(work / "pip.conf"),
+        "PYTHONPATH": str(work), "PYTHONSTARTUP": str(work / "part.py"), "PYTHONPYCACHEPREFIX": str(work),
+    }  # fmt: skip
+    runner = ActionRunner(root / "action.yml", tmp_path / "temp", work, job)
 
     runner.run()
 
-    assert "No matching distribution found for" in runner.steps["install"].log
+    assert runner.steps["prepare"].log == "of the lock\n", runner.steps["install"].log
     assert not trap.exists(), trap.read_text()
 
 

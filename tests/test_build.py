@@ -123,6 +123,14 @@ def test_a_ref_is_built_once(project: Project) -> None:
     assert (first["built_from"].changes, second["built_from"].changes) == ("", "")
 
 
+def test_a_build_in_a_named_cache_is_trusted(project: Project) -> None:
+    """Whoever can write the cache decides what is measured: a build is not looked at again once it is finished."""
+    Path(project.builder("main")["python"]).write_text("changed by an earlier job\n")
+
+    assert Path(project.builder("main")["python"]).read_text() == "changed by an earlier job\n"
+    assert project.made() == 1
+
+
 def test_both_sides_of_an_unchanged_tree_are_one_build(project: Project) -> None:
     """--against main on main, with nothing changed, is an A/A run of one build."""
     sides = resolve(["ref=main...HEAD"], ["ref=."], {}, project.builder)
