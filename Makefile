@@ -7,7 +7,7 @@ ENGINE ?= .engine
 ENGINE_PYTHON ?= $(ENGINE)/bin/python
 WORKFLOWS := $(wildcard .github/workflows/*.yml perfgate/templates/github/*.yml)
 ACTIONS := action.yml $(wildcard .github/actions/*/action.yml)
-ENGINE_TESTS = PERFGATE_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) .venv/bin/pytest -n 2
+ENGINE_TESTS = PERFGATE_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) .venv/bin/pytest -n 2 --dist worksteal
 PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: gate test lint checked unit end-to-end slow engine fuzz golden docs lock clean

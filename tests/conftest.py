@@ -119,6 +119,13 @@ def engine_python() -> str:
     return python
 
 
+@pytest.fixture(scope="session")
+def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all engines share, those of other pytest workers too."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "engine-cache"
+
+
 @pytest.fixture
 def orphans_alone() -> Iterator[None]:
     """Holds a lock while a test makes orphans, lest one of another pytest process ends them."""

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from click.testing import CliRunner, Result
+from engine_scenario import write_engine_scenario
 from git_project import SETTINGS, GitProject
 from hand_made import scenario_file
 
@@ -207,22 +208,16 @@ def test_doctor_builds_nothing(project: GitProject, invoke: Invoke) -> None:
 # --- on a real engine
 
 
-@pytest.fixture(scope="module")
-def plugin_project(tmp_path_factory: pytest.TempPathFactory) -> GitProject:
+@pytest.fixture
+def plugin_project(tmp_path: Path, engine_cache: Path, engine_python: str) -> GitProject:
     """A repository with a plugin of vLLM that does nothing on main, and on topic runs the model twice a step."""
-    project = GitProject(tmp_path_factory.mktemp("plugin"))
-    shutil.copytree(ROOT / "scenarios", project.folder / "scenarios")
+    project = GitProject(tmp_path / "plugin")
+    # One look at the fewest pairs that can block: starting engines is what takes time.
+    write_engine_scenario(project.folder, engine_cache, ", looks: [6], spend: {block: [0.5], pass: [0.5]}")
     shutil.copytree(PLANT, project.folder / "plugin")
-    scenario = project.folder / "scenarios" / "cpu-tiny.yaml"
-    text = scenario.read_text().replace("  - {metric: ttft_median, ignorable: 10%, must_catch: 50%}\n", "")
-    # More iterations than the example has: neighbours on a small machine come in bursts of seconds. One look at the
-    # fewest pairs that can block: starting engines is what takes time.
-    once = "iterations: 8, looks: [6], spend: {block: [0.5], pass: [0.5]},"
-    scenario.write_text(text.replace("iterations: 4,", once))
-    assert scenario.read_text().count("metric:") == text.count("iterations: 4,") == 1
     slow = (PLANT / "doubled_forward.py").read_text()
     project.commit({
-        "perfgate.toml": f'[build]\npython = "{os.environ["PERFGATE_ENGINE_PYTHON"]}"\npath = "{{tree}}/plugin"\n',
+        "perfgate.toml": f'[build]\npython = "{engine_python}"\npath = "{{tree}}/plugin"\n',
         "plugin/doubled_forward.py": "def register():\n    pass\n",
     })  # fmt: skip
     project.git("switch", "--quiet", "--create", "topic")
@@ -243,7 +238,7 @@ def run_against_main(project: GitProject, cache: Path) -> tuple[int, str, str]:
             command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=1200, check=False
         )
 
-    ended = perfgate("scenarios/cpu-tiny.yaml", "--against", "main")
+    ended = perfgate("tiny.yaml", "--against", "main")
     for _ in range(2):
         if ended.returncode == 20:
             (folder,) = re.findall(r"^run folder: (.*)$", ended.stderr, re.MULTILINE)
@@ -254,7 +249,6 @@ def run_against_main(project: GitProject, cache: Path) -> tuple[int, str, str]:
 @pytest.mark.engine
 def test_a_slower_commit_is_regressed_on_an_engine(plugin_project: GitProject, tmp_path: Path) -> None:
     """A commit that makes decode slower ends 10, and the metric is named."""
-    plugin_project.git("switch", "--quiet", "topic")
     status, out, err = run_against_main(plugin_project, tmp_path / "builds")
     assert status == 10, out + err
     assert re.search(r"^REGRESSED: itl_median \+\d", out, re.MULTILINE), out

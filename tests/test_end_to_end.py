@@ -1,6 +1,6 @@
 """The whole gate on a real engine, as a user runs it: one process, its output, its exit status, its run folder.
 
-An engine takes ten seconds and more to start, so tests share runs where one run shows several facts.
+An engine takes eight seconds to start, so tests share runs where one run shows several facts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_scenario import ITERATIONS, LAYERS, OUTPUT_TOKENS, write_engine_scenario
 
 from perfgate.lock import STATE
 from perfgate.metrics import METRICS, trial_value
@@ -25,8 +26,6 @@ ROOT = Path(__file__).parents[1]
 CPU_TINY = ROOT / "scenarios" / "cpu-tiny.yaml"
 PLANTS = ROOT / "tests" / "plants"
 REGRESSED, INCONCLUSIVE, NOT_MEASURED = 10, 20, 22
-MEASURE = "measure: {warmup_iterations: 1, iterations: 4,"
-TTFT = "  - {metric: ttft_median, ignorable: 10%, must_catch: 50%}\n"
 
 pytestmark = pytest.mark.engine
 
@@ -84,63 +83,33 @@ def both(python: str, *head: str) -> Sequence[str]:
     return ["--base", f"python={python}", *(part for word in head for part in ("--head", word))]
 
 
-def test_engine_flag_against_its_absence(tmp_path: Path, engine_python: str) -> None:
-    """An engine flag on the head alone makes an A/B of one build.
-
-    It ends in a verdict with every timed metric of a CPU. Promoted it is one visit, which is advice: a doubled forward
-    held against it reads slower and ends 20.
-    """
-    shutil.copytree(CPU_TINY.parent / "models", tmp_path / "models")
-    text = CPU_TINY.read_text()
-    assert text.count(MEASURE) == text.count(TTFT) == 1
-    # More iterations than the example has: a neighbour that comes and goes moves the median of many iterations less.
-    once = "measure: {warmup_iterations: 1, iterations: 8, looks: [4], spend: {block: [0], pass: [0.8]},"
-    scenario = tmp_path / "cpu-tiny.yaml"
-    scenario.write_text(text.replace(MEASURE, once).replace(TTFT, ""))
-    (tmp_path / "perfgate.toml").touch()
+def test_engine_flag_against_its_absence(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
+    """An engine flag on the head alone makes an A/B of one build; it ends in a verdict, with every timed metric."""
+    scenario = write_engine_scenario(tmp_path, engine_cache, ", looks: [4], spend: {block: [0], pass: [0.8]}")
 
     run = run_gate(tmp_path, *both(engine_python, "args.max_num_seqs=8"), scenario=scenario)
 
+    # A noisy machine may leave it undecided.
     assert run.status in (0, INCONCLUSIVE), run.stdout + run.stderr
     assert run.verdict["cells"][0]["pairs"] == 4
     manifest = json.loads((run.folder / "run.json").read_text())
     assert {k: v["args"] for k, v in manifest["subjects"].items()} == {"base": {}, "head": {"max_num_seqs": 8}}
     assert_judged_again(run, tmp_path / "elsewhere")
-    assert_every_timed_metric(run.record)
-    if run.status == 0:  # a noisy machine leaves it undecided, and what is undecided is not promoted
-        assert_slower_than_a_visit(tmp_path, run.folder, engine_python)
-
-
-def assert_every_timed_metric(record: Record) -> None:
-    """Each trial has the timed metrics of a CPU but its memory, which the CPU's runner keeps for itself."""
     timed = [name for name, metric in METRICS.items() if metric.kind == "timed"]
-    for trial in (trial for pair in record.pairs("timed") for trial in pair):
+    for trial in (trial for pair in run.record.pairs("timed") for trial in pair):
         missing = {name for name in timed if trial_value(name, trial) is None}
-        assert missing - {"model_memory"} == {"energy_per_token", "mbu", "mfu"}  # those need a GPU
+        # Those need a GPU; the CPU's runner keeps its memory for itself.
+        assert missing - {"model_memory"} == {"energy_per_token", "mbu", "mfu"}
         assert trial.cautions == ()
         assert {"vllm", "torch", "python"} <= set(trial.versions)
-        assert [len(iteration.itl_ns) for iteration in trial.iterations] == [14] * 8
-
-
-def assert_slower_than_a_visit(folder: Path, visit: Path, engine_python: str) -> None:
-    """A run is promoted as the first visit, and a doubled forward held against it."""
-    promoted = perfgate("baseline", "promote", str(visit), "--reason", "the first", cwd=folder)
-    assert promoted.returncode == 0, promoted.stderr
-    alone = ["--base", f"python={engine_python}", "--head", f"path={PLANTS / 'doubled_forward'}"]
-
-    words = ["run", "cpu-tiny.yaml", "--against", "baseline", *alone, "--runs", "slower", "--format", "text"]
-    slower = perfgate(*words, cwd=folder)
-
-    assert slower.returncode == INCONCLUSIVE, slower.stdout + slower.stderr
-    assert "against a baseline of 1 visit" in slower.stdout
-    (run,) = (folder / "slower").iterdir()
-    (itl,) = json.loads((run / "verdict.json").read_text())["cells"][0]["gates"]
-    assert (itl["metric"], itl["verdict"], itl["pairs"]) == ("itl_median", "advisory", 4)
-    assert itl["change"] > 0.3
+        assert [len(iteration.itl_ns) for iteration in trial.iterations] == [OUTPUT_TOKENS - 2] * ITERATIONS
 
 
 def test_head_that_cannot_start_is_not_measured(tmp_path: Path, engine_python: str) -> None:
-    """A head whose engine refuses to start ends 22 with the engine's own last error line: here a plant's."""
+    """A head whose engine refuses to start ends 22 with the engine's own last error line: here a plant's.
+
+    The scenario is the shipped one, with caches of its own for each side; the base has run it.
+    """
     nonsense = (f"path={PLANTS / 'extra_kernel'}", "env.PERFGATE_PLANT_EVERY=0")
     run = run_gate(tmp_path, *both(engine_python, *nonsense))
 
@@ -149,39 +118,59 @@ def test_head_that_cannot_start_is_not_measured(tmp_path: Path, engine_python: s
     said = "extra_kernel: PERFGATE_PLANT_EVERY='0', expected a number from 1"
     assert said in run.verdict["cells"][0]["reasons"][0]["text"]
     assert said in next((run.folder / "trials").glob("001/engine.log")).read_text()
+    base, head = run.record.trials
+    assert (base.failure, len(base.iterations)) == (None, 4)
+    assert head.failure is not None
     assert_judged_again(run, tmp_path / "elsewhere")
 
 
-def test_other_tokens_carry_a_caution(tmp_path: Path, engine_python: str) -> None:
+def test_other_tokens_carry_a_caution(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
     """A head that generates other tokens at the same speed carries outputs-differ, and its trials no caution."""
-    run = run_gate(tmp_path, *both(engine_python, f"path={PLANTS / 'other_tokens'}"), "--quick")
+    scenario = write_engine_scenario(tmp_path, engine_cache)
+
+    run = run_gate(tmp_path, *both(engine_python, f"path={PLANTS / 'other_tokens'}"), "--quick", scenario=scenario)
 
     assert run.status == INCONCLUSIVE, run.stdout + run.stderr
     assert "outputs-differ" in {caution["code"] for caution in run.verdict["cells"][0]["cautions"]}
     ((base, head),) = run.record.pairs("timed")
     tokens = [{iteration.tokens_digest for iteration in trial.iterations} for trial in (base, head)]
-    assert [len(digests) for digests in tokens] == [4, 4]
+    assert [len(digests) for digests in tokens] == [ITERATIONS, ITERATIONS]
     assert not tokens[0] & tokens[1]
     assert head.cautions == ()
     assert_judged_again(run, tmp_path / "elsewhere")
 
 
-def test_an_envelope_is_learnt_and_catches_a_kernel(tmp_path: Path, engine_python: str) -> None:
-    """What a build runs is written down; a head with one kernel more a layer ends 10 with a diff that says so."""
-    shutil.copytree(CPU_TINY.parent / "models", tmp_path / "models")
-    scenario = shutil.copy(CPU_TINY, tmp_path)
-    (tmp_path / "perfgate.toml").touch()
+def test_an_envelope_is_learnt_and_catches_a_kernel(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
+    """What a build runs is written down; a head with one kernel more in one layer ends 10 with a diff that says so."""
+    scenario = write_engine_scenario(tmp_path, engine_cache)
+    before = scenario.read_text()
     base = ("--base", f"python={engine_python}", "--runs", str(tmp_path / "learnt"))
 
     learnt = perfgate("envelope", "learn", str(scenario), *base, cwd=tmp_path)
     assert learnt.returncode == 0, learnt.stderr
-    assert Path(scenario).read_text().startswith(CPU_TINY.read_text().rstrip())
+    assert scenario.read_text().startswith(before.rstrip())
+    (folder,) = (tmp_path / "learnt").iterdir()
+    (record,) = read_records(folder, read_run(folder))
+    assert_every_step_is_traced(record)
 
-    words = [*both(engine_python, f"path={PLANTS / 'extra_kernel'}"), "--format", "text"]
-    checked = perfgate("envelope", "check", str(scenario), *words, cwd=tmp_path)
+    words = [*both(engine_python, f"path={PLANTS / 'extra_kernel'}", f"env.PERFGATE_PLANT_EVERY={LAYERS}")]
+    checked = perfgate("envelope", "check", str(scenario), *words, "--format", "text", cwd=tmp_path)
 
     assert checked.returncode == REGRESSED, checked.stdout + checked.stderr
-    assert "reason outside-envelope (cpu-tiny): head: 30 of 30 steps" in checked.stdout
-    assert "one more elementwise kernel a layer (4)" in checked.stdout
+    steps = 2 * (OUTPUT_TOKENS - 1)
+    assert f"reason outside-envelope (tiny): head: {steps} of {steps} steps" in checked.stdout
+    assert "one more elementwise kernel" in checked.stdout
     (run,) = (tmp_path / "runs").iterdir()
     assert "outputs-differ" not in (run / "verdict.json").read_text()
+
+
+def assert_every_step_is_traced(record: Record) -> None:
+    """On the CPU operators are the kernels: all steps of two iterations run the same ones, attention in each layer."""
+    ((trial, _),) = record.pairs("traced")
+    assert len(trial.iterations) == 2
+    assert trial.decode is not None
+    (pattern,) = trial.decode.patterns
+    assert pattern.steps == 2 * (OUTPUT_TOKENS - 1)
+    names = [trial.decode.keys[key].name for key in pattern.kernels]
+    assert sum("unified_attention" in name for name in names) == LAYERS
+    assert trial.decode.role_ns["gemm"]

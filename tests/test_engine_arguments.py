@@ -132,7 +132,7 @@ print(json.dumps([names, taken]))
 
 
 @pytest.mark.engine
-def test_the_real_class_agrees() -> None:
+def test_the_real_class_agrees(engine_cache: Path) -> None:
     """Of a real vLLM the source tells the fields of the imported class, and what is refused here is refused there."""
     python = os.environ[ENGINE_PYTHON]
     located = locate(Subject(python=python), dict(os.environ))
@@ -141,7 +141,8 @@ def test_the_real_class_agrees() -> None:
     model = str(Path(__file__).parents[1] / "scenarios" / "models" / "llama-tiny")
     plain = {"model": model, "skip_tokenizer_init": True, "load_format": "dummy", "max_model_len": 256}
     argv = [python, "-c", ASKED, json.dumps([plain, REFUSED])]
-    said = subprocess.run(argv, capture_output=True, text=True, check=True)
+    environment = {**os.environ, "VLLM_CACHE_ROOT": str(engine_cache)}
+    said = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
     names, taken = json.loads(said.stdout.splitlines()[-1])
     assert found is not None
     assert list(found.accepted) == names

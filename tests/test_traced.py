@@ -16,9 +16,8 @@ from perfgate.capture.steady import Steady
 from perfgate.capture.traced import TracedCollector
 from perfgate.capture.tracefile import read_trace
 from perfgate.durable import sha256_hex
-from perfgate.plan import Cell, resolve_cells
+from perfgate.plan import Cell
 from perfgate.record import Artifact, Trial
-from perfgate.scenario import load
 from perfgate.subject import Subject
 
 TRACE = Path(__file__).with_name("fixtures") / "cpu-tiny.torch-2.13.json.gz"
@@ -36,7 +35,6 @@ def leave(self):
 LLMEngine.stop_profile = leave
 """
 """For the stand-in engine: what the profiler of two ranks writes when its window closes."""
-CPU_TINY = Path(__file__).parents[1] / "scenarios" / "cpu-tiny.yaml"
 
 
 def collect(job: Job, *, gpu: bool = False) -> Trial:
@@ -55,24 +53,6 @@ def prepare(tmp_path: Path, make_cell: Callable[..., Cell], make_job: Callable[.
         return make_job(cell, Subject(**subject, env={"STUB_MODE": mode}))
 
     return one
-
-
-@pytest.mark.engine
-def test_a_real_engine_is_traced(engine_python: str, make_job: Callable[..., Job]) -> None:
-    """On the CPU operators stand for kernels: every step of two iterations runs the same ones, four layers of them."""
-    (cell,) = resolve_cells(load(CPU_TINY))
-
-    trial = collect(make_job(cell, Subject(python=engine_python)))
-
-    assert trial.failure is None
-    assert trial.kind == "traced"
-    assert len(trial.iterations) == 2
-    assert trial.decode is not None
-    (pattern,) = trial.decode.patterns
-    assert pattern.steps == 2 * (cell.workload.output_tokens - 1)
-    names = [trial.decode.keys[key].name for key in pattern.kernels]
-    assert sum("unified_attention" in name for name in names) == 4
-    assert trial.decode.role_ns["gemm"]
 
 
 def test_an_engine_without_a_profiler(prepare: Callable[[str], Job]) -> None:
