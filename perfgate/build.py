@@ -22,7 +22,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from perfgate.capture.process import end_orphans, owner_mark, spawn, tail
+from perfgate.capture.enginelog import tail
+from perfgate.capture.process import end_orphans, owner_mark, spawn
 from perfgate.config import CONFIG_FILE, Config, Recipe, absolute, absolute_paths
 from perfgate.durable import canonical_json, sha256_hex, write_atomically
 from perfgate.errors import InterruptedRunError, NotMeasuredError, UsageError

@@ -1,4 +1,4 @@
-"""Child processes: the ladder, descendants that left, marks, and the end of a log."""
+"""Child processes: the ladder, descendants that left, and marks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from perfgate.capture import process
-from perfgate.capture.process import Child, carries_mark, end_orphans, find_orphans, owner_mark, spawn, tail
+from perfgate.capture.process import Child, carries_mark, end_orphans, find_orphans, owner_mark, spawn
 
 DEADLINE_S = 20.0
 DEAF = """
@@ -422,35 +422,6 @@ def test_missing_program(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         spawn(["/no/such/python"], environment={}, owner="x:1:1", log=tmp_path / "log", folder=tmp_path)
     assert caught.value.filename == "/no/such/python"
-
-
-def test_tail_without_exception(tmp_path: Path) -> None:
-    """The last lines come without colours and empty lines."""
-    (tmp_path / "log").write_text("one\n\x1b[31mtwo\x1b[0m\n\nthree  \n")
-    assert tail(tmp_path / "log", 2) == "two\nthree"
-    assert tail(tmp_path / "log", 9) == "one\ntwo\nthree"
-
-
-def test_tail_keeps_the_exception(tmp_path: Path) -> None:
-    """The final line of a traceback is kept though much was printed after it."""
-    noise = [f"(pid=1) INFO shutting down {n}" for n in range(50)]
-    error = "(pid=1) ERROR [core.py:1] torch.OutOfMemoryError: CUDA out of memory"
-    (tmp_path / "log").write_text("\n".join(["Traceback (most recent call last):", error, *noise]))
-    assert tail(tmp_path / "log", 2).splitlines() == [error, "...", *noise[-2:]]
-
-
-def test_tail_keeps_few_distinct_exceptions(tmp_path: Path) -> None:
-    """Of many exceptions the last three distinct ones are kept, in their order, and none twice."""
-    lines = ["AError: 1", "BError: 2", "CError: 3", "DError: 4", "BError: 2", "CError: 3", "end"]
-    (tmp_path / "log").write_text("\n".join(lines))
-    assert tail(tmp_path / "log", 1).splitlines() == ["DError: 4", "BError: 2", "CError: 3", "...", "end"]
-
-
-def test_tail_of_nothing(tmp_path: Path) -> None:
-    """No log and an empty log both have no last lines."""
-    assert tail(tmp_path / "log", 5) == ""
-    (tmp_path / "log").touch()
-    assert tail(tmp_path / "log", 5) == ""
 
 
 def test_the_mark_of_a_process_just_started_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

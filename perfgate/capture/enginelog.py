@@ -1,4 +1,4 @@
-"""What of an engine's log explains a failure: the errors in it that are not told already, or where it stopped."""
+"""What of a program's log explains a failure: the errors in it that are not told already, or where it stopped."""
 
 from __future__ import annotations
 
@@ -29,14 +29,32 @@ def last_words(log: Path, said: str = "") -> tuple[str, ...]:
         The last different errors, oldest first, without those in ``said``; the last line where the log has no error
         at all; nothing without a log.
     """
+    lines = [line.lstrip() for line in _lines(log)]
+    found = {match[0]: line for line in lines if (match := _ERROR.search(line))}
+    if not found:
+        return tuple(lines[-1:])
+    return tuple([line for error, line in found.items() if error not in said][-ERRORS:])
+
+
+def tail(log: Path, lines: int) -> str:
+    """The last lines of a log, preceded by the errors that would otherwise be cut off; empty without a log.
+
+    Engines print more after a failure (shutdown notes, warnings of other ranks), so the last lines alone often miss
+    the exception.
+    """
+    kept = _lines(log)
+    last = kept[-lines:] if lines > 0 else []
+    earlier = [line for line in kept[: len(kept) - len(last)] if _ERROR.search(line)]
+    distinct = list(dict.fromkeys(line for line in reversed(earlier) if line not in last))[:ERRORS]
+    return "\n".join([*reversed(distinct), *(["..."] if distinct else []), *last])
+
+
+def _lines(log: Path) -> list[str]:
+    """The end of a log without colours and empty lines; nothing without a log."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - READ_BYTES))
             text = stream.read().decode("utf-8", "replace")
     except FileNotFoundError:
-        return ()
-    lines = [line for line in (_COLOUR.sub("", raw).strip() for raw in text.splitlines()) if line]
-    found = {match[0]: line for line in lines if (match := _ERROR.search(line))}
-    if not found:
-        return tuple(lines[-1:])
-    return tuple([line for error, line in found.items() if error not in said][-ERRORS:])
+        return []
+    return [line for line in (_COLOUR.sub("", raw).rstrip() for raw in text.splitlines()) if line]

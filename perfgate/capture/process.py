@@ -41,7 +41,6 @@ RELEASE_S = 5.0
 POLL_S = 0.02
 LAID_OUT_S = 0.2
 """How long a child that has just been started is given to show its variables; it takes microseconds."""
-TAIL_BYTES = 256 * 1024
 SAID_BYTES = 4096
 """A supervisor says less; the program can write to the same pipe, by way of ``/proc``."""
 
@@ -49,8 +48,6 @@ _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PROGRAM = Path(__file__).with_name("supervisor.py")
 _BEGUN = re.compile(rb"(started|failed) (\d{1,9})\n")
 _ENDED = re.compile(rb"^ended (-?\d{1,3})\n", re.MULTILINE)
-_EXCEPTION = re.compile(r"(?:^|[\]\s|])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt))(?::\s.*)?$")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def owner_mark(run_name: str) -> str:
@@ -284,25 +281,6 @@ def end_runs(variables: Mapping[str, str]) -> tuple[Orphan, ...]:
     if owners:
         _climb(lambda: [p for p in owners if _alive(p)], LADDER)
     return tuple(run for process, run in owners.items() if not _alive(process))
-
-
-def tail(log: Path, lines: int) -> str:
-    """The last lines of an engine's log, preceded by exception lines that would otherwise be cut off.
-
-    Engines print more after a failure (shutdown notes, warnings of other ranks), so the last lines alone often miss
-    the exception. Up to three distinct exception lines before them are put in front. Empty without a log.
-    """
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL_BYTES))
-            text = stream.read().decode("utf-8", "replace")
-    except FileNotFoundError:
-        return ""
-    kept = [line for line in (_COLOUR.sub("", raw).rstrip() for raw in text.splitlines()) if line]
-    last = kept[-lines:] if lines > 0 else []
-    earlier = [line for line in kept[: len(kept) - len(last)] if _EXCEPTION.search(line)]
-    distinct = list(dict.fromkeys(line for line in reversed(earlier) if line not in last))[:3]
-    return "\n".join([*reversed(distinct), *(["..."] if distinct else []), *last])
 
 
 def _find_orphans() -> list[tuple[psutil.Process, Orphan]]:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfgate.capture.process import owner_mark, spawn, tail
+from perfgate.capture.enginelog import tail
+from perfgate.capture.process import owner_mark, spawn
 from perfgate.findings import Check, Finding
 from perfgate.jsontext import read_json
 
