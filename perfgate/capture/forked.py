@@ -2,7 +2,8 @@
 
 The process is a fork without a new program, so it starts in milliseconds. It holds none of perfgate's files, so that a
 call which hangs in the kernel keeps no lock, no lease and no output open once perfgate has ended. It ends with
-perfgate, so that nothing is done in the name of one that is gone.
+perfgate, so that nothing is done in the name of one that is gone; the kernel looks at the thread that made it, and not
+at the process (prctl(2), PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ class NoAnswerError(Exception):
 
 class Forked:
     """Calls methods of an object in another process, one at a time; several threads and signal handlers may call.
+
+    Make it in a thread that lives as long as it is needed, as the main thread does: with the thread that made it the
+    process ends too, and every later call raises :class:`NoAnswerError`.
 
     Args:
         target: The object, whose state from now on lives there.
