@@ -1,9 +1,9 @@
 """``perfgate doctor``: can this machine measure, and if not, what mends it.
 
 Everything is looked at from where engines will run: the same environment, interpreters and folders. Nothing is changed:
-no clock is locked, no process ended, no lease undone, and what is written to try a folder is removed again. While
-programs use the GPUs (``--deep``) it holds them as a run does. Without a GPU its checks are skipped, and so are those
-of scenarios and subjects where none is named.
+no clock is locked, no process ended, no lease undone, and what is made to try a folder or a cgroup is removed again.
+While programs use the GPUs (``--deep``) it holds them as a run does. Without a GPU its checks are skipped, and so are
+those of scenarios and subjects where none is named.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from pathlib import Path
 import psutil
 
 from perfgate.capture import profilers
+from perfgate.capture.cgroup import why_none
 from perfgate.capture.engine import allowed_environment, engine_settings, find_subject, subject_environment
+from perfgate.capture.process import owner_mark
 from perfgate.capture.profilers import Interpreter, run_probe
 from perfgate.environment import Gpu
 from perfgate.errors import InterruptedRunError
@@ -38,6 +40,7 @@ BUSY_WAIT_S = 1.0
 """GPUs that a run holds longer are not waited for: it may take hours."""
 WEIGHTS = ("*.safetensors", "*.bin")
 
+PROCESSES = Check("processes", "What a trial leaves running disturbs the next one; a cgroup ends all of it at once.")
 MEMORY = Check("memory", "An engine passes its weights through the host's memory.")
 MODEL = Check("model", "Engines get no token and may get no network: a model is fetched before it is measured.")
 SUBJECT = Check("subject", "Each trial imports torch and vllm by the subject's interpreter, as is done here.")
@@ -67,7 +70,7 @@ def diagnose(
     with tempfile.TemporaryDirectory(prefix="perfgate-doctor-") as scratch:
         bench = _Bench(Path(scratch), progress)
         found += [profilers.check_presence(check, environment, bench.place(), gpu=bool(gpus)) for check in _PROFILERS]
-        found += [profilers.check_counters(), *_check_folders(runs), check_memory(scenarios)]
+        found += [profilers.check_counters(), *_check_folders(runs), check_processes(), check_memory(scenarios)]
         found += _check_models(scenarios, environment)
         named = _interpreters(scenarios, subjects, environment, bench.place())
         found += [bench.check_subject(*one) for one in named]
@@ -134,6 +137,17 @@ class _Bench:
         if gpu:
             self._progress(f"counting a kernel of {interpreter} with ncu")
         yield profilers.try_ncu(interpreter, self.place(), gpu=gpu)
+
+
+def check_processes() -> Finding:
+    """Whether each trial has a cgroup; without one its processes are sought below their subreaper."""
+    why = why_none(owner_mark("doctor"))
+    if not why:
+        return PROCESSES.ok("cgroup: what a trial starts ends with it, however fast it forks")
+    return PROCESSES.warning(
+        f"subreaper: a trial fails if it leaves a daemon that forks too fast to be found. No cgroup: {why}",
+        "systemd-run --user --scope -p Delegate=yes perfgate run ...; on a runner, Delegate=yes in its service.",
+    )
 
 
 def check_memory(scenarios: Sequence[LoadedScenario]) -> Finding:

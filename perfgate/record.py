@@ -203,11 +203,14 @@ class Visit(_Frozen):
         machine: The machine as measured at the visit's start.
         t0_utc: Start, ISO 8601 in UTC.
         environment: Names of the variables that reached the engines; values may be secrets and are not kept.
+        processes: What ended each trial's processes with it: a cgroup, or the search below its supervisor, which is
+            their subreaper. Empty in a record of a version that knew only that.
     """
 
     machine: Machine
     t0_utc: str
     environment: tuple[str, ...] = ()
+    processes: Literal["", "cgroup", "subreaper"] = ""
 
 
 _FURTHER: dict[Kind, str] = {

@@ -118,6 +118,26 @@ def test_a_busy_gpu_names_who_uses_it(examine: Examine, fake_nvml: FakeMachine) 
     assert f"{program_of(os.getpid())} (pid {os.getpid()}, 2.0 GiB)" in finding.found
 
 
+def test_processes_without_a_cgroup(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said that they are ended by other means, what those cannot do, why, and how a cgroup is had."""
+    why = "none can be made below /x: Permission denied"
+    monkeypatch.setattr("perfgate.doctor.why_none", lambda _: why)
+    finding = only(examine(check="processes"))
+    assert (finding.status, finding.found, finding.mend) == (
+        "warning",
+        f"subreaper: a trial fails if it leaves a daemon that forks too fast to be found. No cgroup: {why}",
+        "systemd-run --user --scope -p Delegate=yes perfgate run ...; on a runner, Delegate=yes in its service.",
+    )
+
+
+def test_processes_with_a_cgroup(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then there is nothing to do."""
+    monkeypatch.setattr("perfgate.doctor.why_none", lambda _: "")
+    finding = only(examine(check="processes"))
+    assert (finding.status, finding.mend) == ("ok", "")
+    assert finding.found.startswith("cgroup: ")
+
+
 def test_memory_that_nobody_visible_holds(examine: Examine, fake_nvml: FakeMachine) -> None:
     """Much memory in use on a GPU that lists no process fails too: a run would refuse that GPU."""
     fake_nvml.gpu().update(memory_reserved_bytes=3 * 2**30)

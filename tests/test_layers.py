@@ -11,7 +11,17 @@ PACKAGE = Path(__file__).parents[1] / "perfgate"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("github", "github.final"),
-    ("__init__", "errors", "capture", "capture.limits", "capture.supervisor", "jsontext", "outlet", "streams"),
+    (
+        "__init__",
+        "errors",
+        "capture",
+        "capture.cgroup",
+        "capture.limits",
+        "capture.supervisor",
+        "jsontext",
+        "outlet",
+        "streams",
+    ),
     ("capture.forked", "durable"),
     ("environment", "stats", "trials", "reasons", "document", "telemetry", "roles", "kernels", "counters", "hardware"),
     ("metrics", "shape"),

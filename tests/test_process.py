@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from perfgate.capture import process
-from perfgate.capture.process import Child, carries_mark, end_orphans, find_orphans, owner_mark, spawn
+from perfgate.capture import cgroup, process
+from perfgate.capture.process import CHILD, OWNER, Child, carries_mark, end_orphans, find_orphans, owner_mark, spawn
 
 DEADLINE_S = 20.0
 DEAF = """
@@ -42,6 +42,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def runs(pid: int) -> bool:
     """Whether a process is there and no zombie."""
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.fixture(autouse=True)
+def no_cgroup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds without a cgroup, which few systems let a user have; test_cgroup.py has the rest."""
+    monkeypatch.setattr(cgroup, "own_folder", lambda: None)
 
 
 @pytest.fixture
@@ -156,6 +162,26 @@ if not {parent_ends_first}:
     wait_for(lambda: not runs(grandchild))
 
 
+def test_variables_are_the_programs_alone(tmp_path: Path) -> None:
+    """The program gets what it was given and its marks; a library to preload is not loaded by the supervisor."""
+    given = {"LD_PRELOAD": "/no/such/library", "WITH": "a=b\nc", "BYTES": "\udcff", "PERFGATE_NOTHING": ""}
+    child = spawn(["/bin/cat", "/proc/self/environ"], environment=given, owner="x:1:1", log=tmp_path / "log",
+                  folder=tmp_path)  # fmt: skip
+    assert child.wait(DEADLINE_S) == 0
+    child.end()
+
+    complaint, _, shown = (tmp_path / "log").read_bytes().rpartition(b"ignored.\n")
+    variables = dict(os.fsdecode(entry).split("=", 1) for entry in shown.split(b"\0")[:-1])
+    assert complaint.count(b"/no/such/library") == 1
+    assert variables == given | {OWNER: "x:1:1", CHILD: variables[CHILD], "SPT_NOENV": "1"}
+
+
+def test_variable_that_would_be_two(tmp_path: Path) -> None:
+    """A NUL character ends a variable, so a value with one is refused."""
+    with pytest.raises(ValueError, match="a NUL character in an environment variable"):
+        spawn(["true"], environment={"A": "\0B="}, owner="x:1:1", log=tmp_path / "log", folder=tmp_path)
+
+
 DAEMON = """
 import os, pathlib, sys, time
 if os.fork() == 0:
@@ -170,6 +196,18 @@ if STAYS:
     time.sleep(600)
 """
 """Leaves its parents, its session and every variable behind."""
+
+RELAY = """
+import os, pathlib
+pathlib.Path("ready").touch()
+if os.fork():
+    os._exit(0)
+os.setsid()
+while os.path.exists("ready"):
+    if os.fork():
+        os._exit(0)
+"""
+"""A daemon of which every process starts the next one and ends; it ends with the file ``ready``."""
 
 
 @pytest.fixture
@@ -252,6 +290,19 @@ def test_daemon_that_is_never_seen(daemon: Daemon, monkeypatch: pytest.MonkeyPat
     assert runs(left.pid)
     assert child.end() == ()
     assert not runs(hidden.pid)
+
+
+def test_daemon_that_forks_without_end(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its processes lives for less than a look takes: it is caught by chance, or its trial is told of it."""
+    child = start(RELAY)
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "LADDER", ((signal.SIGKILL, 0.1),))
+        patched.setattr(process, "RELEASE_S", 0.1)
+        left = child.end()
+
+    assert bool(left) == (child._supervisor.poll() is None)
+    (tmp_path / "ready").unlink()
+    assert child.end() == ()
 
 
 def test_program_that_stops_its_supervisor(start: Start) -> None:

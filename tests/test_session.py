@@ -239,6 +239,14 @@ def test_names_of_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "C.SECRET" not in record_file(tmp_path, cell()).read_text()
 
 
+@pytest.mark.parametrize(("why", "kept"), [("no cgroup v2 is mounted here", "subreaper"), ("", "cgroup")])
+def test_what_ends_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, kept: str) -> None:
+    """The visit records whether its trials had cgroups."""
+    monkeypatch.setattr("perfgate.capture.session.why_none", lambda _: why)
+
+    assert measure(tmp_path, Watched(), pairs=1).visits[0].processes == kept
+
+
 # --- failures
 
 

@@ -8,7 +8,8 @@ Every process started here carries two environment variables that its descendant
   parents is still found.
 
 A program can take both out of the environment of what it starts. So each is started by
-:mod:`perfgate.capture.supervisor`, below which all that came of it stays, whatever it does to hide.
+:mod:`perfgate.capture.supervisor`, below which all that came of it stays, whatever it does to hide. Where the system
+allows it, it gets a cgroup too (:mod:`perfgate.capture.cgroup`), which ends even what forks faster than one can look.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
+from perfgate.capture import cgroup
 from perfgate.capture.supervisor import SUPERVISOR
 
 OWNER = "PERFGATE_OWNER"
@@ -44,6 +47,8 @@ LAID_OUT_S = 0.2
 SAID_BYTES = 4096
 """A supervisor says less; the program can write to the same pipe, by way of ``/proc``."""
 
+_OWN = ("LD_LIBRARY_PATH",)
+"""What perfgate's own interpreter may need to start once more."""
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PROGRAM = Path(__file__).with_name("supervisor.py")
 _BEGUN = re.compile(rb"(started|failed) (\d{1,9})\n")
@@ -70,11 +75,15 @@ class Child:
         supervisor: The process just started.
         answers: The descriptor on which it tells how the program fares.
         marks: The variables that descendants carry.
+        group: The cgroup that the program joins; ``None`` where there is none.
     """
 
-    def __init__(self, supervisor: subprocess.Popen[bytes], answers: int, marks: Mapping[str, str]) -> None:
+    def __init__(
+        self, supervisor: subprocess.Popen[bytes], answers: int, marks: Mapping[str, str], group: cgroup.Group | None
+    ) -> None:
         self._supervisor = supervisor
         self._answers = answers
+        self._group = group
         self._owner, self._token = marks[OWNER], marks[CHILD]
         self._heard = b""
         self._status: int | None = None
@@ -127,16 +136,25 @@ class Child:
             if not self._pid:  # interrupted there: what does not run yet cannot be found
                 with contextlib.suppress(OSError):
                     self.begin()
-            _climb(self._members, LADDER)
+            _climb(self._members, LADDER[:-1])
+            self._kill()
         except KeyboardInterrupt:
-            _climb(self._members, LADDER[-1:])
+            self._kill()
             raise
         finally:
             self.wait(0.5)
         left = [Orphan(p.pid, _name(p), self._owner) for p in self._members()]
         if not left and (odd := self._release()):
             left.append(Orphan(self._supervisor.pid, f"the supervisor of this process, {odd},", self._owner))
+        if self._group is not None:
+            self._group.remove()  # that of a process which does not end is found again by its mark
         return tuple(left)
+
+    def _kill(self) -> None:
+        """Kill what is left, seen or not."""
+        if self._group is not None:
+            self._group.kill()
+        _climb(self._members, LADDER[-1:])
 
     def _hear(self, timeout_s: float | None) -> bool:
         """Take in what the supervisor says; ``False`` where it says nothing in time, or is gone."""
@@ -171,8 +189,10 @@ class Child:
         return f"ended with status {status}" if status else ""
 
     def _members(self) -> list[psutil.Process]:
-        """Everything alive that is below the supervisor or in the group, or carries the token."""
+        """Everything alive that is below the supervisor or in a group of ours, or carries the token."""
         members = {p for p in _processes() if _in_group(p, self.pid) or _environment(p).get(CHILD) == self._token}
+        if self._group is not None:
+            members |= set(_named(self._group.pids()))
         with contextlib.suppress(psutil.NoSuchProcess):  # it ends with the last of them
             members |= set(psutil.Process(self._supervisor.pid).children(recursive=True))
         return [p for p in members if p.pid != self._supervisor.pid and _alive(p)]
@@ -201,28 +221,13 @@ def spawn(
         OSError: The program cannot be run, or the log cannot be written.
     """
     # Without SPT_NOENV, setproctitle (vLLM names its workers with it) writes over the environment that /proc shows.
-    marks = {OWNER: owner, CHILD: secrets.token_hex(8), "SPT_NOENV": "1", SUPERVISOR: "1"}
-    answers, told = os.pipe()
+    marks = {OWNER: owner, CHILD: secrets.token_hex(8), "SPT_NOENV": "1"}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTIONS)  # until it is known what would have to be ended
     try:
-        with log.open("ab") as stream:
-            supervisor = subprocess.Popen(  # noqa: S603 (the program is the subject under test, named by the user)
-                [sys.executable, "-I", "-S", str(_PROGRAM), str(told), *argv],
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                env={**environment, **marks},
-                cwd=folder,
-                pass_fds=(told, *pass_fds),
-                start_new_session=True,
-            )
+        child = _supervise(argv, environment, marks, log, folder, pass_fds)
     except BaseException:
-        os.close(answers)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         raise
-    finally:
-        os.close(told)
-    child = Child(supervisor, answers, marks)
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         child.begin()
@@ -232,6 +237,48 @@ def spawn(
             raise OSError(error.errno, error.strerror, argv[0]) from error
         raise
     return child
+
+
+def _supervise(
+    argv: Sequence[str], environment: Mapping[str, str], marks: Mapping[str, str], log: Path, folder: Path,
+    pass_fds: Sequence[int],
+) -> Child:  # fmt: skip
+    """Start a supervisor, which has none of the program's variables: a preloaded library would run in it too."""
+    group = cgroup.make_group(marks[OWNER], marks[CHILD])
+    answers, told = os.pipe()
+    try:
+        with log.open("ab") as output, _listed({**environment, **marks}) as variables, contextlib.ExitStack() as files:
+            door = [files.enter_context(group.door.open("wb", 0)).fileno()] if group is not None else []
+            words = (told, variables.fileno(), *(door or [-1]))
+            supervisor = subprocess.Popen(  # noqa: S603 (the program is the subject under test, named by the user)
+                [sys.executable, "-I", "-S", str(_PROGRAM), *map(str, words), *argv],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**{name: os.environ[name] for name in _OWN if name in os.environ}, **marks, SUPERVISOR: "1"},
+                cwd=folder,
+                pass_fds=(told, variables.fileno(), *door, *pass_fds),
+                start_new_session=True,
+            )
+    except BaseException:
+        os.close(answers)
+        if group is not None:
+            group.remove()
+        raise
+    finally:
+        os.close(told)
+    return Child(supervisor, answers, marks, group)
+
+
+def _listed(variables: Mapping[str, str]) -> BinaryIO:
+    """A file in memory with these variables as a supervisor reads them."""
+    entries = [os.fsencode(f"{name}={value}") for name, value in variables.items()]
+    if any(b"\0" in entry for entry in entries):
+        raise ValueError("a NUL character in an environment variable")
+    file = os.fdopen(os.memfd_create("variables"), "w+b")
+    file.write(b"".join(entry + b"\0" for entry in entries))
+    file.seek(0)
+    return file
 
 
 @dataclass(frozen=True)
@@ -266,8 +313,13 @@ def end_orphans(run_name: str | None = None) -> tuple[Orphan, ...]:
     """End what :func:`find_orphans` lists, of one run where it is named, and return what ended; within 7 s."""
     found = _find_orphans()
     before = {p: orphan for p, orphan in found if run_name is None or orphan.mark.startswith(f"{run_name}:")}
-    if before:
-        _climb(lambda: [p for p in before if _alive(p)], LADDER)
+    groups = [group for group in _left_groups() if run_name is None or group.mark.startswith(f"{run_name}:")]
+    _climb(lambda: [p for p in before if _alive(p)], LADDER[:-1])
+    for group in groups:
+        group.kill()
+    _climb(lambda: [p for p in before if _alive(p)], LADDER[-1:])
+    for group in groups:
+        group.remove()
     return tuple(orphan for process, orphan in before.items() if not _alive(process))
 
 
@@ -290,13 +342,32 @@ def _find_orphans() -> list[tuple[psutil.Process, Orphan]]:
         mark = environment.get(OWNER)
         if mark is None or not _alive(process) or process.pid == os.getpid() or not _same_namespace(process.pid):
             continue
-        pid, ticks = _owner_of(mark)
-        if ticks is None or (pid != os.getpid() and _start_ticks(pid) == ticks):
+        if not _left(mark):
             continue
         # A supervisor ends with the last process below it. Those may carry no mark.
         left = _below(process) if SUPERVISOR in environment else [process]
         found |= {one: Orphan(one.pid, _name(one), mark) for one in left if _alive(one)}
+    for group in _left_groups():
+        found |= {one: Orphan(one.pid, _name(one), group.mark) for one in _named(group.pids()) if _alive(one)}
     return list(found.items())
+
+
+def _left_groups() -> list[cgroup.Group]:
+    """The cgroups of owners that are gone, and of this process's earlier trials."""
+    return [group for group in cgroup.groups() if _left(group.mark)]
+
+
+def _left(mark: str) -> bool:
+    """Whether what carries a mark is an orphan, or from an earlier trial of this process."""
+    pid, ticks = _owner_of(mark)
+    return ticks is not None and (pid == os.getpid() or _start_ticks(pid) != ticks)
+
+
+def _named(pids: Iterable[int]) -> Iterator[psutil.Process]:
+    """Processes by their numbers, without those that have ended."""
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield psutil.Process(pid)
 
 
 def _below(process: psutil.Process) -> list[psutil.Process]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from perfgate.capture.cgroup import why_none
 from perfgate.capture.clocks import ClockGuard, undo_stale
 from perfgate.capture.collector import Collector, Job
 from perfgate.capture.counted import CountedCollector
@@ -159,7 +160,12 @@ class Session:
                     self._progress(f"released the clocks of {lease.uuid}, left locked: {lease}")
                 self._clocks = stack.enter_context(ClockGuard(nvml, self._run.name, self._progress))
                 self._require_idle()
-            self._visit = Visit(machine=machine, t0_utc=_utc_now(), environment=tuple(sorted(self._environment)))
+            self._visit = Visit(
+                machine=machine,
+                t0_utc=_utc_now(),
+                environment=tuple(sorted(self._environment)),
+                processes="subreaper" if why_none(owner_mark(self._run.name)) else "cgroup",
+            )
             for name in ("trials", "records"):
                 (self._folder / name).mkdir(exist_ok=True)
             self._sweep()

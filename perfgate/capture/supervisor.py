@@ -1,6 +1,6 @@
 """Starts a program and stays until all that came of it has ended; run by perfgate's interpreter, on its own.
 
-``python -I -S supervisor.py DESCRIPTOR PROGRAM [WORD...]``
+``python -I -S supervisor.py ANSWERS VARIABLES CGROUP PROGRAM [WORD...]``
 
 Of a process whose parent has ended this one becomes the parent (``PR_SET_CHILD_SUBREAPER``, prctl(2)). So everything
 that the program started is found below it, whatever session, group and environment that gave itself. It is a process of
@@ -9,7 +9,10 @@ its own because perfgate's may have children that are none of the program's.
 When perfgate ends, however it does, the program is killed, and this process stays for the sake of the others: whoever
 looks for them finds them below it.
 
-To the descriptor it writes ``started PID`` or ``failed ERRNO``, and later ``ended STATUS``, negative for a signal.
+The first three are descriptors. To ANSWERS it writes ``started PID`` or ``failed ERRNO``, and later ``ended STATUS``,
+negative for a signal. VARIABLES is a file with the program's, ``NAME=VALUE`` and a NUL character each. This process
+gets none of them, for what they preload would run in it too. CGROUP is the file by which the program, and not this
+process, joins a cgroup; -1 where there is none.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ SUPERVISOR = "PERFGATE_SUPERVISOR"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def main(answers: int, command: list[str]) -> None:
+def main(answers: int, variables: int, cgroup: int, command: list[str]) -> None:
     """Start the program, tell how it ended, and wait for the last of its descendants."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -33,11 +36,10 @@ def main(answers: int, command: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)  # it ends with the last process it looks after, not before
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who has it ignored is not told how its children ended
     os.set_inheritable(answers, False)
-    os.environ.pop(SUPERVISOR, None)
     failure, told = os.pipe()
     program = os.fork()
     if program == 0:
-        become(command, told)
+        become(command, variables, cgroup, told)
     os.close(told)
     if failed := os.read(failure, 16):
         tell(answers, f"failed {failed.decode()}")
@@ -56,14 +58,19 @@ def main(answers: int, command: list[str]) -> None:
                 tell(answers, f"ended {os.waitstatus_to_exitcode(status)}")
 
 
-def become(command: list[str], told: int) -> None:
-    """Be the program, in a session of its own and with signals as a new process has them."""
+def become(command: list[str], variables: int, cgroup: int, told: int) -> None:
+    """Be the program, in a session and a cgroup of its own and with signals as a new process has them."""
     try:
+        if cgroup >= 0:
+            os.write(cgroup, b"0")  # itself
+            os.close(cgroup)
+        with open(variables, "rb") as file:
+            given = dict(entry.split(b"=", 1) for entry in file.read().split(b"\0")[:-1])
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execvp(command[0], command)  # noqa: S606 (the program is the subject under test, named by the user)
+        os.execvpe(command[0], command, given)  # noqa: S606 (the program is the subject under test, named by the user)
     except OSError as error:
         os.write(told, str(error.errno).encode())
     finally:
@@ -91,4 +98,4 @@ def tell(answers: int, line: str) -> bool:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
