@@ -30,6 +30,10 @@ FEW_PAIRS = 4
 """Fewer pairs than this have no spread worth a bound."""
 UNEVEN = 2.0
 """An iteration that takes this many times the median of its trial was disturbed: all have the same amount of work."""
+SLOW_TRIAL = 1.5
+"""A trial whose usual iteration takes this many times that of the same side's other trials (docs/decisions.md)."""
+FEW_OTHERS = 2
+"""Of fewer other trials than this none says which is the odd one."""
 SAME_CLOCK = 0.01
 """By how much the sides' SM clocks may differ, as a share; a step bound by memory moves less than its clock does."""
 
@@ -187,6 +191,9 @@ def _trial_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[No
         uneven = _uneven(side)
         if uneven:
             yield Note(code="iterations-uneven", text=f"{role}: {uneven}")
+        for kind in ("timed", "traced"):
+            if slow := _slow([trial for trial in side if trial.kind == kind]):
+                yield Note(code="trials-uneven", text=f"{role}: {slow}")
         changed = _changed_versions(side)
         if changed:
             yield Note(code="subject-changed", text=f"{role}: {changed}")
@@ -205,6 +212,23 @@ def _uneven(trials: Sequence[Trial]) -> str:
     times, index = max(found)
     how = f"in trial {index} an iteration took {times:.3g} times as long as the median"
     return f"{len(found)} of {len(trials)} trials; {how}"
+
+
+def _slow(trials: Sequence[Trial]) -> str:
+    """Which of one side's trials of a kind are slow in every iteration, the worst first; empty where none is.
+
+    They are told and kept: a rule that drops what is far off drops a build's own slow restarts with it.
+    """
+    usual = [(statistics.median_low(one.elapsed_ns for one in t.iterations), t.index) for t in trials if t.iterations]
+    if len(usual) <= FEW_OTHERS:
+        return ""
+    apart = [(took, statistics.median(ns for ns, other in usual if other != index), index) for took, index in usual]
+    slow = [(took / others, took, others, index) for took, others, index in apart if took > SLOW_TRIAL * others]
+    if not slow:
+        return ""
+    times, took, others, index = max(slow)
+    how = f"{format_value(took / 1e9, 's')} an iteration, {format_value(others / 1e9, 's')} in the others"
+    return f"{len(slow)} of {len(usual)} {trials[0].kind} trials; trial {index} took {times:.3g} times as long ({how})"
 
 
 def _changed_versions(trials: Sequence[Trial]) -> str:

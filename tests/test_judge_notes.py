@@ -254,6 +254,31 @@ def test_an_uneven_trial_is_named() -> None:
     assert "iterations-uneven" not in codes(judged(trials(spread(0.0, 0.0002, 4))).cells[0].cautions)
 
 
+@pytest.mark.parametrize(("times", "said"), [(2.0, True), (1.4, False), (0.5, False)])
+def test_a_trial_that_was_slow_throughout_is_named(times: float, *, said: bool) -> None:
+    """Every iteration of one trial is slow, so that none is uneven within it: the side's other trials tell, and it counts."""
+    taken = list(trials(spread(0.0, 0.0002, 4)))
+    taken[5] = taken[5].model_copy(update={"iterations": (iteration(STEP_S * times),) * 3})
+
+    (found,) = judged(taken).cells
+
+    texts = [note.text for note in found.cautions if note.code == "trials-uneven"]
+    assert (
+        texts
+        == ["head: 1 of 4 timed trials; trial 5 took 2 times as long (220.0 ms an iteration, 110.0 ms in the others)"][
+            :said
+        ]
+    )
+    assert found.gates[0].pairs == 4
+
+
+def test_few_trials_tell_of_none_that_it_was_slow() -> None:
+    """Of two trials nobody can say which is the odd one."""
+    (found,) = judged(trials([0.0, 1.0])).cells
+
+    assert "trials-uneven" not in codes(found.cautions)
+
+
 @pytest.mark.parametrize(("slowdown", "said"), [(-2.4, True), (0.1, False), (-38.0, True)])
 def test_a_quick_run_says_what_is_implausible(slowdown: float, *, said: bool) -> None:
     """Two single trials of which one is ten times as fast are rather one that was disturbed."""
