@@ -14,7 +14,7 @@ from perfgate.durable import sha256_hex
 from perfgate.environment import comparable
 from perfgate.errors import NotComparableError, RecordError, UsageError
 from perfgate.judge import compare_sides, judge_advisory, judge_cells
-from perfgate.manifest import read_manifest
+from perfgate.manifest import check_sequence, read_manifest
 from perfgate.margins import Gate
 from perfgate.metrics import split_name
 from perfgate.outcome import CellOutcome, Note, Outcome, worst
@@ -142,6 +142,8 @@ def _read_sides(word: str) -> dict[str, tuple[Record, Role]]:
         path, role = word, ""
     place = Path(path)
     records = [*read_records(place, read_manifest(place))] if place.is_dir() else [read_record(place)]
+    if place.is_dir():
+        check_sequence(records)
     if not records:
         raise RecordError("holds no record: no trial was finished", where=path)
     return {record.cell.cell_id: (record, _side(record, word, role)) for record in records}

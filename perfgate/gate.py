@@ -275,7 +275,7 @@ def _visit(
             records = _reopened(folder, manifest)
             added = _with_further_looks(manifest, records, more) if more is not None else {}
             records |= added
-            if any(_next_target(manifest, cell, records, kind) for cell in manifest.plan.cells for kind in KINDS):
+            if any(due(manifest, records)):
                 prepare(manifest)
                 with session:
                     for record in added.values():  # before the first of their pairs is taken
@@ -360,6 +360,14 @@ def _with_further_looks(manifest: Run, records: dict[str, Record], more: int) ->
     return added
 
 
+def due(manifest: Run, records: dict[str, Record]) -> Iterator[tuple[Cell, Kind, int]]:
+    """What a run would go on with: cell, kind of pair, and how many of these it is to have next."""
+    for cell in manifest.plan.cells:
+        for kind in KINDS:
+            if (target := _next_target(manifest, cell, records, kind)) is not None:
+                yield cell, kind, target
+
+
 def _measure(manifest: Run, session: Session, records: dict[str, Record]) -> None:
     """Measure each cell look by look until it is decided, cannot be measured, or has used up its looks."""
     for cell in manifest.plan.cells:
@@ -421,6 +429,7 @@ def outcome_of(folder: Path) -> Outcome:
     """
     manifest = read_manifest(folder)
     records = {record.cell.cell_id: record for record in read_records(folder, manifest)}
+    check_sequence(records.values())
     if manifest.against is None:
         return judge(manifest, records, __version__)
     return judge_against(manifest, records, kept(folder, manifest), __version__)

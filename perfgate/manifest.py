@@ -65,8 +65,8 @@ def require_scenarios(folder: Path, run: Run, files: Iterable[Path]) -> None:
 def check_sequence(records: Iterable[Record]) -> None:
     """See that trials are ones that perfgate can have taken: in the order that the seed draws, each of its own cell.
 
-    A record that was edited and sealed again, with its sides swapped, pairs left out or trials of another cell, would
-    be judged without complaint.
+    A record that was edited and sealed again fits its digest, whether its sides were swapped, pairs were left out or
+    trials are another cell's. One that was cut off at its end is not told from that of a run that was stopped.
 
     Args:
         records: All of one run.

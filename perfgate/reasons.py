@@ -206,8 +206,8 @@ _TABLE = (
            "threads to cores that others use."),
     Reason("trials-uneven", "A trial was slower throughout than 1.5 times the same side's other trials, though all do "
            "equal work: the machine was throttled or asleep, or something else used it. The trial counts all the same.",
-           "Look at what the machine did at that time (the trial's t0_utc in the record), and at mode-share where it is "
-           "more than one trial. Measure again on a machine that is idle."),
+           "Look at what the machine did then (the trial's t0_utc in the record), and at mode-share where it is more "
+           "than one trial. Measure again on a machine that is idle."),
     Reason("outputs-differ", "The two sides generated different tokens for the same prompts: faster because wrong is "
            "not faster.",
            "Explain the difference (numerics, kernels, sampling) before trusting the times."),

@@ -18,7 +18,7 @@ from perfgate.capture.engine import MAX_ANSWER_BYTES
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
 from perfgate.durable import sha256_hex
 from perfgate.errors import PerfgateError, RecordError, UsageError
-from perfgate.gate import outcome_of
+from perfgate.gate import due, outcome_of
 from perfgate.jsontext import parse_json
 from perfgate.manifest import SCENARIOS, check_sequence, read_manifest
 from perfgate.nightly import HALVES, MANIFEST, check_halves, night_outcome, run_of
@@ -75,10 +75,11 @@ def _run(folder: Path) -> Iterator[Check]:
     yield read
     if read.result == "ok":
         yield _attempt("order", lambda: check_sequence(records), "trials are as the seed and the cells have them")
+        yield _pairs(run[0], records)
         yield _files(folder, records)
         yield _times(folder, records)
     else:
-        yield Check("unknown", "order, files, times", "are told by the records")
+        yield Check("unknown", "order, pairs, files, times", "are told by the records")
     yield _attempt(
         "baselines", lambda: kept(folder, run[0]), "each kept copy is whole, and the one that the plan names"
     )
@@ -116,6 +117,19 @@ def _attempt(what: str, look: Callable[[], object], found: str) -> Check:
     except PerfgateError as error:
         return Check("FAILED", what, f"{error.where}: {error.text}" if error.where else error.text)
     return Check("ok", what, found)
+
+
+def _pairs(run: Run, records: Sequence[Record]) -> Check:
+    """Whether the run came to its end; a record that was cut off at its end is one of a run that was stopped."""
+    by_cell = {record.cell.cell_id: record for record in records}
+    lacking = []
+    for cell, kind, target in due(run, by_cell):
+        taken = by_cell[cell.cell_id].measured(kind) if cell.cell_id in by_cell else 0
+        lacking.append(f"{cell.name} has {taken} of {target} {kind} pairs")
+    if lacking:
+        text = f"INCOMPLETE: {'; '.join(lacking)}. The run was stopped, or cut off at its end"
+        return Check("unknown", "pairs", text)
+    return Check("ok", "pairs", "no cell is due any more: each was decided, stopped, or looked at for the last time")
 
 
 def _files(folder: Path, records: Sequence[Record]) -> Check:

@@ -256,7 +256,7 @@ def test_an_uneven_trial_is_named() -> None:
 
 @pytest.mark.parametrize(("times", "said"), [(2.0, True), (1.4, False), (0.5, False)])
 def test_a_trial_that_was_slow_throughout_is_named(times: float, *, said: bool) -> None:
-    """Every iteration of one trial is slow, so that none is uneven within it: the side's other trials tell, and it counts."""
+    """Every iteration of one trial is slow, so that none is uneven: its side's other trials tell, and it counts."""
     taken = list(trials(spread(0.0, 0.0002, 4)))
     taken[5] = taken[5].model_copy(update={"iterations": (iteration(STEP_S * times),) * 3})
 

@@ -180,8 +180,8 @@ def test_verify(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.chdir(tmp_path)
 
     assert results(run) == {
-        "plan": "ok", "records": "ok", "order": "ok", "baselines": "ok", "files": "ok", "times": "ok", "verdict": "ok",
-        "git": "unknown", "measuring": "unknown",
+        "plan": "ok", "records": "ok", "order": "ok", "pairs": "ok", "baselines": "ok", "files": "ok", "times": "ok",
+        "verdict": "ok", "git": "unknown", "measuring": "unknown",
     }  # fmt: skip
 
 
@@ -327,11 +327,29 @@ def _faster_head(record: Any) -> None:
 def test_verify_finds_what_cannot_have_been_measured(
     run: Path, change: Callable[[Any], object], check: str, said: str
 ) -> None:
-    """A record that was edited and sealed again does not fit the seed, its cell or the raw timelines."""
+    """A record that was edited and sealed again does not fit the seed, its cell or the raw timelines.
+
+    Nothing is judged or compared that cannot have been taken; times are told by the raw timelines alone.
+    """
     edit_records(run, change)
 
     (found,) = [one for one in verify_path(run) if one.what == check]
     assert (found.result, said in found.text) == ("FAILED", True), found.text
+    for words in (["judge", str(run)], ["compare", f"{run}:base", f"{run}:head"]):
+        ended = CliRunner().invoke(main, words)
+        assert (ended.exit_code == 2, said in ended.stderr) == (check != "times", check != "times"), ended.stderr
+
+
+def test_verify_says_that_a_run_has_not_come_to_its_end(run: Path) -> None:
+    """Pairs cut off at the end, with their files and the verdict, leave a run that was stopped: that is said loudly."""
+    edit_records(run, _without(5))
+    (run / "verdict.json").unlink()
+
+    (found,) = [one for one in verify_path(run) if one.what == "pairs"]
+
+    lacking = "tiny[batch=1] has 5 of 6 timed pairs; tiny[batch=2] has 5 of 6 timed pairs"
+    assert found.result == "unknown"
+    assert found.text == f"INCOMPLETE: {lacking}. The run was stopped, or cut off at its end"
 
 
 @pytest.mark.parametrize(
