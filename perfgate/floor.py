@@ -106,6 +106,4 @@ def find_floor(
         )
     except UsageError as error:
         return None, " ".join(str(error).split())
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        return None, f"{model_folder}/config.json has another shape than is counted: {type(error).__name__}: {error}"
     return Floor.of(demand, gpu, gpus[0]), ""

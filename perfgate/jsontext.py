@@ -36,6 +36,10 @@ reading it takes 0.8 GiB, and the largest there may be 1.9 GiB."""
 BASELINE: Final = Size(32, 1_000_000)
 MANIFEST: Final = Size(8, 200_000)
 """What is written by perfgate or a person and holds no figures of trials."""
+VERDICT: Final = Size(8, 500_000)
+"""A verdict that an artifact holds."""
+ANSWER: Final = Size(16, 1_000_000)
+"""An answer of GitHub's API: a page of a hundred files with their patches, at most."""
 
 
 LARGEST_INTEGER: Final = 2**63
@@ -100,14 +104,25 @@ def read_json(file: Path, most: Size = MANIFEST, *, finite: bool = True) -> Any:
         return parse_json(stream.read((most.mib << 20) + 1), most, finite=finite)
 
 
-def read_model(model: type[_Model], file: Path, most: Size = MANIFEST) -> _Model:
-    """What a JSON file says, as a model that is validated as strictly as JSON is.
+def parse_model(model: type[_Model], text: str | bytes, most: Size = MANIFEST) -> _Model:
+    """What a JSON text says, as a model that is validated as strictly as JSON is.
 
     Raises:
         ValueError: As of :func:`parse_json`, or pydantic's.
+    """
+    parse_json(text, most)  # pydantic's own reader takes any number, and any size
+    return model.model_validate_json(text)
+
+
+def read_model(model: type[_Model], file: Path, most: Size = MANIFEST) -> _Model:
+    """What a JSON file says, as of :func:`parse_model`.
+
+    Raises:
+        ValueError: Likewise.
         OSError: It cannot be read.
     """
-    return model.model_validate_json(json.dumps(read_json(file, most)))
+    with file.open("rb") as stream:
+        return parse_model(model, stream.read((most.mib << 20) + 1), most)
 
 
 def _too_large(size: int, most: Size) -> JsonError:

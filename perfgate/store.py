@@ -18,7 +18,7 @@ from filelock import FileLock
 from perfgate.baseline import FORMAT, Baseline, parse
 from perfgate.durable import sha256_hex, write_atomically
 from perfgate.errors import RecordError, UsageError
-from perfgate.jsontext import BASELINE
+from perfgate.jsontext import BASELINE, JsonError, check_size
 from perfgate.lock import state_folder
 from perfgate.plan import Cell
 from perfgate.record import Artifact, Run
@@ -142,8 +142,10 @@ def write(baselines: Mapping[Path, Baseline]) -> None:
     """Put baselines in their places: all of them, each whole, or none.
 
     Raises:
-        RecordError: A file cannot be written; the others are again as they were.
+        RecordError: A file cannot be written, or is larger than one that can be read; the others are as they were.
     """
+    for target, baseline in baselines.items():
+        _check_readable(target, baseline)
     before = {file: file.read_bytes().decode() if file.exists() else None for file in baselines}
     file = None
     try:
@@ -159,6 +161,17 @@ def write(baselines: Mapping[Path, Baseline]) -> None:
             text = f"cannot be written, so nothing is promoted: {error.strerror or error}"
             raise RecordError(text, where=str(file)) from error
         raise
+
+
+def _check_readable(file: Path, baseline: Baseline) -> None:
+    try:
+        check_size(baseline.text, BASELINE)
+    except JsonError as error:
+        raise RecordError(
+            f"cannot be written, because it could not be read again: it {error}",
+            where=str(file),
+            remedy="Begin a new one: remove the file in a commit of its own and promote the run again.",
+        ) from error
 
 
 def _restore(file: Path, text: str | None) -> None:

@@ -7,6 +7,7 @@ forgets a part is no floor. Biases and the routers' own few weights are left out
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,9 @@ REFUSED_ARGS = (
     "quantization_config", "kv_cache_dtype_skip_layers", "hf_overrides", "hf_config_path",
 )  # fmt: skip
 """Engine arguments under which a step is another one, or weights lie in the host's memory; 0 and nothing are fine."""
+MOST_LAYERS = 10_000
+"""Far more than any model has; what is counted layer by layer is as long."""
+LONGEST_TEXT = 300
 _TIED = ("gemma", "gemma2", "gemma3_text")
 """Models whose output matrix is the embedding unless their configuration says otherwise."""
 _WINDOWED = ("mistral", "mixtral", "phi3")
@@ -114,8 +118,22 @@ def step_demand(
         output_tokens: Tokens generated for each, at least 2: the first is prefill's.
 
     Raises:
-        UsageError: A model, quantisation or argument that is not counted here, or a key is missing.
+        UsageError: A model, quantisation or argument that is not counted here, or a configuration of another shape.
     """
+    sizes = {"batch": batch, "input_tokens": input_tokens, "output_tokens": output_tokens}
+    try:
+        demand = _step_demand(config, args, **sizes)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        text = f"config.json has another shape than is counted: {type(error).__name__}: {error}"
+        raise UsageError(text[:LONGEST_TEXT]) from error
+    if not math.isfinite(demand.bytes_moved + demand.weights_held + sum(demand.operations.values())):
+        raise UsageError("config.json has sizes that give no number of bytes")
+    return demand
+
+
+def _step_demand(
+    config: Mapping[str, Any], args: Mapping[str, Any], *, batch: int, input_tokens: int, output_tokens: int
+) -> StepDemand:
     if batch < 1 or input_tokens < 1 or output_tokens < 2:  # noqa: PLR2004 (see above)
         raise UsageError(f"batch {batch}, {input_tokens} + {output_tokens} tokens has no decode step")
     config = _text_part(config)
@@ -123,7 +141,7 @@ def step_demand(
     parallel = int(args.get("tensor_parallel_size") or 1)
     formats = weight_formats(config, args)
     layers, heads, width = (
-        _whole(config, "num_hidden_layers"),
+        _layers(config),
         _whole(config, "num_attention_heads"),
         _head_width(config),
     )
@@ -164,7 +182,7 @@ def _matrices(config: Mapping[str, Any], batch: int) -> Iterable[_Matrix]:
     """Every matrix of the model but the embedding table."""
     hidden, heads, width = _whole(config, "hidden_size"), _whole(config, "num_attention_heads"), _head_width(config)
     kv_heads = int(config.get("num_key_value_heads") or heads)
-    layers = _whole(config, "num_hidden_layers")
+    layers = _layers(config)
     yield _Matrix("attention", hidden, (heads + 2 * kv_heads) * width, layers, layers, layers)
     yield _Matrix("attention", heads * width, hidden, layers, layers, layers)
     routed = _routed_layers(config)
@@ -196,7 +214,7 @@ def _experts(config: Mapping[str, Any], hidden: int, layers: int, batch: int) ->
 
 def _routed_layers(config: Mapping[str, Any]) -> int:
     """Layers with experts in place of one MLP."""
-    layers = _whole(config, "num_hidden_layers")
+    layers = _layers(config)
     if not _expert_count(config):
         return 0
     dense = set(config.get("mlp_only_layers") or ())
@@ -211,7 +229,7 @@ def _expert_count(config: Mapping[str, Any]) -> int:
 
 def _spans(config: Mapping[str, Any], input_tokens: int, output_tokens: int) -> list[float]:
     """For each layer the tokens a request attends to, mean over the decode steps; a sliding window ends it."""
-    layers, window = _whole(config, "num_hidden_layers"), config.get("sliding_window")
+    layers, window = _layers(config), config.get("sliding_window")
     contexts = range(input_tokens + 1, input_tokens + output_tokens)  # the step's own token included
     full = sum(contexts) / len(contexts)
     if not window or config.get("use_sliding_window") is False:
@@ -233,7 +251,7 @@ def _alternating(config: Mapping[str, Any]) -> list[str] | None:
     every = config.get("sliding_window_pattern") or _FULL_EVERY.get(config["model_type"])
     if every is None:
         return None
-    layers = range(1, _whole(config, "num_hidden_layers") + 1)
+    layers = range(1, _layers(config) + 1)
     return ["sliding" if layer % int(every) else "full" for layer in layers]
 
 
@@ -278,6 +296,12 @@ def _head_width(config: Mapping[str, Any]) -> int:
 
 def _vocabulary(config: Mapping[str, Any]) -> int:
     return _whole({"vocab_size": _VOCABULARY.get(config["model_type"]), **config}, "vocab_size")
+
+
+def _layers(config: Mapping[str, Any]) -> int:
+    if (layers := _whole(config, "num_hidden_layers")) > MOST_LAYERS:
+        raise UsageError(f"config.json has num_hidden_layers {layers}; at most {MOST_LAYERS} are counted")
+    return layers
 
 
 def _whole(config: Mapping[str, Any], *names: str) -> int:

@@ -10,12 +10,12 @@ import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
 
 from perfgate.capture.counterfile import read_counters
-from perfgate.capture.ncu import read_ncu
 from perfgate.cli import main
 from perfgate.counters import Counted, CountedKernel, Reading, read
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError
@@ -140,7 +140,7 @@ def test_a_real_report_says_what_ncu_prints_of_it() -> None:
         warnings.simplefilter("ignore")  # SWIG's own, on import
         pytest.importorskip("ncu_report", reason="needs pip install 'perfgate[ncu]'")
 
-    counted, page = read_counters(REPORT), read_ncu(PAGE)
+    counted, page = read_counters(REPORT), read_counters(PAGE)
 
     assert [kernel.name for kernel in counted.kernels] == [
         "addConstDouble(int, double *, double, double *)",
@@ -154,7 +154,7 @@ def test_a_real_report_says_what_ncu_prints_of_it() -> None:
 
 def test_a_report_gives_the_table_that_a_page_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the stand-in, launches in several ranges of results are numbered through and equal those of the page."""
-    page = read_ncu(PAGE)
+    page = read_counters(PAGE)
     first, second = as_actions(page)
     stand_in(monkeypatch, [first], [second])
 
@@ -211,12 +211,23 @@ def test_a_page_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """CSV is read as before."""
     monkeypatch.setitem(sys.modules, "ncu_report", None)
 
-    assert read_counters(PAGE) == read_ncu(PAGE)
+    assert len(read_counters(PAGE).kernels) == 2
+
+
+def test_a_packed_page_is_unpacked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Large pages take seconds to unpack, and as much room on the disk each time."""
+    packed = tmp_path / "page.csv.gz"
+    packed.write_bytes(gzip.compress(PAGE.read_bytes()))
+    opened = Mock(wraps=gzip.open)
+    monkeypatch.setattr("perfgate.capture.tracefile.gzip.open", opened)
+
+    assert read_counters(packed).kernels == read_counters(PAGE).kernels
+    assert opened.call_count == 1
 
 
 def test_a_packed_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It may be packed by gzip, and headings name the file given; a .ncu-repz goes to the package as it is."""
-    stand_in(monkeypatch, as_actions(read_ncu(PAGE)))
+    stand_in(monkeypatch, as_actions(read_counters(PAGE)))
     packed, compressed = tmp_path / "r.ncu-rep.gz", tmp_path / "r.ncu-repz"
     packed.write_bytes(gzip.compress(REPORT.read_bytes()))
     compressed.write_bytes(b"compressed by ncu")
@@ -227,7 +238,7 @@ def test_a_packed_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 def test_a_report_cut_anywhere_but_between_its_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The package reads less from it and says nothing, so it is refused before; a cut between blocks cannot be seen."""
-    stand_in(monkeypatch, as_actions(read_ncu(PAGE)))
+    stand_in(monkeypatch, as_actions(read_counters(PAGE)))
     whole, cut = REPORT.read_bytes(), tmp_path / "cut.ncu-rep"
     unseen = 0
     for size in range(4, len(whole)):

@@ -124,6 +124,18 @@ def test_comment_is_found_on_a_later_page(github: FakeGitHub, comment: Comment) 
     assert [method for method, _ in github.requests if method != "GET"] == ["PATCH"]
 
 
+def test_a_comment_of_another_shape(github: FakeGitHub, comment: Comment) -> None:
+    """An answer that cannot be read is a warning with its place, as a refusal is, and nothing is written."""
+    github.comments[12] = [{"body": MARKER, "user": {"login": "github-actions[bot]"}}]
+    github.add_artifact("perfgate-verdict", verdict())
+
+    result = comment()
+
+    assert result.exit_code == 0
+    assert f"no comment was written: {COMMENTS}: its answer cannot be read: id: Field required\n" in result.output
+    assert not [method for method, _ in github.requests if method != "GET"]
+
+
 def test_doubled_comments_become_one(github: FakeGitHub, comment: Comment) -> None:
     """Of two comments that jobs at the same time wrote the older one stays, rewritten."""
     first, _ = github.add_comment(12, f"{MARKER}\na"), github.add_comment(12, f"{MARKER}\nb")
@@ -325,18 +337,18 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "no verdict": (zipped({"verdict.json": b"[]"}), "is no verdict: "),
     "another version": (changed("format", value='"perfgate-verdict/9"'), "format: Input should be"),
     "unknown key": (changed("html", value='"<b>"'), "html: Extra inputs are not permitted"),
-    "nan": (changed("alpha", value="NaN"), "NaN is no number"),
-    "infinite": (changed("cells", 0, "gates", 0, "ignorable", value="1e400"), "a number is too large"),
-    "endless": (changed("cells", 0, "pairs", value="9" * 9999), "a number is too large"),
+    "nan": (changed("alpha", value="NaN"), "holds NaN, which is not a number"),
+    "infinite": (changed("cells", 0, "gates", 0, "ignorable", value="1e400"), "holds 1e400, larger than any number"),
+    "endless": (changed("cells", 0, "pairs", value="9" * 9999), "larger than any integer"),
     "text for a number": (changed("cells", 0, "pairs", value='"6"'), "cells.0.pairs: Input should be a valid integer"),
-    "deep": (zipped({"verdict.json": b'{"a":' * 100_000}), "is no verdict: maximum recursion"),
+    "deep": (zipped({"verdict.json": b'{"a":' * 100_000}), "is no verdict: is nested too deeply"),
     "bomb": (zipped({"verdict.json": b" " * 50_000_000}), "unpacks to 50000000 bytes"),
     "way out": (zipped({**verdict(), "../../.bashrc": b""}), "names a file outside its folder: '../../.bashrc'"),
     "its own headline": (changed("verdict", value='"pass"'), "it contradicts itself"),
     "markup for a code": (
         changed("reasons", value='[{"code": "x` @all `", "text": ""}]'), "a note has a code that is none"
     ),
-    "plan": (zipped({**verdict(), "job.json": b'{"pull_request": "12; rm"}'}), "job.json is no plan of this version"),
+    "plan": (zipped({**verdict(), "job.json": b'{"pull_request": "12; rm"}'}), "job.json is not a plan of this"),
 }  # fmt: skip
 
 

@@ -100,6 +100,19 @@ def test_events(plan: Plan, origin: Path, event: Any, number: int | None, base: 
 
 
 @pytest.mark.parametrize(
+    ("event", "name"),
+    [
+        ({"pull_request": {"base": {"ref": "main"}}}, "pull_request"),
+        ({"merge_group": {"base_ref": "x"}}, "merge_group"),
+    ],
+)
+def test_an_event_of_another_shape(plan: Plan, event: dict[str, Any], name: str) -> None:
+    """What the event must name and does not is an error of the job, not of perfgate."""
+    with pytest.raises(UsageError, match=f"the event is not a {name} that this version can read: KeyError"):
+        plan(event, name, "refs/heads/x")
+
+
+@pytest.mark.parametrize(
     "event",
     [PUSHED, ({"number": 12, "pull_request": {"base": {"ref": "releases/v1"}}}, "pull_request", "refs/pull/12/merge")],
     ids=["pushed", "pull-request"],

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.capture.ncu import read_ncu
+from perfgate.capture.counterfile import read_counters
 from perfgate.capture.tracefile import read_trace
 from perfgate.cli import main
 from perfgate.counters import Counted, CountedKernel, Reading
@@ -42,7 +42,7 @@ def selection() -> Selection:
 @functools.cache
 def counted() -> Counted:
     """The recorded counters; the file's name is short, so that it may stand in golden files."""
-    return replace(read_ncu(PAGE), source="decode.csv")
+    return replace(read_counters(PAGE), source="decode.csv")
 
 
 def some(keep: Callable[[CountedKernel], bool]) -> Counted:

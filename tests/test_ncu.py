@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.capture.ncu import base_unit, number, parse_ncu, read_ncu
+from perfgate.capture.counterfile import read_counters
+from perfgate.capture.ncu import base_unit, number, parse_ncu
 from perfgate.counters import read
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError
 from perfgate.reasons import REASONS
@@ -30,7 +31,7 @@ PAGE = (
 
 def test_the_recording_of_a_decode_step() -> None:
     """Sixty launches in order, each with its place, its ranges and its counters in base units."""
-    counted = read_ncu(CAPTURE)
+    counted = read_counters(CAPTURE)
     assert list(range(60)) == [kernel.number for kernel in counted.kernels]
     assert len(counted.messages) == 1
     assert "unmodified GPU clocks" in counted.messages[0]
@@ -57,8 +58,8 @@ def test_a_page_between_lines_of_ncu_and_the_program() -> None:
 
 def test_scaled_and_base_units_of_one_report_agree() -> None:
     """One report that ncu 2022.3 printed twice; both readings are the same but for its rounding."""
-    (base,) = read_ncu(FIXTURES / "ncu-2022.3-base.csv").kernels
-    (scaled,) = read_ncu(FIXTURES / "ncu-2022.3-auto.csv").kernels
+    (base,) = read_counters(FIXTURES / "ncu-2022.3-base.csv").kernels
+    (scaled,) = read_counters(FIXTURES / "ncu-2022.3-auto.csv").kernels
     assert base.readings.keys() == scaled.readings.keys()
     for name, reading in base.readings.items():
         other = scaled.readings[name]
@@ -240,7 +241,7 @@ def test_rows_beside_metrics_that_are_missing() -> None:
         (PAGE.replace("1,234.5", "1.234,5"), "counters-unreadable", "LC_ALL=C"),
         (PAGE.replace("(2, 3, 4)", "24"), "counters-unreadable", "grid size"),
         (PAGE.replace('"9.0"', '"nine"', 1), "counters-unreadable", "CC is 'nine'"),
-        ("NVR\0\0\1\2", "counters-unreadable", "report of ncu"),
+        ("NV\0\0\1\2", "counters-unreadable", "is no text"),
     ],
 )
 def test_what_is_no_raw_page(tmp_path: Path, text: str, code: str, said: str) -> None:
@@ -248,7 +249,7 @@ def test_what_is_no_raw_page(tmp_path: Path, text: str, code: str, said: str) ->
     file = tmp_path / "page.csv.gz"
     file.write_bytes(gzip.compress(text.encode()))
     with pytest.raises(RecordError) as caught:
-        read_ncu(file)
+        read_counters(file)
     assert caught.value.code == code
     assert said in str(caught.value)
     assert str(file) in str(caught.value)
@@ -264,4 +265,4 @@ def test_a_heading_without_rows() -> None:
 def test_no_file(tmp_path: Path) -> None:
     """A file that is not there is named."""
     with pytest.raises(RecordError, match="does not exist"):
-        read_ncu(tmp_path / "none.csv")
+        read_counters(tmp_path / "none.csv")

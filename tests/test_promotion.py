@@ -21,6 +21,7 @@ from perfgate.baseline import Baseline
 from perfgate.cli import main
 from perfgate.durable import write_atomically
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
+from perfgate.jsontext import Size
 from perfgate.promotion import Promoted, promote
 from perfgate.record import Failure, Record, record_file, write_record, write_run
 from perfgate.store import files, place, read
@@ -493,3 +494,17 @@ def test_outside_of_a_repository(save: Save, tmp_path: Path, monkeypatch: pytest
     assert read(files(tmp_path / "baselines")[0]).baseline.entries[0].commit == ""
     assert "1 promotions, whole" in invoke("verify").stdout
     assert invoke("list", "--baselines", "nowhere").stdout == "no baselines in nowhere\n"
+
+
+def test_a_baseline_too_large_to_be_read_is_not_written(
+    save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before it would be gone, and nothing could be judged against what took its place."""
+    promote(save(alone(SAME)), tmp_path / "b", reason="one")
+    (kept,) = files(tmp_path / "b")
+    before = kept.read_text()
+    monkeypatch.setattr("perfgate.store.BASELINE", Size(1, sum(map(before.count, ",[{")) + 1))
+
+    with pytest.raises(RecordError, match=r"json: cannot be written, because it could not be read again: it holds"):
+        promote(save(alone(shifted(0.001))), tmp_path / "b", reason="two")
+    assert kept.read_text() == before

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.capture.ncu import read_ncu
+from perfgate.capture.counterfile import read_counters
 from perfgate.counters import CountedKernel, Reading, read
 from perfgate.errors import UsageError
 from perfgate.hardware import GPUS, Gpu, find_gpu, gpu_called
@@ -37,7 +37,7 @@ def h200(**metrics: float) -> CountedKernel:
 
 def test_the_roof_is_the_one_that_ncu_divides_by() -> None:
     """Over all kernels that move a megabyte, our share of the memory roof and ncu's differ by less than 1 %."""
-    big = [kernel for kernel in read_ncu(CAPTURE).kernels if (read("dram_bytes", kernel) or 0) > 1e6]
+    big = [kernel for kernel in read_counters(CAPTURE).kernels if (read("dram_bytes", kernel) or 0) > 1e6]
     assert len(big) > 15
     for kernel in big:
         theirs = read("dram_throughput", kernel)
@@ -48,7 +48,7 @@ def test_the_roof_is_the_one_that_ncu_divides_by() -> None:
 
 def test_classes_in_the_recording() -> None:
     """The large gemms are bound by memory; attention at this batch and the small kernels by latency."""
-    kernels = read_ncu(CAPTURE).kernels
+    kernels = read_counters(CAPTURE).kernels
     gate_up, qkv, attention, norm = (kernel_roof(kernels[n]) for n in (19, 11, 14, 10))
     assert [gate_up.bound, qkv.bound, attention.bound, norm.bound] == ["memory", "memory", "latency", "latency"]
     assert gate_up.distance == pytest.approx(1.17, abs=0.01)
@@ -57,7 +57,7 @@ def test_classes_in_the_recording() -> None:
 
 def test_a_layer_moves_what_the_model_says() -> None:
     """DRAM bytes of a recorded layer agree within 10 % with the count from config.json at that step's context."""
-    measured = sum(read("dram_bytes", kernel) or 0 for kernel in read_ncu(CAPTURE).kernels[LAYER])
+    measured = sum(read("dram_bytes", kernel) or 0 for kernel in read_counters(CAPTURE).kernels[LAYER])
     two, one = (
         step_demand({**LLAMA, "num_hidden_layers": layers}, {}, batch=8, input_tokens=512, output_tokens=20)
         for layers in (2, 1)
@@ -125,7 +125,7 @@ def test_the_rule(memory: float | None, compute: float | None, bound: str) -> No
 
 def test_bytes_read_and_written_stand_for_both() -> None:
     """A file that has reads and writes apart, like ncu 2022.3's sample, has a bandwidth too; no tensor work is none."""
-    (kernel,) = read_ncu(ROOT / "tests/fixtures/ncu-2022.3-base.csv").kernels
+    (kernel,) = read_counters(ROOT / "tests/fixtures/ncu-2022.3-base.csv").kernels
     roof = kernel_roof(kernel)
     assert roof.bandwidth == pytest.approx(204_358_280_894.36)
     assert roof.bandwidth_roof == pytest.approx(192 / 8 * 2 * 5.79461775338e9)

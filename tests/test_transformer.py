@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +296,14 @@ def test_more_work_is_never_less(batch: int, more: int, context: int) -> None:
         ),
         ({"model_type": "qwen2", "sliding_window": 16}, {}, "no layer_types"),
         ({"sliding_window": 16, "layer_types": ["sliding_attention"]}, {}, "1 layer_types for 32"),
+        ({"quantization_config": 1}, {}, "another shape than is counted: AttributeError"),
+        ({"num_hidden_layers": 10**15}, {}, "at most 10000 are counted"),
+        ({"head_dim": math.inf}, {}, "another shape than is counted: OverflowError"),
+        (
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [math.nan, 1]}},
+            {},
+            "no number of bytes",
+        ),
     ],
 )
 def test_what_is_not_counted(config: dict[str, Any], args: dict[str, Any], said: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from perfgate.capture.ncu import architecture_of, base_unit, read_ncu, shape_of
+from perfgate.capture.ncu import architecture_of, base_unit, read_page, shape_of
 from perfgate.capture.tracefile import as_plain_file
 from perfgate.counters import COUNTERS, Counted, CountedKernel, Reading
 from perfgate.errors import NotMeasuredError, RecordError
@@ -39,13 +39,13 @@ def read_counters(file: Path) -> Counted:
     Raises:
         RecordError: It is neither, is cut short, the package cannot read it, or a counter's unit is none of its own.
         NotMeasuredError: ``counters-no-package``: it is a report, and the package is not there; ``counters-no-kernel``:
-            it holds no kernel; or as of :func:`perfgate.capture.ncu.read_ncu`.
+            it holds no kernel; or as of :func:`perfgate.capture.ncu.read_page`.
     """
     with as_plain_file(file) as plain:
         with plain.open("rb") as stream:
             is_report = stream.read(len(_MAGIC)) == _MAGIC
         if not is_report and plain.suffix != _COMPRESSED:
-            return _in_known_units(read_ncu(file))
+            return _in_known_units(read_page(plain.read_bytes(), str(file)))
         if is_report and _cut_short(plain):
             what = "the report is cut short: a block goes on beyond its end"
             raise RecordError(what, where=str(file), remedy="Copy it again.", code="counters-truncated")

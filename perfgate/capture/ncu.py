@@ -13,9 +13,7 @@ import math
 import re
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
-from perfgate.capture.tracefile import as_plain_file
 from perfgate.counters import Counted, CountedKernel, Reading
 from perfgate.errors import NotMeasuredError, RecordError
 
@@ -72,29 +70,27 @@ _UNIT = re.compile(
 )
 
 
-def read_ncu(file: Path) -> Counted:
-    """Every launch in a file that holds ncu's raw page as CSV; gzip is fine.
+def read_page(content: bytes, source: str) -> Counted:
+    """Every launch in a file that holds ncu's raw page as CSV; ``source`` names it in errors.
 
     Raises:
         RecordError: It is none: empty, cut short, another page, a report, or something else.
         NotMeasuredError: It holds ncu's own account of why nothing was counted.
     """
-    with as_plain_file(file) as plain:
-        content = plain.read_bytes()
     if not content.strip():
-        raise RecordError("is empty", where=str(file), remedy=f"ncu wrote nothing. {_AGAIN}", code="counters-empty")
+        raise RecordError("is empty", where=source, remedy=f"ncu wrote nothing. {_AGAIN}", code="counters-empty")
     if b"\0" in content[:4096]:
         text = "is no text, so no page of ncu, and no report of ncu that can be told from what it begins with"
-        raise RecordError(text, where=str(file), remedy=_AGAIN, code="counters-unreadable")
-    return parse_ncu(content.decode("utf-8-sig", "replace"), str(file))
+        raise RecordError(text, where=source, remedy=_AGAIN, code="counters-unreadable")
+    return parse_ncu(content.decode("utf-8-sig", "replace"), source)
 
 
 def parse_ncu(text: str, source: str) -> Counted:
     """Every launch in what ncu printed; ``source`` names it in errors.
 
     Raises:
-        RecordError: See :func:`read_ncu`.
-        NotMeasuredError: See :func:`read_ncu`.
+        RecordError: See :func:`read_page`.
+        NotMeasuredError: See :func:`read_page`.
     """
     page = _Page(source)
     kernels = tuple(page.read(text.splitlines()))

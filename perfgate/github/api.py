@@ -11,18 +11,20 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import urlencode, urljoin, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from pydantic import BaseModel, ValidationError
+
 from perfgate.errors import PerfgateError
+from perfgate.jsontext import ANSWER, parse_json
 
 TIMEOUT_S = 30.0
 ATTEMPTS = 3
 PATIENCE_S = 90.0
 """No longer is waited for a limit of rate: a comment is not worth a runner's hour."""
-ANSWER_BYTES = 16 * 1024 * 1024
 PAGES = 100
 CHUNK_BYTES = 1024 * 1024
 
@@ -39,6 +41,23 @@ class ApiError(PerfgateError):
     def __init__(self, text: str, status: int = 0, **more: str) -> None:
         super().__init__(text, **more)
         self.status = status
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def understood(model: type[_Model], content: Any, path: str) -> _Model:
+    """What of an answer is needed; it may hold more.
+
+    Raises:
+        ApiError: It has another shape.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ApiError(f"its answer cannot be read: {place}: {first['msg']}"[:500], where=path) from error
 
 
 class Api:
@@ -114,15 +133,13 @@ class Api:
     def _json(self, method: str, url: str, content: Any = None) -> tuple[Any, Message]:
         with self._open(method, url, None if content is None else json.dumps(content).encode()) as answer:
             try:
-                body = answer.read(ANSWER_BYTES + 1)
+                body = answer.read((ANSWER.mib << 20) + 1)
             except (HTTPException, OSError) as error:
                 raise ApiError(f"its answer broke off: {error}", where=_place(url)) from error
-            if len(body) > ANSWER_BYTES:
-                raise ApiError(f"answered more than {ANSWER_BYTES >> 20} MiB", where=_place(url))
             try:
-                return (json.loads(body) if body else None), answer.headers
-            except (ValueError, RecursionError) as error:
-                raise ApiError(f"answered no JSON: {error}", where=_place(url)) from error
+                return (parse_json(body, ANSWER) if body else None), answer.headers
+            except ValueError as error:
+                raise ApiError(f"its answer cannot be read: {error}", where=_place(url)) from error
 
     @contextlib.contextmanager
     def _open(
@@ -192,9 +209,9 @@ def _server_time_s(answer: HTTPError) -> float:
 
 def _refused(error: HTTPError, url: str) -> ApiError:
     try:
-        content = json.loads(error.read(64 * 1024))
+        content = parse_json(error.read(64 * 1024))
         said = str(content.get("message", "")) if isinstance(content, dict) else ""
-    except (ValueError, RecursionError, OSError, HTTPException):
+    except (ValueError, OSError, HTTPException):
         said = ""
     return ApiError(f"GitHub answered {error.code} {said or error.reason}"[:500], error.code, where=_place(url))
 

@@ -9,10 +9,11 @@ import zlib
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
+
+from pydantic import AwareDatetime, BaseModel
 
 from perfgate.errors import RecordError
-from perfgate.github.api import Api
+from perfgate.github.api import Api, understood
 from perfgate.github.job import Job
 
 VERDICT = "perfgate-verdict"
@@ -49,8 +50,13 @@ def of_run(api: Api, repository: str, run_id: int, name: str) -> Artifact | None
     Raises:
         ApiError: GitHub refused.
     """
-    listed = map(_read, api.pages(f"/repos/{repository}/actions/runs/{run_id}/artifacts", "artifacts"))
-    found = [one for one in listed if one is not None and one.name == name]
+    page = f"/repos/{repository}/actions/runs/{run_id}/artifacts"
+    listed = [understood(_Listed, item, page) for item in api.pages(page, "artifacts")]
+    found = [
+        Artifact(one.id, one.name, one.size_in_bytes, one.created_at)
+        for one in listed
+        if not one.expired and one.name == name
+    ]
     return max(found, key=lambda artifact: (artifact.created, artifact.id), default=None)
 
 
@@ -154,12 +160,11 @@ def _checked(opened: zipfile.ZipFile, limit_bytes: int, where: str) -> list[zipf
     return infos
 
 
-def _read(item: Any) -> Artifact | None:
-    """An item of GitHub's list; ``None`` for an artifact that has expired."""
-    try:
-        if item["expired"]:
-            return None
-        created = datetime.fromisoformat(item["created_at"])
-        return Artifact(int(item["id"]), str(item["name"]), int(item["size_in_bytes"]), created)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"GitHub lists an artifact that this version cannot read: {error!r}") from error
+class _Listed(BaseModel):
+    """An item of GitHub's list."""
+
+    id: int
+    name: str
+    size_in_bytes: int
+    created_at: AwareDatetime
+    expired: bool

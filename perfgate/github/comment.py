@@ -10,14 +10,16 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel
 
 from perfgate.errors import RecordError, UsageError
 from perfgate.github import artifact
-from perfgate.github.api import Api, ApiError
-from perfgate.github.job import PUSHED_REQUEST, SHA, Job, JobPlan
+from perfgate.github.api import Api, ApiError, understood
+from perfgate.github.job import PUSHED_REQUEST, SHA, Job, JobPlan, of_event
 from perfgate.github.policy import touched
 from perfgate.github.verdict import LIMIT_BYTES, read_verdict, unlinked
+from perfgate.jsontext import parse_model
 from perfgate.outcome import Outcome
 from perfgate.report.github import COMMENT_BYTES, render_within
 from perfgate.report.markdown import escape
@@ -27,6 +29,33 @@ AUTHOR = "github-actions[bot]"
 MARKER = "<!-- perfgate: one comment, kept up to date -->"
 LISTED = 20
 """So many files are named; further ones are counted."""
+
+
+class _Commit(BaseModel):
+    sha: str
+
+
+class _PullRequest(BaseModel):
+    state: str
+    head: _Commit
+
+
+class _File(BaseModel):
+    filename: str
+    previous_filename: str | None = None
+
+
+class _User(BaseModel):
+    login: str
+
+
+class _Comment(BaseModel):
+    id: int
+    body: str | None = None
+    user: _User | None = None
+
+    def is_ours(self, author: str) -> bool:
+        return self.user is not None and self.user.login == author and (self.body or "").startswith(MARKER)
 
 
 @dataclass(frozen=True)
@@ -60,15 +89,13 @@ class MeasuredRun:
             UsageError: The event is no ``workflow_run`` of this repository.
         """
         event, repository = job.event, job.repository
-        try:
+        with of_event("workflow_run"):
             run = event["workflow_run"]
             if event["repository"]["full_name"] != repository:
                 raise UsageError(f"the event is one of another repository than {repository}")
             number, head_sha = int(run["id"]), str(run["head_sha"])
             started_by, branch, conclusion = str(run["event"]), str(run["head_branch"] or ""), str(run["conclusion"])
             origin = str((run["head_repository"] or {}).get("full_name") or "")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"the event is no workflow_run: {error!r}") from error
         if not SHA.fullmatch(head_sha):
             raise UsageError("the event names no commit")
         server = job.environment.get("GITHUB_SERVER_URL", "https://github.com")
@@ -115,17 +142,15 @@ def comment(job: Job, api: Api, scenarios: Iterable[str], author: str = AUTHOR, 
     number = _number(run, claimed)
     if number is None:
         return "the run names no pull request: nothing to comment on"
-    request = api.get(f"/repos/{job.repository}/pulls/{number}")
-    if not isinstance(request, dict) or request.get("state") != "open":
+    page = f"/repos/{job.repository}/pulls/{number}"
+    request = understood(_PullRequest, api.get(page), page)
+    if request.state != "open":
         return f"pull request {number} is not open: nothing to comment on"
-    if (at := request.get("head", {}).get("sha")) != run.head_sha:
-        return f"pull request {number} is at {str(at)[:12]}, the run was at {run.head_sha[:12]}: nothing to comment on"
-    files = [
-        str(file[name])
-        for file in api.pages(f"/repos/{job.repository}/pulls/{number}/files")
-        for name in ("filename", "previous_filename")  # what is moved away is altered where it was
-        if name in file
-    ]
+    if (at := request.head.sha) != run.head_sha:
+        return f"pull request {number} is at {at[:12]}, the run was at {run.head_sha[:12]}: nothing to comment on"
+    listed = [understood(_File, file, page) for file in api.pages(f"{page}/files")]
+    # What is moved away is altered where it was.
+    files = [name for file in listed for name in (file.filename, file.previous_filename) if name is not None]
     try:
         body = comment_body(run, outcome, touched(files, scenarios))
     except Exception as error:  # figures and names that fit the schema and that no renderer was made for
@@ -166,9 +191,9 @@ def _read_artifact(api: Api, repository: str, run: MeasuredRun, file: Path) -> t
     verdict = artifact.read_member(file, "verdict.json", LIMIT_BYTES)
     plan = artifact.read_member(file, "job.json", LIMIT_BYTES)
     try:
-        claimed = JobPlan.model_validate_json(plan).pull_request if plan is not None else None
+        claimed = parse_model(JobPlan, plan).pull_request if plan is not None else None
     except ValueError as error:
-        raise RecordError("job.json is no plan of this version", where=artifact.VERDICT) from error
+        raise RecordError("job.json is not a plan of this version", where=artifact.VERDICT) from error
     return (None if verdict is None else read_verdict(verdict, artifact.VERDICT)), claimed
 
 
@@ -181,24 +206,20 @@ def _number(run: MeasuredRun, claimed: int | None) -> int | None:
 
 def _put(api: Api, issues: str, number: int, body: str, author: str) -> str:
     """Rewrite our comment, or write the first; others of ours, left by jobs that ran at once, go."""
-    ours = [item for item in api.pages(f"{issues}/{number}/comments") if _is_ours(item, author)]
+    page = f"{issues}/{number}/comments"
+    ours = [item for found in api.pages(page) if (item := understood(_Comment, found, page)).is_ours(author)]
     if not ours:
-        api.send("POST", f"{issues}/{number}/comments", {"body": body})
+        api.send("POST", page, {"body": body})
         return f"pull request {number}: comment written"
-    first, *others = sorted(ours, key=lambda item: int(item["id"]))
+    first, *others = sorted(ours, key=lambda item: item.id)
     for other in others:
-        api.send("DELETE", f"{issues}/comments/{int(other['id'])}")
-    if first["body"] == body:
+        api.send("DELETE", f"{issues}/comments/{other.id}")
+    if first.body == body:
         return f"pull request {number}: the comment says so already"
     try:
-        api.send("PATCH", f"{issues}/comments/{int(first['id'])}", {"body": body})
+        api.send("PATCH", f"{issues}/comments/{first.id}", {"body": body})
     except ApiError as error:
         if error.status != 404:  # noqa: PLR2004 (somebody deleted it meanwhile)
             raise
-        api.send("POST", f"{issues}/{number}/comments", {"body": body})
+        api.send("POST", page, {"body": body})
     return f"pull request {number}: comment rewritten"
-
-
-def _is_ours(item: Any, author: str) -> bool:
-    user = item.get("user") or {}
-    return user.get("login") == author and str(item.get("body", "")).startswith(MARKER)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from perfgate.durable import write_atomically
 from perfgate.errors import UsageError
-from perfgate.jsontext import read_json
+from perfgate.jsontext import read_json, read_model
 
 SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
@@ -22,6 +23,19 @@ PUSHED_REQUEST = re.compile(r"(?:refs/heads/)?pull-request/([1-9][0-9]{0,8})")
 """The branch that an approved pull request is pushed to, so that its code runs here."""
 
 Command = Literal["run", "nightly"]
+
+
+@contextlib.contextmanager
+def of_event(name: str) -> Iterator[None]:
+    """A block that reads an event of this name, and nothing else.
+
+    Raises:
+        UsageError: The event has another shape.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"the event is not a {name} that this version can read: {error!r}") from error
 
 
 class JobPlan(BaseModel):
@@ -141,10 +155,8 @@ class Job:
         """
         if self.variable("GITHUB_EVENT_NAME") != "pull_request":
             return checked_out
-        try:
+        with of_event("pull_request"):
             named = str(self.event["pull_request"]["head"]["sha"])
-        except (KeyError, TypeError) as error:
-            raise UsageError(f"the event is no pull_request: {error!r}") from error
         if not SHA.fullmatch(named):
             raise UsageError("the event names no commit")
         return named
@@ -167,11 +179,11 @@ class Job:
         """
         file = self.folder / "job.json"
         try:
-            return JobPlan.model_validate_json(file.read_bytes())
+            return read_model(JobPlan, file)
         except FileNotFoundError:
             return None
-        except ValidationError as error:
-            raise UsageError(f"is no plan of this version: {error}", where=str(file)) from error
+        except ValueError as error:
+            raise UsageError(f"is not a plan of this version: {error}", where=str(file)) from error
 
     def write_status(self, status: int) -> None:
         """Hand on what measuring ended with."""

@@ -19,7 +19,7 @@ from perfgate.durable import canonical_json
 from perfgate.errors import UsageError
 from perfgate.fields import file_pattern
 from perfgate.github.api import Api, ApiError
-from perfgate.github.job import PUSHED_REQUEST, Command, Job, JobPlan
+from perfgate.github.job import PUSHED_REQUEST, Command, Job, JobPlan, of_event
 from perfgate.plan import resolve_cells
 from perfgate.repository import NO_HOOKS, git_output
 from perfgate.scenario import load
@@ -125,10 +125,13 @@ def _aim(job: Job, api: Api) -> tuple[int | None, str, str]:
     event, name = job.event, job.variable("GITHUB_EVENT_NAME")
     default = str(_at(event, "repository", "default_branch") or "main")
     if name == "pull_request":
-        return int(event["number"]), _guarded(job, api, _at(event, "pull_request", "base", "ref"), default), ""
+        with of_event(name):
+            number = int(event["number"])
+        return number, _guarded(job, api, _at(event, "pull_request", "base", "ref"), default), ""
     if name == "merge_group":
-        group = event["merge_group"]
-        return None, str(group["base_ref"]).removeprefix("refs/heads/"), str(group["base_sha"])
+        with of_event(name):
+            group = event["merge_group"]
+            return None, str(group["base_ref"]).removeprefix("refs/heads/"), str(group["base_sha"])
     pushed = PUSHED_REQUEST.fullmatch(job.variable("GITHUB_REF"))
     if name == "push" and pushed:
         number = int(pushed[1])

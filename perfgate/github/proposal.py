@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from perfgate.errors import UsageError
-from perfgate.github.api import Api, ApiError
+from perfgate.github.api import Api, ApiError, understood
 from perfgate.repository import git_output
 
 NOT_FOUND = 404
@@ -31,6 +33,18 @@ class Proposal:
     body: str
 
 
+class _Object(BaseModel):
+    sha: str
+
+
+class _Commit(BaseModel):
+    tree: _Object
+
+
+class _PullRequest(BaseModel):
+    number: int
+
+
 def propose(api: Api, repository: str, tree: Path, paths: Sequence[str], proposal: Proposal) -> str:
     """Put what changed below some paths of a working tree into a pull request; returns what was done, in words.
 
@@ -51,18 +65,20 @@ def propose(api: Api, repository: str, tree: Path, paths: Sequence[str], proposa
     root = f"/repos/{repository}"
     head = git_output(tree, "rev-parse", "HEAD").strip()
     entries = [_entry(api, root, tree, name) for name in changed]
-    base_tree = api.get(f"{root}/git/commits/{head}")["tree"]["sha"]
-    made = api.send("POST", f"{root}/git/trees", {"base_tree": base_tree, "tree": entries})
-    content = {"message": proposal.title, "tree": made["sha"], "parents": [head]}
-    commit = api.send("POST", f"{root}/git/commits", content)["sha"]
+    page = f"{root}/git/commits/{head}"
+    base_tree = understood(_Commit, api.get(page), page).tree.sha
+    made = _made(api, f"{root}/git/trees", {"base_tree": base_tree, "tree": entries})
+    commit = _made(api, f"{root}/git/commits", {"message": proposal.title, "tree": made, "parents": [head]})
     _point(api, root, proposal.branch, commit)
     owner = repository.partition("/")[0]
     text = {"title": proposal.title, "body": proposal.body}
-    for request in api.pages(f"{root}/pulls", head=f"{owner}:{proposal.branch}", state="open", base=proposal.base):
-        api.send("PATCH", f"{root}/pulls/{int(request['number'])}", text)
-        return f"pull request {request['number']} now proposes {', '.join(changed)}"
-    made = api.send("POST", f"{root}/pulls", {**text, "head": proposal.branch, "base": proposal.base})
-    return f"pull request {made['number']} proposes {', '.join(changed)}"
+    page = f"{root}/pulls"
+    for found in api.pages(page, head=f"{owner}:{proposal.branch}", state="open", base=proposal.base):
+        number = understood(_PullRequest, found, page).number
+        api.send("PATCH", f"{page}/{number}", text)
+        return f"pull request {number} now proposes {', '.join(changed)}"
+    answer = api.send("POST", page, {**text, "head": proposal.branch, "base": proposal.base})
+    return f"pull request {understood(_PullRequest, answer, page).number} proposes {', '.join(changed)}"
 
 
 def changed_files(tree: Path, paths: Sequence[str]) -> list[str]:
@@ -87,8 +103,13 @@ def _entry(api: Api, root: str, tree: Path, name: str) -> dict[str, Any]:
             text = file.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise UsageError("is no text", where=name) from error
-        entry["sha"] = api.send("POST", f"{root}/git/blobs", {"content": text, "encoding": "utf-8"})["sha"]
+        entry["sha"] = _made(api, f"{root}/git/blobs", {"content": text, "encoding": "utf-8"})
     return entry
+
+
+def _made(api: Api, page: str, content: dict[str, Any]) -> str:
+    """The digest of a new object of git."""
+    return understood(_Object, api.send("POST", page, content), page).sha
 
 
 def _point(api: Api, root: str, branch: str, commit: str) -> None:

@@ -7,19 +7,19 @@ sure that what is shown of it is a report and nothing else: no markup, no link, 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import ValidationError
 
 from perfgate.errors import RecordError
+from perfgate.jsontext import VERDICT, parse_json
 from perfgate.outcome import WORST_FIRST, CellOutcome, Note, Outcome
 from perfgate.reasons import CODE
 from perfgate.report.lines import printable
 
-LIMIT_BYTES = 8 * 1024 * 1024
+LIMIT_BYTES = VERDICT.mib << 20
 DEPTH = 24
 TEXT = 20_000
 """Characters of one text; an engine's last lines are fewer."""
@@ -36,16 +36,14 @@ def read_verdict(data: bytes, where: str) -> Outcome:
     Raises:
         RecordError: It is too large, no JSON, no outcome of this version, or contradicts itself.
     """
-    if len(data) > LIMIT_BYTES:
-        raise RecordError(f"{len(data)} bytes, more than {LIMIT_BYTES}", where=where)
     try:
-        content = _harmless(json.loads(data, parse_constant=_refuse, parse_int=_integer, parse_float=_float), DEPTH)
+        content = _harmless(parse_json(data, VERDICT), DEPTH)
         outcome = Outcome.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"]))[:200]
         raise RecordError(f"is no verdict: {place}: {first['msg']}", where=where) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RecordError(f"is no verdict: {str(error)[:200]}", where=where) from error
     for note in _notes(outcome):
         if not re.fullmatch(CODE, note.code):
@@ -98,23 +96,8 @@ def _harmless(value: Any, depth: int) -> Any:
         return unlinked(value[:TEXT])
     if isinstance(value, list):
         return [_harmless(item, depth - 1) for item in value]
+    if isinstance(value, int | float) and abs(value) > LARGEST:
+        raise ValueError("a number is too large")
     if isinstance(value, dict):
         return {_harmless(key, depth - 1): _harmless(item, depth - 1) for key, item in value.items()}
     return value
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > 19 or abs(int(digits)) > LARGEST:  # noqa: PLR2004 (digits of LARGEST)
-        raise ValueError("a number is too large")
-    return int(digits)
-
-
-def _float(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value) or abs(value) > LARGEST:
-        raise ValueError("a number is too large")
-    return value
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
