@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 ENGINE ?= .engine
+FUZZ_SECONDS ?= 60
 ENGINE_PYTHON ?= $(ENGINE)/bin/python
 WORKFLOWS := $(wildcard .github/workflows/*.yml perfgate/templates/github/*.yml)
 ACTIONS := action.yml $(wildcard .github/actions/*/action.yml)
@@ -46,9 +47,11 @@ slow: .venv/ready engine
 engine:
 	test -x $(ENGINE_PYTHON) -a $(ENGINE_PYTHON) != $(ENGINE)/bin/python || $(PYTHON) .ci/engine-env $(ENGINE)
 
-# Other inputs for the readers of files in every run, for minutes.
+# Other inputs for the readers of what comes from outside, by structure and guided by the code they reach.
 fuzz: .venv/ready
+	$(PIP) install --group fuzz
 	HYPOTHESIS_PROFILE=fuzz .venv/bin/pytest tests/test_trace_fuzz.py tests/test_hostile_inputs.py
+	.venv/bin/python benchmarks/fuzz.py --seconds $(FUZZ_SECONDS)
 
 golden: .venv/ready
 	.venv/bin/pytest tests/test_report.py --update-golden

@@ -9,8 +9,8 @@
 * **kills**: perfgate, its worker or both are killed at random moments (``benchmarks/kills.py``).
 * **clocks**: runs that lock the clocks of a stand-in GPU are killed or asked to end. A run that is asked ends with 130
   or a verdict and no lock; no lock is ever without a lease; nothing finished is lost; ``--resume`` ends in the verdict.
-* **inputs**: files of each kind with words and bytes replaced, dropped, doubled and cut, records sealed anew. They are
-  read, or refused by an error of perfgate's own.
+* **inputs**: a file for each reader (``tests/readers.py``) with words and bytes replaced, dropped, doubled and cut. It
+  is read, or refused by an error of perfgate's own.
 
 Prints a Markdown table of what was tried and what held, and ends with 1 where anything did not. The same seed tries the
 same.
@@ -20,9 +20,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gzip
-import io
-import json
 import os
 import random
 import re
@@ -42,31 +39,20 @@ sys.path[:0] = [str(ROOT / "tests" / "standins"), str(ROOT / "tests"), str(ROOT 
 
 from fake_nvml import STATE as FAKE  # noqa: E402 (the line above lets it be found)
 from fake_nvml import FakeMachine, fake_uuid  # noqa: E402
-from hand_made import cell, run  # noqa: E402
 from kills import carry_out, draw  # noqa: E402
 from perfgate_process import PROGRAM, SCENARIO, PerfgateProcess, fake_words, marked_processes, stub_words  # noqa: E402
-from stored import lineage  # noqa: E402
+from readers import refusal  # noqa: E402
 from test_faults import KINDS, run_with_fault  # noqa: E402
+from whole_inputs import WHOLE  # noqa: E402
 
 from perfgate import gate  # noqa: E402 (sorted after what the tests bring)
-from perfgate.baseline import parse  # noqa: E402
 from perfgate.capture.collector import Job as CollectorJob  # noqa: E402
-from perfgate.capture.counterfile import read_counters  # noqa: E402
 from perfgate.capture.fake import FakeCollector, FakeSpec  # noqa: E402
 from perfgate.capture.lease import find_leases  # noqa: E402
 from perfgate.capture.sampler import Sampler  # noqa: E402
-from perfgate.capture.session import Session  # noqa: E402
-from perfgate.capture.tracefile import read_trace  # noqa: E402
 from perfgate.cli import main as command_line  # noqa: E402
-from perfgate.config import load_config  # noqa: E402
-from perfgate.durable import canonical_json, sha256_hex  # noqa: E402
-from perfgate.errors import PerfgateError  # noqa: E402
-from perfgate.github.job import Job  # noqa: E402
-from perfgate.judge import judge  # noqa: E402
 from perfgate.lock import STATE  # noqa: E402
-from perfgate.record import Trial, read_record, read_records, read_run, record_file, write_run  # noqa: E402
-from perfgate.scenario import loads  # noqa: E402
-from perfgate.table import read_table  # noqa: E402
+from perfgate.record import Trial, read_records, read_run  # noqa: E402
 
 Tried = tuple[str, str]
 """What was tried, and what was wrong with it; empty where it held."""
@@ -271,7 +257,7 @@ NASTY: Final = (
 
 def mutated(data: bytes, dice: random.Random) -> bytes:
     """A file with one to three words or spans replaced, dropped, doubled, swapped, or with the end cut off."""
-    words = re.findall(rb"[\w.%-]+|\s+|.", data, re.DOTALL) if len(data) < 1 << 18 else [data[i : i + 64] for i in range(0, len(data), 64)]  # fmt: skip  # noqa: E501
+    words = re.findall(rb"[\w.%-]+|\s+|.", data, re.DOTALL)
     for _ in range(dice.randint(1, 3)):
         one, other = dice.randrange(len(words)), dice.randrange(len(words))
         kind = dice.choice(("nasty", "nasty", "drop", "double", "swap", "cut", "flip"))
@@ -293,88 +279,16 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
 
 
 def inputs(seed: int, count: int, folder: Path) -> Iterator[Tried]:
-    """Mutated files of each kind, so many each."""
-    for kind, (name, whole, read) in _kinds(folder).items():
-        dice = random.Random(f"{kind} {seed}")  # noqa: S311 (no secret)
-        file = folder / name
-        for _ in range(count // 20 if len(whole) > 1 << 18 else count):
-            file.write_bytes(mutated(whole, dice))
-            yield f"input: {kind}", _read_or_refused(read, file)
-
-
-def _read_or_refused(read: Callable[[Path], object], file: Path) -> str:
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            read(file)
-    except PerfgateError:
-        return ""
-    except Exception as error:  # noqa: BLE001 (what is counted here)
-        return f"{type(error).__name__}: {str(error)[:200]}"
-    return ""
-
-
-Kind = tuple[str, bytes, Callable[[Path], object]]
-
-
-def _kinds(folder: Path) -> dict[str, Kind]:
-    """A whole file of each kind, and what reads it."""
-    fixtures = ROOT / "tests" / "fixtures"
-    manifest = run([cell()])
-    with Session(folder, manifest, {"timed": FakeCollector(FakeSpec())}, lambda _: None) as session:
-        session.measure(cell(), 4)
-    write_run(folder, manifest)
-    record = record_file(folder, cell()).read_bytes()
-
-    def judged(file: Path) -> None:
-        found = read_record(file)
-        judge(manifest, {found.cell.cell_id: found}, "0")
-        found.frame()
-
-    def sealed(file: Path) -> None:
-        with contextlib.suppress(ValueError, RecursionError, TypeError):
-            content = json.loads(file.read_bytes())
-            content.pop("digest", None)
-            content["digest"] = sha256_hex(canonical_json(content))
-            file.write_text(json.dumps(content))
-        judged(file)
-
-    def event(file: Path) -> None:
-        job = Job({"GITHUB_EVENT_PATH": str(file), "GITHUB_EVENT_NAME": "pull_request", "RUNNER_TEMP": str(folder)})
-        job.listed_at("0" * 40)
-
-    pull_request = {"pull_request": {"number": 1, "head": {"sha": "1" * 40, "ref": "topic"}, "base": {"ref": "main"}}}
-    csv = (fixtures / "h200-llama-8b-same-build.csv").read_bytes()
-    return {
-        "scenario": ("s.yaml", (ROOT / "scenarios" / "cpu-tiny.yaml").read_bytes(), lambda f: loads(f.read_bytes().decode("utf-8", "replace"), f)),  # noqa: E501
-        "perfgate.toml": ("perfgate.toml", _CONFIG, load_config),
-        "run.json": ("run.json", (folder / "run.json").read_bytes(), lambda f: read_run(f.parent)),
-        "record": ("r.json", record, judged),
-        "record, sealed anew": ("r.json", record, sealed),
-        "baseline": ("b.json", lineage([[1.0, 1.0]]).text.encode(), lambda f: parse(f.read_bytes().decode("utf-8", "replace"), "b")),  # noqa: E501
-        "CSV": ("c.csv", csv, read_table),
-        "ncu CSV": ("n.csv", (fixtures / "ncu-2022.3-base.csv").read_bytes(), read_counters),
-        "torch JSON": ("t.json", _unpacked("cpu-tiny.torch-2.13.json.gz"), read_trace),
-        "nsys export": ("n.sqlite", _unpacked("nsys-2023.4-nvtx.sqlite.gz"), read_trace),
-        "event": ("e.json", json.dumps(pull_request).encode(), event),
-    }  # fmt: skip
-
-
-def _unpacked(fixture: str) -> bytes:
-    return gzip.decompress((ROOT / "tests" / "fixtures" / fixture).read_bytes())
-
-
-_CONFIG: Final = b"""\
-[subjects.patched]
-python = "envs/main/bin/python"
-path = "my-plugin"
-env = {A = "1"}
-args = {max_num_seqs = 4}
-
-[build]
-commands = [["python3.12", "-m", "venv", "{env}"], ["{env}/bin/pip", "install", "{tree}"]]
-python = "{env}/bin/python"
-timeout = "30min"
-"""
+    """Mutated files of each reader, so many each."""
+    for name, whole in WHOLE.items():
+        dice = random.Random(f"{name} {seed}")  # noqa: S311 (no secret)
+        for _ in range(count):
+            wrong = ""
+            try:
+                refusal(name, mutated(whole, dice), folder)
+            except Exception as error:  # noqa: BLE001 (what is counted here)
+                wrong = f"{type(error).__name__}: {str(error)[:200]}"
+            yield f"input: {name}", wrong
 
 
 def table(found: dict[str, list[str]]) -> str:
@@ -390,7 +304,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=200, help="with locked clocks; a quarter without")
-    parser.add_argument("--inputs", type=int, default=2000, help="of each kind; of large files a twentieth")
+    parser.add_argument("--inputs", type=int, default=2000, help="for each reader")
     parser.add_argument("--stride", type=int, default=1, help="of the places of a fault only each so many")
     parts = ("faults", "streams", "engines", "kills", "clocks", "inputs")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
@@ -403,7 +317,7 @@ def main() -> None:
             "streams": streams,
             "engines": engines,
             "kills": lambda: kills(said.seed, said.kills // 4),
-            "inputs": lambda: inputs(said.seed, said.inputs, Path(scratch)),
+            "inputs": lambda: inputs(said.seed, said.inputs, Path(scratch) / "input"),
             "clocks": lambda: clocks(said.seed, said.kills),  # last: it changes which GPUs there are
         }
         for part in (part for part in tried if part in said.only):

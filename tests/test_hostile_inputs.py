@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,83 +11,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readers import refusal
+from whole_inputs import PAGE, WHOLE
 
 from perfgate.capture.counterfile import read_counters
 from perfgate.capture.ncu import base_unit, number
-from perfgate.config import load_config
 from perfgate.errors import PerfgateError
-from perfgate.report.counters import FORMATS
-from perfgate.scenario import loads
-from perfgate.table import read_table
 
-ROOT = Path(__file__).parents[1]
-REPORT = (ROOT / "tests/fixtures/ncu-2022.3.ncu-rep").read_bytes()
-SCENARIO = """schema: 1
-name: small
-engine:
-  model: {config: models/llama-tiny}
-  args: {dtype: bfloat16, max_model_len: 256}
-  env: {OMP_NUM_THREADS: "1"}
-workload: {batch: 8, input_tokens: 32, output_tokens: 16}
-measure: {iterations: 4, looks: [4, 6], expect: {trial_s: 12, pair_sd: 7%}}
-matrix: {batch: [1, 8]}
-kernels:
-  traced: {iterations: 2}
-  roles: {mine: {match: "my_op"}}
-  per_decode_step:
-    patterns:
-    - {launches: 3, roles: {gemm: 2, norm: 1}, outside_graphs: 0, copies: {}}
-counters:
-- {role: gemm, place: qkv, metrics: {registers: same, dram_throughput: ">= 55"}}
-gates:
-- {metric: itl_median, ignorable: 10%, must_catch: 50%, floor: 1ms}
-"""
-CONFIG = """[subjects.patched]
-python = "envs/main/bin/python"
-path = ["my-plugin"]
-env = {N = 1}
-args = {max_num_seqs = 8}
-[build]
-commands = [["python3", "-m", "venv", "{env}"]]
-python = "{env}/bin/python"
-inputs = ["*.txt"]
-timeout = "15min"
-"""
-TABLE = """pair,subject,metric,unit,value
-1,base,itl_median,ms,5.2
-1,head,itl_median,ms,5.3
-2,head,itl_median,ms,5.1
-2,base,itl_median,ms,5.2
-"""
-PAGE = (
-    '==PROF== Connected to process 7\n"ID","Process ID","Kernel Name","Block Size","Grid Size","Device","CC",'
-    '"device__attribute_display_name","device__attribute_global_memory_bus_width","dram__bytes.sum",'
-    '"dram__cycles_elapsed.avg.per_second","gpu__time_duration.sum","sm__throughput.avg.pct_of_peak_sustained_elapsed"\n'
-    '"","","","","","","","","","Kbyte","cycle/nsecond","us","%"\n'
-    '"0","7","first(int, char)","(64, 1, 1)","(2, 3, 4)","0","9.0","NVIDIA H200","6,016","1,234.5","3.2","10","12"\n'
-    '"1","7","second","(32, 1, 1)","(1, 1, 1)","0","9.0","NVIDIA H200","6,016","0 (4; 8)","3.2","2","n/a"\n'
-)
-
-
-def load_page(file: Path) -> None:
-    """As ``perfgate counters`` does it: what is read must also be shown."""
-    counted = read_counters(file)
-    for render in FORMATS.values():
-        render(counted)
-
-
-def load_scenario(file: Path) -> None:
-    """As if it lay among the scenarios, whose models it names."""
-    loads(file.read_bytes().decode(), ROOT / "scenarios" / file.name)
-
-
-READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "scenario.yaml": (SCENARIO, load_scenario),
-    "perfgate.toml": (CONFIG, load_config),
-    "times.csv": (TABLE, read_table),
-    "counted.csv": (PAGE, load_page),
-}
-"""By the name of the file: a small valid one, and what reads it."""
+NAMES = ("scenario.yaml", "perfgate.toml", "times.csv", "counted.csv")
+"""The readers of :mod:`readers` whose files people write and broken words go into."""
+REPORT = WHOLE["counted.ncu-rep"]
 
 NASTY = (
     "", " " * 3000, "9" * 5000, "0x" + "f" * 5000, "-1", "0", "1e999", "1e-999", "-0.0", "nan", "٣", "null", "true",
@@ -122,31 +54,19 @@ def broken(draw: st.DrawFn, text: str) -> str:
 
 def reads_or_refuses(name: str, text: str, folder: Path) -> str:
     """The message that a text is refused with, which names the file; empty where it is read."""
-    file = folder / name
-    file.write_bytes(text.encode("utf-8", "replace"))
-    refusal = ""
-    try:
-        READERS[name][1](file)
-    except PerfgateError as error:
-        refusal = str(error)
-    assert not refusal or name in refusal
-    return refusal.replace(f"{folder}/", "")
+    said = refusal(name, text.encode("utf-8", "replace"), folder / "hostile")
+    assert not said or name in said
+    return said.replace(f"{folder}/hostile/", "")
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_the_small_files_are_valid(name: str, tmp_path: Path) -> None:
-    """What is broken below is read as long as it is whole."""
-    assert reads_or_refuses(name, READERS[name][0], tmp_path) == ""
-
-
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=3 * settings().max_examples)
 @given(data=st.data())
 def test_a_broken_file_is_read_or_refused(
     name: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """Whatever stands in place of a word, there is no other error than perfgate's own, with the file's name."""
-    reads_or_refuses(name, data.draw(broken(READERS[name][0])), tmp_path_factory.getbasetemp())
+    reads_or_refuses(name, data.draw(broken(WHOLE[name].decode())), tmp_path_factory.getbasetemp())
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,17 @@ import contextlib
 import copy
 import json
 import sqlite3
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nsys_builder import PID, TABLES, ExportBuilder, columns_of, global_id
+from nsys_builder import TABLES, columns_of
+from readers import scrub_trace, show_trace
+from whole_inputs import CHROME, EVENTS, EXPORT
 
-from perfgate.breakdown import figures
-from perfgate.capture.scrub import scrub
-from perfgate.capture.tracefile import read_trace
-from perfgate.errors import NotMeasuredError, RecordError
-from perfgate.pattern import summarise
-from perfgate.report.kernels import FORMATS
-from perfgate.selection import select
+from perfgate.errors import RecordError
 
 FUZZ = settings(
     max_examples=6 * settings().max_examples,
@@ -36,27 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz")
 
 
-EVENTS: list[dict[str, Any]] = [
-    {"ph": "X", "cat": "user_annotation", "name": "perfgate.step.1.decode", "ts": 0, "dur": 9, "pid": 9, "tid": 9},
-    {"ph": "X", "cat": "user_annotation", "name": "model.layers.3.mlp", "ts": 1, "dur": 4, "pid": 9, "tid": 9},
-    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1.25, "dur": 2, "pid": 9, "tid": 9},
-    {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1, "dur": 1, "pid": 9, "tid": 9,
-     "args": {"correlation": 3, "stream": "0x0"}},
-    {"ph": "X", "cat": "cuda_runtime", "name": "cudaStreamSynchronize", "ts": 5, "dur": 1, "pid": 9, "tid": 9},
-    {"ph": "X", "cat": "kernel", "name": "void gemm<(int)4>(T1 *)", "ts": 1.5, "dur": 2.25, "pid": 0, "tid": 7,
-     "args": {"device": 0, "stream": 7, "correlation": 3, "grid": [1, 2, 3], "block": [4, 5, 6], "graph node id": 8}},
-    {"ph": "X", "cat": "kernel", "name": "flash::fwd", "ts": 4, "dur": 2, "pid": 0, "tid": 7,
-     "args": {"device": 0, "stream": 7, "correlation": 3}},
-    {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "ts": 4, "dur": 1, "pid": 0, "tid": 7,
-     "args": {"device": 0, "stream": 7, "correlation": 3, "bytes": 96}},
-    {"ph": "X", "cat": "overhead", "name": "Buffer Flush", "ts": 2, "dur": 1, "pid": -1, "tid": 0},
-]  # fmt: skip
-CHROME: dict[str, Any] = {
-    "schemaVersion": 1,
-    "deviceProperties": [{"id": 0, "name": "NVIDIA H200"}],
-    "cuda_runtime_version": 13000,
-    "traceEvents": EVENTS,
-}
 PATHS = [
     ("deviceProperties",), ("deviceProperties", 0), ("deviceProperties", 0, "id"), ("deviceProperties", 0, "name"),
     ("cuda_runtime_version",), ("traceEvents",),
@@ -87,23 +61,9 @@ RAW = st.sampled_from(
 """Values that only the text of a file can hold."""
 
 
-def show(file: Path) -> None:
-    """Everything that ``perfgate kernels`` and a traced trial do with a trace."""
-    trace = read_trace(file)
-    assert len(trace.kernels)
-    found = figures(trace)
-    assert (found.idle_ns >= 0).all()
-    assert (found.busy_ns >= 0).all()
-    selection = select(trace)
-    for render in FORMATS.values():
-        assert render(selection)
-    with contextlib.suppress(NotMeasuredError):  # no whole decode step
-        summarise(trace)
-
-
 def check(file: Path) -> None:
     """Reading and scrubbing a trace works, or is refused in words that name the file."""
-    for use in (show, lambda trace: scrub(trace, trace.with_name("scrubbed"))):
+    for use in (show_trace, scrub_trace):
         refused = f"{file}: "
         try:
             use(file)
@@ -137,27 +97,6 @@ def put(content: Any, path: tuple[Any, ...], value: Any) -> None:
         content[path[-1]] = value
 
 
-def export() -> bytes:
-    """A small whole export with a row in every table."""
-    builder = ExportBuilder("2024.2")
-    for n in range(3):
-        begin = n * 1000
-        builder.span(f"perfgate.step.{n}", begin, begin + 900, registered=n == 1)
-        builder.span("execute_context_0(0)_generation_8(8)", begin + 1, begin + 800)
-        builder.launch("void gemm<(int)4>(T1 *)", begin, 9000 + begin, 9050 + begin)
-        builder.graph(begin + 20, [("flash::fwd", 9100 + begin, 9200 + begin), ("gemm", 9300 + begin, 9400 + begin)])
-        builder.copy(1, begin + 10, 9060 + begin, 9070 + begin, 64)
-    tid, pid = global_id(PID, PID), global_id(PID)
-    memset = {"start": 9080, "end": 9090, "deviceId": 0, "streamId": 7, "correlationId": 1, "bytes": 4}
-    builder.add("CUPTI_ACTIVITY_KIND_MEMSET", globalPid=pid, **memset)
-    builder.add("PROFILER_OVERHEAD", start=50, end=60, globalTid=tid, nameId=builder.string("CUPTI: Buffer flush"))
-    builder.add("DIAGNOSTIC_EVENT", timestamp=1, source=1, severity=3, text="Range capture ended late.")
-    builder.add("TARGET_INFO_GPU", vmId=1, id=0, name="NVIDIA H200", cuDevice=0)
-    with tempfile.TemporaryDirectory() as folder:
-        return builder.write(Path(folder) / "export.sqlite").read_bytes()
-
-
-EXPORT = export()
 COLUMNS = {table: columns_of(table, "2024.2") for table in TABLES if not table.endswith("GRAPH_TRACE")}
 COLUMNS["META_DATA_EXPORT"] = ["name", "value"]
 CELLS = st.sampled_from(sorted(COLUMNS)).flatmap(

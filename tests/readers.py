@@ -1,0 +1,298 @@
+"""Every reader of what comes from outside, each with a whole input: what tests and fuzzers break.
+
+A reader is known by the name of the file that it is given. The folder of that name in ``tests/corpus`` keeps inputs
+that reach code no other one does, and those that once broke the reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from email.message import Message
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+from hand_made import BASE, cell, gate, run
+from whole_inputs import REPOSITORY, SHA, WHOLE
+
+from perfgate.baseline import _digest
+from perfgate.breakdown import figures
+from perfgate.capture.collector import Job as CollectorJob
+from perfgate.capture.counterfile import read_counters
+from perfgate.capture.engine import Limit, Worker
+from perfgate.capture.enginelog import last_words
+from perfgate.capture.lease import find_leases
+from perfgate.capture.scrub import scrub
+from perfgate.capture.timeline import read_iteration
+from perfgate.capture.tracefile import read_trace
+from perfgate.capture.workload import start_engine
+from perfgate.comparison import compare_table
+from perfgate.config import load_config
+from perfgate.durable import canonical_json, sha256_hex
+from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
+from perfgate.github.api import Api
+from perfgate.github.artifact import read_member, unpack
+from perfgate.github.comment import MeasuredRun, comment, comment_body
+from perfgate.github.job import Job
+from perfgate.github.policy import _aim
+from perfgate.github.verdict import LIMIT_BYTES, read_verdict
+from perfgate.judge import judge
+from perfgate.lock import STATE
+from perfgate.nightly import read_night
+from perfgate.pattern import summarise
+from perfgate.plan import resolve_cells
+from perfgate.record import read_record, read_run
+from perfgate.report.baseline import render_log, render_show
+from perfgate.report.counters import FORMATS as COUNTER_FORMATS
+from perfgate.report.kernels import FORMATS as KERNEL_FORMATS
+from perfgate.report.text import render_text
+from perfgate.scenario import load
+from perfgate.selection import select
+from perfgate.store import read as read_baseline
+from perfgate.transformer import read_config, step_demand
+
+CORPUS = Path(__file__).with_name("corpus")
+
+
+class _Gone:
+    """A worker's process that has ended."""
+
+    def poll(self) -> int:
+        """Its status."""
+        return 0
+
+    def wait(self, timeout_s: float) -> int:
+        """Likewise."""
+        assert timeout_s > 0
+        return 0
+
+
+class _Answers:
+    """An opener that answers each request with the next line, then with nothing."""
+
+    def __init__(self, file: Path) -> None:
+        self._lines = io.BytesIO(file.read_bytes())
+
+    def open(self, *_: Any, **__: Any) -> Any:
+        """The next answer."""
+        answer = mock.MagicMock(status=200, headers=Message())
+        answer.read = io.BytesIO(self._lines.readline()).read
+        answer.__enter__.return_value = answer
+        answer.__exit__.return_value = False
+        return answer
+
+
+def _scenario(file: Path) -> None:
+    """With the model beside it that it names."""
+    model = file.parent / "models" / "llama-tiny"
+    model.mkdir(parents=True)
+    (model / "config.json").write_bytes(WHOLE["config.json"])
+    resolve_cells(load(file))
+
+
+def _record(file: Path) -> None:
+    """What is read must also be judged, shown and tabulated."""
+    found = read_record(file)
+    manifest = run([found.cell], subjects=found.subjects)
+    render_text(judge(manifest, {found.cell.cell_id: found}, "0"))
+    found.frame()
+
+
+def _sealed_record(file: Path) -> None:
+    """Anybody can take a digest anew."""
+    with contextlib.suppress(ValueError, RecursionError, AttributeError):
+        content = json.loads(file.read_bytes())
+        content.pop("digest", None)
+        content["digest"] = sha256_hex(canonical_json(content))
+        file.write_text(json.dumps(content), encoding="utf-8")
+    _record(file)
+
+
+def _baseline(file: Path) -> None:
+    found = read_baseline(file).baseline
+    render_show(found)
+    render_log(found)
+
+
+def _sealed_baseline(file: Path) -> None:
+    with contextlib.suppress(ValueError, RecursionError, AttributeError, TypeError, KeyError):
+        content, before = json.loads(file.read_bytes()), ""
+        for entry in content["entries"]:
+            entry["parent"] = before
+            entry["digest"] = before = _digest(entry)
+        file.write_text(json.dumps(content), encoding="utf-8")
+    _baseline(file)
+
+
+def _verdict(file: Path) -> None:
+    outcome = read_verdict(file.read_bytes(), str(file))
+    comment_body(MeasuredRun(7, SHA, "b", "failure", "https://github.com/o/r", "push", REPOSITORY), outcome, ())
+
+
+def _archive(file: Path) -> None:
+    for name in ("verdict.json", "job.json"):
+        read_member(file, name, LIMIT_BYTES)
+    unpack(file, file.with_name("content"), 1 << 20)
+
+
+def _job(file: Path, **more: str) -> Job:
+    return Job({
+        "GITHUB_EVENT_PATH": str(file), "GITHUB_EVENT_NAME": "pull_request", "GITHUB_REPOSITORY": REPOSITORY,
+        "GITHUB_REF": "refs/heads/main", **more,
+    })  # fmt: skip
+
+
+def _job_json(file: Path) -> None:
+    (file.parent / "perfgate").mkdir(exist_ok=True)
+    file.replace(file.parent / "perfgate" / file.name)
+    _job(file, RUNNER_TEMP=str(file.parent)).read_plan()
+
+
+def _event(file: Path) -> None:
+    api = mock.Mock()
+    api.get.return_value = {"base": {"ref": "release"}, "protected": True}
+    refused = []
+    for name, ref in (
+        ("pull_request", "refs/pull/12/merge"), ("merge_group", "x"), ("push", "refs/heads/pull-request/12"),
+    ):  # fmt: skip
+        job = _job(file, GITHUB_EVENT_NAME=name, GITHUB_REF=ref)
+        for use in (Job.listed_at, _aim, MeasuredRun.of):
+            try:
+                use(job, *{Job.listed_at: (SHA,), _aim: (api,)}.get(use, ()))
+            except UsageError as error:
+                refused.append(error)
+    if refused:
+        raise refused[0]
+
+
+def _github(file: Path) -> None:
+    api = Api("https://api.github.com", "t")
+    api._opener = _Answers(file)  # type: ignore[assignment]  # its answers are the input
+    event = file.with_name("event-of-the-run.json")
+    event.write_bytes(WHOLE["event.json"])
+    comment(_job(event), api, ["scenarios/*.yaml"])
+
+
+def _engine(file: Path) -> None:
+    """A worker that has answered all at once and ended."""
+    measured = cell()
+    job = CollectorJob(
+        cell=measured, role="base", subject=BASE, index=0, pair=0, position=0, visit=0, run_folder=file.parent,
+        folder=file.parent, cache_folder=file.parent / "cache", environment={}, owner="",
+    )  # fmt: skip
+    worker = Worker(job)
+    worker._child = _Gone()  # type: ignore[assignment]  # no process
+    worker._born_ns = 0
+    worker._buffer += file.read_bytes()
+    worker._requests = worker._answers = os.open(os.devnull, os.O_RDWR)
+    try:
+        start_engine(worker, job)
+        answer = worker.request("iterate", Limit(time.monotonic() + 10, "iteration-timeout", "engine-died"))
+        read_iteration(answer, measured.workload)
+    finally:
+        os.close(worker._answers)
+
+
+def _lease(file: Path) -> None:
+    file.replace(file.with_name("GPU-1.lease"))
+    with mock.patch.dict(os.environ, {STATE: str(file.parent)}):
+        for lease in find_leases(["GPU-1"]):
+            str(lease)
+
+
+def _model(file: Path) -> None:
+    step_demand(read_config(file.parent), {}, batch=8, input_tokens=16, output_tokens=4)
+
+
+def _counted(file: Path) -> None:
+    """As ``perfgate counters`` does it: what is read must also be shown."""
+    package: Any = ModuleType("ncu_report")
+    package.load_report = lambda _: []
+    with mock.patch.dict(sys.modules, {"ncu_report": package}):
+        counted = read_counters(file)
+    for render in COUNTER_FORMATS.values():
+        render(counted)
+
+
+def show_trace(file: Path) -> None:
+    """Everything that ``perfgate kernels`` and a traced trial do with a trace."""
+    trace = read_trace(file)
+    assert len(trace.kernels)
+    found = figures(trace)
+    assert (found.idle_ns >= 0).all()
+    assert (found.busy_ns >= 0).all()
+    selection = select(trace)
+    for render in KERNEL_FORMATS.values():
+        assert render(selection)
+    with contextlib.suppress(NotMeasuredError):  # no whole decode step
+        summarise(trace)
+
+
+def scrub_trace(file: Path) -> None:
+    """A copy of a trace without what is personal in it."""
+    scrub(file, file.with_name("scrubbed"))
+
+
+def _trace(file: Path) -> None:
+    with contextlib.suppress(PerfgateError):
+        scrub_trace(file)
+    show_trace(file)
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "scenario.yaml": _scenario,
+    "perfgate.toml": load_config,
+    "run.json": lambda file: read_run(file.parent),
+    "record.json": _record,
+    "sealed-record.json": _sealed_record,
+    "night.json": lambda file: read_night(file.parent),
+    "baseline.json": _baseline,
+    "sealed-baseline.json": _sealed_baseline,
+    "verdict.json": _verdict,
+    "artifact.zip": _archive,
+    "job.json": _job_json,
+    "event.json": _event,
+    "github.jsonl": _github,
+    "engine.jsonl": _engine,
+    "engine.log": last_words,
+    "lease.json": _lease,
+    "config.json": _model,
+    "times.csv": lambda file: compare_table(file, [gate("itl_median", "1%", "5%")]),
+    "counted.csv": _counted,
+    "counted.ncu-rep": _counted,
+    "trace.json": _trace,
+    "export.sqlite": _trace,
+}
+"""By the name of the file; what a reader gives is used as perfgate uses it."""
+
+
+def refusal(name: str, data: bytes, folder: Path) -> str:
+    """What a reader says of a file with this content that it refuses; empty where it reads it.
+
+    Args:
+        name: Of :data:`READERS`.
+        data: The content.
+        folder: Where the file is written; its own, and what is in it goes.
+
+    Raises:
+        Exception: Any error that is not perfgate's own: a defect.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    file = folder / name
+    file.write_bytes(data)
+    try:
+        with warnings.catch_warnings(action="error"):
+            READERS[name](file)
+    except PerfgateError as error:
+        return str(error)
+    return ""
