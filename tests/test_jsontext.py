@@ -12,11 +12,12 @@ import pytest
 from hand_made import cell, run
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 from stored import lineage
 
 from perfgate.baseline import parse
 from perfgate.errors import RecordError
-from perfgate.jsontext import BASELINE, MANIFEST, JsonError, Size, parse_json, read_json
+from perfgate.jsontext import BASELINE, MANIFEST, JsonError, Size, parse_json, parse_model, read_json, read_model
 from perfgate.record import read_run, write_run
 from perfgate.transformer import read_config
 
@@ -91,3 +92,25 @@ def test_model_with_a_number_without_end(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"time_step_limit": [0.0, Infinity]}')
 
     assert read_config(tmp_path) == {"time_step_limit": [0.0, math.inf]}
+
+
+class Point(BaseModel):
+    """A model that takes JSON as pydantic does."""
+
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [('{"x": 1, "y": 1e400}', "larger than any number"), ('{"x": NaN}', "holds NaN"), ('{"x": "1"', "delimiter"),
+     ('{"x": "one"}', "valid integer"), ('{"x": 1' + "1" * 30 + "}", "larger than any integer")],
+    ids=["float", "NaN", "cut", "type", "integer"],
+)  # fmt: skip
+def test_a_model_is_read_within_the_bounds(text: str, says: str, tmp_path: Path) -> None:
+    """What pydantic's own reader would take and nothing could keep is refused, in a field it does not know too."""
+    (tmp_path / "point.json").write_text(text)
+    with pytest.raises(ValueError, match=says):
+        parse_model(Point, text)
+    with pytest.raises(ValueError, match=says):
+        read_model(Point, tmp_path / "point.json")
+    assert parse_model(Point, '{"x": 1}') == Point(x=1)
