@@ -1,11 +1,11 @@
 """Fuzz every reader of what comes from outside, guided by the code of perfgate that an input reaches (atheris).
 
-``python benchmarks/fuzz.py [READER ...] [--seconds 10] [--keep FOLDER]``, in an environment with the group ``fuzz``.
+``python benchmarks/fuzz.py [READER ...] [--seconds 10] [--broken FOLDER] [--keep FOLDER]``, with the group ``fuzz``.
 
 The readers are those of ``tests/readers.py``; each begins with its whole input and with what ``tests/corpus`` keeps.
 Only an error of perfgate's own may leave a reader, within :data:`TIMEOUT_S` seconds and :data:`MEMORY_MIB` MiB. Prints
-a Markdown table; ends with 1 where a reader broke, and names the input that did it: run it with ``--input``, mend the
-cause, and keep it as ``tests/corpus/READER/WHAT``, where the tests try it again each time.
+a Markdown table, and ends with 1 where a reader broke. The input that broke it is then in the folder of ``--broken``:
+copy it to ``tests/corpus/READER/``, where ``tests/test_corpus.py`` tries it with each change, and correct the cause.
 """
 
 from __future__ import annotations
