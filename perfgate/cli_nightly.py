@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @BASE_OPTION
 @HEAD_OPTION
 @RUNS_OPTION
-@click.option("--resume", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
-              help="Go on with this night instead; it knows its scenarios and subjects.")  # fmt: skip
+@click.option("--resume", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="NIGHT",
+              help="Go on with this night instead (a folder, its name, or latest); it knows the rest.")  # fmt: skip
 @click.option("--budget", "minutes", type=click.FloatRange(0, min_open=True), metavar="MINUTES",
               help="Begin no pair that would not end within this time.")  # fmt: skip
 @click.pass_obj
@@ -44,17 +44,18 @@ def nightly(
     Nothing is promoted: on a night on which the reference held still, it is a candidate for one more visit.
     """
     from perfgate.errors import UsageError
-    from perfgate.nightly import candidate, resume_night, run_night
+    from perfgate.nightly import MANIFEST, candidate, resume_night, run_night
     from perfgate.progress import progress_to
+    from perfgate.runs import find_run
 
     if (folder is None) != bool(scenarios) or (folder is not None and (base_words or head_words)):
-        raise UsageError("expected scenarios and subjects, or --resume FOLDER alone")
+        raise UsageError("expected scenarios and subjects, or --resume NIGHT alone")
     with signals_as_interrupt(), progress_to(sys.stderr) as progress:
         means: dict[str, Any] = {"collector": collector, "progress": progress}
         if minutes is not None:
             means["budget_s"] = minutes * 60
         if folder is not None:
-            finished = resume_night(folder, prepare=restore_builds(progress), **means)
+            finished = resume_night(find_run(folder, runs, MANIFEST), prepare=restore_builds(progress), **means)
         else:
             subjects = subjects_of(base_words, head_words, progress, runs=runs, scenarios=scenarios)
             finished = run_night(scenarios, subjects, runs=runs, **means)

@@ -20,7 +20,7 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -184,7 +184,13 @@ def resume(  # noqa: PLR0913 (options by name, all but one with a default)
     if only is not None:
         manifest = _taken_over(folder, manifest, *only)
     given = _given(collector, traced_collector, counted_collector)
-    return _visit(folder, manifest, Session(folder, manifest, given, progress, deadline_s), more, prepare)
+
+    def ready(run: Run) -> None:
+        prepare(run)
+        if collector is None:
+            _require_subjects(run.subjects)
+
+    return _visit(folder, manifest, Session(folder, manifest, given, progress, deadline_s), more, ready)
 
 
 def check_envelope(scenarios: Sequence[Path], subjects: dict[Role, Subject], **options: Any) -> Finished:
@@ -246,15 +252,21 @@ def _look_ahead(
     loaded: Sequence[LoadedScenario], subjects: dict[Role, Subject], progress: Progress, *, ask: bool
 ) -> None:
     """Refuse what no engine could run; what takes the trials in an engine's place has no interpreter to ask."""
-    for role, subject in subjects.items() if ask else ():
-        missing = find_subject(subject)
-        if missing is not None:
-            remedy = "Check python= and path= of that subject."
-            raise NotMeasuredError(missing.text, where=role, remedy=remedy, code=missing.code)
+    if ask:
+        _require_subjects(subjects)
     checked = preflight(loaded, subjects, ask=ask)
     checked.refuse()
     for warning in checked.warnings:
         progress(f"warning: {warning}")
+
+
+def _require_subjects(subjects: Mapping[Role, Subject]) -> None:
+    """See that every side is there before an engine of the other is started."""
+    for role, subject in subjects.items():
+        missing = find_subject(subject)
+        if missing is not None:
+            remedy = "Check python= and path= of that subject."
+            raise NotMeasuredError(missing.text, where=role, remedy=remedy, code=missing.code)
 
 
 def _given(*collectors: Collector | None) -> dict[Kind, Collector]:

@@ -96,11 +96,19 @@ def judge_cells(
 
 def judge_advisory(name: str, perfgate: str, plan: Plan, cells: tuple[CellOutcome, ...], reason: Note) -> Outcome:
     """Wrap comparisons whose data were not taken in pairs: the verdict is printed and never blocks."""
+    cells = tuple(cell.model_copy(update={"gates": tuple(map(_unpaired, cell.gates))}) for cell in cells)
     advisory = [c if c.verdict == "not-measured" else c.model_copy(update={"verdict": "advisory"}) for c in cells]
     outcome = judge_cells(name, perfgate, plan, tuple(advisory), (reason,))
     if outcome.verdict != "advisory":
         return outcome
     return outcome.model_copy(update={"would_be": worst(cell.verdict for cell in cells)})
+
+
+def _unpaired(gate: GateOutcome) -> GateOutcome:
+    """A gate whose way on is not that of a run: no pair can be added to what was measured apart."""
+    code = {"undecided": "undecided-unpaired"}
+    notes = (note.model_copy(update={"code": code.get(note.code, note.code)}) for note in gate.reasons)
+    return gate.model_copy(update={"reasons": tuple(notes)})
 
 
 def compare_sides(base: tuple[Record, Role], head: tuple[Record, Role], plan: Plan) -> CellOutcome:

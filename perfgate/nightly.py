@@ -26,9 +26,10 @@ from perfgate.jsontext import read_model
 from perfgate.lock import hold
 from perfgate.manifest import read_manifest
 from perfgate.outcome import WORST_FIRST, CellOutcome, Note, Outcome, Verdict, verdict_json, worst
+from perfgate.runs import NIGHT
 from perfgate.subject import Role, Subject
 
-MANIFEST = "night.json"
+MANIFEST = NIGHT
 REFERENCE, HEAD = "reference", "head"
 HALVES = {REFERENCE: "reference against itself", HEAD: "head against reference"}
 """The halves in order: the folder of each, and what its cells are called by in the report."""

@@ -31,6 +31,7 @@ LEAST_CACHE_BYTES = 64 * 1024**2
 UNKNOWN_CACHE_BYTES = 1024**3
 CACHE_ARGS = ("kv_cache_memory_bytes", "num_gpu_blocks_override", "gpu_memory_utilization")
 CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
+THREADS_VARIABLE = "VLLM_CPU_OMP_THREADS_BIND"
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,18 @@ class _Cell:
         own = {key: value for key, value in self.point.items() if key not in MATRIX_WORKLOAD_KEYS}
         return {**self.loaded.scenario.engine.args, **own, **(self.side.subject.args if self.side.subject else {})}
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables that scenario and subject give the engine."""
+        return {**self.loaded.scenario.engine.env, **(self.side.subject.env if self.side.subject else {})}
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the build is one for CPUs; by the variables where no build could be asked."""
+        if self.side.located:
+            return self.side.located.cpu
+        return any(name.startswith("VLLM_CPU_") for name in self.variables)
+
     def problem(self, key: str, text: str, within: Sequence[str] = (), *, at_key: bool = False) -> Problem:
         """Something wrong with a workload key or an engine argument, where it is said."""
         if key not in MATRIX_WORKLOAD_KEYS and self.side.subject and key in self.side.subject.args:
@@ -139,7 +152,7 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Mapping[Role, Subje
                 cell = _Cell(loaded, point, side)
                 for problem in (*_wrong_arguments(cell), *_wrong_sizes(cell), *_too_many_figures(cell)):
                     problems.add(problem, side)
-                for problem in _unbounded_cache(cell):
+                for problem in (*_unbounded_cache(cell), *_bound_threads(cell)):
                     warnings.add(problem, side)
     count = max(1, len(subjects))
     return Preflight(problems.all(count), warnings.all(count), tuple(dict.fromkeys(notes)))
@@ -238,13 +251,20 @@ def _whole(args: Mapping[str, Any], key: str) -> int | None:
 
 def _unbounded_cache(cell: _Cell) -> Iterator[Problem]:
     """On a CPU, vLLM takes most of the host's memory for its cache unless it is told how much."""
-    variables = {**cell.loaded.scenario.engine.env, **(cell.side.subject.env if cell.side.subject else {})}
-    cpu = cell.side.located.cpu if cell.side.located else any(name.startswith("VLLM_CPU_") for name in variables)
-    if not cpu or CACHE_VARIABLE in variables or any(cell.args.get(key) is not None for key in CACHE_ARGS):
+    variables = cell.variables
+    if not cell.on_cpu or CACHE_VARIABLE in variables or any(cell.args.get(key) is not None for key in CACHE_ARGS):
         return
     text = (f"on a CPU vLLM reserves most of the host's memory unless kv_cache_memory_bytes says how much; "
             f"add kv_cache_memory_bytes: {_cache_bytes(cell)}")  # fmt: skip
     yield cell.loaded.problem(("engine", "args"), text, at_key=True)
+
+
+def _bound_threads(cell: _Cell) -> Iterator[Problem]:
+    """On a CPU vLLM binds its threads to cores unless it is told otherwise; one that others use holds up every step."""
+    if cell.on_cpu and THREADS_VARIABLE not in cell.variables:
+        text = (f"on a CPU vLLM binds its threads to cores, and a core that something else uses makes steps several "
+                f"times as long; add {THREADS_VARIABLE}: nobind")  # fmt: skip
+        yield cell.loaded.problem(("engine", "env"), text, at_key=True)
 
 
 def _cache_bytes(cell: _Cell) -> int:

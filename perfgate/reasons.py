@@ -151,6 +151,10 @@ _TABLE = (
            "slowdown within ignorable: they are too far apart.",
            "Measure both builds in pairs, which the spread between visits does not reach: perfgate run SCENARIO "
            "--base ... --head ... Further visits narrow it slowly; the line of the baseline says how many."),
+    Reason("undecided-unpaired", "Two sides that were not measured in pairs exclude neither a regression of must_catch "
+           "size nor a slowdown within ignorable.",
+           "Measure both builds in pairs: perfgate run SCENARIO --base ... --head ... Or measure each side anew with "
+           "more trials (measure.looks), or widen the margins to what these figures can show."),
     Reason("too-few-pairs", "No look has been reached, so nothing can be decided.",
            "Measure at least as many pairs as the first look asks for."),
     Reason("quick-run", "--quick measures one trial a subject: a look at the numbers, never a verdict.",

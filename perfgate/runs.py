@@ -16,7 +16,7 @@ from perfgate.subject import Role, Subject
 
 LATEST = "latest"
 """The word for the newest run folder."""
-RUN = "run.json"
+RUN, NIGHT = "run.json", "night.json"
 LIST = "perfgate list shows the runs; name another folder of them with --runs."
 _STAMP = re.compile(r"-(\d{8}T\d{6}Z)-[0-9a-f]+$")
 
@@ -40,20 +40,22 @@ class ListedRun:
     fault: str = ""
 
 
-def find_run(word: Path, runs: Path) -> Path:
+def find_run(word: Path, runs: Path, manifest: str = RUN) -> Path:
     """The run folder that a word means: its path, its name in ``runs``, or ``latest``.
 
     Args:
         word: As given.
         runs: The folder of run folders.
+        manifest: The file that a folder is known by; another one for nights.
 
     Raises:
         RecordError: There is no such run.
     """
     if str(word) == LATEST:
-        folders = [file.parent for file in runs.glob(f"*/{RUN}")]
+        folders = [file.parent for file in runs.glob(f"*/{manifest}")]
         if not folders:
-            raise RecordError("holds no run", where=str(runs), remedy="Name another folder of runs with --runs.")
+            what = "run" if manifest == RUN else "night"
+            raise RecordError(f"holds no {what}", where=str(runs), remedy="Name another folder of runs with --runs.")
         return max(folders, key=_age)
     named = runs / word
     if not word.exists() and not named.exists():
@@ -99,4 +101,5 @@ def _begun(folder: Path) -> datetime:
     stamp = _STAMP.search(folder.name)
     if stamp is not None:
         return datetime.strptime(stamp[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    return datetime.fromtimestamp((folder / RUN).stat().st_mtime, UTC).replace(microsecond=0)
+    file = next((file for name in (RUN, NIGHT) if (file := folder / name).exists()), folder)
+    return datetime.fromtimestamp(file.stat().st_mtime, UTC).replace(microsecond=0)

@@ -138,6 +138,8 @@ def _files(folder: Path, records: Sequence[Record]) -> Check:
     for trial in (trial for record in records for trial in record.trials):
         named += [one for one in (trial.timeline, trial.samples, *trial.traces) if one is not None]
     there = [one for one in named if (folder / one.path).is_file()]
+    if not named:
+        return Check("unknown", "files", "the records name none")
     changed = [one.path for one in there if sha256_hex((folder / one.path).read_bytes()) != one.sha256]
     if changed:
         return Check("FAILED", "files", f"not as they were recorded: {', '.join(changed)}")
@@ -160,6 +162,8 @@ def _times(folder: Path, records: Sequence[Record]) -> Check:
                 told += 1
                 if not _tells(file, record.cell, trial):
                     others.append(str(trial.index))
+    if not due:
+        return Check("unknown", "times", "no timed trial was taken")
     if others:
         return Check("FAILED", "times", f"not those of the raw timelines, in trials {', '.join(others)}")
     if told < due:

@@ -330,6 +330,53 @@ def test_interrupt_while_importing(module: str) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "perfgate: interrupted\n")
 
 
+INTERRUPTED_STRING = """
+import signal
+import perfgate.__main__, perfgate.reasons
+
+class Interrupting(dict):
+    def get(self, *_):
+        exec("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    __getitem__ = __contains__ = __iter__ = get
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+perfgate.reasons.REASONS = Interrupting(perfgate.reasons.REASONS)
+perfgate.__main__.main()
+"""
+
+
+def test_interrupt_within_a_string_that_is_executed(tmp_path: Path) -> None:
+    """An interpreter under -m ends by the signal then, and perfgate by its status."""
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED_STRING)
+    command = [sys.executable, "-m", "interrupted", "explain", "undecided"]
+
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "perfgate: interrupted\n")
+
+
+ONE_THREAD = """
+import contextlib, os, subprocess, sys
+import perfgate.__main__
+sys.argv[1:] = ["--version"]
+with contextlib.suppress(SystemExit):
+    perfgate.__main__.main()
+import numpy, scipy.special
+print(len(os.listdir("/proc/self/task")), os.environ["OPENBLAS_NUM_THREADS"])
+"""
+
+
+def test_numpy_gets_no_threads_of_its_own() -> None:
+    """The process of perfgate has one thread, whatever the shell says; what the shell says is what builds get."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "4"}
+
+    ended = subprocess.run(
+        [sys.executable, "-c", ONE_THREAD], env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert ended.stdout.splitlines()[1:] == ["1 4"], ended.stderr
+
+
 def test_error_that_an_interrupt_became(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ctrl-C while a library builds its classes comes out as an error of that library, and is an interruption."""
 

@@ -27,6 +27,7 @@ from hand_made import (
 from perfgate.judge import compare_sides, judge, judge_advisory
 from perfgate.outcome import CellOutcome, Note
 from perfgate.plan import Plan
+from perfgate.reasons import REASONS
 from perfgate.record import Failure, Record, Trial, record_digest
 from perfgate.report.lines import closing
 
@@ -226,6 +227,18 @@ def test_compare_without_the_metric() -> None:
 
     assert (outcome.verdict, outcome.exit_status, outcome.would_be) == ("not-measured", 22, None)
     assert codes(outcome.cells[0].gates[0].reasons) == ["metric-missing"]
+
+
+def test_an_unpaired_comparison_is_not_gone_on_with() -> None:
+    """What is undecided there has a code of its own, whose advice is not to resume: no pair can be added."""
+    noisy = [0.0050, 0.0054, 0.0047, 0.0052]
+    one, other, plan = two_records(noisy, [step * 1.02 for step in noisy])
+    note = Note(code="advisory-unpaired", text="a against b")
+
+    (found,) = judge_advisory("a b", "0", plan, (compare_sides((one, "base"), (other, "base"), plan),), note).cells
+
+    assert codes(found.gates[0].reasons) == ["undecided-unpaired"]
+    assert "--resume" not in REASONS["undecided-unpaired"].remedy
 
 
 @pytest.mark.parametrize("empty", [0, 1])

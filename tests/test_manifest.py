@@ -19,7 +19,7 @@ from perfgate import gate
 from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.cli import main
 from perfgate.durable import canonical_json, sha256_hex
-from perfgate.errors import RecordError, UsageError
+from perfgate.errors import InterruptedRunError, RecordError, UsageError
 from perfgate.manifest import read_manifest
 from perfgate.plan import make_plan
 from perfgate.promotion import promote
@@ -350,6 +350,18 @@ def test_verify_says_that_a_run_has_not_come_to_its_end(run: Path) -> None:
     lacking = "tiny[batch=1] has 5 of 6 timed pairs; tiny[batch=2] has 5 of 6 timed pairs"
     assert found.result == "unknown"
     assert found.text == f"INCOMPLETE: {lacking}. The run was stopped, or cut off at its end"
+
+
+def test_verify_a_run_without_a_timed_trial(tmp_path: Path) -> None:
+    """What is not there is not called ok: neither times nor files of no trial."""
+    with pytest.raises(InterruptedRunError):
+        gate.run([scenario_file(tmp_path)], BOTH, runs=tmp_path, budget_s=0, collector=FakeCollector(SLOWER))
+    (folder,) = tmp_path.glob("tiny-*")
+
+    told = {one.what: (one.result, one.text) for one in verify_path(folder)}
+
+    assert told["times"] == ("unknown", "no timed trial was taken")
+    assert told["files"] == ("unknown", "the records name none")
 
 
 @pytest.mark.parametrize(

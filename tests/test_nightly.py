@@ -259,4 +259,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     promoting = f"perfgate baseline promote {run_of(folder, 'reference')} --side base"
     assert f"candidate for promotion: {promoting}\n" in result.stderr
     assert CliRunner().invoke(main, ["nightly", *words, "--resume", str(folder)]).exit_code == 2
-    assert CliRunner().invoke(main, ["nightly", "--resume", str(folder)], obj=Builds()).stdout == result.stdout
+    for word in (str(folder), folder.name, "latest"):
+        assert CliRunner().invoke(main, ["nightly", "--resume", word], obj=Builds()).stdout == result.stdout
+    nothing = CliRunner().invoke(main, ["nightly", "--resume", "latest", "--runs", "elsewhere"], obj=Builds())
+    assert (nothing.exit_code, nothing.stderr.splitlines()[0]) == (2, "perfgate: elsewhere: holds no night")

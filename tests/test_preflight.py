@@ -228,7 +228,22 @@ def test_a_cpu_scenario_that_takes_all_memory(check: Check, tmp_path: Path) -> N
         "warning: mine.yaml:5:3: engine.args: on a CPU vLLM reserves most of the host's memory unless "
         "kv_cache_memory_bytes says how much; add kv_cache_memory_bytes: 1073741824\n"
     ) in warned.stderr
-    assert "warning" not in check("kv_cache_memory_bytes: 1073741824", *words).stderr
+    assert "kv_cache_memory_bytes" not in check("kv_cache_memory_bytes: 1073741824", *words).stderr
+
+
+def test_a_cpu_scenario_whose_threads_are_bound(check: Check, tmp_path: Path) -> None:
+    """A CPU build whose threads nobody freed is warned of, with the line to add; whoever says anything is not."""
+    write_vllm(tmp_path / "build", ARGUMENTS, cpu=True)
+    words = ["--base", f"python={sys.executable}", "--base", f"path={tmp_path / 'build'}"]
+    bounded = "kv_cache_memory_bytes: 1073741824"
+
+    assert check(bounded, *words).stderr == (
+        "perfgate: warning: mine.yaml:3:1: engine.env: on a CPU vLLM binds its threads to cores, and a core that "
+        "something else uses makes steps several times as long; add VLLM_CPU_OMP_THREADS_BIND: nobind\n"
+    )
+    assert check(f"{bounded}\n  env: {{VLLM_CPU_OMP_THREADS_BIND: 0-7}}", *words).stderr == ""
+    write_vllm(tmp_path / "build", ARGUMENTS)
+    assert check(bounded, *words).stderr == ""
 
 
 def test_the_size_of_the_cache_follows_the_model(check: Check) -> None:

@@ -18,10 +18,18 @@ from perfgate.capture.collector import Job
 from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.cli import main
 from perfgate.environment import Gpu
-from perfgate.errors import ExitStatus, InterruptedRunError, NotComparableError, RecordError, UsageError
+from perfgate.errors import (
+    ExitStatus,
+    InterruptedRunError,
+    NotComparableError,
+    NotMeasuredError,
+    RecordError,
+    UsageError,
+)
 from perfgate.plan import head_first
 from perfgate.record import Record, Trial, read_records, read_run
 from perfgate.stats import DEFAULT_SCHEDULE, Schedule
+from perfgate.subject import Role, Subject
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -266,6 +274,24 @@ def test_the_same_kind_of_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     assert gate.resume(folder, collector=Watched()).outcome.verdict == "pass"
     assert [visit.machine.host == "other" for visit in records(folder)[0].visits] == [False, True]
+
+
+def test_a_subject_that_is_gone(tmp_path: Path) -> None:
+    """It is told before the first engine of the other side is started."""
+    python = tmp_path / "python"
+    python.symlink_to("/bin/true")
+    subjects: dict[Role, Subject] = {"base": BASE, "head": BASE.model_copy(update={"python": str(python)})}
+    with pytest.raises(InterruptedRunError):
+        gate.run([scenario_file(tmp_path)], subjects, runs=tmp_path / "runs", collector=Watched(stop_at=4))
+    (folder,) = (tmp_path / "runs").iterdir()
+    taken = sorted((folder / "trials").iterdir())
+    python.unlink()
+
+    with pytest.raises(NotMeasuredError, match=r"no such program") as refused:
+        gate.resume(folder)
+
+    assert refused.value.code == "subject-not-found"
+    assert sorted((folder / "trials").iterdir()) == taken
 
 
 def test_changed_subject(tmp_path: Path) -> None:
