@@ -105,7 +105,10 @@ def _second_is_refused(file: Path) -> bool:
     with FileLock(file):
         try:
             second = subprocess.run(  # noqa: S603 (perfgate's own interpreter)
-                [sys.executable, "-c", _SECOND, str(file)], capture_output=True, timeout=LOCK_TIMEOUT_S, check=False
+                [sys.executable, "-I", "-c", _SECOND, str(file)],
+                capture_output=True,
+                timeout=LOCK_TIMEOUT_S,
+                check=False,
             )
         except subprocess.TimeoutExpired as error:
             raise OSError(0, "a second process asked for its lock and did not come back") from error

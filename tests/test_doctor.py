@@ -274,6 +274,17 @@ def test_a_state_folder_that_cannot_be_made(examine: Examine, tmp_path: Path, mo
     assert status["runs-folder"] == "ok"
 
 
+def test_nothing_of_the_folder_that_doctor_is_run_in_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module called like ours in somebody's checkout is not run by the second process that tries a lock."""
+    (tmp_path / "filelock.py").write_text("open('trap', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert check_folder(RUNS_FOLDER, tmp_path / "runs").status == "ok"
+    assert not Path("trap").exists()
+
+
 def test_locks_that_do_not_exclude(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where two processes get one lock at the same time the folder fails, however local it is."""
     monkeypatch.setattr("perfgate.folders.FileLock", filelock.SoftFileLock)  # another process does not see this one
