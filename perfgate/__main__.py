@@ -30,6 +30,9 @@ def main() -> None:
     try:
         commands()
     except SystemExit as end:
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # everything is said: Ctrl-C takes nothing from the status any more
         if end.code != _INTERRUPTED:
             raise
         # Under -m an interpreter whose interruption came out of a string that was executed, such as a dataclass being

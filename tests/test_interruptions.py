@@ -355,6 +355,24 @@ def test_interrupt_within_a_string_that_is_executed(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "perfgate: interrupted\n")
 
 
+INTERRUPTED_END = """
+import atexit, os, signal, sys
+import perfgate.__main__
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+sys.argv[1:] = ["--version"]
+perfgate.__main__.main()
+"""
+
+
+def test_interrupt_when_all_is_said() -> None:
+    """Ctrl-C while the interpreter goes down takes nothing from the status."""
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED_END], capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 ONE_THREAD = """
 import contextlib, os, subprocess, sys
 import perfgate.__main__
