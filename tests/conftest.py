@@ -133,11 +133,16 @@ def orphans_alone() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def no_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session finds no process of a dead run: tests of order and decisions need not search the machine."""
-    monkeypatch.setattr("perfgate.capture.session.end_orphans", tuple)
-    monkeypatch.setattr("perfgate.capture.session.find_orphans", tuple)
+@pytest.fixture(autouse=True)
+def no_orphans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session in this process finds no process of a dead run, unless its test holds ``orphans_alone``.
+
+    The search goes through the whole machine: it would end the orphans of a test in another worker, or refuse to start
+    beside them, and it takes longer than the trial of a fake.
+    """
+    if "orphans_alone" not in request.fixturenames:
+        monkeypatch.setattr("perfgate.capture.session.end_orphans", tuple)
+        monkeypatch.setattr("perfgate.capture.session.find_orphans", tuple)
 
 
 @pytest.fixture
