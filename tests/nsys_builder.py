@@ -9,6 +9,7 @@ fixture: everything personal is deleted, the tables of CUDA activities stay as t
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import random
 import sqlite3
@@ -168,7 +169,7 @@ class ExportBuilder:
         """Write everything into a new file or an existing export; tables without a row are not made, as with nsys."""
         strings = [{"id": number, "value": text} for text, number in self.names.items()]
         meta = "EXPORT_META_DATA" if self.version == "2022.4" else "META_DATA_EXPORT"
-        with sqlite3.connect(file) as connection:
+        with contextlib.closing(sqlite3.connect(file)) as connection, connection:
             connection.execute(f'CREATE TABLE IF NOT EXISTS "{meta}" (name TEXT NOT NULL, value TEXT)')
             if not list(connection.execute(f'SELECT 1 FROM "{meta}"')):  # noqa: S608
                 connection.execute(f"""INSERT INTO "{meta}" VALUES ('EXPORT_PRODUCT_VERSION', '{self.version}.0.0')""")  # noqa: S608

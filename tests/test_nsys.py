@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import random
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,14 @@ def capture() -> Trace:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> sqlite3.Connection:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
     """The same file for SQL."""
     file = tmp_path_factory.mktemp("capture") / "capture.sqlite"
     file.write_bytes(gzip.decompress(CAPTURE.read_bytes()))
-    connection = sqlite3.connect(file)
-    connection.execute("CREATE INDEX launches ON CUPTI_ACTIVITY_KIND_RUNTIME (start)")
-    connection.execute("CREATE INDEX kernels ON CUPTI_ACTIVITY_KIND_KERNEL (correlationId)")
-    return connection
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE INDEX launches ON CUPTI_ACTIVITY_KIND_RUNTIME (start)")
+        connection.execute("CREATE INDEX kernels ON CUPTI_ACTIVITY_KIND_KERNEL (correlationId)")
+        yield connection
 
 
 def test_every_step_has_the_totals_of_plain_sql(capture: Trace, plain: sqlite3.Connection) -> None:
@@ -151,7 +152,7 @@ def test_real_exports_of_three_versions(version: str, tmp_path: Path) -> None:
         "SELECT substr(s.value, 15), start, end FROM NVTX_EVENTS JOIN StringIds s ON s.id = textId "
         "WHERE eventType = 60 ORDER BY start"
     )
-    with sqlite3.connect(file) as connection:
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
         steps = [(int(number), start, end) for number, start, end in connection.execute(query)]
         ((pid,),) = connection.execute("SELECT DISTINCT globalTid & ~0xFFFFFF FROM NVTX_EVENTS")
     connection.close()
@@ -392,7 +393,7 @@ def test_exports_that_are_refused(make: Callable[[], ExportBuilder], words: str,
 def test_a_missing_column(tmp_path: Path) -> None:
     """A layout that lacks what is needed is named by table, column and version."""
     file = one_kernel().write(tmp_path / "export.sqlite")
-    with sqlite3.connect(file) as connection:
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN streamId TO streamNumber")
     connection.close()
     with pytest.raises(RecordError, match=r"KERNEL has no column streamId \(nsys 2023\.4\.0\.0\)"):
@@ -403,7 +404,7 @@ def test_files_that_are_no_export(tmp_path: Path) -> None:
     """Empty, foreign, cut short, overwritten in the middle: each has its own words."""
     whole = gzip.decompress(CAPTURE.read_bytes())
     foreign = tmp_path / "foreign.sqlite"
-    with sqlite3.connect(foreign) as connection:
+    with contextlib.closing(sqlite3.connect(foreign)) as connection, connection:
         connection.execute("CREATE TABLE measurements (value INTEGER)")
     connection.close()
     rotten = bytearray(whole)
@@ -493,7 +494,7 @@ class Acting(sqlite3.Connection):
 def test_a_schema_that_runs_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Expressions in a file's schema may not call functions that are not known to be harmless."""
     file = one_kernel().write(tmp_path / "export.sqlite")
-    with sqlite3.connect(file, factory=Acting) as connection:
+    with contextlib.closing(sqlite3.connect(file, factory=Acting)) as connection, connection:
         connection.execute("ALTER TABLE StringIds ADD COLUMN acted INTEGER GENERATED ALWAYS AS (act(id)) VIRTUAL")
     connection.close()
     monkeypatch.setattr("perfgate.capture.export.sqlite3.connect", functools.partial(sqlite3.connect, factory=Acting))
@@ -505,7 +506,7 @@ def test_a_value_beyond_all_bounds(tmp_path: Path) -> None:
     """A text of 20 MB where a name should be is refused by SQLite's own limit."""
     builder = one_kernel()
     file = builder.write(tmp_path / "export.sqlite")
-    with sqlite3.connect(file) as connection:
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("UPDATE StringIds SET value = ? WHERE value = 'kernel'", ("x" * (20 << 20),))
     connection.close()
     with pytest.raises(RecordError, match="cannot be read: string or blob too big"):
@@ -515,7 +516,7 @@ def test_a_value_beyond_all_bounds(tmp_path: Path) -> None:
 def test_names_that_are_sql(tmp_path: Path) -> None:
     """Names of tables and columns come from the file: they are quoted."""
     file = one_kernel().write(tmp_path / "export.sqlite")
-    with sqlite3.connect(file) as connection:
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
         connection.execute('CREATE TABLE "a"");DROP TABLE b;--" (x INTEGER)')
         connection.execute('ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN "y"", 1 AS ""z" INTEGER')
     connection.close()

@@ -6,6 +6,7 @@ documentation quotes where no machine at hand shows it.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import importlib.util
 import os
@@ -161,7 +162,7 @@ def nsys(after_profile: str = WRITES_REPORT, export: str = "") -> str:
 
 def exported(file: Path, ranges: Sequence[str], kernels: int) -> str:
     """What a stand-in's export does: give out a made-up file with these ranges and so many kernels."""
-    with sqlite3.connect(file) as database:
+    with contextlib.closing(sqlite3.connect(file)) as database, database:
         database.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
         database.execute("CREATE TABLE NVTX_EVENTS (start, end, eventType, text, textId)")
         for number, name in enumerate(ranges):

@@ -534,7 +534,6 @@ def test_a_model_on_the_hub_has_no_folder() -> None:
         ("{path: models/absent}", ":3:24: engine.model.path: has no config.json: models/absent"),
         ("{config: ../elsewhere}", ":3:26: engine.model.config: leads out of the repository"),
         ("{config: /etc}", ":3:26: engine.model.config: leads out of the repository"),
-        ('{config: "a\\0b"}', ":3:26: engine.model.config: cannot be read: embedded null byte"),
         (f"{{config: {'a' * 5000}}}", ":3:26: engine.model.config: cannot be read: File name too long"),
         ("{config: 5}", ":3:26: engine.model.config: expected text (quote it), found 5"),
     ],
@@ -542,6 +541,13 @@ def test_a_model_on_the_hub_has_no_folder() -> None:
 def test_a_models_folder_must_lie_in_the_repository(repository: Path, model: str, problem: str) -> None:
     """A folder that is missing, outside or impossible is a problem of its field."""
     assert model_problem(write_with_model(repository, model)) == problem
+
+
+def test_a_models_folder_whose_name_no_file_can_have(repository: Path) -> None:
+    """A NUL is a problem of its field, in the words of the interpreter."""
+    problem = model_problem(write_with_model(repository, '{config: "a\\0b"}'))
+    assert problem.startswith(":3:26: engine.model.config: cannot be read: ")
+    assert "embedded null" in problem
 
 
 def test_links_out_of_the_repository_are_refused(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -557,9 +563,9 @@ def test_links_out_of_the_repository_are_refused(repository: Path, tmp_path_fact
     assert model_problem(write_with_model(repository, "{config: file}")) == (
         f"{field}has a config.json that leads out of the repository"
     )
-    assert "engine.model.config: cannot be read: Symlink loop" in model_problem(
-        write_with_model(repository, "{config: circle}")
-    )
+    # Python 3.13 follows links in a circle to nowhere; before, they were an error.
+    problem = model_problem(write_with_model(repository, "{config: circle}"))
+    assert problem.startswith((f"{field}cannot be read: Symlink loop", f"{field}has no config.json: circle"))
 
 
 @pytest.mark.parametrize("mark", [".git", "perfgate.toml", "pyproject.toml"])

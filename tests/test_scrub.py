@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import sqlite3
@@ -48,7 +49,7 @@ def leaky(folder: Path) -> Path:
     for secret in SECRETS.values():
         builder.string(secret)
     file = builder.write(folder / "leaky.sqlite")
-    with sqlite3.connect(file) as connection:
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
         for table, kind in (("META_DATA_CAPTURE", "environment"), ("TARGET_INFO_SYSTEM_ENV", "host")):
             connection.execute(f"CREATE TABLE {table} (name TEXT, value TEXT)")
             connection.execute(f"INSERT INTO {table} VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', '{SECRETS[kind]}')")  # noqa: S608
@@ -152,7 +153,7 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="would replace the original"):
         scrub(source, source)
     other = tmp_path / "other.sqlite"
-    with sqlite3.connect(other) as connection:
+    with contextlib.closing(sqlite3.connect(other)) as connection, connection:
         connection.execute("CREATE TABLE secrets (value TEXT)")
     connection.close()
     with pytest.raises(RecordError, match="no export of nsys"):
