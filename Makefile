@@ -57,11 +57,11 @@ engine:
 # Other inputs for the readers of what comes from outside, by structure and guided by the code they reach.
 fuzz: .venv/ready
 	$(PIP) install --group fuzz
-	HYPOTHESIS_PROFILE=fuzz .venv/bin/pytest tests/test_trace_fuzz.py tests/test_hostile_inputs.py
+	HYPOTHESIS_PROFILE=fuzz .venv/bin/pytest tests/trace/test_trace_fuzz.py tests/house/test_hostile_inputs.py
 	.venv/bin/python benchmarks/fuzz.py --seconds $(FUZZ_SECONDS)
 
 golden: .venv/ready
-	.venv/bin/pytest tests/test_report.py --update-golden
+	.venv/bin/pytest tests/report/test_report.py --update-golden
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -74,7 +74,7 @@ docs: .venv/ready
 	.venv/bin/perfgate schema scenario > docs/schema/scenario.schema.json
 	.venv/bin/perfgate schema config > docs/schema/config.schema.json
 	.venv/bin/perfgate schema verdict > docs/schema/verdict.schema.json
-	.venv/bin/python -c "from perfgate.report.pages import render_pages; print(render_pages(), end='')" > docs/reasons.md
+	.venv/bin/python -c "from perfgate.report.reasons_page import render_pages; print(render_pages(), end='')" > docs/reasons.md
 	.venv/bin/python -c "from perfgate.report.scenario_page import render_scenario_page as page; print(page(), end='')" \
 	  > docs/scenario.md
 

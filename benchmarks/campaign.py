@@ -2,7 +2,7 @@
 
 ``python benchmarks/campaign.py [--seed 1] [--kills 200] [--inputs 2000] [--stride 1] [--only PART ...]``
 
-* **faults**: each write, fsync, rename and new folder of a run fails once (``tests/test_faults.py``), for want of
+* **faults**: each write, fsync, rename and new folder of a run fails once (``tests/cli/test_faults.py``), for want of
   room and of memory. The exit status is a documented one, nothing finished is lost, ``--resume`` ends in the verdict.
 * **streams**: standard output and error closed, full, or without a reader. The verdict is written all the same.
 * **engines**: the stand-in engine in each of its faults. The run ends with a verdict or 22, and leaves no process.
@@ -46,13 +46,14 @@ from test_faults import KINDS, run_with_fault  # noqa: E402
 from whole_inputs import WHOLE  # noqa: E402
 
 from perfgate import gate  # noqa: E402 (sorted after what the tests bring)
-from perfgate.capture.collector import Job as CollectorJob  # noqa: E402
-from perfgate.capture.fake import FakeCollector, FakeSpec  # noqa: E402
-from perfgate.capture.lease import find_leases  # noqa: E402
-from perfgate.capture.sampler import Sampler  # noqa: E402
-from perfgate.cli import main as command_line  # noqa: E402
-from perfgate.lock import STATE  # noqa: E402
-from perfgate.record import Trial, read_records, read_run  # noqa: E402
+from perfgate.capture.job import Job as CollectorJob  # noqa: E402
+from perfgate.cli.main import main as command_line  # noqa: E402
+from perfgate.machine.clock_lease import find_leases  # noqa: E402
+from perfgate.machine.locks import STATE  # noqa: E402
+from perfgate.machine.sampler import Sampler  # noqa: E402
+from perfgate.metrics.trial import Trial  # noqa: E402
+from perfgate.record.run_record import read_records, read_run  # noqa: E402
+from perfgate.testing import FakeCollector, FakeSpec  # noqa: E402
 
 Tried = tuple[str, str]
 """What was tried, and what was wrong with it; empty where it held."""

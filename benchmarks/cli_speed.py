@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 
 from perfgate import __version__
-from perfgate.capture.fake import FakeCollector, FakeSpec
 from perfgate.capture.session import Session
-from perfgate.plan import make_plan
-from perfgate.record import Run, record_file
-from perfgate.scenario import load
-from perfgate.subject import Subject
+from perfgate.record.run_record import Run, record_file
+from perfgate.scenario.declaration import load
+from perfgate.scenario.plan import make_plan
+from perfgate.scenario.subject import Subject
+from perfgate.testing import FakeCollector, FakeSpec
 
 RUNS = 10
 PAIRS = 12

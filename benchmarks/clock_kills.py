@@ -25,18 +25,17 @@ sys.path[:0] = [str(TESTS / "standins"), str(TESTS)]
 from fake_nvml import STATE as FAKE  # noqa: E402 (the line above lets it be found)
 from fake_nvml import FakeMachine, fake_uuid  # noqa: E402
 
-from perfgate.capture.clocks import ClockGuard, undo_stale  # noqa: E402 (which takes the pynvml of the stand-ins)
-from perfgate.capture.gpu import Nvml  # noqa: E402
-from perfgate.capture.lease import find_leases  # noqa: E402
-from perfgate.lock import STATE  # noqa: E402
-from perfgate.scenario import Clocks  # noqa: E402
+from perfgate.machine.clock_lease import find_leases  # noqa: E402
+from perfgate.machine.clocks import ClockGuard, undo_stale  # noqa: E402 (which takes the pynvml of the stand-ins)
+from perfgate.machine.locks import STATE  # noqa: E402
+from perfgate.machine.nvml import Nvml  # noqa: E402
 
 UUIDS = [fake_uuid(0), fake_uuid(1)]
-CHOICES = (
-    Clocks(mode="lock", sm_mhz=1500),
-    Clocks(mode="lock", sm_mhz=1200),
-    Clocks(mode="lock", sm_mhz=1500, memory_mhz=2201),
-    Clocks(),
+CHOICES: tuple[tuple[int | None, int | None], ...] = (
+    (1500, None),
+    (1200, None),
+    (1500, 2201),
+    (None, None),
 )
 WINDOW_S = 0.15
 """Kills come within so long after the first lock; locking both GPUs takes about a tenth of it."""
@@ -48,7 +47,7 @@ def suffer(machine: FakeMachine, choices: random.Random) -> int:
     if pid == 0:
         with Nvml() as nvml, ClockGuard(nvml, "kills") as guard:
             while True:
-                guard.apply(UUIDS[: choices.randint(1, 2)], choices.choice(CHOICES))
+                guard.apply(UUIDS[: choices.randint(1, 2)], *choices.choice(CHOICES))
     while not machine.calls:
         time.sleep(0.001)
     return pid

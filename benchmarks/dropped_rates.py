@@ -2,7 +2,7 @@
 
 ``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.md; ``python
 benchmarks/dropped_rates.py`` alone takes seconds and puts a fresh section into the page that is there. The cap and the
-binomial test are those of :mod:`perfgate.dropped`, over every split of failures that can occur.
+binomial test are those of :mod:`perfgate.record.dropped_pairs`, over every split of failures that can occur.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from restart_models import normal, orders
 from rule_twin import PASS, Margins, decide_all
 
-from perfgate.dropped import LEVEL, chance
+from perfgate.record.dropped_pairs import LEVEL, chance
 
 Counts = NDArray[np.int64]
 

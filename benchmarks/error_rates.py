@@ -22,9 +22,9 @@ from scipy import special
 from visit_rates import section
 from visit_rates import simulate_all as simulate_visits
 
-from perfgate.plan import ALPHA, BETA
-from perfgate.scenario import load
-from perfgate.stats import DEFAULT_SCHEDULE
+from perfgate.scenario.declaration import load
+from perfgate.scenario.plan import ALPHA, BETA
+from perfgate.stats.sequential import DEFAULT_SCHEDULE
 
 ROOT = Path(__file__).parents[1]
 SEED = 20261120
@@ -234,8 +234,8 @@ looks.
 {remarks}
 
 The simulation uses a vectorised copy of the rule (`benchmarks/rule_twin.py`). In the same program {compared:,} runs of
-all models, with 1, 3 and 8 gates, were also decided look by look by `perfgate.rule.judge_series` itself: {differing}
-ended differently (verdict of the run, verdict of each gate, number of pairs).
+all models, with 1, 3 and 8 gates, were also decided look by look by `perfgate.judge.rule.judge_series` itself:
+{differing} ended differently (verdict of the run, verdict of each gate, number of pairs).
 
 ## How restarts differ
 

@@ -5,7 +5,8 @@
 The readers are those of ``tests/readers.py``; each begins with its whole input and with what ``tests/corpus`` keeps.
 Only an error of perfgate's own may leave a reader, within :data:`TIMEOUT_S` seconds and :data:`MEMORY_MIB` MiB. Prints
 a Markdown table, and ends with 1 where a reader broke. The input that broke it is then in the folder of ``--broken``:
-copy it to ``tests/corpus/READER/``, where ``tests/test_corpus.py`` tries it with each change, and correct the cause.
+copy it to ``tests/corpus/READER/``, where ``tests/house/test_corpus.py`` tries it with each change, and correct the
+cause.
 """
 
 from __future__ import annotations

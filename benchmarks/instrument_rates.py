@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from rule_twin import PASS, REGRESSED, Decisions, Margins, decide_all
 from scipy import special
 
-from perfgate.plan import ALPHA, BETA
-from perfgate.stats import DEFAULT_SCHEDULE, Estimate, detectable
+from perfgate.scenario.plan import ALPHA, BETA
+from perfgate.stats.estimate import Estimate, detectable
+from perfgate.stats.sequential import DEFAULT_SCHEDULE
 
 Floats = NDArray[np.float64]
 Case = Literal["ignorable", "must_catch"]

@@ -39,8 +39,8 @@ GRAPH = range(8, 8 + 419)
 CHILD = """
 import json, resource, sys
 from pathlib import Path
-from perfgate.breakdown import figures
-from perfgate.capture.nsys import read_nsys
+from perfgate.trace.breakdown import figures
+from perfgate.trace.nsys import read_nsys
 trace = read_nsys(Path(sys.argv[1]))
 found = figures(trace)
 assert found.role_ns.sum() == trace.kernels.duration_ns.sum()

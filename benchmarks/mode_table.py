@@ -1,4 +1,4 @@
-"""Simulate the 99 % points of the largest split ratio, the table ``MODE_SPLIT_99`` of :mod:`perfgate.shape`.
+"""Simulate the 99 % points of the largest split ratio, the table ``MODE_SPLIT_99`` of :mod:`perfgate.stats.modes`.
 
 Seeded: prints the same table every time, ready to paste. ``python benchmarks/mode_table.py`` takes about a minute.
 """

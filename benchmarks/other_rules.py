@@ -17,7 +17,7 @@ from foreign_rules import Codes, Floats
 from recorded_restarts import Recording, recordings
 from rule_twin import INCONCLUSIVE, PASS, REGRESSED, Margins, decide_all
 
-from perfgate.stats import DEFAULT_SCHEDULE, Schedule
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
 
 ROOT = Path(__file__).parents[1]
 SEED = 20261120

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.table import read_table
+from perfgate.record.csv_table import read_table
 
 Floats = NDArray[np.float64]
 

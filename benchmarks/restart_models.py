@@ -15,8 +15,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.plan import head_first
-from perfgate.stats import DEFAULT_SCHEDULE
+from perfgate.scenario.plan import head_first
+from perfgate.stats.sequential import DEFAULT_SCHEDULE
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Floats]
@@ -144,7 +144,7 @@ def spiky(share: float, mean_spike: float, pair_sd: float = PAIR_SD) -> Model:
 
 @cache
 def orders() -> NDArray[np.bool_]:
-    """Whether the head runs first, (orders, pairs), as :func:`perfgate.plan.head_first` draws it for many seeds."""
+    """Whether the head runs first, (orders, pairs), as :func:`perfgate.scenario.plan.head_first` draws it by seed."""
     return np.array([[head_first(seed, "simulated", pair) for pair in range(PAIRS)] for seed in range(ORDERS)])
 
 

@@ -1,7 +1,7 @@
 """The decision rule for many simulated runs at once, and the project's own functions for one: they must agree.
 
 :func:`decide_all` is the twin of what ``perfgate run`` does with the pairs of one cell: look, judge all gates together,
-stop or go on. :func:`decide_one` does it with :func:`perfgate.rule.judge_series` itself.
+stop or go on. :func:`decide_one` does it with :func:`perfgate.judge.rule.judge_series` itself.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from scipy import special
 
 from perfgate.gate import parse_gate
-from perfgate.outcome import worst
-from perfgate.plan import ALPHA, BETA, GatePlan
-from perfgate.rule import Series, judge_series
-from perfgate.stats import DEFAULT_SCHEDULE, ROUNDING, Schedule
+from perfgate.judge.outcome import worst
+from perfgate.judge.rule import Series, judge_series
+from perfgate.scenario.plan import ALPHA, BETA, GatePlan
+from perfgate.stats.estimate import ROUNDING
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
 
 Floats = NDArray[np.float64]
 Verdicts = NDArray[np.int8]
@@ -159,7 +160,7 @@ def _tail(x: Floats, resolution: float) -> Floats:
 
 
 def _standard_error(x: Floats) -> Floats:
-    """Of the mean over the last axis; 0 where the observations differ by rounding only, as :mod:`perfgate.stats`."""
+    """Of the mean over the last axis; 0 where the observations differ by rounding only."""
     rounding = 4 * np.finfo(np.float64).eps * np.maximum(1.0, np.abs(x).max(axis=-1))
     return np.where(np.ptp(x, axis=-1) <= rounding, 0.0, x.std(axis=-1, ddof=1) / np.sqrt(x.shape[-1]))
 

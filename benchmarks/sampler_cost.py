@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perfgate import gate
-from perfgate.capture.collector import Job
+from perfgate.capture.job import Job
 from perfgate.capture.session import Session
-from perfgate.cli import main
-from perfgate.metrics import Kind
-from perfgate.record import Trial
+from perfgate.cli.main import main
+from perfgate.metrics.trial import Kind, Trial
 
 
 class HeadUnwatched(Session):

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from perfgate.shape import two_modes
+from perfgate.stats.modes import two_modes
 
 FIXED_S = 14.5
 """Seconds of a trial outside its iterations, measured on the H200: import, engine start, stop."""

@@ -2,7 +2,8 @@
 
 ``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.md; ``python
 benchmarks/visit_rates.py`` alone takes some minutes and puts a fresh section into the page that lies there. Every
-simulated run is decided by :class:`perfgate.against.VisitSeries` and :func:`perfgate.rule.judge_series` themselves.
+simulated run is decided by :class:`perfgate.baseline.visit_comparison.VisitSeries` and
+:func:`perfgate.judge.rule.judge_series` themselves.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from numpy.typing import NDArray
 from rule_twin import CODES, PASS, REGRESSED, Margins
 from scipy import special
 
-from perfgate.against import VisitSeries
-from perfgate.outcome import worst
-from perfgate.plan import ALPHA, BETA
-from perfgate.rule import judge_series
+from perfgate.baseline.visit_comparison import VisitSeries
+from perfgate.judge.outcome import worst
+from perfgate.judge.rule import judge_series
+from perfgate.scenario.plan import ALPHA, BETA
 
 Floats = NDArray[np.float64]
 Case = Literal["ignorable", "must_catch"]

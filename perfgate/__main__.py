@@ -24,7 +24,7 @@ def main() -> None:
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, _stop)
-    from perfgate.cli import main as commands  # noqa: PLC0415 (this is what takes a while)
+    from perfgate.cli.main import main as commands  # noqa: PLC0415 (this is what takes a while)
 
     signal.signal(signal.SIGINT, before)
     try:

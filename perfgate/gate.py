@@ -3,7 +3,7 @@
 Example:
     >>> from pathlib import Path
     >>> from perfgate import gate
-    >>> from perfgate.subject import Subject
+    >>> from perfgate.scenario.subject import Subject
     >>> python = "/path/to/engine/bin/python"
     >>> subjects = {"base": Subject(python=python), "head": Subject(python=python, args={"max_num_seqs": 16})}
     >>> finished = gate.run([Path("scenarios/cpu-tiny.yaml")], subjects)  # doctest: +SKIP
@@ -27,33 +27,26 @@ from pathlib import Path
 from typing import Any
 
 from perfgate import __version__, stats
-from perfgate.against import judge_against
-from perfgate.capture.collector import Collector
+from perfgate.baseline.store import find, keep, kept
+from perfgate.baseline.visit_comparison import compare_with_baseline, judge_against
 from perfgate.capture.engine import find_subject
+from perfgate.capture.job import Collector
 from perfgate.capture.session import Progress, Session
-from perfgate.comparison import compare_records, compare_table, compare_with_baseline, parse_gate
-from perfgate.dropped import reopened
-from perfgate.durable import write_atomically
-from perfgate.envelope import learn, union
+from perfgate.doctor.preflight import preflight
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, UsageError
-from perfgate.judge import judge
-from perfgate.lock import hold
-from perfgate.manifest import SCENARIOS, check_sequence, read_manifest
-from perfgate.metrics import KINDS, Kind
-from perfgate.outcome import Outcome, verdict_json
-from perfgate.plan import Cell, make_plan, resolve_cells, without_gates
-from perfgate.preflight import preflight
-from perfgate.record import (
-    Record,
-    Run,
-    read_records,
-    record_file,
-    write_record,
-    write_run,
-)
-from perfgate.scenario import LoadedScenario, load, with_kernels
-from perfgate.store import find, keep, kept
-from perfgate.subject import Role, Subject
+from perfgate.judge.cell_verdict import judge
+from perfgate.judge.comparison import compare_records, compare_table, parse_gate
+from perfgate.judge.envelope import learn, union
+from perfgate.judge.outcome import Outcome, verdict_json
+from perfgate.machine.atomic_files import write_atomically
+from perfgate.machine.locks import hold
+from perfgate.metrics.trial import KINDS, Kind, Role
+from perfgate.record.dropped_pairs import reopened
+from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest
+from perfgate.record.run_record import Record, Run, read_records, record_file, write_record, write_run
+from perfgate.scenario.declaration import LoadedScenario, load, with_kernels
+from perfgate.scenario.plan import Cell, make_plan, resolve_cells, without_gates
+from perfgate.scenario.subject import Subject
 
 __all__ = [
     "Finished",

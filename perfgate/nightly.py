@@ -17,17 +17,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from perfgate import __version__, gate
-from perfgate.durable import write_atomically
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
-from perfgate.jsontext import read_model
-from perfgate.lock import hold
-from perfgate.manifest import read_manifest
-from perfgate.outcome import WORST_FIRST, CellOutcome, Note, Outcome, Verdict, verdict_json, worst
-from perfgate.runs import NIGHT
-from perfgate.subject import Role, Subject
+from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Note, Outcome, Verdict, verdict_json, worst
+from perfgate.machine.atomic_files import write_atomically
+from perfgate.machine.json_text import read_model
+from perfgate.machine.locks import hold
+from perfgate.metrics.trial import Role
+from perfgate.models import Frozen
+from perfgate.record.manifest import read_manifest
+from perfgate.report.run_folders import NIGHT
+from perfgate.scenario.subject import Subject
 
 MANIFEST = NIGHT
 REFERENCE, HEAD = "reference", "head"
@@ -35,7 +35,7 @@ HALVES = {REFERENCE: "reference against itself", HEAD: "head against reference"}
 """The halves in order: the folder of each, and what its cells are called by in the report."""
 
 
-class Night(BaseModel):
+class Night(Frozen):
     """What one command measures in two runs; ``night.json``.
 
     Args:
@@ -44,8 +44,6 @@ class Night(BaseModel):
         subjects: ``base`` is the reference.
         seed: Draws the order within pairs; the second half takes the next number.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal["perfgate-night/1"] = "perfgate-night/1"
     name: str

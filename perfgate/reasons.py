@@ -126,7 +126,7 @@ _TABLE = (
     Reason("no-floor", "The least time of a decode step is unknown, so there is no utilisation (mbu, mfu) to judge: "
            "the GPU or the model's architecture is not counted.",
            "Gate itl_median, which needs no floor. docs/counters.md lists what is counted; a GPU's roofs are in "
-           "perfgate/hardware.py."),
+           "perfgate/counters/gpu_roofs.py."),
     Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
            "Look at the trial's values in the record; the measurement is broken."),
     Reason("no-slack", "The device waited for the host, so the slack is zero or negative and has no ratio to anything.",

@@ -14,18 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from perfgate.baseline.store import as_of, commit, is_baseline, kept, read, verify
 from perfgate.capture.engine import MAX_ANSWER_BYTES
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
-from perfgate.durable import sha256_hex
 from perfgate.errors import PerfgateError, RecordError, UsageError
 from perfgate.gate import due, outcome_of
-from perfgate.jsontext import parse_json
-from perfgate.manifest import SCENARIOS, check_sequence, read_manifest
+from perfgate.judge.outcome import Outcome, verdict_json
+from perfgate.machine.atomic_files import sha256_hex
+from perfgate.machine.json_text import parse_json
+from perfgate.metrics.trial import Artifact, Trial
 from perfgate.nightly import HALVES, MANIFEST, check_halves, night_outcome, run_of
-from perfgate.outcome import Outcome, verdict_json
-from perfgate.plan import Cell
-from perfgate.record import Artifact, Record, Run, Trial, read_records
-from perfgate.store import as_of, commit, is_baseline, kept, read, verify
+from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest
+from perfgate.record.run_record import Record, Run, read_records
+from perfgate.scenario.plan import Cell
 
 Result = Literal["ok", "FAILED", "unknown"]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import time
 
-from perfgate.capture.clocks import ClockGuard
-from perfgate.capture.gpu import Nvml
-from perfgate.scenario import Clocks
+from perfgate.machine.clocks import ClockGuard
+from perfgate.machine.nvml import Nvml
 
 with Nvml() as nvml, ClockGuard(nvml, "held-by-a-test") as guard:
-    guard.apply(sys.argv[1:], Clocks(mode="lock", sm_mhz=1500, memory_mhz=2201))
+    guard.apply(sys.argv[1:], *(1500, 2201))
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     time.sleep(600)

@@ -16,15 +16,16 @@ from fake_nvml import FakeMachine
 from filelock import FileLock
 from hypothesis import settings
 
-from perfgate.capture.clocks import ClockGuard
-from perfgate.capture.collector import Job
 from perfgate.capture.engine import allowed_environment
-from perfgate.capture.gpu import Nvml
-from perfgate.capture.process import owner_mark
-from perfgate.lock import STATE
-from perfgate.plan import Cell, resolve_cells
-from perfgate.scenario import loads
-from perfgate.subject import Role, Subject
+from perfgate.capture.job import Job
+from perfgate.machine.clocks import ClockGuard
+from perfgate.machine.locks import STATE
+from perfgate.machine.nvml import Nvml
+from perfgate.machine.processes import owner_mark
+from perfgate.metrics.trial import Role
+from perfgate.scenario.declaration import loads
+from perfgate.scenario.plan import Cell, resolve_cells
+from perfgate.scenario.subject import Subject
 
 ENGINE_PYTHON = "PERFGATE_ENGINE_PYTHON"
 
@@ -95,8 +96,8 @@ def fake_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     """
     machine = FakeMachine.build(tmp_path / "nvml.json")
     monkeypatch.setenv(nvml_stand_in.STATE, str(machine.file))
-    monkeypatch.setattr("perfgate.capture.gpu.pynvml", nvml_stand_in)
-    monkeypatch.setattr("perfgate.capture.sampler.sees_host_pids", lambda: True)
+    monkeypatch.setattr("perfgate.machine.nvml.pynvml", nvml_stand_in)
+    monkeypatch.setattr("perfgate.machine.sampler.sees_host_pids", lambda: True)
     return machine
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from perfgate.pattern import DecodeSteps, KernelKey, Pattern, pool
+from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern, pool
 
 LAYERS = 32
 

@@ -5,7 +5,7 @@ changed while perfgate runs; it is read afresh at each call. Without the variabl
 test the fixture ``fake_nvml`` puts this module in NVML's place; another process gets it with
 :attr:`FakeMachine.environment`, which puts ``tests/standins`` (where it is called pynvml) on its path.
 
-Only what :mod:`perfgate.capture.gpu` calls is here. The figures are those an idle H200 gave under driver 580.
+Only what :mod:`perfgate.machine.nvml` calls is here. The figures are those an idle H200 gave under driver 580.
 """
 
 # ruff: noqa: D103, N801, N802, N818 (names and meanings are NVML's)

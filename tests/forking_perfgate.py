@@ -47,8 +47,9 @@ def forking(folder: Path) -> Iterator[Path]:
 
 def serve(address: str) -> None:
     """Answer until killed; a child that has ended is nobody's to wait for."""
-    from perfgate import cli_github, gate, nightly  # noqa: F401, PLC0415 (imported once, for all children)
+    from perfgate import gate, nightly  # noqa: F401, PLC0415 (imported once, for all children)
     from perfgate.capture import session  # noqa: PLC0415
+    from perfgate.cli import github_commands  # noqa: F401, PLC0415
 
     # Their runs leave the orphans of other tests alone, as those in the tests' own process do.
     vars(session).update(end_orphans=tuple, find_orphans=tuple)
@@ -93,8 +94,8 @@ def answer(client: socket.socket) -> None:
 
 def run(words: list[str]) -> int:
     """Its exit status."""
-    from perfgate.capture.fake import FakeCollector, FakeSpec  # noqa: PLC0415
-    from perfgate.cli import main  # noqa: PLC0415
+    from perfgate.cli.main import main  # noqa: PLC0415
+    from perfgate.testing import FakeCollector, FakeSpec  # noqa: PLC0415
 
     fake = json.loads(os.environ["FAKE"])
     fake["failures"] = {int(trial): code for trial, code in fake.get("failures", {}).items()}

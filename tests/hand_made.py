@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from perfgate.environment import Machine
-from perfgate.judge import judge
-from perfgate.looks import Spend
-from perfgate.manifest import SCENARIOS
-from perfgate.margins import Gate
-from perfgate.outcome import GateOutcome, Note, Outcome
-from perfgate.pattern import STEADY, DecodeSteps, KernelKey, Pattern, tick_of
-from perfgate.plan import Cell, GatePlan, Plan, resolve_cells
-from perfgate.record import Failure, Iteration, Record, Run, Startup, Trial, Visit
-from perfgate.scenario import Clocks, Engine, Measure, Model, Scenario, Workload, dump, parse
-from perfgate.subject import Role, Subject
+from perfgate.judge.cell_verdict import judge
+from perfgate.judge.outcome import GateOutcome, Note, Outcome
+from perfgate.machine.fingerprint import Machine
+from perfgate.metrics.trial import Failure, Iteration, Role, Startup, Trial
+from perfgate.record.manifest import SCENARIOS
+from perfgate.record.run_record import Record, Run, Visit
+from perfgate.scenario.declaration import Clocks, Engine, Measure, Model, Scenario, Workload, dump, parse
+from perfgate.scenario.margins import Gate
+from perfgate.scenario.plan import Cell, GatePlan, Plan, resolve_cells
+from perfgate.scenario.schedule import Spend
+from perfgate.scenario.subject import Subject
+from perfgate.trace.decode_step import STEADY, DecodeSteps, KernelKey, Pattern, tick_of
 
 BASE = Subject(python="/envs/base/bin/python")
 HEAD = Subject(python="/envs/head/bin/python")

@@ -12,14 +12,14 @@ from pathlib import Path
 import psutil
 from stub_engine import write_stub
 
-from perfgate.capture.process import OWNER
+from perfgate.machine.processes import OWNER
 
 DEADLINE_S = 60.0
 
 PROGRAM = """
 import signal, sys
-from perfgate.capture.fake import FakeCollector, FakeSpec
-from perfgate.cli import main
+from perfgate.testing import FakeCollector, FakeSpec
+from perfgate.cli.main import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs have it ignored
 sleep_s = float(sys.argv.pop(1))
 main(obj=FakeCollector(FakeSpec(restart_sd=0.0003, sleep_s=sleep_s)) if sleep_s else None)

@@ -24,41 +24,41 @@ from unittest import mock
 from hand_made import BASE, cell, gate, run
 from whole_inputs import REPOSITORY, SHA, WHOLE
 
-from perfgate.baseline import _digest
-from perfgate.breakdown import figures
-from perfgate.capture.collector import Job as CollectorJob
-from perfgate.capture.counterfile import read_counters
+from perfgate.baseline.lineage import _digest
+from perfgate.baseline.store import read as read_baseline
 from perfgate.capture.engine import Limit, Worker
-from perfgate.capture.enginelog import last_words
-from perfgate.capture.lease import find_leases
-from perfgate.capture.scrub import scrub
+from perfgate.capture.job import Job as CollectorJob
 from perfgate.capture.timeline import read_iteration
-from perfgate.capture.tracefile import read_trace
-from perfgate.capture.workload import start_engine
-from perfgate.comparison import compare_table
-from perfgate.config import load_config
-from perfgate.durable import canonical_json, sha256_hex
+from perfgate.capture.timing import start_engine
+from perfgate.counters.report_file import read_counters
+from perfgate.counters.transformer import read_config, step_demand
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
 from perfgate.github.api import Api
 from perfgate.github.artifact import read_member, unpack
 from perfgate.github.comment import MeasuredRun, comment, comment_body
-from perfgate.github.job import Job
 from perfgate.github.policy import _aim
 from perfgate.github.verdict import LIMIT_BYTES, read_verdict
-from perfgate.judge import judge
-from perfgate.lock import STATE
+from perfgate.github.workflow_job import Job
+from perfgate.judge.cell_verdict import judge
+from perfgate.judge.comparison import compare_table
+from perfgate.machine.atomic_files import canonical_json, sha256_hex
+from perfgate.machine.clock_lease import find_leases
+from perfgate.machine.locks import STATE
+from perfgate.machine.process_log import last_words
 from perfgate.nightly import read_night
-from perfgate.pattern import summarise
-from perfgate.plan import resolve_cells
-from perfgate.record import read_record, read_run
-from perfgate.report.baseline import render_log, render_show
-from perfgate.report.counters import FORMATS as COUNTER_FORMATS
-from perfgate.report.kernels import FORMATS as KERNEL_FORMATS
+from perfgate.project.config import load_config
+from perfgate.record.run_record import read_record, read_run
+from perfgate.report.baseline_page import render_log, render_show
+from perfgate.report.counter_table import FORMATS as COUNTER_FORMATS
+from perfgate.report.kernel_report import FORMATS as KERNEL_FORMATS
 from perfgate.report.text import render_text
-from perfgate.scenario import load
-from perfgate.selection import select
-from perfgate.store import read as read_baseline
-from perfgate.transformer import read_config, step_demand
+from perfgate.scenario.declaration import load
+from perfgate.scenario.plan import resolve_cells
+from perfgate.trace.breakdown import figures
+from perfgate.trace.decode_step import summarise
+from perfgate.trace.scrub import scrub
+from perfgate.trace.selection import select
+from perfgate.trace.trace_file import read_trace
 
 CORPUS = Path(__file__).with_name("corpus")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fake_nvml import FakeMachine
 
-from perfgate.lock import STATE
+from perfgate.machine.locks import STATE
 
 RUNNER = Path(__file__).parents[1] / ".github" / "runner"
 STANDIN = Path(__file__).parent / "standins" / "nvidia-smi"

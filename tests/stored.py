@@ -9,9 +9,9 @@ from typing import Any
 
 from hand_made import BASE, HEAD, MACHINE, STEP_S, cell, gate, record, trial
 
-from perfgate.baseline import Baseline, Entry, draft
-from perfgate.plan import Cell
-from perfgate.record import Record, Visit
+from perfgate.baseline.lineage import Baseline, Entry, draft
+from perfgate.record.run_record import Record, Visit
+from perfgate.scenario.plan import Cell
 
 GATES = [gate("itl_median", "1%", "5%")]
 

@@ -13,8 +13,7 @@ import pytest
 from hand_made import BASE, BOTH, MACHINE, STEP_S, cell, gate, record, run, scenario_file, spread, trial, trials
 
 from perfgate import gate as use_cases
-from perfgate.capture.collector import Job
-from perfgate.capture.fake import FakeCollector, FakeSpec
+from perfgate.capture.job import Job
 from perfgate.capture.session import Step
 from perfgate.errors import (
     ExitStatus,
@@ -25,8 +24,10 @@ from perfgate.errors import (
     ScenarioError,
     UsageError,
 )
-from perfgate.outcome import verdict_json
-from perfgate.record import Record, Trial, Visit, read_record, read_records, read_run, record_file, write_record
+from perfgate.judge.outcome import verdict_json
+from perfgate.metrics.trial import Trial
+from perfgate.record.run_record import Record, Visit, read_record, read_records, read_run, record_file, write_record
+from perfgate.testing import FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -202,7 +203,7 @@ def test_interrupt_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             written.append(folder)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("perfgate.durable._sync", sync)
+    monkeypatch.setattr("perfgate.machine.atomic_files._sync", sync)
 
     with pytest.raises(InterruptedRunError) as caught:
         finish(tmp_path, SAME)

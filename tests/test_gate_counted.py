@@ -9,11 +9,11 @@ import pytest
 from hand_made import BASE, BOTH, codes, run, scenario_file
 
 from perfgate import gate as use_cases
-from perfgate.capture.fake import FakeCollector, FakeSpec
-from perfgate.judge import judge
-from perfgate.metrics import METRICS
-from perfgate.outcome import CellOutcome
-from perfgate.record import Record, read_record, read_run, record_file, write_record
+from perfgate.judge.cell_verdict import judge
+from perfgate.judge.outcome import CellOutcome
+from perfgate.metrics.catalogue import METRICS
+from perfgate.record.run_record import Record, read_record, read_run, record_file, write_record
+from perfgate.testing import FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

@@ -9,12 +9,13 @@ import pytest
 from hand_made import BASE, BOTH, codes, scenario_file
 
 from perfgate import gate as use_cases
-from perfgate.capture.collector import Job
-from perfgate.capture.fake import ROLES, FakeCollector, FakeSpec
+from perfgate.capture.job import Job
 from perfgate.errors import InterruptedRunError, NotComparableError, RecordError, UsageError
-from perfgate.outcome import Outcome
-from perfgate.record import Record, Trial, read_record, read_records, read_run, record_file
-from perfgate.subject import Role, Subject
+from perfgate.judge.outcome import Outcome
+from perfgate.metrics.trial import Role, Trial
+from perfgate.record.run_record import Record, read_record, read_records, read_run, record_file
+from perfgate.scenario.subject import Subject
+from perfgate.testing import ROLES, FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

@@ -12,16 +12,17 @@ from click.testing import CliRunner
 from hand_made import BASE, BOTH, scenario_file
 
 from perfgate import gate
-from perfgate.capture.collector import Job
-from perfgate.capture.fake import FakeCollector, FakeSpec
-from perfgate.cli import main
+from perfgate.baseline.promotion import promote
+from perfgate.capture.job import Job
+from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
+from perfgate.judge.outcome import Outcome, Verdict, verdict_json
+from perfgate.metrics.trial import Role, Trial
 from perfgate.nightly import HALVES, candidate, judge_night, resume_night, run_night, run_of
-from perfgate.outcome import Outcome, Verdict, verdict_json
-from perfgate.promotion import promote
-from perfgate.record import Trial, read_records, read_run
-from perfgate.report.lines import closing
-from perfgate.subject import Role, Source, Subject
+from perfgate.record.run_record import read_records, read_run
+from perfgate.report.outcome_lines import closing
+from perfgate.scenario.subject import Source, Subject
+from perfgate.testing import FakeCollector, FakeSpec
 from perfgate.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")

@@ -14,10 +14,8 @@ from click.testing import CliRunner, Result
 from hand_made import BASE, BOTH, MACHINE, cell, codes, judged, scenario_file, trial, trials
 
 from perfgate import gate
-from perfgate.capture.collector import Job
-from perfgate.capture.fake import FakeCollector, FakeSpec
-from perfgate.cli import main
-from perfgate.environment import Gpu
+from perfgate.capture.job import Job
+from perfgate.cli.main import main
 from perfgate.errors import (
     ExitStatus,
     InterruptedRunError,
@@ -26,10 +24,13 @@ from perfgate.errors import (
     RecordError,
     UsageError,
 )
-from perfgate.plan import head_first
-from perfgate.record import Record, Trial, read_records, read_run
-from perfgate.stats import DEFAULT_SCHEDULE, Schedule
-from perfgate.subject import Role, Subject
+from perfgate.machine.fingerprint import Gpu
+from perfgate.metrics.trial import Role, Trial
+from perfgate.record.run_record import Record, read_records, read_run
+from perfgate.scenario.plan import head_first
+from perfgate.scenario.subject import Subject
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
+from perfgate.testing import FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

@@ -15,11 +15,11 @@ from hand_made import BOTH, cell, judged, record, run, spread, trials
 from nsys_builder import PID, ExportBuilder, global_id
 from stored import lineage
 
-from perfgate.capture.lease import Lease
-from perfgate.github.job import JobPlan
+from perfgate.github.workflow_job import JobPlan
+from perfgate.judge.outcome import verdict_json
+from perfgate.machine.clock_lease import Lease
 from perfgate.nightly import Night
-from perfgate.outcome import verdict_json
-from perfgate.record import write_record, write_run
+from perfgate.record.run_record import write_record, write_run
 
 FIXTURES = Path(__file__).with_name("fixtures")
 REPOSITORY, SHA = "owner/engine", "a" * 40

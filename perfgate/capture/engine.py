@@ -1,7 +1,8 @@
 """An engine as perfgate sees it: the environment it runs in, and the conversation with its worker.
 
-The worker (:mod:`perfgate.capture.worker`) runs under the subject's own interpreter and answers requests in JSON lines
-on two private descriptors. Whatever goes wrong becomes an :class:`InvalidTrialError` with the trial's reason code.
+The worker (:mod:`perfgate.capture.vllm_worker`) runs under the subject's own interpreter and answers requests in JSON
+lines on two private descriptors. Whatever goes wrong becomes an :class:`InvalidTrialError` with the trial's reason
+code.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from perfgate.capture.collector import Job
-from perfgate.capture.process import spawn
+from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
+from perfgate.machine.processes import spawn
+from perfgate.metrics.trial import Failure
 from perfgate.reasons import REASONS
-from perfgate.record import Failure
-from perfgate.subject import Subject
+from perfgate.scenario.subject import Subject
 
 PROTOCOL = 1
-WORKER = Path(__file__).with_name("worker.py")
+WORKER = Path(__file__).with_name("vllm_worker.py")
 LOG = "engine.log"
 STOP_TIMEOUT_S = 20.0
 EXIT_TIMEOUT_S = 10.0
@@ -125,7 +126,7 @@ class Limit:
 
 
 class Worker:
-    """The other end of :mod:`perfgate.capture.worker`: started on entry, ended with all its descendants on exit.
+    """The other end of :mod:`perfgate.capture.vllm_worker`: started on entry, ended with all its descendants on exit.
 
     Args:
         job: The trial.

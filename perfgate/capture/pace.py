@@ -6,8 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from perfgate.metrics import Kind
-from perfgate.record import Trial
+from perfgate.metrics.trial import Kind, Trial
 
 CONDITIONING = "conditioning"
 """Fills caches and takes longer, so it counts only until there is a trial that is judged."""

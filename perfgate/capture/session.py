@@ -21,41 +21,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from perfgate.capture.cgroup import why_none
-from perfgate.capture.clocks import ClockGuard, undo_stale
-from perfgate.capture.collector import Collector, Job
-from perfgate.capture.counted import CountedCollector
+from perfgate.capture.counting import CountedCollector
 from perfgate.capture.engine import allowed_environment, gpus_of
-from perfgate.capture.gpu import GpuError, Nvml, connect
+from perfgate.capture.failed_starts import FailedStarts
+from perfgate.capture.job import Collector, Job
 from perfgate.capture.pace import Pace
-from perfgate.capture.process import carries_mark, end_orphans, find_orphans, owner_mark
-from perfgate.capture.sampler import Sampler, company
-from perfgate.capture.starts import FailedStarts
-from perfgate.capture.traced import TracedCollector
-from perfgate.capture.workload import TimedCollector
-from perfgate.dropped import HOPELESS, overdrawn, reopened
-from perfgate.environment import Machine, comparable, read_machine
+from perfgate.capture.timing import TimedCollector
+from perfgate.capture.tracing import TracedCollector
+from perfgate.counters.roofline_bound import find_floor
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
-from perfgate.floor import find_floor
-from perfgate.lock import hold_devices
-from perfgate.metrics import UTILISATIONS, Kind
-from perfgate.pattern import DecodeSteps
-from perfgate.plan import Cell, head_first
-from perfgate.price import trial_seconds
-from perfgate.record import (
-    Artifact,
-    Failure,
-    Record,
-    Run,
-    Trial,
-    Visit,
-    read_record,
-    read_records,
-    record_file,
-    write_record,
-)
-from perfgate.subject import Role, Subject
-from perfgate.telemetry import DISTURBANCES, disturbance
+from perfgate.machine.cgroup import why_none
+from perfgate.machine.clocks import ClockGuard, undo_stale
+from perfgate.machine.fingerprint import Machine, comparable, read_machine
+from perfgate.machine.locks import hold_devices
+from perfgate.machine.nvml import GpuError, Nvml, connect
+from perfgate.machine.processes import carries_mark, end_orphans, find_orphans, owner_mark
+from perfgate.machine.sampler import Sampler, company
+from perfgate.machine.telemetry import DISTURBANCES, disturbance
+from perfgate.metrics.catalogue import UTILISATIONS
+from perfgate.metrics.trial import Artifact, Failure, Kind, Role, Trial
+from perfgate.record.cost import trial_seconds
+from perfgate.record.dropped_pairs import HOPELESS, overdrawn, reopened
+from perfgate.record.run_record import Record, Run, Visit, read_record, read_records, record_file, write_record
+from perfgate.scenario.plan import Cell, head_first
+from perfgate.scenario.subject import Subject
+from perfgate.trace.decode_step import DecodeSteps
 
 IDLE_WAIT_S = 10.0
 """How long GPUs are given to become free: the driver takes a moment to clear away an engine that has ended."""
@@ -254,7 +244,7 @@ class Session:
 
     def _set_clocks(self, cell: Cell) -> None:
         if self._clocks is not None and self._uuids:
-            self._clocks.apply(self._gpus_of(cell), cell.clocks)
+            self._clocks.apply(self._gpus_of(cell), cell.clocks.sm_mhz, cell.clocks.memory_mhz)
         elif cell.clocks.mode == "lock":
             raise NotMeasuredError(
                 "clocks cannot be locked: there is no GPU here, or none that is visible",
@@ -388,7 +378,11 @@ class Session:
             return {}
         args = {**job.cell.engine.args, **job.subject.args}
         gpus = [gpu.name for gpu in self._visit.machine.gpus[: self._ranks(job.cell)]]
-        floor, no_floor = find_floor(job.cell.model_folder, args, job.cell.workload, gpus)
+        workload = job.cell.workload
+        floor, no_floor = find_floor(
+            job.cell.model_folder, args, gpus,
+            batch=workload.batch, input_tokens=workload.input_tokens, output_tokens=workload.output_tokens,
+        )  # fmt: skip
         if no_floor and job.pair is None and {gate.gate.metric for gate in job.cell.gates} & {*UTILISATIONS}:
             self._progress(f"{job.cell.name}: a gate on {job.role} cannot be judged, no-floor: {no_floor}")
         return {"floor": floor, "no_floor": no_floor}

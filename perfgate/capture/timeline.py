@@ -1,4 +1,4 @@
-"""Reading a worker's raw deliveries: from stamps and token counts to an :class:`~perfgate.record.Iteration`.
+"""Reading a worker's raw deliveries: from stamps and token counts to an :class:`~perfgate.metrics.trial.Iteration`.
 
 Pure. docs/design.md sets the rules; the worker only stamps, so that they can be applied again to a stored timeline.
 """
@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from perfgate.errors import NotMeasuredError
-from perfgate.record import Iteration
-from perfgate.scenario import Workload
+from perfgate.metrics.trial import Iteration
+from perfgate.scenario.declaration import Workload
 
 
 class InvalidTrialError(NotMeasuredError):
@@ -60,7 +60,7 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload, asked: Span = 
 
     Args:
         answer: ``submitted_ns``, ``deliveries``, ``tokens_digest``, ``finish_reasons``, ``preemptions`` as
-            :mod:`perfgate.capture.worker` describes them.
+            :mod:`perfgate.capture.vllm_worker` describes them.
         workload: What was asked for.
         asked: When; the worker's stamps must lie in it, because the engine's code can reach the worker's clock.
 

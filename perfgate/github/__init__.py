@@ -1,1 +1,4 @@
-"""perfgate as a GitHub job: what its steps do, so that workflows hold no logic of their own."""
+"""The steps of a job on GitHub: plan, artifact, policy, comment and proposal.
+
+It may import report and below.
+"""

@@ -19,7 +19,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from pydantic import BaseModel, ValidationError
 
 from perfgate.errors import PerfgateError
-from perfgate.jsontext import ANSWER, parse_json
+from perfgate.machine.json_text import ANSWER, parse_json
 
 TIMEOUT_S = 30.0
 ATTEMPTS = 3

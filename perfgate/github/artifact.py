@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, BaseModel
 
 from perfgate.errors import RecordError
 from perfgate.github.api import Api, understood
-from perfgate.github.job import Job
+from perfgate.github.workflow_job import Job
 
 VERDICT = "perfgate-verdict"
 """The small artifact that the comment is made from."""

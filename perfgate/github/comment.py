@@ -16,12 +16,12 @@ from pydantic import BaseModel
 from perfgate.errors import RecordError, UsageError
 from perfgate.github import artifact
 from perfgate.github.api import Api, ApiError, understood
-from perfgate.github.job import PUSHED_REQUEST, SHA, Job, JobPlan, of_event
 from perfgate.github.policy import touched
 from perfgate.github.verdict import LIMIT_BYTES, read_verdict, unlinked
-from perfgate.jsontext import parse_model
-from perfgate.outcome import Outcome
-from perfgate.report.github import COMMENT_BYTES, render_within
+from perfgate.github.workflow_job import PUSHED_REQUEST, SHA, Job, JobPlan, of_event
+from perfgate.judge.outcome import Outcome
+from perfgate.machine.json_text import parse_model
+from perfgate.report.github_markdown import COMMENT_BYTES, render_within
 from perfgate.report.markdown import escape
 
 AUTHOR = "github-actions[bot]"

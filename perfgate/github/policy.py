@@ -15,15 +15,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 from urllib.parse import quote
 
-from perfgate.durable import canonical_json
 from perfgate.errors import UsageError
-from perfgate.fields import file_pattern
 from perfgate.github.api import Api, ApiError
-from perfgate.github.job import PUSHED_REQUEST, Command, Job, JobPlan, of_event
-from perfgate.plan import resolve_cells
-from perfgate.repository import NO_HOOKS, git_output
-from perfgate.scenario import load
-from perfgate.subject import anchored
+from perfgate.github.workflow_job import PUSHED_REQUEST, Command, Job, JobPlan, of_event
+from perfgate.machine.atomic_files import canonical_json
+from perfgate.project.git import NO_HOOKS, git_output
+from perfgate.project.subjects import anchored
+from perfgate.scenario.declaration import load
+from perfgate.scenario.fields import file_pattern
+from perfgate.scenario.plan import resolve_cells
 
 Against = Literal["merge-base", "baseline"]
 ALWAYS = ("perfgate.toml", "baselines")

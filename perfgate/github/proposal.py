@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from perfgate.errors import UsageError
 from perfgate.github.api import Api, ApiError, understood
-from perfgate.repository import git_output
+from perfgate.project.git import git_output
 
 NOT_FOUND = 404
 

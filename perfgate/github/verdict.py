@@ -14,10 +14,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from perfgate.errors import RecordError
-from perfgate.jsontext import VERDICT, parse_json
-from perfgate.outcome import WORST_FIRST, CellOutcome, Note, Outcome
+from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Note, Outcome
+from perfgate.machine.json_text import VERDICT, parse_json
 from perfgate.reasons import CODE
-from perfgate.report.lines import printable
+from perfgate.report.outcome_lines import printable
 
 LIMIT_BYTES = VERDICT.mib << 20
 DEPTH = 24

@@ -1,4 +1,7 @@
-"""Outcomes as text: pure functions from an outcome to a string, one a format."""
+"""Outcomes, profiles and findings as text, Markdown, JSON, JUnit and annotations.
+
+It may import everything that it shows, never capture.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from perfgate.errors import UsageError
-from perfgate.outcome import Outcome, verdict_json
-from perfgate.report.github import render_github
+from perfgate.judge.outcome import Outcome, verdict_json
+from perfgate.report.github_markdown import render_github
 from perfgate.report.junit import render_junit
 from perfgate.report.markdown import render_markdown
 from perfgate.report.text import render_text

@@ -10,8 +10,17 @@ from collections.abc import Sequence
 from typing import Literal
 from xml.etree import ElementTree as ET
 
-from perfgate.outcome import CellOutcome, GateOutcome, Outcome, Verdict, worst
-from perfgate.report.lines import HEADINGS, NoteLine, cell_heading, closing, gate_row, notes, printable, run_notes
+from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, Verdict, worst
+from perfgate.report.outcome_lines import (
+    HEADINGS,
+    NoteLine,
+    cell_heading,
+    closing,
+    gate_row,
+    notes,
+    printable,
+    run_notes,
+)
 
 Tag = Literal["failure", "error", "skipped"]
 TAGS: dict[Verdict, Tag | None] = {

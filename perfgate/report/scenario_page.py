@@ -8,8 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from perfgate.document import in_flow, read_document
-from perfgate.scenario import json_schema
+from perfgate.scenario.declaration import json_schema
+from perfgate.scenario.yaml_document import in_flow, read_document
 
 TOUR = "tour.yaml"
 """A scenario that has every key once, but for those that exclude one another."""
@@ -55,9 +55,10 @@ CPU_TINY: Mapping[str, str] = {
 
 _HEAD = """# The scenario file
 
-Every key that a scenario may have, written from the models in `perfgate/scenario.py` by `make docs`. A first one, step
-by step: [first-scenario.md](first-scenario.md). `perfgate check FILE` says what is wrong in a file and where,
-`perfgate check --dump FILE` shows it with its defaults filled in, and `perfgate schema` gives editors completion.
+Every key that a scenario may have, written from the models in `perfgate/scenario/declaration.py` by `make docs`. A
+first one, step by step: [first-scenario.md](first-scenario.md). `perfgate check FILE` says what is wrong in a file
+and where, `perfgate check --dump FILE` shows it with its defaults filled in, and `perfgate schema` gives editors
+completion.
 
 A scenario is YAML 1.2, without anchors, aliases and tags. Percentages and durations are written with their unit:
 `0.5%`, `90s`, `1ms`. Paths start from the file's folder and stay in the repository.

@@ -6,12 +6,10 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from perfgate.outcome import Outcome
-from perfgate.report.attribution import HEADINGS as ATTRIBUTION
-from perfgate.report.attribution import attribution_rows, attribution_sentence
-from perfgate.report.counted import HEADINGS as COUNTED
-from perfgate.report.counted import changed, counted_rest, counted_rows
-from perfgate.report.lines import (
+from perfgate.judge.outcome import Outcome
+from perfgate.report.attribution_lines import HEADINGS as ATTRIBUTION
+from perfgate.report.attribution_lines import attribution_rows, attribution_sentence
+from perfgate.report.outcome_lines import (
     HEADINGS,
     NoteLine,
     baseline_line,
@@ -25,7 +23,9 @@ from perfgate.report.lines import (
     run_notes,
     ungated_line,
 )
-from perfgate.report.setting import cell_setting, next_steps, run_setting
+from perfgate.report.profile import HEADINGS as COUNTED
+from perfgate.report.profile import changed, counted_rest, counted_rows
+from perfgate.report.setting_lines import cell_setting, next_steps, run_setting
 
 WITH_ITS_UNIT, UNBROKEN = r"(?<=\d) (?=\S{1,5}(?:\s|$))", "\u00a0"
 """The blank between a number and a short word, and what stands for it while lines are broken."""

@@ -1,0 +1,333 @@
+"""A stored baseline: what one cell took on one class of machines, visit by visit, as a lineage that only grows.
+
+A baseline is a list of entries, one a promotion. Each carries the digest of the one before it, so that an entry that is
+changed, dropped or put elsewhere is found (:func:`problems`). An entry adds the visits of one run: values restart by
+restart, the record they come from only by its digest. ``first`` and ``changed`` entries say what was measured and
+where, and begin an epoch: visits before it no longer count; ``equivalent`` ones add their visits to it.
+
+Format history: ``perfgate-baseline/1`` (0.1.0): the first. Fields may be added; one at its default is left out, so that
+older entries keep their digests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import JsonValue, ValidationError
+
+from perfgate.errors import RecordError
+from perfgate.judge.cautions import gpu_outcomes
+from perfgate.judge.outcome import GpuOutcome
+from perfgate.machine.atomic_files import canonical_json, sha256_hex
+from perfgate.machine.fingerprint import Machine, anonymous, machine_class
+from perfgate.machine.json_text import BASELINE, JsonError, parse_json
+from perfgate.metrics.catalogue import METRICS, Metric
+from perfgate.metrics.trial import KINDS, Role, Trial
+from perfgate.models import Frozen
+from perfgate.record.identity import Measured
+from perfgate.record.run_record import Record, record_digest
+
+FORMAT: Final = "perfgate-baseline/1"
+Change = Literal["first", "equivalent", "changed"]
+DIGITS = 10
+"""Significant digits kept of a value: far below what any clock resolves, and short enough to be read in a diff."""
+
+
+class Build(Frozen):
+    """The subject that was measured, by what can be told of it without its machine's paths.
+
+    Args:
+        versions: Its packages as measured, vLLM's commit among them where the package tells.
+        args: Engine arguments that it overrides.
+        env: Names of the variables that it sets; values may be secrets.
+        path: Names of the folders in front of its packages, but for those that its source brings.
+        source: What perfgate built it from: commit, digest of uncommitted changes, and digest of the recipe.
+    """
+
+    versions: dict[str, str] = {}
+    args: dict[str, JsonValue] = {}
+    env: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+    source: str = ""
+
+    @classmethod
+    def of(cls, record: Record, role: Role) -> Build:
+        """The subject of one side of a record, as its trials found it."""
+        subject = record.subjects[role]
+        made = subject.built_from
+        folders = map(Path, subject.path)
+        own = [folder for folder in folders if made is None or not folder.is_relative_to(made.folder)]
+        trials = [trial for kind in KINDS for trial in record.judged_trials(role, kind)]
+        return cls(
+            versions=next((trial.versions for trial in trials if trial.versions), {}),
+            args=dict(subject.args),
+            env=tuple(sorted(subject.env)),
+            path=tuple(folder.name for folder in own),
+            source=f"{made.name} by {made.recipe[:12]}" if made else "",
+        )
+
+    def same(self, other: Build) -> bool:
+        """Whether this certainly is that build: a folder or variable may hold anything, so with one it never is."""
+        opaque = (*self.env, *self.path, *other.env, *other.path)
+        return not opaque and bool(self.versions) and self == other
+
+
+class BaselineVisit(Frozen):
+    """What one visit measured.
+
+    Args:
+        t0_utc: When it began, ISO 8601 in UTC.
+        values: Restart by restart, in order, in base units, by name of the metric; a metric that some of the restarts
+            do not carry is left out.
+        gpu: What its GPUs did; ``None`` on the CPU.
+        outputs: Digest of the tokens generated, by iteration; empty where restarts differ in them.
+    """
+
+    t0_utc: str
+    values: dict[str, tuple[float, ...]]
+    gpu: GpuOutcome | None = None
+    outputs: str = ""
+
+    def is_the(self, other: BaselineVisit) -> bool:
+        """Whether both are the same visit: begun in the same second, and alike in every metric that both carry."""
+        shared = self.values.keys() & other.values.keys()
+        alike = all(self.values[name] == other.values[name] for name in shared)
+        return self.t0_utc == other.t0_utc and bool(shared) and alike
+
+
+class Entry(Frozen):
+    """One promotion.
+
+    Args:
+        kind: ``first``, ``equivalent`` to what was there, or ``changed``.
+        parent: Digest of the entry before it; empty for the first.
+        record: Digest of the record that its values come from.
+        commit: Commit of the repository that it was promoted in; empty outside of one.
+        author: Who promoted it.
+        time_utc: When, ISO 8601 in UTC.
+        reason: Why.
+        build: What was measured.
+        visits: What it adds, in order of time; one, unless the run was resumed in another visit.
+        cell: What the visits from here on measured; only of ``first`` and ``changed``.
+        machine: Where, without what names a host or a device; likewise.
+        digest: Of all the rest.
+    """
+
+    kind: Change
+    parent: str
+    record: str
+    commit: str
+    author: str
+    time_utc: str
+    reason: str
+    build: Build
+    visits: tuple[BaselineVisit, ...]
+    cell: Measured | None = None
+    machine: Machine | None = None
+    digest: str = ""
+
+    def sealed(self) -> Entry:
+        """The same entry with its digest."""
+        return self.model_copy(update={"digest": _digest(self.content)})
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """As it stands in the file."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+class Baseline(Frozen):
+    """A lineage; it has at least one entry, and each fits the one before it."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def tip(self) -> str:
+        """The digest of the newest entry, which stands for all."""
+        return self.entries[-1].digest
+
+    @cached_property
+    def epoch(self) -> tuple[Entry, ...]:
+        """The entries whose visits count: from the last that began anew."""
+        begun = max(n for n, entry in enumerate(self.entries) if entry.cell is not None)
+        return self.entries[begun:]
+
+    @property
+    def visits(self) -> tuple[BaselineVisit, ...]:
+        """The visits that count."""
+        return tuple(visit for entry in self.epoch for visit in entry.visits)
+
+    @property
+    def build(self) -> Build:
+        """The build that was promoted last."""
+        return self.entries[-1].build
+
+    @property
+    def cell(self) -> Measured:
+        """What is measured."""
+        cell = self.epoch[0].cell
+        assert cell is not None  # noqa: S101 (an epoch begins with one)
+        return cell
+
+    @property
+    def machine(self) -> Machine:
+        """Where."""
+        machine = self.epoch[0].machine
+        assert machine is not None  # noqa: S101 (an epoch begins with one)
+        return machine
+
+    @property
+    def machine_class(self) -> str:
+        """The machines it speaks for."""
+        return machine_class(self.machine, str(self.cell.clocks["mode"]))
+
+    def values(self, metric: str) -> list[tuple[float, ...]]:
+        """The restarts of each visit that carries a metric, in order of time."""
+        return [visit.values[metric] for visit in self.visits if metric in visit.values]
+
+    @property
+    def text(self) -> str:
+        """The file: sorted keys, an indented line a field, so that a diff shows what a promotion adds."""
+        content = {"format": FORMAT, "entries": [entry.content for entry in self.entries], "tip": self.tip}
+        return f"{_layout(content)}\n"
+
+
+def draft(record: Record, role: Role) -> Entry:
+    """What the record's measurements of one side are as an entry that begins an epoch; who and why is still open.
+
+    Raises:
+        RecordError: No valid trial of that side has a value.
+    """
+    visits = tuple(_visits(record, role))
+    if not visits:
+        raise RecordError(f"holds no valid trial of {role}", where=record.cell.name)
+    return Entry(
+        kind="first",
+        parent="",
+        record=record_digest(record),
+        commit="",
+        author="",
+        time_utc="",
+        reason="",
+        build=Build.of(record, role),
+        visits=visits,
+        cell=Measured.of(record.cell),
+        machine=anonymous(record.visits[0].machine),
+    )
+
+
+def _visits(record: Record, role: Role) -> Iterator[BaselineVisit]:
+    gated = {gate.gate.measured.name: gate.gate.measured for gate in record.cell.gates}
+    metrics = {**METRICS, **gated}.values()
+    for number, visit in enumerate(record.visits):
+        trials = {kind: [t for t in record.judged_trials(role, kind) if t.visit == number] for kind in KINDS}
+        values = {metric.name: _values(metric, trials[metric.kind]) for metric in metrics}
+        if any(values.values()):
+            seen = trials["timed"] or trials["traced"]
+            yield BaselineVisit(
+                t0_utc=visit.t0_utc,
+                values={name: found for name, found in sorted(values.items()) if found},
+                gpu=gpu_outcomes(seen, ()).get("base"),
+                outputs=outputs(seen),
+            )
+
+
+def _values(metric: Metric, trials: Sequence[Trial]) -> tuple[float, ...]:
+    found = [metric.summarise(trial) for trial in trials]
+    known = tuple(float(f"{value:.{DIGITS}g}") for value in found if value is not None)
+    return known if len(known) == len(trials) else ()
+
+
+def outputs(trials: Sequence[Trial]) -> str:
+    """A digest of the tokens that trials of one kind generated; empty where they do not agree."""
+    rows = {tuple(iteration.tokens_digest for iteration in trial.iterations) for trial in trials}
+    return sha256_hex(canonical_json(list(rows.pop())))[:16] if len(rows) == 1 else ""
+
+
+def parse(text: str, where: str) -> Baseline:
+    """Read a baseline and verify its lineage.
+
+    Raises:
+        RecordError: It is none, is of a newer format, or its lineage is broken (``baseline-broken``).
+    """
+    content = _load(text, where)
+    found = list(problems(content))
+    if found:
+        remedy = "Restore the file from its repository's history and promote the run again."
+        raise RecordError("\n".join(found), where=where, remedy=remedy, code="baseline-broken")
+    try:
+        return Baseline(entries=tuple(Entry.model_validate_json(json.dumps(entry)) for entry in content["entries"]))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise RecordError(f"{place}: {first['msg']}", where=where) from error
+
+
+def _load(text: str, where: str) -> dict[str, Any]:
+    if any(line.startswith(("<<<<<<< ", ">>>>>>> ")) for line in text.splitlines()):
+        raise RecordError(
+            "holds git's conflict markers: two promotions were made at once",
+            where=where,
+            remedy="Keep the side that is in the main branch (git checkout --ours or --theirs FILE), then promote your "
+            "own run again: its entry then follows theirs.",
+            code="baseline-broken",
+        )
+    try:
+        content = parse_json(text, BASELINE)
+    except JsonError as error:
+        raise RecordError(f"is not JSON that perfgate wrote: it {error}", where=where) from error
+    except ValueError as error:
+        raise RecordError(f"is no JSON: {error}", where=where) from error
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise RecordError(f"is no baseline that this version reads: format is {found!r}, expected {FORMAT!r}",
+                          where=where)  # fmt: skip
+    entries = content.get("entries")
+    if not (isinstance(entries, list) and entries and all(isinstance(entry, dict) for entry in entries)):
+        raise RecordError("is no baseline: expected a list of entries", where=where)
+    return dict(content)
+
+
+def problems(content: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with a lineage, entry by entry; nothing where each entry is as written and follows the one before.
+
+    Args:
+        content: A baseline's file as read: ``entries`` is a list of objects with at least one.
+    """
+    before = ""
+    for number, entry in enumerate(content["entries"], 1):
+        name = f"entry {number} ({entry.get('kind')}, {entry.get('time_utc')}, {entry.get('author')})"
+        if entry.get("digest") != _digest(entry):
+            yield f"{name} was changed after it was written: its content does not fit its digest"
+        if entry.get("parent") != before:
+            yield (f"{name} does not follow what stands before it: an entry there was changed, dropped, added or put "
+                   "elsewhere")  # fmt: skip
+        says = {entry.get(what) is not None for what in ("cell", "machine")}
+        if says != {entry.get("kind") != "equivalent"} or (entry.get("kind") == "first") != (number == 1):
+            yield f"{name} has no place here: only the first entry is first, and only a changed one begins anew"
+        before = str(entry.get("digest"))
+    if content.get("tip") != before:
+        yield f"the newest entry is not the last that was written ({str(content.get('tip'))[:12]}): one was dropped"
+
+
+def _digest(entry: dict[str, Any]) -> str:
+    """Of everything in an entry but its digest; empty for text that has no bytes (half of a surrogate pair)."""
+    try:
+        return sha256_hex(canonical_json({key: value for key, value in entry.items() if key != "digest"}))
+    except UnicodeEncodeError:
+        return ""
+
+
+def _layout(value: Any, indent: str = "") -> str:
+    """Canonical JSON for people: sorted keys, a line a field, a list of plain values on one line."""
+    deeper = f"{indent} "
+    if isinstance(value, dict) and value:
+        fields = (f"{deeper}{json.dumps(key)}: {_layout(value[key], deeper)}" for key in sorted(value))
+        return "{\n" + ",\n".join(fields) + f"\n{indent}}}"
+    if isinstance(value, list) and any(isinstance(one, dict | list) for one in value):
+        return "[\n" + ",\n".join(f"{deeper}{_layout(one, deeper)}" for one in value) + f"\n{indent}]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,269 @@
+"""Promotion: what a run measured becomes part of the baselines, with a reason, an author and the record's digest.
+
+Free is only what is equivalent to what lies there: the same build once more, a head that passed against that build in
+pairs, or a visit that passes every gate against the baseline itself. Anything else begins anew and needs a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from perfgate import __version__
+from perfgate.baseline.lineage import Baseline, Build, Change, Entry, draft
+from perfgate.baseline.store import author, changing, commit, place, read, write
+from perfgate.baseline.visit_comparison import Side, judge_sides
+from perfgate.errors import NotMeasuredError, RecordError, UsageError
+from perfgate.judge.cell_verdict import judge
+from perfgate.judge.outcome import CellOutcome, GateOutcome, Verdict
+from perfgate.machine.fingerprint import comparable, machine_class
+from perfgate.metrics.trial import Role
+from perfgate.record.identity import Measured, profiled_otherwise
+from perfgate.record.manifest import check_sequence, read_manifest, require_scenarios
+from perfgate.record.run_record import Record, Run, read_records
+from perfgate.scenario.plan import Cell, Plan
+
+PASSED: tuple[Verdict, ...] = ("pass", "improved")
+DECIDED: tuple[Verdict, ...] = (*PASSED, "regressed")
+ADVICE = {"advisory-few-visits", "no-baseline", "undecided-by-baseline"}
+"""Reasons of a comparison with a baseline that tell of no difference."""
+
+
+@dataclass(frozen=True)
+class Promoted:
+    """What became of one cell.
+
+    Args:
+        cell: Its name.
+        file: The baseline's file.
+        role: The side promoted.
+        kind: ``first``, ``equivalent`` or ``changed``.
+        why: Why it is of that kind.
+        moved: The gated metrics held against the baseline before; empty for the first, and where cells or machines
+            differ.
+        baseline: As it is now.
+    """
+
+    cell: str
+    file: Path
+    role: Role
+    kind: Change
+    why: str
+    moved: tuple[GateOutcome, ...]
+    baseline: Baseline
+
+
+def promote(
+    folder: Path,
+    root: Path,
+    *,
+    reason: str = "",
+    cells: Sequence[str] = (),
+    role: Role | None = None,
+    same_build: bool = False,
+    scenarios: Sequence[Path] | None = None,
+) -> tuple[Promoted, ...]:
+    """Add what a run measured to the baselines below ``root``: all of its cells, or none.
+
+    Promoted is the head where there is one and it passed, else the base; ``role`` says otherwise.
+
+    Args:
+        folder: The run's folder.
+        root: The folder of baselines, made where it is missing.
+        reason: Why; needed for a first baseline and for one that is not equivalent to what lies there.
+        cells: Names of cells; all where none is named.
+        role: The side to promote.
+        same_build: The caller vouches, with a reason, that a build with folders or variables of its own is the one that
+            was promoted last; what can be told of it must agree.
+        scenarios: Files of which the run's scenarios must be copies; where not given, the run's own word is taken.
+
+    Raises:
+        RecordError: The folder is no run, a record or baseline cannot be trusted, a record or visit lies there already,
+            or a file cannot be written.
+        NotMeasuredError: A cell is not decided, so its record is no valid one.
+        UsageError: A cell or side does not exist, or a reason is needed; the text says what moved.
+    """
+    if same_build and not reason:
+        raise UsageError("who vouches for the same build says why", remedy='Say why: --reason "...".')
+    run = read_manifest(folder)
+    if scenarios is not None:
+        require_scenarios(folder, run, scenarios)
+    records = {record.cell.cell_id: record for record in read_records(folder, run)}
+    if scenarios is not None:  # somebody else measured it
+        check_sequence(records.values())
+    outcomes = {one.cell_id: one for one in judge(run, records, __version__).cells}
+    chosen = [cell for cell in run.plan.cells if not cells or cell.name in cells]
+    if unknown := set(cells) - {cell.name for cell in chosen}:
+        known = ", ".join(cell.name for cell in run.plan.cells)
+        raise UsageError(f"the run has no cell {', '.join(sorted(unknown))} (known: {known})")
+    candidates = []
+    for cell in chosen:
+        outcome = outcomes[cell.cell_id]
+        record = _valid(folder, run, cell, records.get(cell.cell_id), outcome)
+        side = _to_its_end(folder, Side(record, _side(record, outcome, role)))
+        file = root / place(cell, machine_class(record.visits[0].machine, cell.clocks.mode))
+        candidates.append(_Candidate(cell, side, outcome, file, same_build))
+    with ExitStack() as held:
+        for file in sorted({one.file for one in candidates}):  # in one order, so that two promotions cannot cross
+            held.enter_context(changing(file))
+        drawn = [_draw(one, read(one.file).baseline if one.file.exists() else None, run.plan) for one in candidates]
+        if not reason and any(one.kind != "equivalent" for one in drawn):
+            raise UsageError(_unexplained(drawn), remedy='Say why: --reason "...".')
+        signed = _signature(root, reason)
+        promoted = tuple(_sign(one, signed) for one in drawn)
+        write({one.file: one.baseline for one in promoted})
+    return promoted
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A side of a cell on its way to a file."""
+
+    cell: Cell
+    side: Side
+    outcome: CellOutcome
+    file: Path
+    vouched: bool
+
+
+def _valid(folder: Path, run: Run, cell: Cell, record: Record | None, outcome: CellOutcome) -> Record:
+    """The record, if what it holds was measured to its end."""
+    where = f"{folder}: {cell.name}"
+    if not cell.gates:
+        raise NotMeasuredError("only its kernels were looked at", where=where, code="no-baseline")
+    if run.quick:
+        raise NotMeasuredError("a quick run is a look at the numbers, no baseline", where=where, code="quick-run")
+    stopped = record.stopped if record else None
+    if record is None or stopped is not None:
+        code, text = (stopped.code, stopped.text) if stopped else ("not-started", "no trial was taken")
+        raise NotMeasuredError(text, where=where, remedy="Go on with perfgate run --resume.", code=code)
+    if record.alone is None and outcome.verdict not in DECIDED:
+        codes = ", ".join(note.code for note in outcome.reasons) or "undecided"
+        text = f"the run ended {outcome.verdict} ({codes}), and only a decided one is valid"
+        raise NotMeasuredError(text, where=where, code="undecided")
+    return record
+
+
+def _to_its_end(folder: Path, side: Side) -> Side:
+    """The side, if nothing that its cell declares was left out: traced and counted trials are part of a visit."""
+    for kind, taken, due in side.short_of:
+        text = f"{taken} of {due} {kind} {'pairs' if side.record.alone is None else 'trials'} were taken"
+        where, remedy = f"{folder}: {side.record.cell.name}", "Go on with perfgate run --resume."
+        raise NotMeasuredError(text, where=where, remedy=remedy, code="too-few-pairs")
+    return side
+
+
+def _side(record: Record, outcome: CellOutcome, role: Role | None) -> Role:
+    if role is not None and role not in record.subjects:
+        raise UsageError(f"{record.cell.name}: the run measured no {role}")
+    return role or record.alone or ("head" if outcome.verdict in PASSED else "base")
+
+
+def _draw(candidate: _Candidate, before: Baseline | None, plan: Plan) -> Promoted:
+    """The baseline with the candidate's visits, not yet signed."""
+    entry = draft(candidate.side.record, candidate.side.role)
+    kind, why, moved = _compare(candidate, entry, before, plan)
+    if kind == "equivalent":
+        entry = entry.model_copy(update={"cell": None, "machine": None})
+    entry = entry.model_copy(update={"kind": kind})
+    entries = (*(before.entries if before else ()), entry)
+    role, name = candidate.side.role, candidate.cell.name
+    return Promoted(name, candidate.file, role, kind, why, moved, Baseline(entries=entries))
+
+
+def _compare(
+    candidate: _Candidate, entry: Entry, before: Baseline | None, plan: Plan
+) -> tuple[Change, str, tuple[GateOutcome, ...]]:
+    """What kind of promotion this is, why, and the gates held against what lies there."""
+    if before is None:
+        return "first", "there was none for this cell on this class of machines", ()
+    if any(one.record == entry.record for one in before.entries):
+        raise RecordError(f"{candidate.cell.name}: this record lies there already", where=str(candidate.file))
+    # The record may be another since, though the visit is the same: when it was gone on with, or where another version
+    # of perfgate reads it with fields of its own.
+    known = [visit for one in before.entries for visit in one.visits]
+    if again := next((visit for visit in entry.visits if any(map(visit.is_the, known))), None):
+        raise RecordError(f"{candidate.cell.name}: the visit of {again.t0_utc} lies there already",
+                          where=str(candidate.file), remedy="Measure a further visit in a run of its own.")  # fmt: skip
+    cell, machine = Measured.of(candidate.cell), candidate.side.record.visits[0].machine
+    differences = [*before.cell.differences(cell), *comparable(before.machine, machine)]
+    kinds = [gate.gate.measured.kind for gate in candidate.cell.gates]
+    differences += profiled_otherwise(kinds, before.cell, cell)
+    if differences:
+        return "changed", f"it measures something else: {'; '.join(differences)}", ()
+    held = _held(candidate, before, plan)
+    kind, why = _by_its_times(candidate, entry.build, before, held)
+    return kind, why, held.gates
+
+
+def _by_its_times(candidate: _Candidate, build: Build, before: Baseline, held: CellOutcome) -> tuple[Change, str]:
+    """Whether the same cell on the same machine is equivalent, and by what evidence."""
+    codes = {note.code for note in held.reasons} | {note.code for gate in held.gates for note in gate.reasons}
+    # A gate that is newer than the baseline's visits says nothing; the other ones decide.
+    deciding = [gate for gate in held.gates if all(note.code != "no-baseline" for note in gate.reasons)]
+    known = {gate.would_be or gate.verdict for gate in deciding}
+    if "outside-envelope" in codes or "not-comparable" in known:
+        return "changed", f"it differs in more than time: {', '.join(sorted(codes - ADVICE))}"
+    # With one visit there only the spread of restarts is known, which says nothing of a visit more.
+    refused = known & ({"not-measured"} if len(before.visits) == 1 else {"regressed", "not-measured"})
+    if _certainly_same(candidate, build, before.build) and not refused:
+        return "equivalent", "the build that was promoted last, measured once more"
+    if _passed_in_pairs(candidate, before.build):
+        return "equivalent", "it passed in pairs against the build that was promoted last"
+    if known == {"pass"} and len(before.visits) > 1:
+        return "equivalent", "it passes every gate against the baseline"
+    return "changed", "it is another build, and not shown to be equivalent"
+
+
+def _held(candidate: _Candidate, before: Baseline, plan: Plan) -> CellOutcome:
+    cell_id = candidate.cell.cell_id
+    alone = plan.model_copy(update={"cells": (candidate.cell,)})
+    outcome = judge_sides("promotion", __version__, alone, {cell_id: candidate.side}, {cell_id: [before]})
+    return outcome.cells[0]
+
+
+def _certainly_same(candidate: _Candidate, build: Build, before: Build) -> bool:
+    """A visit of the same build counts wherever it lies: leaving out the far ones would fake a small spread.
+
+    What is under test in a run that regressed is not the same build, whatever its packages say.
+    """
+    regressed = candidate.side.role == "head" and candidate.outcome.verdict == "regressed"
+    return (build.same(before) or (candidate.vouched and build == before)) and not regressed
+
+
+def _passed_in_pairs(candidate: _Candidate, before: Build) -> bool:
+    record = candidate.side.record
+    head = candidate.side.role == "head" and record.alone is None
+    return head and candidate.outcome.verdict == "pass" and Build.of(record, "base").same(before)
+
+
+def _unexplained(drawn: Sequence[Promoted]) -> str:
+    lines = ["nothing was written:"]
+    for one in drawn:
+        if one.kind != "equivalent":
+            lines += [f"{one.cell}: {one.kind}: {one.why}", *(f"  {line}" for line in moved_lines(one.moved))]
+    return "\n".join(lines)
+
+
+def moved_lines(gates: Sequence[GateOutcome]) -> Iterator[str]:
+    """How far each gated metric moved, a line each: ``itl_median +1.20 % (would be regressed)``."""
+    for gate in gates:
+        moved = "no figure" if gate.change is None else f"{gate.change * 100:+.2f} %"
+        yield f"{gate.metric} {moved} ({gate.would_be or gate.verdict} against the baseline)"
+
+
+def _signature(root: Path, reason: str) -> Mapping[str, str]:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"author": author(root), "commit": commit(root), "time_utc": now, "reason": reason}
+
+
+def _sign(promoted: Promoted, signature: Mapping[str, str]) -> Promoted:
+    """The newest entry with who, when and why, in its place in the lineage."""
+    *before, entry = promoted.baseline.entries
+    update = {**signature, "reason": signature["reason"] or promoted.why, "parent": before[-1].digest if before else ""}
+    signed = entry.model_copy(update=update).sealed()
+    baseline = Baseline(entries=(*before, signed))
+    return Promoted(promoted.cell, promoted.file, promoted.role, promoted.kind, promoted.why, promoted.moved, baseline)

@@ -1,0 +1,320 @@
+"""Where baselines lie: ``baselines/<machine class>/<scenario>[/<cell>].json`` of a repository, and copies in runs.
+
+A run keeps a copy of every baseline that it may be judged against, so that its verdict can be had again anywhere.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from perfgate.baseline.lineage import FORMAT, Baseline, parse
+from perfgate.errors import RecordError, UsageError
+from perfgate.machine.atomic_files import sha256_hex, write_atomically
+from perfgate.machine.json_text import BASELINE, JsonError, check_size
+from perfgate.machine.locks import state_folder
+from perfgate.metrics.trial import Artifact
+from perfgate.project.git import git_output, run_git
+from perfgate.record.run_record import Run
+from perfgate.scenario.plan import Cell
+
+COPIES = "baselines"
+"""Folder of a run that holds the baselines it was judged against."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A baseline and the file it was read from."""
+
+    file: Path
+    text: str
+    baseline: Baseline
+
+
+def read(file: Path) -> Stored:
+    """Read a baseline's file and verify its lineage.
+
+    Raises:
+        RecordError: It does not exist, is no baseline, or its lineage is broken.
+    """
+    try:
+        with file.open(encoding="utf-8") as stream:
+            text = stream.read((BASELINE.mib << 20) + 1)
+    except FileNotFoundError as error:
+        raise RecordError("does not exist", where=str(file)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"cannot be read: {error}", where=str(file)) from error
+    return Stored(file, text, parse(text, str(file)))
+
+
+def is_baseline(file: Path) -> bool:
+    """Whether a file says that it is a baseline."""
+    try:
+        with file.open(encoding="utf-8") as stream:
+            return f'"format": "{FORMAT.partition("/")[0]}/' in stream.read(BASELINE.mib << 20)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def place(cell: Cell, machine_class: str) -> Path:
+    """Where the baseline of a cell belongs, below the folder of baselines."""
+    label = cell.name.removeprefix(cell.scenario).strip("[]")
+    if not label:
+        return Path(machine_class, f"{cell.scenario}.json")
+    readable = re.sub(r"[^A-Za-z0-9._=,-]+", "-", label)[:80]
+    # Labels that read alike are told apart, so that no two cells share a file.
+    name = readable if readable == label else f"{readable}-{sha256_hex(label)[:8]}"
+    return Path(machine_class, cell.scenario, f"{name}.json")
+
+
+def files(root: Path) -> list[Path]:
+    """Every baseline below a folder, in order."""
+    return sorted(root.glob("*/**/*.json"))
+
+
+def candidates(source: Path, cell: Cell) -> list[Path]:
+    """The baselines that may be meant for a cell, of whatever machine: a file named, or the cell's own in a folder.
+
+    Raises:
+        UsageError: ``source`` is a file that no baseline can be.
+    """
+    if source.suffix == ".json":
+        return [source]
+    if source.exists() and not source.is_dir():
+        raise UsageError(f"{source}: expected a folder of baselines, or a file that ends in .json")
+    classes = sorted(folder.name for folder in source.iterdir() if folder.is_dir()) if source.is_dir() else []
+    return [file for one in classes if (file := source / place(cell, one)).is_file()]
+
+
+def find(source: Path, cells: Iterable[Cell]) -> dict[str, tuple[Stored, ...]]:
+    """The baselines that cells may be held against, by cell_id; none for a cell that is new.
+
+    Raises:
+        RecordError: One of them is broken.
+        UsageError: As of :func:`candidates`.
+    """
+    return {cell.cell_id: tuple(map(read, candidates(source, cell))) for cell in cells}
+
+
+def keep(folder: Path, found: Mapping[str, Sequence[Stored]]) -> dict[str, tuple[Artifact, ...]]:
+    """Copy baselines into a run's folder; what the run's manifest keeps of them."""
+    (folder / COPIES).mkdir()
+    kept = {}
+    for cell_id, stored in found.items():
+        copies = [folder / COPIES / f"{one.baseline.tip[:16]}.json" for one in stored]
+        for copy, one in zip(copies, stored, strict=True):
+            write_atomically(copy, one.text)
+        kept[cell_id] = tuple(Artifact.of(copy, folder) for copy in copies)
+    return kept
+
+
+def kept(folder: Path, run: Run) -> dict[str, tuple[Baseline, ...]]:
+    """The baselines that a run keeps, by cell_id.
+
+    Raises:
+        RecordError: A copy is missing, or is not what the manifest names.
+    """
+    return {cell_id: tuple(_kept(folder, copy) for copy in copies) for cell_id, copies in (run.against or {}).items()}
+
+
+def _kept(folder: Path, copy: Artifact) -> Baseline:
+    stored = read(folder / copy.path)
+    if sha256_hex(stored.text) != copy.sha256:
+        raise RecordError("is not the baseline that the run was judged against", where=str(stored.file))
+    return stored.baseline
+
+
+@contextmanager
+def changing(file: Path) -> Iterator[None]:
+    """Keep other promotions of this host away from a file while the block lasts."""
+    name = f"baseline-{sha256_hex(str(file.absolute()))[:16]}.lock"
+    with FileLock(state_folder() / name, mode=0o666):
+        yield
+
+
+def write(baselines: Mapping[Path, Baseline]) -> None:
+    """Put baselines in their places: all of them, each whole, or none.
+
+    Raises:
+        RecordError: A file cannot be written, or is larger than one that can be read; the others are as they were.
+    """
+    for target, baseline in baselines.items():
+        _check_readable(target, baseline)
+    before = {file: file.read_bytes().decode() if file.exists() else None for file in baselines}
+    file = None
+    try:
+        for file, baseline in baselines.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, baseline.text)
+    except BaseException as error:
+        for earlier, text in before.items():
+            _restore(earlier, text)
+            if earlier == file:
+                break
+        if isinstance(error, OSError):
+            text = f"cannot be written, so nothing is promoted: {error.strerror or error}"
+            raise RecordError(text, where=str(file)) from error
+        raise
+
+
+def _check_readable(file: Path, baseline: Baseline) -> None:
+    try:
+        check_size(baseline.text, BASELINE)
+    except JsonError as error:
+        raise RecordError(
+            f"cannot be written, because it could not be read again: it {error}",
+            where=str(file),
+            remedy="Begin a new one: remove the file in a commit of its own and promote the run again.",
+        ) from error
+
+
+def _restore(file: Path, text: str | None) -> None:
+    if text is None:
+        file.unlink(missing_ok=True)
+    elif file.read_bytes().decode() != text:
+        write_atomically(file, text)
+
+
+# --- the repository that baselines lie in
+
+
+def author(folder: Path) -> str:
+    """Who promotes: git's author, else the name of the user."""
+    try:
+        told = _run(_nearest(folder), "var", "GIT_AUTHOR_IDENT")
+    except FileNotFoundError:  # no git here
+        return getpass.getuser()
+    return getpass.getuser() if told.returncode else told.stdout.rsplit(" ", 2)[0]
+
+
+def commit(folder: Path) -> str:
+    """The commit that is checked out; empty outside of a repository, and in one without a commit.
+
+    Raises:
+        UsageError: There is a repository that git does not read.
+    """
+    return _commit(folder, "HEAD") if _in_a_repository(folder) else ""
+
+
+def as_of(file: Path, ref: str, here: Path | None = None) -> str | None:
+    """A file's text at a commit; ``None`` where it was not there.
+
+    Args:
+        file: The file; from ``here`` where that is given.
+        ref: The commit.
+        here: A folder of the repository that is asked; that of the file where not given.
+
+    Raises:
+        UsageError: There is no such commit, or git does not read the repository.
+    """
+    folder = _require(here or file.parent, ref)
+    path = f"./{file if here else file.absolute().relative_to(folder)}"
+    there = _git(folder, "ls-tree", "--name-only", ref, "--", path)
+    return _git(folder, "show", f"{ref}:{path}") if there else None
+
+
+def parse_as_of(file: Path, ref: str) -> Baseline | None:
+    """A baseline as it was at a commit; ``None`` where it was not there.
+
+    Raises:
+        UsageError: As of :func:`as_of`.
+        RecordError: It was broken already.
+    """
+    text = as_of(file, ref)
+    return None if text is None else parse(text, f"{file} at {ref}")
+
+
+def verify(chosen: Sequence[Path], root: Path | None, ref: str | None) -> Iterator[tuple[Path, Baseline]]:
+    """Each baseline that is whole, and only grew since a commit.
+
+    A lineage alone cannot show that its newest entries were taken away or that it was written anew; the repository can.
+
+    Args:
+        chosen: Files of baselines.
+        root: A folder of baselines, none of whose files may be gone since the commit; ``None``: not looked at.
+        ref: The commit; ``None``: ``HEAD``, where there is one.
+
+    Raises:
+        RecordError: ``baseline-broken``: one is not; the text names the entry.
+        UsageError: There is no such commit, or a repository that git does not read.
+    """
+    since = ref or "HEAD"
+    if ref is not None and root is not None:
+        _require(root, ref)
+    for file in chosen:
+        now = read(file).baseline
+        before = parse_as_of(file, since) if ref is not None or commit(file.parent) else None
+        for number, entry in enumerate(before.entries if before else (), 1):
+            if number > len(now.entries) or now.entries[number - 1].digest != entry.digest:
+                text = (
+                    f"entry {number} ({entry.kind}, {entry.time_utc}, {entry.author}) is not there as it was at {since}"
+                )
+                raise RecordError(text, where=str(file), code="baseline-broken",
+                                  remedy=f"Restore the file as it was at {since} and promote again.")  # fmt: skip
+        yield file, now
+    if root is not None and (ref is not None or commit(root)):
+        gone = next((file for file in _files_as_of(root, since) if not file.exists()), None)
+        if gone is not None:
+            raise RecordError(f"was there at {since} and is gone", where=str(gone), code="baseline-broken",
+                              remedy="Restore it, or take it away in a commit of its own.")  # fmt: skip
+
+
+def _files_as_of(root: Path, ref: str) -> list[Path]:
+    """Every baseline that a commit has below a folder, which may be gone whole."""
+    there = _nearest(root)
+    below = root.absolute().relative_to(there)
+    listed = _git(there, "ls-tree", "-r", "--name-only", "-z", ref, "--", str(below))
+    return [root / Path(name).relative_to(below) for name in listed.split("\0") if name.endswith(".json")]
+
+
+def _require(folder: Path, ref: str) -> Path:
+    """The folder to run git in, in a repository that has the commit."""
+    if not (_in_a_repository(folder) and _commit(folder, ref)):
+        raise UsageError(f"{ref}: no such commit in the repository of {folder}")
+    return _nearest(folder)
+
+
+def _in_a_repository(folder: Path) -> bool:
+    """Whether there is a repository; one that git does not read is an error, since all would seem to be new in it."""
+    there = _nearest(folder)
+    try:
+        asked = _run(there, "rev-parse", "--git-dir")
+    except FileNotFoundError as error:
+        if any((one / ".git").exists() for one in (there, *there.parents)):
+            raise UsageError("lies in a repository, and there is no git here to read it", where=str(folder),
+                             remedy="Install git.") from error  # fmt: skip
+        return False
+    if asked.returncode and "not a git repository (or any" not in asked.stderr:
+        raise UsageError(f"git does not read the repository: {asked.stderr.strip()}", where=str(folder))
+    return not asked.returncode
+
+
+def _commit(folder: Path, ref: str) -> str:
+    """The hash of a commit; empty where the repository has none of this name."""
+    found = _run(_nearest(folder), "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+    return "" if found.returncode else found.stdout.strip()
+
+
+_ALONE = {"GIT_ALLOW_PROTOCOL": ""}
+"""No protocol is allowed: what is looked at may have come with a repository of its own, whose configuration names the
+program that fetches what is missing in it."""
+
+
+def _git(folder: Path, *words: str) -> str:
+    return git_output(folder, *words, more=_ALONE)
+
+
+def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return run_git(folder, *words, more=_ALONE)
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or the nearest above it that exists: the first baseline's is yet to be made."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())

@@ -1,0 +1,337 @@
+"""Counted trials: a fresh engine of which ncu counts some launches of one decode step.
+
+Which launches these are is chosen from the same side's traced trial
+(:func:`perfgate.scenario.launch_window.choose_window`); ncu skips and counts by their place in the step, whose range
+the worker opens. It runs kernels one by one and several times, so nothing here is a time of the workload: such a
+trial has no iterations.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any, Final
+
+from perfgate.capture.commands import NCU_SETTINGS, VERSION_TIMEOUT_S, run
+from perfgate.capture.engine import LOG, Limit, Worker, find_subject
+from perfgate.capture.job import Job
+from perfgate.capture.timeline import InvalidTrialError
+from perfgate.capture.timing import in_words, run_iteration, start_engine
+from perfgate.counters.launch_table import CountedKernel
+from perfgate.counters.ncu_csv import cause_in, parse_ncu
+from perfgate.counters.step_counters import CountedLaunch, CountedStep, Device
+from perfgate.counters.transformer import read_config, step_demand
+from perfgate.errors import NotMeasuredError, RecordError, UsageError
+from perfgate.metrics.trial import Artifact, Failure, Trial
+from perfgate.scenario.counter_trials import STEPS_BEHIND
+from perfgate.scenario.declaration import Workload
+from perfgate.scenario.launch_window import Window, choose_window
+from perfgate.scenario.plan import Cell, prompts
+from perfgate.scenario.subject import Subject
+from perfgate.trace.decode_step import DecodeSteps, KernelKey
+from perfgate.trace.families import COMMUNICATION, RoleRule, classify, normalised_name, short_name
+
+REPORT_TIMEOUT_S: Final = 180.0
+"""How long ncu may take to write its report once the engine has stopped."""
+PRINT_TIMEOUT_S: Final = 300.0
+"""How long it may take to print one."""
+WARM_UP_TOKENS: Final = 8
+"""Enough for every kernel of a decode step to be compiled before the counted one."""
+KV_BLOCK: Final = 16
+KV_ROOM: Final = 1.25
+"""Of the cache that the workload needs, in whole blocks."""
+PASSES: Final = "profiler__replayer_passes"
+
+
+class CountedCollector:
+    """Takes counted trials.
+
+    Args:
+        gpu: Whether engines run on a GPU; without one there is nothing that ncu could count.
+        architecture: Its compute capability times ten, by which ncu's names differ; ``None`` where it is not known.
+    """
+
+    kind = "counted"
+
+    def __init__(self, *, gpu: bool, architecture: int | None = None) -> None:
+        self._gpu = gpu
+        self._architecture = architecture
+
+    def probe(self, cell: Cell, subject: Subject) -> Failure | None:  # noqa: ARG002 (the protocol's shape)
+        """See :func:`perfgate.capture.engine.find_subject`."""
+        return find_subject(subject)
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """Take one trial, see :class:`perfgate.capture.job.Collector`."""
+        begin_ns, t0_utc = time.monotonic_ns(), datetime.now(UTC).isoformat(timespec="seconds")
+        failure = self.probe(job.cell, job.subject)
+        taken = _Taken()
+        if failure is None:
+            try:
+                _count(job, self._prepare(job), taken, progress)
+            except InvalidTrialError as error:
+                failure = Failure(code=error.code, text=in_words(error.code, error.text, job.folder / LOG))
+            except (RecordError, NotMeasuredError) as error:
+                code = error.code or "counters-unreadable"
+                failure = Failure(code=code, text=in_words(code, str(error), job.folder / LOG))
+        return job.trial(
+            kind="counted",
+            t0_utc=t0_utc,
+            duration_ns=time.monotonic_ns() - begin_ns,
+            failure=failure,
+            versions=taken.versions,
+            counted=taken.counted,
+            traces=taken.reports,
+        )
+
+    def _prepare(self, job: Job) -> _Plan:
+        """What is to be counted, and by which ncu.
+
+        Raises:
+            NotMeasuredError: It cannot be counted here.
+        """
+        ncu = shutil.which("ncu", path=job.environment.get("PATH")) if self._gpu else None
+        if ncu is None:
+            code, text = ("counters-no-ncu", "no ncu on PATH") if self._gpu else ("counters-no-gpu", "no GPU here")
+            raise NotMeasuredError(text, code=code)
+        if job.decode is None:
+            text = f"no valid traced trial of {job.role} says what a step runs"
+            raise NotMeasuredError(text, code="counters-no-trace")
+        if any(key.role == COMMUNICATION for key in job.decode.keys):
+            names = sorted({short_name(key.name) for key in job.decode.keys if key.role == COMMUNICATION})
+            raise NotMeasuredError(f"the decode step runs {', '.join(names)}", code="counters-communication")
+        step = job.cell.counted.step or usual_step(job.cell.workload)
+        return _Plan(ncu, job.cell.metrics_counted(self._architecture), choose_window(job.decode, job.cell.counters),
+                     job.decode, step)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What to count: metrics over a window of a step, and the trace that it was chosen from."""
+
+    ncu: str
+    metrics: tuple[str, ...]
+    window: Window
+    trace: DecodeSteps
+    step: int
+
+
+@dataclass
+class _Taken:
+    """What a trial has yielded so far; the one thing here that grows."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    counted: CountedStep | None = None
+    reports: tuple[Artifact, ...] = ()
+
+
+def usual_step(workload: Workload) -> int:
+    """A decode step in the middle of the workload, and in the middle of a block of the KV cache.
+
+    Steps that begin a block run a kernel more (docs/measurements.md), and vLLM's usual block has 16 tokens.
+    """
+    middle = workload.output_tokens // 2
+    step = middle - (workload.input_tokens + middle) % KV_BLOCK + KV_BLOCK // 2
+    return step if 2 <= step <= workload.output_tokens - STEPS_BEHIND else max(middle, 1)  # noqa: PLR2004 (prefill)
+
+
+def _count(job: Job, plan: _Plan, taken: _Taken, progress: Callable[[str], None]) -> None:
+    """Run the engine under ncu up to the step, and read what was counted."""
+    report, log = (job.folder.resolve() / name for name in ("counters.ncu-rep", "counting.log"))
+    try:
+        with Worker(job, _command(job.cell, plan, report, log), NCU_SETTINGS) as worker:
+            _drive(worker, job, plan, taken, progress)
+    except InvalidTrialError:
+        known = _cause(log)
+        if known is not None:  # ncu's own account says more than an engine that ended
+            raise known from None
+        raise
+    if not report.is_file():
+        known = _cause(log)
+        raise known or InvalidTrialError("counters-no-kernel", f"ncu left no report\n{_said(log)}")
+    taken.reports = (Artifact.of(report, job.run_folder),)
+    progress("reading the counters")
+    page = _print(job, plan.ncu, report)
+    taken.reports = (*taken.reports, _kept(page, job))
+    taken.counted = _read(job, plan, page, _source(job, plan.ncu))
+
+
+def _command(cell: Cell, plan: _Plan, report: Path, log: Path) -> list[str]:
+    """The words before the program that ncu stands around. Clocks are left alone: perfgate holds them, or nobody."""
+    ranges = [plan.step]
+    if plan.window.begin + plan.window.count > len(plan.window.pattern.kernels):
+        ranges.append(plan.step + 1)
+    flags = ["--config-file", "off", "--target-processes", "all", "--replay-mode", "kernel"]
+    flags += ["--graph-profiling", "node", "--launch-skip", str(plan.window.begin)]
+    flags += ["--launch-count", str(plan.window.count), "--metrics", ",".join(plan.metrics)]
+    flags += ["--clock-control", "none", "--cache-control", cell.counted.cache_control, "--nvtx"]
+    flags += [word for step in ranges for word in ("--nvtx-include", f"perfgate.step.{step}")]
+    flags += ["--force-overwrite", "--export", str(report), "--log-file", str(log)]
+    return [plan.ncu, *flags]
+
+
+def _drive(worker: Worker, job: Job, plan: _Plan, taken: _Taken, progress: Callable[[str], None]) -> None:
+    """Start the engine, warm it up, and run one batch until the step is behind."""
+    cell = job.cell
+    progress("starting the engine")
+    started = start_engine(worker, job, _small_cache(job))
+    # Its start-up is ncu's, and its cache a small one: neither is a figure of the engine.
+    taken.versions = started.versions
+    workload = cell.workload
+    warm = min(WARM_UP_TOKENS, workload.output_tokens)
+    short = cell.model_copy(update={"workload": workload.model_copy(update={"output_tokens": warm})})
+    run_iteration(worker, short, started.vocabulary, 0)
+    window = plan.window
+    progress(f"{window.count} launches from launch {window.begin} of step {plan.step} on, ncu")
+    _ranges(worker, cell, on=True)
+    tokens = min(workload.output_tokens, plan.step + STEPS_BEHIND)
+    limit = Limit(time.monotonic() + cell.counted.limit, "counters-timeout", "engine-died")
+    batch = prompts(workload, started.vocabulary, 1)
+    worker.request("iterate", limit, prompts=batch, output_tokens=tokens)
+    _ranges(worker, cell, on=False)
+    progress("stopping the engine")
+    worker.stop(REPORT_TIMEOUT_S)
+
+
+def _ranges(worker: Worker, cell: Cell, *, on: bool) -> None:
+    limit = Limit(time.monotonic() + cell.measure.start_timeout, "iteration-timeout", "engine-died")
+    worker.request("profile", limit, on=on, ranges="nvtx", window=False)
+
+
+def _small_cache(job: Job) -> dict[str, Any]:
+    """An argument for a KV cache no larger than the workload needs: replay saves what kernels may write.
+
+    Nothing where the model's demand is not known; the cache is then as the scenario has it.
+    """
+    cell, args = job.cell, {**job.cell.engine.args, **job.subject.args}
+    work = cell.workload
+    if cell.model_folder is None:
+        return {}
+    try:
+        config = read_config(Path(cell.model_folder))
+        sizes = {"batch": work.batch, "input_tokens": work.input_tokens, "output_tokens": work.output_tokens}
+        token_bytes = step_demand(config, args, **sizes).kv_written / work.batch
+    except UsageError:  # costs room, no trial
+        return {}
+    longest = args.get("max_model_len") or config.get("max_position_embeddings") or 0
+    if not isinstance(longest, int):
+        return {}
+    tokens = max(work.batch * (work.input_tokens + work.output_tokens), longest)
+    needed = math.ceil(KV_ROOM * tokens * token_bytes)
+    own = args.get("kv_cache_memory_bytes")
+    return {} if isinstance(own, int) and own <= needed else {"kv_cache_memory_bytes": needed}
+
+
+def _said(log: Path) -> str:
+    return log.read_text("utf-8", "replace") if log.exists() else ""
+
+
+def _cause(log: Path) -> NotMeasuredError | None:
+    """What ncu itself says went wrong."""
+    return cause_in(_said(log).splitlines(), "ncu")
+
+
+def _print(job: Job, ncu: str, report: Path) -> str:
+    """The raw page of a report.
+
+    Raises:
+        InvalidTrialError: ``counters-unreadable``: ncu could not print it.
+    """
+    words = ["--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
+    words += ["--print-kernel-base", "demangled", "--rename-kernels", "off"]
+    ran = run([ncu, *words], {**job.environment, **NCU_SETTINGS}, job.folder, PRINT_TIMEOUT_S)
+    if ran.status != 0:
+        raise InvalidTrialError("counters-unreadable", f"ncu --import ended with status {ran.status}\n{ran.end}")
+    return ran.text
+
+
+def _kept(page: str, job: Job) -> Artifact:
+    """The raw page as an artifact: a report can be read by ncu alone."""
+    file = job.folder / "counters.csv.gz"
+    file.write_bytes(gzip.compress(page.encode(), mtime=0))
+    return Artifact.of(file, job.run_folder)
+
+
+def _source(job: Job, ncu: str) -> str:
+    found = re.search(r"[Vv]ersion (\S+)", run([ncu, "--version"], job.environment, job.folder, VERSION_TIMEOUT_S).text)
+    return f"ncu {found[1]}" if found else "ncu"
+
+
+def _read(job: Job, plan: _Plan, page: str, source: str) -> CountedStep:
+    """The launches with their places in the step.
+
+    Raises:
+        NotMeasuredError: ncu counted nothing, or not the launches that were asked for.
+        RecordError: ncu's page cannot be read.
+    """
+    found = parse_ncu(page, "ncu's raw page").kernels
+    rules = job.cell.kernels.rules if job.cell.kernels else ()
+    launches, others = _placed(found, plan, rules)
+    cautions = []
+    if len(found) < plan.window.count:  # a part of the window would be judged as if it were all
+        text = f"ncu counted {len(found)} of the {plan.window.count} launches asked for"
+        raise NotMeasuredError(text, code="counters-other-launches")
+    if others:
+        words = f"{len(found)} of {plan.window.count} launches counted"
+        words += f", {len(others)} of which the trace does not have there: {', '.join(dict.fromkeys(others))}"
+        if 2 * len(others) > len(found):
+            raise NotMeasuredError(words, code="counters-other-launches")
+        cautions.append(("counters-other-launches", words))
+    absent = [name for name in plan.metrics if any(name not in launch.values for launch in launches)]
+    if absent:
+        cautions.append(("counters-missing", ", ".join(absent)))
+    passes = [int(kernel.readings[PASSES].value) for kernel in found if PASSES in kernel.readings]
+    units = {name: kernel.readings[name].unit for kernel in found for name in plan.metrics if name in kernel.readings}
+    return CountedStep(
+        source=source,
+        step=plan.step,
+        cache_control=job.cell.counted.cache_control,
+        passes=max(passes, default=1),
+        device=Device.of(found[0]),
+        units=units,
+        launches=launches,
+        cautions=tuple(cautions),
+    )
+
+
+def _placed(
+    found: Sequence[CountedKernel], plan: _Plan, rules: Sequence[RoleRule]
+) -> tuple[tuple[CountedLaunch, ...], list[str]]:
+    """Each launch with its kernel and place; and the names of those that the trace does not have there.
+
+    Two profilers spell one kernel's template arguments differently, so it is the function's name that must agree. A
+    rarer step has a launch more or less, behind which all others still agree: the two sequences are aligned.
+    """
+    pattern, layers, others = plan.window.pattern, plan.window.pattern.layers(), []
+    names = [short_name(kernel.name) for kernel in found]
+    places = _aligned(names, plan)
+    launches = []
+    for name, kernel, place in zip(names, found, places, strict=True):
+        if place is None:
+            others.append(name)
+            (role,) = classify([kernel.name], rules)
+            key, position, layer = KernelKey(role=role, name=normalised_name(kernel.name)), None, None
+        else:
+            key, position, layer = plan.trace.keys[pattern.kernels[place]], place, layers[place]
+        values = {name: kernel.readings[name].value for name in plan.metrics if name in kernel.readings}
+        launches.append(CountedLaunch(key=key, position=position, layer=layer, grid=kernel.grid, block=kernel.block,
+                                      values=values))  # fmt: skip
+    return tuple(launches), others
+
+
+def _aligned(names: Sequence[str], plan: _Plan) -> list[int | None]:
+    """For each launch counted its position in the traced step; ``None`` where the trace has no such launch there."""
+    positions = plan.window.positions
+    expected = [short_name(plan.trace.keys[plan.window.pattern.kernels[position]].name) for position in positions]
+    places: list[int | None] = [None] * len(names)
+    for one in SequenceMatcher(None, names, expected, autojunk=False).get_matching_blocks():
+        places[one.a : one.a + one.size] = positions[one.b : one.b + one.size]
+    return places

@@ -1,0 +1,81 @@
+"""What takes a trial: the protocol that the vLLM driver, the profilers and the fake share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from perfgate.metrics.trial import Failure, Role, Trial
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import Subject
+from perfgate.trace.decode_step import DecodeSteps
+
+
+@dataclass(frozen=True)
+class Job:
+    """One trial to take.
+
+    Args:
+        cell: What to measure.
+        role: The side.
+        subject: The build on that side.
+        index: Number of the trial in its run.
+        pair: Number of the pair; ``None`` for a conditioning trial.
+        position: Place in the pair, 0 or 1.
+        visit: Index of the visit.
+        run_folder: The run's folder; artifacts are named relative to it.
+        folder: The trial's own folder, which exists and is empty.
+        cache_folder: Where this subject's compile caches live during the visit.
+        environment: The allow-listed variables of this machine, before the scenario's and the subject's own.
+        owner: The mark that every process of this trial carries, see :mod:`perfgate.machine.processes`.
+        decode: What the last valid traced trial of this side saw; ``None`` where there is none.
+    """
+
+    cell: Cell
+    role: Role
+    subject: Subject
+    index: int
+    pair: int | None
+    position: int
+    visit: int
+    run_folder: Path
+    folder: Path
+    cache_folder: Path
+    environment: Mapping[str, str]
+    owner: str
+    decode: DecodeSteps | None = None
+
+    def trial(self, *, t0_utc: str, duration_ns: int, **measured: Any) -> Trial:
+        """This job's trial, with what was measured of it: the fields of :class:`perfgate.metrics.trial.Trial`."""
+        return Trial(
+            index=self.index,
+            pair=self.pair,
+            position=self.position,
+            subject=self.role,
+            visit=self.visit,
+            t0_utc=t0_utc,
+            duration_ns=duration_ns,
+            **measured,
+        )
+
+
+class Collector(Protocol):
+    """Takes trials of one kind."""
+
+    kind: str
+
+    def probe(self, cell: Cell, subject: Subject) -> Failure | None:
+        """Why no trial of this cell can be taken, found without starting an engine; ``None`` when it can."""
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """Take one trial; everything it started has ended when this returns or raises.
+
+        A failure of the engine is part of the trial it returns, never an exception. ``progress`` takes short phrases
+        for people: ``starting the engine``, ``iteration 3 of 22``.
+
+        Raises:
+            KeyboardInterrupt: The user stopped; the engine was ended first.
+            OSError: The trial's folder cannot be written.
+        """

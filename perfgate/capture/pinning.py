@@ -1,0 +1,79 @@
+"""A worker held steady: what makes the host's work agree between two engines of one build."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from perfgate.trace.decode_step import STEADY
+
+HASHES, ADDRESSES = STEADY
+SEED: Final = "PYTHONHASHSEED"
+CORES_PER_GPU: Final = 4
+"""An engine's busy threads: its own, those of CUDA, of the tracer, and one to spare."""
+TRY_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Steady:
+    """How to start a worker.
+
+    Args:
+        wrapper: Programs with their arguments, to stand before the interpreter.
+        environment: Variables that are set beside the engine's own.
+        held: What they hold: of :data:`perfgate.trace.decode_step.STEADY`, and ``cores 12,13,14,15``.
+    """
+
+    wrapper: tuple[str, ...]
+    environment: Mapping[str, str]
+    held: tuple[str, ...]
+
+
+def steady_worker(environment: Mapping[str, str], gpus: int = 1) -> Steady:
+    """Hold Python's hashes, the layout of the process in memory and its cores, each only where that works here.
+
+    The host's work of a step differs by a tenth between two engines of one build, because their sets, their caches and
+    their cores do. Held, what is left is mostly how fast the CPU is at the moment, which launching calls tell
+    (docs/measurements.md). For traces alone: restarts of timed trials must sample these layouts, or a verdict would
+    hold for one only.
+
+    Args:
+        environment: The engine's own variables. A ``PYTHONHASHSEED`` among them is left as it is.
+        gpus: How many the engine takes. It gets the last :data:`CORES_PER_GPU` cores for each that perfgate may use,
+            unless these are more than half of them.
+    """
+    wrapper: list[str] = []
+    seed = environment.get(SEED)
+    held = [HASHES] if seed is None or seed.isdecimal() else []
+    # setarch first: containers commonly forbid personality(), and then nothing that it starts would run.
+    flat = _working("setarch", ["-R"], environment)
+    if flat:
+        wrapper += flat
+        held.append(ADDRESSES)
+    allowed = sorted(os.sched_getaffinity(0))
+    wanted = CORES_PER_GPU * gpus
+    if 2 * wanted <= len(allowed):
+        cores = ",".join(map(str, allowed[-wanted:]))
+        pinned = _working("taskset", ["-c", cores], environment)
+        if pinned:
+            wrapper += pinned
+            held.append(f"cores {cores}")
+    return Steady(tuple(wrapper), {SEED: "0"} if seed is None else {}, tuple(held))
+
+
+def _working(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The words that start something under a program, once they have started ``true``; none where they do not."""
+    path = environment.get("PATH")
+    found, nothing = shutil.which(program, path=path), shutil.which("true", path=path)
+    if found is None or nothing is None:
+        return []
+    words = [found, *arguments]
+    try:
+        tried = subprocess.run([*words, nothing], capture_output=True, timeout=TRY_TIMEOUT_S, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):  # what cannot be held is not said to be
+        return []
+    return words if tried.returncode == 0 else []

@@ -1,0 +1,466 @@
+"""The worker: one vLLM engine, driven from outside over two private descriptors.
+
+Run by the subject's own interpreter, so it imports nothing of perfgate: the standard library, then vllm and torch when
+told to. It must run on Python 3.10, the oldest that vLLM supports.
+
+Protocol 1: JSON lines, one answer a request, in order. A request is ``{"v": 1, "id": n, "op": ...}``, an answer
+``{"v": 1, "id": n, "ok": true, ...}`` or ``{"v": 1, "id": n, "ok": false, "code": reason, "error": "Type: text"}``.
+
+========= ================================================= ==========================================================
+op        request                                           answer
+========= ================================================= ==========================================================
+hello                                                       python, pid
+start     model, revision or null, dummy, engine_args       import_ns, engine_ns, versions, vocabulary,
+                                                            model_memory_bytes or null, kv_token_capacity or null
+iterate   prompts: batch x input token ids, output_tokens   submitted_ns: batch; deliveries: [[t_ns, tokens: batch]];
+                                                            tokens_digest, finish_reasons: batch, preemptions or null
+profile   on, ranges: nvtx or record_function, window       nothing; ranges stand around steps from here on, or no more;
+                                                            with window the profiler records meanwhile
+stop                                                        nothing; the engine is down, the worker exits
+========= ================================================= ==========================================================
+
+While it is profiled, each engine step carries a range ``perfgate.step.N``, N counting from 0, and each layer that the
+host runs one by one (no graph, not compiled) a range ``perfgate.layer.L``. Engine arguments say which profiler it is
+(vLLM's ``profiler_config``), and then vLLM puts its own ranges into each step too. A profiler that picks steps by their
+ranges needs no window.
+
+Standard output and error are the engine's and go to its log; nothing of the protocol passes there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+PROTOCOL = 1
+PR_SET_PDEATHSIG = 1
+
+
+class RequestError(Exception):
+    """A request that this worker answers with a failure of its own.
+
+    Args:
+        code: Reason code of :mod:`perfgate.reasons`.
+        text: What is wrong.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Session:
+    """The engine of this process and what the protocol can ask of it."""
+
+    def __init__(self) -> None:
+        self.engine: Any = None
+        self.iterations = 0
+        self.ranges: Ranges | None = None
+        self.profiled = False
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What a request yields; the caller frames it.
+
+        Raises:
+            RequestError: Anything of the engine went wrong; the worker can go on.
+        """
+        operation = {
+            "hello": self.hello,
+            "start": self.start,
+            "iterate": self.iterate,
+            "profile": self.profile,
+            "stop": self.stop,
+        }.get(str(request.get("op")))
+        if request.get("v") != PROTOCOL or operation is None:
+            raise RequestError("protocol-error", f"no such request in protocol {PROTOCOL}: {str(request)[:200]}")
+        return operation(request)
+
+    def hello(self, _request: dict[str, Any]) -> dict[str, Any]:
+        """Prove that the interpreter runs."""
+        return {"python": platform.python_version(), "pid": os.getpid()}
+
+    def start(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Import vllm and build the engine, each timed."""
+        begin_ns = time.perf_counter_ns()
+        try:
+            import torch
+            import vllm
+            from vllm import EngineArgs, LLMEngine
+        except Exception as error:
+            raise RequestError("engine-import-failed", describe(error)) from error
+        imported_ns = time.perf_counter_ns()
+        try:
+            # Prompts are token ids, so no tokenizer; dummy weights come from a fixed seed and are the same every time.
+            arguments = {"model": request["model"], "skip_tokenizer_init": True, **request["engine_args"]}
+            if request.get("revision"):
+                arguments["revision"] = request["revision"]
+            if request["dummy"]:
+                arguments["load_format"] = "dummy"
+            self.engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        except (Exception, SystemExit) as error:
+            raise RequestError("engine-start-failed", describe(error)) from error
+        ready_ns = time.perf_counter_ns()
+        return {
+            "import_ns": imported_ns - begin_ns,
+            "engine_ns": ready_ns - imported_ns,
+            "versions": versions(str(vllm.__version__), str(torch.__version__)),
+            "vocabulary": int(self.engine.model_config.get_vocab_size()),
+            "model_memory_bytes": model_memory_bytes(self.engine),
+            "kv_token_capacity": kv_token_capacity(self.engine),
+        }
+
+    def iterate(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Run one batch to completion and report every return of ``step()``."""
+        if self.engine is None:
+            raise RequestError("protocol-error", "iterate before start")
+        # Rubbish of the iteration before must not be collected inside this one.
+        gc.collect()
+        self.iterations += 1
+        try:
+            step = self.engine.step if self.ranges is None else self.ranges.around(self.engine.step)
+            return run_batch(self.engine, step, request["prompts"], request["output_tokens"], f"{self.iterations}-")
+        except (Exception, SystemExit) as error:
+            raise RequestError("iteration-failed", describe(error)) from error
+
+    def profile(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Put ranges around steps and layers, or leave that off; open or close a profiler's window around them."""
+        if self.engine is None or {request.get("on"), request.get("window")} - {True, False}:
+            raise RequestError("protocol-error", f"profile: {'before start' if self.engine is None else request}")
+        try:
+            if request["on"]:
+                self.ranges = Ranges(request.get("ranges"))
+                mark_layers(self.engine, request.get("ranges"))
+                self.profiled = True
+                if request["window"]:
+                    self.engine.start_profile()
+            else:
+                if request["window"]:
+                    self.engine.stop_profile()
+                self.ranges = None
+        except (Exception, SystemExit) as error:
+            raise RequestError("profile-failed", describe(error)) from error
+        return {}
+
+    def stop(self, _request: dict[str, Any]) -> dict[str, Any]:
+        """Shut the engine down; twice is fine."""
+        if self.engine is not None:
+            engine, self.engine = self.engine, None
+            try:
+                engine.engine_core.shutdown()
+            except Exception as error:
+                raise RequestError("engine-died", describe(error)) from error
+        return {}
+
+
+class Delivery(NamedTuple):
+    """One return of ``step()``."""
+
+    t_ns: int
+    outputs: list[Any]
+
+
+class Ranges:
+    """Numbered ranges around engine steps, as a profiler shows them.
+
+    Args:
+        kind: ``nvtx`` or ``record_function``.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self.opened = open_range(kind)
+        self.steps = 0
+
+    def around(self, step: Callable[[], Any]) -> Callable[[], Any]:
+        """``step`` in a range of its own at every call."""
+
+        def ranged() -> Any:
+            close = self.opened(f"perfgate.step.{self.steps}")
+            self.steps += 1
+            try:
+                return step()
+            finally:
+                close()
+
+        return ranged
+
+
+def open_range(kind: Any) -> Callable[[str], Callable[[], Any]]:
+    """A function that opens a range of that name and returns the one that closes it."""
+    import torch
+
+    if kind == "record_function":
+
+        def recorded(name: str) -> Callable[[], Any]:
+            block = torch.profiler.record_function(name)
+            block.__enter__()
+            return lambda: block.__exit__(None, None, None)
+
+        return recorded
+    if kind != "nvtx":
+        raise ValueError(f"no ranges of kind {kind!r}")
+    if torch.cuda.is_available():
+        # torch's own NVTX is visible to every nsys; newer releases of the nvtx package are not visible to older ones.
+        own = torch.cuda.nvtx
+
+        def started(name: str) -> Callable[[], Any]:
+            handle = own.range_start(name)
+            return lambda: own.range_end(handle)
+
+        return started
+    import nvtx
+
+    def opened(name: str) -> Callable[[], Any]:
+        handle = nvtx.start_range(name)
+        return lambda: nvtx.end_range(handle)
+
+    return opened
+
+
+def mark_layers(engine: Any, kind: Any) -> None:
+    """Put ranges around the layers, in every rank, where modules run one by one; a compiled model is left alone."""
+    mode = getattr(engine.vllm_config.compilation_config, "mode", None)
+    core = getattr(engine.engine_core, "engine_core", None)
+    call = getattr(getattr(core, "model_executor", None), "collective_rpc", None)
+    if call is not None and not getattr(mode, "value", mode):
+        call(mark_layers_of_rank, args=(kind,))
+
+
+def mark_layers_of_rank(worker: Any, kind: Any) -> None:
+    """The same in one rank; called by vLLM."""
+    import torch
+
+    runner = getattr(getattr(worker, "worker", worker), "model_runner", None)
+    model = getattr(runner, "model", None)
+    if not isinstance(model, torch.nn.Module) or getattr(model, "perfgate_marked", False):
+        return
+    opened = open_range(kind)
+    lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+    layers: Any = max(lists, key=len, default=[])
+    for number, layer in enumerate(layers):
+        mark_layer(layer, f"perfgate.layer.{number}", opened)
+    vars(model)["perfgate_marked"] = True
+
+
+def mark_layer(layer: Any, name: str, opened: Callable[[str], Callable[[], Any]]) -> None:
+    """A range around every forward of one module, also one that fails."""
+    closing: list[Callable[[], Any]] = []
+
+    def before(*_: Any) -> None:
+        closing.append(opened(name))
+
+    def after(*_: Any) -> None:
+        closing.pop()()
+
+    layer.register_forward_pre_hook(before)
+    layer.register_forward_hook(after, always_call=True)
+
+
+def run_batch(
+    engine: Any, step: Callable[[], Any], prompts: list[list[int]], output_tokens: int, prefix: str
+) -> dict[str, Any]:
+    """Submit the batch, step until it is done, then describe it; inside the loop only the clock is read."""
+    from vllm import SamplingParams, TokensPrompt
+    from vllm.sampling_params import RequestOutputKind
+
+    sampling = SamplingParams(
+        temperature=0,
+        ignore_eos=True,
+        min_tokens=output_tokens,
+        max_tokens=output_tokens,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+    batch = [TokensPrompt(prompt_token_ids=prompt) for prompt in prompts]
+    place: dict[str, int] = {}
+    submitted_ns: list[int] = []
+    deliveries: list[Delivery] = []
+    clock = time.perf_counter_ns
+    for index, prompt in enumerate(batch):
+        name = f"{prefix}{index}"
+        submitted_ns.append(clock())
+        returned = engine.add_request(name, prompt, sampling)
+        # vLLM appends a random suffix to names; outputs carry ours, but which one is no promise of its.
+        place[name] = index
+        if isinstance(returned, str):
+            place[returned] = index
+    requests = scheduler_requests(engine, set(place))
+    while engine.has_unfinished_requests():
+        outputs = step()
+        deliveries.append(Delivery(clock(), outputs))
+    return {
+        "submitted_ns": submitted_ns,
+        **describe_deliveries(deliveries, place, len(prompts)),
+        "preemptions": preemptions(requests, len(prompts)),
+    }
+
+
+def describe_deliveries(deliveries: list[Delivery], place: dict[str, int], batch: int) -> dict[str, Any]:
+    """Tokens of each request in each return, the digest of all tokens, and why each request ended."""
+    tokens: list[list[int]] = [[] for _ in range(batch)]
+    finish_reasons: list[str | None] = [None] * batch
+    counts: list[list[Any]] = []
+    for delivery in deliveries:
+        row = [0] * batch
+        for output in delivery.outputs:
+            index = place[output.request_id]
+            for completion in output.outputs:
+                row[index] += len(completion.token_ids)
+                tokens[index].extend(completion.token_ids)
+                if completion.finish_reason is not None:
+                    finish_reasons[index] = str(completion.finish_reason)
+        counts.append([delivery.t_ns, row])
+    return {"deliveries": counts, "tokens_digest": tokens_digest(tokens), "finish_reasons": finish_reasons}
+
+
+def tokens_digest(tokens: list[list[int]]) -> str:
+    """SHA-256 over the token ids of each request, in order, as one JSON text without spaces."""
+    return hashlib.sha256(
+        json.dumps([[int(t) for t in row] for row in tokens], separators=(",", ":")).encode()
+    ).hexdigest()
+
+
+def scheduler_requests(engine: Any, names: set[str]) -> list[Any]:
+    """The scheduler's own objects of this batch, taken before it forgets them; empty where it is out of reach."""
+    scheduler = getattr(getattr(engine.engine_core, "engine_core", None), "scheduler", None)
+    held = getattr(scheduler, "requests", None)
+    return [request for name, request in held.items() if name in names] if isinstance(held, dict) else []
+
+
+def preemptions(requests: list[Any], batch: int) -> int | None:
+    """Preemptions in the batch; ``None`` where this vLLM does not tell for every request."""
+    counts = [getattr(request, "num_preemptions", None) for request in requests]
+    known = [count for count in counts if isinstance(count, int)]
+    return sum(known) if len(known) == batch else None
+
+
+def versions(vllm: str, torch: str) -> dict[str, str]:
+    """Versions of what is under test."""
+    found = {"vllm": vllm, "torch": torch, "python": platform.python_version()}
+    # The modules would not do: where triton is missing, vllm puts a stand-in there that has a version too.
+    for package in ("triton", "flashinfer-python", "flash-attn"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    commit = vllm_commit()
+    return {**found, "vllm commit": commit} if commit else found
+
+
+def vllm_commit() -> str:
+    """The commit vllm was built from, where pip noted it (PEP 610) or its build did; empty for a plain release."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        noted = json.loads(importlib.metadata.distribution("vllm").read_text("direct_url.json") or "{}")
+        if noted.get("vcs_info"):
+            return str(noted["vcs_info"].get("commit_id", ""))
+    built = getattr(sys.modules.get("vllm._version"), "__commit_id__", None)
+    return str(built) if built else ""
+
+
+def worker_memory(worker: Any) -> int | None:
+    """Bytes that the weights took when one rank loaded them; called by vLLM in each rank."""
+    runner = getattr(getattr(worker, "worker", worker), "model_runner", None)
+    usage = getattr(runner, "model_memory_usage", None)
+    return int(usage) if usage else None
+
+
+def model_memory_bytes(engine: Any) -> int | None:
+    """Bytes of weights over all ranks; ``None`` where a rank does not tell (the CPU's runner does not)."""
+    core = getattr(engine.engine_core, "engine_core", None)
+    call = getattr(getattr(core, "model_executor", None), "collective_rpc", None)
+    if call is None:
+        return None
+    by_rank = call(worker_memory)
+    known = [usage for usage in by_rank if isinstance(usage, int)]
+    return sum(known) if known and len(known) == len(by_rank) else None
+
+
+def kv_token_capacity(engine: Any) -> int | None:
+    """Tokens that the KV cache holds; the engine's own figure where there is one, else blocks times their size."""
+    cache = engine.vllm_config.cache_config
+    own = getattr(cache, "kv_cache_size_tokens", None)
+    if isinstance(own, int) and own > 0:
+        return own
+    blocks, size = getattr(cache, "num_gpu_blocks", None), getattr(cache, "block_size", None)
+    return blocks * size if isinstance(blocks, int) and isinstance(size, int) else None
+
+
+def describe(error: BaseException) -> str:
+    """``Type: message`` of an error, and the whole of it in the engine's log."""
+    import traceback
+
+    traceback.print_exception(type(error), error, error.__traceback__)
+    sys.stderr.flush()
+    return f"{type(error).__name__}: {error}"
+
+
+def serve(requests: IO[str], answers: IO[str]) -> bool:
+    """Answer requests until told to stop or until the other end closes; tell whether a profiler was at work."""
+    session = Session()
+    for line in requests:
+        try:
+            request = json.loads(line)
+        except ValueError:
+            request = {}
+        if not isinstance(request, dict):
+            request = {}
+        try:
+            answer = {"ok": True, **session.answer(request)}
+        except RequestError as error:
+            answer = {"ok": False, "code": error.code, "error": str(error)}
+        answers.write(json.dumps({"v": PROTOCOL, "id": request.get("id"), **answer}) + "\n")
+        answers.flush()
+        if request.get("op") == "stop":
+            return session.profiled
+    session.stop({})
+    return session.profiled
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when the one that started it ends, however that ends.
+
+    A parent that was gone before this ran shows as the end of the request descriptor.
+    """
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
+    if os.getppid() != parent:
+        raise SystemExit("the process that started this worker is gone")
+
+
+def main(argv: list[str]) -> int:
+    """``vllm_worker.py REQUEST_FD ANSWER_FD``."""
+    request_fd, answer_fd = int(argv[1]), int(argv[2])
+    # At once: whatever the engine starts must not hold the protocol open.
+    os.set_inheritable(request_fd, False)
+    os.set_inheritable(answer_fd, False)
+    die_with_parent()
+    with os.fdopen(request_fd, encoding="utf-8") as requests, os.fdopen(answer_fd, "w", encoding="utf-8") as answers:
+        try:
+            profiled = serve(requests, answers)
+        except KeyboardInterrupt:
+            return 130
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if profiled:  # a profiler hands over what it has at exit
+        return 0
+    # The engine is down. Unloading torch takes another 2 s of a 10 s trial and does nothing for it.
+    os._exit(0)
+
+
+# Spawned tensor-parallel workers import this file again, under another name.
+if __name__ == "__main__":
+    here = str(Path(__file__).resolve().parent)
+    # Python 3.10 knows neither -P nor PYTHONSAFEPATH: perfgate's own modules must not shadow the subject's.
+    sys.path[:] = [entry for entry in sys.path if not entry or str(Path(entry).resolve()) != here]
+    sys.exit(main(sys.argv))

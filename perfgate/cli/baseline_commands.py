@@ -1,0 +1,134 @@
+"""Commands about stored baselines: promote a run, list them, show one, its lineage, verify, and what lies between two.
+
+As in :mod:`perfgate.cli.main`, which has them among its own, imports stand in the command bodies.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from perfgate.cli.github_commands import lines
+from perfgate.cli.output_options import RUNS_OPTION
+
+BASELINES_OPTION = click.option(
+    "--baselines",
+    default="baselines",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of baselines.",
+    show_default=True,
+)
+SINCE_OPTION = click.option(
+    "--since", "ref", metavar="REF", help="The file as it is at this commit; by default at HEAD, where there is one."
+)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group()
+def baseline() -> None:
+    """What a build took on one class of machines, visit by visit, to hold later builds against."""
+
+
+@baseline.command()
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path, file_okay=False))
+@BASELINES_OPTION
+@RUNS_OPTION
+@click.option("--reason", default="", help="Why; needed unless the run is equivalent to what lies there.")
+@click.option("--cell", "cells", multiple=True, metavar="NAME", help="Only this cell; may be given several times.")
+@click.option(
+    "--side", "role", type=click.Choice(["base", "head"]), help="By default the head if it passed, else the base."
+)
+@click.option(
+    "--scenarios",
+    callback=lines,
+    default="",
+    help="Patterns of files, one a line: the run's scenarios must be copies of some. For runs that others measured.",
+)
+@click.option("--same-build", is_flag=True, help="Vouch, with a reason, for a build that has path= or env= of its own.")
+def promote(folder: Path, baselines: Path, runs: Path, scenarios: tuple[str, ...], **how: Any) -> None:
+    """Add what a run measured to the baselines, each cell in its file; nothing is committed.
+
+    The same build measured again, or one shown to be equivalent, adds its visits. Anything else needs a reason, and
+    begins anew: visits before it count no longer.
+    """
+    from perfgate.baseline.promotion import promote as promote_run
+    from perfgate.report.baseline_page import render_promoted
+    from perfgate.report.run_folders import find_run
+
+    files = [file for pattern in scenarios for file in sorted(Path().glob(pattern)) if file.is_file()]
+    files = [file for pattern in scenarios for file in sorted(Path().glob(pattern)) if file.is_file()]
+    promoted = promote_run(find_run(folder, runs), baselines, scenarios=files if scenarios else None, **how)
+    click.echo(render_promoted(promoted), nl=False)
+
+
+@baseline.command("list")
+@BASELINES_OPTION
+def list_baselines(baselines: Path) -> None:
+    """List the baselines, with their visits and whether they can block."""
+    from perfgate.baseline.store import files, read
+    from perfgate.report.baseline_page import render_list
+
+    found = [read(file) for file in files(baselines)]
+    click.echo(render_list(found) if found else f"no baselines in {baselines}", nl=not found)
+
+
+@baseline.command()
+@click.argument("file", type=FILE)
+def show(file: Path) -> None:
+    """Show a baseline: what, where, which build, and every metric with its spread between visits."""
+    from perfgate.baseline.store import read
+    from perfgate.report.baseline_page import render_show
+
+    click.echo(render_show(read(file).baseline), nl=False)
+
+
+@baseline.command()
+@click.argument("file", type=FILE)
+def log(file: Path) -> None:
+    """Show a baseline's lineage, the newest promotion first: who, when, why, from which record."""
+    from perfgate.baseline.store import read
+    from perfgate.report.baseline_page import render_log
+
+    click.echo(render_log(read(file).baseline), nl=False)
+
+
+@baseline.command()
+@click.argument("files", nargs=-1, type=FILE)
+@BASELINES_OPTION
+@SINCE_OPTION
+def verify(files: tuple[Path, ...], baselines: Path, ref: str | None) -> None:
+    """Recompute every lineage, and see that what was committed before only grew.
+
+    Ends with 2 and names the entry where one was changed, dropped, added or put elsewhere.
+    """
+    from perfgate.baseline.store import files as all_files
+    from perfgate.baseline.store import verify as verify_files
+
+    chosen = files or tuple(all_files(baselines))
+    for file, lineage in verify_files(chosen, None if files else baselines, ref):
+        click.echo(f"{file}: {len(lineage.entries)} promotions, whole")
+    if not chosen:
+        click.echo(f"no baselines in {baselines}")
+
+
+@baseline.command()
+@click.argument("file", type=FILE)
+@click.argument("other", type=FILE, required=False)
+@SINCE_OPTION
+def diff(file: Path, other: Path | None, ref: str | None) -> None:
+    """Show what lies between two baselines, or between one and what it was at a commit: promotions, cell, metrics."""
+    from perfgate.baseline.store import parse_as_of, read
+    from perfgate.errors import RecordError, UsageError
+    from perfgate.report.baseline_page import render_diff
+
+    if other is not None and ref is not None:
+        raise UsageError("give another file or --since, not both")
+    if other is not None:
+        click.echo(render_diff(read(file).baseline, read(other).baseline), nl=False)
+        return
+    before = parse_as_of(file, ref or "HEAD")
+    if before is None:
+        raise RecordError(f"is not there at {ref or 'HEAD'}: it is new", where=str(file))
+    click.echo(render_diff(before, read(file).baseline), nl=False)

@@ -1,0 +1,313 @@
+"""The steps of a GitHub job as commands: a workflow calls them one after the other and decides nothing itself.
+
+As in :mod:`perfgate.cli.main`, which has them among its own, imports stand in the command bodies.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perfgate.cli.outlet import command
+from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perfgate.github.api import Api
+    from perfgate.github.workflow_job import Job, JobPlan
+    from perfgate.judge.outcome import Outcome
+
+RUN_FOLDER = "perfgate.run_folder"
+"""Where the context of a command keeps the folder of the run that it made."""
+BODY_CHARACTERS = 60_000
+"""Of a pull request's body that tell what moved; GitHub takes 65,536 in all."""
+
+
+def lines(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+    """Lines of an action's input: one word a line, empty ones dropped."""
+    return tuple(filter(None, map(str.strip, value.splitlines())))
+
+
+SCENARIOS_OPTION = click.option(
+    "--scenarios", callback=lines, default="scenarios/*.yaml", envvar="PERFGATE_SCENARIOS", show_default=True,
+    help="Patterns of scenario files from the repository's root, one a line.",
+)  # fmt: skip
+
+
+@click.group()
+def github() -> None:
+    """The steps of a GitHub job: prepare, measure, report, enforce; and the comment on the pull request."""
+
+
+@github.command()
+@SCENARIOS_OPTION
+@click.option("--command", type=click.Choice(["run", "nightly"]), default="run", envvar="PERFGATE_COMMAND",
+              show_default=True, help="What of perfgate measures.")  # fmt: skip
+@click.option("--against", type=click.Choice(["merge-base", "baseline"]), default="merge-base",
+              envvar="PERFGATE_AGAINST", show_default=True)  # fmt: skip
+@click.option("--base", callback=lines, default="", envvar="PERFGATE_BASE",
+              help="Words of the base's subject, one a line; by default the merge base's build.")  # fmt: skip
+@click.option("--head", callback=lines, default="", envvar="PERFGATE_HEAD",
+              help="Words of the head's subject, one a line; by default the head's build.")  # fmt: skip
+@click.option("--budget", default="", envvar="PERFGATE_BUDGET", metavar="MINUTES", help="As of perfgate run.")
+@click.option("--resume/--no-resume", default=False, envvar="PERFGATE_RESUME", show_default=True,
+              help="Go on with what an earlier attempt of this workflow run measured of the same.")  # fmt: skip
+@click.pass_context
+def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> None:  # noqa: FBT001 (a flag)
+    """Find out what is compared by which scenarios: those of the base branch; and fetch what was measured of it."""
+    from perfgate.github.policy import Wanted, make_plan
+    from perfgate.github.workflow_job import Job
+
+    job = Job.here()
+    api = _api(job)
+    try:
+        plan = make_plan(job, api, Wanted(**wanted, more=("--budget", budget) if budget else ()), Path.cwd())
+    except ScenarioError as error:
+        _annotate_problems(error, job.folder / "policy")
+        ctx.exit(error.exit_status)
+    if resume and plan.may_be_resumed:
+        _fetch_earlier(api, job, plan)
+    job.write_plan(plan)
+    job.set_outputs({"artifact": plan.artifact, "runs": str(plan.runs)})
+    click.echo(f"{plan.head[:12]} against {plan.merge_base[:12]}, by {len(plan.scenarios)} scenarios of "
+               f"{plan.base_branch} ({plan.base[:12]})")  # fmt: skip
+    if plan.run_folder:
+        click.echo(f"goes on with {plan.run_folder.name}")
+
+
+@github.command()
+@click.pass_context
+def measure(ctx: click.Context) -> None:
+    """Measure as prepared. Ends with 0 unless it was interrupted: enforce is what judges, after the uploads."""
+    from perfgate.errors import UsageError
+    from perfgate.github.workflow_job import Job
+    from perfgate.project.build import CACHE
+
+    job = Job.here()
+    plan = job.read_plan()
+    if plan is None:
+        raise UsageError("nothing is prepared", remedy="Run perfgate github prepare first.")
+    # What an earlier attempt left is held against the words of this plan: trials are taken from it, and nothing else.
+    words = [*plan.words, *(["--resume", str(plan.run_folder)] if plan.run_folder else ["--runs", str(plan.runs)])]
+    os.chdir(plan.policy)  # its perfgate.toml counts, not that of the change
+    if plan.command == "nightly" or CACHE not in os.environ:
+        os.environ[CACHE] = str(job.folder / "builds")  # an earlier job can have changed what lies in any other cache
+    token = secrets.token_hex(32)  # what an engine says is printed, and must not be obeyed
+    command(f"::stop-commands::{token}")
+    status = _perfgate(ctx, [plan.command, *words, "--format", "text"])
+    job.write_status(status)
+    command(f"::{token}::")
+    click.echo(f"perfgate {plan.command} ended with {status}", err=True)
+    if status == ExitStatus.INTERRUPTED:
+        ctx.exit(status)
+
+
+@github.command()
+def report() -> None:
+    """Show what was measured: summary, annotations, outputs, and the small artifact that a comment is made from."""
+    from perfgate.github.comment import policy_note
+    from perfgate.github.workflow_job import Job
+    from perfgate.report.github_markdown import SUMMARY_BYTES, Annotation, annotate, render_within
+
+    job = Job.here()
+    plan = job.read_plan()
+    folder = plan.run_folder if plan else None
+    status = _status(job)
+    note = policy_note(plan.changed) if plan else ""
+    outcome = _outcome(folder) if folder else None
+    if outcome is None:
+        text = f"NOT MEASURED: perfgate ended with {int(status)} before a run began; its messages are in the log."
+        command(str(Annotation("error", "perfgate", text)))
+        parts = [f"**{text}**", note, ""]
+        job.add_summary("\n\n".join(part for part in parts if part) + "\n")
+    else:
+        for annotation in annotate(outcome):
+            command(str(annotation))
+        notes = [note] if note else []
+        if status == ExitStatus.INTERRUPTED:
+            notes.insert(0, "The job was stopped or out of budget. What was measured is kept: re-run it to go on.")
+        job.add_summary(render_within(outcome, SUMMARY_BYTES, notes))
+    verdict = outcome.verdict if outcome else "not-measured"
+    job.set_outputs({"verdict": verdict, "exit_status": int(status), "run_folder": str(folder or "")})
+    job.set_outputs({"candidate": _candidate(plan)})
+    _write_small_artifact(job, plan, outcome)
+
+
+@github.command()
+@click.option("--inconclusive", type=click.Choice(["warn", "fail"]), default="warn", envvar="PERFGATE_INCONCLUSIVE",
+              show_default=True, help="What a verdict that decides nothing does to the check.")  # fmt: skip
+@click.pass_context
+def enforce(ctx: click.Context, inconclusive: str) -> None:
+    """End with the run's exit status; the last step, after everything is uploaded."""
+    from perfgate.github.workflow_job import Job
+
+    status = _status(Job.here())
+    if status == ExitStatus.INCONCLUSIVE and inconclusive == "warn":
+        command("::warning title=perfgate::nothing was decided: this is no pass, and blocks nothing")
+        return
+    ctx.exit(status)
+
+
+@github.command()
+@click.argument("paths", nargs=-1, required=True)
+@click.option("--branch", default="perfgate/baselines", show_default=True, help="Of the pull request; ours alone.")
+@click.option("--title", default="Promote tonight's baselines", show_default=True)
+def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
+    """Propose what changed below PATHS of this checkout as a pull request; a later proposal replaces it."""
+    from perfgate.github.proposal import Proposal, changed_files
+    from perfgate.github.proposal import propose as make_proposal
+    from perfgate.github.workflow_job import Job
+
+    job = Job.here()
+    base = job.variable("GITHUB_REF_NAME")
+    server = job.environment.get("GITHUB_SERVER_URL", "https://github.com")
+    url = f"{server}/{job.repository}/actions/runs/{job.variable('GITHUB_RUN_ID')}"
+    body = (
+        f"Measured by [this run]({url}), whose artifacts "
+        "hold the report and everything that was measured. `perfgate baseline log` says why each entry is there."
+        f"{_moved(changed_files(Path.cwd(), paths))}"
+    )
+    click.echo(make_proposal(_api(job), job.repository, Path.cwd(), paths, Proposal(branch, base, title, body)))
+
+
+def _moved(names: Sequence[str]) -> str:
+    """What was promoted and how far each metric moved, baseline by baseline, as blocks of Markdown."""
+    from perfgate.baseline.store import is_baseline, parse_as_of, read
+    from perfgate.report.baseline_page import render_diff, render_log
+
+    text = ""
+    for file in filter(is_baseline, map(Path, names)):
+        before, now = parse_as_of(file, "HEAD"), read(file).baseline
+        told = f"{file}\n{render_diff(before, now) if before else render_log(now)}"
+        text += f"\n\n{textwrap.indent(told, ' ' * 4)}"  # no text can end a block that is indented
+    if len(text) > BODY_CHARACTERS:
+        text = f"{text[:BODY_CHARACTERS].rpartition(chr(10))[0]}\n\nThe rest did not fit: see `perfgate baseline diff`."
+    return text
+
+
+@github.command()
+@SCENARIOS_OPTION
+@click.option("--author", default="github-actions[bot]", envvar="PERFGATE_AUTHOR", show_default=True,
+              help="Who the token writes as.")  # fmt: skip
+@click.option("--pull-request-runs/--no-pull-request-runs", default=False, envvar="PERFGATE_PULL_REQUEST_RUNS",
+              show_default=True, help="Also follow runs started by pull_request; never a fork's.")  # fmt: skip
+def comment(scenarios: tuple[str, ...], author: str, pull_request_runs: bool) -> None:  # noqa: FBT001 (a flag)
+    """Write or rewrite the one comment on the pull request; on workflow_run, with a token that may write.
+
+    Where GitHub refuses, that is a warning: a comment is no verdict. An artifact that is not what it should be is an
+    error, and nothing is written.
+    """
+    from perfgate.github.api import ApiError
+    from perfgate.github.comment import comment as write_comment
+    from perfgate.github.workflow_job import Job
+    from perfgate.report.github_markdown import Annotation
+
+    job = Job.here()
+    try:
+        click.echo(write_comment(job, _api(job), scenarios, author, pull_requests=pull_request_runs))
+    except ApiError as error:
+        command(str(Annotation("warning", "perfgate", f"no comment was written: {error}")))
+
+
+def publish(outcome: Outcome) -> None:
+    """Fill the summary and the outputs of the job's step, where there is a job: what ``--format github`` does too."""
+    from perfgate.github.workflow_job import Job
+    from perfgate.report.github_markdown import SUMMARY_BYTES, render_within
+
+    job = Job.here()
+    job.add_summary(render_within(outcome, SUMMARY_BYTES))
+    folder = click.get_current_context().meta.get(RUN_FOLDER, "")
+    job.set_outputs({"verdict": outcome.verdict, "exit_status": outcome.exit_status, "run_folder": str(folder)})
+
+
+def _api(job: Job) -> Api:
+    from perfgate.github.api import Api
+
+    url = job.environment.get("GITHUB_API_URL", "https://api.github.com")
+    return Api(url, job.environment.get("GITHUB_TOKEN", ""))
+
+
+def _fetch_earlier(api: Api, job: Job, plan: JobPlan) -> None:
+    """Unpack the run folder of an earlier attempt; where it cannot be had measuring begins anew, and that is said."""
+    from perfgate.errors import RecordError
+    from perfgate.github import artifact
+    from perfgate.github.api import ApiError
+    from perfgate.report.github_markdown import Annotation
+
+    file = job.folder / "earlier.zip"
+    try:
+        found = artifact.of_earlier_attempt(api, job, plan.artifact, job.listed_at(plan.head))
+        if found is None:
+            return
+        artifact.fetch(api, plan.repository, found, file, artifact.RUN_BYTES)
+        artifact.unpack(file, plan.runs)
+    except (ApiError, RecordError) as error:
+        text = f"what an earlier attempt measured cannot be had, so measuring begins anew: {error}"
+        command(str(Annotation("warning", "perfgate", text)))
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _perfgate(ctx: click.Context, words: list[str]) -> int:
+    """Run another command in this process, which is the one that GitHub interrupts; its exit status."""
+    root = ctx.find_root()
+    try:
+        root.command.main(words, prog_name="perfgate", obj=root.obj)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else ExitStatus.INTERNAL_ERROR
+    return ExitStatus.PASS
+
+
+def _status(job: Job) -> ExitStatus:
+    """What the run ended with: interrupted where measuring began and left nothing, usage where it never began."""
+    status = job.read_status()
+    if status is not None:
+        return ExitStatus(status) if status in list(ExitStatus) else ExitStatus.INTERNAL_ERROR
+    return ExitStatus.USAGE if job.read_plan() is None else ExitStatus.INTERRUPTED
+
+
+def _outcome(folder: Path) -> Outcome | None:
+    from perfgate.gate import judge_folder
+    from perfgate.nightly import MANIFEST, judge_night
+
+    try:
+        return judge_night(folder) if (folder / MANIFEST).exists() else judge_folder(folder)
+    except PerfgateError as error:
+        click.echo(f"perfgate: {error}", err=True)
+        return None
+
+
+def _candidate(plan: JobPlan | None) -> str:
+    """The run of a night whose base may be promoted, as it lies in the run folder's artifact; empty where none may."""
+    from perfgate.nightly import candidate
+
+    if plan is None or plan.command != "nightly" or plan.run_folder is None:
+        return ""
+    found = candidate(plan.run_folder)
+    return str(found.relative_to(plan.runs)) if found else ""
+
+
+def _write_small_artifact(job: Job, plan: JobPlan | None, outcome: Outcome | None) -> None:
+    from perfgate.judge.outcome import verdict_json
+    from perfgate.machine.atomic_files import write_atomically
+
+    folder = job.folder / "verdict"
+    folder.mkdir(parents=True, exist_ok=True)
+    if plan is not None:
+        write_atomically(folder / "job.json", plan.model_dump_json(indent=1) + "\n")
+    if outcome is not None:
+        write_atomically(folder / "verdict.json", verdict_json(outcome))
+
+
+def _annotate_problems(error: ScenarioError, root: Path) -> None:
+    from perfgate.report.github_markdown import ANNOTATIONS, Annotation
+
+    for problem in error.problems[:ANNOTATIONS]:
+        text = f"{problem.field}: {problem.text}" if problem.field else problem.text
+        command(str(Annotation("error", "perfgate", text, problem.file.removeprefix(f"{root}/"), problem.line)))

@@ -1,0 +1,114 @@
+"""``perfgate init``: the questions that a new repository is asked, and what it is told.
+
+As in :mod:`perfgate.cli.main`, which has it among its own, imports stand in the command bodies.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from perfgate.project.scaffold import Answers, Done, StarterFile
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
+@click.option("--scenario", metavar="NAME", help="cpu-tiny or llama-8b-decode; by default what fits this machine.")
+@click.option("--python", metavar="PATH", help="The interpreter that holds vLLM.  [default: ~/engine/bin/python]")
+@click.option(
+    "--action",
+    metavar="OWNER/perfgate@COMMIT",
+    help="The action that workflows use; by default the commit that this perfgate was installed from.",
+)
+@click.option("--labels", metavar="A,B", help="Labels of the runner that measures.  [default: self-hosted,linux,gpu]")
+@click.option("--pre-push", is_flag=True, help="Also install the git hook that checks the scenarios of a push.")
+@click.option("--yes", is_flag=True, help="Ask nothing, take the defaults; so it is without a terminal, too.")
+@click.option("--force", is_flag=True, help="Replace files that are there already.")
+def init(
+    folder: Path,
+    pre_push: bool,  # noqa: FBT001 (a flag)
+    yes: bool,  # noqa: FBT001 (a flag)
+    force: bool,  # noqa: FBT001 (a flag)
+    **given: str | None,
+) -> None:
+    """Write what a repository begins with: a scenario, perfgate.toml, GitHub workflows, the runner's page.
+
+    What is there already is left as it is.
+    """
+    from perfgate.errors import UsageError
+    from perfgate.project.scaffold import (
+        ENGINE,
+        LABELS,
+        SCENARIOS,
+        Answers,
+        installed_action,
+        starter_files,
+        write_files,
+    )
+
+    answer = _answering(asks=not yes and sys.stdin.isatty())
+    chosen = answer("Scenario", given["scenario"], _fitting)
+    if chosen not in SCENARIOS:
+        raise UsageError(f"--scenario {chosen}: expected one of {', '.join(SCENARIOS)}")
+    answers = Answers(
+        scenario=chosen,
+        python=answer("Interpreter that holds vLLM", given["python"], lambda: ENGINE),
+        action=answer("perfgate's action, OWNER/perfgate@COMMIT (empty: later)", given["action"], installed_action),
+        labels=_words(answer("Labels of the runner that measures", given["labels"], lambda: ",".join(LABELS)))
+        or LABELS,
+        pre_push=pre_push,
+    )
+    planned = starter_files(folder, answers)
+    done = list(write_files(planned, force=force))
+    for file, what in done:
+        click.echo(f"{what:<8} {file.path}" + (" (there already)" if what == "left" else ""))
+    click.echo("\nnext:")
+    for number, step in enumerate(_next(folder, answers, done), 1):
+        click.echo(f"  {number}. {step}")
+
+
+def _answering(*, asks: bool) -> Callable[[str, str | None, Callable[[], str]], str]:
+    def answer(question: str, given: str | None, default: Callable[[], str]) -> str:
+        if given is not None:
+            return given
+        return str(click.prompt(question, default=default(), err=True)) if asks else default()
+
+    return answer
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
+def _fitting() -> str:
+    """The scenario that this machine can run: a GPU's where the driver shows one."""
+    from perfgate.machine.nvml import connect
+
+    nvml = connect()
+    if nvml is None:
+        return "cpu-tiny"
+    with nvml:
+        return "llama-8b-decode" if nvml.gpus() else "cpu-tiny"
+
+
+def _next(folder: Path, answers: Answers, done: list[tuple[StarterFile, Done]]) -> tuple[str, str, str]:
+    """How to get a verdict, how to compare a branch, how to have it on GitHub."""
+    from perfgate.project.scaffold import not_ignored
+
+    scenario = f"scenarios/{answers.scenario}.yaml"
+    engine = folder.absolute() / Path(answers.python).expanduser()
+    missing = f"put an engine at {answers.python}, then " if "/" in answers.python and not engine.exists() else ""
+    lines = " and ".join(not_ignored(folder, answers))
+    ignore = f" (with {lines} in .gitignore)" if lines else ""
+    build = "" if any("\n[build]" in file.text for file, _ in done) else "fill in [build] in perfgate.toml; "
+    pin = "" if answers.action else "perfgate init --action OWNER/perfgate@COMMIT completes the workflows; "
+    return (
+        f"{missing}perfgate run {scenario}: a build against itself, to see it pass",
+        f"{build}commit these files{ignore}; perfgate run {scenario} --against main compares your branch",
+        f"{pin}.github/perfgate-runner.md sets up the runner",
+    )

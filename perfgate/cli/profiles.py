@@ -1,0 +1,83 @@
+"""The commands that read what profilers left: kernels and their time, counters, and both side by side.
+
+Imports stand in the command bodies, as in :mod:`perfgate.cli.main`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--step", type=click.IntRange(0), help="Only this step: N of perfgate.step.N.")
+@click.option("--layer", type=click.IntRange(0), help="Only this layer, from 0; with --step each launch is listed.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "markdown", "json", "csv"]),
+    help="By default text on a terminal, else Markdown.",
+)
+@click.option(
+    "--counters",
+    "counted",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Show beside the times what ncu counted of the same workload: its report or its raw page as CSV.",
+)
+@click.option(
+    "--scrub",
+    "target",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="OUT",
+    help="Write a copy without environment, host, user, paths and GPU identity instead.",
+)
+def kernels(
+    file: Path, step: int | None, layer: int | None, form: str | None, counted: Path | None, target: Path | None
+) -> None:
+    """Print what decode steps run, role by role and kernel by kernel.
+
+    FILE is a report of nsys, an SQLite export of one, or a trace of PyTorch's profiler (JSON); gzip is fine.
+    """
+    from perfgate.counters.report_file import read_counters
+    from perfgate.counters.trace_join import join
+    from perfgate.errors import UsageError
+    from perfgate.report import joined_counters as joined
+    from perfgate.report.kernel_report import FORMATS
+    from perfgate.trace.scrub import scrub
+    from perfgate.trace.selection import select
+    from perfgate.trace.trace_file import read_trace
+
+    if target is not None:
+        if counted is not None:
+            raise UsageError("--scrub writes a copy of the trace, --counters prints a table: give one of them")
+        scrub(file, target)
+        click.echo(f"{target}: written, scrubbed", err=True)
+        return
+    form = form or ("text" if sys.stdout.isatty() else "markdown")
+    found = select(read_trace(file), step, layer)
+    shown = FORMATS[form](found) if counted is None else joined.FORMATS[form](join(found, read_counters(counted)))
+    click.echo(shown, nl=False)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "markdown", "json"]),
+    help="By default text on a terminal, else Markdown.",
+)
+def counters(file: Path, form: str | None) -> None:
+    """Print what ncu counted, kernel by kernel: each counter in words, and how far the kernel is from its roof.
+
+    FILE is what ncu --csv --page raw printed, log lines and all, or with perfgate[ncu] its report; gzip is fine.
+    """
+    from perfgate.counters.report_file import read_counters
+    from perfgate.report.counter_table import FORMATS
+
+    form = form or ("text" if sys.stdout.isatty() else "markdown")
+    click.echo(FORMATS[form](read_counters(file)), nl=False)

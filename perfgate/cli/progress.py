@@ -1,0 +1,157 @@
+"""Progress for people, on stderr: on a terminal a line that is rewritten, elsewhere a line a finished trial."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+from perfgate.capture.session import Progress, Step
+from perfgate.cli.outlet import CLEAR
+from perfgate.metrics.catalogue import METRICS
+from perfgate.units import format_value
+
+BAR_WIDTH = 10
+TICK_S = 1.0
+"""Seconds between two rewritings of the line while nothing happens; more often would take time from the engine."""
+MEASURING = "iteration"
+"""The first word of a phase in which the engine is timed: the line is left alone until the phase ends."""
+SHOWN = {"ITL": "itl_median", "TTFT": "ttft_median"}
+"""What is shown of a finished trial."""
+
+
+@contextlib.contextmanager
+def progress_to(stream: TextIO, now_s: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
+    """A function that shows steps and sentences on ``stream`` while the block lasts.
+
+    Args:
+        stream: A terminal, a pipe or a file.
+        now_s: The monotonic clock.
+    """
+    if not stream.isatty():
+        yield _Log(stream, now_s).show
+        return
+    line = _Line(stream, now_s)
+    over = threading.Event()
+    clock = threading.Thread(target=_tick, args=(line, over), name="perfgate progress", daemon=True)
+    clock.start()
+    try:
+        yield line.show
+    finally:
+        over.set()
+        clock.join()
+        line.clear()
+
+
+class _Log:
+    """A line a finished trial."""
+
+    def __init__(self, stream: TextIO, now_s: Callable[[], float]) -> None:
+        self._stream, self._now_s, self._begun_s = stream, now_s, now_s()
+
+    def show(self, step: Step | str) -> None:
+        """Print a sentence, or a trial that has finished."""
+        if isinstance(step, str):
+            self._stream.write(f"perfgate: {step}\n")
+        elif step.finished is not None:
+            left = "" if step.seconds_left is None else f" ({_clock(step.seconds_left)} to {_goal(step)})"
+            self._stream.write(f"{_finished(step, self._now_s() - self._begun_s)}{left}\n")
+        self._stream.flush()
+
+
+class _Line:
+    """Finished trials, and below them a line that is rewritten in place."""
+
+    def __init__(self, stream: TextIO, now_s: Callable[[], float]) -> None:
+        self._stream, self._now_s, self._begun_s = stream, now_s, now_s()
+        self._lock = threading.Lock()
+        self._step: Step | None = None
+        self._step_s = 0.0
+
+    def show(self, step: Step | str) -> None:
+        """Print a sentence or a finished trial above the line, and rewrite the line."""
+        with self._lock:
+            now_s = self._now_s()
+            if isinstance(step, str):
+                self._stream.write(f"{CLEAR}perfgate: {step}\n")
+            else:
+                self._step, self._step_s = step, now_s
+                if step.finished is not None:
+                    self._stream.write(f"{CLEAR}{_finished(step, now_s - self._begun_s)}\n")
+            self._rewrite(now_s)
+
+    def tick(self) -> None:
+        """Rewrite the line with the time that it is now, unless an engine is being timed."""
+        with self._lock:
+            if self._step is not None and not self._step.phase.startswith(MEASURING):
+                self._rewrite(self._now_s())
+
+    def clear(self) -> None:
+        """Take the line away."""
+        self._stream.write(CLEAR)
+        self._stream.flush()
+
+    def _rewrite(self, now_s: float) -> None:
+        if self._step is not None:
+            since_s = now_s - self._step_s
+            shown = _current(self._step, now_s - self._begun_s, since_s, shutil.get_terminal_size().columns - 1)
+            self._stream.write(f"{CLEAR}{shown}")
+        self._stream.flush()
+
+
+def _tick(line: _Line, over: threading.Event) -> None:
+    while not over.wait(TICK_S):
+        line.tick()
+
+
+def describe(step: Step) -> str:
+    """``pair 3 of 4, head: iteration 5 of 10``; a pair that has just been finished is not the next one yet."""
+    kind = "" if step.kind == "timed" else f"{step.kind} "
+    number = min(step.done + 1, step.target)
+    place = "conditioning" if step.pair is None else f"{kind}pair {number} of {step.target}"
+    return f"{place}, {step.role}: {step.phase}"
+
+
+def _current(step: Step, elapsed_s: float, since_s: float, width: int) -> str:
+    """Where the run is now; a line that wraps could not be rewritten, so the cell's name is cut, and then the end."""
+    filled = BAR_WIDTH * min(step.done, step.target) // max(step.target, 1)
+    bar = f"[{_clock(elapsed_s)}] [{'#' * filled}{'.' * (BAR_WIDTH - filled)}]"
+    words = f"{describe(step)}{_left(step, since_s)}"
+    room = width - len(bar) - len(words) - 2
+    name = step.cell if len(step.cell) <= room else f"{step.cell[: max(room - 1, 0)]}…"
+    return f"{bar} {name} {words}"[:width]
+
+
+def _left(step: Step, since_s: float) -> str:
+    """A trial that takes longer than expected takes nothing from the time of those that follow."""
+    if step.seconds_left is None:
+        return ""
+    left_s = max(step.seconds_left - since_s, step.seconds_after)
+    return f", {_clock(left_s)} left" if left_s or step.finished else ", overdue"
+
+
+def _finished(step: Step, elapsed_s: float) -> str:
+    trial = step.finished
+    if trial is None:
+        return ""
+    if trial.failure is not None:
+        result = f"FAILED {trial.failure.code}"
+    else:
+        shown = [(name, METRICS[metric].summarise(trial)) for name, metric in SHOWN.items()]
+        result = ", ".join(f"{name} {format_value(value, 's')}" for name, value in shown if value is not None)
+    kind = "" if trial.kind == "timed" else f"{trial.kind} "
+    place = "conditioning" if trial.pair is None else f"{kind}pair {trial.pair + 1}"
+    return f"[{_clock(elapsed_s)}] {step.cell} trial {trial.index:03} {place} {trial.subject}: {result}"
+
+
+def _goal(step: Step) -> str:
+    return f"the look at {step.target} pair{'s' * (step.target != 1)}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,38 @@
+"""The command that says what of a run or a baseline can be trusted.
+
+As in :mod:`perfgate.cli.main`, which has it among its own, imports stand in the command bodies.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from perfgate.cli import completion
+from perfgate.cli.output_options import RUNS_OPTION
+from perfgate.errors import ExitStatus
+
+
+@click.command()
+@click.argument("paths", metavar="RUN|BASELINE...", nargs=-1, required=True, type=click.Path(path_type=Path),
+                shell_complete=completion.runs)  # fmt: skip
+@RUNS_OPTION
+@click.pass_context
+def verify(ctx: click.Context, paths: tuple[Path, ...], runs: Path) -> None:
+    """Check what a run folder, a night or a baseline claims: digests, plan, chain, verdict, git.
+
+    A run is its folder, the folder's name or the word latest. A line a check: ok, FAILED, or unknown where this place
+    cannot tell. Ends with 2 where one failed.
+    """
+    from perfgate.report.run_folders import find_run
+    from perfgate.verification import verify_path
+
+    failed = False
+    for path in (find_run(word, runs) for word in paths):
+        click.echo(f"{path}:")
+        for one in verify_path(path):
+            text = " ".join(one.text.split("\n"))  # names of files are part of it, and a line is a check
+            click.echo(f"  {one.result.ljust(7)}  {one.what}: {text}")
+            failed |= one.result == "FAILED"
+    ctx.exit(ExitStatus.USAGE if failed else ExitStatus.PASS)

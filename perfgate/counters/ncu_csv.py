@@ -1,0 +1,344 @@
+"""What ncu counted: the raw page as CSV, as ``ncu --csv --page raw`` prints it, log lines and all.
+
+The page is a heading, a row of units and a row for each launch; columns are found by name, because NVTX, versions
+and the metrics asked for move them. ncu prints it on standard output between its own lines and the program's. Base
+units are asked for by ``--print-units base`` and scaled ones understood all the same; K is 1000 (ncu 2022.3 prints one
+report's 2055220720 byte as 2.055221 Gbyte).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+
+from perfgate.counters.launch_table import Counted, CountedKernel, Reading
+from perfgate.errors import NotMeasuredError, RecordError
+
+IDENTITY = (
+    "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream", "Block Size",
+    "Grid Size", "Device", "CC",
+)  # fmt: skip
+"""Columns that say which launch; what stands between the metrics and these is NVTX."""
+
+_AGAIN = "Print it again: ncu --import REPORT.ncu-rep --csv --page raw --print-units base > FILE"
+_PERMIT = (
+    "As root: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' > /etc/modprobe.d/nvidia-counters.conf, then "
+    "reboot; or start the container with --cap-add SYS_ADMIN. perfgate doctor --deep tests it."
+)
+_WIDEN = (
+    "Widen -k, --launch-skip and --nvtx-include (a push/pop range needs a slash: 'NAME/'), and give "
+    "--target-processes all."
+)
+_FATAL = (
+    ("ERR_NVGPUCTRPERM", "counters-no-permission", "the driver permits counters to administrators only", _PERMIT),
+    ("driver resource was unavailable", "counters-busy", "another profiler or DCGM holds the counters",
+     "End it, or pause DCGM while counting: dcgmi profile --pause, then --resume."),
+)  # fmt: skip
+_WITHOUT_ROWS = (
+    *_FATAL,
+    ("Failed to access the following", "counters-shared", "metrics are not accessible, as on a part of a GPU (MIG)",
+     "Count on a whole GPU, or leave out the metrics that the message names."),
+    ("Failed to find metric", "counters-unknown-metric", "this ncu does not know a metric for this GPU",
+     "ncu --query-metrics lists what it knows; docs/counters.md has the names by architecture."),
+    ("failed to connect to the CUDA driver", "counters-no-driver", "ncu found no CUDA driver",
+     "Run it where nvidia-smi works, and without a stub libcuda.so before the driver's."),
+    ("No kernels were profiled", "counters-no-kernel", "no kernel matched",
+     _WIDEN),
+)  # fmt: skip
+"""What ncu prints, our reason, what it means, what mends it; the first that occurs is the cause."""
+
+_NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,12}|[0-9]{1,40})(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,2})?")
+"""So long that no product or quotient of two leaves the range of a float."""
+_ORDINAL = re.compile(r"[0-9]{1,10}")
+_INSTANCES = {")": ("(", ";"), "}": ("{", "")}
+"""What the values of a metric's instances end with, begin with and hold."""
+MAX_LINES = 100
+"""Lines of one row; only the name of a range may hold line ends."""
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = 60
+_MISSING = {"", "n/a", "nan", "-nan", "inf", "-inf", "(!) n/a"}
+
+_PREFIXES = {"": 1.0, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
+             "P": 1e15, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}  # fmt: skip
+_BASES = {"second": "s", "s": "s", "byte": "B", "B": "B", "hz": "Hz", "Hz": "Hz", "cycle": "cycle", "inst": "inst",
+          "sector": "sector", "sectors": "sector", "request": "request"}  # fmt: skip
+_UNIT = re.compile(
+    rf"({'|'.join(sorted(_PREFIXES, key=len, reverse=True))})({'|'.join(sorted(_BASES, key=len, reverse=True))})"
+)
+
+
+def read_page(content: bytes, source: str) -> Counted:
+    """Every launch in a file that holds ncu's raw page as CSV; ``source`` names it in errors.
+
+    Raises:
+        RecordError: It is none: empty, cut short, another page, a report, or something else.
+        NotMeasuredError: It holds ncu's own account of why nothing was counted.
+    """
+    if not content.strip():
+        raise RecordError("is empty", where=source, remedy=f"ncu wrote nothing. {_AGAIN}", code="counters-empty")
+    if b"\0" in content[:4096]:
+        text = "is no text, so no page of ncu, and no report of ncu that can be told from what it begins with"
+        raise RecordError(text, where=source, remedy=_AGAIN, code="counters-unreadable")
+    return parse_ncu(content.decode("utf-8-sig", "replace"), source)
+
+
+def parse_ncu(text: str, source: str) -> Counted:
+    """Every launch in what ncu printed; ``source`` names it in errors.
+
+    Raises:
+        RecordError: See :func:`read_page`.
+        NotMeasuredError: See :func:`read_page`.
+    """
+    page = _Page(source)
+    kernels = tuple(page.read(text.splitlines()))
+    fault = _fault(page.log, _FATAL, source) if kernels else cause_in(page.log, source)
+    if fault is not None:
+        raise fault
+    if not page.heading:
+        what = "holds no raw page of ncu: no line with the columns ID and Kernel Name"
+        raise RecordError(what, where=source, remedy=_AGAIN, code="counters-unreadable")
+    if not kernels:
+        what = "holds the heading of ncu's raw page and no kernel"
+        raise NotMeasuredError(what, where=source, remedy=_WIDEN, code="counters-no-kernel")
+    return Counted(source, kernels, tuple(line for line in page.log if line.startswith(("==WARN", "==ERR"))))
+
+
+def cause_in(log: Sequence[str], source: str) -> NotMeasuredError | None:
+    """Why nothing was counted, as ncu's own lines say it; ``None`` where they do not."""
+    return _fault(log, _WITHOUT_ROWS, source)
+
+
+def base_unit(unit: str) -> tuple[str, float]:
+    """A unit of any version of ncu as base unit and the factor to it: ``usecond`` is ``("s", 1e-6)``.
+
+    ``cycle/nsecond`` and ``Ghz`` are both Hz. A word that is not known stays as it is, with the factor 1.
+    """
+    words = unit.strip().split("/")
+    if len(words) > 2:  # noqa: PLR2004 (something a second; ncu has no unit of three)
+        return unit.strip(), 1.0
+    parts = [_part(word) for word in words]
+    name = "/".join(word for word, _ in parts)
+    scale = parts[0][1] / math.prod(factor for _, factor in parts[1:])
+    return ("Hz" if name == "cycle/s" else name), scale
+
+
+def number(text: str) -> float | None:
+    """A number as ncu prints it, with or without thousands separators; ``None`` where it is none.
+
+    Behind a number may stand the values of its instances, ``12 (4; 8)``; they are left out.
+    """
+    text = text.strip()
+    opening, inside = _INSTANCES.get(text[-1:], ("", ""))
+    if opening:
+        before, _, instances = text[:-1].rpartition(opening)
+        text = before.rstrip() if inside in instances else text
+    return float(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
+
+
+def _part(word: str) -> tuple[str, float]:
+    match = _UNIT.fullmatch(word)
+    return (_BASES[match[2]], _PREFIXES[match[1]]) if match else (word, 1.0)
+
+
+def _fault(log: Sequence[str], causes: Sequence[tuple[str, str, str, str]], source: str) -> NotMeasuredError | None:
+    for sign, code, meaning, mend in causes:
+        said = next((line for line in log if sign.lower() in line.lower()), None)
+        if said is not None:
+            return NotMeasuredError(f"{meaning}: {said}", where=source, remedy=mend, code=code)
+    return None
+
+
+_HEADING = re.compile(r'"ID","|^ID,Process ID')
+
+
+class _Page:
+    """The reader's state: columns and units of the last heading, and the lines that are no part of the page."""
+
+    def __init__(self, source: str) -> None:
+        self.heading: list[str] = []
+        self.units: list[str] = []
+        self.log: list[str] = []
+        self._source = source
+
+    def read(self, lines: Sequence[str]) -> Iterator[CountedKernel]:
+        """Each launch; what is no row is kept in ``log``.
+
+        Raises:
+            RecordError: The page is another one, or a row is not whole.
+        """
+        place = 0
+        while place < len(lines):
+            line, where, place = lines[place], f"{self._source}:{place + 1}", place + 1
+            if _HEADING.search(line):
+                self._head(line)
+                continue
+            start = self._row_start(line, last=place == len(lines))
+            if start is None:
+                self._other(line, where)
+                continue
+            self._other(line[:start], where)
+            rest = line[start:]
+            end = min(place + MAX_LINES, len(lines))
+            while not self._whole(rest) and place < end and self._goes_on(lines[place]):
+                rest, place = f"{rest}\n{lines[place]}", place + 1  # the name of a range may hold line ends
+            row = self._row(rest, where)
+            if row[self.heading.index("ID")]:
+                yield self._kernel(row, where)
+            else:
+                self.units = row
+
+    def _row_start(self, line: str, *, last: bool = False) -> int | None:
+        """Where a row begins in a line, behind what the program printed without a line end; ``None``: nowhere.
+
+        In the last line the beginning of a number is one too: the file may be cut there.
+        """
+        if last and self.heading and re.fullmatch(r'"\d*"?,?', line):
+            return 0
+        match = re.match(r'"\d*","', line) or re.search(r'"\d+","\d+","', line) if self.heading else None
+        return match.start() if match else None
+
+    def _goes_on(self, line: str) -> bool:
+        return not line.startswith("==") and not _HEADING.search(line) and self._row_start(line) is None
+
+    def _whole(self, text: str) -> bool:
+        return len(_cells(text) or ()) >= len(self.heading)
+
+    def _row(self, text: str, where: str) -> list[str]:
+        row = _cells(text)
+        if row is None or len(row) != len(self.heading):
+            found = "its last quotation is open" if row is None else f"{len(row)} of {len(self.heading)} columns"
+            what = f"the row is cut short: {found}"
+            raise RecordError(what, where=where, remedy=_AGAIN, code="counters-truncated")
+        return row
+
+    def _head(self, line: str) -> None:
+        if line.startswith("ID,"):  # without quotes a row cannot be told from what the program prints
+            what = "has lost ncu's quotation marks: another program has saved it anew"
+            raise RecordError(what, where=self._source, remedy=_AGAIN, code="counters-unreadable")
+        cells = _cells(line[line.find('"ID"') :]) or []
+        if "Metric Name" in cells and "Metric Value" in cells:
+            what = "is ncu's details page, which has labels in place of names"
+            raise RecordError(what, where=self._source, remedy=_AGAIN, code="counters-wrong-page")
+        if "Kernel Name" not in cells:
+            what = "the heading of the page is cut short"
+            raise RecordError(what, where=self._source, remedy=_AGAIN, code="counters-truncated")
+        self.heading, self.units = cells, []
+
+    def _other(self, line: str, where: str) -> None:
+        """A line of ncu's or the program's; one with as many quotations as a row is a row without its beginning."""
+        if self.heading and line.count('","') > len(self.heading) // 2:
+            self._row(line, where)
+        if line.strip():
+            self.log.append(line)
+
+    def _kernel(self, row: list[str], where: str) -> CountedKernel:
+        if not self.units:
+            what = "a kernel stands before the row of units, so its figures have none"
+            raise RecordError(what, where=where, remedy=_AGAIN, code="counters-unreadable")
+        cells = dict(zip(self.heading, row, strict=True))
+        first = next((n for n, name in enumerate(self.heading) if "__" in name), len(row))
+        readings: dict[str, Reading] = {}
+        attributes: dict[str, str] = {}
+        for name, unit, text in zip(self.heading[first:], self.units[first:], row[first:], strict=True):
+            found = _value(name, unit, text, where)
+            if isinstance(found, Reading):
+                readings[name] = found
+            elif found:
+                attributes[name] = found
+        extra = (name for name in self.heading[:first] if name not in IDENTITY)
+        ranges = tuple(shown for name in extra for shown in _ranges(name, cells[name]))
+        return CountedKernel(
+            number=_ordinal("ID", cells["ID"], where),
+            name=cells["Kernel Name"],
+            process=_ordinal("Process ID", cells.get("Process ID", ""), where),
+            device=_ordinal("Device", cells.get("Device", ""), where),
+            architecture=_architecture(cells.get("CC", ""), readings, where),
+            grid=_shape("grid", cells.get("Grid Size"), readings, where),
+            block=_shape("block", cells.get("Block Size"), readings, where),
+            ranges=ranges,
+            readings=readings,
+            attributes=attributes,
+        )
+
+
+def _value(name: str, unit: str, text: str, where: str) -> Reading | str:
+    """A metric's cell as a number in base units, or as the text that it is; empty where there is no value."""
+    value = number(text)
+    if value is not None:
+        base, scale = base_unit(unit)
+        return Reading(value * scale, base)
+    if text.strip().lower() in _MISSING:
+        return ""
+    if unit:
+        remedy = f"Run ncu with LC_ALL=C. {_AGAIN}"
+        what = f"{name} is {_SHOWN.repr(text)}, no number"
+        raise RecordError(what, where=where, remedy=remedy, code="counters-unreadable")
+    return text
+
+
+def _ordinal(name: str, text: str, where: str) -> int:
+    """A number that something goes by; 0 where the file does not say.
+
+    Raises:
+        RecordError: It is no such number.
+    """
+    if text.strip().lower() in _MISSING:
+        return 0
+    if not _ORDINAL.fullmatch(text):
+        what = f"{name} is {_SHOWN.repr(text)}, expected a whole number"
+        raise RecordError(what, where=where, remedy=_AGAIN, code="counters-unreadable")
+    return int(text)
+
+
+def _ranges(heading: str, text: str) -> Iterator[str]:
+    """The names in an NVTX column; its heading says what colons part: a domain first, six words about payload last."""
+    lead = 2 if heading.startswith("Id:") else 1
+    for shown in re.findall(r'"([^"]*)"', text):
+        parts = shown.split(":")
+        yield ":".join(parts[lead:-6]) if len(parts) > lead + 6 else shown
+
+
+def _cells(line: str) -> list[str] | None:
+    """The fields of one record, all quoted as ncu does it; ``None`` where the last quotation is open or missing."""
+    if not line.rstrip().endswith('"'):
+        return None
+    try:
+        return next(csv.reader([line], strict=True), None)
+    except csv.Error:
+        return None
+
+
+def architecture_of(readings: Mapping[str, Reading]) -> int | None:
+    """Compute capability times ten by the device's attributes; ``None`` where they were not collected."""
+    parts = [readings.get(f"device__attribute_compute_capability_{part}") for part in ("major", "minor")]
+    return int(sum(part.value * scale for part, scale in zip(parts, (10, 1), strict=True) if part)) or None
+
+
+def shape_of(what: str, readings: Mapping[str, Reading]) -> tuple[int, ...]:
+    """Sizes of ``grid`` or ``block`` in x, y, z by the launch's metrics; none where they were not collected."""
+    names = [f"launch__{what}_dim_{axis}" for axis in "xyz"]
+    return tuple(int(readings[name].value) for name in names if name in readings)
+
+
+def _architecture(text: str, readings: Mapping[str, Reading], where: str) -> int | None:
+    """Compute capability times ten, from its column or, in versions without one, from the device's attributes."""
+    if not text:
+        return architecture_of(readings)
+    match = re.fullmatch(r"([0-9]{1,3})\.([0-9])", text)
+    if match is None:
+        raise RecordError(f"CC is {_SHOWN.repr(text)}, expected one like 9.0", where=where, code="counters-unreadable")
+    return int(match[1]) * 10 + int(match[2])
+
+
+def _shape(what: str, text: str | None, readings: Mapping[str, Reading], where: str) -> tuple[int, ...]:
+    """Sizes in x, y, z, from their column or, in versions without one, from the launch's metrics; else none."""
+    if text is None:
+        return shape_of(what, readings)
+    sizes = re.findall(r"[0-9]+", text)
+    if len(sizes) != 3 or not all(map(_ORDINAL.fullmatch, sizes)):  # noqa: PLR2004 (x, y, z)
+        what = f"{what} size is {_SHOWN.repr(text)}, expected one like (1, 2, 3)"
+        raise RecordError(what, where=where, remedy=_AGAIN, code="counters-unreadable")
+    return tuple(map(int, sizes))

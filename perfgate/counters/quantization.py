@@ -1,0 +1,163 @@
+"""How many bytes a weight takes and at which precision it is multiplied, by ``quantization_config`` and arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from perfgate.counters.gpu_roofs import Precision
+from perfgate.errors import UsageError
+
+WIDTHS = {"bfloat16": 2.0, "float16": 2.0, "half": 2.0}
+"""Bytes of the data types that decode runs in unquantised; float32 runs on other pipes, and no roof is known for it."""
+_HALVED = ("float32", "float")
+"""What vLLM runs at half the width where ``dtype`` is ``auto``: at bfloat16, or float16 where a GPU has none."""
+_UNTOUCHED = re.compile(r"lm_head|embed|norm|router|gate(?!_|\w)|shared_expert_gate|vision|visual|mm_projector")
+"""Modules that are never counted as quantised, so that an ignore list may name them."""
+_ATTENTION = re.compile(r"self_attn|attn")
+_LISTS = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
+
+
+@dataclass(frozen=True)
+class Format:
+    """Bytes a weight takes, its share of scales and zero points included, and the precision it is multiplied at."""
+
+    bytes_each: float
+    operations: Precision
+
+
+@dataclass(frozen=True)
+class Formats:
+    """Formats by family of matrices.
+
+    Args:
+        plain: Of what is not quantised: the output matrix, embeddings and norms at least.
+        quantised: Of what is.
+        families: Which families are: ``attention``, ``mlp``, ``experts``.
+    """
+
+    plain: Format
+    quantised: Format
+    families: frozenset[str]
+
+    def of(self, family: str) -> Format:
+        """The format of a family."""
+        return self.quantised if family in self.families else self.plain
+
+
+def weight_formats(config: Mapping[str, Any], args: Mapping[str, Any]) -> Formats:
+    """How the matrices of a model are stored and multiplied.
+
+    Raises:
+        UsageError: A data type or quantisation that is not counted.
+    """
+    plain = _plain(config, args)
+    linear = frozenset({"attention", "mlp", "experts"})
+    quantisation = config.get("quantization_config")
+    if not quantisation:
+        method = args.get("quantization")
+        if method is None:
+            return Formats(plain, plain, frozenset())
+        if method == "fp8":  # vLLM quantises while it loads, one scale a matrix
+            return Formats(plain, Format(1.0, "fp8"), linear)
+        raise UsageError(f"quantization {method!r} without a quantization_config in config.json is not counted")
+    method = str(quantisation.get("quant_method", "")).lower()
+    known = _METHODS.get(method)
+    if known is None:
+        raise UsageError(f"quant_method {method!r} is not counted", remedy=f"Counted are {', '.join(_METHODS)}.")
+    families = frozenset({"experts"}) if method == "mxfp4" else linear - _ignored(quantisation)
+    return Formats(plain, known(quantisation, plain), families)
+
+
+def _plain(config: Mapping[str, Any], args: Mapping[str, Any]) -> Format:
+    name = str(args.get("dtype") or "auto").lower()
+    if name == "auto":
+        name = str(config.get("torch_dtype") or config.get("dtype") or "").removeprefix("torch.")
+        name = "bfloat16" if name in _HALVED else name
+    if name not in WIDTHS:
+        raise UsageError(f"dtype {name or 'unknown'!r} is not counted", remedy=f"Counted are {', '.join(WIDTHS)}.")
+    return Format(WIDTHS[name], "fp16")
+
+
+def _fp8(quantisation: Mapping[str, Any], plain: Format) -> Format:
+    del plain
+    block = quantisation.get("weight_block_size")
+    return Format(1.0 + (4 / (block[0] * block[1]) if block else 0.0), "fp8")
+
+
+def _grouped(quantisation: Mapping[str, Any], plain: Format) -> Format:
+    """GPTQ and AWQ: a group shares a 16-bit scale and a zero point; multiplied at the plain precision."""
+    bits, group = _bits(quantisation.get("bits", quantisation.get("w_bit"))), quantisation.get("group_size", 128)
+    return Format(bits / 8 + ((2 + bits / 8) / group if group > 0 else 0.0), plain.operations)
+
+
+def _mxfp4(quantisation: Mapping[str, Any], plain: Format) -> Format:
+    """4 bits and a byte of scale for 32 weights (OCP Microscaling 1.0); counted as widened before the product."""
+    del quantisation
+    return Format(0.5 + 1 / 32, plain.operations)
+
+
+def _modelopt(quantisation: Mapping[str, Any], plain: Format) -> Format:
+    algorithm = str(
+        quantisation.get("quant_algo") or (quantisation.get("quantization") or {}).get("quant_algo")
+    ).upper()
+    if algorithm == "FP8":
+        return _fp8({}, plain)
+    if algorithm == "NVFP4":
+        return Format(0.5 + 1 / 16, "fp4")
+    raise UsageError(f"quant_algo {algorithm!r} is not counted", remedy="Counted are FP8 and NVFP4.")
+
+
+def _compressed(quantisation: Mapping[str, Any], plain: Format) -> Format:
+    groups = list((quantisation.get("config_groups") or {}).values())
+    if len(groups) != 1:
+        raise UsageError(f"quantization_config has {len(groups)} config_groups; one is counted")
+    weights, inputs = groups[0].get("weights") or {}, groups[0].get("input_activations")
+    bits, group = _bits(weights.get("num_bits")), weights.get("group_size") or 0
+    real = weights.get("type") == "float"
+    scale = (1 if real and bits == 4 else 2) / group if group > 0 else 0.0  # noqa: PLR2004 (FP4 has 8-bit scales)
+    precisions: dict[tuple[int, bool], Precision] = {(8, True): "fp8", (8, False): "int8", (4, True): "fp4"}
+    wide = inputs is None or int(inputs.get("num_bits") or 16) > bits
+    return Format(bits / 8 + scale, plain.operations if wide else precisions.get((bits, real), plain.operations))
+
+
+def _bitsandbytes(quantisation: Mapping[str, Any], plain: Format) -> Format:
+    """NF4 shares a scale among 64 weights and is multiplied at the plain precision, 8 bits at int8.
+
+    The scale has 32 bits; double quantisation makes it 8, and 256 of these share a scale of 32 (QLoRA, section 3).
+    """
+    if quantisation.get("load_in_4bit"):
+        scale = 1 + 4 / 256 if quantisation.get("bnb_4bit_use_double_quant") else 4
+        return Format(0.5 + scale / 64, plain.operations)
+    return Format(1.0, "int8")
+
+
+_METHODS = {
+    "fp8": _fp8, "gptq": _grouped, "awq": _grouped, "mxfp4": _mxfp4, "modelopt": _modelopt, "modelopt_fp4": _modelopt,
+    "compressed-tensors": _compressed, "bitsandbytes": _bitsandbytes,
+}  # fmt: skip
+
+
+def _ignored(quantisation: Mapping[str, Any]) -> frozenset[str]:
+    """Families that an ignore list takes out as a whole.
+
+    Raises:
+        UsageError: It names modules that are no whole family.
+    """
+    found = set()
+    for entry in (str(entry) for name in _LISTS for entry in quantisation.get(name) or ()):
+        if _UNTOUCHED.search(entry):
+            continue
+        if _ATTENTION.search(entry) and not re.search(r"\.\d+\.", entry):
+            found.add("attention")
+            continue
+        raise UsageError(f"quantization_config leaves out {entry!r}: single modules are not counted")
+    return frozenset(found)
+
+
+def _bits(value: Any) -> int:
+    if value not in (2, 3, 4, 8):
+        raise UsageError(f"quantization_config has weights of {value!r} bits; counted are 2, 3, 4 and 8")
+    return int(value)

@@ -1,0 +1,188 @@
+"""Any file with counters that perfgate reads: ncu's raw page as CSV, or a report of ncu through NVIDIA's own reader.
+
+A report is opened by the optional package ``ncu-report`` (``pip install perfgate[ncu]``), which needs neither a GPU nor
+ncu. It yields nothing, without a word, from a file that is cut short, so that the file's blocks are walked first; their
+layout is in the Customization Guide of Nsight Compute, "Report File Format".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from perfgate.counters.launch_table import COUNTERS, Counted, CountedKernel, Reading
+from perfgate.counters.ncu_csv import architecture_of, base_unit, read_page, shape_of
+from perfgate.errors import NotMeasuredError, RecordError
+from perfgate.trace.trace_file import as_plain_file
+
+_MAGIC = b"NVR\0"
+_COMPRESSED = ".ncu-repz"
+"""Reports as ncu compresses them since 2025.4, whose blocks are not walked."""
+_LENGTH = 4
+"""Bytes of the number before each header."""
+_BITS = 64
+"""Of the longest number in a header."""
+_PAYLOAD = 5
+"""Field of a block's header: how many bytes follow it."""
+_DEVICES = 2**16
+"""More GPUs than any host has."""
+_CSV = "ncu --import REPORT.ncu-rep --csv --page raw --print-units base > FILE.csv prints what can be read without it."
+
+
+def read_counters(file: Path) -> Counted:
+    """Every launch in what ncu left: its raw page as CSV or its report (``.ncu-rep``, ``.ncu-repz``); gzip is fine.
+
+    A report holds exact values where the page has two decimals, and neither process ids nor ncu's own messages.
+
+    Raises:
+        RecordError: It is neither, is cut short, the package cannot read it, or a counter's unit is none of its own.
+        NotMeasuredError: ``counters-no-package``: it is a report, and the package is not there; ``counters-no-kernel``:
+            it holds no kernel; or as of :func:`perfgate.counters.ncu_csv.read_page`.
+    """
+    with as_plain_file(file) as plain:
+        with plain.open("rb") as stream:
+            is_report = stream.read(len(_MAGIC)) == _MAGIC
+        if not is_report and plain.suffix != _COMPRESSED:
+            return _in_known_units(read_page(plain.read_bytes(), str(file)))
+        if is_report and _cut_short(plain):
+            what = "the report is cut short: a block goes on beyond its end"
+            raise RecordError(what, where=str(file), remedy="Copy it again.", code="counters-truncated")
+        return _in_known_units(Counted(str(file), tuple(_kernels(plain, str(file)))))
+
+
+def _in_known_units(counted: Counted) -> Counted:
+    """The same, if every counter of perfgate's table is in a unit of its own.
+
+    Raises:
+        RecordError: ``counters-unit``, with file and kernel.
+    """
+    for kernel in counted.kernels:
+        for counter in COUNTERS.values():
+            try:
+                counter.read(kernel)
+            except RecordError as error:
+                where = f"{counted.source}: {error.where}"
+                raise RecordError(error.text, where=where, remedy=error.remedy, code=error.code) from error
+    return counted
+
+
+def _package(where: str) -> Any:
+    """The optional package; imported here, because only reports need it."""
+    try:
+        import ncu_report  # noqa: PLC0415
+    except ImportError as error:
+        raise NotMeasuredError(
+            f"is a report of ncu, and the package ncu-report that opens it is not there ({error})",
+            where=where,
+            remedy=f"pip install 'perfgate[ncu]', or without it: {_CSV}",
+            code="counters-no-package",
+        ) from error
+    return ncu_report
+
+
+def _kernels(file: Path, where: str) -> Iterator[CountedKernel]:
+    package = _package(where)
+    try:
+        report = package.load_report(str(file))
+        actions = [action for results in report for action in results]
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unreadable(f"cannot be read by ncu-report: {error}", where) from error
+    if not actions:
+        what = "ncu-report finds no kernel in it: nothing was counted, or a newer ncu wrote it"
+        remedy = f"pip install --upgrade ncu-report; it must be as new as the ncu that wrote it. {_CSV}"
+        raise NotMeasuredError(what, where=where, remedy=remedy, code="counters-no-kernel")
+    for number, action in enumerate(actions):
+        yield _kernel(action, number, where)
+
+
+def _kernel(action: Any, number: int, where: str) -> CountedKernel:
+    name = action.name(action.NameBase_DEMANGLED)
+    if not name:
+        raise _unreadable(f"launch {number} has no name", where)
+    readings: dict[str, Reading] = {}
+    attributes: dict[str, str] = {}
+    for metric in sorted(action.metric_names()):
+        found = _value(action[metric])
+        if isinstance(found, Reading):
+            readings[metric] = found
+        elif found:
+            attributes[metric] = found
+    device = readings.get("launch__device_id") or readings.get("device__attribute_device_index") or Reading(0.0, "")
+    if not 0 <= device.value < _DEVICES:
+        raise _unreadable(f"launch {number} ran on device {device.value:g}", where)
+    return CountedKernel(
+        number=number,
+        name=name,
+        process=0,
+        device=int(device.value),
+        architecture=architecture_of(readings),
+        grid=shape_of("grid", readings),
+        block=shape_of("block", readings),
+        ranges=tuple(_ranges(action.nvtx_state())),
+        readings=readings,
+        attributes=attributes,
+    )
+
+
+def _value(metric: Any) -> Reading | str:
+    """A metric as a number in base units, or as the text that it is; empty where it has no value."""
+    value = metric.value() if metric.has_value() else None
+    if isinstance(value, int | float):
+        unit, scale = base_unit(metric.unit() or "")
+        return Reading(value * scale, unit) if math.isfinite(value * scale) else ""
+    return value if isinstance(value, str) else ""
+
+
+def _ranges(state: Any) -> Iterator[str]:
+    """The names of the ranges open around a launch, whatever their domain."""
+    for domain in state.domains() if state is not None else ():
+        info = state.domain_by_id(domain)
+        yield from (*info.push_pop_ranges(), *info.start_end_ranges())
+
+
+def _unreadable(what: str, where: str) -> RecordError:
+    remedy = f"Copy it again; a report needs an ncu-report as new as its ncu. {_CSV}"
+    return RecordError(what, where=where, remedy=remedy, code="counters-unreadable")
+
+
+def _cut_short(file: Path) -> bool:
+    """Whether a length in the report points beyond its end, or a block has no header."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        stream.seek(len(_MAGIC))
+        is_block = False  # the file has a header of its own first, with nothing behind it
+        while raw := stream.read(_LENGTH):
+            length = int.from_bytes(raw, "little")
+            header = stream.read(length)
+            payload = _payload(header) if is_block else 0
+            if len(raw) < _LENGTH or not header or len(header) < length or stream.tell() + payload > size:
+                return True
+            stream.seek(payload, 1)
+            is_block = True
+    return False
+
+
+def _payload(header: bytes) -> int:
+    """The bytes that follow a block's header, a Protocol Buffers message; none where it is no whole one."""
+    place = 0
+    while place < len(header):
+        key, place = _varint(header, place)
+        value, after = _varint(header, place) if key & 7 in (0, 2) else (0, place + {1: 8, 5: 4}.get(key & 7, 0))
+        if key == _PAYLOAD << 3:
+            return value
+        place = after + (value if key & 7 == 2 else 0)  # noqa: PLR2004 (the wire type of a length and its bytes)
+    return 0
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    """A number in groups of seven bits, the last one without its high bit; and the place behind it."""
+    value = shift = 0
+    while place < len(data) and shift < _BITS:
+        byte, place = data[place], place + 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:  # noqa: PLR2004 (the high bit)
+            break
+    return value, place

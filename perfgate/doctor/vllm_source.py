@@ -1,0 +1,115 @@
+"""Where a subject's vLLM lies: its interpreter is asked, in a fraction of a second, and imports nothing for it.
+
+What it answers is a claim of the subject: it is bounded, checked, and used for nothing but to find source to read.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from perfgate.capture.engine import find_subject
+from perfgate.doctor.engine_arguments import EngineArguments, read_arguments
+from perfgate.doctor.profilers import PROBE
+from perfgate.machine.processes import owner_mark, spawn
+from perfgate.scenario.subject import Subject
+
+TIMEOUT_S = 30.0
+MAX_ANSWER_BYTES = 1024**2
+MAX_FILES = 2000
+MAX_FILE_BYTES = 4 * 1024**2
+
+
+class Located(BaseModel):
+    """What a subject's interpreter says of its vLLM.
+
+    Args:
+        file: ``vllm/__init__.py`` as it would be imported; ``None`` where there is none.
+        version: Of the installed package.
+        cpu: Whether it is a build for CPUs.
+        early: Files and folders of what the interpreter or vLLM loads on its own: plugins, ``sitecustomize``.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    file: str | None
+    version: str | None
+    cpu: bool
+    early: list[str]
+
+
+def locate(subject: Subject, variables: Mapping[str, str]) -> Located | str:
+    """Ask a subject's interpreter; a sentence where it has no answer.
+
+    Args:
+        subject: Whose.
+        variables: All that an engine of it would get.
+    """
+    missing = find_subject(subject)
+    if missing is not None:
+        return missing.text
+    with tempfile.TemporaryDirectory(prefix="perfgate-locate-") as scratch:
+        answer = Path(scratch) / "answer.json"
+        argv = [subject.python, str(PROBE), "locate", str(answer)]
+        try:
+            child = spawn(argv, environment=variables, owner=owner_mark("check"), log=Path(os.devnull),
+                          folder=Path(scratch))  # fmt: skip
+        except OSError as error:
+            return f"python={subject.python}: {error.strerror}"
+        try:
+            status = child.wait(TIMEOUT_S)
+        finally:
+            child.end()
+        if status is None:
+            return f"python={subject.python}: no answer within {TIMEOUT_S:g} s"
+        try:
+            with answer.open("rb") as stream:
+                return Located.model_validate_json(stream.read(MAX_ANSWER_BYTES))
+        except (OSError, ValidationError):
+            return f"python={subject.python} does not run a Python program (status {status})"
+
+
+def arguments_of(subject: Subject, located: Located) -> EngineArguments | str:
+    """The engine arguments that a subject takes; a sentence where its source does not tell them."""
+    if located.file is None or not Path(located.file).is_absolute():
+        return f"python={subject.python} has no vllm"
+    package = Path(located.file).parent
+    # Beside the package itself lie the libraries or the tests of its build; what of them vLLM would load is in `early`.
+    added = [folder for folder in subject.path if Path(folder) != package.parent]
+    changed = _mention((*added, *located.early), package)
+    if changed is not None:
+        return f"{changed} may change the engine's arguments"
+    found = read_arguments(package, located.version or "of unknown version")
+    return found or f"the source of vllm in {package} does not tell its engine arguments"
+
+
+def _mention(places: Iterable[str], package: Path) -> Path | None:
+    """The first file outside vllm itself that speaks of engine arguments, or that could not be looked into."""
+    for number, file in enumerate(_python_files(places, package)):
+        try:
+            if number >= MAX_FILES or file.stat().st_size > MAX_FILE_BYTES:
+                return file
+            text = file.read_bytes()
+        except OSError:
+            return file
+        if b"EngineArgs" in text or b"arg_utils" in text:
+            return file
+    return None
+
+
+def _python_files(places: Iterable[str], package: Path) -> Iterator[Path]:
+    for place in dict.fromkeys(places):
+        if (file := Path(place)).is_file():
+            yield file
+        for folder, inside, files in os.walk(place):
+            here = Path(folder)
+            if here == package:
+                inside.clear()
+                continue
+            # An environment that lies in the checkout is on nobody's module path by that.
+            inside[:] = [one for one in inside if not one.startswith(".") and not (here / one / "pyvenv.cfg").exists()]
+            yield from (here / name for name in files if name.endswith(".py") and (here / name).is_file())

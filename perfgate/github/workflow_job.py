@@ -1,0 +1,208 @@
+"""What GitHub gives a job and takes from it: the event, files for summary and outputs; and what its steps hand on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from perfgate.errors import UsageError
+from perfgate.machine.atomic_files import write_atomically
+from perfgate.machine.json_text import read_json, read_model
+from perfgate.models import Frozen
+
+SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
+PUSHED_REQUEST = re.compile(r"(?:refs/heads/)?pull-request/([1-9][0-9]{0,8})")
+"""The branch that an approved pull request is pushed to, so that its code runs here."""
+
+Command = Literal["run", "nightly"]
+
+
+@contextlib.contextmanager
+def of_event(name: str) -> Iterator[None]:
+    """A block that reads an event of this name, and nothing else.
+
+    Raises:
+        UsageError: The event has another shape.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"the event is not a {name} that this version can read: {error!r}") from error
+
+
+class JobPlan(Frozen):
+    """What the steps of one measuring job have in common; written by the first, read by the others.
+
+    Args:
+        repository: ``owner/name``.
+        pull_request: Its number; ``None`` where none is judged.
+        base_branch: Where scenarios, margins, baselines and ``perfgate.toml`` come from.
+        base: Commit of that branch.
+        merge_base: Commit that the head is compared with.
+        head: Commit under test.
+        policy: Folder with the working tree of ``base``.
+        scenarios: Scenario files, from that folder.
+        changed: What the head changes of all that it is judged by, and does not count yet.
+        artifact: Name of the run folder's artifact: the same for the same head, merge base and cells.
+        command: What of perfgate measures.
+        words: What follows it.
+        runs: Folder of the run folders.
+    """
+
+    format: Literal["perfgate-job/1"] = "perfgate-job/1"
+    repository: str
+    pull_request: int | None
+    base_branch: str
+    base: str
+    merge_base: str
+    head: str
+    policy: Path
+    scenarios: tuple[str, ...]
+    changed: tuple[str, ...]
+    artifact: str
+    command: Command = "run"
+    words: tuple[str, ...]
+    runs: Path
+
+    @property
+    def may_be_resumed(self) -> bool:
+        """Whether trials of an earlier attempt may count: not those of a night, which a baseline may rest on.
+
+        A run against baselines keeps copies of them, which nobody could tell from forged ones.
+        """
+        return self.command == "run" and "--against" not in self.words
+
+    @property
+    def run_folder(self) -> Path | None:
+        """The one run folder of this job; ``None`` where there is none with a manifest."""
+        manifest = {"run": "run.json", "nightly": "night.json"}[self.command]
+        return next((file.parent for file in sorted(self.runs.glob(f"*/{manifest}"))), None)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The job that this process is a step of.
+
+    Args:
+        environment: Variables that the runner set.
+    """
+
+    environment: Mapping[str, str]
+
+    @classmethod
+    def here(cls) -> Job:
+        """The job whose environment this process has."""
+        return cls(dict(os.environ))
+
+    def variable(self, name: str) -> str:
+        """A variable that every job has.
+
+        Raises:
+            UsageError: It is not set, so this is no job.
+        """
+        if not (value := self.environment.get(name, "")):
+            raise UsageError(f"this is no job of GitHub: {name} is not set")
+        return value
+
+    @property
+    def repository(self) -> str:
+        """``owner/name``.
+
+        Raises:
+            UsageError: This is no job.
+        """
+        name = self.variable("GITHUB_REPOSITORY")
+        if not REPOSITORY.fullmatch(name):
+            raise UsageError(f"GITHUB_REPOSITORY is {name!r}, expected owner/name")
+        return name
+
+    @property
+    def event(self) -> dict[str, Any]:
+        """What started the workflow, as GitHub wrote it down.
+
+        Raises:
+            UsageError: This is no job, or its event cannot be read.
+        """
+        file = Path(self.variable("GITHUB_EVENT_PATH"))
+        try:
+            content = read_json(file)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"the event cannot be read: {error}", where=str(file)) from error
+        if not isinstance(content, dict):
+            raise UsageError("the event is no object", where=str(file))
+        return content
+
+    def listed_at(self, checked_out: str) -> str:
+        """Commit at which GitHub lists this job's run and its artifacts.
+
+        On ``pull_request`` that is the change's own head, while what is checked out is its merge with the base.
+
+        Args:
+            checked_out: Commit that is checked out.
+
+        Raises:
+            UsageError: This is no job, or its event names no commit.
+        """
+        if self.variable("GITHUB_EVENT_NAME") != "pull_request":
+            return checked_out
+        with of_event("pull_request"):
+            named = str(self.event["pull_request"]["head"]["sha"])
+        if not SHA.fullmatch(named):
+            raise UsageError("the event names no commit")
+        return named
+
+    @property
+    def folder(self) -> Path:
+        """Where the steps of this job keep what is theirs; the runner empties it."""
+        return Path(self.variable("RUNNER_TEMP")) / "perfgate"
+
+    def write_plan(self, plan: JobPlan) -> None:
+        """Hand the plan on to the next steps."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / "job.json", plan.model_dump_json(indent=1) + "\n")
+
+    def read_plan(self) -> JobPlan | None:
+        """The plan of the first step; ``None`` where that failed.
+
+        Raises:
+            UsageError: Another version wrote it.
+        """
+        file = self.folder / "job.json"
+        try:
+            return read_model(JobPlan, file)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise UsageError(f"is not a plan of this version: {error}", where=str(file)) from error
+
+    def write_status(self, status: int) -> None:
+        """Hand on what measuring ended with."""
+        write_atomically(self.folder / "status", f"{status}\n")
+
+    def read_status(self) -> int | None:
+        """What measuring ended with; ``None`` where it was killed, or never began."""
+        try:
+            return int((self.folder / "status").read_text())
+        except FileNotFoundError:
+            return None
+
+    def add_summary(self, text: str) -> None:
+        """Show Markdown on the page of the run; without a runner nothing is shown."""
+        self._append("GITHUB_STEP_SUMMARY", text)
+
+    def set_outputs(self, outputs: Mapping[str, str | int]) -> None:
+        """Set outputs of this step; each between delimiters that no value can foresee."""
+        mark = f"end-{secrets.token_hex(16)}"
+        self._append("GITHUB_OUTPUT", "".join(f"{name}<<{mark}\n{value}\n{mark}\n" for name, value in outputs.items()))
+
+    def _append(self, variable: str, text: str) -> None:
+        if file := self.environment.get(variable):
+            with Path(file).open("a", encoding="utf-8", errors="replace") as stream:
+                stream.write(text)

@@ -1,0 +1,351 @@
+"""What to know about a cell beside its gates: cautions about its trials, what its GPUs did, and could do at best."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from perfgate import stats
+from perfgate.counters.roofline_bound import Floor
+from perfgate.judge.outcome import GpuOutcome, Note
+from perfgate.machine.telemetry import GpuTelemetry, Spread
+from perfgate.metrics.catalogue import UTILISATIONS, Metric, split_name, trial_value
+from perfgate.metrics.trial import Kind, Role, Trial
+from perfgate.project.subjects import same_build
+from perfgate.record.dropped_pairs import unevenness
+from perfgate.record.run_record import Record
+from perfgate.trace.decode_step import STEADY
+from perfgate.units import format_value
+
+WORK, SLACK = "host_work_per_step", "host_slack_per_step"
+WORK_ADDED_S = 20e-6
+"""Less work added is not worth a word: a handful of launching calls, of a few microseconds each."""
+WORK_LEVEL = 0.01
+"""One-sided level of the bound that added work must exceed: said of one A/A run in a hundred at most."""
+STEADY_SHARE = 0.15
+"""What few pairs must add to the base's work where workers were held steady: pairs of one build then spread by 4.5 % on
+an H200 (docs/measurements.md), because the CPU is not always as fast."""
+LOOSE_SHARE = 0.4
+"""The same where they were not: there two engines of one build differ by a tenth."""
+FEW_PAIRS = 4
+"""Fewer pairs than this have no spread worth a bound."""
+UNEVEN = 2.0
+"""An iteration that takes this many times the median of its trial was disturbed: all have the same amount of work."""
+SLOW_TRIAL = 1.5
+"""A trial whose usual iteration takes this many times that of the same side's other trials (docs/decisions.md)."""
+FEW_OTHERS = 2
+"""Of fewer other trials than this none says which is the odd one."""
+SAME_CLOCK = 0.01
+"""By how much the sides' SM clocks may differ, as a share; a step bound by memory moves less than its clock does."""
+
+
+def cell_cautions(record: Record, base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
+    """Everything about the trials of a paired record that a reader of its verdict should know."""
+    if same_build(record.subjects.get("base"), record.subjects.get("head")):
+        yield Note(code="same-subject", text="an A/A run")
+    kinds: tuple[tuple[Kind, str], ...] = (("timed", ""), ("traced", "traced "), ("counted", "counted "))
+    for kind, word in kinds:
+        dropped = list(record.dropped_pairs(kind).values())
+        if dropped:
+            yield Note(code="dropped-pairs", text=f"{len(dropped)} {word}dropped: {_causes(dropped)}")
+    traced = record.pairs("traced")
+    yield from side_cautions((base, head), ([b for b, _ in traced], [h for _, h in traced]))
+    yield from _trace_cautions(traced)
+
+
+def _causes(dropped: Sequence[Trial]) -> str:
+    """What each side failed of, each sentence once with its trials, and what the sides tell."""
+    found: dict[tuple[str, Role], list[int]] = {}
+    for trial in dropped:
+        if trial.failure:
+            words = f"{trial.failure.code}: {trial.failure.sentence}"
+            found.setdefault((words, trial.subject), []).append(trial.index)
+    causes = [
+        f"{words} ({role}, trial{'s' * (len(indices) > 1)} {', '.join(map(str, indices))})"
+        for (words, role), indices in found.items()
+    ]
+    return "; ".join([*causes, *filter(None, [unevenness(dropped)])])
+
+
+def _trace_cautions(pairs: Sequence[tuple[Trial, Trial]]) -> Iterator[Note]:
+    """What the traces themselves say, in the words of the first that does, and what became of the host's slack."""
+    traces = [trial.decode for pair in pairs for trial in pair if trial.decode]
+    said: dict[str, list[str]] = {}
+    for trace in traces:
+        for code, words in dict(trace.cautions).items():
+            said.setdefault(code, []).append(words)
+    for code, texts in sorted(said.items()):
+        yield Note(code=code, text=f"in {len(texts)} of {len(traces)} traces, the first: {texts[0]}")
+    lost = _slack_lost(pairs)
+    if lost is not None:
+        yield lost
+
+
+def _slack_lost(pairs: Sequence[tuple[Trial, Trial]]) -> Note | None:
+    """The caution of a head whose host works longer a step, by more than chance, or for which the device now waits.
+
+    What the host works more is what it has less to spare. It is read from the work itself, because the slack is the
+    small difference of two things that vary with every restart.
+    """
+    work, slack = _known(WORK, pairs), _known(SLACK, pairs)
+    waits = bool(slack) and min(head for _, head in slack) <= 0
+    added = [head - base for base, head in work]
+    if work and _beyond_chance(added, pairs, _mean(work)[0]):
+        (base, head), more = _shown(work), format_value(statistics.fmean(added), "s")
+        spare = f", so much less of {_shown(slack)[0]} to spare" if slack and _mean(slack)[0] > 0 else ""
+        left = ", and the device now waits for it" if waits else ", which no step shows yet" if slack else ""
+        text = f"base {base}, head {head}: the host works {more} a step longer{spare} ({_traced(work)}){left}"
+    elif waits and max(head for _, head in slack) <= 0 < min(base for base, _ in slack):
+        base, head = _shown(slack)
+        text = f"base {base} to spare, head {head} ({_traced(slack)}): the device now waits for the host"
+    else:
+        return None
+    return Note(code="host-slack-lost", text=text)
+
+
+_Values = Sequence[tuple[float, float]]
+
+
+def _mean(values: _Values) -> tuple[float, float]:
+    base, head = (statistics.fmean(side) for side in zip(*values, strict=True))
+    return base, head
+
+
+def _shown(values: _Values) -> tuple[str, str]:
+    base, head = (format_value(value, "s") for value in _mean(values))
+    return base, head
+
+
+def _traced(values: _Values) -> str:
+    return f"{len(values)} traced pair{'s' * (len(values) > 1)}"
+
+
+def _known(metric: str, pairs: Sequence[tuple[Trial, Trial]]) -> _Values:
+    """A metric's values in the pairs that have it on both sides."""
+    values = ((trial_value(metric, base), trial_value(metric, head)) for base, head in pairs)
+    return [(base, head) for base, head in values if base is not None and head is not None]
+
+
+def _beyond_chance(added: Sequence[float], pairs: Sequence[tuple[Trial, Trial]], work: float) -> bool:
+    """Whether work was added: by a bound where there are pairs enough, else by what engines of one build differ by."""
+    if len(added) < FEW_PAIRS:
+        held = all(trial.decode and {*STEADY} <= {*trial.decode.held} for pair in pairs for trial in pair)
+        return statistics.fmean(added) > max(WORK_ADDED_S, (STEADY_SHARE if held else LOOSE_SHARE) * work)
+    found = _at_one_speed(pairs)
+    return found.mean > WORK_ADDED_S and found.lower(WORK_LEVEL) > 0
+
+
+def _at_one_speed(pairs: Sequence[tuple[Trial, Trial]]) -> stats.Estimate:
+    """The work added as it were with a CPU of one speed: launching calls, which no build changes, tell how fast it was.
+
+    On an H200 their time explains all but 18 us of the 79 us by which engines of one build differ.
+    """
+    known = [pair for pair in pairs if _known(WORK, [pair])]
+    work = zip(*_known(WORK, known), strict=True)
+    calls = ([_launching(pair[place]) for pair in known] for place in (0, 1))
+    return stats.adjusted_difference(*work, *calls)
+
+
+def _launching(trial: Trial) -> float:
+    """What the calls that launch kernels take in a step, the 10th percentile as of the work."""
+    calls = sorted(trial.decode.call_ns) if trial.decode else []
+    return calls[len(calls) // 10] / 1e9 if calls else 0.0
+
+
+Sides = tuple[Sequence[Trial], Sequence[Trial]]
+"""Trials of the base and of the head."""
+
+
+def side_cautions(timed: Sides, traced: Sides) -> Iterator[Note]:
+    """What the trials of two sides tell, wherever they come from."""
+    # Digests of one kind only: another kind warms up for longer, so that its iterations have other prompts.
+    yield from _output_cautions(*(timed if all(timed) else traced))
+    yield from _trial_cautions(*([*one, *other] for one, other in zip(timed, traced, strict=True)))
+
+
+def _output_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
+    """Compare digests of the same iteration, whose prompts are the same on both sides and in every trial."""
+    sides = [_digests_by_iteration(side) for side in (base, head)]
+    both = sides[0].keys() & sides[1].keys()
+    different = [n for n in sorted(both) if not sides[0][n] & sides[1][n]]
+    if different:
+        text = f"in {len(different)} of {len(both)} iterations no head trial generated what a base trial did"
+        yield Note(code="outputs-differ", text=text)
+    for role, side in zip(("base", "head"), sides, strict=True):
+        unstable = sum(len(digests) > 1 for digests in side.values())
+        if unstable:
+            yield Note(code="outputs-unstable", text=f"{role}: {unstable} of {len(side)} iterations")
+
+
+def _digests_by_iteration(trials: Iterable[Trial]) -> dict[int, set[str]]:
+    found: dict[int, set[str]] = {}
+    for trial in trials:
+        for n, iteration in enumerate(trial.iterations):
+            found.setdefault(n, set()).add(iteration.tokens_digest)
+    return found
+
+
+def _trial_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
+    for code, count in sorted(Counter(code for t in (*base, *head) for code in t.cautions).items()):
+        yield Note(code=code, text=f"in {count} of {len(base) + len(head)} trials")
+    for role, side in (("base", base), ("head", head)):
+        uneven = _uneven(side)
+        if uneven:
+            yield Note(code="iterations-uneven", text=f"{role}: {uneven}")
+        for kind in ("timed", "traced"):
+            if slow := _slow([trial for trial in side if trial.kind == kind]):
+                yield Note(code="trials-uneven", text=f"{role}: {slow}")
+        changed = _changed_versions(side)
+        if changed:
+            yield Note(code="subject-changed", text=f"{role}: {changed}")
+
+
+def _uneven(trials: Sequence[Trial]) -> str:
+    """Which of one side's trials has an iteration far slower than its usual one, the worst first; empty where none."""
+    found = []
+    for trial in trials:
+        elapsed = [iteration.elapsed_ns for iteration in trial.iterations]
+        usual = statistics.median_low(elapsed) if elapsed else 0
+        if usual and max(elapsed) > UNEVEN * usual:
+            found.append((max(elapsed) / usual, trial.index))
+    if not found:
+        return ""
+    times, index = max(found)
+    how = f"in trial {index} an iteration took {times:.3g} times as long as the median"
+    return f"{len(found)} of {len(trials)} trials; {how}"
+
+
+def _slow(trials: Sequence[Trial]) -> str:
+    """Which of one side's trials of a kind are slow in every iteration, the worst first; empty where none is.
+
+    They are told and kept: a rule that drops what is far off drops a build's own slow restarts with it.
+    """
+    usual = [(statistics.median_low(one.elapsed_ns for one in t.iterations), t.index) for t in trials if t.iterations]
+    if len(usual) <= FEW_OTHERS:
+        return ""
+    apart = [(took, statistics.median(ns for ns, other in usual if other != index), index) for took, index in usual]
+    slow = [(took / others, took, others, index) for took, others, index in apart if took > SLOW_TRIAL * others]
+    if not slow:
+        return ""
+    times, took, others, index = max(slow)
+    how = f"{format_value(took / 1e9, 's')} an iteration, {format_value(others / 1e9, 's')} in the others"
+    return f"{len(slow)} of {len(usual)} {trials[0].kind} trials; trial {index} took {times:.3g} times as long ({how})"
+
+
+def _changed_versions(trials: Sequence[Trial]) -> str:
+    """``vllm 1.0, then 1.1`` for every package that was not the same in all trials; empty where all were."""
+    names = sorted({name for trial in trials for name in trial.versions})
+    seen = {name: list(dict.fromkeys(trial.versions.get(name, "none") for trial in trials)) for name in names}
+    return "; ".join(f"{name} {', then '.join(found)}" for name, found in seen.items() if len(found) > 1)
+
+
+def launches_differ(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+    """Says so where the sides' trials hold another number of launches of what a counter is gated on.
+
+    The mean of a launch then compares other things: work that is split over two launches halves it.
+    """
+    if metric.kind != "counted":
+        return None
+    role, _, place = (split_name(metric.name)[1] or "").partition("/")
+    counts = [{t.counted.count(role, place) for t in side if t.counted} for side in (base, head)]
+    if counts[0] == counts[1] and len(counts[0]) <= 1:
+        return None
+    shown = [" or ".join(map(str, sorted(side))) or "none" for side in counts]
+    text = f"launches of {role} {place}".rstrip() + f" in a trial's window: base {shown[0]}, head {shown[1]}"
+    return Note(code="launches-differ", text=text)
+
+
+def clocks_differ(gpus: Mapping[Role, GpuOutcome]) -> Note | None:
+    """Says so where the sides ran at different clocks: a difference in time is then none of the builds.
+
+    Medians over the trials are compared, so that one disturbed pair takes nothing from the others.
+    """
+    if len(gpus) < 2:  # noqa: PLR2004 (base and head)
+        return None
+    base, head = gpus["base"], gpus["head"]
+    clocks = (("SM clock in decode", base.sm_mhz, head.sm_mhz), ("memory clock", base.memory_mhz, head.memory_mhz))
+    apart = [
+        f"median {name}: base {one} MHz, head {other} MHz"
+        for name, one, other in clocks
+        if one is not None and other is not None and abs(other - one) > SAME_CLOCK * one
+    ]
+    return Note(code="clocks-differ", text="; ".join(apart)) if apart else None
+
+
+def gpu_outcomes(base: Sequence[Trial], head: Sequence[Trial]) -> dict[Role, GpuOutcome]:
+    """What the GPUs of each side did; a side without telemetry is left out."""
+    sides: tuple[tuple[Role, Sequence[Trial]], ...] = (("base", base), ("head", head))
+    found = ((role, _gpu_outcome([trial.telemetry for trial in side])) for role, side in sides)
+    return {role: outcome for role, outcome in found if outcome is not None}
+
+
+def _gpu_outcome(trials: Sequence[Sequence[GpuTelemetry]]) -> GpuOutcome | None:
+    """One side's GPUs in a few figures; ``None`` where no SM clock is known.
+
+    A trial's clock is that of its slowest GPU, which the others wait for.
+    """
+    seen = [one for gpus in trials for one in gpus]
+    decode = [_slowest(one.decode_sm_mhz or _median(one.sm_mhz) for one in gpus) for gpus in trials]
+    memory = [_slowest(_median(one.memory_mhz) for one in gpus) for gpus in trials]
+    known = [mhz for mhz in decode if mhz is not None]
+    if not known:
+        return None
+    powers = [one.power_mw.median / 1000 for one in seen if one.power_mw]
+    known_memory = [mhz for mhz in memory if mhz is not None]
+    return GpuOutcome(
+        sm_mhz=statistics.median_low(known),
+        sm_low_mhz=min(one.sm_mhz.low for one in seen if one.sm_mhz),
+        sm_high_mhz=max(one.sm_mhz.high for one in seen if one.sm_mhz),
+        memory_mhz=statistics.median_low(known_memory) if known_memory else None,
+        power_w=statistics.median(powers) if powers else None,
+        temperature_c=max((one.temperature_c.high for one in seen if one.temperature_c), default=None),
+        events=tuple(sorted({name for one in seen for name in one.reasons} - {"idle", "clocks-setting"})),
+    )
+
+
+def _median(spread: Spread | None) -> int | None:
+    return None if spread is None else spread.median
+
+
+def _slowest(clocks: Iterable[int | None]) -> int | None:
+    return min((mhz for mhz in clocks if mhz is not None), default=None)
+
+
+def floors(base: Sequence[Trial], head: Sequence[Trial]) -> dict[Role, Floor]:
+    """The floor of each side: that of its first trial that has one, since one build on one kind of GPU has one."""
+    sides: tuple[tuple[Role, Sequence[Trial]], ...] = (("base", base), ("head", head))
+    found = ((role, next((trial.floor for trial in side if trial.floor), None)) for role, side in sides)
+    return {role: floor for role, floor in found if floor}
+
+
+def why_missing(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+    """Why trials carry no value of a metric, where they tell."""
+    return _no_floor(metric.name, base, head) or _role_gone(metric, base, head)
+
+
+def _no_floor(metric: str, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+    """Why there is no utilisation to judge: the words of the first trial of each side that has no floor."""
+    if metric not in UTILISATIONS:
+        return None
+    found: dict[str, list[str]] = {}
+    for role, side in (("base", base), ("head", head)):
+        without = next((trial for trial in side if trial.floor is None), None)
+        if without is not None:
+            found.setdefault(without.no_floor or "its trials keep none", []).append(role)
+    text = "; ".join(f"{' and '.join(roles)}: {words}" for words, roles in found.items())
+    return Note(code="no-floor", text=text) if found else None
+
+
+def _role_gone(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+    """Says which side runs no kernel of the gated role: no fault of the measurement, but what it found.
+
+    A role that no trial runs at all is none that went away.
+    """
+    _, role = split_name(metric.name)
+    without = [[t for t in side if t.decode and role not in t.decode.role_ns] for side in (base, head)]
+    if role is None or sum(map(len, without)) in (0, len(base) + len(head)):
+        return None
+    sides = zip(("base", "head"), without, (base, head), strict=True)
+    found = [f"{name} in {len(gone)} of {len(side)} traced trials" for name, gone, side in sides if gone]
+    return Note(code="role-gone", text=f"no kernel of role {role} runs on {' and on '.join(found)}")

@@ -1,0 +1,136 @@
+"""Comparisons of what was measured elsewhere or at other times: records, a record and a baseline, a CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from perfgate import __version__, stats
+from perfgate.errors import NotComparableError, RecordError, UsageError
+from perfgate.judge.cell_verdict import compare_sides, judge_advisory, judge_cells
+from perfgate.judge.outcome import CellOutcome, Note, Outcome, worst
+from perfgate.judge.rule import Series, judge_series
+from perfgate.machine.atomic_files import sha256_hex
+from perfgate.machine.fingerprint import comparable
+from perfgate.metrics.catalogue import split_name
+from perfgate.metrics.trial import Role
+from perfgate.record.csv_table import read_table
+from perfgate.record.identity import Measured, profiled_otherwise
+from perfgate.record.manifest import check_sequence, read_manifest
+from perfgate.record.run_record import Record, read_record, read_records
+from perfgate.scenario.margins import Gate
+from perfgate.scenario.plan import GatePlan, Plan
+
+
+def compare_records(base: str, head: str) -> Outcome:
+    """Compare one side of what was measured with one side of something else, cell by cell; unpaired, hence advisory.
+
+    Args:
+        base: A record file or a run folder, with ``:base`` or ``:head`` behind it where it holds both sides.
+        head: Likewise; its gates are the ones judged.
+
+    Raises:
+        RecordError: A file is no record, a folder no run folder.
+        UsageError: There are two sides and the word does not say which.
+        NotComparableError: No cell is in both, or the machines differ.
+    """
+    bases, heads = _read_sides(base), _read_sides(head)
+    shared = [cell_id for cell_id in heads if cell_id in bases]
+    if not shared:
+        text = f"{base} holds {_cells(bases)}, {head} holds {_cells(heads)}"
+        raise NotComparableError(text, code="different-cells")
+    sides = [(bases[cell_id], heads[cell_id]) for cell_id in shared]
+    for (a, _), (b, _) in sides:
+        _refuse_differences(base, a, head, b)
+    plan = Plan(cells=tuple(b.cell for _, (b, _) in sides), seed=sides[0][1][0].seed)
+    # Holm's procedure is within a cell here, so that each gets its share of alpha.
+    share = plan.model_copy(update={"alpha": plan.alpha / len(sides)})
+    cells = tuple(compare_sides(*both, share) for both in sides)
+    others = [r.cell.name for s in (bases, heads) for cell_id, (r, _) in s.items() if cell_id not in shared]
+    text = f"measured apart from each other{'; not in both: ' if others else ''}{', '.join(others)}"
+    return judge_advisory(f"{base} {head}", __version__, plan, cells, Note(code="advisory-unpaired", text=text))
+
+
+def _cells(sides: dict[str, tuple[Record, Role]]) -> str:
+    return ", ".join(f"{record.cell.name} ({cell_id[:12]})" for cell_id, (record, _) in sides.items())
+
+
+def _refuse_differences(base: str, one: Record, head: str, other: Record) -> None:
+    gated = [gate.gate.measured.kind for gate in other.cell.gates]
+    if otherwise := profiled_otherwise(gated, Measured.of(one.cell), Measured.of(other.cell)):
+        raise NotComparableError(f"{base} and {head} were {'; '.join(otherwise)}", code="different-cells")
+    differences = [d for x in one.visits for y in other.visits for d in comparable(x.machine, y.machine)]
+    if differences:
+        raise NotComparableError("; ".join(dict.fromkeys(differences)), code="different-machines")
+
+
+def compare_table(file: Path, gates: Sequence[GatePlan]) -> Outcome:
+    """Compare the two sides of a CSV: by the rule at one look where it is paired, else advisory.
+
+    One look spends both error rates whole, which is right when the number of pairs was fixed before they were seen.
+
+    Raises:
+        RecordError: The file is no such CSV, or has no values for a gate.
+    """
+    table = read_table(file)
+    series = []
+    for gate in gates:
+        values = table.metrics.get(gate.gate.measured.name)
+        if values is None:
+            raise RecordError(f"has no values of {gate.gate.measured.name}, which {gate.where} gates", where=str(file))
+        paired = table.paired and len(values.base) > 1
+        once = stats.one_look(len(values.base)) if paired else None
+        series.append(Series(gate, values.base, values.head, once, resolution=values.resolution))
+    plan = Plan(cells=(), seed=0)
+    judged = judge_series(series, plan.alpha, plan.beta)
+    cell = CellOutcome(
+        name=file.stem, cell_id="", record=sha256_hex(file.read_bytes()), verdict=worst(g.verdict for g in judged),
+        pairs=max((g.pairs for g in judged), default=0) if table.paired else 0, next_look=None, versions={},
+        gates=judged, ungated=(),
+    )  # fmt: skip
+    if table.paired:
+        return judge_cells(file.name, __version__, plan, (cell,))
+    return judge_advisory(file.name, __version__, plan, (cell,), Note(code="advisory-unpaired", text="no pair column"))
+
+
+def parse_gate(word: str) -> GatePlan:
+    """A gate from ``metric:ignorable:must_catch``: ``itl_median:0.1%:0.5%``, ``kernel_time_per_step[gemm]:1%:5%``.
+
+    Raises:
+        UsageError: The word has another form, or the gate is not possible.
+    """
+    parts = word.split(":")
+    if len(parts) != 3:  # noqa: PLR2004 (metric, ignorable, must_catch)
+        raise UsageError(f"--gate {word}: expected METRIC:IGNORABLE:MUST_CATCH, like itl_median:0.1%:0.5%")
+    try:
+        metric, role = split_name(parts[0])
+        gate = Gate.model_validate({"metric": metric, "role": role, "ignorable": parts[1], "must_catch": parts[2]})
+    except ValidationError as error:
+        raise UsageError(f"--gate {word}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+    return GatePlan(gate=gate, where=f"--gate {word}")
+
+
+def _read_sides(word: str) -> dict[str, tuple[Record, Role]]:
+    """One side of each record that a word names, by cell_id; at least one."""
+    path, _, role = word.rpartition(":")
+    if role not in ("base", "head"):
+        path, role = word, ""
+    place = Path(path)
+    records = [*read_records(place, read_manifest(place))] if place.is_dir() else [read_record(place)]
+    if place.is_dir():
+        check_sequence(records)
+    if not records:
+        raise RecordError("holds no record: no trial was finished", where=path)
+    return {record.cell.cell_id: (record, _side(record, word, role)) for record in records}
+
+
+def _side(record: Record, word: str, role: str) -> Role:
+    if not role:
+        if len(record.subjects) > 1:
+            raise UsageError(f"{word} holds base and head", remedy=f"Say which: {word}:base or {word}:head.")
+        role = next(iter(record.subjects))
+    if role not in record.subjects:
+        raise UsageError(f"{word}: the record holds no {role}")
+    return "head" if role == "head" else "base"

@@ -1,0 +1,314 @@
+"""The envelope: learnt from an A/A, checked on every traced trial, judged exactly and outside the error rates.
+
+A step either fits a declared pattern or it does not; nothing is estimated, so nothing of alpha is spent. Shares (how
+often a pattern occurs, what graphs cover, what no role knows) move from run to run and are cautions only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from perfgate.errors import NotComparableError
+from perfgate.judge.outcome import Note, Verdict
+from perfgate.models import Frozen
+from perfgate.scenario.expected_kernels import Bound, DeclaredPattern, Expectation, PerDecodeStep, Unlisted
+from perfgate.trace.decode_step import DecodeSteps, Pattern, pool
+from perfgate.trace.difference import difference, nearest
+from perfgate.trace.families import ATTENTION, COMMUNICATION, short_name
+
+HEADROOM = 2.0
+"""A learnt share may double: what triggers a rare step (a block boundary of the cache) depends on where steps begin."""
+LEAST_UNLISTED = 0.01
+"""What a learnt block leaves to kernels that no role knows, at least."""
+NAMED = (ATTENTION, COMMUNICATION)
+"""Roles whose kernels are learnt by name: their backends are the engine's choice, and two may launch equally often.
+Names of gemms are the library's choice, by shape and version."""
+BY_CHANCE = 0.01
+"""Below this probability it is no chance that a trial lacks a pattern that another one has."""
+
+
+class EnvelopeOutcome(Frozen):
+    """What the envelope says of two sides.
+
+    Args:
+        verdict: ``pass`` where every step of both sides is inside; ``regressed`` where only the head leaves it;
+            ``not-comparable`` where the base does already, so that the declared envelope is not its own;
+            ``not-measured`` where a side has no traced trial.
+        reasons: Why it is no pass; ``outside-envelope`` carries the diff.
+        cautions: Shares out of their ranges, and steps that differ inside the envelope.
+    """
+
+    verdict: Verdict
+    reasons: tuple[Note, ...] = ()
+    cautions: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Steps that fit no declared pattern.
+
+    Args:
+        pattern: What they ran.
+        mismatches: In what they differ from the declared pattern nearest to them.
+    """
+
+    pattern: Pattern
+    mismatches: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Steps held against an envelope.
+
+    Args:
+        outside: Patterns outside, the most frequent first.
+        cautions: Shares out of their ranges.
+    """
+
+    outside: tuple[Outside, ...]
+    cautions: tuple[Note, ...]
+
+
+def judge_envelope(expected: Expectation, base: Sequence[DecodeSteps], head: Sequence[DecodeSteps]) -> EnvelopeOutcome:
+    """Hold the traced trials of both sides against the declared envelope.
+
+    Args:
+        expected: The scenario's ``kernels:`` block.
+        base: The base's trials.
+        head: The head's.
+    """
+    missing = [role for role, trials in (("base", base), ("head", head)) if not trials]
+    if missing:
+        reason = Note(code="no-decode-steps", text=f"no traced trial of {' and '.join(missing)}")
+        return EnvelopeOutcome(verdict="not-measured", reasons=(reason,))
+    one, other = pool(base), pool(head)
+    b, h = check(expected, one), check(expected, other)
+    cautions = [
+        note.model_copy(update={"text": f"{role}: {note.text}"})
+        for role, checked in (("base", b), ("head", h))
+        for note in checked.cautions
+    ]
+    if b.outside:
+        text = f"base: {_in_words(b.outside, one)}"
+        reasons = (Note(code="envelope-stale", text=text),)
+        return EnvelopeOutcome(verdict="not-comparable", reasons=reasons, cautions=tuple(cautions))
+    if h.outside:
+        worst = h.outside[0].pattern
+        found = difference(one, other, nearest(worst, other, one), worst)
+        text = "\n".join([f"head: {_in_words(h.outside, other)}: {found.headline}", *found.lines])
+        reasons = (Note(code="outside-envelope", text=text),)
+        return EnvelopeOutcome(verdict="regressed", reasons=reasons, cautions=tuple(cautions))
+    usual = other.patterns[0]
+    found = difference(one, other, nearest(usual, other, one), usual)
+    if found:
+        text = "\n".join([found.headline, *found.lines])
+        cautions.append(Note(code="other-kernels", text=text))
+    return EnvelopeOutcome(verdict="pass", cautions=tuple(cautions))
+
+
+def judge_alone(expected: Expectation, head: Sequence[DecodeSteps]) -> EnvelopeOutcome:
+    """Hold one side's traced trials against the declared envelope, no base having been traced beside them.
+
+    That the envelope is stale cannot be seen then: what is outside is the head's.
+    """
+    if not head:
+        reason = Note(code="no-decode-steps", text="no traced trial of head")
+        return EnvelopeOutcome(verdict="not-measured", reasons=(reason,))
+    steps = pool(head)
+    checked = check(expected, steps)
+    cautions = tuple(note.model_copy(update={"text": f"head: {note.text}"}) for note in checked.cautions)
+    if not checked.outside:
+        return EnvelopeOutcome(verdict="pass", cautions=cautions)
+    reason = Note(code="outside-envelope", text=f"head, traced alone: {_in_words(checked.outside, steps)}")
+    return EnvelopeOutcome(verdict="regressed", reasons=(reason,), cautions=cautions)
+
+
+def check(expected: Expectation, steps: DecodeSteps) -> Checked:
+    """Hold one side's steps against the declared envelope; without declared patterns only names can be outside."""
+    declared = expected.per_decode_step.patterns
+    seen: Counter[int] = Counter()
+    outside = []
+    for pattern in steps.patterns:
+        strange = tuple(_strange_names(expected, pattern, steps))
+        mismatches = [(*_mismatches(one, pattern, steps), *strange) for one in declared] or [strange]
+        fits = next((n for n, found in enumerate(mismatches) if not found), None)
+        if fits is None:
+            outside.append(Outside(pattern, min(mismatches, key=len)))
+        else:
+            seen[fits] += pattern.steps
+    return Checked(tuple(outside), tuple(_out_of_range(expected, steps, seen)))
+
+
+def learn(trials: Sequence[DecodeSteps], declared: Expectation | None = None) -> Expectation:
+    """The block that the traced trials of an A/A fit: their patterns, and their shares with some headroom.
+
+    A pattern gets a bound of twice the largest share that a trial shows, in whole percents, where that is below 100 %.
+
+    Args:
+        trials: All of them, whichever side they stand for.
+        declared: What the scenario says so far; how trials are traced and its own roles are kept.
+
+    Raises:
+        NotComparableError: A pattern that one trial runs often is missing in another, so these are no runs of one
+            build; the text holds the diff.
+        ValueError: There is no trial.
+    """
+    shares = [_shares(one) for one in trials]
+    _check_same(trials, shares)
+    both = pool(trials)
+    patterns = []
+    for form in dict.fromkeys(_declared(one, both).model_dump_json() for one in both.patterns):
+        pattern = DeclaredPattern.model_validate_json(form)
+        limit = _whole_percents(HEADROOM * max(found.get(form, 0.0) for found in shares))
+        patterns.append(pattern.model_copy(update={"share": Bound("<=", limit)}) if limit < 1 else pattern)
+    coverage = math.floor(100 * min(one.graph_coverage for one in trials)) / 100
+    unlisted = max(_whole_percents(HEADROOM * max(one.unlisted_share for one in trials)), LEAST_UNLISTED)
+    names = {role: tuple(sorted(set().union(*(_names(role, one, both) for one in both.patterns)))) for role in NAMED}
+    step = PerDecodeStep(
+        patterns=tuple(patterns),
+        names={role: found for role, found in names.items() if found},
+        graph_coverage=Bound(">=", coverage) if coverage else None,
+    )
+    learnt = {"per_decode_step": step, "unlisted": Unlisted(time_share=Bound("<=", unlisted))}
+    return (declared or Expectation()).model_copy(update=learnt)
+
+
+def union(blocks: Sequence[Expectation]) -> Expectation:
+    """The block that every cell of a matrix fits, each having learnt its own.
+
+    Raises:
+        ValueError: There is no block.
+    """
+    if not blocks:
+        raise ValueError("no block to unite")
+    steps = [block.per_decode_step for block in blocks]
+    shares: dict[str, list[Bound | None]] = {}
+    for pattern in (one for step in steps for one in step.patterns):
+        form = pattern.model_copy(update={"share": None}).model_dump_json()
+        shares.setdefault(form, []).append(pattern.share)
+    patterns = [
+        DeclaredPattern.model_validate_json(form).model_copy(update={"share": _widest(bounds)})
+        for form, bounds in shares.items()
+    ]
+    names: dict[str, set[str]] = {}
+    for role, found in (pair for step in steps for pair in step.names.items()):
+        names.setdefault(role, set()).update(found)
+    united = PerDecodeStep(
+        patterns=tuple(patterns),
+        names={role: tuple(sorted(found)) for role, found in names.items()},
+        graph_coverage=_widest([step.graph_coverage for step in steps]),
+    )
+    unlisted = _widest([block.unlisted.time_share if block.unlisted else None for block in blocks])
+    update = {"per_decode_step": united, "unlisted": Unlisted(time_share=unlisted) if unlisted else None}
+    return blocks[0].model_copy(update=update)
+
+
+def _widest(bounds: Sequence[Bound | None]) -> Bound | None:
+    """The bound within which all of these lie; none where one is open, or where they face each other."""
+    known = [bound for bound in bounds if bound is not None]
+    if len(known) < len(bounds) or len({bound.relation for bound in known}) > 1:
+        return None
+    return max(known, key=lambda bound: bound.limit if bound.relation == "<=" else -bound.limit)
+
+
+def _mismatches(declared: DeclaredPattern, pattern: Pattern, steps: DecodeSteps) -> Iterator[str]:
+    """In what a step differs from a declared pattern; nothing where it fits."""
+    found = steps.role_launches(pattern)
+    pairs = [("kernels", len(pattern.kernels), declared.launches)]
+    pairs += [(role, found[role], count) for role, count in (declared.roles or {}).items()]
+    if declared.outside_graphs is not None:
+        pairs.append(("outside graphs", len(pattern.outside_graphs), declared.outside_graphs))
+    if declared.copies is not None:
+        kinds = dict.fromkeys([*declared.copies, *pattern.copies])
+        pairs += [(f"{kind} copies", pattern.copies.get(kind, 0), declared.copies.get(kind, 0)) for kind in kinds]
+    yield from (f"{what} {count}, not {wanted}" for what, count, wanted in pairs if count != wanted)
+
+
+def _strange_names(expected: Expectation, pattern: Pattern, steps: DecodeSteps) -> Iterator[str]:
+    """Kernels of a role whose kernels the envelope names, and that are not among them."""
+    for role, names in expected.per_decode_step.names.items():
+        for name in sorted(_names(role, pattern, steps) - set(names)):
+            yield f"{role} runs {name}"
+
+
+def _names(role: str, pattern: Pattern, steps: DecodeSteps) -> set[str]:
+    keys = (steps.keys[number] for number in set(pattern.kernels))
+    return {short_name(key.name) for key in keys if key.role == role}
+
+
+def _out_of_range(expected: Expectation, steps: DecodeSteps, seen: Counter[int]) -> Iterator[Note]:
+    for number, one in enumerate(expected.per_decode_step.patterns):
+        share = seen[number] / steps.steps
+        if one.share is not None and not one.share.holds(share):
+            text = f"steps of {one.launches} kernels: {_percent(share)} of {steps.steps} steps, declared {one.share}"
+            yield Note(code="pattern-share", text=text)
+    bound, coverage = expected.per_decode_step.graph_coverage, steps.graph_coverage
+    if bound is not None and not bound.holds(coverage):
+        yield Note(code="graph-coverage", text=f"{_percent(coverage)} of kernels, declared {bound}")
+    if expected.unlisted is not None and not expected.unlisted.time_share.holds(steps.unlisted_share):
+        text = f"{_percent(steps.unlisted_share)} of kernel time, declared {expected.unlisted.time_share}"
+        yield Note(code="unlisted-time", text=text)
+
+
+def _in_words(outside: Sequence[Outside], steps: DecodeSteps) -> str:
+    count = sum(one.pattern.steps for one in outside)
+    first = outside[0]
+    often = f"{first.pattern.steps} of them: " if len(outside) > 1 else ""
+    return f"{count} of {steps.steps} steps ({often}{'; '.join(first.mismatches)})"
+
+
+def _declared(pattern: Pattern, steps: DecodeSteps) -> DeclaredPattern:
+    """A pattern as a scenario declares it, whole; roles with most launches first."""
+    roles = sorted(steps.role_launches(pattern).items(), key=lambda one: (-one[1], one[0]))
+    return DeclaredPattern(
+        launches=len(pattern.kernels),
+        roles=dict(roles),
+        outside_graphs=len(pattern.outside_graphs),
+        copies=dict(pattern.copies),
+    )
+
+
+def _shares(steps: DecodeSteps) -> dict[str, float]:
+    """How often each declared form occurs, by its JSON: steps that differ in names only have one form."""
+    found: Counter[str] = Counter()
+    for pattern in steps.patterns:
+        found[_declared(pattern, steps).model_dump_json()] += pattern.steps
+    return {form: count / steps.steps for form, count in found.items()}
+
+
+def _check_same(trials: Sequence[DecodeSteps], shares: Sequence[dict[str, float]]) -> None:
+    """Refuse trials of which one lacks what another one does often, beyond what chance explains."""
+    for (i, one), (j, other) in itertools.combinations(enumerate(trials), 2):
+        lost = _missing(one, shares[i], other, shares[j])
+        new = _missing(other, shares[j], one, shares[i])
+        if lost is None and new is None:
+            continue
+        base = lost or nearest(new or other.patterns[0], other, one)
+        changed = difference(one, other, base, new or nearest(base, one, other))
+        text = f"trials {i} and {j} do not run the same steps, so this is no A/A: {changed.headline}"
+        raise NotComparableError(
+            "\n".join([text, *(f"    {line}" for line in changed.lines)]),
+            remedy="Learn from two sides of one build, on one machine; if they are, look at what differs.",
+        )
+
+
+def _missing(one: DecodeSteps, shares: dict[str, float], other: DecodeSteps, there: dict[str, float]) -> Pattern | None:
+    """A pattern of one trial that another one should have, were its steps drawn like those; the most frequent."""
+    for pattern in one.patterns:
+        form = _declared(pattern, one).model_dump_json()
+        if form not in there and (1 - shares[form]) ** other.steps < BY_CHANCE:
+            return pattern
+    return None
+
+
+def _whole_percents(ratio: float) -> float:
+    """Rounded up, at most all."""
+    return min(math.ceil(100 * ratio - 1e-9), 100) / 100
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.3g} %"

@@ -1,0 +1,374 @@
+"""What judging yields: verdicts per gate, cell and run, with the exit status each means.
+
+Pure data, in the order a reader asks: what, how much, how sure, why. ``verdict.json`` is an :class:`Outcome`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from perfgate.counters.roofline_bound import Floor
+from perfgate.errors import ExitStatus
+from perfgate.metrics.trial import Kind, Role
+from perfgate.models import Frozen
+from perfgate.scenario.yaml_document import to_draft_07
+from perfgate.trace.attribution import Attribution
+from perfgate.units import Unit
+
+Verdict = Literal["regressed", "internal-error", "not-measured", "not-comparable", "inconclusive", "advisory",
+                  "pass", "improved"]  # fmt: skip
+
+WORST_FIRST: dict[Verdict, ExitStatus] = {
+    "regressed": ExitStatus.REGRESSED,
+    "internal-error": ExitStatus.INTERNAL_ERROR,
+    "not-measured": ExitStatus.NOT_MEASURED,
+    "not-comparable": ExitStatus.NOT_COMPARABLE,
+    "inconclusive": ExitStatus.INCONCLUSIVE,
+    "advisory": ExitStatus.INCONCLUSIVE,
+    "pass": ExitStatus.PASS,
+    "improved": ExitStatus.PASS,
+}
+"""Every verdict, worst first, with the exit status it means."""
+
+EXACT_ENDS = ("outside-envelope", "envelope-stale", "counter-differs", "counter-out-of-bounds")
+"""Reasons that decide a cell exactly, whatever its gates say; more pairs would not change them."""
+
+
+class Note(Frozen):
+    """A reason or caution: a code of :mod:`perfgate.reasons` and what was seen."""
+
+    code: str
+    text: str
+
+
+class MetricOutcome(Frozen):
+    """One metric on both sides, gated or not.
+
+    Args:
+        metric: Name in :data:`perfgate.metrics.catalogue.METRICS`; a role's as ``kernel_time_per_step[gemm]``.
+        unit: Base unit of ``base`` and ``head``.
+        better: Direction that is better.
+        base: Geometric mean of the trials' values; the arithmetic mean of values that have no ratio, like a host slack
+            that is used up; ``None`` where a side has none.
+        head: Likewise.
+        change: ``head / base - 1``, in the metric's own direction; ``None`` where there is no ratio.
+    """
+
+    metric: str
+    unit: Unit
+    better: Literal["lower", "higher"]
+    base: float | None
+    head: float | None
+    change: float | None
+
+
+class VisitsOutcome(Frozen):
+    """What a baseline's visits can show of one gate; all figures are ratios minus one or natural logarithms.
+
+    Args:
+        visits: Visits that carry the metric, this baseline's current ones.
+        visit_sd: Standard deviation of their means' logarithms; ``None`` for one visit, whose spread nobody knows.
+        visits_to_halve: Further visits that would halve ``detectable``; ``None`` where no number of them would, or
+            nothing is known.
+        least_detectable: What could be detected with any number of visits.
+    """
+
+    visits: int
+    visit_sd: float | None = None
+    visits_to_halve: int | None = None
+    least_detectable: float | None = None
+
+
+class GateOutcome(MetricOutcome):
+    """What one gate decided.
+
+    Args:
+        ignorable: Margin, a slowdown as a ratio minus one; the floor where that is larger.
+        must_catch: Likewise.
+        floor: In ``unit``; 0 where none is declared.
+        where: ``file:line`` of the declaration.
+        kind: The trials it is read from.
+        verdict: This gate's own.
+        would_be: For an advisory one, the verdict that the same figures would mean if they could block.
+        pairs: Pairs (unpaired: trials of the smaller side; against a baseline: its visits) behind the figures; 0 below
+            the first look.
+        passed_at: Pairs of the first look at which it passed; later looks may still block it, never unpass it.
+        change_low: End of the interval towards smaller values, own direction; ``None`` where this look has no bound.
+        change_high: End towards larger values.
+        p: Running p of "slowdown at most ignorable"; blocked when it is at most ``block_level``.
+        block_level: Holm's threshold for this gate given the others.
+        q: Running p of "slowdown at least must_catch"; passed when it is at most beta.
+        detectable: Slowdown that this look, or where it cannot block the first one that can, blocks with probability
+            1 - beta given the spread seen; a ratio minus one. ``None`` where no look can block.
+        pair_sd: Standard deviation of the pairs' log ratios.
+        visits: What a baseline's visits can show; ``None`` where there is no baseline.
+        reasons: Why it is neither pass nor regressed.
+        cautions: What to know about it all the same.
+    """
+
+    ignorable: float
+    must_catch: float
+    floor: float
+    where: str
+    kind: Kind = "timed"
+    verdict: Verdict
+    would_be: Verdict | None = None
+    pairs: int = 0
+    passed_at: int | None = None
+    change_low: float | None = None
+    change_high: float | None = None
+    p: float = 1.0
+    block_level: float = 0.0
+    q: float = 1.0
+    detectable: float | None = None
+    pair_sd: float | None = None
+    visits: VisitsOutcome | None = None
+    reasons: tuple[Note, ...] = ()
+    cautions: tuple[Note, ...] = ()
+
+
+class GpuOutcome(Frozen):
+    """What the GPUs of one side did over its judged trials.
+
+    Args:
+        sm_mhz: Median over the trials of the SM clock in decode.
+        sm_low_mhz: The lowest SM clock seen while iterations ran.
+        sm_high_mhz: The highest.
+        memory_mhz: Median of the memory clock.
+        power_w: Median power of one GPU.
+        temperature_c: The highest temperature.
+        events: Event reasons seen, but for idling and a setting of the clocks.
+    """
+
+    sm_mhz: int
+    sm_low_mhz: int
+    sm_high_mhz: int
+    memory_mhz: int | None
+    power_w: float | None
+    temperature_c: int | None
+    events: tuple[str, ...] = ()
+
+
+class CounterRow(Frozen):
+    """One kernel of the counted step on both sides.
+
+    Args:
+        role: Its family.
+        place: Where in a layer it stands; empty where that is not known.
+        kernel: The function's own name.
+        launches: How many were counted on each side, over all trials.
+        base: Mean of a launch by counter of :data:`perfgate.counters.launch_table.COUNTERS`, in base units; empty
+            where the side
+            does not run it.
+        head: Likewise.
+        bound: What bounds it on each side, see :data:`perfgate.counters.roofline.RULES`.
+        distance: Its time over what the nearer roof allows, by side; ``None`` where too little was read.
+    """
+
+    role: str
+    place: str
+    kernel: str
+    launches: dict[Role, int]
+    base: dict[str, float] = {}
+    head: dict[str, float] = {}
+    bound: dict[Role, str] = {}
+    distance: dict[Role, float | None] = {}
+
+
+class CountersOutcome(Frozen):
+    """What ncu counted of one decode step; outside the error rates, and no time of the workload.
+
+    Args:
+        verdict: ``pass`` where every condition holds; ``regressed`` where only the head breaks one; ``not-comparable``
+            where the base does already; ``inconclusive`` where the base's own trials do not agree; ``not-measured``
+            where a side was not counted.
+        rows: Kernels in the order they ran.
+        sentences: What changed by role, in words, the roles that changed most first.
+        reasons: Why it is no pass.
+        cautions: What to know all the same.
+    """
+
+    verdict: Verdict
+    rows: tuple[CounterRow, ...] = ()
+    sentences: dict[str, str] = {}
+    reasons: tuple[Note, ...] = ()
+    cautions: tuple[Note, ...] = ()
+
+
+class BaselineOutcome(Frozen):
+    """The stored baseline that a cell was held against.
+
+    Args:
+        digest: Digest of its newest entry, which stands for the whole lineage.
+        machine_class: The machines it speaks for.
+        visits: Visits since its last change; from four on its verdict can block.
+        first_utc: Begin of the earliest of them, ISO 8601.
+        last_utc: Begin of the latest.
+    """
+
+    digest: str
+    machine_class: str
+    visits: int
+    first_utc: str
+    last_utc: str
+
+
+class SubjectSetting(Frozen):
+    """One side as it was asked for.
+
+    Args:
+        words: ``key=value`` words; for a head those in which it differs from its base. Values of environment variables
+            are left out.
+        ref: The git ref that it was built from, in words; empty where it was not built.
+        revision: Commit and changes of that, short.
+        title: First line of the commit's message.
+    """
+
+    words: tuple[str, ...]
+    ref: str = ""
+    revision: str = ""
+    title: str = ""
+
+
+class Setting(Frozen):
+    """What a cell's figures are of.
+
+    Args:
+        run: Name of the run that measured all of it; empty where different ones did.
+        scenario: Its file, as it was given.
+        envelope: Whether it declares what decode steps may run.
+        model: Folder or name, in words.
+        batch: Requests submitted together.
+        input_tokens: Of each request.
+        output_tokens: Of each request.
+        machines: Those it was measured on, in words.
+        begun_utc: Begin of the first visit, ISO 8601; empty where there was none.
+        subjects: By role.
+    """
+
+    run: str
+    scenario: str
+    envelope: bool
+    model: str
+    batch: int
+    input_tokens: int
+    output_tokens: int
+    machines: tuple[str, ...]
+    begun_utc: str
+    subjects: dict[Role, SubjectSetting]
+
+
+class CellOutcome(Frozen):
+    """What one cell decided: the worst of its gates, or why it has none.
+
+    Args:
+        name: The cell's name.
+        cell_id: The cell.
+        record: Digest of the record judged; empty where there is none.
+        verdict: Worst of the gates.
+        pairs: Valid timed pairs measured.
+        next_look: Pairs at which the next decision is due; ``None`` when the sequence is closed or used up.
+        traced_pairs: Valid traced pairs measured.
+        next_traced_look: Traced pairs at which the next decision on kernels is due; ``None`` likewise.
+        counted_pairs: Valid counted pairs measured.
+        next_counted_look: Counted pairs at which the next decision on counters is due; ``None`` likewise.
+        versions: Packages of each side as measured.
+        built_from: Of each side that was built from a git ref, its commit, with a digest of uncommitted changes.
+        gates: In the scenario's order.
+        ungated: Every other metric measured, for reading only.
+        gpus: What each side's GPUs did; empty where engines ran on the CPU.
+        floors: The least time of each side's decode steps; empty where that is unknown.
+        attribution: Where a difference in decode steps comes from; ``None`` without traced pairs.
+        counters: What ncu counted; ``None`` without counted trials.
+        baseline: What the head was held against, where that was no base measured beside it.
+        setting: What the figures are of; ``None`` for figures from elsewhere, or where nothing was measured.
+        reasons: Why the cell as a whole is not judged.
+        cautions: What to know about the cell.
+    """
+
+    name: str
+    cell_id: str
+    record: str
+    verdict: Verdict
+    pairs: int
+    next_look: int | None
+    traced_pairs: int = 0
+    next_traced_look: int | None = None
+    counted_pairs: int = 0
+    next_counted_look: int | None = None
+    versions: dict[Role, dict[str, str]]
+    built_from: dict[Role, str] = {}
+    gates: tuple[GateOutcome, ...]
+    ungated: tuple[MetricOutcome, ...]
+    gpus: dict[Role, GpuOutcome] = {}
+    floors: dict[Role, Floor] = {}
+    attribution: Attribution | None = None
+    counters: CountersOutcome | None = None
+    baseline: BaselineOutcome | None = None
+    setting: Setting | None = None
+    reasons: tuple[Note, ...] = ()
+    cautions: tuple[Note, ...] = ()
+
+    def next_look_at(self, kind: Kind) -> int | None:
+        """Pairs of a kind at which the next decision is due; ``None`` where none is."""
+        return {"timed": self.next_look, "traced": self.next_traced_look, "counted": self.next_counted_look}[kind]
+
+    def undecided_in(self, kind: Kind) -> bool:
+        """Whether more pairs of a kind could still decide a gate; a regression or the envelope decides the cell.
+
+        A gate without data must not end the search of the others.
+        """
+        decided = any(gate.verdict == "regressed" for gate in self.gates)
+        decided |= any(reason.code in EXACT_ENDS for reason in self.reasons)
+        return not decided and "inconclusive" in {gate.verdict for gate in self.gates if gate.kind == kind}
+
+
+class Outcome(Frozen):
+    """A run's verdict; ``verdict.json`` is this, and it is the authority.
+
+    Args:
+        run: Name of the run, or of what was compared.
+        perfgate: Version that judged.
+        verdict: The worst of all cells.
+        exit_status: What the process ends with.
+        would_be: For an advisory outcome, the verdict that the same figures would mean if they could block.
+        alpha: Declared probability of any false block in this run.
+        beta: Declared probability of passing a gate that regressed by must_catch.
+        cells: In the plan's order.
+        reasons: Why the run as a whole is not judged.
+    """
+
+    format: Literal["perfgate-verdict/1"] = "perfgate-verdict/1"
+    run: str
+    perfgate: str
+    verdict: Verdict
+    exit_status: int
+    would_be: Verdict | None = None
+    alpha: float
+    beta: float
+    cells: tuple[CellOutcome, ...]
+    reasons: tuple[Note, ...] = ()
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst by declared order; nothing at all is not measured, never a pass.
+
+    ``improved`` counts only beside other passes: one improvement among passes makes the whole improved.
+    """
+    found = set(verdicts)
+    if not found:
+        return "not-measured"
+    if found <= {"pass", "improved"}:
+        return "improved" if "improved" in found else "pass"
+    return next(verdict for verdict in WORST_FIRST if verdict in found)
+
+
+def verdict_schema() -> dict[str, Any]:
+    """The format of ``verdict.json`` as JSON Schema draft-07."""
+    return {**to_draft_07(Outcome.model_json_schema(mode="serialization")), "title": "perfgate verdict"}
+
+
+def verdict_json(outcome: Outcome) -> str:
+    """The text of ``verdict.json``: the same outcome gives the same bytes."""
+    return outcome.model_dump_json(indent=1) + "\n"

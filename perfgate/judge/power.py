@@ -1,0 +1,152 @@
+"""What measuring a cell costs and what it can show, said before anything runs.
+
+Durations and spreads come from the newest record of the cell with pairs of their kind, else from the scenario's
+``measure.expect``, which knows no duration of traced trials, else they are unknown. A figure from few pairs is itself
+uncertain; it is meant for planning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from perfgate.counters.launch_table import OF_THE_LAUNCH
+from perfgate.errors import NotMeasuredError
+from perfgate.metrics.catalogue import Metric
+from perfgate.metrics.trial import Kind
+from perfgate.record.cost import PASS_S, KindPrice, kind_price, looks_by_kind
+from perfgate.record.run_record import Record
+from perfgate.scenario.launch_window import choose_window
+from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
+from perfgate.stats.estimate import Estimate, detectable, log_ratios, mean_estimate, power_at
+
+USUALLY = 0.9
+"""A plan under which an unchanged build passes less often than this is warned of."""
+
+
+@dataclass(frozen=True)
+class GatePrice:
+    """What a gate can show.
+
+    Args:
+        metric: The gated metric, with its role.
+        pair_sd: Spread of the pairs' log ratios; ``None`` where it is unknown.
+        detectable: At each look, the slowdown blocked with probability 1 - beta; ``None`` where the look cannot block
+            or the spread is unknown.
+        passes: At each look, the probability that a build exactly as fast as the base passes there; ``None`` where
+            the spread is unknown.
+        problem: Why the looks declared cannot decide this gate; empty where they can.
+    """
+
+    metric: str
+    pair_sd: float | None
+    detectable: tuple[float | None, ...]
+    passes: tuple[float | None, ...]
+    problem: str
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a cell costs.
+
+    Args:
+        kinds: In the order they are taken; a kind of which nothing is taken is left out.
+        gates: In the cell's order.
+    """
+
+    kinds: tuple[KindPrice, ...]
+    gates: tuple[GatePrice, ...]
+
+
+def price(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int) -> Price:
+    """What a run of ``cell`` with both sides costs beside ``gates_in_run`` gates in all, which share alpha.
+
+    Args:
+        cell: The cell.
+        history: Records of the same cell by the kind of pairs that they tell of, see :func:`newest_records`.
+        gates_in_run: Gates of the whole run, at least those of the cell.
+    """
+    kinds = (kind_price(cell, kind, looks, history.get(kind)) for kind, looks in looks_by_kind(cell).items())
+    return Price(
+        tuple(_with_window(cell, one, history) if one.kind == "counted" else one for one in kinds),
+        tuple(_gate_price(cell, gate, history.get(gate.gate.measured.kind), gates_in_run) for gate in cell.gates),
+    )
+
+
+def _with_window(cell: Cell, priced: KindPrice, history: Mapping[Kind, Record]) -> KindPrice:
+    """Launches and passes of a counted trial: as last counted; else the window of the last trace, a pass a counter."""
+    counted = [trial.counted for trial in history["counted"].trials if trial.counted] if "counted" in history else []
+    if counted:
+        passes = max(one.passes for one in counted)
+        return dataclasses.replace(priced, window=max(len(one.launches) for one in counted), passes=passes)
+    passes = max(sum(not name.startswith(OF_THE_LAUNCH) for name in cell.metrics_counted(None)), 1)
+    traces = [trial.decode for trial in history["traced"].trials if trial.decode] if "traced" in history else []
+    try:
+        window = choose_window(traces[-1], cell.counters).count if traces else None
+    except NotMeasuredError:  # said when it is tried: the next trace may have what is asked for
+        window = None
+    expect = cell.measure.expect
+    if window is None or expect is None:
+        return dataclasses.replace(priced, window=window, passes=passes)
+    trial_s = expect.trial_s + window * passes * PASS_S
+    minutes = tuple(starts * trial_s / 60 for starts in priced.starts)
+    source = "measure.expect for the engine's start, and 35 ms a pass"
+    return dataclasses.replace(priced, window=window, passes=passes, minutes=minutes, source=source)
+
+
+def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run: int) -> GatePrice:
+    gate, metric = plan.gate, plan.gate.measured
+    schedule = cell.schedule(metric.kind)
+    sd, sd_df, resolution = _pair_sd(cell, metric, history)
+    effects: list[float | None] = []
+    passes: list[float | None] = []
+    for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
+        usual = Estimate(0.0, (sd or 0.0) / math.sqrt(pairs), pairs - 1, resolution)
+        effect = detectable(usual, ALPHA * block / gates_in_run, gate.ignorable, 1 - BETA, sd_df)
+        effects.append(effect if sd is not None else None)
+        passes.append(_pass_probability(usual, BETA * passing, gate.must_catch) if sd is not None else None)
+    return GatePrice(metric.name, sd, tuple(effects), tuple(passes), _problem(plan, schedule.block, effects, passes))
+
+
+def _pass_probability(usual: Estimate, level: float, must_catch: float) -> float:
+    below = math.log1p(must_catch) - usual.resolution
+    if level == 0 or below <= 0:
+        return 0.0
+    if usual.standard_error == 0:
+        return 1.0
+    return power_at(below / usual.standard_error, level, usual.df)
+
+
+def _pair_sd(cell: Cell, metric: Metric, history: Record | None) -> tuple[float | None, float, float]:
+    """The pairs' spread, its degrees of freedom and their resolution: as measured, else as expected.
+
+    What is expected is taken as known, with an instrument that is fine enough for it.
+    """
+    if history is not None:
+        pairs = history.pairs(metric.kind)
+        values = [(metric.summarise(base), metric.summarise(head)) for base, head in pairs]
+        known = [(base, head) for base, head in values if base and head and min(base, head) > 0]
+        if len(known) > 1:
+            d = log_ratios([base for base, _ in known], [head for _, head in known], metric.sign)
+            resolution = max(metric.resolution(trial) for pair in pairs for trial in pair)
+            spread = mean_estimate(d, resolution).standard_error * math.sqrt(len(known))
+            return spread, len(known) - 1, resolution
+    return cell.measure.expect.sd_of(metric) if cell.measure.expect else None, math.inf, 0.0
+
+
+def _problem(plan: GatePlan, block: tuple[float, ...], effects: list[float | None], passes: list[float | None]) -> str:
+    """What the looks cannot do, whatever the builds are like."""
+
+    def said() -> Iterator[str]:
+        if not any(block):
+            yield "no look of this plan may block: a regression can at best end inconclusive"
+        likely = max((chance for chance in passes if chance is not None), default=1.0)
+        if likely < USUALLY:
+            yield f"an unchanged build would pass in only {likely * 100:.0f} % of runs"
+        known = [effect for effect in effects if effect is not None]
+        if known and min(known) > plan.gate.must_catch:
+            yield f"a slowdown of must_catch would often not be blocked: at best {min(known) * 100:.3g} % is"
+
+    return "; ".join(said())

@@ -1,0 +1,286 @@
+"""The decision rule over one gated metric and over all gates of a run: values in, verdicts out.
+
+What the values are, pairs of one run or trials of different ones, is said by the :class:`Series`; the arithmetic is
+that of :mod:`perfgate.stats.estimate`, the rule that of docs/design.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfgate import stats
+from perfgate.judge.outcome import GateOutcome, MetricOutcome, Note, Verdict
+from perfgate.metrics.catalogue import Metric
+from perfgate.scenario.plan import GatePlan
+from perfgate.stats import modes
+
+LEAST_REMAINDER = 1e-6
+"""What a throughput floor leaves of the base at least: a floor beyond the base is a huge slowdown, no infinity."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """The values of one gated metric, in base units.
+
+    Args:
+        gate: Margins and their place.
+        base: A value a trial.
+        head: Likewise; in a paired series entry i of both belongs to pair i.
+        schedule: The looks of a paired series; ``None`` for an unpaired one.
+        missing: Why there are no values, where there are none.
+        resolution: The smallest step that the instrument lets a value move by, as a share of it; 0 for exact counts.
+    """
+
+    gate: GatePlan
+    base: tuple[float, ...] = ()
+    head: tuple[float, ...] = ()
+    schedule: stats.Schedule | None = None
+    missing: Note | None = None
+    resolution: float = 0.0
+
+    @property
+    def metric(self) -> Metric:
+        """The gated metric."""
+        return self.gate.gate.measured
+
+    @property
+    def fault(self) -> Note | None:
+        """Why these values cannot be judged; a value that is zero, negative or not finite has no ratio."""
+        code = "no-slack" if self.metric.signed else "non-finite"
+        if self.missing is not None:
+            return self.missing
+        for role, values in (("base", self.base), ("head", self.head)):
+            for value in values:
+                if not _positive(value):
+                    return Note(code=code, text=f"{role} has the value {value}")
+        return None
+
+    @property
+    def ignorable(self) -> float:
+        """The gate's margin, or its floor where that is the larger slowdown: up to a floor nothing is a regression.
+
+        For reading: of the base's mean. What is tested is :meth:`allowed`.
+        """
+        return self._of_the_mean(self.gate.gate.ignorable)
+
+    @property
+    def must_catch(self) -> float:
+        """The gate's margin, or its floor where that is the larger slowdown: below a floor nothing need be caught."""
+        return self._of_the_mean(self.gate.gate.must_catch)
+
+    def allowed(self, margin: float, base: Sequence[float]) -> stats.Floats:
+        """The margins of which the larger slowdown counts beside each value of the base, as ratios minus one.
+
+        A floor is an absolute change, so what share it is depends on the base, which is measured: by its own base in
+        every pair, so that the error of the base is in the spread of what is tested.
+
+        Returns:
+            Shape (1 or 2, n): the margin, and the floor where there is one.
+        """
+        values, floor = np.asarray(base, dtype=np.float64), self.gate.gate.floor_value
+        rows = [np.full(len(values), margin)]
+        if floor is not None:
+            slower = self.metric.better == "lower"
+            rest = values if slower else np.maximum(values - floor, values * LEAST_REMAINDER)
+            rows.append(floor / values if slower else values / rest - 1)
+        return np.stack(rows)
+
+    def looks(self) -> tuple[stats.Look, ...]:
+        """Every look that the values reach; none where they cannot be judged."""
+        if self.fault or not (self.base and self.head):
+            return ()
+        margins = (self.gate.gate.ignorable, self.gate.gate.must_catch)
+        if self.schedule is not None:
+            d = stats.log_ratios(self.base, self.head, self.metric.sign)
+            ignorable, must_catch = (self.allowed(margin, self.base) for margin in margins)
+            return stats.looks(d, self.schedule, ignorable, must_catch, self.resolution)
+        fewer = min(len(self.base), len(self.head))
+        if fewer < 2:  # noqa: PLR2004 (one trial has no spread)
+            return ()
+        base, head, sign = stats.logs(self.base), stats.logs(self.head), self.metric.sign
+        over, under = (
+            [
+                stats.difference_estimate(base + sign * slower, head, sign, self.resolution)
+                for slower in self.slower_by(margin, self.base)
+            ]
+            for margin in margins
+        )
+        once = stats.one_look(fewer)
+        estimate = stats.difference_estimate(base, head, sign, self.resolution)
+        return (stats.single_look(fewer, estimate, over, under, (once.block[0], once.pass_[0])),)
+
+    def slower_by(self, margin: float, base: Sequence[float]) -> stats.Floats:
+        """What each value of the base would be slower by at a margin, as logarithms; a row for each that binds."""
+        found: stats.Floats = np.log1p(stats.binding(self.allowed(margin, base)))
+        return found
+
+    def _of_the_mean(self, margin: float) -> float:
+        if self.fault or not self.base:
+            return margin
+        return float(self.allowed(margin, [_geometric_mean(self.base)]).max())
+
+
+def judge_series(series: Sequence[Series], alpha: float, beta: float) -> tuple[GateOutcome, ...]:
+    """Judge all gates of a run together: Holm's family is everything that can block it.
+
+    Gates without data stay in the family with p = 1, so that losing a measurement never loosens another gate.
+    """
+    looks = [one.looks() for one in series]
+    p = [found[-1].p if found else 1.0 for found in looks]
+    rejected = stats.holm(p, alpha)
+    return tuple(
+        _gate_outcome(one, found, _Levels(rejected[n], stats.holm_level(p, n, alpha), beta))
+        for n, (one, found) in enumerate(zip(series, looks, strict=True))
+    )
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """What the rule says of one gate given all others: rejected by Holm, at which threshold; and beta."""
+
+    rejected: bool
+    block_level: float
+    beta: float
+
+
+def _gate_outcome(series: Series, looks: tuple[stats.Look, ...], levels: _Levels) -> GateOutcome:
+    used = looks[-1].pairs if looks and series.schedule else None
+    blank = GateOutcome(
+        **both_sides(series.metric, series.base[:used], series.head[:used]).model_dump(),
+        ignorable=series.ignorable,
+        must_catch=series.must_catch,
+        floor=series.gate.gate.floor_value,
+        where=series.gate.where,
+        kind=series.metric.kind,
+        verdict="inconclusive",
+        block_level=levels.block_level,
+    )
+    if series.fault is not None:
+        return blank.model_copy(update={"verdict": "not-measured", "reasons": (series.fault,)})
+    if not looks:
+        measured = min(len(series.base), len(series.head))
+        first = series.schedule.looks[0] if series.schedule else 2
+        note = Note(code="too-few-pairs", text=f"{measured} measured, the first look comes at {first}")
+        return blank.model_copy(update={"reasons": (note,)})
+    return _decide(series, looks, levels, blank)
+
+
+def _decide(series: Series, looks: tuple[stats.Look, ...], levels: _Levels, blank: GateOutcome) -> GateOutcome:
+    """The rule itself: regressed is tested before pass, and neither is inconclusive."""
+    look, metric = looks[-1], series.metric
+    # Bounds of what is tested, put beside the margins shown: with a floor each pair has its own.
+    low = math.log1p(series.ignorable) + look.over_ignorable.lower(levels.block_level * look.block_weight)
+    high = math.log1p(series.must_catch) + look.over_must_catch.upper(levels.beta * look.pass_weight)
+    verdict: Verdict = "inconclusive"
+    if levels.rejected:
+        verdict = "regressed"
+    elif look.q <= levels.beta:
+        fastest = look.estimate.upper(levels.beta * look.pass_weight)
+        verdict = "improved" if stats.to_ratio(fastest) < -series.ignorable else "pass"
+    own_low, own_high = sorted((metric.sign * low, metric.sign * high))
+    d = _pairs(series, look)
+    return blank.model_copy(
+        update={
+            "verdict": verdict,
+            "pairs": look.pairs,
+            "passed_at": next((one.pairs for one in looks if one.q <= levels.beta), None),
+            "change_low": _ratio_or_none(own_low),
+            "change_high": _ratio_or_none(own_high),
+            "p": look.p,
+            "q": look.q,
+            "detectable": _detectable(series, look, levels),
+            "pair_sd": float(d.std(ddof=1)) if d is not None else None,
+            "reasons": (_undecided(series, low, high),) if verdict == "inconclusive" else (),
+            "cautions": tuple(_gate_cautions(series, look, verdict, d)),
+        }
+    )
+
+
+def _pairs(series: Series, look: stats.Look) -> stats.Floats | None:
+    """The log ratios of the pairs that a look used; ``None`` where trials were not taken in pairs."""
+    if series.schedule is None:
+        return None
+    return stats.log_ratios(series.base, series.head, series.metric.sign)[: look.pairs]
+
+
+def _detectable(series: Series, look: stats.Look, levels: _Levels) -> float | None:
+    """At this look or, where it cannot block, at the first one that can, with the spread seen so far."""
+    estimate, weight = look.over_ignorable, look.block_weight
+    if weight == 0 and series.schedule is not None:
+        pairs, weight = series.schedule.first_blocking or (look.pairs, 0.0)
+        estimate = estimate.with_pairs(look.pairs, pairs)
+    level = levels.block_level * weight
+    return stats.detectable(estimate, level, series.ignorable, 1 - levels.beta, look.over_ignorable.df)
+
+
+def _undecided(series: Series, low: float, high: float) -> Note:
+    blocking = (
+        f"its lower bound {_percent(low)} is not above {series.ignorable * 100:.4g} %, so it does not block"
+        if math.isfinite(low)
+        else f"no look blocks before {stats.FIRST_BLOCKING_PAIRS} pairs"
+    )
+    passing = (
+        f"the slowdown's upper bound {_percent(high)} is not below {series.must_catch * 100:.4g} %, so it does not pass"
+        if math.isfinite(high)
+        else f"no look passes before {stats.FIRST_PASSING_PAIRS} pairs"
+    )
+    return Note(code="undecided", text=f"{passing}; {blocking}")
+
+
+def _gate_cautions(series: Series, look: stats.Look, verdict: Verdict, d: stats.Floats | None) -> Iterator[Note]:
+    gate, mean = series.gate.gate, look.estimate.mean
+    if verdict == "pass" and look.over_ignorable.mean > 0:
+        text = f"worse by {_percent(mean)}: less than must_catch, more than ignorable"
+        yield Note(code="slower-than-ignorable", text=text)
+    elif verdict == "pass" and mean > math.log1p(gate.ignorable):
+        yield Note(code="below-floor", text=f"worse by {_percent(mean)}, less than the floor of {gate.floor}")
+    if d is None:
+        return
+    spread = float(d.std(ddof=1))
+    if spread < series.resolution:
+        step = f"one step of the instrument is {series.resolution * 100:.3g} %"
+        text = f"the pairs spread by {spread * 100:.3g} %, {step}"
+        yield Note(code="below-resolution", text=text)
+    centre = modes.hodges_lehmann(d)
+    if abs(stats.to_ratio(centre) - stats.to_ratio(mean)) > (gate.must_catch - gate.ignorable) / 2:
+        text = (
+            f"by their mean the pairs are {_percent(mean)} worse, by their Hodges-Lehmann estimate {_percent(centre)}"
+        )
+        yield Note(code="estimates-disagree", text=text)
+    for role, values in (("base", series.base), ("head", series.head)):
+        split = modes.two_modes(stats.logs(values[: look.pairs]))
+        # Modes closer than this cannot hide a mean at must_catch among restarts that are as fast as the base.
+        if split is not None and split[1] >= math.log1p(gate.must_catch) - math.log1p(gate.ignorable):
+            size, distance = split
+            text = f"{size} of {look.pairs} restarts of {role} lie {_percent(distance)} above the others"
+            yield Note(code="mode-share", text=text)
+
+
+def both_sides(metric: Metric, base: Sequence[float], head: Sequence[float]) -> MetricOutcome:
+    """Geometric means, so that the change of the means is the mean of the pairs' log ratios; else there is none."""
+    b, h = (_geometric_mean(side) if side and all(map(_positive, side)) else None for side in (base, head))
+    change = h / b - 1 if b and h else None
+    if metric.signed and change is None:
+        b, h = (math.fsum(side) / len(side) if side else None for side in (base, head))
+    return MetricOutcome(metric=metric.name, unit=metric.unit, better=metric.better, base=b, head=h, change=change)
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(math.log(v) for v in values) / len(values))
+
+
+def _positive(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _ratio_or_none(log_ratio: float) -> float | None:
+    value = stats.to_ratio(log_ratio)
+    return value if math.isfinite(log_ratio) and math.isfinite(value) else None
+
+
+def _percent(log_ratio: float) -> str:
+    return f"{stats.to_ratio(log_ratio) * 100:+.3g} %"

@@ -1,0 +1,69 @@
+"""What a cell's figures are of: subjects, model, workload, machine and date, so that a report stands alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfgate.judge.outcome import CellOutcome, Setting, SubjectSetting
+from perfgate.machine.fingerprint import Machine
+from perfgate.metrics.trial import Role
+from perfgate.project.subjects import words
+from perfgate.record.run_record import Record
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import Subject
+
+
+def placed(cell: CellOutcome, measured: Mapping[Role, tuple[Record, Role]], run: str = "") -> CellOutcome:
+    """The outcome with the setting of what it judges.
+
+    Args:
+        cell: The outcome.
+        measured: The record and the side of it that stands on each side; nothing where no trial was taken.
+        run: Name of the run that measured both; empty for a comparison of what different ones did.
+    """
+    if not measured:
+        return cell
+    records = [record for record, _ in measured.values()]
+    visits = [visit for record in records for visit in record.visits]
+    subjects = {role: record.subjects[side] for role, (record, side) in measured.items()}
+    of = records[-1].cell
+    setting = Setting(
+        run=run,
+        scenario=of.source,
+        envelope=of.kernels is not None and of.kernels.declares_envelope,
+        model=_model(of),
+        batch=of.workload.batch,
+        input_tokens=of.workload.input_tokens,
+        output_tokens=of.workload.output_tokens,
+        machines=tuple(dict.fromkeys(_machine(visit.machine) for visit in visits)),
+        begun_utc=min((visit.t0_utc for visit in visits), default=""),
+        subjects={role: _subject(role, subjects) for role in subjects},
+    )
+    return cell.model_copy(update={"setting": setting})
+
+
+def _model(cell: Cell) -> str:
+    model = cell.engine.model
+    if model.hub is not None:
+        return f"{model.hub} at {(model.revision or '')[:12]}"
+    return f"{model.config}, dummy weights" if model.config is not None else str(model.path)
+
+
+def _machine(machine: Machine) -> str:
+    if not machine.gpus:
+        return f"{machine.cpu}, {machine.cores} logical cores"
+    names = [gpu.name for gpu in machine.gpus]
+    counted = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    return f"{counted}, driver {machine.driver}" if machine.driver else counted
+
+
+def _subject(role: Role, subjects: Mapping[Role, Subject]) -> SubjectSetting:
+    """The head by what it has of its own, as it was named beside the base."""
+    subject, base = subjects[role], subjects.get("base")
+    source = subject.built_from
+    return SubjectSetting(
+        words=words(subject, base if role == "head" else None),
+        ref=source.ref if source else "",
+        revision=source.name if source else "",
+        title=source.title if source else "",
+    )

@@ -1,0 +1,69 @@
+"""Room on a disk: the compile caches that killed visits left in run folders, and run folders of long ago."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from perfgate.errors import NotMeasuredError
+from perfgate.machine.json_text import read_json
+from perfgate.machine.locks import hold
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What became of a folder.
+
+    Args:
+        folder: A compile cache or a run folder.
+        kept: Why it is still there; empty where it was removed.
+    """
+
+    folder: Path
+    kept: str = ""
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"kept {self.folder}: {self.kept}" if self.kept else f"removed {self.folder}"
+
+
+def sweep(root: Path, days: float) -> Iterator[Swept]:
+    """Remove what nobody needs from the run folders below ``root``; links are not followed.
+
+    A run folder is one with a ``run.json`` of ours; one that a run holds is left alone, however old it is.
+
+    Args:
+        root: Where to look, at any depth.
+        days: Run folders in which nothing was measured for so long go whole, of others only the compile caches.
+    """
+    for folder in list(_run_folders(root)):
+        try:
+            with hold(folder):
+                yield from _sweep(folder, datetime.now(UTC) - timedelta(days=days))
+        except (NotMeasuredError, OSError) as error:
+            yield Swept(folder, str(error))
+
+
+def _run_folders(root: Path) -> Iterator[Path]:
+    for folder, _, files in os.walk(root):
+        if "run.json" in files and _is_ours(Path(folder, "run.json")):
+            yield Path(folder)
+
+
+def _is_ours(file: Path) -> bool:
+    try:
+        content = read_json(file)
+    except (OSError, ValueError):  # no manifest that perfgate could have written
+        return False
+    return isinstance(content, dict) and str(content.get("format", "")).startswith("perfgate-run/")
+
+
+def _sweep(folder: Path, before: datetime) -> Iterator[Swept]:
+    measured_s = max(file.stat().st_mtime for file in (folder / "run.json", *folder.glob("records/*.json")))
+    for old in [folder] if datetime.fromtimestamp(measured_s, UTC) < before else sorted(folder.glob("cache-*")):
+        shutil.rmtree(old)
+        yield Swept(old)

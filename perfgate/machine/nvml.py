@@ -1,0 +1,402 @@
+"""GPUs as NVML sees them: what they are, what they do now, who uses them, and the two calls that hold their clocks.
+
+All of NVML that perfgate uses stands here, and nothing here decides anything. Every call names its GPU by UUID. What a
+GPU or driver does not offer reads as ``None``; what goes wrong is a :class:`GpuError` with its reason code. No call is
+used that CUDA 14 takes away, but for the temperature on drivers before 570, which know the old name only.
+
+A driver in trouble may not return from a call. So all calls are made in a process of their own
+(:mod:`perfgate.machine.forked`) and given up after a while: the measurement ends then, and nothing waits for the GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+
+import pynvml
+
+from perfgate.errors import NotMeasuredError
+from perfgate.machine.fingerprint import Gpu
+from perfgate.machine.forked import Forked, NoAnswerError
+from perfgate.machine.telemetry import Sample
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+LIMIT_S: Final = 10.0
+"""A call of NVML takes milliseconds; one that locks clocks, or comes first after a pause, up to seconds."""
+START_LIMIT_S: Final = 60.0
+"""Without persistence mode the first connection loads the firmware of every GPU."""
+
+SLOWDOWN_COUNTERS: Final[Mapping[str, int]] = {"software-thermal": 269, "hardware-thermal": 270, "power-brake": 271}
+"""NVML fields that count the nanoseconds a reason held the clock down (``NVML_FI_DEV_CLOCKS_EVENT_REASON_*``)."""
+
+_MEMORY_TEMPERATURE, _ENERGY, _INSTANT_POWER = 82, 83, 186
+_SENSOR_GPU = 0
+_VALUE_FIELDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""The member of a field's union that holds its value, by ``nvmlValueType_t``."""
+
+
+class GpuError(NotMeasuredError):
+    """NVML refused or failed; ``code`` says why."""
+
+
+class NothingDoneError(GpuError):
+    """It refused, and no clock has changed by that: there is nothing to undo."""
+
+
+class NoDriverError(GpuError):
+    """There is no NVIDIA driver here."""
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that holds a compute context on a GPU.
+
+    Args:
+        pid: As NVML reports it, which in a container may be the host's number.
+        memory_bytes: GPU memory it holds; ``None`` where the driver does not tell.
+    """
+
+    pid: int
+    memory_bytes: int | None
+
+
+def _there(method: Callable[Concatenate[Nvml, _P], _T]) -> Callable[Concatenate[Nvml, _P], _T]:
+    """A method that runs in the process of the calls.
+
+    Raises:
+        GpuError: ``gpu-unreadable``: the driver does not return from it, or did not from an earlier one.
+    """
+
+    @functools.wraps(method)
+    def ask(self: Nvml, /, *words: _P.args, **named: _P.kwargs) -> _T:
+        if self._process is None:
+            return method(self, *words, **named)
+        try:
+            answer: _T = self._process.call(method.__name__, words, named, self._limit_s)
+        except NoAnswerError as error:
+            raise GpuError(
+                f"the NVIDIA driver does not answer: {error}",
+                remedy="See whether nvidia-smi answers, and the kernel's log (dmesg, Xid): the GPU may need a reset.",
+                code="gpu-unreadable",
+            ) from error
+        return answer
+
+    return ask
+
+
+class Nvml:
+    """A connection to the driver, in a process of its own; a context manager.
+
+    Raises:
+        NoDriverError: There is no driver. See :func:`connect`.
+        GpuError: ``gpu-unreadable``: it does not answer.
+    """
+
+    def __init__(self) -> None:
+        self._handles: dict[str, Any] = {}
+        self._process: Forked | None = None  # what the copy of this object there finds
+        self._limit_s = START_LIMIT_S
+        self._process = Forked(self)
+        try:
+            self._start()
+        except BaseException:
+            self._process.close()
+            raise
+        self._limit_s = LIMIT_S
+
+    def __enter__(self) -> Self:
+        """Return itself, connected."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the connection; it ends with its process."""
+        if self._process is not None:
+            self._process.close()
+
+    @_there
+    def _start(self) -> None:
+        try:
+            pynvml.nvmlInit()
+        except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded) as error:
+            raise NoDriverError(f"cannot start NVML: {error}", code="gpu-unreadable") from error
+        except pynvml.NVMLError as error:
+            raise _named(error, "start NVML", "") from error
+
+    @property
+    def driver(self) -> str:
+        """Driver version."""
+        return self._driver()
+
+    @_there
+    def _driver(self) -> str:
+        return str(_ask("read the driver's version", pynvml.nvmlSystemGetDriverVersion))
+
+    @property
+    def cuda(self) -> str:
+        """The newest CUDA that the driver offers, like ``13.0``."""
+        return self._cuda()
+
+    @_there
+    def _cuda(self) -> str:
+        number = int(_ask("read CUDA's version", pynvml.nvmlSystemGetCudaDriverVersion_v2))
+        return f"{number // 1000}.{number % 1000 // 10}"
+
+    def gpus(self, environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
+        """GPUs that ``CUDA_VISIBLE_DEVICES`` admits, in CUDA's order.
+
+        Entries may be indices or (beginnings of) UUIDs; like CUDA, the list ends at the first entry that names no GPU.
+        Indices follow the PCI bus, which is CUDA's order where ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` or all GPUs are alike.
+
+        NVML also counts GPUs that this user may not open (so its documentation of ``nvmlDeviceGetCount_v2``): they are
+        left out. Neither they nor GPUs that fail stand in the way of others that are named by UUID. Whether CUDA counts
+        them is not documented, so an index after one is refused rather than taken for the wrong GPU.
+
+        Raises:
+            GpuError: A GPU that is admitted cannot be read, or one that cannot be read may be admitted.
+        """
+        return tuple(self.facts(uuid) for uuid in self._admitted(environment.get("CUDA_VISIBLE_DEVICES")))
+
+    @_there
+    def _admitted(self, visible: str | None) -> list[str]:
+        count = _ask("count the GPUs", pynvml.nvmlDeviceGetCount)
+        return _admitted([_identify(number) for number in range(count)], visible)
+
+    @_there
+    def architecture(self, uuid: str) -> int | None:
+        """Compute capability times ten, 90 for 9.0; ``None`` where the driver does not tell."""
+        found = self._asker(uuid)(pynvml.nvmlDeviceGetCudaComputeCapability)
+        return None if found is None else 10 * int(found[0]) + int(found[1])
+
+    @_there
+    def facts(self, uuid: str) -> Gpu:
+        """What the GPU is and how it is set up."""
+        ask = self._asker(uuid)
+        ecc, mig = ask(pynvml.nvmlDeviceGetEccMode), ask(pynvml.nvmlDeviceGetMigMode)
+        persistence = ask(pynvml.nvmlDeviceGetPersistenceMode)
+        memory = ask(pynvml.nvmlDeviceGetMemoryInfo)
+        return Gpu(
+            name=str(_ask("read the name", pynvml.nvmlDeviceGetName, self._handle(uuid))),
+            uuid=uuid,
+            memory_bytes=memory and int(memory.total),
+            ecc=None if ecc is None else bool(ecc[0]),
+            mig=None if mig is None else bool(mig[0]),
+            pcie_generation=ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
+            pcie_width=ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+            power_limit_mw=ask(pynvml.nvmlDeviceGetEnforcedPowerLimit),
+            vbios=ask(pynvml.nvmlDeviceGetVbiosVersion),
+            persistence=None if persistence is None else bool(persistence),
+            numa_node=ask(pynvml.nvmlDeviceGetNumaNodeId),
+        )
+
+    @_there
+    def sample(self, uuid: str) -> Sample:
+        """What the GPU does now.
+
+        Raises:
+            GpuError: ``gpu-lost`` where it has fallen off the bus.
+        """
+        ask = self._asker(uuid)
+        utilisation = ask(pynvml.nvmlDeviceGetUtilizationRates)
+        fields = self._fields(uuid, (_MEMORY_TEMPERATURE, _ENERGY, _INSTANT_POWER, *SLOWDOWN_COUNTERS.values()))
+        power_mw = fields.get(_INSTANT_POWER)
+        return Sample(
+            sm_mhz=ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+            memory_mhz=ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
+            # Without the field of the moment's power the driver's one-second average must do.
+            power_mw=ask(pynvml.nvmlDeviceGetPowerUsage) if power_mw is None else power_mw,
+            temperature_c=self._temperature(uuid),
+            memory_temperature_c=fields.get(_MEMORY_TEMPERATURE),
+            utilisation_percent=utilisation and int(utilisation.gpu),
+            reasons=ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons),
+            energy_mj=fields.get(_ENERGY),
+            slowdown_ns={name: fields[number] for name, number in SLOWDOWN_COUNTERS.items() if number in fields},
+        )
+
+    @_there
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        """Who computes on the GPU, ordered by pid; empty also where the driver does not tell."""
+        found = self._asker(uuid)(pynvml.nvmlDeviceGetComputeRunningProcesses) or ()
+        return tuple(sorted((GpuProcess(p.pid, p.usedGpuMemory) for p in found), key=lambda process: process.pid))
+
+    @_there
+    def memory_used_bytes(self, uuid: str) -> int | None:
+        """Memory allocated on the GPU by anybody, seen or not."""
+        memory = self._asker(uuid)(pynvml.nvmlDeviceGetMemoryInfo)
+        return memory and int(memory.used)
+
+    @_there
+    def supported_clocks_mhz(self, uuid: str) -> Mapping[int, Sequence[int]]:
+        """The SM clocks that can be held, by memory clock; empty where the GPU does not tell."""
+        ask = self._asker(uuid)
+        memory = ask(pynvml.nvmlDeviceGetSupportedMemoryClocks) or ()
+        return {mhz: tuple(ask(pynvml.nvmlDeviceGetSupportedGraphicsClocks, mhz) or ()) for mhz in memory}
+
+    @_there
+    def lock_clocks(self, uuid: str, sm_mhz: int, memory_mhz: int | None) -> None:
+        """Hold the clocks of a GPU, until :meth:`reset_clocks` or a reset of the GPU; the caller keeps the lease.
+
+        A lock is a ceiling: power and heat may still force the clock below it. NVML cannot tell what is locked.
+
+        Raises:
+            NothingDoneError: ``clock-no-permission``. If it is the memory clock's, the SM clock has been given free.
+            GpuError: ``clock-not-supported``, ``gpu-lost`` or ``gpu-unreadable``; something may be locked.
+        """
+        handle = self._handle(uuid)
+        with _refusal_does_nothing():
+            what = f"lock the SM clock at {sm_mhz} MHz"
+            _ask(what, pynvml.nvmlDeviceSetGpuLockedClocks, handle, sm_mhz, sm_mhz, gpu=uuid)
+        if memory_mhz is None:
+            return
+        try:
+            with _refusal_does_nothing():
+                what = f"lock the memory clock at {memory_mhz} MHz"
+                _ask(what, pynvml.nvmlDeviceSetMemoryLockedClocks, handle, memory_mhz, memory_mhz, gpu=uuid)
+        except GpuError:
+            _ask("release the SM clock", pynvml.nvmlDeviceResetGpuLockedClocks, handle, gpu=uuid)
+            raise
+
+    @_there
+    def reset_clocks(self, uuid: str, *, memory: bool) -> None:
+        """Undo :meth:`lock_clocks`; harmless where nothing is locked.
+
+        Args:
+            uuid: The GPU.
+            memory: Whether the memory clock was locked too; GPUs exist that can hold only the SM clock.
+
+        Raises:
+            GpuError: As of :meth:`lock_clocks`.
+        """
+        handle = self._handle(uuid)
+        _ask("release the SM clock", pynvml.nvmlDeviceResetGpuLockedClocks, handle, gpu=uuid)
+        if memory:
+            _ask("release the memory clock", pynvml.nvmlDeviceResetMemoryLockedClocks, handle, gpu=uuid)
+
+    def _handle(self, uuid: str) -> Any:
+        if uuid not in self._handles:
+            self._handles[uuid] = _ask("find the GPU", pynvml.nvmlDeviceGetHandleByUUID, uuid, gpu=uuid)
+        return self._handles[uuid]
+
+    def _asker(self, uuid: str) -> Callable[..., Any]:
+        """A function that asks this GPU, and answers ``None`` to what it does not know."""
+        handle = self._handle(uuid)
+
+        def ask(function: Callable[..., Any], *words: Any) -> Any:
+            try:
+                return function(handle, *words)
+            except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NoPermission):
+                return None
+            except pynvml.NVMLError as error:
+                raise _named(error, function.__name__.removeprefix("nvmlDeviceGet"), uuid) from error
+
+        return ask
+
+    def _temperature(self, uuid: str) -> int | None:
+        ask = self._asker(uuid)
+        found: int | None = ask(pynvml.nvmlDeviceGetTemperatureV, _SENSOR_GPU)
+        return ask(pynvml.nvmlDeviceGetTemperature, _SENSOR_GPU) if found is None else found
+
+    def _fields(self, uuid: str, numbers: Sequence[int]) -> dict[int, int]:
+        """The values of those fields that the GPU has."""
+        found = self._asker(uuid)(pynvml.nvmlDeviceGetFieldValues, list(numbers)) or ()
+        return {
+            one.fieldId: int(getattr(one.value, _VALUE_FIELDS[one.valueType]))
+            for one in found
+            if one.nvmlReturn == pynvml.NVML_SUCCESS
+        }
+
+
+def connect() -> Nvml | None:
+    """A connection to the driver; ``None`` on a machine without one, where engines run on the CPU.
+
+    Raises:
+        GpuError: ``gpu-unreadable``: there is a driver, and it does not answer.
+    """
+    try:
+        return Nvml()
+    except NoDriverError:
+        return None
+
+
+def _ask(what: str, function: Callable[..., _T], *words: Any, gpu: str = "") -> _T:
+    try:
+        return function(*words)
+    except pynvml.NVMLError as error:
+        raise _named(error, what, gpu) from error
+
+
+@contextlib.contextmanager
+def _refusal_does_nothing() -> Iterator[None]:
+    """For one call that sets a clock: who may not has changed nothing."""
+    try:
+        yield
+    except GpuError as error:
+        if error.code != "clock-no-permission":
+            raise
+        raise NothingDoneError(error.text, where=error.where, code=error.code) from error
+
+
+def _named(error: pynvml.NVMLError, what: str, gpu: str) -> GpuError:
+    """NVML's error with our reason code."""
+    codes = {
+        pynvml.NVML_ERROR_NO_PERMISSION: "clock-no-permission",
+        pynvml.NVML_ERROR_NOT_SUPPORTED: "clock-not-supported",
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "clock-not-supported",
+        pynvml.NVML_ERROR_INVALID_ARGUMENT: "clock-not-supported",
+        pynvml.NVML_ERROR_GPU_IS_LOST: "gpu-lost",
+        pynvml.NVML_ERROR_RESET_REQUIRED: "gpu-lost",
+    }
+    return GpuError(f"cannot {what}: {error}", where=gpu, code=codes.get(error.value, "gpu-unreadable"))
+
+
+def _identify(number: int) -> str | GpuError:
+    """The UUID of a GPU by its number, or why it cannot be told."""
+    try:
+        handle = _ask(f"find GPU {number}", pynvml.nvmlDeviceGetHandleByIndex, number)
+        return str(_ask(f"read the UUID of GPU {number}", pynvml.nvmlDeviceGetUUID, handle))
+    except GpuError as error:
+        return error
+
+
+def _numbered(found: Sequence[str | GpuError], number: int) -> list[str]:
+    """The GPU of that number; none where there are not so many."""
+    if number >= len(found):
+        return []
+    for one in found[: number + 1]:
+        if isinstance(one, GpuError):
+            raise GpuError(
+                f"which GPU is number {number} cannot be told: {one.text}",
+                where="CUDA_VISIBLE_DEVICES",
+                code="gpu-lost" if one.code == "gpu-lost" else "gpu-unreadable",
+                remedy="Name GPUs by UUID there; nvidia-smi -L lists those that can be opened.",
+            )
+    return [one for one in found[number : number + 1] if isinstance(one, str)]
+
+
+def _admitted(found: Sequence[str | GpuError], visible: str | None) -> list[str]:
+    uuids = [one for one in found if isinstance(one, str)]
+    broken = [one for one in found if isinstance(one, GpuError)]
+    broken = [one for one in broken if not isinstance(one.__cause__, pynvml.NVMLError_NoPermission)]
+    if visible is None:
+        if broken:
+            raise broken[0]
+        return uuids
+    chosen: list[str] = []
+    for entry in (part.strip() for part in visible.split(",")):
+        matches: list[str] = []
+        if entry.isdigit():
+            matches = _numbered(found, int(entry))
+        elif entry.startswith("GPU-"):
+            matches = [uuid for uuid in uuids if uuid.startswith(entry)]
+            if not matches and broken:  # it may be this one that is meant
+                raise broken[0]
+        if len(matches) != 1:
+            break
+        chosen += matches
+    return chosen

@@ -1,0 +1,183 @@
+"""What one trial measured: the iterations of a fresh engine, its start, and what profilers saw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self, get_args
+
+from annotated_types import MinLen
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeInt,
+    model_validator,
+)
+
+from perfgate.counters.roofline_bound import Floor
+from perfgate.counters.step_counters import CountedStep
+from perfgate.machine.atomic_files import sha256_hex
+from perfgate.machine.json_text import Figures
+from perfgate.machine.telemetry import GpuTelemetry, Window
+from perfgate.models import Frozen
+from perfgate.reasons import CODE
+from perfgate.trace.decode_step import DecodeSteps
+
+Kind = Literal["timed", "traced", "counted"]
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Kinds of trial: profilers slow an engine down, so what is read from one kind is never compared with another's."""
+
+
+Role = Literal["base", "head"]
+
+
+TAKE_AGAIN: Final = "Take the run folder from where it was measured, or its artifact, again; do not edit it."
+
+Code = Annotated[str, Field(pattern=CODE)]
+
+
+class Iteration(Frozen):
+    """One batch run to completion; times in integer nanoseconds, explained in :mod:`perfgate.metrics.catalogue`.
+
+    Args:
+        ttft_ns: Per request, in order of submission.
+        e2e_ns: Per request, in order of submission.
+        itl_ns: Per pure decode step, in order of time; empty below three output tokens.
+        output_tokens: Tokens generated for each request.
+        elapsed_ns: First submission to last delivery.
+        tokens_digest: SHA-256 of the tokens generated, request by request.
+        begin_ns: First submission, on the monotonic clock of its machine since boot, as telemetry's is.
+        multi_token: True where a delivery carried more than one token a request.
+    """
+
+    ttft_ns: Annotated[Figures, MinLen(1)]
+    e2e_ns: Annotated[Figures, MinLen(1)]
+    itl_ns: Figures
+    output_tokens: NonNegativeInt
+    elapsed_ns: NonNegativeInt
+    tokens_digest: str
+    begin_ns: int
+    multi_token: bool = False
+
+    @model_validator(mode="after")
+    def _times_of_each_request(self) -> Self:
+        if len(self.ttft_ns) != len(self.e2e_ns):
+            raise ValueError("expected a ttft_ns and an e2e_ns for each request")
+        return self
+
+    @property
+    def window(self) -> Window:
+        """When it ran; decode begins once every request has its first token."""
+        return Window(self.begin_ns, self.begin_ns + max(self.ttft_ns), self.begin_ns + self.elapsed_ns)
+
+
+class Startup(Frozen):
+    """What one engine start cost and yielded.
+
+    Args:
+        import_ns: Import of torch and vllm.
+        engine_ns: Construction of the engine.
+        ready_ns: Spawn of the process to an engine ready for requests, on the parent's clock.
+        model_memory_bytes: Memory of the weights, where the engine tells.
+        kv_token_capacity: Tokens the KV cache holds, where the engine tells.
+        cache_files: Files in the subject's compile and autotune caches before the start; 0 is a cold start.
+    """
+
+    import_ns: int
+    engine_ns: int
+    ready_ns: int
+    model_memory_bytes: int | None = None
+    kv_token_capacity: int | None = None
+    cache_files: int = 0
+
+
+class Failure(Frozen):
+    """Why a trial has no value: a reason code and the words of whoever failed."""
+
+    code: Code
+    text: str
+
+    @property
+    def sentence(self) -> str:
+        """The first line of the words: what the engine, the driver or perfgate itself said."""
+        return self.text.partition("\n")[0]
+
+
+def _below(path: str) -> str:
+    if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
+        raise ValueError("expected a file of the run folder")
+    return path
+
+
+class Artifact(Frozen):
+    """A file of the run folder, relative to it, by SHA-256."""
+
+    path: Annotated[str, AfterValidator(_below)]
+    sha256: str
+
+    @classmethod
+    def of(cls, file: Path, run_folder: Path) -> Self:
+        """A file as it is now.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        path = file.resolve().relative_to(run_folder.resolve()).as_posix()
+        return cls(path=path, sha256=sha256_hex(file.read_bytes()))
+
+
+class Trial(Frozen):
+    """One fresh engine of one subject on one set of GPUs.
+
+    Args:
+        index: Number of the trial in its run, from 0; its folder is ``trials/NNN``.
+        kind: ``timed`` trials alone feed latency metrics, ``traced`` ones what kernels do, ``counted`` ones counters.
+        pair: Number of the pair, from 0; ``None`` for a conditioning trial, which is never judged.
+        position: 0 for the first trial of its pair, 1 for the second.
+        subject: The side measured.
+        visit: Index into the record's visits.
+        gpus: UUIDs; empty where the engine ran on the CPU.
+        t0_utc: Start, ISO 8601 in UTC, for people; durations never come from it.
+        duration_ns: Start to end of the whole trial on the monotonic clock; 0 where no engine was started.
+        failure: Set where the trial is invalid; its pair is then dropped whole.
+        versions: Packages of the subject as measured: vllm, torch, triton, python.
+        startup: Start-up costs, where the engine came up.
+        iterations: Measured iterations; warm-up is only in the timeline.
+        cautions: Reason codes that concern this trial.
+        timeline: Raw deliveries of every iteration.
+        telemetry: What each of its GPUs did meanwhile.
+        samples: The readings behind it.
+        decode: What the decode steps of a traced trial ran.
+        traces: What the profiler left, a file or one a rank; it may hold the whole environment, so keep it private.
+        counted: What ncu counted in a counted trial.
+        floor: What the decode steps of a timed trial are held against.
+        no_floor: Why that is unknown, in words; empty where it is known, and in trials that have none.
+    """
+
+    index: int
+    kind: Kind = "timed"
+    pair: int | None
+    position: int
+    subject: Role
+    visit: int
+    gpus: tuple[str, ...] = ()
+    t0_utc: str
+    duration_ns: int
+    failure: Failure | None = None
+    versions: dict[str, str] = {}
+    startup: Startup | None = None
+    iterations: tuple[Iteration, ...] = ()
+    cautions: tuple[Code, ...] = ()
+    timeline: Artifact | None = None
+    telemetry: tuple[GpuTelemetry, ...] = ()
+    samples: Artifact | None = None
+    decode: DecodeSteps | None = None
+    traces: tuple[Artifact, ...] = ()
+    counted: CountedStep | None = None
+    floor: Floor | None = None
+    no_floor: str = ""
+
+    @property
+    def started(self) -> bool:
+        """Whether an engine was started; else perfgate refused to, and nothing of the subject ran."""
+        return self.duration_ns > 0

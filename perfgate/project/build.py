@@ -1,0 +1,336 @@
+"""Builds: a git ref becomes a subject by the ``[build]`` table of ``perfgate.toml``, once for each commit and recipe.
+
+A build is a folder of the cache, named by its revision and recipe: ``tree``, a worktree of the commit; ``env``,
+whatever the commands made; ``build.json``, which says what it was made from and, once all of it is there, that it is
+finished; a log of each attempt. Paths in a virtual environment cannot be moved, so a build is made where it stays, and
+half a build is known by its ``build.json``. Who wants one that somebody else is making waits for it. GPUs are not held
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from perfgate.errors import InterruptedRunError, NotMeasuredError, UsageError
+from perfgate.machine.atomic_files import canonical_json, sha256_hex, write_atomically
+from perfgate.machine.cleanup import Swept
+from perfgate.machine.json_text import read_model
+from perfgate.machine.locks import hold_named
+from perfgate.machine.process_log import tail
+from perfgate.machine.processes import end_orphans, owner_mark, spawn
+from perfgate.models import Frozen
+from perfgate.project.config import CONFIG_FILE, Config, Recipe, absolute_paths
+from perfgate.project.git import Repository, Revision, plain_environment, remove_worktree
+from perfgate.scenario.subject import Source, Subject, absolute
+
+CACHE = "PERFGATE_BUILDS"
+"""The variable that names another folder for builds."""
+STATE = "build.json"
+LOCKS = "locks"
+LOG_LINES = 20
+"""Of the log of a failed build, in its error."""
+
+_BUILD = re.compile(r"[0-9a-f]{12}(\+dirty\.[0-9a-f]{12})?-[0-9a-f]{8}")
+_NOT_FOR_COMMANDS = re.compile(
+    "PYTHONPATH|PYTHONHOME|GITHUB_(ENV|PATH|OUTPUT|STATE|STEP_SUMMARY|TOKEN)|GH_TOKEN|INPUT_.*|ACTIONS_.*"
+)
+"""With the first two an installer finds packages that the engine, which does not get them, will lack. By the others the
+code of a change that is built in a job of GitHub would steer the job's later steps, or speak in its name."""
+
+
+class _State(Frozen):
+    """``build.json``: what a build was made from, and since when it is whole."""
+
+    format: Literal["perfgate-build/1"] = "perfgate-build/1"
+    repository: str
+    source: Source
+    finished_utc: str | None = None
+
+
+class Builder:
+    """Makes subjects of refs.
+
+    Args:
+        config: ``perfgate.toml``.
+        progress: Told what is being done.
+        left_out: Folders in the working tree whose content is no uncommitted change: perfgate's own run folders.
+    """
+
+    def __init__(self, config: Config, progress: Callable[[str], None], left_out: Sequence[Path] = ()) -> None:
+        self._config = config
+        self._progress = progress
+        self._left_out = tuple(left_out)
+
+    def __call__(self, ref: str) -> dict[str, Any]:
+        """What a ref is worth: ``python``, ``path`` and ``env`` as far as ``[build]`` says them, and ``built_from``.
+
+        Raises:
+            UsageError: There is no such commit, or ``perfgate.toml`` does not say how to build.
+            NotMeasuredError: ``build-failed``, with the last lines of the log.
+            OSError: The cache cannot be written.
+        """
+        said, revision = self._find(ref)
+        source: Source = said["built_from"]
+        self._ensure(source, {key: value for key, value in said.items() if key != "built_from"}, lambda: revision)
+        return said
+
+    def planned(self, ref: str) -> dict[str, Any]:
+        """What a ref will be worth; nothing is built, so that its folder may not be there yet.
+
+        Raises:
+            UsageError: There is no such commit, or ``perfgate.toml`` does not say how to build.
+        """
+        return self._find(ref)[0]
+
+    def _find(self, ref: str) -> tuple[dict[str, Any], Revision]:
+        recipe, here = self._recipe(ref)
+        cache = cache_folder(self._config)
+        repository = self._repository(recipe, here)
+        revision = repository.find(ref, (*self._left_out, cache))
+        digest = _digest(recipe, here)
+        folder = cache / f"{revision.name}-{digest[:8]}"
+        source = Source(
+            ref=revision.ref, commit=revision.commit, changes=revision.changes, recipe=digest, folder=str(folder),
+            title=repository.title(revision.commit),
+        )  # fmt: skip
+        return {**_filled(recipe, here, source), "built_from": source}, revision
+
+    def restore(self, subject: Subject) -> None:
+        """Make a subject's build again, in its place, where the cache has lost it; without a build nothing is done.
+
+        Raises:
+            UsageError: ``perfgate.toml`` does not say any longer how to build.
+            NotMeasuredError: ``build-failed``: the recipe is another one now, the commit is gone, or a command failed.
+        """
+        source = subject.built_from
+        if source is None:
+            return
+
+        def found_again() -> Revision:
+            recipe, here = self._recipe(source.ref)
+            if _digest(recipe, here) != source.recipe:
+                text = f"its build is no longer in {source.folder}, and {CONFIG_FILE} has another recipe now"
+                remedy = "Put the recipe back, or begin a new run: another recipe is another build."
+                raise NotMeasuredError(text, where=_place(source), remedy=remedy, code="build-failed")
+            return self._repository(recipe, here).again(source.ref, source.commit, source.changes)
+
+        self._ensure(source, {"python": subject.python, "path": subject.path}, found_again)
+
+    def _recipe(self, ref: str) -> tuple[Recipe, Path]:
+        """The recipe, and the folder that its relative paths start from."""
+        if self._config.build is None or self._config.file is None:
+            raise UsageError(
+                f"ref={ref} needs [build], which says how a git ref becomes a subject",
+                where=str(self._config.file or f"no {CONFIG_FILE} here"),
+                remedy='For a package that needs no build: [build], python = "envs/main/bin/python", path = "{tree}".',
+            )
+        return self._config.build, self._config.file.parent.absolute()
+
+    def _repository(self, recipe: Recipe, here: Path) -> Repository:
+        return Repository(Path(absolute(here, recipe.repository or ".")))
+
+    def _ensure(self, source: Source, said: Mapping[str, Any], find: Callable[[], Revision]) -> None:
+        """Have the build in its place; ``find`` tells the revision where it must be made."""
+        folder = Path(source.folder)
+        locks = folder.parent / LOCKS
+        locks.mkdir(parents=True, exist_ok=True)
+        with hold_named(locks, folder.name, f"building {_place(source)}", self._progress, float("inf")):
+            if _is_finished(folder, source) and not _missing(folder, said):
+                os.utime(folder / STATE)  # for clean: it was used
+                self._progress(f"{_place(source)}: built before")
+                return
+            self._make(source, said, find())
+
+    def _make(self, source: Source, said: Mapping[str, Any], revision: Revision) -> None:
+        folder, place = Path(source.folder), _place(source)
+        recipe, here = self._recipe(source.ref)
+        repository = self._repository(recipe, here)
+        end_orphans(_owner(folder))  # what a killed perfgate started may still write into the folder
+        clear(folder)
+        folder.mkdir(exist_ok=True)
+        state = _State(repository=str(repository.top), source=source)
+        write_atomically(folder / STATE, state.model_dump_json(indent=1) + "\n")
+        self._progress(f"{place}: building in {folder}")
+        repository.check_out(revision.snapshot, folder / "tree")
+        log = folder / f"build-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}.log"
+        deadline_s = time.monotonic() + recipe.timeout
+        for number, command in enumerate(recipe.commands, 1):
+            words = [_fill(_from_home(word), here, source) for word in command]
+            self._progress(f"{place}: {shlex.join(words)} ({number} of {len(recipe.commands)})")
+            _run(words, folder, log, deadline_s, place)
+        if missing := _missing(folder, said):
+            text = f"the recipe was carried out, but made no {missing}"
+            remedy = f"Mend [build] in {CONFIG_FILE}: its commands, or python and path."
+            raise NotMeasuredError(text, where=place, remedy=remedy, code="build-failed")
+        finished = state.model_copy(update={"finished_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"})
+        write_atomically(folder / STATE, finished.model_dump_json(indent=1) + "\n")
+        self._progress(f"{place}: built")
+
+
+def cache_folder(config: Config) -> Path:
+    """Where builds are kept, absolute.
+
+    ``$PERFGATE_BUILDS``, else ``[build] cache``, else ``perfgate/builds`` in the user's folder for caches
+    (``$XDG_CACHE_HOME``, else ``~/.cache``).
+    """
+    if chosen := os.environ.get(CACHE):
+        return Path(chosen).expanduser().absolute()
+    if config.build is not None and config.build.cache and config.file is not None:
+        return Path(absolute(config.file.parent, config.build.cache))
+    users = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(users) if Path(users).is_absolute() else Path.home() / ".cache") / "perfgate" / "builds"
+
+
+def sweep_builds(cache: Path, days: float) -> Iterator[Swept]:
+    """Remove builds that nobody needs, with their worktrees; nothing that is no build of ours.
+
+    Args:
+        cache: The folder of builds.
+        days: Finished builds that no run has asked for in so long go; half builds go at once.
+    """
+    before_s = (datetime.now(UTC) - timedelta(days=days)).timestamp()
+    for folder in sorted(cache.iterdir()) if cache.is_dir() else ():
+        if not _BUILD.fullmatch(folder.name) or not folder.is_dir() or folder.is_symlink():
+            continue
+        try:
+            (cache / LOCKS).mkdir(exist_ok=True)
+            with hold_named(cache / LOCKS, folder.name, "cleaning", lambda _: None, time.monotonic()):
+                state = _read_state(folder)
+                if state and state.finished_utc and (folder / STATE).stat().st_mtime >= before_s:
+                    continue
+                end_orphans(_owner(folder))
+                clear(folder)
+                shutil.rmtree(folder)
+                yield Swept(folder)
+        except (InterruptedRunError, OSError) as error:
+            yield Swept(folder, str(error))
+
+
+def clear(folder: Path) -> None:
+    """Take away what a build consists of, its worktree properly; its logs stay.
+
+    Raises:
+        OSError: Something cannot be removed.
+    """
+    state = _read_state(folder)
+    (folder / STATE).unlink(missing_ok=True)  # first: from here on it is no build any more
+    if (folder / "tree").exists():
+        remove_worktree(folder / "tree", Path(state.repository) if state else folder / "tree")
+    if (folder / "env").is_dir():
+        shutil.rmtree(folder / "env")
+
+
+def _run(words: Sequence[str], folder: Path, log: Path, deadline_s: float, place: str) -> None:
+    """Run one command in the tree; with it ends whatever it leaves running."""
+    with log.open("a") as stream:
+        stream.write(f"$ {shlex.join(words)}\n")
+    variables = {k: v for k, v in plain_environment(os.environ).items() if not _NOT_FOR_COMMANDS.fullmatch(k)}
+    owner = owner_mark(_owner(folder))
+    try:
+        child = spawn(words, environment=variables, owner=owner, log=log, folder=folder / "tree")
+        try:
+            status = child.wait(max(0.0, deadline_s - time.monotonic()))
+        finally:
+            child.end()
+    except OSError as error:
+        raise _failed(words, f"cannot be run: {error.strerror}", log, place) from error
+    finally:
+        end_orphans(_owner(folder))  # an interruption may come when the command runs and we do not know it yet
+    if status is None:
+        raise _failed(words, "did not end within [build] timeout", log, place)
+    if status:
+        raise _failed(words, f"ended with {status}", log, place)
+
+
+def _failed(words: Sequence[str], what: str, log: Path, place: str) -> NotMeasuredError:
+    said = tail(log, LOG_LINES)
+    return NotMeasuredError(
+        f"{shlex.join(words)} {what}; the last lines of its log:\n{said}",
+        where=place,
+        remedy=f"The whole log: {log}",
+        code="build-failed",
+    )
+
+
+def _digest(recipe: Recipe, here: Path) -> str:
+    """Of everything but the commit that decides what a build becomes.
+
+    Raises:
+        UsageError: A pattern of ``inputs`` names no file.
+    """
+    inputs: dict[str, str] = {}
+    for pattern in recipe.inputs:
+        files = [file for file in sorted(here.glob(pattern)) if file.is_file()]
+        if not files:
+            raise UsageError(f"build.inputs: no file is called {pattern}", where=str(here / CONFIG_FILE))
+        inputs |= {str(file.relative_to(here)): sha256_hex(file.read_bytes()) for file in files}
+    # {here} is the only placeholder that differs between two checkouts which make the same commit.
+    commands = [[word.replace("{here}", str(here)) for word in command] for command in recipe.commands]
+    return sha256_hex(canonical_json({"commands": commands, "inputs": inputs, "machine": platform.machine()}))
+
+
+def _filled(recipe: Recipe, here: Path, source: Source) -> dict[str, Any]:
+    """``python``, ``path`` and ``env`` of the subject, as far as the recipe says them."""
+    said: dict[str, Any] = {}
+    if recipe.python is not None:
+        said["python"] = _fill(recipe.python, here, source)
+    if recipe.path:
+        said["path"] = [_fill(entry, here, source) for entry in recipe.path]
+    if recipe.env:
+        said["env"] = {name: _fill(value, here, source) for name, value in recipe.env.items()}
+    return absolute_paths(said, here)
+
+
+def _fill(template: str, here: Path, source: Source) -> str:
+    folder = Path(source.folder)
+    return template.format(tree=folder / "tree", env=folder / "env", commit=source.commit, here=here)
+
+
+def _from_home(word: str) -> str:
+    """A word that begins with ``~/``, as a shell would hand it on: there is none between a recipe and its programs."""
+    home = str(Path.home()).replace("{", "{{").replace("}", "}}")
+    return home + word[1:] if word.startswith("~/") else word
+
+
+def _missing(folder: Path, said: Mapping[str, Any]) -> str:
+    """What of a subject should be in its build and is not; empty where all is there."""
+    paths: tuple[str, ...] = (said.get("python") or "", *said.get("path", ()))
+    for path in paths:
+        # A virtual environment's python is a link to another, which may have been removed.
+        if path.startswith(f"{folder}{os.sep}") and not Path(path).exists():
+            return path
+    return "" if (folder / "tree").is_dir() else str(folder / "tree")
+
+
+def _is_finished(folder: Path, source: Source) -> bool:
+    state = _read_state(folder)
+    if state is None or state.finished_utc is None:
+        return False
+    return all(getattr(state.source, key) == getattr(source, key) for key in ("commit", "changes", "recipe"))
+
+
+def _read_state(folder: Path) -> _State | None:
+    """What ``build.json`` says; ``None`` where there is none that this version wrote: the build is made anew then."""
+    try:
+        return read_model(_State, folder / STATE)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def _owner(folder: Path) -> str:
+    """The name in the mark of a build's processes."""
+    return f"build {folder.name}"
+
+
+def _place(source: Source) -> str:
+    """``1a2b3c4d5e6f (merge base of HEAD and main)``."""
+    return f"{source.name} ({source.ref})"

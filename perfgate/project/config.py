@@ -1,0 +1,287 @@
+"""``perfgate.toml``: subjects that have names, and how a git ref becomes a subject.
+
+docs/configuration.md shows the whole file. Reading it executes nothing: the commands of ``[build]`` run where a ref is
+asked for, see :mod:`perfgate.project.build`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Formatter
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from perfgate.errors import UsageError
+from perfgate.models import Strict
+from perfgate.scenario.fields import ArgumentName, Duration, Listed, Variables, file_pattern
+from perfgate.scenario.subject import absolute
+from perfgate.scenario.yaml_document import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    Document,
+    FieldPath,
+    describe_fields,
+    dotted,
+    to_draft_07,
+)
+
+CONFIG_FILE = "perfgate.toml"
+Place = Literal["tree", "env", "commit", "here"]
+PLACES: Mapping[Place, str] = {
+    "tree": "the folder that the commit is checked out into",
+    "env": "a folder for whatever the commands make; it is not there before them",
+    "commit": "the full hash of the commit",
+    "here": f"the folder of {CONFIG_FILE}",
+}
+"""What the braces of a recipe may hold; a literal brace is written twice."""
+
+
+def _one_or_more(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _numbers_as_text(value: Any) -> Any:
+    """``NAME = 1`` is plain enough; ``true`` could mean 1, true or True."""
+    return {k: str(v) if type(v) is int else v for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("expected text without NUL characters, which no path and no command can hold")
+    return text
+
+
+def _known_places(text: str) -> str:
+    for _, name, form, conversion in Formatter().parse(text):
+        if name is not None and (name not in PLACES or form or conversion):
+            raise ValueError(f"unknown placeholder {{{name}}}: expected {_listed()}, or {{{{ and }}}} for plain braces")
+    return text
+
+
+def _listed() -> str:
+    return ", ".join(f"{{{place}}}" for place in PLACES)
+
+
+_TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
+_TOO_LONG = f"a number of more than {MAX_DIGITS} digits is not supported"
+_TEXT_OR_LIST = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+Entry = Annotated[str, AfterValidator(_without_nul)]
+Text = Annotated[Entry, Field(min_length=1)]
+Template = Annotated[Text, AfterValidator(_known_places)]
+Pattern = Annotated[Text, AfterValidator(file_pattern)]
+PlainVariables = Annotated[
+    Variables,
+    BeforeValidator(_numbers_as_text),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "integer"]}}),
+]
+
+
+class SubjectTable(Strict):
+    """``[subjects.NAME]``: one build under test, named by ``--base NAME`` or ``--head NAME``.
+
+    Args:
+        python: The interpreter that holds the engine: a path, or the name of a program.
+        path: A folder, or a list of them, put on the module path before the interpreter's own.
+        env: Environment variables for this side only.
+        args: Engine arguments that replace the scenario's on this side only.
+        ref: A git ref that [build] makes the subject from; keys beside it override what the build gives.
+    """
+
+    python: Text | None = None
+    path: Annotated[
+        tuple[Entry, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST | {"default": []})
+    ] = ()
+    env: PlainVariables = {}
+    args: dict[ArgumentName, JsonValue] = {}
+    ref: Text | None = None
+
+    @field_validator("args")
+    @classmethod
+    def _json_knows_them(cls, args: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        json.dumps(args, allow_nan=False)
+        return args
+
+
+class Recipe(Strict):
+    """``[build]``: how a git ref becomes a subject.
+
+    ``{tree}``, ``{env}``, ``{commit}`` and ``{here}`` stand for the checkout, a folder for what the commands make, the
+    commit's hash and the folder of this file.
+
+    Args:
+        repository: Folder of the git repository, from this file's; by default the one that this file stands in.
+        commands: Run one after the other in {tree}. Each is a list of words, program first, run without a shell;
+            a word that begins with ~/ is taken from the home of whoever runs it.
+        python: The subject's interpreter; by default that of the base, else the one that runs perfgate.
+        path: A folder, or a list of them, put on the subject's module path.
+        env: Environment variables of the subject's engines (not of the commands).
+        inputs: Patterns of files, from this file's folder, that the commands also read: when one changes, all is built
+            anew.
+        timeout: Limit for all commands of a build together.
+        cache: Folder that builds are kept in, from this file's; PERFGATE_BUILDS goes before it.
+    """
+
+    repository: Text | None = None
+    commands: Annotated[
+        tuple[Annotated[tuple[Template, ...], Field(min_length=1), Listed], ...], Listed
+    ] = ()  # fmt: skip
+    python: Template | None = None
+    path: Annotated[
+        tuple[Template, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST | {"default": []})
+    ] = ()
+    env: Annotated[PlainVariables, AfterValidator(lambda env: {k: _known_places(v) for k, v in env.items()})] = {}
+    inputs: Annotated[tuple[Pattern, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST)] = ()
+    timeout: Duration = 7200.0
+    cache: Text | None = None
+
+    @field_validator("commands", mode="before")
+    @classmethod
+    def _commands_are_lists(cls, commands: Any) -> Any:
+        texts = [one for one in commands if isinstance(one, str)] if isinstance(commands, list) else []
+        if texts:
+            raise ValueError(
+                f"a command is a list of words, no text: write {json.dumps(texts[0].split())}, "
+                f'or ["sh", "-ec", {json.dumps(texts[0])}] where it needs a shell'
+            )
+        return commands
+
+    @model_validator(mode="after")
+    def _the_ref_makes_a_difference(self) -> Recipe:
+        said = [self.python or "", *self.path, *self.env.values()]
+        if not any(place in text for text in said for place in ("{tree}", "{env}")):
+            raise ValueError(
+                "python, path or env must name {tree} or {env}, otherwise every ref would be the same subject"
+            )
+        return self
+
+
+class _File(Strict):
+    """perfgate.toml: subjects that have names, and how a git ref becomes a subject.
+
+    Args:
+        subjects: Builds by name, for --base NAME and --head NAME; base and head serve where no words are given.
+        build: How a git ref becomes a subject, for ref= and --against.
+    """
+
+    subjects: dict[str, SubjectTable] = {}
+    build: Recipe | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """What ``perfgate.toml`` says.
+
+    Args:
+        file: The file; ``None`` where there is none.
+        subjects: What the ``[subjects.NAME]`` tables say, by name; ``python`` and ``path`` are absolute.
+        build: The ``[build]`` table; ``None`` where there is none.
+    """
+
+    file: Path | None = None
+    subjects: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    build: Recipe | None = None
+
+
+def find_config(start: Path) -> Path | None:
+    """``perfgate.toml`` in ``start`` or the nearest folder above it that has one."""
+    for folder in (start, *start.parents):
+        if (folder / CONFIG_FILE).is_file():
+            return folder / CONFIG_FILE
+    return None
+
+
+def load_config(file: Path | None) -> Config:
+    """What ``perfgate.toml`` says; nothing without a file.
+
+    Relative ``python`` and ``path`` entries of subjects are taken from the file's folder.
+
+    Raises:
+        UsageError: The file is no TOML, or holds a table, key or value that this version does not know; each problem
+            is named by its table and key.
+    """
+    if file is None:
+        return Config()
+    content = _read(file)
+    try:
+        checked = _File.model_validate(content)
+    except ValidationError as error:
+        raise UsageError(_in_words(file, content, error)) from error
+    tables = {name: table.model_dump(exclude_unset=True) for name, table in checked.subjects.items()}
+    return Config(file, {name: absolute_paths(table, file.parent) for name, table in tables.items()}, checked.build)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The file's tables, no deeper and with no longer numbers than a scenario may have.
+
+    Raises:
+        UsageError: It is no TOML, nested too deeply, or holds too long a number.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot be read: {error}", where=str(file)) from error
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"cannot be read: {error}", where=str(file)) from error
+    except RecursionError as error:
+        raise UsageError(_TOO_DEEP, where=str(file)) from error
+    except ValueError as error:  # Python reads no integer of more than 4300 digits, and does not say where one was
+        found = re.search(rf"[0-9_]{{{MAX_DIGITS + 1},}}", text)
+        line = text.count("\n", 0, found.start()) + 1 if found else 1
+        raise UsageError(_TOO_LONG, where=f"{file}:{line}") from error
+    for path, value in _values(content, ()):
+        if len(path) > MAX_DEPTH:
+            raise UsageError(_TOO_DEEP, where=f"{file}: {dotted(path)}")
+        if isinstance(value, int) and abs(value) >= 10**MAX_DIGITS:
+            raise UsageError(_TOO_LONG, where=f"{file}: {dotted(path)}")
+    return content
+
+
+def config_schema() -> dict[str, Any]:
+    """The format of ``perfgate.toml`` as JSON Schema draft-07."""
+    schema = describe_fields(to_draft_07(_File.model_json_schema()))
+    recipe = schema["definitions"]["Recipe"]["properties"]
+    recipe["timeout"]["default"] = Recipe(path=("{tree}",)).model_dump(mode="json")["timeout"]
+    return {**schema, "title": "perfgate.toml"}
+
+
+def absolute_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A subject's table with its paths taken from ``folder``; the bare name of a program is left to PATH."""
+    read = dict(table)
+    if "path" in read:
+        read["path"] = [absolute(folder, entry) for entry in read["path"] if entry]
+    if os.sep in (read.get("python") or ""):
+        read["python"] = absolute(folder, read["python"])
+    return read
+
+
+def _in_words(file: Path, content: dict[str, Any], error: ValidationError) -> str:
+    """Every problem in the words that scenarios have for it; tomllib knows no lines, so table and key are the place."""
+    marks = {path: (number, 1) for number, (path, _) in enumerate(_values(content, ()))}
+    problems = Document(file, content, marks, marks).problems(error, _File)
+    return "\n".join(f"{file}: {problem.field}: {problem.text}" for problem in problems)
+
+
+def _values(value: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
+    """Every value with where it stands, in the file's order."""
+    yield path, value
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in items:
+        yield from _values(child, (*path, key))

@@ -1,0 +1,308 @@
+"""A git repository as builds need it: which commit is meant, what the working tree holds, and worktrees.
+
+Nothing of the user's is touched: neither index, stash, branches nor the working tree, and no hook of theirs is run.
+Objects are added (the snapshot of uncommitted changes), which git removes by itself once nothing names them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfgate.errors import NotMeasuredError, UsageError
+from perfgate.scenario.subject import SHOWN, revision_name
+
+WORKING_TREE = "."
+"""As a ref: HEAD with everything that is not committed; no branch or tag of git can have this name."""
+TITLE = 72
+"""Characters of a commit's first line that are kept; git's own advice is to write no more."""
+
+_OF_ANOTHER_REPOSITORY = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_PREFIX", "GIT_NAMESPACE", "GIT_INTERNAL_SUPER_PREFIX",
+    "GIT_IMPLICIT_WORK_TREE", "GIT_GRAFT_FILE", "GIT_SHALLOW_FILE",
+)  # fmt: skip
+"""git's variables that name one repository, which hooks have set: with them ``git -C FOLDER`` reads another one."""
+NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
+"""Arguments of git with which it starts none of the programs that the repository's configuration names, but filters."""
+
+
+@dataclass(frozen=True)
+class Revision:
+    """What is to be built.
+
+    Args:
+        ref: What was asked for, in words.
+        commit: Full hash of the commit.
+        changes: Full hash of the tree with the uncommitted changes; empty where there are none.
+        snapshot: Full hash of the commit to check out: ``commit``, or one made of the changes on top of it.
+    """
+
+    ref: str
+    commit: str
+    changes: str
+    snapshot: str
+
+    @property
+    def name(self) -> str:
+        """``1a2b3c4d5e6f``, or ``1a2b3c4d5e6f+dirty.0f1e2d3c4b5a`` where there are uncommitted changes."""
+        return revision_name(self.commit, self.changes)
+
+
+def plain_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """``variables`` without those by which git hooks point at one repository."""
+    return {name: value for name, value in variables.items() if name not in _OF_ANOTHER_REPOSITORY}
+
+
+class Repository:
+    """A git repository with a working tree.
+
+    Args:
+        folder: A folder in the working tree.
+
+    Raises:
+        UsageError: git is not there, or the folder lies in no working tree.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.top = folder
+        found = self._try("rev-parse", "--show-toplevel")
+        if found.returncode or not found.stdout.strip():
+            raise UsageError(
+                f"is in no working tree of a git repository: {_last_line(found.stderr)}",
+                where=str(folder),
+                remedy="Run perfgate in one, or name it in perfgate.toml: [build] repository = ...",
+            )
+        self.top = Path(found.stdout.removesuffix("\n"))
+
+    def find(self, ref: str, left_out: Sequence[Path] = ()) -> Revision:
+        """What a ref means now.
+
+        Args:
+            ref: A branch, tag or commit; ``A...B`` for the merge base of the two, of HEAD where one is left out; ``.``
+                for the working tree with its uncommitted changes.
+            left_out: Folders whose content is no change: what perfgate itself writes into the working tree.
+
+        Raises:
+            UsageError: There is no such commit, or no merge base.
+            NotMeasuredError: ``build-failed``: git could not read the working tree.
+        """
+        if ref == WORKING_TREE:
+            return self._working_tree(left_out)
+        one, dots, other = ref.partition("...")
+        if dots:
+            commit = self._merge_base(one or "HEAD", other or "HEAD")
+            return Revision(f"merge base of {one or 'HEAD'} and {other or 'HEAD'}", commit, "", commit)
+        commit = self._commit(ref)
+        return Revision(ref, commit, "", commit)
+
+    def title(self, commit: str) -> str:
+        """The first line of a commit's message, at most 72 characters of it."""
+        return self._git("show", "--no-patch", "--no-show-signature", "--format=%s", commit).strip()[:TITLE]
+
+    def hook(self, name: str) -> Path:
+        """Where git looks for a hook of this working tree, whatever ``core.hooksPath`` says.
+
+        Raises:
+            UsageError: It is looked for outside this repository: hooks there serve other repositories too.
+        """
+        path = Path(os.path.normpath(self.top / self._git("rev-parse", "--git-path", f"hooks/{name}").strip()))
+        shared = self.top / self._git("rev-parse", "--git-common-dir").strip()
+        if not any(path.is_relative_to(os.path.normpath(folder)) for folder in (self.top, shared)):
+            raise UsageError(
+                f"hooks lie outside this repository: {path.parent}",
+                where=str(self.top),
+                remedy="core.hooksPath says so. For hooks of its own: git config --local core.hooksPath .githooks",
+            )
+        return path
+
+    def check_out(self, snapshot: str, tree: Path) -> None:
+        """Make a worktree of a commit in a new folder; one that is registered there and gone is replaced.
+
+        Raises:
+            NotMeasuredError: ``build-failed``, with git's words.
+        """
+        # Forced twice: a kill in the middle of an earlier one left it registered, and locked as well.
+        self._git(*NO_HOOKS, "worktree", "add", "--force", "--force", "--detach", str(tree), snapshot)
+
+    def _commit(self, ref: str) -> str:
+        if not ref or ref.startswith("-") or not ref.isprintable():
+            raise UsageError(f"{ref!r} is no name of a commit")
+        found = self._try("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+        if found.returncode:
+            near = [f"{remote}/{ref}" for remote in self._git("remote").split()]
+            there = [name for name in near if not self._try("rev-parse", "--verify", "--quiet", name).returncode]
+            remedy = f"There is {there[0]}." if there else "git branch --all and git tag list what there is."
+            raise UsageError(f"there is no commit {ref}", where=str(self.top), remedy=remedy)
+        return found.stdout.strip()
+
+    def _merge_base(self, one: str, other: str) -> str:
+        found = self._try("merge-base", self._commit(one), self._commit(other))
+        if found.returncode:
+            shallow = self._git("rev-parse", "--is-shallow-repository").strip() == "true"
+            raise UsageError(
+                f"{one} and {other} have no commit in common" + (" in this shallow clone" if shallow else ""),
+                where=str(self.top),
+                remedy="Fetch the whole history: git fetch --unshallow, or fetch-depth: 0 in actions/checkout."
+                if shallow
+                else "",
+            )
+        return found.stdout.strip()
+
+    def _working_tree(self, left_out: Sequence[Path]) -> Revision:
+        head = self._commit("HEAD")
+        tree = self._written_tree(left_out)
+        if tree == self._git("rev-parse", f"{head}^{{tree}}").strip():
+            return Revision("HEAD", head, "", head)
+        return self.again("working tree", head, tree)
+
+    def again(self, ref: str, commit: str, changes: str) -> Revision:
+        """A revision found earlier, of the objects that are still there.
+
+        Args:
+            ref: What was asked for, in words.
+            commit: Full hash of the commit.
+            changes: Full hash of the tree with the uncommitted changes; empty where there were none.
+
+        Raises:
+            NotMeasuredError: ``build-failed``: the repository no longer has them, or never did.
+        """
+        for thing in filter(None, (commit, changes)):
+            if self._try("cat-file", "-e", thing).returncode:
+                what = "changes" if thing == changes else "commit"
+                text = f"the repository does not have the {what} {thing[:SHOWN]} (any more)"
+                raise NotMeasuredError(text, where=str(self.top), code="build-failed")
+        if not changes:
+            return Revision(ref, commit, "", commit)
+        when = self._git("show", "--no-patch", "--no-show-signature", "--format=%cI", commit).strip()
+        made_by = {
+            f"GIT_{who}_{what}": value
+            for who in ("AUTHOR", "COMMITTER")
+            for what, value in (("NAME", "perfgate"), ("EMAIL", "perfgate@localhost"), ("DATE", when))
+        }  # the same changes are the same commit, whoever asks and whenever
+        snapshot = self._git("commit-tree", changes, "-p", commit, "-m", "perfgate: uncommitted changes", more=made_by)
+        return Revision(ref, commit, changes, snapshot.strip())
+
+    def _written_tree(self, left_out: Sequence[Path]) -> str:
+        """The tree that committing everything now would make: tracked files and new ones that are not ignored.
+
+        It is made in a copy of the index. The copy keeps the time of the original, by which git knows which entries
+        it must read again.
+        """
+        index = Path(self._git("rev-parse", "--absolute-git-dir").removesuffix("\n")) / "index"
+        with tempfile.TemporaryDirectory(prefix="perfgate-") as scratch:
+            copy = Path(scratch) / "index"
+            if index.exists():
+                shutil.copy2(index, copy)
+            written = [folder.resolve() for folder in left_out]
+            # Not git add: it fails where a folder that is left out is also ignored. Files that became folders go with
+            # those that are gone, else git neither removes them nor lists what is in the folder.
+            gone = self._listed(copy, written, "--deleted")
+            gone += filter(self._became_folder, self._listed(copy, written, "--modified"))
+            self._update(copy, "--force-remove", gone)
+            self._update(copy, "--add", self._listed(copy, written, "--modified", "--others", "--exclude-standard"))
+            return self._git("write-tree", more={"GIT_INDEX_FILE": str(copy)}).strip()
+
+    def _became_folder(self, name: str) -> bool:
+        path = self.top / name
+        return path.is_dir() and not path.is_symlink() and not (path / ".git").exists()  # .git: a submodule
+
+    def _listed(self, index: Path, left_out: Sequence[Path], *which: str) -> list[str]:
+        """Files of the working tree by ``git ls-files``; a repository within this one (``name/``) is none of them."""
+        listed = self._git("ls-files", "-z", *which, more={"GIT_INDEX_FILE": str(index)}).split("\0")
+        top = self.top.resolve()
+        names = (name for name in dict.fromkeys(listed) if name and not name.endswith("/"))
+        return [name for name in names if not any((top / name).is_relative_to(folder) for folder in left_out)]
+
+    def _update(self, index: Path, how: str, names: Sequence[str]) -> None:
+        text = "".join(f"{name}\0" for name in names)
+        words = ("update-index", "-z", "--replace", how, "--stdin")
+        self._git(*words, more={"GIT_INDEX_FILE": str(index)}, text=text)
+
+    def _git(self, *words: str, more: Mapping[str, str] | None = None, text: str = "") -> str:
+        ended = self._try(*words, more=more, text=text)
+        if ended.returncode:
+            raise NotMeasuredError(
+                f"git {_command(words)} ended with {ended.returncode}:\n{ended.stderr.strip()}",
+                where=str(self.top),
+                code="build-failed",
+            )
+        return ended.stdout
+
+    def _try(
+        self, *words: str, more: Mapping[str, str] | None = None, text: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        try:
+            return run_git(self.top, *words, more=more, text=text)
+        except FileNotFoundError as error:
+            raise UsageError("there is no git here, and a ref needs one", remedy="Install git.") from error
+
+
+def run_git(
+    folder: Path, *words: str, more: Mapping[str, str] | None = None, text: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run git in a folder, on its own repository, in English.
+
+    Args:
+        folder: Where.
+        words: The arguments.
+        more: Variables beside perfgate's own.
+        text: What git reads from stdin.
+
+    Raises:
+        FileNotFoundError: There is no git.
+    """
+    # Without optional locks, git leaves the user's index as it is, also where it could refresh it.
+    variables = {**plain_environment(os.environ), "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", **(more or {})}
+    return subprocess.run(  # noqa: S603 (git, with words of ours and commits that were checked)
+        ["git", "-C", str(folder), *words],  # noqa: S607 (the user's own git)
+        env=variables, input=text, capture_output=True, encoding="utf-8", errors="surrogateescape", check=False,
+    )  # fmt: skip
+
+
+def git_output(folder: Path, *words: str, more: Mapping[str, str] | None = None) -> str:
+    """What git prints, arguments as of :func:`run_git`.
+
+    Raises:
+        UsageError: git is not there or fails.
+    """
+    try:
+        ended = run_git(folder, *words, more=more)
+    except FileNotFoundError as error:
+        raise UsageError("there is no git here to read it", where=str(folder), remedy="Install git.") from error
+    if ended.returncode:
+        text = f"git {_command(words)} ended with {ended.returncode}: {ended.stderr.strip()}"
+        raise UsageError(text, where=str(folder))
+    return ended.stdout
+
+
+def _command(words: Sequence[str]) -> str:
+    """The subcommand among the arguments of git."""
+    return next(word for word in words if not word.startswith("-") and "=" not in word)
+
+
+def remove_worktree(tree: Path, repository: Path) -> None:
+    """Take a worktree away, and its registration where its repository is still there.
+
+    Raises:
+        OSError: The folder cannot be removed.
+    """
+    try:
+        own = Repository(repository) if repository.is_dir() else None
+    except UsageError:  # moved, or no repository any more: then nothing is registered
+        own = None
+    if own is not None:
+        own._try("worktree", "remove", "--force", "--force", str(tree))  # noqa: SLF001 (what it left goes below)
+    if tree.exists():
+        shutil.rmtree(tree)
+    if own is not None:
+        own._try("worktree", "prune")  # noqa: SLF001 (git does so itself in time)
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["git says nothing"])[-1]

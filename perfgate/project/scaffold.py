@@ -1,0 +1,250 @@
+"""The files that a repository begins with: a scenario that fits the machine, ``perfgate.toml``, workflows, a hook.
+
+What is written depends on the folder and on few answers, is valid as it stands, and never takes the place of what is
+there already unless that is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Literal
+
+from perfgate import __version__
+from perfgate.errors import UsageError
+from perfgate.machine.atomic_files import write_atomically
+from perfgate.project.config import CONFIG_FILE
+from perfgate.project.git import Repository
+from perfgate.project.workflows import workflows
+
+Done = Literal["wrote", "replaced", "left"]
+SCENARIOS: Mapping[str, str] = {"cpu-tiny": "llama-tiny", "llama-8b-decode": "llama-8b"}
+"""The scenarios that can be begun with, each with the folder of its model."""
+ENGINE = "~/engine/bin/python"
+"""Where the engine's interpreter is taken to be: a place that a person and a runner's user can both have."""
+LABELS = ("self-hosted", "linux", "gpu")
+
+_PLUGIN = re.compile(r"\bvllm\.\w+_plugins\b")
+_NO_PACKAGES = {"tests", "test", "docs", "doc", "examples", "benchmarks", "scripts", "tools"}
+_TEMPLATES = files("perfgate").joinpath("templates")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is asked, each with a default for those who do not want to be.
+
+    Args:
+        scenario: One of :data:`SCENARIOS`.
+        python: The interpreter that holds vLLM, as ``perfgate.toml`` will name it.
+        action: ``owner/perfgate@<40 hexadecimal digits>``; empty leaves the placeholder in the workflows.
+        labels: Labels of the runner that measures.
+        pre_push: Install the hook.
+    """
+
+    scenario: str
+    python: str = ENGINE
+    action: str = ""
+    labels: tuple[str, ...] = LABELS
+    pre_push: bool = False
+
+
+@dataclass(frozen=True)
+class StarterFile:
+    """One file to be written.
+
+    Args:
+        path: Where.
+        text: All of it.
+        unfilled: What an earlier ``init`` wrote for want of an answer; as long as it says that, it is ours to replace.
+        program: Whether it is one.
+        precious: Not even replaced on request: it holds more than what is ours.
+    """
+
+    path: Path
+    text: str
+    unfilled: str | None = None
+    program: bool = False
+    precious: bool = False
+
+
+def starter_files(folder: Path, answers: Answers) -> tuple[StarterFile, ...]:
+    """Everything that a repository begins with; nothing is written.
+
+    Args:
+        folder: The top of the repository, or of what will be one.
+        answers: The answers.
+
+    Raises:
+        UsageError: An answer cannot be, ``folder`` lies within a repository, or a hook is wanted where none can be.
+    """
+    if not answers.python or not answers.python.isprintable():
+        raise UsageError(f"{answers.python!r} is no path of an interpreter")
+    top = _top(folder)
+    if top is not None and top != folder.resolve():
+        raise UsageError(
+            "lies within a git repository, and workflows stand at its top",
+            where=str(folder),
+            remedy=f"perfgate init {shlex.quote(str(top))}",
+        )
+    model = SCENARIOS[answers.scenario]
+    shipped = (f"scenarios/{answers.scenario}.yaml", f"scenarios/models/{model}/config.json")
+    planned = [StarterFile(folder / name, _shipped(name)) for name in shipped]
+    planned.append(StarterFile(folder / CONFIG_FILE, _config(folder, answers.python, is_repository=top is not None)))
+    planned += _workflow_files(folder, answers)
+    page = _shipped("runner.md").replace("@LABELS@", ", ".join(answers.labels)).replace("@PYTHON@", answers.python)
+    planned.append(StarterFile(folder / ".github" / "perfgate-runner.md", page))
+    ignored = "".join(f"{line}\n" for line in _ignored(answers.python))
+    planned.append(StarterFile(folder / ".gitignore", ignored, precious=True))
+    if answers.pre_push:
+        if top is None:
+            raise UsageError("a pre-push hook needs a git repository", where=str(folder), remedy="git init first.")
+        planned.append(_hook(Repository(folder).hook("pre-push"), folder))
+    return tuple(planned)
+
+
+def write_files(planned: tuple[StarterFile, ...], *, force: bool = False) -> Iterator[tuple[StarterFile, Done]]:
+    """Write what is not there yet, one after the other, and say of each what was done.
+
+    Args:
+        planned: What :func:`starter_files` planned.
+        force: Replace what is there already.
+
+    Raises:
+        UsageError: A folder is in a file's place, or the other way round; then nothing is written.
+        OSError: The file system refused.
+    """
+    for one in planned:
+        for parent in one.path.parents:
+            if parent.exists() and not parent.is_dir():
+                raise UsageError(f"a folder is needed here, and there is a file: {one.path}", where=str(parent))
+        if one.path.is_dir():
+            raise UsageError("a file is needed here, and there is a folder", where=str(one.path))
+    for one in planned:
+        there = os.path.lexists(one.path)
+        ours = there and one.unfilled not in (None, one.text) and _says(one.path, one.unfilled)
+        if there and not ours and (one.precious or not force):
+            yield one, "left"
+            continue
+        one.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(one.path, one.text)
+        if one.program:
+            one.path.chmod(0o755)
+        yield one, "replaced" if there else "wrote"
+
+
+def not_ignored(folder: Path, answers: Answers) -> tuple[str, ...]:
+    """Lines that ``.gitignore`` lacks: else git takes for the change under test what is none of it."""
+    try:
+        said = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        said = []
+    return tuple(line for line in _ignored(answers.python) if not {line, line[1:], line[:-1], line[1:-1]} & {*said})
+
+
+def installed_action() -> str:
+    """The commit of the repository that this perfgate was installed from, where pip knows it and it is GitHub's.
+
+    ``pip install git+https://github.com/OWNER/perfgate`` keeps it in ``direct_url.json`` (PEP 610).
+    """
+    try:
+        said = json.loads(distribution("perfgate").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return ""
+    found = re.fullmatch(r"(?:https|ssh)://(?:git@)?github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?", said.get("url", ""))
+    commit = said.get("vcs_info", {}).get("commit_id", "")
+    return f"{found[1]}@{commit}" if found and re.fullmatch(r"[0-9a-f]{40}", commit) else ""
+
+
+def _top(folder: Path) -> Path | None:
+    nearest = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
+    try:
+        return Repository(nearest).top.resolve()
+    except UsageError:
+        return None  # no repository yet, or no git at all: nothing that is written here needs one
+
+
+def _shipped(name: str) -> str:
+    found: Traversable = _TEMPLATES
+    for part in name.split("/"):
+        found = found / part
+    return found.read_text(encoding="utf-8")
+
+
+def _ignored(python: str) -> list[str]:
+    """Run folders, and an engine's environment that lies in the repository."""
+    environment = Path(os.path.normpath(Path(python).parent.parent))
+    inside = os.sep in python and not python.startswith((os.sep, "~")) and environment.parts[:1] not in ((), ("..",))
+    return ["/runs/", f"/{environment}/"] if inside else ["/runs/"]
+
+
+def _says(path: Path, text: str | None) -> bool:
+    try:
+        return path.read_text(encoding="utf-8") == text
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _workflow_files(folder: Path, answers: Answers) -> list[StarterFile]:
+    filled = workflows(answers.action, __version__, answers.labels)
+    unfilled = workflows("", __version__, answers.labels)
+    return [StarterFile(folder / name, text, unfilled[name]) for name, text in filled.items()]
+
+
+def _hook(path: Path, folder: Path) -> StarterFile:
+    """The hook; one that lies in the working tree is shared with others, whose perfgate lies elsewhere."""
+    inside = path.is_relative_to(folder.resolve()) and ".git" not in path.relative_to(folder.resolve()).parts
+    words = "command perfgate" if inside else f"{shlex.quote(sys.executable)} -m perfgate"
+    return StarterFile(path, _shipped("pre-push").replace("@PERFGATE@", words), program=True)
+
+
+def _config(folder: Path, python: str, *, is_repository: bool) -> str:
+    """``perfgate.toml``: a base and a head that are one build, and how a git ref becomes another."""
+    kind, source = _kind(folder) if is_repository else ("example", "")
+    recipe = _shipped(f"build/{kind}.toml").replace("@PYTHON@", _toml(_plain(python)))
+    recipe = recipe.replace("@SOURCE@", _toml(source)).replace("@PIP@", ", ".join(map(_toml, _pip(python))))
+    return _shipped(CONFIG_FILE).replace("@PYTHON@", _toml(python)) + recipe
+
+
+def _kind(folder: Path) -> tuple[str, str]:
+    """What lies in the folder, by the name of its recipe, and where its packages are in a checkout."""
+    if (folder / "vllm" / "__init__.py").is_file():
+        return "vllm", ""
+    source = _source_folder(folder)
+    if source is None:
+        return "example", ""
+    metadata = (folder / name for name in ("pyproject.toml", "setup.cfg", "setup.py"))
+    texts = (file.read_text(encoding="utf-8", errors="replace") for file in metadata if file.is_file())
+    return "plugin" if any(map(_PLUGIN.search, texts)) else "package", source
+
+
+def _source_folder(folder: Path) -> str | None:
+    for where, source in ((folder / "src", "{tree}/src"), (folder, "{tree}")):
+        packages = {file.parent.name for file in where.glob("*/__init__.py")}
+        if packages - _NO_PACKAGES:
+            return source
+    return None
+
+
+def _pip(python: str) -> list[str]:
+    """The words that start an interpreter's pip in a build's command."""
+    relative = os.sep in python and not python.startswith(("/", "~/"))
+    return [f"{{here}}/{_plain(python)}" if relative else _plain(python), "-m", "pip"]
+
+
+def _plain(text: str) -> str:
+    """In a recipe, where braces hold placeholders."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _toml(text: str) -> str:
+    """A basic string of TOML, which JSON's strings are where every character is printable."""
+    return json.dumps(text, ensure_ascii=False)

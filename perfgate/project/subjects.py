@@ -1,0 +1,227 @@
+"""What a user says of a subject, resolved: words, tables of perfgate.toml, commits to build."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from perfgate.errors import UsageError
+from perfgate.metrics.trial import Role
+from perfgate.project.config import CONFIG_FILE, absolute_paths
+from perfgate.project.git import WORKING_TREE
+from perfgate.scenario.subject import SHOWN, Subject
+
+KEYS = ("python", "path", "env", "args", "ref")
+
+Make = Callable[[str], Mapping[str, Any]]
+"""Makes a build of a git ref, and tells its ``python``, ``path`` and ``env``, and as ``built_from`` its source."""
+
+
+def resolve(
+    base_words: Sequence[str],
+    head_words: Sequence[str],
+    tables: Mapping[str, dict[str, Any]],
+    make: Make | None = None,
+) -> dict[Role, Subject]:
+    """The subjects of a run by role, ``base`` and, unless only the base was named, ``head``.
+
+    Without ``--base`` words the table ``[subjects.base]`` serves, else the interpreter that runs perfgate. Without
+    ``--head`` words the table ``[subjects.head]`` serves if no ``--base`` words were given either.
+
+    Args:
+        base_words: Words of ``--base``.
+        head_words: Words of ``--head``.
+        tables: The ``[subjects.NAME]`` tables.
+        make: Makes builds of refs; without it a ref is an error.
+
+    Raises:
+        UsageError: A word is no ``key=value`` and names no table, its key is unknown, or its value is refused.
+        PerfgateError: Whatever ``make`` raises.
+    """
+    said = _read_words("--base", base_words, tables) if base_words else [tables.get("base", {})]
+    base = _with_source(Subject(**{"python": sys.executable, **_layered(said, make)}))
+    if head_words:
+        return {"base": base, "head": _inherit(base, _layered(_read_words("--head", head_words, tables), make))}
+    if "head" in tables and not base_words:
+        return {"base": base, "head": _inherit(base, _layered([tables["head"]], make))}
+    return {"base": base}
+
+
+def against(
+    ref: str, base_words: Sequence[str], head_words: Sequence[str], tables: Mapping[str, dict[str, Any]]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The ``--base`` and ``--head`` words that ``--against REF`` stands for.
+
+    The base is the merge base of ``ref`` and the head's ref; the head is the working tree unless its words name a ref.
+
+    Raises:
+        UsageError: The base's words name a ref of their own.
+    """
+    if _ref_said("--base", base_words, tables):
+        raise UsageError("--against names the base's commit, and so does --base", remedy="Leave out one of them.")
+    serves = () if base_words or "base" not in tables or "ref" in tables["base"] else ("base",)
+    head_ref = _ref_said("--head", head_words, tables)
+    tip = "HEAD" if head_ref in (None, WORKING_TREE) else head_ref
+    base = (*serves, *base_words, f"ref={ref}...{tip}")
+    return base, tuple(head_words) if head_ref else (f"ref={WORKING_TREE}", *head_words)
+
+
+def anchored(words: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """The same words of one side, with relative ``python=`` and ``path=`` taken from a folder: fit for use elsewhere.
+
+    Args:
+        words: Of ``--base`` or ``--head``.
+        folder: Where they were written down for.
+    """
+    made = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals and key in ("python", "path"):
+            read = absolute_paths({key: value.split(os.pathsep) if key == "path" else value}, folder)[key]
+            word = f"{key}={os.pathsep.join(read) if key == 'path' else read}"  # noqa: PLW2901 (the same word)
+        made.append(word)
+    return tuple(made)
+
+
+def same_build(one: Subject | None, other: Subject | None) -> bool:
+    """Whether two subjects are one build, whatever ref each was asked for by."""
+    plain = [subject and subject.model_copy(update={"built_from": None}) for subject in (one, other)]
+    return plain[0] == plain[1]
+
+
+def words(subject: Subject, base: Subject | None = None) -> tuple[str, ...]:
+    """The ``key=value`` words that name a subject, or, beside a base, those in which it differs from it.
+
+    Values of environment variables may be secrets, so they are left out: ``env.NAME=...``. A build of a commit is named
+    by the commit, one with uncommitted changes is the working tree.
+    """
+    source, said = subject.built_from, []
+    if source is not None and (base is None or base.built_from != source):
+        said.append(f"ref={WORKING_TREE if source.changes else source.commit[:SHOWN]}")
+    other = base or Subject(python="")
+    built = source.folder if source is not None else None
+    if subject.python != other.python and not (built and built in subject.python):
+        said.append(f"python={subject.python}")
+    path = [entry for entry in subject.path if not (built and built in entry)]
+    if path and subject.path != other.path:
+        said.append(f"path={os.pathsep.join(path)}")
+    said += [f"env.{name}=..." for name, value in subject.env.items() if value != other.env.get(name)]
+    changed = {name: value for name, value in subject.args.items() if (name, value) not in other.args.items()}
+    said += [f"args.{name}={json.dumps(value, ensure_ascii=False)}" for name, value in changed.items()]
+    return tuple(said)
+
+
+def revisions(subjects: Mapping[Role, Subject]) -> dict[Role, str]:
+    """Of each subject that was built from a git ref, what it was built from, for people."""
+    return {role: subject.built_from.name for role, subject in subjects.items() if subject.built_from}
+
+
+def _ref_said(option: str, words: Sequence[str], tables: Mapping[str, dict[str, Any]]) -> str | None:
+    return next((layer["ref"] for layer in reversed(_read_words(option, words, tables)) if "ref" in layer), None)
+
+
+def _layered(layers: Sequence[Mapping[str, Any]], make: Make | None) -> dict[str, Any]:
+    """What layers say together, later ones over earlier ones; only the last ref is made, in its layer's place."""
+    refs = [number for number, layer in enumerate(layers) if "ref" in layer]
+    merged: dict[str, Any] = {}
+    for number, layer in enumerate(layers):
+        found = {key: value for key, value in layer.items() if key != "ref"}
+        if refs[-1:] == [number]:
+            if make is None:
+                raise UsageError(f"ref={layer['ref']}: nothing is built here", remedy="Name a build: python=, path=.")
+            merged = _over(merged, make(layer["ref"]))
+        merged = _over(merged, found)
+    return merged
+
+
+def _over(table: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {key: {**table.get(key, {}), **said[key]} for key in ("env", "args") if key in said}
+    return {**table, **said, **merged}
+
+
+def _inherit(base: Subject, table: Mapping[str, Any]) -> Subject:
+    said = {key: getattr(base, key) for key in ("python", "path", "env", "args", "built_from")}
+    return _with_source(Subject(**_over(said, table)))
+
+
+def _with_source(subject: Subject) -> Subject:
+    """The subject without its source where nothing of that build is left in it: other words stand in its place."""
+    source = subject.built_from
+    used = [subject.python, *subject.path, *subject.env.values()]
+    if source is None or any(source.folder in text for text in used):
+        return subject
+    return subject.model_copy(update={"built_from": None})
+
+
+def _read_words(option: str, words: Sequence[str], tables: Mapping[str, dict[str, Any]]) -> list[Mapping[str, Any]]:
+    """The table that one of the words names, where one does, then what the ``key=value`` words say."""
+    names = [word for word in words if "=" not in word]
+    for name in names:
+        if name not in tables:
+            known = ", ".join(sorted(tables)) or f"none in {CONFIG_FILE}"
+            raise UsageError(
+                f"{option} {name}: no such subject (known: {known})",
+                remedy="Write key=value words: python=, path=, env.NAME=, args.NAME=, ref=.",
+            )
+    if len(names) > 1:
+        raise UsageError(f"{option} names two subjects: {names[0]} and {names[1]}")
+    said: dict[str, Any] = {}
+    for word in words:
+        if "=" in word:
+            _read_word(option, word, said)
+    _check_values(said, option)
+    return [*(tables[name] for name in names), absolute_paths(said, Path.cwd())]
+
+
+def _read_word(option: str, word: str, said: dict[str, Any]) -> None:
+    """Add one ``key=value`` to ``said``."""
+    key, _, value = word.partition("=")
+    root, dot, name = key.partition(".")
+    _check_keys({root: value}, f"{option} {word}")
+    if root in ("env", "args"):
+        if not name:
+            raise UsageError(f"{option} {word}: expected {root}.NAME=value")
+        parsed = value if root == "env" else _yaml_value(option, word, value)
+        said.setdefault(root, {})[name] = parsed
+    elif dot:
+        raise UsageError(f"{option} {word}: expected {root}=value")
+    elif root == "path":
+        said.setdefault("path", []).extend(value.split(os.pathsep))
+    else:
+        said[root] = value
+
+
+def _yaml_value(option: str, word: str, value: str) -> Any:
+    try:
+        return YAML(typ="safe", pure=True).load(value)
+    except (YAMLError, ValueError, RecursionError) as error:
+        what = str(error).partition("\n")[0]
+        raise UsageError(f"{option} {word}: invalid YAML: {what}") from error
+
+
+def _check_values(table: Mapping[str, Any], where: str) -> None:
+    try:
+        subject = Subject(**{"python": sys.executable, **{k: v for k, v in table.items() if k != "ref"}})
+        json.dumps(subject.args, allow_nan=False)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"] if part != "[key]")
+        raise UsageError(f"{place}: {first['msg'].removeprefix('Value error, ')}", where=where) from error
+    except ValueError as error:
+        raise UsageError(f"args: {error}", where=where) from error
+    if not subject.python:
+        raise UsageError("python: expected an interpreter, found nothing", where=where)
+
+
+def _check_keys(table: Mapping[str, Any], where: str) -> None:
+    for key in table:
+        if key not in KEYS:
+            raise UsageError(f"{where}: unknown key {key!r}, expected one of {', '.join(KEYS)}")

@@ -1,0 +1,100 @@
+"""What the trials of a cell cost, by its records on this machine, else by what its scenario expects."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfgate.errors import RecordError
+from perfgate.metrics.trial import KINDS, Kind
+from perfgate.record.run_record import Record, read_record
+from perfgate.scenario.plan import Cell
+
+PASS_S = 0.035
+"""What a pass over one launch takes: six trials of 36 launches and 12 passes took 15 s each on an H200."""
+
+CONDITIONING_TRIALS = 2
+"""One a subject before the first timed pair."""
+
+
+@dataclass(frozen=True)
+class KindPrice:
+    """What the pairs of one kind cost.
+
+    Args:
+        kind: Timed pairs are taken first, traced ones after them.
+        looks: Numbers of pairs at which a decision is tried; ``(1,)`` where one pair is taken and no gate rests on it.
+        starts: Engine starts until each look, from the first of this kind, conditioning included.
+        minutes: Wall time of these; ``None`` where the duration of a trial is unknown.
+        source: Where the minutes come from, or why there are none, in words.
+        gpus: GPUs that a trial takes; 0 where it is not known to run on one.
+        window: Launches counted in a trial; ``None`` for other kinds, and before a trace says what there is.
+        passes: Replays of each launch, at most; ``None`` for other kinds.
+    """
+
+    kind: Kind
+    looks: tuple[int, ...]
+    starts: tuple[int, ...]
+    minutes: tuple[float, ...] | None
+    source: str
+    gpus: int = 0
+    window: int | None = None
+    passes: int | None = None
+
+
+def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
+    """The newest records of this cell below a folder of run folders, for each kind of pairs that it takes.
+
+    A kind that gates rest on needs at least two pairs: one has no spread. Records that cannot be read are passed over:
+    they are no reason not to plan.
+    """
+    found: dict[Kind, Record] = {}
+    for file in sorted(runs.glob(f"*/records/*-{cell.cell_id[:8]}.json")):
+        try:
+            record = read_record(file)
+        except RecordError:
+            continue
+        if record.cell.cell_id != cell.cell_id or not record.visits:
+            continue
+        for kind, looks in looks_by_kind(cell).items():
+            newer = kind not in found or record.visits[-1].t0_utc > found[kind].visits[-1].t0_utc
+            if newer and len(record.pairs(kind)) >= min(2, looks[0]):
+                found[kind] = record
+    return found
+
+
+def trial_seconds(cell: Cell, runs: Path) -> dict[Kind, float]:
+    """What a trial of each kind takes by the newest records of the cell, else by the scenario; others are left out."""
+    history = newest_records(runs, cell)
+    prices = (kind_price(cell, kind, looks, history.get(kind)) for kind, looks in looks_by_kind(cell).items())
+    return {one.kind: one.minutes[-1] * 60 / one.starts[-1] for one in prices if one.minutes}
+
+
+def looks_by_kind(cell: Cell) -> dict[Kind, tuple[int, ...]]:
+    """Pairs at which each kind may end: without a gate nothing is timed, and one traced pair tells what steps run."""
+    gated = {gate.gate.measured.kind for gate in cell.gates}
+    looks: dict[Kind, tuple[int, ...]] = {"traced": (1,)} if cell.kernels is not None else {}
+    looks |= {"counted": (1,)} if cell.counters else {}
+    looks |= {kind: cell.schedule(kind).looks for kind in gated}
+    return {kind: looks[kind] for kind in KINDS if kind in looks}
+
+
+def kind_price(cell: Cell, kind: Kind, looks: tuple[int, ...], history: Record | None) -> KindPrice:
+    """What the pairs of one kind cost: by the newest record, else by what the scenario expects."""
+    conditioning = CONDITIONING_TRIALS if kind == "timed" else 0
+    starts = tuple(2 * pairs + conditioning for pairs in looks)
+    expect = cell.measure.expect
+    if history is not None:
+        taken = [trial for trial in history.trials if trial.kind == kind and not trial.failure]
+        judged = [trial.duration_ns / 60e9 for trial in taken if trial.pair is not None]
+        first = [trial.duration_ns / 60e9 for trial in taken if trial.pair is None]
+        begin = conditioning * statistics.median(first or judged)
+        minutes = tuple(begin + 2 * pairs * statistics.median(judged) for pairs in looks)
+        source = f"the record of {history.visits[-1].t0_utc}"
+        return KindPrice(kind, looks, starts, minutes, source, len(history.trials[-1].gpus))
+    if kind != "timed":
+        return KindPrice(kind, looks, starts, None, f"no record of this cell with enough {kind} pairs")
+    if expect is not None:
+        return KindPrice(kind, looks, starts, tuple(n * expect.trial_s / 60 for n in starts), "measure.expect")
+    return KindPrice(kind, looks, starts, None, "no record of this cell with enough timed pairs, no measure.expect")

@@ -1,0 +1,90 @@
+"""Dropped pairs: how many a cell may lose, and whether chance explains on which side its trials failed.
+
+A dropped pair is replaced, so the trials that are judged are those that did not fail. Where a build fails when it is
+slow, they are its fast ones: a head that throttles itself in half of its trials would pass by the other half. Drops
+are therefore counted over the whole record, and a later visit does not forget them. Only pairs for which no engine was
+started count for their own visit alone: nothing of the subject ran, so nothing of it can have chosen them.
+
+Whose fault a failure was is not asked of the failure: heat can come from the room and from the head. It is asked of the
+sides. What comes from outside falls on either side with probability one half, because the order of each block of two
+pairs is drawn and balanced.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from scipy import special
+
+from perfgate.metrics.trial import KINDS, Failure, Kind, Trial
+from perfgate.record.run_record import Record
+
+LEVEL: Final = 0.004
+"""Two-sided level of the binomial test after each dropped pair: looking after each of the first 24 ends 0.92 % of runs
+of a fair machine (docs/error-rates.md)."""
+
+HOPELESS: Final = (
+    "internal-error", "gpu-lost", "subject-not-found", "engine-import-failed", "counters-no-gpu", "counters-no-ncu",
+    "counters-no-permission", "counters-no-driver", "counters-unknown-metric", "counters-communication",
+    "counters-no-launch",
+)  # fmt: skip
+"""Reason codes after which no further pair of a visit could fare better."""
+
+
+def chance(one: int, other: int) -> float:
+    """Probability that failures which fall on either side by a fair coin are split at least so unevenly.
+
+    The two-sided sign test, exact.
+
+    Args:
+        one: Dropped pairs that failed first on one side, from 0.
+        other: Those of the other side, from 0.
+
+    Returns:
+        The p value, in (0, 1].
+    """
+    return min(1.0, 2 * float(special.bdtr(min(one, other), one + other, 0.5)))
+
+
+def overdrawn(record: Record, kind: Kind, visit: int | None = None) -> Failure | None:
+    """Why no further pair of a kind may be taken, by those dropped so far; ``None`` where one may.
+
+    Args:
+        record: The cell's.
+        kind: The kind of trial.
+        visit: Index of the visit whose refused starts count too; ``None``: none does.
+    """
+    failed = [t for t in record.dropped_pairs(kind).values() if t.started or t.visit == visit]
+    sides = Counter(trial.subject for trial in failed)
+    both = len(record.subjects) > 1
+    if len(failed) > record.cell.measure.max_dropped_pairs:
+        code = "one-sided-failures" if both and len(sides) == 1 else "too-many-dropped-pairs"
+    elif both and chance(sides["base"], sides["head"]) <= LEVEL:
+        code = "one-sided-failures"
+    else:
+        return None
+    last = failed[-1].failure
+    words = f": {last.code}: {last.text}" if last else ""
+    sided = unevenness(failed) if both else ""
+    text = f"{len(failed)} dropped, failing on {' and '.join(sorted(sides))}{f' ({sided})' if sided else ''}"
+    return Failure(code=code, text=f"{text}; the last in trial {failed[-1].index}{words}")
+
+
+def unevenness(failed: Sequence[Trial]) -> str:
+    """How often chance alone splits failures over the sides as unevenly, in words; empty where it always does.
+
+    Args:
+        failed: The trial that failed first in each dropped pair.
+    """
+    sides = Counter(trial.subject for trial in failed)
+    often = chance(sides["base"], sides["head"])
+    split = ", ".join(f"{count} on {role}" for role, count in sorted(sides.items()))
+    return f"{split}: chance alone does that in {often * 100:.2g} % of runs" if often < 1 else ""
+
+
+def reopened(record: Record) -> Record:
+    """The record as a later visit takes it up: why it stopped does not hold any longer, unless too much was dropped."""
+    stops = (overdrawn(record, kind) for kind in KINDS)
+    return record.model_copy(update={"stopped": next(filter(None, stops), None)})

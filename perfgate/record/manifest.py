@@ -1,0 +1,154 @@
+"""The manifest of a run folder, checked: its plan is the one that the kept scenarios declare, and no other.
+
+Digests guard against accidents: whoever edits ``run.json`` can make them anew. So nothing that decides is taken from
+the manifest alone. Cells, margins, looks and error rates are resolved again from the scenario's text in the run folder,
+and a plan that differs is refused. Who may have changed both files is another question, see docs/security.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from perfgate.errors import PerfgateError, RecordError, ScenarioError
+from perfgate.machine.fingerprint import comparable
+from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Trial
+from perfgate.record.run_record import Record, Run, read_run
+from perfgate.scenario.declaration import MAX_BYTES, parse
+from perfgate.scenario.plan import ALPHA, BETA, Cell, head_first, resolve_cells, without_gates
+
+SCENARIOS = "scenario"
+"""Folder of a run that keeps the text of its scenarios, each by its name."""
+
+
+def read_manifest(folder: Path) -> Run:
+    """The manifest of a run folder, if its plan is what its scenarios declare.
+
+    Raises:
+        RecordError: The folder is no run folder, a scenario is missing, or the plan is another one.
+    """
+    run = read_run(folder)
+    where = str(folder / "run.json")
+    if (run.plan.alpha, run.plan.beta) != (ALPHA, BETA):
+        text = (
+            f"declares alpha {run.plan.alpha:g} and beta {run.plan.beta:g}, and perfgate's are {ALPHA:g} and {BETA:g}"
+        )
+        raise RecordError(text, where=where, remedy=TAKE_AGAIN)
+    declared = [cell for cells in _declared(folder, run) for cell in cells]
+    if run.kernels_only:
+        declared = list(map(without_gates, declared))
+    names = [cell.name for cell in declared]
+    if (planned := [cell.name for cell in run.plan.cells]) != names:
+        text = f"plans the cells {', '.join(planned)}, and its scenarios declare {', '.join(names)}"
+        raise RecordError(text, where=where, remedy=TAKE_AGAIN)
+    for cell, expected in zip(run.plan.cells, declared, strict=True):
+        if cell != expected:
+            raise RecordError(f"{cell.name}: {_difference(cell, expected)}", where=where, remedy=_remedy(run))
+    return run
+
+
+def require_scenarios(folder: Path, run: Run, files: Iterable[Path]) -> None:
+    """See that the scenarios of a run are those of some files, word for word: margins are not the run's to say.
+
+    Raises:
+        RecordError: One is not.
+    """
+    known = {_read(file) for file in files}
+    for name in dict.fromkeys(cell.scenario for cell in run.plan.cells):
+        kept = folder / SCENARIOS / f"{name}.yaml"
+        if _read(kept) not in known:
+            remedy = "Measure it by the scenario as it is here, or check out the commit that it was measured by."
+            raise RecordError("is not a copy of any scenario here", where=str(kept), remedy=remedy)
+
+
+def check_sequence(records: Iterable[Record]) -> None:
+    """See that trials are ones that perfgate can have taken: in the order that the seed draws, each of its own cell.
+
+    A record that was edited and sealed again fits its digest, whether its sides were swapped, pairs were left out or
+    trials are another cell's. One that was cut off at its end is not told from that of a run that was stopped.
+
+    Args:
+        records: All of one run.
+
+    Raises:
+        RecordError: They are not; the text names the trial.
+    """
+    seen: set[int] = set()
+    for record in records:
+        where = f"the record of {record.cell.name}"
+        for visit in record.visits:
+            if differences := comparable(record.visits[0].machine, visit.machine):
+                raise RecordError(f"holds visits of two machines: {'; '.join(differences)}", where=where)
+        visit_before = 0
+        for trial in record.trials:
+            wrong = "has the number of another one" if trial.index in seen else _impossible(record, trial)
+            if not visit_before <= trial.visit < len(record.visits):
+                wrong = f"names visit {trial.visit}, and that is not when it was taken"
+            if wrong:
+                raise RecordError(f"trial {trial.index} {wrong}", where=where, remedy=TAKE_AGAIN)
+            seen.add(trial.index)
+            visit_before = trial.visit
+        for kind in KINDS:
+            taken = {trial.pair for trial in record.trials if trial.kind == kind and trial.pair is not None}
+            if taken != set(range(len(taken))):
+                missing = next(number for number in itertools.count() if number not in taken)
+                raise RecordError(f"{kind} pair {missing} is missing", where=where, remedy=TAKE_AGAIN)
+
+
+def _impossible(record: Record, trial: Trial) -> str:
+    """Why perfgate cannot have taken this trial; empty where it can."""
+    cell = record.cell
+    if trial.subject not in record.subjects:
+        return f"is one of {trial.subject}, which was not measured"
+    if trial.pair is not None and record.alone is None:
+        first = head_first(record.seed, cell.cell_id, trial.pair) == (trial.subject == "head")
+        if trial.position != int(not first):
+            return f"is one of {trial.subject}, and the seed draws the other side for its place"
+    if trial.kind != "timed" or trial.failure is not None:
+        return ""
+    if len(trial.iterations) != cell.measure.iterations:
+        return f"holds {len(trial.iterations)} iterations, and its cell takes {cell.measure.iterations}"
+    if any((len(one.ttft_ns), one.output_tokens) != (cell.workload.batch, cell.workload.output_tokens)
+           for one in trial.iterations):  # fmt: skip
+        return "holds iterations of another batch or length than its cell's"
+    return ""
+
+
+def _declared(folder: Path, run: Run) -> Iterator[tuple[Cell, ...]]:
+    """The cells of each kept scenario, in the plan's order; with the model as it was found when they were measured."""
+    first = {cell.scenario: cell for cell in reversed(run.plan.cells)}
+    planned = list(dict.fromkeys(cell.scenario for cell in run.plan.cells))
+    kept = sorted(file.stem for file in (folder / SCENARIOS).glob("*.yaml"))
+    if sorted(planned) != kept:
+        text = f"plans cells of {', '.join(sorted(planned))}; kept are the scenarios {', '.join(kept) or '(none)'}"
+        raise RecordError(text, where=str(folder / "run.json"), remedy=TAKE_AGAIN)
+    for name in planned:
+        file, cell = folder / SCENARIOS / f"{name}.yaml", first[name]
+        try:
+            loaded = parse(_read(file), Path(cell.source))
+            hub = loaded.scenario.engine.model.hub is not None  # whose digest is no more than its name and revision
+            yield resolve_cells(loaded, None if hub else (cell.model_digest, cell.model_folder))
+        except ScenarioError as error:
+            raise RecordError(
+                f"no scenario of this version: {error.text}", where=str(file), remedy=_remedy(run)
+            ) from error
+        except PerfgateError as error:
+            raise RecordError(error.text, where=str(file)) from error
+
+
+def _read(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(MAX_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"cannot be read: {error}", where=str(file)) from error
+
+
+def _difference(cell: Cell, expected: Cell) -> str:
+    named = [name for name in Cell.model_fields if getattr(cell, name) != getattr(expected, name)]
+    return f"{', '.join(named)}: not what the scenario in {SCENARIOS}/{cell.scenario}.yaml declares"
+
+
+def _remedy(run: Run) -> str:
+    return f"{TAKE_AGAIN} A run of an older version: judge it with the perfgate that measured it ({run.perfgate})."

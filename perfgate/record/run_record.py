@@ -1,0 +1,339 @@
+"""The record: everything measured on one cell, and the manifest of the run that measured it.
+
+Format history:
+
+* ``perfgate-record/1``, ``perfgate-run/1`` (0.1.0): the first.
+
+A record is one canonical JSON file (sorted keys, no floats but those of the cell and of counters) that carries a digest
+of itself. Statistics are never stored in it: any verdict is recomputed from the iterations it holds. Files are replaced
+atomically, so that a reader or a crash never sees half a record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+
+from pydantic import ValidationError, model_validator
+
+from perfgate.errors import RecordError
+from perfgate.machine.atomic_files import canonical_json, sha256_hex, write_readable
+from perfgate.machine.fingerprint import Machine
+from perfgate.machine.json_text import MANIFEST, RECORD, JsonError, Size, read_json
+from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, ROLE_METRICS
+from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, Kind, Role, Trial
+from perfgate.models import Frozen
+from perfgate.scenario.plan import Cell, Plan
+from perfgate.scenario.subject import Subject
+from perfgate.stats.sequential import Schedule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RECORD_FORMAT: Final = "perfgate-record/1"
+
+
+_Model = TypeVar("_Model", bound=Frozen)
+
+
+class Visit(Frozen):
+    """One uninterrupted occupation of one machine.
+
+    Args:
+        machine: The machine as measured at the visit's start.
+        t0_utc: Start, ISO 8601 in UTC.
+        environment: Names of the variables that reached the engines; values may be secrets and are not kept.
+        processes: What ended each trial's processes with it: a cgroup, or the search below its supervisor, which is
+            their subreaper. Empty in a record of a version that knew only that.
+    """
+
+    machine: Machine
+    t0_utc: str
+    environment: tuple[str, ...] = ()
+    processes: Literal["", "cgroup", "subreaper"] = ""
+
+
+_FURTHER: dict[Kind, str] = {
+    "timed": "further_looks", "traced": "further_traced_looks", "counted": "further_counted_looks"
+}  # fmt: skip
+
+
+class Record(Frozen):
+    """Everything measured on one cell.
+
+    Args:
+        cell: The cell as resolved, gates included.
+        subjects: By role; one side alone makes a one-sided record.
+        seed: Seed of the order of trials.
+        visits: In order of time.
+        trials: In order of time, failed and conditioning ones included.
+        further_looks: Numbers of pairs at which looks were added after the cell's own, in order.
+        further_traced_looks: The same for traced pairs.
+        further_counted_looks: The same for counted pairs.
+        stopped: Why measuring ended before a decision, where it did.
+    """
+
+    format: Literal["perfgate-record/1"] = RECORD_FORMAT
+    cell: Cell
+    subjects: dict[Role, Subject]
+    seed: int
+    visits: tuple[Visit, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    further_looks: tuple[int, ...] = ()
+    further_traced_looks: tuple[int, ...] = ()
+    further_counted_looks: tuple[int, ...] = ()
+    stopped: Failure | None = None
+
+    @model_validator(mode="after")
+    def _looks_can_be_added(self) -> Self:
+        for kind in KINDS:
+            self.schedule(kind)
+        return self
+
+    def schedule(self, kind: Kind = "timed") -> Schedule:
+        """The cell's looks and those added since; each of these takes half of what either error rate has left.
+
+        However many there are, the weights sum to at most 1, so the error rates are those declared. Timed and traced
+        pairs are sequences of their own, each with its own looks.
+        """
+        return reduce(Schedule.extended, self.looks_added(kind), self.cell.schedule(kind))
+
+    def looks_added(self, kind: Kind) -> tuple[int, ...]:
+        """Numbers of pairs of a kind at which looks were added."""
+        added: tuple[int, ...] = getattr(self, _FURTHER[kind])
+        return added
+
+    def with_look(self, kind: Kind, pairs: int) -> Self:
+        """The record with a look more at pairs of a kind."""
+        return self.model_copy(update={_FURTHER[kind]: (*self.looks_added(kind), pairs)})
+
+    def measured(self, kind: Kind = "timed") -> int:
+        """How many valid pairs there are; where one side alone is measured, how many valid trials."""
+        return len(self.pairs(kind)) if self.alone is None else len(self.judged_trials(self.alone, kind))
+
+    @property
+    def alone(self) -> Role | None:
+        """The only side there is; ``None`` where there are two."""
+        return next(iter(self.subjects)) if len(self.subjects) == 1 else None
+
+    def pairs(self, kind: Kind = "timed") -> list[tuple[Trial, Trial]]:
+        """Valid pairs as (base, head), in the order they were measured."""
+        sides: dict[int, dict[str, Trial]] = {}
+        for trial in self.trials:
+            if trial.kind == kind and trial.pair is not None and trial.failure is None:
+                sides.setdefault(trial.pair, {})[trial.subject] = trial
+        return [(pair["base"], pair["head"]) for _, pair in sorted(sides.items()) if len(pair) == 2]  # noqa: PLR2004
+
+    def dropped_pairs(self, kind: Kind = "timed") -> dict[int, Trial]:
+        """The trial that failed first in each dropped pair by number of the pair, in the order they failed."""
+        found: dict[int, Trial] = {}
+        for trial in self.trials:
+            if trial.kind == kind and trial.pair is not None and trial.failure is not None:
+                found.setdefault(trial.pair, trial)
+        return found
+
+    def judged_trials(self, role: Role, kind: Kind = "timed") -> list[Trial]:
+        """Valid trials of one side, conditioning left out."""
+        own = (t for t in self.trials if t.subject == role and t.kind == kind)
+        return [t for t in own if t.pair is not None and t.failure is None]
+
+    def frame(self) -> pd.DataFrame:
+        """One row a trial: index, kind, pair, position, subject, visit, failure code; a column a metric in base units.
+
+        Metrics by role have a column for each role that occurs, ``kernel_time_per_step[gemm]``. A profiler slows its
+        trial down: compare rows of one kind.
+        """
+        import pandas as pd  # noqa: PLC0415 (docs/design.md: pandas costs 0.2 s, and only notebooks need it)
+
+        roles = sorted({role for t in self.trials if t.decode for role in t.decode.role_ns})
+        counted = sorted({launch.key.role for t in self.trials if t.counted for launch in t.counted.launches})
+        parts = [m.of(role) for role in roles for m in ROLE_METRICS.values()]
+        parts += [m.of(role) for role in counted for m in COUNTER_METRICS.values()]
+        metrics = METRICS | {metric.name: metric for metric in parts}
+        columns = ["trial", "kind", "pair", "position", "subject", "visit", "failure", *metrics]
+        frame = pd.DataFrame(
+            [
+                {
+                    "trial": t.index, "kind": t.kind, "pair": t.pair, "position": t.position, "subject": t.subject,
+                    "visit": t.visit, "failure": t.failure.code if t.failure else None,
+                    **{name: metric.summarise(t) for name, metric in metrics.items()},
+                }
+                for t in self.trials
+            ],
+            columns=columns,
+        )  # fmt: skip
+        whole = dict.fromkeys(("trial", "position", "visit"), "int64")
+        return frame.astype({"pair": "Int64", **whole, **dict.fromkeys(metrics, "float64")})
+
+    def iteration_frame(self) -> pd.DataFrame:
+        """One row an iteration: trial, pair, subject, iteration, medians in integer nanoseconds, digest of tokens.
+
+        Pair and medians are ``Int64``, pandas' integer that can be missing.
+        """
+        import pandas as pd  # noqa: PLC0415 (as above)
+
+        whole = dict.fromkeys(("trial", "iteration"), "int64")
+        may_miss = dict.fromkeys(("pair", "ttft_ns", "itl_ns", "e2e_ns"), "Int64")
+        columns = ["trial", "pair", "subject", "iteration", "ttft_ns", "itl_ns", "e2e_ns", "tokens_digest"]
+        frame = pd.DataFrame(
+            [
+                {
+                    "trial": t.index, "pair": t.pair, "subject": t.subject, "iteration": n,
+                    "ttft_ns": _middle(i.ttft_ns), "itl_ns": _middle(i.itl_ns), "e2e_ns": _middle(i.e2e_ns),
+                    "tokens_digest": i.tokens_digest,
+                }
+                for t in self.trials
+                for n, i in enumerate(t.iterations)
+            ],
+            columns=columns,
+            dtype=object,  # a missing number must not turn the others into floats on the way
+        )  # fmt: skip
+        return frame.astype({**whole, **may_miss})
+
+
+class Run(Frozen):
+    """What one command set out to measure; ``run.json`` of a run folder.
+
+    Args:
+        name: Name of the run folder.
+        plan: Cells, seed and error rates.
+        subjects: By role.
+        quick: True for ``--quick``, which never has a verdict.
+        kernels_only: True where its cells have no gates: only what the decode steps run is judged.
+        against: For one side that is judged against stored baselines: the copies kept in the run folder that it may
+            be held against, by cell_id; ``None`` for any other run.
+        perfgate: Version that measured.
+    """
+
+    format: Literal["perfgate-run/1"] = "perfgate-run/1"
+    name: str
+    plan: Plan
+    subjects: dict[Role, Subject]
+    quick: bool = False
+    kernels_only: bool = False
+    against: dict[str, tuple[Artifact, ...]] | None = None
+    perfgate: str
+
+    @property
+    def alone(self) -> Role | None:
+        """The only side there is; ``None`` where there are two."""
+        return next(iter(self.subjects)) if len(self.subjects) == 1 else None
+
+
+def _middle(values: Sequence[int]) -> int | None:
+    """The lower median, so that nanoseconds stay integers."""
+    return sorted(values)[(len(values) - 1) // 2] if values else None
+
+
+def record_digest(record: Record) -> str:
+    """The digest that the record's file carries and that a verdict names."""
+    return sha256_hex(canonical_json(record.model_dump(mode="json")))
+
+
+def write_record(file: Path, record: Record) -> None:
+    """Write a record with its digest, canonically and atomically; raises as :func:`write_readable`."""
+    content = record.model_dump(mode="json")
+    content["digest"] = sha256_hex(canonical_json(content))
+    write_readable(file, json.dumps(content, sort_keys=True, ensure_ascii=False, allow_nan=False), RECORD)
+
+
+def read_record(file: Path) -> Record:
+    """Read a record of any format in the history.
+
+    Raises:
+        RecordError: The file is missing, no record, of a newer format, or its digest does not fit its content.
+    """
+    content = _read_json(file, RECORD)
+    _check_format(content, RECORD_FORMAT, file)
+    digest = content.pop("digest", None)
+    try:
+        fits = digest == sha256_hex(canonical_json(content))
+    except ValueError:  # half of a surrogate pair, which has no bytes
+        fits = False
+    if not fits:
+        text = "the digest does not fit the content: the record was truncated or changed"
+        raise RecordError(text, where=str(file), remedy=TAKE_AGAIN)
+    return _validate(Record, content, file)
+
+
+def write_run(folder: Path, run: Run) -> None:
+    """Write ``run.json``; raises as :func:`write_readable`."""
+    text = json.dumps(run.model_dump(mode="json"), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+    write_readable(folder / "run.json", text, MANIFEST)
+
+
+def read_run(folder: Path) -> Run:
+    """Read the manifest of a run folder.
+
+    Raises:
+        RecordError: The folder is no run folder, or its manifest cannot be read.
+    """
+    file = folder / "run.json"
+    if folder.is_dir() and not file.exists():
+        raise RecordError("is no run folder: it holds no run.json", where=str(folder))
+    content = _read_json(file, MANIFEST)
+    _check_format(content, "perfgate-run/1", file)
+    return _validate(Run, content, file)
+
+
+def record_file(folder: Path, cell: Cell) -> Path:
+    """Where a run folder keeps the record of ``cell``."""
+    return folder / "records" / f"{cell.slug}.json"
+
+
+def read_records(folder: Path, run: Run) -> Iterator[Record]:
+    """The records of a run folder that exist, in the plan's order.
+
+    Raises:
+        RecordError: A record cannot be read, or belongs to another cell than its name says.
+    """
+    for cell in run.plan.cells:
+        file = record_file(folder, cell)
+        if file.exists():
+            record = read_record(file)
+            if record.cell.cell_id != cell.cell_id:
+                raise RecordError("holds another cell than the run's manifest names", where=str(file))
+            if (record.cell, record.subjects, record.seed) != (cell, run.subjects, run.plan.seed):
+                text = "its cell, subjects or seed are not those of the run's manifest: one of the two was changed"
+                raise RecordError(text, where=str(file), remedy=TAKE_AGAIN)
+            yield record
+
+
+def _read_json(file: Path, most: Size) -> dict[str, Any]:
+    try:
+        content = read_json(file, most)
+    except FileNotFoundError as error:
+        raise RecordError("does not exist", where=str(file)) from error
+    except OSError as error:
+        raise RecordError(f"cannot be read: {error}", where=str(file)) from error
+    except json.JSONDecodeError as error:
+        place = f"{file}:{error.lineno}:{error.colno}"
+        raise RecordError(f"is no JSON, or was truncated: {error.msg}", where=place) from error
+    except JsonError as error:
+        raise RecordError(f"is not JSON that perfgate wrote: it {error}", where=str(file)) from error
+    if not isinstance(content, dict):
+        raise RecordError("is no record: expected a JSON object", where=str(file))
+    return content
+
+
+def _check_format(content: dict[str, Any], expected: str, file: Path) -> None:
+    found = content.get("format")
+    if found == expected:
+        return
+    family = expected.rpartition("/")[0]
+    if isinstance(found, str) and found.rpartition("/")[0] == family:
+        text = f"has format {found}, this version reads up to {expected}"
+        raise RecordError(text, where=str(file), remedy="Use the perfgate that wrote it, or a newer one.")
+    raise RecordError(f"is no {family}: format is {found!r}, expected {expected!r}", where=str(file))
+
+
+def _validate(model: type[_Model], content: dict[str, Any], file: Path) -> _Model:
+    try:
+        return model.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise RecordError(f"{place}: {first['msg']}", where=str(file)) from error

@@ -1,0 +1,282 @@
+"""What every renderer shows of an outcome, as plain strings: rows, notes, the closing sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from perfgate.counters.roofline_bound import Floor
+from perfgate.judge.outcome import CellOutcome, GateOutcome, GpuOutcome, MetricOutcome, Note, Outcome
+from perfgate.metrics.catalogue import UTILISATIONS
+from perfgate.reasons import REASONS
+from perfgate.report.profile import why_slower
+from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
+from perfgate.units import LARGEST_PERCENTAGE, format_value
+
+HEADINGS = ("metric", "base", "head", "change", "interval", "margins", "detectable", "verdict")
+
+
+@dataclass(frozen=True)
+class NoteLine:
+    """A reason or caution, ready to print.
+
+    Args:
+        kind: ``reason`` or ``caution``.
+        code: The reason code.
+        place: The metric or cell concerned.
+        text: What was seen.
+        remedy: What to do about it.
+    """
+
+    kind: str
+    code: str
+    place: str
+    text: str
+    remedy: str
+
+
+def gate_row(gate: GateOutcome) -> tuple[str, ...]:
+    """One row under :data:`HEADINGS`; the mark ``!`` says that notes follow."""
+    mark = " !" if gate.cautions or gate.reasons else ""
+    margins = f"{percent(gate.ignorable)} / {percent(gate.must_catch)}"
+    detectable = _detectable(gate.detectable)
+    verdict = gate.verdict.upper() if gate.verdict == "regressed" else gate.verdict
+    verdict += f" ({gate.would_be})" if gate.would_be else ""
+    if gate.verdict in ("pass", "improved") and gate.passed_at not in (None, gate.pairs):
+        verdict += f" (at {gate.passed_at} pairs)"
+    decimals = _decimals(gate)
+    sides = (_value(gate.base, gate), _value(gate.head, gate), signed_percent(gate.change, decimals))
+    return (gate.metric, *sides, _interval(gate, decimals), margins, detectable, verdict + mark)
+
+
+def _detectable(found: float | None) -> str:
+    """A slowdown of more than any margin may be is a number that says nothing."""
+    if found is None:
+        return "-"
+    return percent(found) if found <= LARGEST_PERCENTAGE else f"above {percent(LARGEST_PERCENTAGE)}"
+
+
+def ordered_gates(cell: CellOutcome) -> list[GateOutcome]:
+    """Gates with the ones that need reading first; among equals the scenario's order."""
+    rank = {"regressed": 0, "not-measured": 1, "not-comparable": 2, "inconclusive": 3}
+    return sorted(cell.gates, key=lambda gate: rank.get(gate.verdict, 4))
+
+
+def ungated_line(cell: CellOutcome) -> str:
+    """The other metrics in one line: measured, shown, never judged; utilisations stand beside the floor."""
+    rows = (row for row in cell.ungated if row.metric not in UTILISATIONS)
+    return ", ".join(f"{row.metric} {_ungated(row)}" for row in rows)
+
+
+def floor_line(cell: CellOutcome) -> str:
+    """The least time of a decode step and how near the steps came to it, in one line; empty where it is unknown."""
+    rows = [row for row in cell.ungated if row.metric in UTILISATIONS]
+    first = next(iter(cell.floors.values()), None)
+    if first is not None and all(floor == first for floor in cell.floors.values()):
+        return ", ".join([_floor(first), *(f"{row.metric} {_both(row)}" for row in rows)])
+    sides = (
+        ", ".join([f"{role} {_floor(floor)}", *(f"{row.metric} {_value(getattr(row, role), row)}" for row in rows)])
+        for role, floor in cell.floors.items()
+    )
+    return "; ".join(sides)
+
+
+def _floor(floor: Floor) -> str:
+    return f"{format_value(floor.floor_s, 's')} by {floor.bound}"
+
+
+def _ungated(row: MetricOutcome) -> str:
+    """The change where there is one; both sides where they have no ratio; one where there is only one."""
+    return signed_percent(row.change) if row.change is not None else _both(row)
+
+
+def _both(row: MetricOutcome) -> str:
+    return " to ".join(_value(value, row) for value in (row.base, row.head) if value is not None)
+
+
+def gpu_line(cell: CellOutcome) -> str:
+    """What the GPUs did, in one line; empty where engines ran on the CPU."""
+    return "; ".join(f"{role} {_gpu(gpu)}" for role, gpu in cell.gpus.items())
+
+
+def _gpu(gpu: GpuOutcome) -> str:
+    ranged = f" ({gpu.sm_low_mhz} to {gpu.sm_high_mhz})" if gpu.sm_low_mhz < gpu.sm_high_mhz else ""
+    facts = [f"SM {gpu.sm_mhz} MHz{ranged}"]
+    facts += [f"memory {gpu.memory_mhz} MHz"] if gpu.memory_mhz is not None else []
+    facts += [f"{gpu.power_w:.0f} W"] if gpu.power_w is not None else []
+    facts += [f"up to {gpu.temperature_c} C"] if gpu.temperature_c is not None else []
+    return ", ".join([*facts, *gpu.events])
+
+
+def baseline_line(cell: CellOutcome) -> str:
+    """What the head was held against, and how many nightly visits more would halve what it can detect, in one line."""
+    held = cell.baseline
+    if held is None:
+        return ""
+    between = " to ".join(dict.fromkeys((held.first_utc[:10], held.last_utc[:10])))
+    facts = f"{_visits(held.visits)} of {held.machine_class}, {between}, digest {held.digest[:12]}"
+    reach = [
+        f"{gate.metric} {_halving(gate)}" for gate in cell.gates if gate.visits and gate.visits.visit_sd is not None
+    ]
+    return f"{facts}; to halve what is detectable: {', '.join(reach)}" if reach else facts
+
+
+def _halving(gate: GateOutcome) -> str:
+    known = gate.visits
+    if known is None or known.least_detectable is None:
+        return "unknown"
+    if known.visits_to_halve is None:
+        return f"no number of visits (at best {percent(known.least_detectable)})"
+    return f"{known.visits_to_halve} nightly visit{'s' * (known.visits_to_halve != 1)} more"
+
+
+def _visits(count: int) -> str:
+    return f"{count} visit{'s' * (count != 1)}"
+
+
+def notes(cell: CellOutcome) -> Iterator[NoteLine]:
+    """Every reason and caution of a cell, each with its remedy."""
+    for gate in ordered_gates(cell):
+        yield from (_note("reason", gate.metric, note) for note in gate.reasons)
+    yield from (_note("reason", cell.name, note) for note in cell.reasons)
+    for gate in ordered_gates(cell):
+        yield from (_note("caution", gate.metric, note) for note in gate.cautions)
+    yield from (_note("caution", cell.name, note) for note in cell.cautions)
+
+
+def run_notes(outcome: Outcome) -> list[NoteLine]:
+    """Reasons that concern the run as a whole."""
+    return [_note("reason", outcome.run, note) for note in outcome.reasons]
+
+
+def cell_heading(cell: CellOutcome) -> str:
+    """The cell with what its figures rest on."""
+    facts = [f"{cell.pairs} pair{'s' * (cell.pairs > 1)}"] if cell.pairs else []
+    facts += [f"against a baseline of {_visits(cell.baseline.visits)}"] if cell.baseline else []
+    facts += [f"{cell.traced_pairs} traced"] if cell.traced_pairs else []
+    facts += [f"{cell.counted_pairs} counted"] if cell.counted_pairs else []
+    unpaired = max((gate.pairs for gate in cell.gates), default=0) if not facts else 0
+    if unpaired:
+        facts.append(f"at least {unpaired} trials a side, unpaired")
+    versions = {role: values.get("vllm", "") for role, values in cell.versions.items() if values.get("vllm")}
+    if len(set(versions.values())) == 1:
+        facts.append(f"vllm {next(iter(versions.values()))}")
+    elif versions:
+        facts.append(", ".join(f"{role} vllm {version}" for role, version in versions.items()))
+    if len(set(cell.built_from.values())) == 1 and len(cell.built_from) > 1:
+        facts.append(f"both sides built from {cell.built_from['base']}")
+    else:
+        facts += [f"{role} built from {revision}" for role, revision in cell.built_from.items()]
+    if cell.next_look is not None:
+        facts.append(f"next look at {cell.next_look} pairs")
+    if cell.next_traced_look is not None:
+        facts.append(f"next look at {cell.next_traced_look} traced pairs")
+    if cell.next_counted_look is not None:
+        facts.append(f"next look at {cell.next_counted_look} counted pairs")
+    return printable(f"{cell.name}: {', '.join(facts)}" if facts else cell.name)
+
+
+def closing(outcome: Outcome) -> str:
+    """One plain sentence with the verdict and what it means."""
+    several = len(outcome.cells) > 1
+    blocked = [
+        f"{printable(cell.name) + ' ' if several else ''}{gate.metric} {signed_percent(gate.change)}"
+        for cell in outcome.cells
+        for gate in cell.gates
+        if gate.verdict == "regressed"
+    ]
+    reasons = {reason.code for cell in outcome.cells for reason in cell.reasons}
+    blocked += [
+        f"{printable(cell.name) + ' ' if several else ''}kernels outside the envelope"
+        for cell in outcome.cells
+        if any(reason.code == "outside-envelope" for reason in cell.reasons)
+    ]
+    blocked += [
+        f"{printable(cell.name) + ' ' if several else ''}a counter"
+        for cell in outcome.cells
+        if any(reason.code in ("counter-differs", "counter-out-of-bounds") for reason in cell.reasons)
+    ]
+    kernels_only = not any(cell.gates for cell in outcome.cells)
+    if outcome.verdict == "not-comparable" and "no-counterpart" in reasons:
+        return "MEASURED ONE SIDE: there is nothing to compare it with yet; give its record to perfgate compare."
+    if outcome.verdict == "not-comparable" and "no-baseline" in reasons:
+        return "NOT COMPARABLE: there is no baseline yet; perfgate baseline promote makes this run the first."
+    stored = any(cell.baseline for cell in outcome.cells)
+    lacking = f"the baseline had {FIRST_BLOCKING_VISITS} visits" if stored else "the trials had been taken in pairs"
+    rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate"
+    sentences = {
+        "regressed": f"REGRESSED: {', '.join(blocked)} ({'exact' if kernels_only else rates}).{_why(outcome)}",
+        "pass": "PASS: every decode step of both sides is inside the envelope."
+        if kernels_only
+        else f"PASS: every gate excludes a slowdown of its must_catch margin ({rates}).{_blunt(outcome)}",
+        "improved": f"PASS, IMPROVED: no gate is slower, at least one is faster beyond its ignorable margin ({rates}).",
+        "inconclusive": "INCONCLUSIVE: neither a regression nor its absence is established; this is no pass.",
+        "not-measured": "NOT MEASURED: there is no verdict, and no data is never a pass.",
+        "not-comparable": "NOT COMPARABLE: the sides must not be compared, for the reasons listed.",
+        "internal-error": "INTERNAL ERROR: perfgate failed; this is no verdict.",
+        "advisory": f"ADVISORY: would be {outcome.would_be} if {lacking}; nothing is blocked.",
+    }
+    return sentences[outcome.verdict]
+
+
+def _blunt(outcome: Outcome) -> str:
+    """What passed gates could not have blocked reliably, though they would not have passed it either."""
+    found = [
+        f"{gate.metric} {percent(gate.must_catch)} to {_detectable(gate.detectable)}"
+        for cell in outcome.cells
+        for gate in cell.gates
+        if gate.detectable is not None and gate.detectable > gate.must_catch
+    ]
+    return f" Between must_catch and detectable a slowdown may end inconclusive: {', '.join(found)}." if found else ""
+
+
+def _why(outcome: Outcome) -> str:
+    told = [sentence for cell in outcome.cells for sentence in why_slower(cell)]
+    return "".join(f" {printable(sentence)}." for sentence in told)
+
+
+def printable(text: str) -> str:
+    """Text without characters that steer a terminal or reorder a line, whoever wrote it; line ends stay."""
+    lines = (line.expandtabs(4) for line in text.splitlines())
+    return "\n".join("".join(c if c.isprintable() else "\ufffd" for c in line) for line in lines)
+
+
+def percent(ratio: float) -> str:
+    """A ratio as a percentage with three significant digits, and all digits before the point."""
+    return f"{ratio * 100:.3g} %" if ratio < 10 else f"{ratio * 100:.0f} %"  # noqa: PLR2004 (1000 %)
+
+
+def signed_percent(ratio: float | None, decimals: int = 2) -> str:
+    """A change as a percentage with its sign; ``decimals`` of them below 10 %, one from there on."""
+    if ratio is None:
+        return "-"
+    shown = f"{ratio * 100:+.{decimals if abs(ratio) < 0.1 else 1}f} %"  # noqa: PLR2004 (10 %)
+    return shown.replace("-", "+") if float(shown.removesuffix(" %")) == 0 else shown
+
+
+def _decimals(gate: GateOutcome) -> int:
+    """One more than the ignorable margin needs, so that a bound beside it can be told from it."""
+    return max(2, 1 - math.floor(math.log10(gate.ignorable * 100))) if gate.ignorable > 0 else 3
+
+
+def _value(value: float | None, row: MetricOutcome) -> str:
+    return "-" if value is None else format_value(value, row.unit)
+
+
+def _interval(gate: GateOutcome, decimals: int) -> str:
+    """From the bound that blocks to the bound that passes; a look without blocking power leaves its end open."""
+    low, high = gate.change_low, gate.change_high
+    if low is None and high is None:
+        return "-"
+    if low is None:
+        return f"below {signed_percent(high, decimals)}"
+    if high is None:
+        return f"above {signed_percent(low, decimals)}"
+    return f"{signed_percent(low, decimals)} to {signed_percent(high, decimals)}"
+
+
+def _note(kind: str, place: str, note: Note) -> NoteLine:
+    known = REASONS.get(note.code)
+    remedy = known.remedy if known else "This version does not know this reason; the perfgate that measured does."
+    return NoteLine(kind, note.code, printable(place), printable(note.text), remedy)

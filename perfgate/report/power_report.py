@@ -1,0 +1,67 @@
+"""What a run would cost and could show, for ``perfgate check``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from perfgate.judge.power import GatePrice, Price
+from perfgate.record.cost import KindPrice
+from perfgate.report.outcome_lines import percent
+from perfgate.scenario.plan import Cell
+
+
+def render_price(cell: Cell, price: Price) -> str:
+    """One cell: its looks and its price until each of them, by kind of pairs; what each gate could detect at them."""
+    lines = [
+        f"{cell.name}  cell {cell.cell_id[:12]}  {cell.source}",
+        *(line for kind in price.kinds for line in _kind_lines(cell, kind)),
+        *(_gate_line(cell, gate) for gate in price.gates),
+        *(f"  warning: {gate.metric}: {gate.problem}" for gate in price.gates if gate.problem),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _gate_line(cell: Cell, price: GatePrice) -> str:
+    gate = next(plan.gate for plan in cell.gates if plan.gate.measured.name == price.metric)
+    floor = f", floor {gate.floor}" if gate.floor else ""
+    spread = "unknown" if price.pair_sd is None else percent(price.pair_sd)
+    effects = _list("-" if effect is None else percent(effect) for effect in price.detectable)
+    margins = f"ignorable {percent(gate.ignorable)}, must catch {percent(gate.must_catch)}{floor}"
+    kind = gate.measured.kind
+    own = f" at {_list(cell.schedule(kind).looks)} {kind} pairs" if kind != "timed" else ""
+    return f"  {price.metric}: {margins}; pair spread {spread}; detectable{own} {effects}"
+
+
+def _kind_lines(cell: Cell, price: KindPrice) -> tuple[str, str]:
+    pairs, until = f"looks at {_list(price.looks)} pairs", " until each look"
+    if price.looks == (1,):
+        seen = "kernels count" if price.kind == "counted" else "decode steps run"
+        pairs, until = f"one pair, to see what the {seen}", ""
+    starts = " to ".join(dict.fromkeys(map(str, (price.starts[0], price.starts[-1]))))
+    return (
+        f"  {price.kind}: {pairs}; {starts} engine starts of {_amount(cell, price)}",
+        f"  {price.kind}: minutes{until}: {_minutes(price)}",
+    )
+
+
+def _amount(cell: Cell, price: KindPrice) -> str:
+    """What a trial of a kind does."""
+    warmup = cell.measure.warmup_iterations
+    if price.kind == "counted":
+        launches = "the launches asked for" if price.window is None else f"{price.window} launches"
+        return f"{launches} in at most {price.passes} passes"
+    if price.kind == "timed" or cell.kernels is None:
+        return f"{warmup} + {cell.measure.iterations} iterations"
+    # A trace never begins with a cold engine.
+    return f"{max(warmup, 1)} + {cell.kernels.traced.iterations} iterations"
+
+
+def _minutes(price: KindPrice) -> str:
+    if price.minutes is None:
+        return f"unknown ({price.source})"
+    on_gpus = f"; GPU-minutes: {_list(f'{price.gpus * m:.0f}' for m in price.minutes)}" if price.gpus else ""
+    return _list(f"{minutes:.0f}" for minutes in price.minutes) + f"{on_gpus} (from {price.source})"
+
+
+def _list(items: Iterable[object]) -> str:
+    return ", ".join(map(str, items))

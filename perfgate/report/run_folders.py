@@ -1,0 +1,106 @@
+"""Run folders: which there are, and which of them a word means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from perfgate.errors import RecordError
+from perfgate.judge.outcome import Outcome
+from perfgate.machine.json_text import RECORD, read_model
+from perfgate.metrics.trial import Role
+from perfgate.record.run_record import read_run
+from perfgate.scenario.subject import Subject
+
+LATEST = "latest"
+"""The word for the newest run folder."""
+RUN, NIGHT = "run.json", "night.json"
+LIST = "perfgate list shows the runs; name another folder of them with --runs."
+_STAMP = re.compile(r"-(\d{8}T\d{6}Z)-[0-9a-f]+$")
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run in a folder of them.
+
+    Args:
+        name: Its folder, from theirs: a night's halves are two below the night's.
+        begun: When, to the second, in UTC.
+        subjects: By role; empty where the manifest cannot be read.
+        verdict: Of its ``verdict.json``; empty before there is one.
+        fault: Why the folder cannot be read; empty where it can.
+    """
+
+    name: str
+    begun: datetime
+    subjects: Mapping[Role, Subject]
+    verdict: str
+    fault: str = ""
+
+
+def find_run(word: Path, runs: Path, manifest: str = RUN) -> Path:
+    """The run folder that a word means: its path, its name in ``runs``, or ``latest``.
+
+    Args:
+        word: As given.
+        runs: The folder of run folders.
+        manifest: The file that a folder is known by; another one for nights.
+
+    Raises:
+        RecordError: There is no such run.
+    """
+    if str(word) == LATEST:
+        folders = [file.parent for file in runs.glob(f"*/{manifest}")]
+        if not folders:
+            what = "run" if manifest == RUN else "night"
+            raise RecordError(f"holds no {what}", where=str(runs), remedy="Name another folder of runs with --runs.")
+        return max(folders, key=_age)
+    named = runs / word
+    if not word.exists() and not named.exists():
+        raise RecordError(f"does not exist, and {runs}/ holds no run of that name", where=str(word), remedy=LIST)
+    return word if word.exists() else named
+
+
+def find_record(word: str, runs: Path) -> str:
+    """The same for a word of :func:`perfgate.gate.compare_records`, which may end in ``:base`` or ``:head``."""
+    path, colon, role = word.rpartition(":")
+    if role not in ("base", "head"):
+        path, colon, role = word, "", ""
+    return f"{find_run(Path(path), runs)}{colon}{role}"
+
+
+def list_runs(runs: Path) -> list[ListedRun]:
+    """The runs in a folder, the newest first; those of nights too."""
+    folders = [file.parent for pattern in (f"*/{RUN}", f"*/*/*/{RUN}") for file in runs.glob(pattern)]
+    return [_listed(folder, runs) for folder in sorted(folders, key=_age, reverse=True)]
+
+
+def _listed(folder: Path, runs: Path) -> ListedRun:
+    name, begun = str(folder.relative_to(runs)), _begun(folder)
+    try:
+        subjects = read_run(folder).subjects
+    except RecordError as error:
+        return ListedRun(name, begun, {}, "", str(error))
+    try:
+        verdict = read_model(Outcome, folder / "verdict.json", RECORD).verdict
+    except FileNotFoundError:
+        return ListedRun(name, begun, subjects, "")
+    except (OSError, ValueError):
+        return ListedRun(name, begun, subjects, "", "verdict.json cannot be read")
+    return ListedRun(name, begun, subjects, verdict)
+
+
+def _age(folder: Path) -> tuple[datetime, str]:
+    return _begun(folder), folder.name
+
+
+def _begun(folder: Path) -> datetime:
+    """By its name, which perfgate gave it; by its manifest where somebody renamed it."""
+    stamp = _STAMP.search(folder.name)
+    if stamp is not None:
+        return datetime.strptime(stamp[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    file = next((file for name in (RUN, NIGHT) if (file := folder / name).exists()), folder)
+    return datetime.fromtimestamp(file.stat().st_mtime, UTC).replace(microsecond=0)

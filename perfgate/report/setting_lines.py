@@ -1,0 +1,79 @@
+"""What the figures are of, and what to run next, as plain strings that every renderer shows."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from perfgate.judge.outcome import CellOutcome, Outcome, Setting, SubjectSetting
+from perfgate.metrics.trial import KINDS, Role
+from perfgate.report.outcome_lines import printable
+from perfgate.stats.sequential import FURTHER_LOOK_PAIRS
+
+
+def cell_setting(cell: CellOutcome) -> str:
+    """Model, batch, tokens and the scenario of a cell in one line; empty for figures from elsewhere."""
+    one = cell.setting
+    if one is None:
+        return ""
+    tokens = f"{one.input_tokens} + {one.output_tokens} tokens"
+    return printable(f"{one.model}, batch {one.batch}, {tokens}, {one.scenario}")
+
+
+def run_setting(outcome: Outcome) -> list[tuple[str, str]]:
+    """The run, its subjects and its machine by name; each is one for all cells, or several with a semicolon."""
+    settings = [cell.setting for cell in outcome.cells if cell.setting is not None]
+    if not settings:
+        return []
+    begun = min(one.begun_utc for one in settings)
+    when = f", begun {begun[:16].replace('T', ' ')} UTC" if begun else ""
+    roles: tuple[Role, ...] = ("base", "head")
+    said = [(role, [_subject(one.subjects[role]) for one in settings if role in one.subjects]) for role in roles]
+    machines = [machine for one in settings for machine in one.machines]
+    facts = [*said, ("machine", machines), ("run", [f"{outcome.run}{when}"])]
+    return [(name, printable("; ".join(dict.fromkeys(texts)))) for name, texts in facts if texts]
+
+
+def next_steps(outcome: Outcome) -> list[str]:
+    """Commands that tell more, for what is not a pass: quoted, so that a shell takes each word as it is."""
+    cells = [(cell, cell.setting) for cell in outcome.cells if cell.setting and cell.setting.run == outcome.run]
+    if any(note.code == "quick-run" for note in outcome.reasons):
+        steps = [_command("perfgate run", setting) for _, setting in cells if len(setting.subjects) > 1]
+    else:
+        steps = [step for cell, setting in cells if not cell.baseline for step in _kernels(cell, setting)]
+        steps += _more_pairs(outcome.run, [cell for cell, _ in cells if not cell.baseline])
+    return [*dict.fromkeys(map(printable, steps))]
+
+
+def _kernels(cell: CellOutcome, setting: Setting) -> Iterator[str]:
+    """Which kernels made a step longer, where no trace of this run tells already."""
+    if cell.traced_pairs or not any(gate.verdict == "regressed" for gate in cell.gates):
+        return
+    if not setting.envelope:
+        yield _command("perfgate envelope learn", setting, "base")
+    yield _command("perfgate envelope check", setting)
+
+
+def _more_pairs(run: str, cells: Sequence[CellOutcome]) -> list[str]:
+    undecided = [cell for cell in cells if cell.verdict == "inconclusive"]
+    used_up = [cell for cell in undecided if all(cell.next_look_at(kind) is None for kind in KINDS)]
+    more = f" --more {FURTHER_LOOK_PAIRS}" if used_up else ""
+    return [f"perfgate run --resume {shlex.quote(run)}{more}"] if undecided else []
+
+
+def _command(command: str, setting: Setting, *roles: Role) -> str:
+    # A head that is the same as the base needs one word of it: a base alone would be measured alone.
+    same = setting.subjects["base"].words[:1] if "base" in setting.subjects else ()
+    sides = [
+        f"--{role} {shlex.quote(word)}"
+        for role, subject in setting.subjects.items()
+        if not roles or role in roles
+        for word in subject.words or same
+    ]
+    return " ".join([command, shlex.quote(setting.scenario), *sides])
+
+
+def _subject(subject: SubjectSetting) -> str:
+    named = " ".join(subject.words) or "the same as base"
+    title = f' "{subject.title}"' if subject.title else ""
+    return f"{named} ({subject.ref}: {subject.revision}{title})" if subject.ref else named

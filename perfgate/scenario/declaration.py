@@ -1,0 +1,447 @@
+"""Scenarios: what the user declares, as frozen models, and the YAML reader that points at what is wrong.
+
+Loading never executes anything: YAML 1.2 by ruamel's safe loader, no aliases, no environment expansion, paths confined
+to the repository. Every problem is reported as ``file:line:column: field: text``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from perfgate.errors import Problem, ScenarioError
+from perfgate.metrics.catalogue import Metric
+from perfgate.models import Strict
+from perfgate.scenario.counter_trials import STEPS_BEHIND, Counted, Launches
+from perfgate.scenario.expected_kernels import Expectation
+from perfgate.scenario.fields import (
+    LARGEST,
+    ArgumentName,
+    Duration,
+    Listed,
+    Name,
+    Percent,
+    Positive,
+    Variables,
+    whole_number,
+)
+from perfgate.scenario.margins import Gate
+from perfgate.scenario.schedule import Looks, Spend, check_weights, schedule_of
+from perfgate.scenario.yaml_document import (
+    FieldError,
+    Marks,
+    describe_fields,
+    did_you_mean,
+    dotted,
+    read_document,
+    replace_block,
+    to_draft_07,
+    whole_file_error,
+    write_document,
+)
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
+from perfgate.trace.families import SHIPPED, UNLISTED
+
+MAX_BYTES = 256 * 1024
+"""A scenario is a page of text; anything larger is something else."""
+
+MATRIX_WORKLOAD_KEYS = ("batch", "input_tokens", "output_tokens")
+MAX_CELLS = 256
+"""A matrix multiplies; more cells than this are a slip."""
+MIN_DECODE_TOKENS = 3
+"""The first token ends prefill, the second a gap that touches it, the third the first full decode step."""
+
+
+class Model(Strict):
+    """Which weights: exactly one of ``config``, ``path``, ``hub``.
+
+    Args:
+        config: Folder with a ``config.json``, relative to the scenario; weights are dummies.
+        path: Folder with real weights, relative to the scenario.
+        hub: Name on the model hub; needs ``revision``.
+        revision: Full commit of the hub's model, so that the cell stays the same.
+    """
+
+    config: str | None = None
+    path: str | None = None
+    hub: str | None = None
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Model:
+        if sum(source is not None for source in (self.config, self.path, self.hub)) != 1:
+            raise ValueError("expected exactly one of config, path, hub")
+        if (self.hub is None) != (self.revision is None):
+            raise ValueError("hub and revision go together")
+        return self
+
+
+class Engine(Strict):
+    """The engine under test.
+
+    Args:
+        driver: ``vllm`` drives the engine loop in the worker's own process.
+        model: The weights.
+        args: vLLM engine arguments, passed as they are.
+        env: Environment variables for the engine of both sides.
+    """
+
+    driver: Literal["vllm"] = "vllm"
+    model: Annotated[Model, Field(examples=[{"config": "models/llama-8b"}])]
+    args: dict[ArgumentName, JsonValue] = {}
+    env: Variables = {}
+
+
+class Workload(Strict):
+    """A decode workload: ``batch`` requests submitted at once, run to a fixed length at temperature 0.
+
+    Args:
+        batch: Requests submitted together in each iteration.
+        input_tokens: Tokens of each prompt.
+        output_tokens: Tokens generated for each request; at least 3 where a gate needs a decode step.
+        seed: Draws the prompts, which differ between iterations and not between trials.
+    """
+
+    batch: Annotated[Positive, Field(examples=[8])]
+    input_tokens: Annotated[Positive, Field(examples=[512])]
+    output_tokens: Annotated[Positive, Field(examples=[128])]
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+class Expect(Strict):
+    """What the author of a scenario has seen of it, for the price that ``perfgate check`` names before a first run.
+
+    Args:
+        trial_s: Seconds that a timed trial takes.
+        pair_sd: Standard deviation of the pairs' log ratios, for every gate on timed trials, or by metric.
+    """
+
+    trial_s: Annotated[float, Field(gt=0, le=LARGEST, examples=[30])]
+    pair_sd: Annotated[Percent | dict[str, Percent], Field(examples=["0.1%"])]
+
+    def sd_of(self, metric: Metric) -> float | None:
+        """The spread expected of a metric; ``None`` where none is named."""
+        if isinstance(self.pair_sd, dict):
+            return self.pair_sd.get(metric.name)
+        return self.pair_sd if metric.kind == "timed" else None
+
+
+class Measure(Strict):
+    """The measurement plan of one cell.
+
+    Args:
+        warmup_iterations: Iterations run and not counted in each trial.
+        iterations: Iterations counted in each trial.
+        looks: Numbers of pairs at which a decision is tried, increasing.
+        spend: Weights of the looks; needed where ``looks`` is not a beginning of 4, 6, 8, 12.
+        max_dropped_pairs: Pairs that may fail and be replaced, over all visits, before the cell counts as not measured.
+        start_timeout: Limit for the start of an engine.
+        iteration_timeout: Limit for one iteration.
+        expect: Seconds a trial and spread of the pairs, for the price before the first run; no part of the cell.
+    """
+
+    warmup_iterations: Annotated[int, Field(ge=0, le=1000)] = 2
+    iterations: Annotated[int, Field(ge=1, le=10_000)] = 20
+    looks: Looks = DEFAULT_SCHEDULE.looks
+    spend: Spend | None = None
+    max_dropped_pairs: Annotated[int, Field(ge=0, le=1000)] = 2
+    start_timeout: Duration = 900.0
+    iteration_timeout: Duration = 300.0
+    expect: Expect | None = None
+
+    @model_validator(mode="after")
+    def _looks_have_weights(self) -> Measure:
+        check_weights(self.looks, self.spend)
+        return self
+
+    @property
+    def schedule(self) -> Schedule:
+        """The looks with their weights."""
+        return schedule_of(self.looks, self.spend)
+
+
+class Clocks(Strict):
+    """``observe`` records the clocks and needs no rights, ``lock`` holds them while the trials of a cell run.
+
+    Args:
+        mode: What is done.
+        sm_mhz: The SM clock to hold; choose one that the GPU keeps under full load.
+        memory_mhz: The memory clock to hold, where that is wanted and the GPU can (Ampere and later).
+    """
+
+    mode: Literal["observe", "lock"] = "observe"
+    sm_mhz: Positive | None = None
+    memory_mhz: Positive | None = None
+
+    @model_validator(mode="after")
+    def _mode_and_clocks(self) -> Clocks:
+        if self.mode == "lock" and self.sm_mhz is None:
+            raise ValueError("mode: lock needs sm_mhz, the SM clock to hold, like {mode: lock, sm_mhz: 1500}")
+        if self.mode == "observe" and (self.sm_mhz is not None or self.memory_mhz is not None):
+            raise ValueError("sm_mhz and memory_mhz belong to mode: lock")
+        return self
+
+
+class Scenario(Strict):
+    """One scenario file.
+
+    Args:
+        version: Version of this format, written ``schema: 1``.
+        name: Lower case, digits, dots, dashes; names the scenario in reports.
+        description: For people.
+        engine: The engine under test.
+        workload: What it decodes.
+        measure: How it is measured.
+        clocks: What is done about clocks.
+        gates: What can block; margins are always written out.
+        kernels: What a decode step runs: traced trials and the envelope; without it nothing is traced.
+        counters: Which launches of a decode step ncu counts: the shortest run of launches that holds all of these.
+            Needs a ``kernels:`` block, whose traces say what there is.
+        counted: How counted trials are taken.
+        matrix: Values of workload keys or engine arguments; each combination is a cell.
+    """
+
+    version: Annotated[
+        Literal[1],
+        BeforeValidator(whole_number),
+        Field(alias="schema", examples=[1], description="Version of this format."),
+    ]
+    name: Annotated[Name, Field(examples=["llama-8b-decode"])]
+    description: str = ""
+    engine: Annotated[Engine, Field(examples=[{"model": {"config": "models/llama-8b"}}])]
+    workload: Annotated[Workload, Field(examples=[{"batch": 8, "input_tokens": 512, "output_tokens": 128}])]
+    measure: Measure = Measure()
+    clocks: Clocks = Clocks()
+    gates: Annotated[
+        tuple[Gate, ...],
+        Field(min_length=1, examples=[[{"metric": "itl_median", "ignorable": "0.1%", "must_catch": "0.5%"}]]),
+        Listed,
+    ]
+    kernels: Expectation | None = None
+    counters: Annotated[tuple[Launches, ...], Listed] = ()
+    counted: Counted = Counted()
+    matrix: dict[ArgumentName, Annotated[tuple[JsonValue, ...], Field(min_length=1), Listed]] = {}
+
+    @field_validator("gates")
+    @classmethod
+    def _one_gate_a_metric(cls, gates: tuple[Gate, ...]) -> tuple[Gate, ...]:
+        seen: set[str] = set()
+        for gate in gates:
+            if gate.measured.name in seen:
+                raise ValueError(f"{gate.measured.name} is gated twice")
+            seen.add(gate.measured.name)
+        return gates
+
+    @field_validator("matrix")
+    @classmethod
+    def _matrix_values(cls, matrix: dict[str, tuple[JsonValue, ...]]) -> dict[str, tuple[JsonValue, ...]]:
+        for key, values in matrix.items():
+            if key in MATRIX_WORKLOAD_KEYS and not all(type(v) is int and 1 <= v <= LARGEST for v in values):
+                raise ValueError(f"{key} needs whole numbers from 1 to {LARGEST}")
+            if len({json.dumps(v, sort_keys=True) for v in values}) < len(values):
+                raise ValueError(f"{key} has the same value twice")
+        cells = math.prod(len(values) for values in matrix.values())
+        if cells > MAX_CELLS:
+            raise ValueError(f"makes {cells} cells, a scenario has at most {MAX_CELLS}")
+        return matrix
+
+    @model_validator(mode="after")
+    def _gates_have_values(self) -> Scenario:
+        lengths = self.matrix.get("output_tokens", (self.workload.output_tokens,))
+        short = any(isinstance(length, int) and length < MIN_DECODE_TOKENS for length in lengths)
+        for number, gate in enumerate(self.gates):
+            at = ("gates", number)
+            if short and gate.measured.needs_decode:
+                raise FieldError(at, f"{gate.metric} needs output_tokens of at least {MIN_DECODE_TOKENS}")
+            if gate.measured.kind == "traced" and self.kernels is None:
+                raise FieldError(at, f"{gate.metric} is read from traced trials: add a kernels: block, like "
+                                     "kernels: {traced: {iterations: 2}}")  # fmt: skip
+            if gate.measured.kind == "counted" and not self.counters:
+                raise FieldError(at, f"{gate.metric} is read from counted trials: add a counters: block, like "
+                                     "counters: [{role: gemm, profile: 4}]")  # fmt: skip
+        latest = min((n for n in lengths if isinstance(n, int)), default=0) - STEPS_BEHIND
+        if self.counted.step is not None and self.counted.step > latest:
+            raise FieldError(("counted", "step"), "leaves too few decode steps behind it: at most "
+                                                  f"output_tokens - {STEPS_BEHIND} = {latest}")  # fmt: skip
+        if self.counters and self.kernels is None:
+            raise FieldError(("counters",), "chooses among the launches that traced trials show: add a kernels: block, "
+                                            "like kernels: {traced: {iterations: 2}}")  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _roles_of_gates_exist(self) -> Scenario:
+        own = self.kernels.roles if self.kernels else {}
+        known = [*dict.fromkeys((*own, *(rule.role for rule in SHIPPED), UNLISTED))]
+        named = [(("gates", number, "role"), gate.role) for number, gate in enumerate(self.gates)]
+        named += [(("counters", number, "role"), one.role) for number, one in enumerate(self.counters)]
+        for place, role in named:
+            if role is not None and role not in known:
+                raise FieldError(place, f"expected one of {', '.join(known)}{did_you_mean(role, known)}")
+        for number, gate in enumerate(self.gates):
+            held = [one for one in self.counters if one.role in (None, gate.role) and one.place in (None, gate.place)]
+            if gate.measured.kind == "counted" and not held:
+                text = f"no entry of counters: counts {gate.role} {gate.place or ''}".rstrip()
+                raise FieldError(("gates", number), text)
+        return self
+
+
+@dataclass(frozen=True)
+class LoadedScenario:
+    """A scenario with the place of each of its fields.
+
+    Args:
+        scenario: The declaration.
+        file: Path as the user gave it.
+        text: The file's content, kept verbatim in the run folder.
+        marks: Place of each field by its path: (line, column), from 1.
+        key_marks: Place of each field's key, likewise.
+    """
+
+    scenario: Scenario
+    file: Path
+    text: str
+    marks: Marks
+    key_marks: Marks
+
+    def where(self, *path: str | int) -> str:
+        """``file:line`` of a field, or of the nearest enclosing one that the file spells out."""
+        return f"{self.file}:{_place_in(self.marks, path)[0]}"
+
+    def problem(self, path: tuple[str | int, ...], text: str, *, at_key: bool = False) -> Problem:
+        """What is wrong with a field, at the place of its value or of its key."""
+        return Problem(str(self.file), *_place_in(self.key_marks if at_key else self.marks, path), dotted(path), text)
+
+
+def _place_in(marks: Marks, path: tuple[str | int, ...]) -> tuple[int, int]:
+    while path and path not in marks:
+        path = path[:-1]
+    return marks.get(path, (1, 1))
+
+
+def load(file: Path) -> LoadedScenario:
+    """Read one scenario file.
+
+    Raises:
+        ScenarioError: With every problem found, in file order.
+    """
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise whole_file_error(file, f"is larger than {MAX_BYTES} bytes, which no scenario is")
+        text = data.decode("utf-8")
+    except FileNotFoundError:
+        raise whole_file_error(file, "no such file") from None
+    except IsADirectoryError:
+        raise whole_file_error(file, "is a folder, expected a scenario file") from None
+    except UnicodeDecodeError:
+        raise whole_file_error(file, "is no UTF-8 text") from None
+    except OSError as error:
+        raise whole_file_error(file, f"cannot be read: {error.strerror}") from error
+    return loads(text, file)
+
+
+def loads(text: str, file: Path) -> LoadedScenario:
+    """Read a scenario from text; ``file`` names it in errors and anchors its relative paths.
+
+    Raises:
+        ScenarioError: With every problem found, in file order.
+    """
+    loaded = parse(text, file)
+    _check_paths(loaded)
+    return loaded
+
+
+def parse(text: str, file: Path) -> LoadedScenario:
+    """As :func:`loads`, but the model need not be there: for a scenario that was measured elsewhere.
+
+    Raises:
+        ScenarioError: With every problem found, in file order.
+    """
+    document = read_document(text, file)
+    try:
+        scenario = Scenario.model_validate(document.content, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise ScenarioError(document.problems(error, Scenario)) from error
+    return LoadedScenario(scenario, file, text, document.marks, document.key_marks)
+
+
+def dump(scenario: Scenario) -> str:
+    """The scenario as YAML with every default filled in; it loads to the same scenario."""
+    return write_document(scenario.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def with_kernels(loaded: LoadedScenario, expected: Expectation) -> str:
+    """The scenario's text with this ``kernels:`` block in place of its own; all other text stays as it is.
+
+    Raises:
+        ScenarioError: The file cannot be edited in place, or the block makes no valid scenario.
+    """
+    block = expected.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+    text = replace_block(loaded.text, loaded.file, "kernels", block)
+    loads(text, loaded.file)
+    return text
+
+
+def model_folder(loaded: LoadedScenario) -> Path | None:
+    """The folder of the model, absolute; ``None`` for a model on the hub."""
+    model = loaded.scenario.engine.model
+    local = model.config if model.config is not None else model.path
+    return None if local is None else (loaded.file.parent / local).resolve()
+
+
+def json_schema() -> dict[str, Any]:
+    """The scenario format as JSON Schema draft-07, the newest that YAML editors read."""
+    schema = describe_fields(to_draft_07(Scenario.model_json_schema(by_alias=True)))
+    for model, names in ((Measure, {"start_timeout", "iteration_timeout"}), (Counted, {"limit"})):
+        for name, default in model().model_dump(mode="json", include=names).items():
+            schema["definitions"][model.__name__]["properties"][name]["default"] = default
+    schema["title"] = "perfgate scenario"
+    return schema
+
+
+def repository_root(folder: Path) -> Path:
+    """The nearest folder from ``folder`` up that holds ``.git``, ``perfgate.toml`` or ``pyproject.toml``."""
+    for candidate in (folder, *folder.parents):
+        if any((candidate / mark).exists() for mark in (".git", "perfgate.toml", "pyproject.toml")):
+            return candidate
+    return folder
+
+
+def _check_paths(loaded: LoadedScenario) -> None:
+    """The model's folder lies in the repository and has a ``config.json``."""
+    model = loaded.scenario.engine.model
+    if model.hub is not None:
+        return
+    field = ("engine", "model", "config" if model.config is not None else "path")
+    try:
+        text = _folder_problem(loaded)
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no permission; links in a circle; a NUL
+        text = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    if text:
+        raise ScenarioError((Problem(str(loaded.file), *loaded.marks[field], dotted(field), text),))
+
+
+def _folder_problem(loaded: LoadedScenario) -> str:
+    folder = model_folder(loaded)
+    root = repository_root(loaded.file.parent.resolve())
+    if folder is None:
+        return ""
+    if not folder.is_relative_to(root):
+        return "leads out of the repository"
+    config = folder / "config.json"
+    if not config.is_file():
+        return f"has no config.json: {folder.relative_to(root)}"
+    return "" if config.resolve().is_relative_to(root) else "has a config.json that leads out of the repository"

@@ -1,0 +1,114 @@
+"""The scalar types that declarations are made of: percentages, durations, names, and what each refuses."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+from perfgate.units import format_percent, parse_percent, parse_quantity, plain_digits
+
+LARGEST = 10_000_000
+"""Of any count or duration in seconds; more is a slip."""
+
+NAME = "[a-z0-9][a-z0-9._-]{0,62}"
+RESERVED_ARGS = {
+    "model": "engine.model says it",
+    "load_format": "engine.model says it",
+    "tokenizer": "prompts are token ids, no tokenizer is loaded",
+    "skip_tokenizer_init": "prompts are token ids, no tokenizer is loaded",
+    "hf_overrides": "change config.json instead, so that it is part of the model's digest",
+}
+
+
+def _parse_seconds(value: Any) -> float:
+    try:
+        amount, unit = parse_quantity(value)
+    except ValueError:
+        amount, unit = 0.0, ""
+    if unit != "s" or not 0 < amount <= LARGEST:
+        raise ValueError('expected a positive duration with its unit, like "90s" or "15min"')
+    return amount
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(NAME, text):
+        plain = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:63] or "llama-8b-decode"
+        raise ValueError(
+            "expected at most 63 lower-case letters, digits, dots, dashes or underscores, a letter or digit first,"
+            f" like {plain}"
+        )
+    return text
+
+
+def _argument_name(name: str) -> str:
+    if name in RESERVED_ARGS:
+        raise ValueError(f"is not allowed here: {RESERVED_ARGS[name]}")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ValueError("engine arguments are written with underscores, like max_num_seqs")
+    return name
+
+
+def _variable_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError("is no name of an environment variable")
+    if name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        raise ValueError("set it for perfgate as a whole: the GPUs that are guarded must be those the engines use")
+    return name
+
+
+def _without_nul(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("a value of an environment variable holds no NUL character")
+    return value
+
+
+def file_pattern(text: str) -> str:
+    """A pattern that :meth:`pathlib.Path.glob` takes, in every version of Python alike.
+
+    Raises:
+        ValueError: It is absolute, empty, holds a NUL character, or has ``**`` beside other characters.
+    """
+    parts = text.split("/")
+    if text.startswith("/") or not text.strip("./"):
+        raise ValueError("expected a pattern of files from this folder, like conf/*.txt")
+    if "\0" in text or any("**" in part and part != "**" for part in parts):
+        raise ValueError("expected ** between slashes only and no NUL character, like conf/**/*.txt")
+    return text
+
+
+def whole_number(value: Any) -> Any:
+    """Refuse what only equals a whole number.
+
+    Raises:
+        ValueError: The value is a boolean or has a point.
+    """
+    if type(value) is not int:  # Literal[1] also takes True and 1.0, which are equal to it
+        raise ValueError("expected a whole number")
+    return value
+
+
+QUANTITY = r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-zµ/%]+\s*$"
+Percent = Annotated[
+    float,
+    BeforeValidator(parse_percent),
+    PlainSerializer(format_percent),
+    WithJsonSchema({"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*%\s*$", "examples": ["0.5%"]}),
+]
+Duration = Annotated[
+    float,
+    BeforeValidator(_parse_seconds),
+    PlainSerializer(lambda seconds: f"{plain_digits(Decimal(repr(seconds)))}s"),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*(ns|us|µs|ms|s|min)\s*$", "examples": ["90s"]}
+    ),
+]
+Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME}$"})]
+ArgumentName = Annotated[str, AfterValidator(_argument_name)]
+Variables = dict[Annotated[str, AfterValidator(_variable_name)], Annotated[str, AfterValidator(_without_nul)]]
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Weight = Annotated[float, Field(ge=0, le=0.8)]
+Listed = Field(strict=False)
+"""YAML knows lists only; a strict model would refuse them for its tuples."""

@@ -1,0 +1,107 @@
+"""A gate: one metric that can block, and the margins by which it does."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator
+
+from perfgate.counters.launch_table import COUNTERS
+from perfgate.metrics.catalogue import COUNTER_METRICS, METRIC_NAMES, METRICS, PART_METRICS, Metric, metric_family
+from perfgate.models import Strict
+from perfgate.scenario.fields import QUANTITY, Percent
+from perfgate.scenario.yaml_document import did_you_mean
+from perfgate.trace.kernel_table import PLACES
+from perfgate.units import format_percent, parse_quantity
+
+_AMOUNTS = {"s": "1ms", "B": "16MiB", "J/tok": "1mJ/tok", "ratio": "1%"}
+
+
+class Gate(Strict):
+    """One metric that can block.
+
+    Args:
+        metric: What is judged, one of the metrics that perfgate knows.
+        role: Whose kernels, for a metric that is measured by role: one of the scenario's own roles or a shipped one.
+        place: Only those at this place of a layer, for a counter: one of qkv, out, gate-up, down, lm-head.
+        ignorable: A slowdown up to this is no regression.
+        must_catch: A slowdown from this on must not pass.
+        floor: Absolute change in the metric's unit below which nothing is a regression, like ``1ms``.
+    """
+
+    metric: Annotated[
+        str, Field(examples=["itl_median"]), WithJsonSchema({"type": "string", "enum": list(METRIC_NAMES)})
+    ]
+    role: Annotated[str | None, Field(validate_default=True)] = None
+    place: Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(PLACES[1:])})] = None
+    ignorable: Annotated[Percent, Field(examples=["0.1%"])]
+    must_catch: Annotated[Percent, Field(examples=["0.5%"])]
+    floor: Annotated[str, WithJsonSchema({"type": "string", "pattern": QUANTITY, "examples": ["1ms"]})] | None = None
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, metric: str) -> str:
+        if metric in COUNTERS and metric not in METRIC_NAMES:
+            raise ValueError(f"{metric} repeats too badly for margins, or has no better direction: bound it in the "
+                             f"counters: block; counters with margins are {', '.join(COUNTER_METRICS)}")  # fmt: skip
+        if metric not in METRIC_NAMES:
+            raise ValueError(f"expected one of {', '.join(METRIC_NAMES)}{did_you_mean(metric, METRIC_NAMES)}")
+        return metric
+
+    @field_validator("role")
+    @classmethod
+    def _role_where_it_belongs(cls, role: str | None, info: ValidationInfo) -> str | None:
+        metric = info.data.get("metric")
+        if metric in METRICS and role is not None:
+            raise ValueError(f"{metric} is no metric of a role, take it out; by role are {', '.join(PART_METRICS)}")
+        if metric in PART_METRICS and role is None:
+            raise ValueError(f"{metric} needs the role whose kernels it measures, like role: attention")
+        return role
+
+    @field_validator("place")
+    @classmethod
+    def _place_of_a_counter(cls, place: str | None, info: ValidationInfo) -> str | None:
+        if place is not None and place not in PLACES[1:]:
+            raise ValueError(f"expected one of {', '.join(PLACES[1:])}{did_you_mean(place, PLACES[1:])}")
+        if place is not None and info.data.get("metric") not in COUNTER_METRICS:
+            raise ValueError(f"goes with a counter: {', '.join(COUNTER_METRICS)}")
+        return place
+
+    @field_validator("must_catch")
+    @classmethod
+    def _margins_fit(cls, must_catch: float, info: ValidationInfo) -> float:
+        ignorable, metric = info.data.get("ignorable"), info.data.get("metric")
+        if ignorable is not None and not ignorable < must_catch:
+            raise ValueError(f"must be above ignorable ({format_percent(ignorable)})")
+        if metric is not None and metric_family(metric).better == "higher" and must_catch >= 1:
+            raise ValueError("must be below 100% for a metric where higher is better")
+        return must_catch
+
+    @field_validator("floor", mode="before")
+    @classmethod
+    def _unit_fits(cls, floor: Any, info: ValidationInfo) -> Any:
+        if floor is None:
+            return None
+        metric = info.data.get("metric")
+        unit = metric_family(metric).unit if metric is not None else "s"
+        try:
+            fits = metric is None or parse_quantity(floor)[1] == unit
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"expected an amount in a unit of {metric or 'the metric'}, like {_AMOUNTS.get(unit, f'1{unit}')}"
+            )
+        return floor
+
+    @property
+    def measured(self) -> Metric:
+        """The metric judged, of its role where it has one, and of its place."""
+        if self.role is None:
+            return METRICS[self.metric]
+        return PART_METRICS[self.metric].of(self.role + (f"/{self.place}" if self.place else ""))
+
+    @property
+    def floor_value(self) -> float:
+        """The floor in the metric's base unit; 0 without one."""
+        return parse_quantity(self.floor)[0] if self.floor else 0.0

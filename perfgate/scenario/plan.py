@@ -1,0 +1,271 @@
+"""The plan: which cells a run measures, in which order, from one seed.
+
+Pure: nothing is started, no clock is read. A cell is one fully resolved point of a scenario; its ``cell_id`` decides
+what may be compared with what.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, JsonValue
+
+from perfgate.errors import UsageError
+from perfgate.metrics.trial import Kind
+from perfgate.models import Frozen
+from perfgate.scenario.counter_trials import Counted, Launches, metrics_to_read
+from perfgate.scenario.declaration import (
+    MATRIX_WORKLOAD_KEYS,
+    Clocks,
+    Engine,
+    LoadedScenario,
+    Measure,
+    Scenario,
+    Workload,
+    model_folder,
+)
+from perfgate.scenario.expected_kernels import Expectation
+from perfgate.scenario.fields import Name
+from perfgate.scenario.margins import Gate
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
+
+ALPHA = 0.01
+"""Probability of any false block, a run (docs/design.md)."""
+BETA = 0.05
+"""Probability of passing a regression of must_catch size, a gate."""
+ErrorRate = Annotated[float, Field(gt=0, lt=0.5)]
+"""From one half on a coin would decide as well."""
+Model = tuple[str, str | None]
+"""A model's digest, and its absolute folder where it has one."""
+
+
+class GatePlan(Frozen):
+    """A gate with the place that declares it, ``file:line``."""
+
+    gate: Gate
+    where: str
+
+
+class Cell(Frozen):
+    """One fully resolved point of a scenario.
+
+    Args:
+        name: The scenario's name, with the matrix values in brackets where it has any.
+        scenario: The scenario's name.
+        source: The scenario's file as the user gave it.
+        engine: Engine arguments with matrix values filled in.
+        model_digest: SHA-256 of the model's ``config.json`` (dummy weights), of names, sizes and configuration
+            (real weights), or the hub's name and revision.
+        model_folder: Absolute folder of the model, or ``None`` for one on the hub.
+        workload: With matrix values filled in.
+        kernels: How traced trials are taken and what a step may run; ``None`` where nothing is traced.
+        counters: Which launches are counted; none where nothing is.
+        counted: How they are.
+        pairing: ``sequential``: one engine at a time.
+    """
+
+    name: str
+    scenario: Name
+    source: str
+    engine: Engine
+    model_digest: str
+    model_folder: str | None
+    workload: Workload
+    measure: Measure
+    clocks: Clocks
+    gates: tuple[GatePlan, ...]
+    kernels: Expectation | None = None
+    counters: tuple[Launches, ...] = ()
+    counted: Counted = Counted()
+    pairing: Literal["sequential"] = "sequential"
+    cell_id: str
+
+    def schedule(self, kind: Kind) -> Schedule:
+        """The looks declared for pairs of this kind; the usual ones where the cell does not say how it is traced."""
+        if kind == "timed":
+            return self.measure.schedule
+        if kind == "counted":
+            return self.counted.schedule
+        return self.kernels.traced.schedule if self.kernels else DEFAULT_SCHEDULE
+
+    def due_alone(self, kind: Kind) -> int:
+        """Trials of one side alone: fewer than the first look that may block could show no regression to anybody."""
+        schedule = self.schedule(kind)
+        pairs, _ = schedule.first_blocking or (schedule.looks[-1], 0.0)
+        return self._due(kind, pairs)
+
+    def due_in_pairs(self, kind: Kind) -> int:
+        """Pairs without which nothing of this kind can be decided."""
+        return self._due(kind, self.schedule(kind).looks[0])
+
+    def _due(self, kind: Kind, gated: int) -> int:
+        """That many where a gate rests on them; else one trial tells what a step runs, or what its kernels count."""
+        if any(gate.gate.measured.kind == kind for gate in self.gates):
+            return gated
+        declared = {"timed": False, "traced": self.kernels is not None, "counted": bool(self.counters)}
+        return int(declared[kind])
+
+    def metrics_counted(self, architecture: int | None) -> tuple[str, ...]:
+        """What ncu is asked for in a counted trial, see :func:`perfgate.scenario.counter_trials.metrics_to_read`."""
+        gated = [gate.gate.metric for gate in self.gates if gate.gate.measured.kind == "counted"]
+        return metrics_to_read(self.counters, self.counted, architecture, gated)
+
+    @property
+    def slug(self) -> str:
+        """A file name for this cell, unique among cells."""
+        readable = re.sub(r"[^a-z0-9._-]+", "-", self.name.lower()).strip("-")[:80]
+        return f"{readable}-{self.cell_id[:8]}"
+
+
+class Plan(Frozen):
+    """What a run sets out to measure.
+
+    Args:
+        cells: In the order they are measured.
+        seed: Draws the order within each pair.
+        alpha: Declared probability of any false block in the run.
+        beta: Declared probability of passing a gate that regressed by must_catch.
+    """
+
+    cells: tuple[Cell, ...]
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    alpha: ErrorRate = ALPHA
+    beta: ErrorRate = BETA
+
+
+def make_plan(scenarios: tuple[LoadedScenario, ...], seed: int) -> Plan:
+    """Resolve scenarios into the cells of one run.
+
+    Raises:
+        UsageError: Two scenarios have one name, or two cells are the same measurement.
+    """
+    named: dict[str, LoadedScenario] = {}
+    for one in scenarios:  # a run folder keeps each by its name
+        if (other := named.setdefault(one.scenario.name, one)) is not one:
+            raise UsageError(f"{other.file} has the same name, {one.scenario.name}", where=one.where("name"),
+                             remedy="Name each scenario once, and give each a name of its own.")  # fmt: skip
+    cells = tuple(cell for scenario in scenarios for cell in resolve_cells(scenario))
+    seen: dict[str, Cell] = {}
+    for cell in cells:
+        if cell.cell_id in seen:
+            raise UsageError(f"{cell.name} and {seen[cell.cell_id].name} are the same cell", where=cell.source)
+        seen[cell.cell_id] = cell
+    return Plan(cells=cells, seed=seed)
+
+
+def resolve_cells(loaded: LoadedScenario, model: Model | None = None) -> tuple[Cell, ...]:
+    """The cells of a scenario: every combination of its matrix, in the order written, the last key fastest.
+
+    Args:
+        loaded: The scenario.
+        model: The model as it was found on another machine; read from this one's disk where not given.
+
+    Raises:
+        UsageError: The model cannot be read.
+    """
+    model = model or _read_model(loaded)
+    return tuple(_cell(loaded, point, model) for point in points(loaded.scenario))
+
+
+def points(scenario: Scenario) -> Iterator[dict[str, JsonValue]]:
+    """The combinations of a scenario's matrix, in the order of its cells."""
+    keys = list(scenario.matrix)
+    for values in itertools.product(*(scenario.matrix[key] for key in keys)):
+        yield dict(zip(keys, values, strict=True))
+
+
+def head_first(seed: int, cell_id: str, pair: int) -> bool:
+    """Whether the head runs first in this pair: each block of two pairs holds one of each order, drawn by the seed.
+
+    ``random.random()`` of a seeded generator is the one stream that Python promises to keep between versions.
+    """
+    block, place = divmod(pair, 2)
+    drawn = random.Random(f"order {seed} {cell_id} {block}").random()  # noqa: S311 (no secret)
+    return (round(drawn) + place) % 2 == 0
+
+
+def prompts(workload: Workload, vocabulary: int, iteration: int) -> list[list[int]]:
+    """Token-id prompts of one iteration, (batch, input_tokens): the same on both sides and in every trial.
+
+    Iterations differ, so that a prefix cache finds nothing. The first ids of a vocabulary are often special tokens,
+    so the first 16 are left out where the vocabulary is large enough.
+    """
+    draw = random.Random(f"prompts {workload.seed} {iteration}").random  # noqa: S311 (no secret)
+    lowest = 16 if vocabulary > 32 else 0  # noqa: PLR2004 (explained above)
+    span = vocabulary - lowest
+    return [[lowest + int(draw() * span) for _ in range(workload.input_tokens)] for _ in range(workload.batch)]
+
+
+def without_gates(cell: Cell) -> Cell:
+    """The cell as a check of its kernels alone measures it: no gate, no counters."""
+    return cell.model_copy(update={"gates": (), "kernels": cell.kernels or Expectation(), "counters": ()})
+
+
+def _cell(loaded: LoadedScenario, point: dict[str, JsonValue], model: Model) -> Cell:
+    scenario = loaded.scenario
+    workload = Workload.model_validate(
+        scenario.workload.model_dump() | {k: v for k, v in point.items() if k in MATRIX_WORKLOAD_KEYS}
+    )
+    args = scenario.engine.args | {k: v for k, v in point.items() if k not in MATRIX_WORKLOAD_KEYS}
+    engine = scenario.engine.model_copy(update={"args": args})
+    label = ",".join(f"{key}={json.dumps(value)}" for key, value in point.items())
+    digest, folder = model
+    return Cell(
+        name=f"{scenario.name}[{label}]" if label else scenario.name,
+        scenario=scenario.name,
+        source=str(loaded.file),
+        engine=engine,
+        model_digest=digest,
+        model_folder=folder,
+        workload=workload,
+        measure=scenario.measure,
+        clocks=scenario.clocks,
+        gates=tuple(GatePlan(gate=g, where=loaded.where("gates", n)) for n, g in enumerate(scenario.gates)),
+        kernels=scenario.kernels,
+        counters=scenario.counters,
+        counted=scenario.counted,
+        cell_id=_cell_id(digest, engine, workload, scenario.measure, scenario.clocks),
+    )
+
+
+def _cell_id(model_digest: str, engine: Engine, workload: Workload, measure: Measure, clocks: Clocks) -> str:
+    """The digest of everything that changes what is measured, and of nothing that only judges or describes it."""
+    identity = {
+        "model": model_digest,
+        "engine": {"driver": engine.driver, "args": engine.args, "env": engine.env},
+        "workload": workload.model_dump(mode="json"),
+        "measure": {"warmup_iterations": measure.warmup_iterations, "iterations": measure.iterations},
+        "clocks": clocks.model_dump(mode="json"),
+        "pairing": "sequential",
+    }
+    return _digest(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _read_model(loaded: LoadedScenario) -> Model:
+    folder = model_folder(loaded)
+    try:
+        return _model_digest(loaded.scenario.engine, folder), str(folder) if folder else None
+    except OSError as error:
+        raise UsageError(f"the model cannot be read: {error}", where=loaded.where("engine", "model")) from error
+
+
+def _model_digest(engine: Engine, folder: Path | None) -> str:
+    if folder is None:
+        return f"hub:{engine.model.hub}@{engine.model.revision}"
+    config = (folder / "config.json").read_bytes()
+    if engine.model.config is not None:
+        return _digest(config)
+    # Real weights: reading them would take minutes; name and size of every file catch what is changed by mistake.
+    listing: list[Any] = sorted((f.name, f.stat().st_size) for f in folder.iterdir() if f.is_file())
+    return _digest(config + json.dumps(listing).encode())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,81 @@
+"""When a sequence of pairs is looked at: the same words and rules for timed trials and for traced ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from perfgate.models import Strict
+from perfgate.scenario.fields import Listed, Weight
+from perfgate.scenario.yaml_document import FieldError
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, FIRST_PASSING_PAIRS, Schedule
+
+MOST_SPENT = 0.8
+"""What the declared looks may spend of either error rate; the rest is for further ones."""
+
+
+def _increasing(looks: tuple[int, ...]) -> tuple[int, ...]:
+    if list(looks) != sorted(set(looks)):
+        raise ValueError("looks must increase")
+    return looks
+
+
+Pairs = Annotated[int, Field(ge=FIRST_PASSING_PAIRS, le=1000)]
+Looks = Annotated[tuple[Pairs, ...], Field(min_length=1), Listed, AfterValidator(_increasing)]
+"""Numbers of pairs at which a decision is tried, increasing; nothing is decided below four."""
+
+
+class Spend(Strict):
+    """How the error rates are spent over the looks; each list has an entry a look and sums to at most 0.8.
+
+    Args:
+        block: Weights of blocking, of alpha; 0 below six pairs.
+    """
+
+    block: Annotated[tuple[Weight, ...], Field(examples=[[0, 0.2, 0.2, 0.4]]), Listed]
+    pass_: Annotated[
+        tuple[Weight, ...],
+        Field(alias="pass", examples=[[0.2, 0.2, 0.2, 0.2]], description="Weights of passing, of beta."),
+        Listed,
+    ]
+
+
+def check_weights(looks: Sequence[int], spend: Spend | None) -> None:
+    """Refuse looks that have no weights, and weights that do not fit them.
+
+    Raises:
+        ValueError: With what is wrong, in the words of a scenario.
+    """
+    if spend is None:
+        if tuple(looks) != DEFAULT_SCHEDULE.looks[: len(looks)]:
+            text = f"looks other than [4, 6, 8, 12] or a beginning of it need their own spend, like {_spent_on(looks)}"
+            raise FieldError(("looks",), text)
+        return
+    for name, weights in (("block", spend.block), ("pass", spend.pass_)):
+        if len(weights) != len(looks):
+            text = f"needs one weight a look: {len(looks)}, not {len(weights)}, like {_spent_on(looks)}"
+            raise FieldError(("spend", name), text)
+        if sum(weights) > MOST_SPENT + 1e-9:
+            raise ValueError(f"spend.{name} sums to {sum(weights):g}, at most {MOST_SPENT} may be spent: the rest is "
+                             "for further looks")  # fmt: skip
+    for look, weight in zip(looks, spend.block, strict=True):
+        if look < FIRST_BLOCKING_PAIRS and weight > 0:
+            raise ValueError(f"spend.block must be 0 at {look} pairs: no look blocks before {FIRST_BLOCKING_PAIRS}")
+
+
+def _spent_on(looks: Sequence[int]) -> str:
+    """Weights that these looks may have: both error rates in equal parts, none of blocking before it may block."""
+    block = [look >= FIRST_BLOCKING_PAIRS for look in looks]
+    parts = [[int(100 * MOST_SPENT / max(1, sum(may))) / 100 * one for one in may]
+             for may in (block, [True] * len(looks))]  # fmt: skip
+    words = [", ".join(f"{weight:g}" for weight in weights) for weights in parts]
+    return f"spend: {{block: [{words[0]}], pass: [{words[1]}]}}"
+
+
+def schedule_of(looks: tuple[int, ...], spend: Spend | None) -> Schedule:
+    """The looks with their weights, which :func:`check_weights` has accepted."""
+    if spend is not None:
+        return Schedule(looks, spend.block, spend.pass_)
+    return Schedule(looks, DEFAULT_SCHEDULE.block[: len(looks)], DEFAULT_SCHEDULE.pass_[: len(looks)])

@@ -1,0 +1,95 @@
+"""Subjects: which build stands on each side, from ``--base``/``--head`` words and ``perfgate.toml``.
+
+A SUBJECT is a table ``[subjects.NAME]`` of ``perfgate.toml`` or repeated ``key=value`` words, or a name followed by
+words that override it, whole for ``python`` and ``path``, name by name for ``env`` and ``args``. A ``ref`` is worth the
+``python``, ``path`` and ``env`` that ``[build]`` makes of it; what is said beside it overrides them. What the head does
+not say it takes from the base, so ``--head args.max_num_seqs=4`` alone compares one engine flag.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import (
+    JsonValue,
+    field_validator,
+)
+
+from perfgate.models import Frozen
+from perfgate.scenario.fields import ArgumentName, Variables
+
+
+class Source(Frozen):
+    """What a build was made from.
+
+    Args:
+        ref: What was asked for, in words.
+        commit: Full hash of the commit.
+        changes: Full hash of the tree with the changes that were not committed; empty where there were none.
+        recipe: Digest of what made it: commands, and the files that they read beside the commit's.
+        folder: The build in its cache.
+        title: First line of the commit's message.
+    """
+
+    ref: str
+    commit: str
+    changes: str
+    recipe: str
+    folder: str
+    title: str = ""
+
+    @property
+    def name(self) -> str:
+        """``1a2b3c4d5e6f``, or ``1a2b3c4d5e6f+dirty.0f1e2d3c4b5a`` with a digest of uncommitted changes."""
+        return revision_name(self.commit, self.changes)
+
+
+class Subject(Frozen):
+    """One build under test, as asked for; relative paths are taken from the working directory.
+
+    Args:
+        python: The interpreter that holds the engine.
+        path: Folders put on the module path before the interpreter's own, first one first.
+        env: Environment variables for this side only.
+        args: Engine arguments that replace the scenario's on this side only.
+        built_from: Where perfgate built it from a git ref, the source; said in reports, no part of what is compared.
+    """
+
+    python: str
+    path: tuple[str, ...] = ()
+    env: Variables = {}
+    args: dict[ArgumentName, JsonValue] = {}
+    built_from: Source | None = None
+
+    @field_validator("python")
+    @classmethod
+    def _python_from_here(cls, python: str) -> str:
+        # Engines start in another folder; the bare name of a program is left to PATH.
+        return absolute(Path.cwd(), python) if os.sep in python else python
+
+    @field_validator("path")
+    @classmethod
+    def _path_from_here(cls, path: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(absolute(Path.cwd(), entry) for entry in path)
+
+
+def absolute(folder: Path, value: str) -> str:
+    """An absolute path with its symbolic links kept: the ``python`` of a virtual environment is one.
+
+    Following it would leave the environment, which is why this is not :meth:`pathlib.Path.resolve`.
+    """
+    try:
+        path = Path(value).expanduser()
+    except RuntimeError:  # ~somebody who is no user: the name of a folder then
+        path = Path(value)
+    return os.path.normpath(folder.absolute() / path)
+
+
+SHOWN = 12
+"""Digits of a hash that are shown to people."""
+
+
+def revision_name(commit: str, changes: str) -> str:
+    """How a revision is called in reports: short, and with a digest of what is not committed."""
+    return f"{commit[:SHOWN]}+dirty.{changes[:SHOWN]}" if changes else commit[:SHOWN]

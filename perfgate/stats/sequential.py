@@ -1,0 +1,219 @@
+"""Group-sequential looks: how both error rates are spent over a schedule of pairs, and Holm's procedure over gates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from perfgate.stats.estimate import Estimate, Floats, floats, mean_estimate
+
+FURTHER_LOOK_PAIRS = 4
+"""A look beyond the declared ones comes after at least this many further pairs."""
+
+FIRST_PASSING_PAIRS = 4
+"""No look passes below this many pairs: with two, restarts that split in two modes pass a slowdown of must_catch more
+often than declared, because both pairs may come from one mode."""
+
+FIRST_BLOCKING_PAIRS = 6
+"""No look blocks below this many pairs: with fewer, restarts that split in two modes easily fake a tiny variance."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When a sequence is looked at, and the share of each error rate that a look may use.
+
+    Args:
+        looks: Numbers of pairs, increasing, each at least 2.
+        block: Weights for blocking, one a look, each in [0, 1], summing to at most 1.
+        pass_: Weights for passing, likewise; 0 below :data:`FIRST_PASSING_PAIRS`.
+
+    Raises:
+        ValueError: The lists do not fit together.
+    """
+
+    looks: tuple[int, ...]
+    block: tuple[float, ...]
+    pass_: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check that looks increase and weights can be spent."""
+        if not self.looks or list(self.looks) != sorted(set(self.looks)) or self.looks[0] < 2:  # noqa: PLR2004 (a t test needs two)
+            raise ValueError(f"looks must increase from at least 2 pairs: {self.looks}")
+        for weights in (self.block, self.pass_):
+            if len(weights) != len(self.looks) or min(weights) < 0 or sum(weights) > 1 + 1e-9:
+                raise ValueError(f"weights must be one a look and sum to at most 1: {weights}")
+        if any(weight for look, weight in zip(self.looks, self.pass_, strict=True) if look < FIRST_PASSING_PAIRS):
+            raise ValueError(f"no look passes below {FIRST_PASSING_PAIRS} pairs: {self.looks}")
+
+    @property
+    def first_blocking(self) -> tuple[int, float] | None:
+        """Pairs and weight of the first look that may block; ``None`` where none may."""
+        return next(((look, weight) for look, weight in zip(self.looks, self.block, strict=True) if weight > 0), None)
+
+    def extended(self, pairs: int) -> Schedule:
+        """With one further look at ``pairs``, which takes half of what either error rate has left.
+
+        Raises:
+            ValueError: ``pairs`` is less than four pairs after the last look.
+        """
+        if pairs < self.looks[-1] + FURTHER_LOOK_PAIRS:
+            raise ValueError(f"a further look needs at least {FURTHER_LOOK_PAIRS} pairs after {self.looks[-1]}")
+        return Schedule(
+            (*self.looks, pairs),
+            (*self.block, (1 - sum(self.block)) / 2),
+            (*self.pass_, (1 - sum(self.pass_)) / 2),
+        )
+
+
+DEFAULT_SCHEDULE = Schedule((4, 6, 8, 12), (0.0, 0.16, 0.24, 0.40), (0.16, 0.16, 0.16, 0.32))
+"""The looks of a scenario that names none; a fifth of either error rate is kept for further looks."""
+
+
+def one_look(pairs: int) -> Schedule:
+    """A single look that spends both error rates whole: for data whose size was fixed before it was seen."""
+    return Schedule((pairs,), (float(pairs >= FIRST_BLOCKING_PAIRS),), (float(pairs >= FIRST_PASSING_PAIRS),))
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look at a sequence showed.
+
+    Args:
+        pairs: Pairs used.
+        estimate: Mean of their log ratios.
+        over_ignorable: Mean of what they lie above ``ignorable``, each above its own where it differs by pair.
+        over_must_catch: Mean of what they lie above ``must_catch``, likewise.
+        block_weight: Share of alpha this look may use.
+        pass_weight: Share of beta this look may use; of two margins that bind each has half of it.
+        p: Smallest weighted p over this and earlier looks, for H0 "slowdown at most ignorable"; in [0, 1].
+        q: The same for H0 "slowdown at least must_catch".
+    """
+
+    pairs: int
+    estimate: Estimate
+    over_ignorable: Estimate
+    over_must_catch: Estimate
+    block_weight: float
+    pass_weight: float
+    p: float = 1.0
+    q: float = 1.0
+
+    def after(self, p: float, q: float) -> Look:
+        """With its own p and q where they are smaller than those of earlier looks."""
+        return replace(
+            self,
+            p=min(p, _weighted(self.over_ignorable.p_above(0.0), self.block_weight)),
+            q=min(q, _weighted(self.over_must_catch.p_below(0.0), self.pass_weight)),
+        )
+
+
+def looks(
+    d: ArrayLike, schedule: Schedule, ignorable: ArrayLike, must_catch: ArrayLike, resolution: float = 0.0
+) -> tuple[Look, ...]:
+    """Every look that ``d`` reaches, in order; empty below the first one.
+
+    The running ``p = min p_k / w_k`` is a valid p value whenever one stops, because the weights sum to at most one
+    (Bonferroni over the looks; alpha spending in the sense of Lan and DeMets 1983). A weight of 0 leaves it at 1.
+
+    Where the largest of several margins counts, a slowdown is above it when it is above each, so p is the largest of
+    theirs (Berger 1982), and below it when it is below one, for which each has its part of the pass weight. Taking
+    the largest margin pair by pair would average to more than the margin: of a floor at must_catch, on a machine whose
+    speed wanders by 2 %, 23 % passed.
+
+    Args:
+        d: Paired log ratios in the order they were measured, shape (n,), positive is worse.
+        schedule: When to look.
+        ignorable: Margin as a ratio minus one, at least 0; shape (n,) where it differs by pair, (k, n) where the
+            largest of several counts.
+        must_catch: Margin as a ratio minus one, above ``ignorable``; likewise.
+        resolution: See :func:`mean_estimate`.
+    """
+    x = floats(d)
+    both = (np.atleast_2d(np.asarray(margins, dtype=np.float64)) for margins in (ignorable, must_catch))
+    sides = [np.broadcast_to(rows, (len(rows), len(x))) for rows in both]
+    p = q = 1.0
+    found = []
+    for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
+        if pairs > len(x):
+            break
+        over, under = (
+            [mean_estimate(x[:pairs] - np.log1p(row), resolution) for row in binding(side[:, :pairs])] for side in sides
+        )
+        look = _look(pairs, mean_estimate(x[:pairs], resolution), over, under, (block, passing)).after(p, q)
+        p, q = look.p, look.q
+        found.append(look)
+    return tuple(found)
+
+
+def binding(margins: ArrayLike) -> Floats:
+    """Those of several margins that are the largest for some observation; one alone where it is for all.
+
+    Args:
+        margins: Shape (k, n).
+    """
+    rows = np.asarray(margins, dtype=np.float64)
+    largest = rows >= rows.max(axis=0)
+    whole = np.flatnonzero(largest.all(axis=1))
+    return rows[whole[:1]] if len(whole) else rows[largest.any(axis=1)]
+
+
+def single_look(
+    observations: int,
+    estimate: Estimate,
+    over: Sequence[Estimate],
+    under: Sequence[Estimate],
+    weights: tuple[float, float],
+) -> Look:
+    """The one look at what was not taken in pairs.
+
+    Args:
+        observations: Of the smaller side, or visits.
+        estimate: Of the difference.
+        over: Of what lies above ``ignorable``, one for each margin that binds.
+        under: Of what lies above ``must_catch``, likewise.
+        weights: Shares of alpha and beta that it may use.
+    """
+    return _look(observations, estimate, over, under, weights).after(1.0, 1.0)
+
+
+def _look(
+    observations: int,
+    estimate: Estimate,
+    over: Sequence[Estimate],
+    under: Sequence[Estimate],
+    weights: tuple[float, float],
+) -> Look:
+    """With the margin that is hardest to exceed, and the one that is easiest to stay below."""
+    above = max(over, key=lambda one: (one.p_above(0.0), -one.mean))
+    below = min(under, key=lambda one: (one.p_below(0.0), one.mean))
+    return Look(observations, estimate, above, below, weights[0], weights[1] / len(under))
+
+
+def _weighted(p: float, weight: float) -> float:
+    return min(1.0, p / weight) if weight > 0 else 1.0
+
+
+def holm(p: Sequence[float], alpha: float) -> tuple[bool, ...]:
+    """Which hypotheses Holm's step-down rejects (Holm 1979): any false rejection has probability at most ``alpha``.
+
+    Valid under any dependence between the tests, at any number of them; no p at all rejects nothing.
+    """
+    rejected = [False] * len(p)
+    for rank, index in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        if p[index] > alpha / (len(p) - rank):
+            break
+        rejected[index] = True
+    return tuple(rejected)
+
+
+def holm_level(p: Sequence[float], index: int, alpha: float) -> float:
+    """The threshold for ``p[index]`` given the others: Holm rejects it exactly when it does not exceed this.
+
+    It is alpha / (m - r), where r of the other hypotheses are rejected when this one is not.
+    """
+    others = holm([math.inf if i == index else value for i, value in enumerate(p)], alpha)
+    return alpha / (len(p) - sum(others))

@@ -1,0 +1,311 @@
+"""A collector without an engine: timed, traced or counted trials that look real, invented from a seed.
+
+For tests and documentation.
+
+The same seed, side and trial index always give the same trial, in any order and on any machine.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfgate.capture.job import Job
+from perfgate.capture.timeline import read_iteration
+from perfgate.counters.launch_table import COUNTERS
+from perfgate.counters.step_counters import CountedLaunch, CountedStep, Device
+from perfgate.errors import NotMeasuredError
+from perfgate.machine.atomic_files import sha256_hex
+from perfgate.metrics.trial import Artifact, Failure, Kind, Role, Startup, Trial
+from perfgate.reasons import REASONS
+from perfgate.scenario.launch_window import Window, choose_window
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import Subject
+from perfgate.trace.decode_step import STEADY, DecodeSteps, KernelKey, Pattern
+
+NS_PER_S = 1e9
+
+ROLES: Mapping[str, tuple[int, float]] = {
+    "gemm": (129, 4.20e-3), "attention": (65, 0.42e-3), "norm": (65, 0.22e-3), "activation": (32, 0.16e-3),
+    "rope": (32, 0.10e-3), "sampler": (3, 0.05e-3),
+}  # fmt: skip
+"""Launches and seconds a decode step by role: the proportions of a dense 8B model."""
+IDLE_S = 0.15e-3
+"""Idle time of a step, inside its graph."""
+
+COUNTED: Mapping[str, float] = {
+    "duration": 1.5e-5, "dram_bytes": 5.25e7, "dram_throughput": 71.0, "sm_throughput": 30.0, "occupancy": 12.0,
+    "l2_hit_rate": 2.0, "registers": 168.0, "spills": 0.0, "stall_long_scoreboard": 4.0, "instructions": 1.36e6,
+    "waves": 0.73, "sm_clock": 1.98e9, "dram_clock": 3.2e9,
+}  # fmt: skip
+"""What a launch counts, by counter, in base units: about a gemm of an 8B model on an H200."""
+H200 = Device(name="NVIDIA H200", architecture=90, bus_bits=6016.0, memory_hz=3.201e9, sm_hz=1.98e9)
+
+
+@dataclass(frozen=True)
+class FakeSpec:
+    """What the invented builds are like.
+
+    Args:
+        step_s: True decode step of the base, seconds, above 0.
+        ttft_s: True time to first token of the base, seconds, above 0.
+        start_s: True start-up of the base, seconds, above 0.
+        head_ratio: Head over base by quantity, ``step``, ``ttft``, ``start``, ``model_memory``, ``kv_token_capacity``,
+            ``slack``, ``work``, a role of ``roles`` or a counter of ``counted``; 1 for those not named. Timed and
+            traced trials are invented apart: a role that is slower lengthens only the traced step.
+        restart_sd: Standard deviation of ln(trial / truth) between restarts, from 0.
+        iteration_sd: The same between the steps and iterations of a trial, from 0.
+        mode_ratio: Step of a slow restart over that of a usual one, above 0.
+        mode_share: Probability that a restart is slow, by side; 0 for a side not named.
+        tokens_differ: True where the head generates other tokens than the base.
+        failures: Reason code by trial index; those trials fail.
+        sleep_s: Real time that a trial takes, seconds.
+        roles: Launches and seconds a decode step by role, in a traced trial of the base.
+        slack_s: What the base's host has to spare in a step; the device waits where it is negative.
+        work_s: How long it works in one.
+        counted: What every launch of the base counts, by counter. Exact and tight counters do not vary.
+    """
+
+    step_s: float = 5.3e-3
+    ttft_s: float = 90e-3
+    start_s: float = 25.0
+    head_ratio: Mapping[str, float] = field(default_factory=dict)
+    restart_sd: float = 0.0007
+    iteration_sd: float = 0.001
+    mode_ratio: float = 1.0
+    mode_share: Mapping[str, float] = field(default_factory=dict)
+    tokens_differ: bool = False
+    failures: Mapping[int, str] = field(default_factory=dict)
+    sleep_s: float = 0.0
+    roles: Mapping[str, tuple[int, float]] = field(default_factory=lambda: ROLES)
+    slack_s: float = 4.2e-3
+    counted: Mapping[str, float] = field(default_factory=lambda: COUNTED)
+    work_s: float = 2.3e-3
+
+    def __post_init__(self) -> None:
+        """Refuse names that mean nothing here.
+
+        Raises:
+            ValueError: A quantity, side or reason code does not exist.
+        """
+        known = {"step", "ttft", "start", "model_memory", "kv_token_capacity", "slack", "work"}
+        known |= {*self.roles, *self.counted}
+        unknown = {*self.head_ratio} - known
+        unknown |= {*self.mode_share} - {"base", "head"}
+        unknown |= {*self.failures.values()} - {*REASONS}
+        if unknown:
+            raise ValueError(f"a fake has no {', '.join(sorted(unknown))}")
+
+    def truth(self, quantity: str, base: float, role: Role) -> float:
+        """The true value of a quantity on one side."""
+        return base * (self.head_ratio.get(quantity, 1.0) if role == "head" else 1.0)
+
+
+class FakeCollector:
+    """Implements :class:`perfgate.capture.job.Collector` without starting anything.
+
+    Args:
+        spec: What the builds are like.
+        seed: Everything random derives from it, the side and the trial's index.
+        missing: Sides whose probe fails.
+        kind: The kind of trial it takes.
+    """
+
+    def __init__(
+        self,
+        spec: FakeSpec | None = None,
+        seed: int = 0,
+        missing: tuple[Subject, ...] = (),
+        kind: Kind = "timed",
+    ) -> None:
+        self.kind: str = kind
+        self.spec = spec or FakeSpec()
+        self.seed = seed
+        self.missing = missing
+
+    def probe(self, cell: Cell, subject: Subject) -> Failure | None:  # noqa: ARG002 (the protocol's shape)
+        """``subject-not-found`` for the subjects declared missing."""
+        if subject in self.missing:
+            return Failure(code="subject-not-found", text=f"python={subject.python}: no such program")
+        return None
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """Invent one trial and write its timeline."""
+        if self.spec.sleep_s > 0:
+            time.sleep(self.spec.sleep_s)
+        code = self.spec.failures.get(job.index)
+        failure = self.probe(job.cell, job.subject)
+        if failure is None and code is not None:
+            failure = Failure(code=code, text=f"a fake failure of trial {job.index}: {REASONS[code].meaning}")
+        if failure is not None:
+            return self._trial(job, failure=failure, duration_ns=round(NS_PER_S))
+        if self.kind == "counted":
+            return self._counted(job, progress)
+        return self._measured(job, progress)
+
+    def _counted(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        if job.decode is None:
+            failure = Failure(code="counters-no-trace", text=REASONS["counters-no-trace"].meaning)
+            return self._trial(job, failure=failure, duration_ns=round(NS_PER_S))
+        draw = random.Random(f"fake {self.seed} {job.role} {job.index}")  # noqa: S311 (no secret)
+        try:
+            window = choose_window(job.decode, job.cell.counters)
+        except NotMeasuredError as error:
+            return self._trial(job, failure=Failure(code=str(error.code), text=str(error)), duration_ns=1)
+        progress(f"{window.count} launches")
+        step = _counted_step(self.spec, job, window, draw)
+        return self._trial(job, counted=step, duration_ns=round(NS_PER_S))
+
+    def _measured(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        spec, measure = self.spec, job.cell.measure
+        counted = measure.iterations
+        if self.kind == "traced":
+            counted = job.cell.kernels.traced.iterations if job.cell.kernels else 1
+        draw = random.Random(f"fake {self.seed} {job.role} {job.index}")  # noqa: S311 (no secret)
+        slow = spec.mode_ratio if draw.random() < spec.mode_share.get(job.role, 0.0) else 1.0
+        restart = slow * _factor(draw, spec.restart_sd)
+        step_ns = spec.truth("step", spec.step_s, job.role) * restart * NS_PER_S
+        ttft_ns = spec.truth("ttft", spec.ttft_s, job.role) * restart * NS_PER_S
+        startup = _startup(spec, job.role, draw)
+        now_ns = startup.ready_ns
+        lines, iterations = [], []
+        for number in range(measure.warmup_iterations + counted):
+            progress(f"iteration {number + 1} of {measure.warmup_iterations + counted}")
+            answer = self._answer(job, number, now_ns, (ttft_ns, step_ns), draw)
+            now_ns = answer["deliveries"][-1][0]
+            warmup = number < measure.warmup_iterations
+            lines.append({"iteration": number, "warmup": warmup, **answer})
+            if not warmup:
+                iterations.append(read_iteration(answer, job.cell.workload))
+        # A fake that takes time pretends that its iterations filled the time up to now, so that telemetry fits them.
+        shift_ns = time.monotonic_ns() - now_ns if spec.sleep_s > 0 else 0
+        return self._trial(
+            job,
+            startup=startup,
+            iterations=tuple(i.model_copy(update={"begin_ns": i.begin_ns + shift_ns}) for i in iterations),
+            timeline=_write_timeline(job, lines),
+            duration_ns=now_ns,
+            decode=_decode_steps(spec, job.role, sum(len(i.itl_ns) for i in iterations), draw)
+            if self.kind == "traced"
+            else None,
+        )
+
+    def _answer(
+        self, job: Job, number: int, begin_ns: int, means_ns: tuple[float, float], draw: random.Random
+    ) -> dict[str, Any]:
+        """What a worker would have answered; the first return is empty, as asynchronous scheduling has it."""
+        workload, spread = job.cell.workload, self.spec.iteration_sd
+        ttft_ns, step_ns = means_ns
+        submitted = [begin_ns + 1000 * (index + 1) for index in range(workload.batch)]
+        t_ns = submitted[0] + max(1000 * workload.batch + 2, round(ttft_ns * _factor(draw, spread)))
+        deliveries = [[(submitted[-1] + t_ns) // 2, [0] * workload.batch], [t_ns, [1] * workload.batch]]
+        for _ in range(workload.output_tokens - 1):
+            t_ns += max(1, round(step_ns * _factor(draw, spread)))
+            deliveries.append([t_ns, [1] * workload.batch])
+        side = job.role if self.spec.tokens_differ else "base"
+        return {
+            "submitted_ns": submitted,
+            "deliveries": deliveries,
+            "tokens_digest": sha256_hex(f"tokens of {side} in iteration {number} of seed {workload.seed}"),
+            "finish_reasons": ["length"] * workload.batch,
+            "preemptions": 0,
+        }
+
+    def _trial(self, job: Job, **measured: Any) -> Trial:
+        return job.trial(
+            kind=self.kind,
+            t0_utc=f"2026-01-01T{job.index // 60 % 24:02d}:{job.index % 60:02d}:00+00:00",
+            versions={"vllm": "0.0.0+fake", "torch": "0.0.0+fake", "python": "3.11.0"},
+            **measured,
+        )
+
+
+def _factor(draw: random.Random, sd: float) -> float:
+    """A log-normal factor with median 1."""
+    return math.exp(draw.gauss(0.0, sd)) if sd else 1.0
+
+
+def _startup(spec: FakeSpec, role: Role, draw: random.Random) -> Startup:
+    ready_ns = spec.truth("start", spec.start_s, role) * _factor(draw, spec.restart_sd) * NS_PER_S
+    return Startup(
+        import_ns=round(0.6 * ready_ns),
+        engine_ns=round(0.3 * ready_ns),
+        ready_ns=round(ready_ns),
+        model_memory_bytes=round(spec.truth("model_memory", 16e9, role)),
+        kv_token_capacity=round(spec.truth("kv_token_capacity", 65536, role)),
+    )
+
+
+def _decode_steps(spec: FakeSpec, role: Role, count: int, draw: random.Random) -> DecodeSteps:
+    """What a profiler would have seen: the declared roles, each a kernel of its own, in one graph a step."""
+    restart = _factor(draw, spec.restart_sd)
+    truths = {name: spec.truth(name, seconds, role) * restart for name, (_, seconds) in spec.roles.items()}
+
+    def column(true_s: float) -> tuple[int, ...]:
+        return tuple(round(true_s * _factor(draw, spec.iteration_sd) * NS_PER_S) for _ in range(count))
+
+    role_ns = {name: column(true_s) for name, true_s in truths.items()}
+    slack_s = spec.truth("slack", spec.slack_s, role) * restart
+    slack_ns, idle_ns, between_ns = column(slack_s), column(IDLE_S), column(max(0.0, -slack_s))
+    kernel_ns = tuple(map(sum, zip(*role_ns.values(), strict=True)))
+    span_ns = tuple(kernel + idle for kernel, idle in zip(kernel_ns, idle_ns, strict=True))
+    launches = [launches for launches, _ in spec.roles.values()]
+    return DecodeSteps(
+        source="fake",
+        keys=tuple(KernelKey(role=name, name=f"{name}_kernel") for name in spec.roles),
+        patterns=(Pattern(steps=count, kernels=tuple(n for n, times in enumerate(launches) for _ in range(times))),),
+        step_ns=(*(span + between for span, between in zip(span_ns[:-1], between_ns[:-1], strict=True)), None),
+        span_ns=span_ns,
+        busy_ns=kernel_ns,
+        kernel_ns=kernel_ns,
+        slack_ns=(None, *slack_ns[1:]),
+        work_ns=column(spec.truth("work", spec.work_s, role) * restart),
+        held=STEADY,
+        call_ns=tuple(0 for _ in range(count)),
+        gap_ns={"graph": idle_ns},
+        role_ns=role_ns,
+        key_launches=tuple(times * count for times in launches),
+        key_ns=tuple(sum(column) for column in role_ns.values()),
+    )
+
+
+def _counted_step(spec: FakeSpec, job: Job, window: Window, draw: random.Random) -> CountedStep:
+    """What ncu would have counted: every launch the same, only noisy counters vary."""
+    names = {name: COUNTERS[name].names_on(H200.architecture)[0].metric for name in spec.counted}
+    keys = job.decode.keys if job.decode else ()
+
+    def values() -> dict[str, float]:
+        return {
+            names[name]: spec.truth(name, value, job.role)
+            * (_factor(draw, spec.iteration_sd) if COUNTERS[name].tier == "noisy" else 1.0)
+            for name, value in spec.counted.items()
+        }
+
+    layers = window.pattern.layers()
+    return CountedStep(
+        source="fake",
+        step=job.cell.counted.step or 1,
+        cache_control=job.cell.counted.cache_control,
+        passes=11,
+        device=H200,
+        units={names[name]: COUNTERS[name].unit for name in spec.counted},
+        launches=tuple(
+            CountedLaunch(key=keys[window.pattern.kernels[position]], position=position, layer=layers[position],
+                          grid=(4, 24, 1), block=(384, 1, 1), values=values())
+            for position in window.positions
+        ),
+    )  # fmt: skip
+
+
+def _write_timeline(job: Job, lines: list[dict[str, Any]]) -> Artifact:
+    text = "".join(json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n" for line in lines)
+    packed = gzip.compress(text.encode(), mtime=0)
+    file = job.folder / "timeline.jsonl.gz"
+    file.write_bytes(packed)
+    return Artifact.of(file, job.run_folder)

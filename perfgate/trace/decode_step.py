@@ -1,0 +1,355 @@
+"""What the decode steps of one traced trial ran, as a record keeps it: step patterns, and times by step and role."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from perfgate.errors import NotMeasuredError
+from perfgate.models import Frozen
+from perfgate.trace.breakdown import GAPS, StepFigures, figures
+from perfgate.trace.families import UNLISTED
+from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace
+
+STEADY = ("hashes", "addresses")
+"""What must be held for the host's work to agree between two engines of one build: Python's hashes, which order its
+sets, and the layout of the process in memory. See :mod:`perfgate.capture.pinning`."""
+
+COARSEST_TICK_NS = 1000
+"""No device clock that a profiler reads has longer steps; a greater common divisor of times is chance."""
+FINEST_TICK_NS = 5
+"""Half of all times lie a nanosecond beside a multiple of anything smaller, so a shorter step cannot be seen."""
+ON_TICKS = 0.9
+"""So many of the different times lie on steps; the rest are long ones, whose last digit the driver's scaling moved."""
+TICK_TIMES, MOST_TICK_TIMES = 8, 4096
+"""Of fewer different times many steps are divisors by chance; more of them say nothing new."""
+
+
+class KernelKey(Frozen):
+    """A kernel's identity across builds.
+
+    Args:
+        role: Its family; ``unlisted`` where no rule matched.
+        place: Where in a layer it stands, of :data:`perfgate.trace.kernel_table.PLACES`; empty where that is not known.
+        name: Normalised name.
+    """
+
+    role: str
+    place: str = ""
+    name: str
+
+
+class Pattern(Frozen):
+    """Steps that ran the same kernels, each as often and as many of them from graphs, and the same copies.
+
+    Args:
+        steps: How many did.
+        kernels: Indices into :attr:`DecodeSteps.keys`, in the order of one such step.
+        outside_graphs: Positions in ``kernels`` of those that no CUDA graph launched, ascending.
+        copies: Copies a step by kind of :data:`perfgate.trace.kernel_table.COPY_KINDS`; kinds that do not occur are
+            left out. layer_begins: Positions in ``kernels`` at which a layer begins, then the one behind the last
+            layer; empty where
+            no layers are known.
+    """
+
+    steps: int
+    kernels: tuple[int, ...]
+    outside_graphs: tuple[int, ...] = ()
+    copies: dict[str, int] = {}
+    layer_begins: tuple[int, ...] = ()
+
+    @property
+    def graph_launches(self) -> int:
+        """Kernels of one step that CUDA graphs launch."""
+        return len(self.kernels) - len(self.outside_graphs)
+
+    def layers(self) -> list[int | None]:
+        """The layer of each kernel, from 0; ``None`` outside the layers."""
+        found: list[int | None] = [None] * len(self.kernels)
+        for layer, (begin, end) in enumerate(pairwise(self.layer_begins)):
+            found[begin:end] = [layer] * (end - begin)
+        return found
+
+
+class DecodeSteps(Frozen):
+    """The pure, complete decode steps of one traced trial, counted on each device; times in integer nanoseconds.
+
+    Columns hold an entry a step, in order; a figure that a step does not have (the last has no successor) is ``None``.
+
+    Args:
+        source: The profiler and its version.
+        keys: Every kernel that occurs.
+        patterns: The most frequent first.
+        step_ns: First kernel to that of the next step, where that is one of these; between iterations lies no step.
+        span_ns: First kernel, copy or memset to the end of the last.
+        busy_ns: Union of kernels, copies and memsets.
+        kernel_ns: Sum over the kernels.
+        slack_ns: How much longer the host could have worked in a step before the device would have waited, where its
+            predecessor is one of these, see :class:`perfgate.trace.breakdown.StepFigures`.
+        call_ns: The host's launching calls.
+        gap_ns: Idle time by what it goes with, see :data:`perfgate.trace.breakdown.GAPS`.
+        role_ns: Kernel time by role.
+        tick_ns: The step of the clock that stamped the kernels, see :func:`tick_of`.
+        key_launches: Launches of each key, over all steps.
+        key_ns: Kernel time of each key, over all steps.
+        copy_bytes: Bytes copied by kind, over all steps.
+        work_ns: The host's work in a step, waits left out; empty in records of before.
+        held: What of the worker was the same in every engine: of :data:`STEADY`, and its cores.
+        cautions: What the reader should know: reason code and words.
+    """
+
+    source: str
+    keys: tuple[KernelKey, ...]
+    patterns: tuple[Pattern, ...]
+    step_ns: tuple[int | None, ...]
+    span_ns: tuple[int, ...]
+    busy_ns: tuple[int, ...]
+    kernel_ns: tuple[int, ...]
+    slack_ns: tuple[int | None, ...]
+    call_ns: tuple[int, ...]
+    gap_ns: dict[str, tuple[int, ...]]
+    role_ns: dict[str, tuple[int, ...]]
+    key_launches: tuple[int, ...]
+    key_ns: tuple[int, ...]
+    copy_bytes: dict[str, int] = {}
+    work_ns: tuple[int | None, ...] = ()
+    held: tuple[str, ...] = ()
+    cautions: tuple[tuple[str, str], ...] = ()
+    tick_ns: Annotated[int, Field(ge=1, le=COARSEST_TICK_NS)] = 1
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are, counted on each device."""
+        return len(self.step_ns)
+
+    @property
+    def graph_coverage(self) -> float:
+        """The share of all kernels that CUDA graphs launched."""
+        launches = sum(one.steps * len(one.kernels) for one in self.patterns)
+        return sum(one.steps * one.graph_launches for one in self.patterns) / launches
+
+    @property
+    def unlisted_share(self) -> float:
+        """The share of kernel time in kernels whose role no rule knows; 0 where no kernel took any time."""
+        return sum(self.role_ns.get(UNLISTED, ())) / max(sum(self.kernel_ns), 1)
+
+    def launches(self, pattern: Pattern) -> Counter[tuple[KernelKey, bool]]:
+        """How often one step of a pattern launches each kernel, those from graphs (true) and the others apart."""
+        outside = set(pattern.outside_graphs)
+        return Counter((self.keys[key], place not in outside) for place, key in enumerate(pattern.kernels))
+
+    def role_launches(self, pattern: Pattern) -> Counter[str]:
+        """How many kernels of each role one step of a pattern launches."""
+        return Counter(self.keys[key].role for key in pattern.kernels)
+
+
+def summarise(trace: Trace) -> DecodeSteps:
+    """What the complete, pure decode steps of a trace ran.
+
+    Raises:
+        NotMeasuredError: It has none (``no-decode-steps``).
+    """
+    every = figures(trace)
+    decode = (trace.steps.kind[every.step] == STEP_KINDS.index("decode")) & trace.steps.complete[every.step]
+    found = _among_themselves(trace, every, decode).take(decode)
+    if not len(found):
+        kinds = Counter(STEP_KINDS[kind] for kind in trace.steps.kind.tolist())
+        there = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none at all"
+        raise NotMeasuredError(
+            f"the trace shows no decode step from beginning to end with a kernel in it; steps: {there}",
+            remedy="Trace whole iterations, with the ranges that name the steps.",
+            code="no-decode-steps",
+        )
+    steps = _Sequences.of(trace, found)
+    roles = {role: found.role_ns[:, n] for n, role in enumerate(trace.roles) if found.role_launches[:, n].any()}
+    sizes = dict(zip(COPY_KINDS, found.copy_bytes.sum(axis=0).tolist(), strict=True))
+    return DecodeSteps(
+        source=trace.source,
+        keys=steps.keys,
+        patterns=steps.patterns(found),
+        step_ns=_known(found.step_ns),
+        span_ns=tuple(found.span_ns.tolist()),
+        busy_ns=tuple(found.busy_ns.tolist()),
+        kernel_ns=tuple(found.kernel_ns.tolist()),
+        slack_ns=_known(found.slack_ns),
+        work_ns=_known(found.work_ns),
+        call_ns=tuple(found.call_ns.tolist()),
+        gap_ns={gap: tuple(found.gap_ns[:, n].tolist()) for n, gap in enumerate(GAPS)},
+        role_ns={role: tuple(column.tolist()) for role, column in roles.items()},
+        key_launches=tuple(np.bincount(steps.key, minlength=len(steps.keys)).tolist()),
+        key_ns=steps.key_ns,
+        copy_bytes={kind: size for kind, size in sizes.items() if size},
+        cautions=tuple((one.code, one.text) for one in trace.cautions),
+        tick_ns=tick_of(trace.kernels.duration_ns),
+    )
+
+
+def tick_of(times_ns: NDArray[np.int64]) -> int:
+    """The step of the clock that stamped kernels, in nanoseconds, as their times show it; 1 where they show none.
+
+    It is the longest of which their times are multiples, to a nanosecond: NVIDIA's GPUs stamp kernels in steps of
+    32 ns, and the driver's conversion of its clock to the host's moves one time in six by a nanosecond
+    (tests/fixtures). Of a few times it is their greatest common divisor.
+
+    Args:
+        times_ns: Durations of single kernels, shape (n,); sums of them would add up the nanoseconds.
+    """
+    times = np.unique(times_ns)
+    if len(times) < TICK_TIMES:
+        return min(int(np.gcd.reduce(times, initial=0)) or 1, COARSEST_TICK_NS)
+    times = times[:: -(-len(times) // MOST_TICK_TIMES)]
+
+    def on(step: int) -> float:
+        beside = times % step
+        return float(np.mean(np.minimum(beside, step - beside) <= 1))
+
+    return next((step for step in range(COARSEST_TICK_NS, FINEST_TICK_NS - 1, -1) if on(step) >= ON_TICKS), 1)
+
+
+def _among_themselves(trace: Trace, found: StepFigures, chosen: NDArray[np.bool_]) -> StepFigures:
+    """Figures without those that a step shares with one that is not chosen, such as a prefill."""
+    process = trace.steps.process[found.step]
+    order = np.lexsort((found.step, process, found.device))
+    one, other = order[:-1], order[1:]
+    pairs = chosen[one] & chosen[other] & (found.device[one] == found.device[other]) & (process[one] == process[other])
+    before, behind = np.zeros(len(found), bool), np.zeros(len(found), bool)
+    behind[one[pairs]], before[other[pairs]] = True, True
+    return dataclasses.replace(
+        found,
+        step_ns=np.where(behind, found.step_ns, NO_TIME),
+        slack_ns=np.where(before, found.slack_ns, NO_TIME),
+    )
+
+
+def pool(trials: Sequence[DecodeSteps]) -> DecodeSteps:
+    """The steps of several trials as those of one; a step has no successor in another trial.
+
+    Raises:
+        ValueError: There is no trial.
+    """
+    if not trials:
+        raise ValueError("no trial to pool")
+    keys = tuple(sorted({key for one in trials for key in one.keys}, key=_in_order))
+    number = {key: n for n, key in enumerate(keys)}
+    first: dict[tuple[object, ...], Pattern] = {}
+    count: Counter[tuple[object, ...]] = Counter()
+    launches, times = [0] * len(keys), [0] * len(keys)
+    for one in trials:
+        for key, often, time_ns in zip(one.keys, one.key_launches, one.key_ns, strict=True):
+            launches[number[key]] += often
+            times[number[key]] += time_ns
+        for pattern in one.patterns:
+            identity = frozenset(one.launches(pattern).items()), frozenset(pattern.copies.items())
+            moved = pattern.model_copy(update={"kernels": tuple(number[one.keys[key]] for key in pattern.kernels)})
+            first.setdefault(identity, moved)
+            count[identity] += pattern.steps
+    return DecodeSteps(
+        source=", ".join(dict.fromkeys(one.source for one in trials)),
+        keys=keys,
+        patterns=tuple(first[one].model_copy(update={"steps": steps}) for one, steps in count.most_common()),
+        **{name: tuple(chain.from_iterable(_column(one, name) for one in trials)) for name in _COLUMNS},
+        gap_ns=_joined(trials, [one.gap_ns for one in trials]),
+        role_ns=_joined(trials, [one.role_ns for one in trials]),
+        key_launches=tuple(launches),
+        key_ns=tuple(times),
+        copy_bytes=dict(sum((Counter(one.copy_bytes) for one in trials), Counter())),
+        held=tuple(what for what in trials[0].held if all(what in one.held for one in trials)),
+        cautions=tuple(dict.fromkeys(chain.from_iterable(one.cautions for one in trials))),
+        tick_ns=max(one.tick_ns for one in trials),
+    )
+
+
+_COLUMNS = ("step_ns", "span_ns", "busy_ns", "kernel_ns", "slack_ns", "work_ns", "call_ns")
+
+
+def _column(one: DecodeSteps, name: str) -> Sequence[int | None]:
+    """An entry a step, also where a record of before lacks the column."""
+    return getattr(one, name) or (None,) * one.steps
+
+
+def _joined(trials: Sequence[DecodeSteps], tables: Sequence[dict[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
+    """Columns by name, one trial after the other; 0 in the steps of a trial that does not have one."""
+    names = dict.fromkeys(chain.from_iterable(tables))
+    pairs = list(zip(trials, tables, strict=True))
+    return {name: tuple(chain.from_iterable(t.get(name, (0,) * one.steps) for one, t in pairs)) for name in names}
+
+
+def _in_order(key: KernelKey) -> tuple[str, str, str]:
+    return key.role, key.place, key.name
+
+
+class _Sequences:
+    """The kernels of the steps chosen, step after step and device after device, each in order of start.
+
+    Args:
+        keys: Every kernel that occurs, in order of role, place and name: a build gives the same list every time.
+        key: Index into ``keys`` of each kernel.
+        graph: Whether a CUDA graph launched it.
+        layer: Its layer, or -1.
+        cuts: Where a step begins, and the end.
+        key_ns: Kernel time of each key.
+    """
+
+    def __init__(self, trace: Trace, rows: NDArray[np.int64]) -> None:
+        kernels = trace.kernels.take(rows)
+        pair, inverse = np.unique(kernels.name.astype(np.int64) * len(PLACES) + kernels.place, return_inverse=True)
+        named = []
+        for name, place in (divmod(one, len(PLACES)) for one in pair.tolist()):
+            text, role = trace.names.normalised[name], trace.names.role[name]
+            named.append(KernelKey(role=role, place=PLACES[place], name=text))
+        self.keys = tuple(sorted(set(named), key=_in_order))
+        number = {key: n for n, key in enumerate(self.keys)}
+        self.key = np.array([number[key] for key in named])[inverse]
+        self.graph = kernels.graph
+        self.layer = kernels.layer
+        self.cuts = np.flatnonzero(np.diff(kernels.step, prepend=-2) | np.diff(kernels.device, prepend=-2))
+        self.key_ns = tuple(int(ns) for ns in np.bincount(self.key, kernels.duration_ns, len(self.keys)))
+
+    @classmethod
+    def of(cls, trace: Trace, found: StepFigures) -> _Sequences:
+        chosen = np.zeros(len(trace.steps) + 1, bool)  # the last one stands for no step
+        chosen[found.step] = True
+        rows = np.flatnonzero(chosen[trace.kernels.step])
+        kernels = trace.kernels.take(rows)
+        return cls(trace, rows[np.lexsort((kernels.start_ns, kernels.device, kernels.step))])
+
+    def patterns(self, found: StepFigures) -> tuple[Pattern, ...]:
+        """The patterns, the most frequent first; ``found`` has a row for each step here."""
+        first: dict[tuple[bytes, bytes], Pattern] = {}
+        count: Counter[tuple[bytes, bytes]] = Counter()
+        for copies, (key, graph, layer) in zip(found.copies, self._steps(), strict=True):
+            identity = np.sort(2 * key + graph).tobytes(), copies.tobytes()
+            count[identity] += 1
+            if identity not in first:
+                first[identity] = Pattern(
+                    steps=1,
+                    kernels=tuple(key.tolist()),
+                    outside_graphs=tuple(np.flatnonzero(~graph).tolist()),
+                    copies={kind: n for kind, n in zip(COPY_KINDS, copies.tolist(), strict=True) if n},
+                    layer_begins=_layer_begins(layer),
+                )
+        return tuple(first[one].model_copy(update={"steps": steps}) for one, steps in count.most_common())
+
+    def _steps(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int16]]]:
+        for begin, end in zip(self.cuts, [*self.cuts[1:], len(self.key)], strict=True):
+            yield self.key[begin:end], self.graph[begin:end], self.layer[begin:end]
+
+
+def _layer_begins(layer: NDArray[np.int16]) -> tuple[int, ...]:
+    """Where each layer of a step begins and the last one ends; nothing where layers do not follow one another whole."""
+    inside = np.flatnonzero(layer != NONE)
+    if not len(inside) or not (np.diff(layer[inside]) >= 0).all() or len(inside) < inside[-1] - inside[0] + 1:
+        return ()
+    begins = inside[np.flatnonzero(np.diff(layer[inside], prepend=NONE))]
+    return (*begins.tolist(), int(inside[-1]) + 1)
+
+
+def _known(column: NDArray[np.int64]) -> tuple[int | None, ...]:
+    return tuple(None if value == NO_TIME else value for value in column.tolist())

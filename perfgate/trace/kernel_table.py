@@ -1,0 +1,293 @@
+"""The kernel table: what a traced engine ran, step by step, whichever profiler saw it.
+
+Pure data in columns (numpy arrays of one length): ``perfgate kernels`` takes 0.8 GiB for five million kernels with a
+launching call each (docs/measurements.md). Times are integer nanoseconds on the clock of the capture; durations are
+never negative. An index that does not apply is -1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+NONE = -1
+"""An index that does not apply: no step, no layer, no device, no known launch."""
+
+NO_TIME = int(np.iinfo(np.int64).min)
+"""A time that the trace does not show; nsys counts from the start of its session, so that times may be negative."""
+
+STEP_KINDS = ("decode", "prefill", "mixed", "idle", "unknown")
+"""What a step computed; ``idle`` scheduled nothing, ``unknown`` carries no range that tells."""
+
+PLACES = ("", "qkv", "out", "gate-up", "down", "lm-head")
+"""Where in a layer a gemm stands, which its name cannot tell; empty for every other kernel."""
+
+COPY_KINDS = ("h2d", "h2d-pageable", "d2h", "d2h-pageable", "d2d", "peer", "other")
+"""Copies by direction; from or to pageable host memory they cannot overlap with the host."""
+
+MEMSET_KINDS = ("memset",)
+
+CALL_KINDS = ("launch", "graph-launch", "copy", "synchronise", "other")
+"""What a call of the CUDA interface does for the step; ``other`` calls are not kept."""
+
+
+@dataclass(frozen=True)
+class Caution:
+    """Something the reader of a table should know; ``code`` is explained in :mod:`perfgate.reasons`."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns of one length.
+
+    Raises:
+        ValueError: They are not.
+    """
+
+    def __post_init__(self) -> None:
+        """Check the lengths."""
+        lengths = {field.name: len(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns of different lengths: {lengths}")
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(getattr(self, dataclasses.fields(self)[0].name))
+
+    def take(self, rows: NDArray[Any]) -> Self:
+        """These rows (indices, or a mask), in this order."""
+        return dataclasses.replace(self, **{f.name: getattr(self, f.name)[rows] for f in dataclasses.fields(self)})
+
+
+@dataclass(frozen=True)
+class Kernels(Columns):
+    """Kernels as they ran, one row a launch.
+
+    Args:
+        start_ns: Start on the device.
+        duration_ns: Time on the device.
+        name: Index into :class:`Names`.
+        shape: Index into :attr:`Trace.shapes`.
+        stream: The stream's number.
+        device: The device's number; -1 for operators on the CPU.
+        process: Index into :attr:`Trace.processes`.
+        graph: True where a CUDA graph launched it.
+        correlation: The profiler's number of the launching call, unique within a process.
+        launched_ns: Start of the launching call on the host; :data:`NO_TIME` where it is not in the trace.
+        step: Row of :class:`Steps`, or -1.
+        layer: Number of the layer from 0, or -1 outside the layers.
+        place: Index into :data:`PLACES`.
+    """
+
+    start_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+    name: NDArray[np.int32]
+    shape: NDArray[np.int32]
+    stream: NDArray[np.int64]
+    device: NDArray[np.int16]
+    process: NDArray[np.int16]
+    graph: NDArray[np.bool_]
+    correlation: NDArray[np.int64]
+    launched_ns: NDArray[np.int64]
+    step: NDArray[np.int32]
+    layer: NDArray[np.int16]
+    place: NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class Names(Columns):
+    """Every kernel name of a trace, in one order for all columns.
+
+    Args:
+        demangled: As the profiler writes it, template arguments and all.
+        short: The function's own name, for people.
+        normalised: The identity to compare builds by (:func:`perfgate.trace.families.normalised_name`).
+        role: The family.
+    """
+
+    demangled: tuple[str, ...]
+    short: tuple[str, ...]
+    normalised: tuple[str, ...]
+    role: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Steps(Columns):
+    """Engine steps, in order of process and start.
+
+    Args:
+        index: N of ``perfgate.step.N``; where only vLLM's own ranges are there, their number from 0.
+        kind: Index into :data:`STEP_KINDS`.
+        start_ns: When the host began it.
+        end_ns: When the host ended it; the device may still be at an earlier step.
+        process: Index into :attr:`Trace.processes`.
+        complete: False where the trace does not show the step's end.
+        own: True where a range of perfgate's marks the step; vLLM's own ranges end before the sampler.
+    """
+
+    index: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    process: NDArray[np.int16]
+    complete: NDArray[np.bool_]
+    own: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Events(Columns):
+    """Copies, memsets or the profiler's own work, in order of start.
+
+    Args:
+        kind: Index into the kinds of its sort.
+        start_ns: Start.
+        duration_ns: Length.
+        device: The device's number; -1 where it has none.
+        stream: The stream's number; -1 where it has none.
+        process: Index into :attr:`Trace.processes`.
+        bytes: Bytes moved or set; 0 where it has none.
+        graph: True where a CUDA graph launched it.
+        correlation: The number of the launching call; -1 where it has none.
+        step: Row of :class:`Steps`, or -1.
+    """
+
+    kind: NDArray[np.int8]
+    start_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+    device: NDArray[np.int16]
+    stream: NDArray[np.int64]
+    process: NDArray[np.int16]
+    bytes: NDArray[np.int64]
+    graph: NDArray[np.bool_]
+    correlation: NDArray[np.int64]
+    step: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Calls(Columns):
+    """Calls of the CUDA interface on the host, in order of start.
+
+    Args:
+        kind: Index into :data:`CALL_KINDS`.
+        start_ns: Start.
+        duration_ns: Length.
+        process: Index into :attr:`Trace.processes`.
+        correlation: The call's number, unique within a process.
+        step: Row of :class:`Steps`, or -1.
+    """
+
+    kind: NDArray[np.int8]
+    start_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+    process: NDArray[np.int16]
+    correlation: NDArray[np.int64]
+    step: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A traced stretch of an engine's life.
+
+    Args:
+        source: The profiler and its version.
+        processes: Process ids.
+        devices: Names of the devices, by number.
+        names: Kernel names.
+        shapes: Launch shapes, one row each: grid x, y, z, then block x, y, z; zeros where there is none.
+        kernels: The kernels.
+        steps: The steps.
+        copies: Copies, kinds in :data:`COPY_KINDS`.
+        memsets: Memsets.
+        overhead: The profiler's own work on the host.
+        calls: Calls on the host that launch, copy or synchronise.
+        cautions: What the reader should know.
+    """
+
+    source: str
+    processes: tuple[int, ...]
+    devices: dict[int, str]
+    names: Names
+    shapes: NDArray[np.int64]
+    kernels: Kernels
+    steps: Steps
+    copies: Events
+    memsets: Events
+    overhead: Events
+    calls: Calls
+    cautions: tuple[Caution, ...] = ()
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that occur, in alphabetical order."""
+        return tuple(sorted(set(self.names.role)))
+
+    def role_of_name(self) -> NDArray[np.int16]:
+        """Per name the index of its role in :attr:`roles`."""
+        place = {role: number for number, role in enumerate(self.roles)}
+        return np.array([place[role] for role in self.names.role], np.int16)
+
+
+_CALLS = {
+    "graph-launch": re.compile(r"(cu(da)?|hip)GraphLaunch"),
+    "launch": re.compile(r"(cu(da)?|hip(Ext|Hcc|Drv)?(Module)?)Launch(?!HostFunc)"),
+    "copy": re.compile(r"(cu(da)?|hip(Drv)?)Mem(cpy|set)"),
+    "synchronise": re.compile(r"(cu(da)?|hip)\w*Synchronize"),
+}
+
+
+def call_kind(name: str) -> str:
+    """What a call of the CUDA or HIP interface is for, by its name; suffixes such as ``_v10000`` do not matter.
+
+    Waits are known by the call's name, not by CUPTI's synchronisation records: nsys 2023.4 exports
+    ``cudaEventSynchronize`` as a "stream wait".
+    """
+    return next((kind for kind, pattern in _CALLS.items() if pattern.match(name)), "other")
+
+
+def empty(table: type[Columns]) -> Any:
+    """No rows of ``table`` (:class:`Kernels`, :class:`Steps`, :class:`Events` or :class:`Calls`)."""
+    return filled(table, 0)
+
+
+def filled(table: type[Columns], length: int, /, **columns: NDArray[Any] | None) -> Any:
+    """Rows of ``table`` from the columns given, each cast to its type; the others say "does not apply".
+
+    Raises:
+        OverflowError: A value does not fit into its column.
+    """
+    neutral = {"bool": False, "bytes": 0, "place": 0, "kind": 0, "duration_ns": 0, "launched_ns": NO_TIME}
+    made = {}
+    for field in dataclasses.fields(table):
+        dtype = _DTYPES[field.name]
+        value = columns.get(field.name)
+        if value is None:
+            value = np.full(length, neutral.get("bool" if dtype is np.bool_ else field.name, NONE))
+        made[field.name] = _cast(field.name, np.asarray(value), dtype)
+    return table(**made)
+
+
+def _cast(name: str, column: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """The column as another type; numpy alone would let a number that does not fit come out as another one."""
+    if len(column) and dtype is not np.bool_ and np.dtype(dtype).itemsize < column.dtype.itemsize:
+        bounds = np.iinfo(dtype)
+        for value in (column.min(), column.max()):
+            if not bounds.min <= value <= bounds.max:
+                raise OverflowError(f"{name} {value} does not fit into {bounds.bits} bits")
+    return column.astype(dtype, copy=False)
+
+
+_DTYPES: dict[str, Any] = {
+    "start_ns": np.int64, "duration_ns": np.int64, "end_ns": np.int64, "launched_ns": np.int64, "bytes": np.int64,
+    "correlation": np.int64, "stream": np.int64, "index": np.int64, "name": np.int32, "shape": np.int32,
+    "step": np.int32, "device": np.int16, "process": np.int16, "layer": np.int16, "place": np.int8, "kind": np.int8,
+    "graph": np.bool_, "complete": np.bool_,
+    "own": np.bool_,
+}  # fmt: skip

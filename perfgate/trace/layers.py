@@ -1,0 +1,208 @@
+"""Layers: which layer of the model a kernel belongs to, and which of a layer's gemms a gemm is.
+
+A CUDA graph replays without ranges, so layers are found in the step's kernel sequence, which repeats once a layer. One
+kernel that runs once a layer is the anchor; how far the sequence before it agrees between layers is where a layer
+begins. Names are compared by role, because the first layer's norm is often another kernel than the others'. Places are
+given only where a layer's gemms come in an order that is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfgate.trace.families import ACTIVATION, ATTENTION, GEMM, GEMM_REDUCE, KV_WRITE, MOE, SAMPLER, UNLISTED
+from perfgate.trace.kernel_table import NONE, PLACES, Caution, Kernels, Names
+
+PLACE = {place: number for number, place in enumerate(PLACES)}
+Pattern = tuple[NDArray[np.int16], NDArray[np.int8]]
+
+
+def assign_layers(
+    kernels: Kernels, names: Names, by_range: NDArray[np.int16] | None
+) -> tuple[NDArray[np.int16], NDArray[np.int8]]:
+    """Layer and place of each kernel; outside the steps there are none.
+
+    Args:
+        kernels: With their steps.
+        names: With their roles.
+        by_range: The layer that the host was at when it launched each kernel, where ranges tell; in a step in which
+            they tell of any kernel they are believed.
+
+    Returns:
+        Layer (-1 outside) and index into :data:`PLACES`, in the order of ``kernels``.
+    """
+    layer, place = np.full(len(kernels), NONE, np.int16), np.zeros(len(kernels), np.int8)
+    order = np.lexsort((kernels.start_ns, kernels.device, kernels.step))
+    inside = order[np.searchsorted(kernels.step[order], 0) :]
+    if not len(inside):
+        return layer, place
+    step, device = kernels.step[inside], kernels.device[inside]
+    cuts = np.flatnonzero((np.diff(step) != 0) | (np.diff(device) != 0)) + 1
+    told = np.full(len(inside), NONE, np.int16) if by_range is None else by_range[inside]
+    sequences = _Sequences(names.role)
+    name, stream = kernels.name[inside], kernels.stream[inside]
+    for first, beyond in zip([0, *cuts], [*cuts, len(inside)], strict=True):
+        rows = inside[first:beyond]
+        part = slice(first, beyond)
+        layer[rows], place[rows] = sequences.read(name[part], stream[part], told[part])
+    return layer, place
+
+
+@dataclass
+class _Sequences:
+    """Reads kernel sequences; one that was seen before is known."""
+
+    roles: Sequence[str]
+    known: dict[tuple[bytes, bytes, bytes], Pattern] = field(default_factory=dict)
+
+    def read(self, name: NDArray[np.int32], stream: NDArray[np.int64], told: NDArray[np.int16]) -> Pattern:
+        key = (name.tobytes(), stream.tobytes(), told.tobytes())
+        if key not in self.known:
+            roles = [self.roles[number] for number in name]
+            layers = told if (told != NONE).any() else _by_repetition(name, stream, roles)
+            self.known[key] = layers, _places(layers, roles)
+        return self.known[key]
+
+
+def _by_repetition(name: NDArray[np.int32], stream: NDArray[np.int64], roles: Sequence[str]) -> NDArray[np.int16]:
+    """The layer of each kernel of a step; kernels of side streams go with the kernel of the main stream before them."""
+    streams, counts = np.unique(stream, return_counts=True)
+    main = np.flatnonzero(stream == streams[np.argmax(counts)])
+    main_roles = [roles[row] for row in main.tolist()]
+    main_names = name[main]
+    symbols = [r if r != UNLISTED else number for r, number in zip(main_roles, main_names.tolist(), strict=True)]
+    starts, end = _boundaries(main_names, symbols, main_roles)
+    if not starts:
+        return np.full(len(name), NONE, np.int16)
+    edges = main[starts]
+    found = np.searchsorted(edges, np.arange(len(name)), side="right") - 1
+    beyond = main[end] if end < len(main) else len(name)
+    found[beyond:] = NONE
+    return found.astype(np.int16)
+
+
+def _boundaries(name: NDArray[np.int32], symbols: Sequence[str | int], roles: Sequence[str]) -> tuple[list[int], int]:
+    """Where each layer begins, and where the last one ends; nothing where the sequence does not repeat."""
+    anchors = _anchors(name, roles)
+    if len(anchors) < 2:  # noqa: PLR2004 (once is no repetition)
+        return [], 0
+    spacing = int(np.median(np.diff(anchors)))
+    before = 0
+    while before < min(spacing - 1, anchors[0]) and _agrees(symbols, anchors, -before - 1, anchors[0]):
+        before += 1
+    after = 1
+    while after < spacing - before and _agrees(symbols, anchors, after, anchors[-1]):
+        after += 1
+    return [anchor - before for anchor in anchors], anchors[-1] + after
+
+
+def _anchors(name: NDArray[np.int32], roles: Sequence[str]) -> list[int]:
+    """The places of a kernel that runs once a layer.
+
+    The kernel that writes the KV cache does, and so does attention. Without them it is the first kernel of those whose
+    number of launches more kernels share than any other number.
+    """
+    numbers: list[int] = name.tolist()
+    counts = Counter(numbers)
+    for role in (KV_WRITE, ATTENTION):
+        repeated = [(counts[n], -row) for row, n in enumerate(numbers) if roles[row] == role and counts[n] > 1]
+        if repeated:
+            return _places_of(numbers, numbers[-max(repeated)[1]])
+    shared = Counter(count for count in counts.values() if count > 1)
+    if not shared:
+        return []
+    often = max(shared, key=lambda count: (shared[count], count))
+    return _places_of(numbers, next(number for number in numbers if counts[number] == often))
+
+
+def _places_of(numbers: Sequence[int], wanted: int) -> list[int]:
+    return [place for place, number in enumerate(numbers) if number == wanted]
+
+
+def _agrees(symbols: Sequence[str | int], anchors: Sequence[int], offset: int, edge: int) -> bool:
+    """Whether what stands so far from the anchor at ``edge`` stands there at half of the other anchors or more."""
+    if not 0 <= edge + offset < len(symbols):
+        return False
+    others = [anchor + offset for anchor in anchors if anchor != edge]
+    seen = [symbols[place] for place in others if 0 <= place < len(symbols)]
+    return 2 * seen.count(symbols[edge + offset]) >= max(len(seen), 1)
+
+
+def _places(layers: NDArray[np.int16], roles: Sequence[str]) -> NDArray[np.int8]:
+    """Which gemm each gemm is, in layers whose gemms, attention and activation are in a known order.
+
+    Names do not tell the two projections of latent attention, a router or a draft model's gemms from a dense layer's:
+    where a layer's order is another one, its gemms have no place rather than a wrong one.
+    """
+    places = np.zeros(len(roles), np.int8)
+    inside: dict[int, list[int]] = {}
+    for row in np.flatnonzero(layers != NONE).tolist():
+        inside.setdefault(int(layers[row]), []).append(row)
+    drafted = _drafted(inside, roles)
+    for number, (layer, rows) in enumerate(inside.items()):
+        if layer in drafted:
+            return places
+        order = "".join(_SYMBOLS.get(roles[row], "") for row in rows)
+        known = _DENSE.fullmatch(order) or (number == len(inside) - 1 and _BEGUN.fullmatch(order))
+        ordered = _IN_ORDER if known else _IN_ORDER[:2] if _EXPERTS.fullmatch(order) else ()
+        _place_in_order(places, rows, roles, ordered)
+    behind = list(range(max(inside[max(inside)]) + 1, len(roles))) if inside else []
+    if sum(roles[row] == GEMM for row in behind) == 1:
+        _place_in_order(places, behind, roles, ("lm-head",))
+    return places
+
+
+_SYMBOLS = {GEMM: "G", ATTENTION: "A", ACTIVATION: "S", MOE: "M"}
+_IN_ORDER = ("qkv", "out", "gate-up", "down")
+_DENSE = re.compile(r"A*GA+G(GS?G)?")
+"""Attention before the first gemm is its metadata, made ready for all layers; an activation may be part of a gemm."""
+_EXPERTS = re.compile(r"A*GA+G(?=.*M)[GSM]*")
+"""A router and shared experts run gemms too, which have no place."""
+_BEGUN = re.compile(r"A*G(A+(G(GS?G?)?)?)?")
+"""The last layer of launches that were chosen may be cut."""
+
+
+def _drafted(inside: dict[int, list[int]], roles: Sequence[str]) -> set[int]:
+    """The layers from the first one on in which a sampler runs: those behind it are a draft model's.
+
+    Where most layers hold such a kernel it belongs to them: routers take a softmax and the largest of it.
+    """
+    sampling = [layer for layer, rows in inside.items() if any(roles[row] == SAMPLER for row in rows)]
+    if not sampling or 2 * len(sampling) >= len(inside):
+        return set()
+    return {layer for layer in inside if layer >= sampling[0]}
+
+
+def _place_in_order(
+    places: NDArray[np.int8], rows: Sequence[int], roles: Sequence[str], ordered: Sequence[str]
+) -> None:
+    """Give the gemms of some rows these places, one after the other, and sums of split-K gemms that of their gemm."""
+    left, current = list(ordered), ""
+    for row in rows:
+        if roles[row] == GEMM:
+            current = left.pop(0) if left else ""
+        if roles[row] in (GEMM, GEMM_REDUCE):
+            places[row] = PLACE[current]
+
+
+def places_caution(kernels: Kernels, names: Names) -> Caution | None:
+    """What to say where layers were found and gemms of the same steps have no place in them."""
+    is_gemm = np.array([role == GEMM for role in names.role])
+    of_step = np.zeros(int(kernels.step.max(initial=NONE)) + 2, bool)  # the last one stands for no step
+    of_step[kernels.step[kernels.layer != NONE]] = True
+    of_step[NONE] = False
+    gemms = is_gemm[kernels.name] & of_step[kernels.step]
+    lost = int((gemms & (kernels.place == 0)).sum())
+    if not lost:
+        return None
+    text = (
+        f"{lost} of {int(gemms.sum())} gemms have no place: their order is not a dense layer's (latent attention, "
+        "a router, several sorts of layers, a draft model), and what is numbered as a layer may be several"
+    )
+    return Caution("places-unknown", text)

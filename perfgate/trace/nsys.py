@@ -1,0 +1,362 @@
+"""Reads an SQLite export of Nsight Systems with SQL of our own.
+
+Tables exist only where they have rows and columns vary with the version (2022.4 to 2026.2 are known), so both are
+looked up before they are read. Row order means nothing: what is read is sorted by start. Rows of different tables
+belong together by process and correlation id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfgate.errors import RecordError
+from perfgate.trace.assembly import Recording, build, call_keys
+from perfgate.trace.families import RoleRule
+from perfgate.trace.kernel_table import (
+    CALL_KINDS,
+    COPY_KINDS,
+    MEMSET_KINDS,
+    Calls,
+    Caution,
+    Events,
+    Kernels,
+    Trace,
+    call_kind,
+    filled,
+)
+from perfgate.trace.limits import MAX_CAUTIONS, MAX_RANGES
+from perfgate.trace.nsys_export import DAMAGED, Export
+from perfgate.trace.steps import Range
+
+_PREFIX = "CUPTI_ACTIVITY_KIND_"
+_KERNEL, _CALL = f"{_PREFIX}KERNEL", f"{_PREFIX}RUNTIME"
+_KERNEL_COLUMNS = (
+    "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
+    "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
+)  # fmt: skip
+
+_MAX_STRING, _MAX_CALL, _MAX_16 = (1 << 31) - 1, (1 << 32) - 1, (1 << 16) - 1
+_PACKED = {
+    "streamId": (1 << 46) - 1, "deviceId": _MAX_16, "correlationId": _MAX_CALL, "gridX": (1 << 31) - 1,
+    "gridY": _MAX_16, "gridZ": _MAX_16, "blockX": _MAX_16, "blockY": _MAX_16, "blockZ": _MAX_16,
+}  # fmt: skip
+"""What fits into the numbers that several columns are packed into, CUDA's own limits at least."""
+
+_COPY = {2: "h2d", 3: "h2d-pageable", 4: "d2h", 5: "d2h-pageable", 16: "d2d", 20: "peer"}
+_COPY_KIND = "copyKind * 2 + COALESCE((CASE copyKind WHEN 1 THEN srcKind WHEN 2 THEN dstKind END) = 0, 0)"
+"""Twice ENUM_CUDA_MEMCPY_OPER, and one more where the host's memory is pageable (0 in ENUM_CUDA_MEM_KIND)."""
+
+_LOST = re.compile(r"\b(lost|dropp(ed|ing)|overflow\w*|discard\w*|incomplete|not all)\b", re.IGNORECASE)
+_PERHAPS_LOST = re.compile(r"\bevents might be missing\b", re.IGNORECASE)
+_READ = re.compile(r"\b(CUDA|CUPTI|NVTX)\b", re.IGNORECASE)
+_NOT_READ = re.compile(
+    r"\b(sampl\w+|CPU|backtraces?|context switch\w*|ftrace|OSRT|OS runtime|ETW|OpenGL|OpenACC|OpenMP|Vulkan|Direct3D|"
+    r"DX1[12]|WDDM|MPI|UCX|OpenSHMEM|NIC|InfiniBand|(GPU|SOC) metrics|cuBLAS|cuDNN|X?HV|other events)\b",
+    re.IGNORECASE,
+)
+
+
+def lost_data(text: str) -> bool | None:
+    """Whether a diagnostic of nsys says that events are missing from which the kernel table is made.
+
+    Texts as in nsys 2022.4: "CUPTI dropped 5 records. Some CUPTI events might be missing.", "Not all NVTX events might
+    have been collected." and, which does no harm, "Sampling events were lost in the interval 1 - 2 (3) ns. ...".
+
+    Returns:
+        ``None`` where it only says that they might be, or speaks of other events: samples of the CPU, OpenGL and the
+        like. A loss that does not say of what is one of these events.
+    """
+    if not _LOST.search(text):
+        return None if _PERHAPS_LOST.search(text) else False
+    return None if _NOT_READ.search(text) and not _READ.search(text) else True
+
+
+_OTHER = CALL_KINDS.index("other")
+_ERROR = 3
+"""Severity of an error in DIAGNOSTIC_EVENT; 1 is information, 2 a warning, 4 verbose."""
+
+
+def read_nsys(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
+    """The kernel table of an SQLite export.
+
+    Args:
+        file: What ``nsys export --type=sqlite`` wrote.
+        roles: The scenario's own roles.
+
+    Raises:
+        RecordError: The file is empty, cut short, damaged, no export of nsys, without kernels, traced with whole graphs
+            as one event, short of data by nsys's own account, or too large.
+        UsageError: A role's pattern is no regular expression.
+    """
+    with Export(file) as export:
+        check_content(export)
+        return build(_Reader(export).recording(), roles)
+
+
+def check_content(export: Export) -> None:
+    """Check that a file is an export of nsys and holds its kernels.
+
+    Raises:
+        RecordError: It is not, or they are hidden in graphs traced as single events.
+    """
+    if "StringIds" not in export.columns:
+        text = "is an SQLite database, but no export of nsys"
+        raise RecordError(text, where=export.where, remedy="Make one with: nsys export --type=sqlite REPORT.nsys-rep")
+    graphs = export.has(f"{_PREFIX}GRAPH_TRACE")
+    in_graph = export.has(_KERNEL) and bool(list(export.select(_IN_GRAPH)))
+    if graphs and not in_graph:
+        text = "holds CUDA graphs as single events, so that their kernels are hidden"
+        raise RecordError(text, where=export.where, remedy="Trace with --cuda-graph-trace=node.")
+    if not export.has(_KERNEL):
+        text = f"holds no CUDA kernel ({export.version})"
+        remedy = "Was --trace=cuda given, the capture range opened, and no other CUPTI client (torch profiler) running?"
+        raise RecordError(text, where=export.where, remedy=remedy)
+    export.need(_KERNEL, _KERNEL_COLUMNS)
+
+
+_IN_GRAPH = f"SELECT 1 FROM {_KERNEL} WHERE graphNodeId IS NOT NULL LIMIT 1"  # noqa: S608
+
+
+class _Reader:
+    """Turns the tables of one export into columns."""
+
+    def __init__(self, export: Export) -> None:
+        self.export = export
+        self.pids: NDArray[np.int64] = np.empty(0, np.int64)
+        """Global ids of the processes that ran kernels; the low 24 bits are a thread's and zero here."""
+        self.kinds: dict[int, int] = {}
+        """Kinds of calls by the id of their name, as far as they were seen."""
+
+    def recording(self) -> Recording:
+        """Everything that the kernel table is made of."""
+        try:
+            return self._recording()
+        except OverflowError as error:
+            text = f"holds a number that is too large: {error}"
+            raise RecordError(text, where=self.export.where, remedy=DAMAGED) from error
+
+    def _recording(self) -> Recording:
+        diagnostics = self._diagnostics()
+        kernels, names, shapes = self._kernels()
+        copies = self._events("MEMCPY", _COPY_KIND, _COPY, COPY_KINDS)
+        memsets = self._events("MEMSET", "0", {}, MEMSET_KINDS)
+        return Recording(
+            source=self.export.version,
+            where=self.export.where,
+            processes=tuple((self.pids >> 24 & 0xFFFFFF).tolist()),
+            devices=self._devices(),
+            names=names,
+            shapes=shapes,
+            kernels=kernels,
+            calls=self._calls((kernels, copies, memsets)),
+            ranges=self._ranges(),
+            copies=copies,
+            memsets=memsets,
+            overhead=self._overhead(),
+            cautions=diagnostics,
+        )
+
+    def _process_of(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Indices of the processes of global thread or process ids, and whether they are among those with kernels."""
+        ids = ids & ~0xFFFFFF
+        place = np.minimum(np.searchsorted(self.pids, ids), len(self.pids) - 1)
+        return place, self.pids[place] == ids
+
+    def _kernels(self) -> tuple[Kernels, tuple[str, ...], NDArray[np.int64]]:
+        self.export.check_range(_KERNEL, _PACKED | {"demangledName": _MAX_STRING})
+        graph = "COALESCE(graphNodeId, 0) != 0" if "graphNodeId" in self.export.columns[_KERNEL] else "0"
+        start, end, where, link, pid, grid, block = self.export.integers(
+            _KERNEL,
+            (
+                "start", "end", f"(streamId << 17) | (deviceId << 1) | ({graph})", _link("demangledName"), "globalPid",
+                "(gridX << 32) | (gridY << 16) | gridZ", "(blockX << 32) | (blockY << 16) | blockZ",
+            ),
+        )  # fmt: skip
+        correlation, name = _unlinked(link)
+        self.pids, process = _unique(pid & ~0xFFFFFF)
+        ids, name = _unique(name)
+        grids, grid = _unique(grid)
+        blocks, block = _unique(block)
+        shapes, shape = _unique(grid.astype(np.int64) * len(blocks) + block)
+        table = [*_unpacked(grids[shapes // len(blocks)]), *_unpacked(blocks[shapes % len(blocks)])]
+        made: Kernels = filled(
+            Kernels,
+            len(start),
+            start_ns=start,
+            duration_ns=end - start,
+            name=name,
+            shape=shape,
+            stream=where >> 17,
+            device=where >> 1 & 0xFFFF,
+            process=process,
+            graph=where & 1,
+            correlation=correlation,
+        )
+        return made, self.export.strings(ids), np.stack(table, axis=1)
+
+    def _calls(self, launched: Sequence[Kernels | Events]) -> Calls:
+        """Calls on the host that matter to a step or launched something; without them nothing has a launch.
+
+        There may be several calls of other kinds a kernel, which are not kept: only what is kept counts as a row.
+        """
+        launching = np.empty(0, np.int64)
+
+        def matters(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
+            nonlocal launching
+            correlation, name = _unlinked(columns[3])
+            process, known = self._process_of(columns[2])
+            kept = self._call_kinds(name) != _OTHER
+            if not kept.all():
+                if not len(launching):
+                    launching = np.concatenate([call_keys(one.process, one.correlation) for one in launched])
+                    launching.sort()
+                key = call_keys(process, correlation)
+                kept |= launching[np.minimum(np.searchsorted(launching, key), len(launching) - 1)] == key
+            return np.asarray(known & kept)
+
+        self.export.check_range(_CALL, {"correlationId": _MAX_CALL, "nameId": _MAX_STRING})
+        start, end, tid, link = self.export.integers(_CALL, ("start", "end", "globalTid", _link("nameId")), matters)
+        correlation, name = _unlinked(link)
+        made: Calls = filled(
+            Calls,
+            len(start),
+            kind=self._call_kinds(name),
+            start_ns=start,
+            duration_ns=end - start,
+            process=self._process_of(tid)[0],
+            correlation=correlation,
+        )
+        return made
+
+    def _call_kinds(self, name: NDArray[np.int64]) -> NDArray[np.int8]:
+        """The kind of each call, by the id of its name."""
+        ids, place = _unique(name)
+        new = np.array([one for one in ids.tolist() if one not in self.kinds], np.int64)
+        texts = self.export.strings(new)
+        self.kinds |= {one: CALL_KINDS.index(call_kind(text)) for one, text in zip(new.tolist(), texts, strict=True)}
+        kinds = np.array([self.kinds[one] for one in ids.tolist()], np.int8)
+        return np.asarray(kinds[place])
+
+    def _ranges(self) -> list[Range]:
+        """The ranges that can name steps and layers."""
+        if not self.export.has("NVTX_EVENTS"):
+            return []
+        query = (  # 59 push/pop, 60 start/end; the name is text (ASCII) or textId (registered strings)
+            "SELECT * FROM (SELECT CAST(COALESCE(s.value, e.text, '') AS TEXT) AS name, e.start, e.end, "
+            "CAST(e.globalTid AS INTEGER) FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId "
+            "WHERE e.eventType IN (59, 60)) "
+            "WHERE name GLOB 'perfgate.*' OR name GLOB 'execute_*' OR name GLOB '*layer*' ORDER BY start LIMIT ?"
+        )
+        rows = list(self.export.select(query, (MAX_RANGES + 1,)))
+        where = self.export.where
+        if len(rows) > MAX_RANGES:
+            text = f"table NVTX_EVENTS has more than {MAX_RANGES} ranges of steps and layers"
+            raise RecordError(text, where=where, remedy="Trace fewer iterations.")
+        if not all(isinstance(row[1], int) and isinstance(row[2], int | None) for row in rows):
+            raise RecordError("table NVTX_EVENTS holds a time that is no integer", where=where)
+        process, known = self._process_of(np.array([row[3] or 0 for row in rows], np.int64))
+        return [
+            Range(name, start, end, int(number), (tid or 0) & 0xFFFFFF)
+            for (name, start, end, tid), number, of_ours in zip(rows, process, known, strict=True)
+            if of_ours
+        ]
+
+    def _events(self, what: str, kind: str, kinds: dict[int, str], words: Sequence[str]) -> Events:
+        """One table of events on the device, those of processes with kernels.
+
+        ``kinds`` translates ``kind``, the last of ``words`` is for all other values.
+        """
+        table = f"{_PREFIX}{what}"
+        columns = self.export.columns.get(table, set())
+        optional = [name if name in columns else "0" for name in ("bytes", "graphNodeId")]
+        start, end, device, stream, correlation, pid, number, size, node = self.export.integers(
+            table,
+            (
+                "start", "end", "deviceId", "streamId", "COALESCE(correlationId, -1)", "COALESCE(globalPid, 0)",
+                kind, *(f"COALESCE({name}, 0)" for name in optional),
+            ),
+        )  # fmt: skip
+        process, known = self._process_of(pid)
+        other = len(words) - 1
+        codes = np.full(len(start), other, np.int8)
+        for value, word in kinds.items():
+            codes[number == value] = words.index(word)
+        made: Events = filled(
+            Events,
+            len(start),
+            kind=codes,
+            start_ns=start,
+            duration_ns=end - start,
+            device=device,
+            stream=stream,
+            process=process,
+            bytes=size,
+            graph=node != 0,
+            correlation=correlation,
+        )
+        return made if known.all() else made.take(known)
+
+    def _overhead(self) -> Events:
+        """CUPTI's own work on the host, in whichever thread of the process it was done."""
+        start, end, tid = self.export.integers("PROFILER_OVERHEAD", ("start", "end", "COALESCE(globalTid, 0)"))
+        process, known = self._process_of(tid)
+        made: Events = filled(Events, len(start), start_ns=start, duration_ns=end - start, process=process)
+        return made.take(known)
+
+    def _devices(self) -> dict[int, str]:
+        columns = self.export.columns.get("TARGET_INFO_GPU", set())
+        if not {"id", "name"} <= columns:
+            return {}
+        number = "COALESCE(cuDevice, id)" if "cuDevice" in columns else "id"
+        rows = self.export.select(f"SELECT {number}, name FROM TARGET_INFO_GPU ORDER BY 1")  # noqa: S608
+        return {one: str(name) for one, name in rows if isinstance(one, int)}
+
+    def _diagnostics(self) -> tuple[Caution, ...]:
+        """What nsys itself says went wrong; lost data is an error."""
+        if "DIAGNOSTIC_EVENT" not in self.export.columns:
+            return ()
+        query = "SELECT severity, text FROM DIAGNOSTIC_EVENT WHERE severity IN (2, 3) ORDER BY timestamp"
+        shown: dict[Caution, None] = {}
+        for severity, value in self.export.select(query):
+            text = str(value)
+            lost = lost_data(text)
+            if lost:
+                remedy = "Trace fewer iterations; synchronise before the capture ends."
+                raise RecordError(f"nsys lost data: {text}", where=self.export.where, remedy=remedy)
+            if (severity == _ERROR or lost is None) and len(shown) < MAX_CAUTIONS:
+                shown[Caution("profiler-error", f"nsys: {text}")] = None
+        return tuple(shown)
+
+
+def _link(name: str) -> str:
+    """Correlation id (32 bits, -1 where there is none) and the id of a string (31 bits) in one number.
+
+    Packed, because what a row costs to read grows with its columns.
+    """
+    return f"(COALESCE(correlationId, -1) << 31) | {name}"
+
+
+def _unlinked(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return packed >> 31, packed & 0x7FFFFFFF
+
+
+def _unique(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """The distinct values and the place of each among them, by chunks: there are millions of rows and few values."""
+    chunks = [values[first : first + _UNIQUE_ROWS] for first in range(0, len(values), _UNIQUE_ROWS)]
+    distinct = np.unique(np.concatenate([np.unique(chunk) for chunk in chunks])) if chunks else values
+    place = [np.searchsorted(distinct, chunk).astype(np.int32) for chunk in chunks]
+    return distinct, np.concatenate(place) if place else np.empty(0, np.int32)
+
+
+_UNIQUE_ROWS = 1 << 18
+
+
+def _unpacked(packed: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """x, y and z of a launch shape; CUDA allows 31, 16 and 16 bits (Programming Guide, compute capabilities)."""
+    return [packed >> 32, packed >> 16 & 0xFFFF, packed & 0xFFFF]

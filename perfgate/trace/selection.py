@@ -1,0 +1,171 @@
+"""The part of a trace that a reader asks for, its pure decode steps, one step or one layer, and its sums."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfgate.errors import UsageError
+from perfgate.trace.breakdown import StepFigures, figures
+from perfgate.trace.kernel_table import NONE, PLACES, STEP_KINDS, Trace
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Kernels of a trace with the figures of their steps.
+
+    Args:
+        trace: All of it.
+        figures: Of the steps selected; none where the trace has no steps.
+        rows: Rows of the kernel table, in order of start.
+        what: The selection in words.
+        layer: The layer selected, or ``None`` for all that a step runs.
+    """
+
+    trace: Trace
+    figures: StepFigures
+    rows: NDArray[np.int64]
+    what: str
+    layer: int | None = None
+
+    @property
+    def steps(self) -> int:
+        """What a mean is over: steps, counted on each device; 1 where there are none."""
+        return max(len(self.figures), 1)
+
+
+@dataclass(frozen=True)
+class KernelSum:
+    """Launches of one kernel, or of one role, summed over a selection.
+
+    Args:
+        role: The role.
+        place: Where in the layer; empty where that is not known or not one place.
+        name: Index into the trace's names; -1 for a whole role.
+        launches: How many.
+        graph_launches: Of these, from CUDA graphs.
+        time_ns: Sum of their durations.
+        step: Row of the trace's steps, or -1 where it sums over steps or over what is outside.
+        device: The device's number, or -1 likewise.
+    """
+
+    role: str
+    place: str
+    name: int
+    launches: int
+    graph_launches: int
+    time_ns: int
+    step: int = NONE
+    device: int = NONE
+
+
+def select(trace: Trace, step: int | None = None, layer: int | None = None) -> Selection:
+    """Choose from a trace.
+
+    Args:
+        trace: The trace.
+        step: N of ``perfgate.step.N``; without it the complete pure decode steps, or all steps where there are none, or
+            the whole trace where it has no steps.
+        layer: A layer's number from 0; all kernels without it.
+
+    Raises:
+        UsageError: There is no such step, it ran nothing, or none of its kernels is in that layer.
+    """
+    found = figures(trace)
+    if step is not None:
+        chosen, what = _one_step(trace, found, step)
+    elif len(found):
+        chosen, what = _decode_steps(trace, found)
+    else:
+        chosen, what = np.zeros(0, bool), "the whole trace"
+    kernels = trace.kernels
+    of_step = np.zeros(len(trace.steps) + 1, bool)  # the last one stands for no step
+    of_step[found.step[chosen]] = True
+    rows = np.flatnonzero(of_step[kernels.step]) if len(found) else np.arange(len(kernels))
+    if layer is not None:
+        inside = kernels.layer[rows] == layer
+        if not inside.any():
+            raise UsageError(f"no kernel of {what} is in layer {layer}: {_layers(kernels.layer[rows])}")
+        rows, what = rows[inside], f"layer {layer} of {what}"
+    return Selection(trace, found.take(chosen), rows, what, layer)
+
+
+def _one_step(trace: Trace, found: StepFigures, step: int) -> tuple[NDArray[np.bool_], str]:
+    known = trace.steps.index
+    if not (known == step).any():
+        there = f"it has steps {known.min()} to {known.max()}" if len(known) else "no range names a step"
+        raise UsageError(f"the trace has no step {step}: {there}")
+    kind = STEP_KINDS[trace.steps.kind[known == step][0]]
+    chosen = known[found.step] == step
+    if not chosen.any():
+        raise UsageError(f"step {step} ({kind}) ran no kernel")
+    return chosen, f"step {step} ({kind})"
+
+
+def _decode_steps(trace: Trace, found: StepFigures) -> tuple[NDArray[np.bool_], str]:
+    complete = trace.steps.complete[found.step]
+    decode = complete & (trace.steps.kind[found.step] == STEP_KINDS.index("decode"))
+    chosen, word = (decode, "decode step") if decode.any() else (np.ones(len(found), bool), "step")
+    count = len(np.unique(found.step[chosen]))
+    return chosen, f"{count} {word}{'s' * (count != 1)}"
+
+
+def _layers(layer: NDArray[np.int16]) -> str:
+    inside = layer[layer != NONE]
+    return f"there are layers {inside.min()} to {inside.max()}" if len(inside) else "its sequence does not repeat"
+
+
+def patterns(selection: Selection) -> list[tuple[int, int]]:
+    """How many kernels the steps launch, and how many steps launch so many, the most frequent first."""
+    return Counter(selection.figures.launches.tolist()).most_common()
+
+
+def by_kernel(selection: Selection) -> list[KernelSum]:
+    """Each kernel and place, the longest first."""
+    return sorted(_sums(selection, by_step=False), key=lambda one: (-one.time_ns, one.name, one.place))
+
+
+def by_step_and_kernel(selection: Selection) -> list[KernelSum]:
+    """Each step, device, kernel and place, in order of steps, the longest first; outside the steps comes first."""
+    return sorted(
+        _sums(selection, by_step=True), key=lambda one: (one.step, one.device, -one.time_ns, one.name, one.place)
+    )
+
+
+def by_role(selection: Selection) -> list[KernelSum]:
+    """Each role, the longest first."""
+    sums: dict[str, list[int]] = {}
+    for one in _sums(selection, by_step=False):
+        known = sums.setdefault(one.role, [0, 0, 0])
+        sums[one.role] = [a + b for a, b in zip(known, (one.launches, one.graph_launches, one.time_ns), strict=True)]
+    made = [KernelSum(role, "", NONE, *values) for role, values in sums.items()]
+    return sorted(made, key=lambda one: (-one.time_ns, one.role))
+
+
+def outside(trace: Trace) -> tuple[int, int]:
+    """Kernels that belong to no step: how many, and the sum of their durations in nanoseconds."""
+    rows = trace.kernels.step == NONE
+    return int(rows.sum()), int(trace.kernels.duration_ns[rows].sum())
+
+
+def _sums(selection: Selection, *, by_step: bool) -> list[KernelSum]:
+    kernels, names, rows = selection.trace.kernels, selection.trace.names, selection.rows
+    key = kernels.name[rows].astype(np.int64) * len(PLACES) + kernels.place[rows]
+    if by_step:  # step in the high bits, then device; both may be -1
+        key += ((kernels.step[rows].astype(np.int64) + 1) << 16 | (kernels.device[rows] + 1)) * len(PLACES) * len(names)
+    distinct = np.unique(key)
+    group = np.searchsorted(distinct, key)
+    launches = np.bincount(group)
+    graphs = np.bincount(group, kernels.graph[rows])
+    times = np.bincount(group, kernels.duration_ns[rows])
+    found = []
+    for number, one in enumerate(distinct.tolist()):
+        rest, place = divmod(one, len(PLACES))
+        owner, name = divmod(rest, len(names))
+        counts = int(launches[number]), int(graphs[number]), int(times[number])
+        where = ((owner >> 16) - 1, (owner & 0xFFFF) - 1) if by_step else (NONE, NONE)
+        found.append(KernelSum(names.role[name], PLACES[place], name, *counts, *where))
+    return found

@@ -1,0 +1,352 @@
+"""Reads a Chrome trace of PyTorch's profiler (Kineto): GPU kernels, or on the CPU operators that stand for kernels.
+
+On the CPU the outermost operators count: what they call lies inside their time, so that nothing is counted twice. Only
+wrappers around compiled code give way to what they call.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perfgate.errors import RecordError
+from perfgate.trace.assembly import Recording, build
+from perfgate.trace.families import RoleRule
+from perfgate.trace.kernel_table import (
+    CALL_KINDS,
+    COPY_KINDS,
+    NONE,
+    Calls,
+    Caution,
+    Columns,
+    Events,
+    Kernels,
+    Trace,
+    call_kind,
+    filled,
+)
+from perfgate.trace.limits import MAX_JSON_BYTES, MAX_TIME_NS
+from perfgate.trace.steps import Range
+
+CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver")
+"""Categories of calls on the host; Kineto files those of HIP under ``cuda_runtime`` too."""
+
+WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+"""Categories of work on the device."""
+
+_BESIDE = ("gpu_user_annotation", "cuda_sync", "cuda_event", "overhead", *CALLS)
+"""Categories that may name a device and a stream and are not its work."""
+
+_WRAPPERS = re.compile(r"Torch-Compiled Region|CompiledFxGraph|CompiledFunction|^## Call|^(PyTorch )?Profiler")
+_COPY = re.compile(r"Memcpy (\w)to(\w)(?: \((\w+) -> (\w+)\))?")
+_DIRECTIONS = {"HD": "h2d", "DH": "d2h", "DD": "d2d", "PP": "peer"}
+_TIME = re.compile(r"-?\d{1,19}(\.\d{1,12})?", re.ASCII)
+_WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
+_POINTER = re.compile(r"0x[0-9a-fA-F]{1,15}")
+_SIZES = (0, 1 << 31)
+
+
+def read_torch(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
+    """The kernel table of a Chrome trace.
+
+    Args:
+        file: What ``torch.profiler`` exported, unpacked.
+        roles: The scenario's own roles.
+
+    Raises:
+        RecordError: The file is no JSON, cut short, no Chrome trace, of several processes, holds no kernel and no
+            operator, or holds work of a device but none of its kernels.
+        UsageError: A role's pattern is no regular expression.
+    """
+    content = load_events(file)
+    return build(_Reader(complete_events(content, file), content, file).recording(), roles)
+
+
+def load_events(file: Path) -> dict[str, Any]:
+    """A Chrome trace as it stands, its times as exact decimals, its events a list of mappings.
+
+    Raises:
+        RecordError: The file is too large, no JSON, cut short or no Chrome trace.
+    """
+    if file.stat().st_size > MAX_JSON_BYTES:
+        text = f"is larger than {MAX_JSON_BYTES} bytes"
+        raise RecordError(text, where=str(file), remedy="Trace fewer iterations.")
+    try:
+        with file.open(encoding="utf-8") as stream:
+            # Times are microseconds since boot or 1970: as floats they would lose up to 256 ns.
+            content = json.load(stream, parse_float=Decimal)
+    except ArithmeticError as error:
+        raise RecordError("holds a number beyond all bounds", where=str(file)) from error
+    except (ValueError, RecursionError) as error:
+        text = f"is no whole JSON document: {error}"
+        raise RecordError(text, where=str(file), remedy="Was the profiler stopped before the process ended?") from error
+    head: dict[str, Any] = content if isinstance(content, dict) else {"traceEvents": content}
+    events = head.get("traceEvents")
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+        raise RecordError("is JSON, but no Chrome trace: it has no list of traceEvents", where=str(file))
+    return head
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A complete event (``"ph": "X"``).
+
+    Args:
+        number: Its place among the file's events.
+        category: Its category in lower case.
+        name: Its name.
+        start_ns: When it began.
+        end_ns: When it ended.
+        thread: Its thread; a device's event has its stream here.
+        pid: Its process; a device's event has the device here.
+        detail: Its arguments, whatever they are.
+    """
+
+    number: int
+    category: str
+    name: str
+    start_ns: int
+    end_ns: int
+    thread: int | str
+    pid: int | None
+    detail: dict[str, Any]
+
+    def whole(self, key: str) -> int | None:
+        """An argument that is a whole number, also where it is written as text or as a pointer (ROCm's streams).
+
+        Raises:
+            ValueError: It is anything else.
+        """
+        value = self.detail.get(key)
+        if isinstance(value, str) and _POINTER.fullmatch(value):
+            return int(value, 16)
+        if isinstance(value, str) and _WHOLE.fullmatch(value):
+            return int(value)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+            return value
+        raise ValueError(f"event {self.number}: {key} is not a whole number: {_cut(value)}")
+
+    def shape(self) -> tuple[int, ...]:
+        """Grid and block of a kernel; zeros for an operator.
+
+        Raises:
+            ValueError: A size is none that a launch can have.
+        """
+        grid, block = self.detail.get("grid"), self.detail.get("block")
+        if not (isinstance(grid, list) and isinstance(block, list) and len(grid) == len(block) == 3):  # noqa: PLR2004 (x, y, z)
+            return (0,) * 6
+        sizes = (*grid, *block)
+        if not all(isinstance(size, int) and _SIZES[0] <= size <= _SIZES[1] for size in sizes):
+            raise ValueError(f"event {self.number}: grid or block is not a launch shape: {_cut(sizes)}")
+        return tuple(int(size) for size in sizes)
+
+
+def complete_events(content: dict[str, Any], file: Path) -> list[Event]:
+    """The complete events of what :func:`load_events` gave.
+
+    Raises:
+        RecordError: One has no name, or no time that a trace can have.
+    """
+    try:
+        rows = enumerate(content["traceEvents"])
+        return [_event(number, row) for number, row in rows if row.get("ph") == "X"]
+    except ValueError as error:
+        raise RecordError(f"holds a damaged event: {error}", where=str(file)) from error
+
+
+def _event(number: int, row: dict[str, Any]) -> Event:
+    name, start, duration = row.get("name"), _microseconds(row.get("ts")), _microseconds(row.get("dur", 0))
+    if not isinstance(name, str) or start is None or duration is None:
+        key = "name" if not isinstance(name, str) else "ts" if start is None else "dur"
+        raise ValueError(f"event {number}: {key} is {_cut(row.get(key))}")
+    thread, pid, detail = row.get("tid"), row.get("pid"), row.get("args")
+    return Event(
+        number,
+        str(row.get("cat", "")).lower(),
+        name,
+        round(start * 1000),
+        round((start + duration) * 1000),
+        thread if isinstance(thread, int | str) and not isinstance(thread, bool) else NONE,
+        pid if isinstance(pid, int) and not isinstance(pid, bool) else None,
+        detail if isinstance(detail, dict) else {},
+    )
+
+
+def _microseconds(value: Any) -> int | Decimal | None:
+    """A time or duration, also where it is written as text; ``None`` where it is none that a trace can have."""
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        value = Decimal(value)
+    number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    return value if number and abs(value) < MAX_TIME_NS // 1000 else None
+
+
+def _cut(value: Any) -> str:
+    """A value for a message, whatever it is."""
+    text = f"{value}" if isinstance(value, int | float | Decimal) and not isinstance(value, bool) else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+_SHOWN = 60
+
+
+class _Reader:
+    """Turns the events of one trace into columns."""
+
+    def __init__(self, events: list[Event], head: dict[str, Any], file: Path) -> None:
+        self.file = str(file)
+        self.head = head
+        self.by_category: dict[str, list[Event]] = {}
+        for event in events:
+            self.by_category.setdefault(event.category, []).append(event)
+        self.calls = self._of(*CALLS)
+
+    def _of(self, *categories: str) -> list[Event]:
+        return [event for category in categories for event in self.by_category.get(category, ())]
+
+    def recording(self) -> Recording:
+        """Everything that the kernel table is made of."""
+        try:
+            return self._recording()
+        except (ValueError, OverflowError) as error:
+            raise RecordError(f"holds an event with a wrong number: {error}", where=self.file) from error
+
+    def _recording(self) -> Recording:
+        operators, ranges = self._of("cpu_op", "operator"), self._of("user_annotation")
+        pids = sorted({event.pid for event in (*self.calls, *operators, *ranges) if event.pid is not None})
+        if len(pids) > 1:
+            raise RecordError(f"holds several processes: {pids}", where=self.file, remedy="Give one trace a rank.")
+        cautions = self._check_devices()
+        on_gpu = self._of("kernel")
+        launches = on_gpu or outermost(operators)
+        distinct = sorted({event.name for event in launches})
+        number = {name: place for place, name in enumerate(distinct)}
+        shapes = sorted({event.shape() for event in launches})
+        place = {shape: row for row, shape in enumerate(shapes)}
+        columns: dict[str, list[Any]] = {
+            "name": [number[event.name] for event in launches],
+            "shape": [place[event.shape()] for event in launches],
+            "graph": [bool(event.detail.get("graph node id")) for event in launches],
+        }
+        if not on_gpu:  # an operator is launched where it runs, and its thread stands for a stream
+            columns["launched_ns"] = [event.start_ns for event in launches]
+            columns["stream"] = [_whole(event.thread) for event in launches]
+        copies = self._of("gpu_memcpy")
+        return Recording(
+            source="torch profiler" + (f" on {version}" if (version := self._version()) else ""),
+            where=self.file,
+            processes=tuple(pids) or (0,),
+            devices=device_names(self.head),
+            names=tuple(distinct),
+            shapes=np.array(shapes, np.int64).reshape(-1, 6),
+            kernels=_table(Kernels, launches, columns),
+            calls=_table(Calls, self.calls, {"kind": [CALL_KINDS.index(call_kind(e.name)) for e in self.calls]}),
+            ranges=[Range(one.name, one.start_ns, one.end_ns, 0, hash(one.thread)) for one in ranges],
+            copies=_table(Events, copies, {"kind": [_copy_kind(event) for event in copies]}),
+            memsets=_table(Events, self._of("gpu_memset"), {}),
+            overhead=_table(Events, self._of("overhead"), {}),
+            cautions=cautions,
+        )
+
+    def _check_devices(self) -> tuple[Caution, ...]:
+        """Operators stand for kernels only where no device worked; other work of a device is never left out unsaid."""
+        unknown = Counter(
+            category
+            for category, events in self.by_category.items()
+            if category not in (*WORK, *_BESIDE)
+            for event in events
+            if {"device", "stream"} <= event.detail.keys()
+        )
+        words = ", ".join(f"{_cut(category)} ({count} events)" for category, count in unknown.most_common(3))
+        if "kernel" in self.by_category:
+            text = f"work of a device is in categories that are not known here and left out: {words}"
+            return (Caution("device-events-unknown", text),) if unknown else ()
+        launching = next((e.name for e in self.calls if call_kind(e.name) in ("launch", "graph-launch")), "")
+        if unknown or launching or self._of(*WORK):
+            what = f"work of a device in {words}" if unknown else f"calls that launch kernels ({_cut(launching)})"
+            what = what if unknown or launching else "copies of a device"
+            text = f"holds {what}, but no event of category kernel"
+            remedy = "Trace again without another profiler on the GPU; report a category of a new PyTorch."
+            raise RecordError(text, where=self.file, remedy=remedy)
+        return ()
+
+    def _version(self) -> str:
+        for key, word in (("cuda_runtime_version", "CUDA"), ("hip_runtime_version", "HIP")):
+            version = self.head.get(key)
+            if isinstance(version, int | str) and version:
+                return f"{word} runtime {str(version)[:_SHOWN]}"
+        return ""
+
+
+def device_names(head: dict[str, Any]) -> dict[int, str]:
+    """Names of the devices that a trace's head describes."""
+    given = head.get("deviceProperties")
+    described = [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []
+    return {one["id"]: str(one.get("name", "")) for one in described if isinstance(one.get("id"), int)}
+
+
+def _table(table: type[Columns], events: Sequence[Event], own: dict[str, list[Any]]) -> Any:
+    """Columns that every sort of event has, and its own.
+
+    Raises:
+        ValueError: An argument is not the number that it should be.
+        OverflowError: It is larger than any.
+    """
+    columns: dict[str, list[Any]] = {
+        "start_ns": [event.start_ns for event in events],
+        "duration_ns": [event.end_ns - event.start_ns for event in events],
+        "process": [0] * len(events),
+    }
+    known = {field.name for field in fields(table)}
+    columns |= {name: [read(event) for event in events] for name, read in _ARGUMENTS.items() if name in known} | own
+    made = {name: np.array(column, np.int64) for name, column in columns.items()}
+    return filled(table, len(events), **made)
+
+
+def _whole(value: int | str | None) -> int:
+    return value if isinstance(value, int) else NONE
+
+
+def _device_of(event: Event) -> int:
+    """The device of its work; some releases for ROCm give it as the process alone."""
+    given = event.whole("device")
+    return given if given is not None else _whole(event.pid) if event.category in WORK else NONE
+
+
+def _stream_of(event: Event) -> int:
+    given = event.whole("stream")
+    return given if given is not None else _whole(event.thread) if event.category in WORK else NONE
+
+
+_ARGUMENTS: dict[str, Callable[[Event], int]] = {
+    "correlation": lambda event: NONE if (given := event.whole("correlation")) is None else given,
+    "device": _device_of,
+    "stream": _stream_of,
+    "bytes": lambda event: event.whole("bytes") or 0,
+}
+
+
+def outermost(operators: Iterable[Event]) -> list[Event]:
+    """The operators that lie in no other one of their thread; wrappers do not count."""
+    found: list[Event] = []
+    until: dict[Any, int] = {}
+    for event in sorted(operators, key=lambda one: (one.start_ns, -one.end_ns)):
+        if event.start_ns >= until.get(event.thread, event.start_ns) and not _WRAPPERS.search(event.name):
+            found.append(event)
+            until[event.thread] = event.end_ns
+    return found
+
+
+def _copy_kind(event: Event) -> int:
+    match = _COPY.match(event.name)
+    kind = _DIRECTIONS.get(f"{match[1]}{match[2]}", "other") if match else "other"
+    if match and "Pageable" in (match[3], match[4]) and kind in ("h2d", "d2h"):
+        kind += "-pageable"
+    return COPY_KINDS.index(kind)

@@ -1,0 +1,92 @@
+"""Units and quantities: how a value is written, and how one that a user wrote is read."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from typing import Any, Literal
+
+NS_PER_S = 1e9
+
+Unit = Literal["s", "tok/s", "B", "tok", "J/tok", "ratio", "count", "inst"]
+
+UNIT_SCALE: dict[str, tuple[Unit, float]] = {
+    "s": ("s", 1.0), "ms": ("s", 1e-3), "us": ("s", 1e-6), "µs": ("s", 1e-6), "ns": ("s", 1e-9), "min": ("s", 60.0),
+    "tok/s": ("tok/s", 1.0), "tokens/s": ("tok/s", 1.0),
+    "B": ("B", 1.0), "KiB": ("B", 2.0**10), "MiB": ("B", 2.0**20), "GiB": ("B", 2.0**30),
+    "kB": ("B", 1e3), "MB": ("B", 1e6), "GB": ("B", 1e9),
+    "tok": ("tok", 1.0), "tokens": ("tok", 1.0),
+    "J/tok": ("J/tok", 1.0), "mJ/tok": ("J/tok", 1e-3), "count": ("count", 1.0), "inst": ("inst", 1.0),
+    "%": ("ratio", 0.01), "ratio": ("ratio", 1.0),
+}  # fmt: skip
+"""Unit as people write it: (base unit, factor to it)."""
+
+LARGEST_PERCENTAGE = 10.0
+"""As a ratio. A margin beyond it would never block."""
+
+
+def parse_percent(value: Any) -> float:
+    """``"0.5%"`` to 0.005; numbers are refused, because 0.5 could mean either."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*", value) if isinstance(value, str) else None
+    parsed = float(Decimal(match[1]).scaleb(-2)) if match else math.inf
+    if parsed > LARGEST_PERCENTAGE:
+        raise ValueError('expected a percentage from 0% to 1000% with its % sign, like "0.5%"')
+    return parsed
+
+
+def format_percent(value: float) -> str:
+    """0.005 to ``"0.5%"``, the shortest text that reads back as the same number."""
+    return f"{plain_digits(Decimal(repr(value)).scaleb(2))}%"
+
+
+def plain_digits(value: Decimal) -> str:
+    """All digits, no exponent, no trailing zeros."""
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def parse_quantity(value: Any) -> tuple[float, str]:
+    """``"1ms"`` to (0.001, "s"): the value in its base unit, and that unit."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ/%]+)\s*", value) if isinstance(value, str) else None
+    unit, scale = UNIT_SCALE.get(match[2], ("", 1.0)) if match else ("", 1.0)
+    amount = float(match[1]) * scale if match else math.inf
+    if not unit or not math.isfinite(amount):
+        raise ValueError('expected a number with its unit, like "1ms"')
+    return amount, unit
+
+
+def format_value(value: float, unit: Unit) -> str:
+    """A value for people, four significant digits with a unit that suits its size: ``5.357 ms``, ``60.71 %``."""
+    if unit == "s":
+        for suffix, scale in (("s", 1.0), ("ms", 1e-3)):
+            if _reaches(value, scale):
+                return f"{_four_digits(value / scale)} {suffix}"
+        return f"{_four_digits(value / 1e-6)} us"
+    if unit == "B":
+        for suffix in ("GiB", "MiB", "KiB"):
+            scale = UNIT_SCALE[suffix][1]
+            if _reaches(value, scale):
+                return f"{_four_digits(value / scale)} {suffix}"
+    if unit == "ratio":
+        return f"{_four_digits(value * 100)} %"
+    if unit in ("B", "tok", "count", "inst") and value % 1 == 0:
+        return f"{value:.0f} {unit}"  # things that are counted have no decimals
+    return f"{_four_digits(value)} {unit}"
+
+
+def gib(size: int) -> str:
+    """Bytes in gibibytes with one decimal, ``0.6 GiB``: how memory and disks are spoken of."""
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _reaches(value: float, scale: float) -> bool:
+    """Whether ``value`` is shown as at least one ``scale``: 999.99 ms is shown as 1.000 s, never as 1000 ms."""
+    return float(f"{abs(value) / scale:.4g}") >= 1
+
+
+def _four_digits(value: float) -> str:
+    digits = f"{value:#.4g}".rstrip(".")  # '#' keeps trailing zeros: 5.300 ms says more than 5.3 ms
+    if "e" in digits:
+        return f"{value:.0f}"
+    return digits if value else "0"

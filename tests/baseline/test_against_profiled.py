@@ -1,0 +1,152 @@
+"""Kernels and counters of a head measured alone: gated against a baseline's visits, and held against the scenario."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hand_made import BOTH, HEAD, codes, scenario_file
+
+from perfgate import gate as use_cases
+from perfgate.baseline.promotion import promote
+from perfgate.baseline.store import files
+from perfgate.errors import NotMeasuredError, UsageError
+from perfgate.judge.outcome import CellOutcome
+from perfgate.metrics.trial import Kind
+from perfgate.record.run_record import read_records, read_run, record_file, write_record
+from perfgate.testing import FakeCollector, FakeSpec
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+TIME = "{metric: itl_median, ignorable: 1%, must_catch: 5%}"
+GEMM = "{metric: kernel_time_per_step, role: gemm, ignorable: 1%, must_catch: 5%}"
+BYTES = "{metric: dram_bytes, role: gemm, ignorable: 0.5%, must_catch: 3%}"
+TRACED = "kernels: {traced: {iterations: 2}}\n"
+
+
+def measure(
+    folder: Path,
+    seed: int,
+    *,
+    gates: str = f"{TIME}, {GEMM}, {BYTES}",
+    kernels: str = TRACED,
+    counters: str = "{role: gemm, profile: 4}",
+    ratio: dict[str, float] | None = None,
+) -> use_cases.Finished:
+    """One visit of a head with timed, traced and counted trials."""
+    spec = FakeSpec(restart_sd=0.001, head_ratio=ratio or {})
+    file = scenario_file(folder, gates=gates, more=f"{kernels}counters: [{counters}]\n")
+    return use_cases.run(
+        [file], {"head": HEAD}, runs=folder / "runs", seed=1, against=folder / "baselines",
+        collector=FakeCollector(spec, seed), traced_collector=FakeCollector(spec, seed, kind="traced"),
+        counted_collector=FakeCollector(spec, seed, kind="counted"),
+    )  # fmt: skip
+
+
+def only(finished: use_cases.Finished) -> CellOutcome:
+    """The one cell's outcome."""
+    (cell,) = finished.outcome.cells
+    return cell
+
+
+def test_gates_on_kernels_and_counters(tmp_path: Path) -> None:
+    """Their visits are kept restart by restart, and a head that moves more or computes longer is blocked."""
+    for seed in range(4):
+        promote(measure(tmp_path, seed).folder, tmp_path / "baselines", reason="more")
+
+    same = only(measure(tmp_path, 9))
+    slower = only(measure(tmp_path, 9, ratio={"gemm": 1.2, "dram_bytes": 1.2}))
+
+    assert [one.verdict for one in same.gates] == ["pass", "pass", "pass"]
+    assert [one.visits.visits for one in same.gates if one.visits] == [4, 4, 4]
+    assert [one.verdict for one in slower.gates] == ["pass", "regressed", "regressed"]
+    assert slower.counters is not None
+    assert slower.counters.rows[0].launches == {"head": 24}
+
+
+@pytest.mark.parametrize("kind", ["traced", "counted"])
+def test_a_visit_that_was_cut_short(tmp_path: Path, kind: Kind) -> None:
+    """Without its traced or counted trials a visit is neither judged nor promoted, though no gate rests on them."""
+    for seed in range(4):
+        promote(measure(tmp_path, seed, gates=TIME).folder, tmp_path / "baselines", reason="more")
+    whole = measure(tmp_path, 9, gates=TIME)
+    (record,) = read_records(whole.folder, read_run(whole.folder))
+    file = record_file(whole.folder, record.cell)
+    write_record(file, record.model_copy(update={"trials": tuple(t for t in record.trials if t.kind != kind)}))
+    (stored,) = files(tmp_path / "baselines")
+
+    outcome = use_cases.judge_folder(whole.folder)
+
+    (reason,) = outcome.cells[0].reasons
+    assert (whole.outcome.verdict, outcome.verdict, reason.code) == ("pass", "not-measured", "too-few-pairs")
+    assert f"0 of 1 {kind} trials of the head" in reason.text
+    with pytest.raises(NotMeasuredError, match=f"0 of 1 {kind} trials were taken"):
+        promote(whole.folder, tmp_path / "baselines")
+    assert use_cases.compare_with_baseline(str(file), stored).verdict == "not-measured"
+
+
+def test_pairs_that_were_cut_short(tmp_path: Path) -> None:
+    """The base of pairs whose head regressed is no visit of the baseline before it was traced and counted."""
+    spec = FakeSpec(restart_sd=0.0001, head_ratio={"step": 1.2})
+    file = scenario_file(tmp_path, gates=TIME, more=f"{TRACED}counters: [{{role: gemm, profile: 4}}]\n")
+    folder = use_cases.run(
+        [file], BOTH, runs=tmp_path, seed=1, collector=FakeCollector(spec),
+        traced_collector=FakeCollector(spec, kind="traced"), counted_collector=FakeCollector(spec, kind="counted"),
+    ).folder  # fmt: skip
+    (record,) = read_records(folder, read_run(folder))
+    timed = tuple(t for t in record.trials if t.kind == "timed")
+    write_record(record_file(folder, record.cell), record.model_copy(update={"trials": timed}))
+
+    with pytest.raises(NotMeasuredError, match="0 of 1 traced pairs were taken"):
+        promote(folder, tmp_path / "baselines", reason="first")
+
+    write_record(record_file(folder, record.cell), record)
+    (done,) = promote(folder, tmp_path / "baselines", reason="first")
+    assert (done.kind, done.role) == ("first", "base")
+
+
+def test_roles_that_changed_are_no_comparison(tmp_path: Path) -> None:
+    """Kernel times by other roles, or counters of other launches, are not those of the baseline."""
+    promote(measure(tmp_path, 0).folder, tmp_path / "baselines", reason="first")
+    roles = 'kernels: {traced: {iterations: 2}, roles: {mine: {match: "^nothing"}}}\n'
+
+    other = measure(tmp_path, 1, kernels=roles)
+
+    (reason,) = only(other).reasons
+    assert (other.outcome.exit_status, reason.code) == (21, "different-cells")
+    assert "traced with other roles" in reason.text
+    assert "counted with other roles" in reason.text
+    with pytest.raises(UsageError, match="tiny: changed"):
+        promote(other.folder, tmp_path / "baselines")
+
+
+def test_an_envelope_holds_a_head_alone(tmp_path: Path) -> None:
+    """A step outside the scenario's envelope blocks, though no base was traced beside it."""
+    promote(measure(tmp_path, 0, gates=TIME).folder, tmp_path / "baselines", reason="first")
+    declared = "kernels: {traced: {iterations: 2}, per_decode_step: {patterns: [{launches: 3}]}}\n"
+
+    finished = measure(tmp_path, 1, gates=TIME, kernels=declared)
+
+    assert finished.outcome.exit_status == 10
+    assert "outside-envelope" in codes(only(finished).reasons)
+
+
+@pytest.mark.parametrize(
+    ("condition", "status", "code"),
+    [
+        ("registers: same", 20, "counter-without-base"),
+        ('dram_bytes: "<= 1"', 10, "counter-out-of-bounds"),
+        ('dram_bytes: ">= 1"', 20, None),
+    ],
+)
+def test_conditions_on_counters(tmp_path: Path, condition: str, status: int, code: str | None) -> None:
+    """A bound is held on the head alone; what must be the same as on a base that nobody counted is a caution."""
+    counters = f"{{role: gemm, profile: 4, metrics: {{{condition}}}}}"
+    promote(measure(tmp_path, 0, gates=TIME, counters=counters).folder, tmp_path / "baselines", reason="first")
+
+    finished = measure(tmp_path, 1, gates=TIME, counters=counters)
+
+    said = {*codes(only(finished).reasons), *codes(only(finished).cautions)}
+    assert finished.outcome.exit_status == status
+    assert code is None or code in said
+    assert ("counter-out-of-bounds" in said) == (status == 10)

@@ -1,0 +1,341 @@
+"""One measured side against stored baselines: verdicts, advice, refusals, and that they can be had again."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hand_made import BASE, HEAD, codes, gate, only, record, run, scenario_file, trial, trials
+from stored import alone, lineage, measured
+
+from perfgate import gate as use_cases
+from perfgate.baseline.lineage import Baseline, BaselineVisit, draft
+from perfgate.baseline.promotion import promote
+from perfgate.baseline.visit_comparison import compare_with_baseline, judge_against
+from perfgate.cli.main import main
+from perfgate.errors import InterruptedRunError, RecordError, UsageError
+from perfgate.judge.outcome import Outcome
+from perfgate.machine.telemetry import GpuTelemetry, Spread
+from perfgate.record.run_record import Record, read_run, write_record, write_run
+from perfgate.report.markdown import render_markdown
+from perfgate.report.text import render_text
+from perfgate.testing import FakeCollector, FakeSpec
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+QUIET = [[mean + 0.001 * (-1) ** n for n in range(6)] for mean in (0.0, 0.002, -0.002, 0.001)]
+"""Visits of six restarts whose means spread by 0.17 %."""
+LOUD = [[20 * value for value in one] for one in QUIET]
+
+
+def against(visits: Sequence[Sequence[float]], head: Sequence[float], **machine: Any) -> Outcome:
+    """A head of these log ratios against a baseline of these visits."""
+    return held(alone(head), lineage(visits, **machine))
+
+
+def held(side: Record, *baselines: Baseline) -> Outcome:
+    """One side's record against these baselines."""
+    manifest = run([side.cell], subjects=side.subjects)
+    return judge_against(manifest, {side.cell.cell_id: side}, {side.cell.cell_id: baselines}, "0.0")
+
+
+SIX = [0.0, 0.001, -0.001, 0.0, 0.001, -0.001]
+"""Restarts of a head measured to its end."""
+
+
+def shifted(by: float) -> list[float]:
+    """The head with every restart slower by a log ratio."""
+    return [one + by for one in SIX]
+
+
+# --- verdicts
+
+
+@pytest.mark.parametrize(
+    ("visits", "by", "verdict", "status"),
+    [
+        (QUIET, 0.0, "pass", 0),
+        (QUIET, 0.1, "regressed", 10),
+        (QUIET, -0.1, "improved", 0),
+        (LOUD, 0.0, "inconclusive", 20),
+        (LOUD, 0.4, "regressed", 10),
+    ],
+)
+def test_four_visits_decide(visits: list[list[float]], by: float, verdict: str, status: int) -> None:
+    """From four visits on the verdict is that of the rule, with its exit status."""
+    outcome = against(visits, shifted(by))
+
+    assert (outcome.verdict, outcome.exit_status) == (verdict, status)
+    assert only(outcome).pairs == 4
+    assert only(outcome).change == pytest.approx(math.expm1(by - math.fsum(map(mean, visits)) / 4), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("visits", "by", "would_be"), [(3, 0.0, "pass"), (3, 0.2, "regressed"), (2, 0.0, "pass"), (1, 0.1, "regressed")]
+)
+def test_fewer_advise(visits: int, by: float, would_be: str) -> None:
+    """Below four visits nothing blocks: the verdict that it would be is told, and how many visits are missing."""
+    outcome = against(QUIET[:visits], shifted(by))
+
+    assert (outcome.verdict, outcome.exit_status, outcome.would_be) == ("advisory", 20, would_be)
+    assert (only(outcome).verdict, only(outcome).would_be) == ("advisory", would_be)
+    (reason,) = outcome.cells[0].reasons
+    assert reason.code == "advisory-few-visits"
+    assert reason.text.startswith(f"{visits} visit")
+
+
+def test_one_visit_knows_no_spread() -> None:
+    """With one visit only restarts are counted: it says so, and claims no effect that it could have detected."""
+    outcome = against(QUIET[:1], SIX)
+
+    assert "nobody knows how far visits spread" in outcome.cells[0].reasons[0].text
+    assert only(outcome).detectable is None
+    assert only(outcome).visits is not None
+    assert "to halve" not in render_text(outcome)
+
+
+def without(one: BaselineVisit, metric: str) -> BaselineVisit:
+    """A visit that does not carry a metric."""
+    return one.model_copy(update={"values": {name: found for name, found in one.values.items() if name != metric}})
+
+
+def test_gates_are_one_family() -> None:
+    """Two gates, one of them only advising, block at half of alpha: what only advises loosens no other."""
+    both = measured(gates=[gate("itl_median", "1%", "5%"), gate("ttft_median", "1%", "5%")])
+    whole = lineage(QUIET, of=both).entries
+    entries = [one.model_copy(update={"visits": (without(one.visits[0], "ttft_median"),)}) for one in whole[:3]]
+    entries.append(whole[3])
+    outcome = held(alone(shifted(0.1), of=both), Baseline(entries=tuple(entries)))
+
+    itl, ttft = outcome.cells[0].gates
+    assert itl.verdict == "regressed"
+    assert itl.block_level == pytest.approx(0.005)
+    assert (ttft.verdict, ttft.would_be) == ("advisory", "regressed")
+    assert outcome.exit_status == 10
+
+
+def test_a_gate_that_the_baseline_does_not_know() -> None:
+    """It has nothing to be compared with, which is no pass; the others are judged."""
+    both = measured(gates=[gate("itl_median", "1%", "5%"), gate("model_memory", "1%", "5%")])
+
+    outcome = held(alone(SIX, of=both), lineage(QUIET, of=both))
+
+    assert [one.verdict for one in outcome.cells[0].gates] == ["pass", "not-comparable"]
+    assert codes(outcome.cells[0].gates[1].reasons) == ["no-baseline"]
+    assert outcome.exit_status == 21
+
+
+def test_what_it_could_have_detected() -> None:
+    """The report names the baseline, the effect, and how many visits more would halve it, or that none do."""
+    alike = [[value / 10 for value in one] for one in QUIET]
+    quiet, loud = render_text(against(alike, SIX)), render_markdown(against(LOUD, SIX))
+
+    assert "cell: against a baseline of 4 visits, vllm 1.0" in quiet
+    assert "baseline: 4 visits of cpu-x2-observe-" in quiet
+    assert "2026-01-01 to 2026-01-04" in quiet
+    assert "to halve what is detectable: itl_median no number of visits (at best 1." in quiet
+    assert re.search(r"Baseline: 4 visits .*to halve what is detectable: itl..?median \d+ nightly visits more", loud)
+
+
+# --- what is not compared
+
+
+def test_no_baseline() -> None:
+    """A new cell is not comparable, with its reason, its values, and the way to a first baseline."""
+    outcome = held(alone(SIX))
+
+    assert outcome.exit_status == 21
+    assert codes(outcome.cells[0].reasons) == ["no-baseline"]
+    assert {row.metric for row in outcome.cells[0].ungated} >= {"itl_median", "ttft_median"}
+    assert render_text(outcome).splitlines()[-1].startswith("NOT COMPARABLE: there is no baseline yet")
+
+
+def test_another_machine() -> None:
+    """Every baseline that does not fit is named with what differs; one that fits is taken, whatever lies beside it."""
+    side = alone(shifted(0.1))
+    strangers = [lineage(QUIET, cpu="Other CPU"), lineage(QUIET, cores=64)]
+
+    outcome, fitting = held(side, *strangers), held(side, *strangers, lineage(QUIET))
+
+    (reason,) = outcome.cells[0].reasons
+    assert (outcome.exit_status, reason.code) == (21, "different-machines")
+    assert "cpu: 'Other CPU' against 'Test CPU'" in reason.text
+    assert "cores: 64 against 2" in reason.text
+    assert fitting.exit_status == 10
+
+
+def test_another_cell() -> None:
+    """A scenario that was changed has no baseline any longer: what changed is listed."""
+    before = measured()
+    other = before.model_copy(update={"cell_id": "new", "workload": before.workload.model_copy(update={"batch": 16})})
+
+    outcome = held(alone(SIX, of=other), lineage(QUIET, of=before))
+
+    (reason,) = outcome.cells[0].reasons
+    assert (outcome.exit_status, reason.code) == (21, "different-cells")
+    assert "workload.batch: 1 against 16" in reason.text
+
+
+def test_unfinished() -> None:
+    """A side that was cut short has no verdict: nobody may stop where the figures suit."""
+    outcome = against(QUIET, SIX[:3])
+
+    assert (outcome.verdict, codes(outcome.cells[0].reasons)) == ("not-measured", ["too-few-pairs"])
+
+
+@pytest.mark.parametrize(
+    ("quick", "word"), [(alone(SIX[:1]), ""), (record(measured(), trials([0.0])), ":head")], ids=["alone", "pair"]
+)
+def test_a_quick_look_is_not_compared(tmp_path: Path, quick: Record, word: str) -> None:
+    """The record of a quick or unfinished run gets no verdict from a baseline, however it is named."""
+    (tmp_path / "baseline.json").write_text(lineage(QUIET).text)
+    write_record(tmp_path / "record.json", quick)
+
+    outcome = compare_with_baseline(f"{tmp_path / 'record.json'}{word}", tmp_path / "baseline.json")
+
+    assert (outcome.verdict, codes(outcome.cells[0].reasons)) == ("not-measured", ["too-few-pairs"])
+
+
+def test_other_tokens() -> None:
+    """A head that generates what no visit did carries the caution."""
+    taken = [trial(n, n, "head") for n in range(6)]
+    other = [
+        t.model_copy(update={"iterations": (t.iterations[0].model_copy(update={"tokens_digest": "x"}),)}) for t in taken
+    ]
+
+    assert "outputs-differ" in codes(held(alone([], trials=tuple(other)), lineage(QUIET)).cells[0].cautions)
+    assert "outputs-differ" not in codes(held(alone([], trials=tuple(taken)), lineage(QUIET)).cells[0].cautions)
+
+
+def test_clocks_that_differ() -> None:
+    """A head at another clock than the baseline's visits is not comparable, however its times look."""
+
+    def at(mhz: int) -> Record:
+        fixed = Spread(low=mhz, median=mhz, high=mhz)
+        seen = GpuTelemetry(gpu="GPU-1", samples=200, aligned=True, sm_mhz=fixed, decode_sm_mhz=mhz)
+        return alone([], trials=tuple(trial(n, n, "head", telemetry=(seen,)) for n in range(6)))
+
+    entry = draft(at(1980), "head").sealed()
+    again = {"kind": "equivalent", "cell": None, "machine": None}
+    four = Baseline(entries=(entry, *(entry.model_copy(update=again) for _ in range(3))))
+
+    same, slower = held(at(1975), four), held(at(1500), four)
+
+    assert same.cells[0].gpus["base"].sm_mhz == 1980
+    assert [one.verdict for one in same.cells[0].gates] == ["pass"]
+    assert (slower.exit_status, codes(slower.cells[0].reasons)) == (21, ["clocks-differ"])
+
+
+# --- whole runs
+
+
+@pytest.fixture
+def visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
+    """A function that measures and promotes so many visits of a fake, and returns the scenario."""
+    monkeypatch.chdir(tmp_path)
+    file = scenario_file(tmp_path, gates="{metric: itl_median, ignorable: 1%, must_catch: 5%}")
+
+    def some(count: int) -> Path:
+        for seed in range(count):
+            promote(measure(file, seed).folder, tmp_path / "baselines", reason="more")
+        return file
+
+    return some
+
+
+def measure(file: Path, seed: int, ratio: float = 1.0) -> use_cases.Finished:
+    """One side of a fake, held against the baselines of the working directory."""
+    collector = FakeCollector(FakeSpec(restart_sd=0.003, head_ratio={"step": ratio}), seed)
+    options: dict[str, Any] = {"runs": Path("runs"), "seed": 1, "collector": collector}
+    return use_cases.run([file], {"head": HEAD}, against=Path("baselines"), **options)
+
+
+def test_a_run_is_judged_again_by_its_own_copy(visits: Callable[[int], Path]) -> None:
+    """The verdict is the same, byte for byte, when the baselines have moved on; a copy that was changed is refused."""
+    file = visits(4)
+    slower = measure(file, 9, ratio=1.1)
+    verdict = (slower.folder / "verdict.json").read_bytes()
+    promote(measure(file, 5).folder, Path("baselines"))
+    (slower.folder / "verdict.json").unlink()
+
+    assert slower.outcome.exit_status == 10
+    assert use_cases.judge_folder(slower.folder) == slower.outcome
+    assert (slower.folder / "verdict.json").read_bytes() == verdict
+
+    (copy,) = (slower.folder / "baselines").iterdir()
+    (newer,) = Path("baselines").glob("*/*.json")
+    copy.write_text(newer.read_text())
+    with pytest.raises(RecordError, match="is not the baseline that the run was judged against"):
+        use_cases.judge_folder(slower.folder)
+
+
+def test_a_broken_baseline_stops_a_run_before_it_starts(visits: Callable[[int], Path]) -> None:
+    """Nothing is measured against what cannot be trusted."""
+    file = visits(1)
+    before = len(list(Path("runs").iterdir()))
+    (stored,) = Path("baselines").glob("*/*.json")
+    stored.write_text(stored.read_text().replace("0.00", "0.01", 1))
+
+    with pytest.raises(RecordError, match="entry 1"):
+        measure(file, 1)
+    assert len(list(Path("runs").iterdir())) == before
+
+
+def test_command_line(visits: Callable[[int], Path]) -> None:
+    """``--against baseline`` and ``--against FILE`` measure the head alone, or the base where only that is named."""
+    file = visits(4)
+    (stored,) = Path("baselines").glob("*/*.json")
+    invoke = CliRunner().invoke
+    slower = FakeCollector(FakeSpec(restart_sd=0.003, head_ratio={"step": 1.1}))
+
+    by_folder = invoke(main, ["run", str(file), "--base", "python=/bin/true", "--against", "baseline"], obj=slower)
+    by_file = invoke(main, ["run", str(file), "--head", "env.A=1", "--against", str(stored), "--seed", "1"], obj=slower)
+    (record,) = max(Path("runs").iterdir(), key=lambda one: one.stat().st_mtime_ns).glob("records/*.json")
+    compared = invoke(main, ["compare", str(record), str(stored)])
+    neither = invoke(main, ["run", str(file), "--against", "main.txt"], obj=slower)
+
+    assert [one.exit_code for one in (by_folder, by_file, compared, neither)] == [10, 10, 10, 2]
+    assert all("against a baseline of 4 visits" in one.stdout for one in (by_folder, by_file, compared))
+
+
+def test_two_sides_or_a_glance_are_no_visit(visits: Callable[[int], Path]) -> None:
+    """The baseline is the base, so a second subject is refused; so is a quick run, which has no verdict."""
+    file = visits(0)
+
+    with pytest.raises(UsageError, match="one subject is measured"):
+        use_cases.run([file], {"base": BASE, "head": HEAD}, against=Path("baselines"))
+    with pytest.raises(UsageError, match="never quickly"):
+        use_cases.run([file], {"head": HEAD}, against=Path("baselines"), quick=True)
+
+
+def test_an_interrupted_run_goes_on(visits: Callable[[int], Path]) -> None:
+    """Cut short it has no verdict; resumed it is held against the baseline that it was begun with."""
+    file = visits(4)
+    collector = FakeCollector(FakeSpec(restart_sd=0.003, sleep_s=0.02))
+
+    with pytest.raises(InterruptedRunError):
+        use_cases.run([file], {"head": HEAD}, against=Path("baselines"), collector=collector, budget_s=0.09)
+    folder = max(Path("runs").iterdir(), key=lambda one: one.stat().st_mtime_ns)
+    cut = json.loads((folder / "verdict.json").read_text())
+    finished = use_cases.resume(folder, collector=collector)
+
+    assert cut["verdict"] == "not-measured"
+    assert finished.outcome.verdict == "pass"
+    assert finished.outcome.cells[0].baseline is not None
+
+
+def test_manifest_of_before(tmp_path: Path) -> None:
+    """A run of a version without baselines is read as one that has none to be held against."""
+    write_run(tmp_path, run([measured()]))
+    content = json.loads((tmp_path / "run.json").read_text())
+    del content["against"]
+    (tmp_path / "run.json").write_text(json.dumps(content))
+
+    assert read_run(tmp_path).against is None

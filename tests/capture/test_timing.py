@@ -1,0 +1,389 @@
+"""Timed trials against the real worker and a stand-in engine, which misbehaves on request."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from stub_engine import write_stub
+
+from perfgate.capture import timing
+from perfgate.capture.engine import WORKER, Limit, Worker, allowed_environment, engine_environment
+from perfgate.capture.job import Collector, Job
+from perfgate.capture.timeline import InvalidTrialError, read_iteration
+from perfgate.capture.timing import TimedCollector
+from perfgate.machine.atomic_files import sha256_hex
+from perfgate.machine.processes import CHILD, OWNER, Child, Orphan, owner_mark
+from perfgate.metrics.trial import Trial
+from perfgate.scenario.plan import Cell, prompts
+from perfgate.scenario.subject import Subject
+
+LIMITS = ", start_timeout: 20s, iteration_timeout: 20s"
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> Path:
+    """A folder for the module path that holds the stand-in."""
+    write_stub(tmp_path / "stub")
+    return tmp_path / "stub"
+
+
+@pytest.fixture
+def prepare(stub: Path, make_cell: Callable[..., Cell], make_job: Callable[..., Job]) -> Callable[..., Job]:
+    """A function that makes a job whose engine is the stand-in in some mode."""
+
+    def one(mode: str = "", limits: str = LIMITS, index: int = 0, **subject: Any) -> Job:
+        env = {"STUB_MODE": mode, **subject.pop("env", {})}
+        return make_job(
+            make_cell(limits=limits, env="{FROM_SCENARIO: scenario, FROM_BOTH: scenario}"),
+            Subject(**{"python": sys.executable, "path": (str(stub),), "env": env, **subject}),
+            index,
+        )
+
+    return one
+
+
+def collect(job: Job) -> Trial:
+    """Take the trial, and see that nothing of it is left running."""
+    collector: Collector = TimedCollector()
+    trial = collector.collect(job, lambda _: None)
+    assert remaining(job) == []
+    return trial
+
+
+def remaining(job: Job) -> list[psutil.Process]:
+    """Live processes that were started in the trial's folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(job.folder):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_complete_trial(prepare: Callable[..., Job]) -> None:
+    """A healthy engine yields the declared iterations, start-up costs and versions, and no failure."""
+    job = prepare()
+    trial = collect(job)
+    assert trial.failure is None
+    assert trial.cautions == ()
+    assert len(trial.iterations) == 2
+    assert [(len(i.ttft_ns), len(i.itl_ns), i.output_tokens) for i in trial.iterations] == [(2, 3, 5)] * 2
+    assert (trial.versions["vllm"], trial.versions["torch"]) == ("9.9.stub", "8.8.stub")
+    assert trial.startup is not None
+    assert (trial.startup.model_memory_bytes, trial.startup.kv_token_capacity) == (8192, 160)
+    assert 0 < trial.startup.import_ns + trial.startup.engine_ns < trial.startup.ready_ns < trial.duration_ns
+    assert (trial.index, trial.pair, trial.position, trial.subject, trial.visit) == (0, 0, 0, "base", 0)
+    assert (job.folder / "shut-down").exists()
+
+
+def test_tokens_digest(prepare: Callable[..., Job]) -> None:
+    """The digest is SHA-256 over the token ids of each request in order of submission."""
+    tokens = [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]
+    expected = hashlib.sha256(json.dumps(tokens, separators=(",", ":")).encode()).hexdigest()
+    assert [i.tokens_digest for i in collect(prepare()).iterations] == [expected] * 2
+
+
+def test_timeline_on_disk(prepare: Callable[..., Job]) -> None:
+    """The compressed timeline holds every answer, warm-up included, and reads to the trial's iterations."""
+    job = prepare()
+    trial = collect(job)
+    assert trial.timeline is not None
+    assert trial.timeline.path == "trials/000/timeline.jsonl.gz"
+    packed = (job.run_folder / trial.timeline.path).read_bytes()
+    assert trial.timeline.sha256 == sha256_hex(packed)
+    assert packed[4:8] == bytes(4)  # the time of compression would make the digest one of the clock
+    lines = [json.loads(line) for line in gzip.decompress(packed).splitlines()]
+    assert [(line["iteration"], line["warmup"]) for line in lines] == [(0, True), (1, False), (2, False)]
+    assert trial.iterations == tuple(read_iteration(line, job.cell.workload) for line in lines[1:])
+    assert sum(lines[0]["deliveries"][0][1]) == 0
+    assert sorted(file.name for file in job.folder.glob("timeline*")) == ["timeline.jsonl.gz"]
+
+
+def test_engine_arguments(prepare: Callable[..., Job]) -> None:
+    """The engine gets the scenario's arguments, the subject's in their place, dummy weights and no tokenizer."""
+    job = prepare(args={"max_num_seqs": 3, "seed": 7})
+    collect(job)
+    expected = {
+        **job.cell.engine.args, "max_num_seqs": 3, "seed": 7, "model": job.cell.model_folder, "load_format": "dummy",
+        "skip_tokenizer_init": True,
+    }  # fmt: skip
+    assert json.loads((job.folder / "arguments.json").read_text()) == expected
+
+
+def test_environment_of_the_engine(prepare: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, stub: Path) -> None:
+    """The engine sees the allow-list, ours, the scenario's and the subject's variables, and nothing else."""
+    monkeypatch.setenv("VLLM_USE_SOMETHING", "1")
+    monkeypatch.setenv("PYTHONPATH", "/inherited")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    job = prepare(env={"FROM_BOTH": "subject"})
+    collect(job)
+    seen = json.loads((job.folder / "environment.json").read_text())
+    assert not {"VLLM_USE_SOMETHING", "HF_TOKEN"} & set(seen)
+    assert (seen["FROM_SCENARIO"], seen["FROM_BOTH"]) == ("scenario", "subject")
+    assert (seen["PYTHONPATH"], seen[OWNER]) == (str(stub), job.owner)
+    assert (seen["VLLM_ENABLE_V1_MULTIPROCESSING"], seen["HF_HUB_OFFLINE"]) == ("0", "1")
+    assert Path(seen["VLLM_CACHE_ROOT"]).is_relative_to(job.cache_folder)
+    ours = {*engine_environment(job), OWNER, CHILD, "SPT_NOENV"}
+    assert set(seen) - ours <= {"LC_CTYPE", "PWD", "SHLVL", "_"}
+
+
+def test_module_path(prepare: Callable[..., Job]) -> None:
+    """Folders of path= stand before a PYTHONPATH of the subject's own, and without either there is none."""
+    job = prepare(path=("/a", "/b"), env={"PYTHONPATH": "/c"})
+    assert engine_environment(job)["PYTHONPATH"] == "/a:/b:/c"
+
+
+def test_allow_list() -> None:
+    """Machine properties pass, preferences and secrets do not."""
+    passing = {
+        "PATH": "1",
+        "LC_ALL": "1",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "NCCL_DEBUG": "1",
+        "NVIDIA_X": "1",
+        "HF_HOME": "1",
+    }
+    stopped = {
+        "VLLM_X": "1",
+        "HF_TOKEN": "1",
+        "PYTHONPATH": "1",
+        "OMP_NUM_THREADS": "1",
+        "AWS_SECRET": "1",
+        "path": "1",
+    }
+    assert allowed_environment(passing | stopped) == passing
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "words"),
+    [
+        ("import fails", "engine-import-failed", "ImportError: libcudart.so.99: cannot open shared object file"),
+        ("import dies", "engine-start-failed", "SIGSEGV"),
+        ("arguments fail", "engine-start-failed", "TypeError: unexpected keyword argument 'max_num_seq'"),
+        ("start fails", "engine-start-failed", "RuntimeError: No available memory for the cache blocks"),
+        ("start exits", "engine-start-failed", "SystemExit: engine core failed"),
+        ("start dies", "engine-start-failed", "status 3\nengine.log: loading weights"),
+        ("step fails", "iteration-failed", "RuntimeError: CUDA error: an illegal memory access"),
+        ("step exits", "iteration-failed", "SystemExit: fatal"),
+        ("step dies", "engine-died", "SIGKILL"),
+        ("step dies, child stays", "engine-died", "status 4"),
+        ("garbage", "protocol-error", "rubbish"),
+        ("other answer", "protocol-error", "99"),
+        ("other code", "protocol-error", "bad-mood"),
+        ("short outputs", "wrong-token-count", "got 4 tokens, expected 5"),
+        ("request aborted", "request-failed", "'abort'"),
+        ("preempts", "preempted", "2 times"),
+    ],
+)
+def test_failures(prepare: Callable[..., Job], mode: str, code: str, words: str) -> None:
+    """Each fault becomes its own reason with the engine's words, and nothing is left running."""
+    failure = collect(prepare(mode)).failure
+    assert failure is not None
+    assert (failure.code, words in failure.text) == (code, True), failure.text
+    assert len(failure.text) <= timing.MAX_FAILURE_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("mode", "limits", "code"),
+    [
+        ("start hangs", ", start_timeout: 2s", "engine-start-timeout"),
+        ("step hangs", ", start_timeout: 60s, iteration_timeout: 1s", "iteration-timeout"),
+    ],
+)
+def test_limits(prepare: Callable[..., Job], mode: str, limits: str, code: str) -> None:
+    """An engine that hangs is ended once its limit is over, long before it would go on."""
+    begin = time.monotonic()
+    failure = collect(prepare(mode, limits)).failure
+    assert failure is not None
+    assert failure.code == code
+    assert time.monotonic() - begin < 60
+
+
+def test_failed_trial_keeps_what_it_has(prepare: Callable[..., Job]) -> None:
+    """A trial that fails in its first iteration still has versions, start-up costs and that iteration's deliveries."""
+    trial = collect(prepare("short outputs"))
+    assert trial.versions["vllm"] == "9.9.stub"
+    assert trial.startup is not None
+    assert trial.iterations == ()
+    assert trial.timeline is not None
+
+
+def test_no_timeline_without_an_iteration(prepare: Callable[..., Job]) -> None:
+    """A trial whose engine never started leaves no timeline."""
+    job = prepare("start fails")
+    assert collect(job).timeline is None
+    assert list(job.folder.glob("timeline*")) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "cautions"),
+    [("two tokens", ("multi-token-deliveries",)), ("silent scheduler", ("preemptions-unknown",))],
+)
+def test_cautions(prepare: Callable[..., Job], mode: str, cautions: tuple[str, ...]) -> None:
+    """What a reader must know about a trial that still counts comes with it."""
+    trial = collect(prepare(mode))
+    assert (trial.failure, trial.cautions) == (None, cautions)
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("no memory", (None, 160)), ("own capacity", (8192, 777))])
+def test_what_the_engine_tells(prepare: Callable[..., Job], mode: str, expected: tuple[int | None, int]) -> None:
+    """Memory is unknown where a rank does not tell; the engine's own cache size goes before blocks times their size."""
+    startup = collect(prepare(mode)).startup
+    assert startup is not None
+    assert (startup.model_memory_bytes, startup.kv_token_capacity) == expected
+
+
+@pytest.mark.parametrize("mode", ["stop fails", "leaves a child"])
+def test_unclean_stop(prepare: Callable[..., Job], mode: str) -> None:
+    """An engine that does not stop cleanly after its last iteration has still been measured, and is ended."""
+    assert collect(prepare(mode)).failure is None
+
+
+def test_what_an_engine_leaves_fails_its_trial(prepare: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial with a process that could not be ended does not count, and names it; a worse failure is told instead."""
+    end = Child.end
+
+    def leaving(child: Child) -> tuple[Orphan, ...]:
+        return *end(child), Orphan(4711, "miner", "tests:1:1")
+
+    monkeypatch.setattr(Child, "end", leaving)
+
+    measured, failed = collect(prepare()), collect(prepare("start fails", index=1))
+
+    assert measured.failure is not None
+    assert measured.failure.code == "process-left"
+    assert "still alive: miner (pid 4711, of run tests)" in measured.failure.text
+    assert failed.failure is not None
+    assert failed.failure.code == "engine-start-failed"
+
+
+def test_interrupt(prepare: Callable[..., Job]) -> None:
+    """Ctrl-C in a trial is raised after the engine has ended."""
+    job = prepare()
+
+    def progress(phrase: str) -> None:
+        if phrase == "iteration 2 of 3":
+            assert remaining(job)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        TimedCollector().collect(job, progress)
+    assert remaining(job) == []
+    lines = (job.folder / "timeline.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == [0]
+
+
+@pytest.mark.parametrize("subject", [{"python": "/no/such/python"}, {"python": "no-such"}, {"path": ("/no/such",)}])
+def test_missing_subject(prepare: Callable[..., Job], subject: dict[str, Any]) -> None:
+    """A missing interpreter or folder is found by the probe and fails the trial without starting anything."""
+    job = prepare(**subject)
+    probed = TimedCollector().probe(job.cell, job.subject)
+    assert probed is not None
+    assert probed.code == "subject-not-found"
+    assert collect(job).failure == probed
+    assert list(job.folder.iterdir()) == []
+
+
+def test_interpreter_that_cannot_run(prepare: Callable[..., Job], tmp_path: Path) -> None:
+    """A program that the kernel cannot execute is no subject either."""
+    program = tmp_path / "python"
+    program.write_text("no program")
+    program.chmod(0o755)
+    failure = collect(prepare(python=str(program))).failure
+    assert failure is not None
+    assert failure.code == "subject-not-found"
+
+
+def test_profile_before_start_is_refused(prepare: Callable[..., Job]) -> None:
+    """Without an engine there is nothing to profile: a protocol-error, and the worker goes on answering."""
+    with Worker(prepare()) as worker:
+        limit = Limit(time.monotonic() + 20, "engine-start-timeout", "engine-died")
+        with pytest.raises(InvalidTrialError, match="profile: before start") as caught:
+            worker.request("profile", limit, on=True, window=True)
+        assert caught.value.code == "protocol-error"
+        assert worker.request("hello", limit)["python"].count(".") == 2
+
+
+def test_worker_ends_with_its_descriptors(tmp_path: Path) -> None:
+    """A worker whose requests end exits by itself."""
+    request_in, requests = os.pipe()
+    answers, answer_out = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, str(WORKER), str(request_in), str(answer_out)],
+        pass_fds=(request_in, answer_out),
+        cwd=tmp_path,
+    ) as worker:
+        os.close(request_in)
+        os.close(answer_out)
+        os.close(requests)
+        assert worker.wait(20) == 0
+    os.close(answers)
+
+
+def test_worker_dies_with_perfgate(prepare: Callable[..., Job]) -> None:
+    """Killing perfgate takes the worker with it, even while the engine is starting."""
+    job = prepare("start hangs")
+    program = f"""
+from dataclasses import replace
+from pathlib import Path
+from perfgate.capture.job import Job
+from perfgate.capture.timing import TimedCollector
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import Subject
+job = Job(
+    Cell.model_validate_json({job.cell.model_dump_json(by_alias=True)!r}), "base",
+    Subject.model_validate_json({job.subject.model_dump_json()!r}), 0, 0, 0, 0,
+    *[Path(folder) for folder in {[str(job.run_folder), str(job.folder), str(job.cache_folder)]!r}],
+    {dict(job.environment)!r}, {owner_mark("tests")!r})
+TimedCollector().collect(job, print)
+"""
+    log = job.folder / "engine.log"
+    with subprocess.Popen([sys.executable, "-c", program], cwd=Path(timing.__file__).parents[2]) as perfgate:
+        deadline = time.monotonic() + 30
+        while not (log.exists() and "loading weights" in log.read_text()):
+            assert time.monotonic() < deadline
+            assert perfgate.poll() is None
+            time.sleep(0.05)
+        assert len(remaining(job)) == 1
+        perfgate.send_signal(signal.SIGKILL)
+        perfgate.wait()
+    deadline = time.monotonic() + 20
+    while remaining(job):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_prompts_are_the_plans(prepare: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each iteration runs the plan's prompts for the engine's vocabulary, warm-up counted in."""
+    asked = []
+
+    def note(found: Any, vocabulary: int, iteration: int) -> list[list[int]]:
+        asked.append((vocabulary, iteration))
+        return prompts(found, vocabulary, iteration)
+
+    monkeypatch.setattr(timing, "prompts", note)
+    collect(prepare())
+    assert asked == [(100, 0), (100, 1), (100, 2)]
+
+
+def test_worker_imports_nothing_of_perfgate() -> None:
+    """The worker parses as Python 3.10 and imports the standard library, vllm, torch and nvtx alone."""
+    tree = ast.parse(WORKER.read_text(), feature_version=(3, 10))
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"vllm", "torch", "nvtx"}

@@ -1,0 +1,161 @@
+"""Traced trials: a profiler around a fresh engine, and what is left of it when it fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stub_engine import write_stub
+
+from perfgate.capture.job import Job
+from perfgate.capture.pinning import Steady
+from perfgate.capture.tracing import TracedCollector
+from perfgate.machine.atomic_files import sha256_hex
+from perfgate.metrics.trial import Artifact, Trial
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import Subject
+from perfgate.trace.trace_file import read_trace
+
+TRACE = Path(__file__).parents[1] / "fixtures" / "cpu-tiny.torch-2.13.json.gz"
+"""Seven decode steps."""
+LEAVES_TWO_TRACES = f"""
+import pathlib, shutil
+
+def leave(self):
+    with open("arguments.json") as stream:
+        folder = pathlib.Path(json.load(stream)["profiler_config"]["torch_profiler_dir"])
+    folder.mkdir(exist_ok=True)
+    for rank in range(2):
+        shutil.copy({str(TRACE)!r}, folder / f"rank{{rank}}.pt.trace.json.gz")
+
+LLMEngine.stop_profile = leave
+"""
+"""For the stand-in engine: what the profiler of two ranks writes when its window closes."""
+
+
+def collect(job: Job, *, gpu: bool = False) -> Trial:
+    """One traced trial."""
+    return TracedCollector(gpu=gpu).collect(job, lambda _: None)
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, make_cell: Callable[..., Cell], make_job: Callable[..., Job]) -> Callable[[str], Job]:
+    """A function that makes the job of a stand-in engine in some mode."""
+    write_stub(tmp_path / "stub")
+
+    def one(mode: str) -> Job:
+        subject: dict[str, Any] = {"python": sys.executable, "path": (str(tmp_path / "stub"),)}
+        cell = make_cell(limits=", start_timeout: 20s, iteration_timeout: 20s")
+        return make_job(cell, Subject(**subject, env={"STUB_MODE": mode}))
+
+    return one
+
+
+def test_an_engine_without_a_profiler(prepare: Callable[[str], Job]) -> None:
+    """A window that cannot be opened fails the trial in the engine's own words."""
+    failure = collect(prepare("no profiler")).failure
+    assert failure is not None
+    assert failure.code == "profile-failed"
+    assert "RuntimeError: Profiling is not enabled." in failure.text
+
+
+def test_a_profiler_that_leaves_nothing(prepare: Callable[[str], Job]) -> None:
+    """An engine that ran well and left no trace is no trial: success without data is none."""
+    trial = collect(prepare("none"))
+    assert trial.failure is not None
+    assert trial.failure.code == "trace-missing"
+    assert len(trial.iterations) == 2
+
+
+def test_every_rank_counts(prepare: Callable[[str], Job], tmp_path: Path) -> None:
+    """PyTorch's profiler leaves a file a rank: the steps of all are pooled, and the trial names each file."""
+    job = prepare("none")
+    engine = tmp_path / "stub" / "vllm" / "__init__.py"
+    engine.write_text(f"{engine.read_text()}\n{LEAVES_TWO_TRACES}")
+
+    trial = collect(job)
+
+    assert trial.failure is None
+    assert trial.decode is not None
+    assert trial.decode.steps == 2 * 7
+    assert trial.decode.held == ()
+    assert [pattern.steps for pattern in trial.decode.patterns] == [2 * 7]
+    folder, digest = job.folder.relative_to(job.run_folder), sha256_hex(TRACE.read_bytes())
+    assert trial.traces == tuple(
+        Artifact(path=f"{folder}/torch/rank{rank}.pt.trace.json.gz", sha256=digest) for rank in range(2)
+    )
+
+
+@pytest.fixture
+def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A function that puts an nsys on PATH: a script, then whatever the profile is to start; torch sees a GPU."""
+
+    def put(script: str) -> None:
+        program = tmp_path / "bin" / "nsys"
+        program.parent.mkdir()
+        # Flags end where the worker's words begin, which start the engine.
+        words = f'while case $1 in profile|-*) true;; *) false;; esac; do shift; done\n{script}\nexec "$@"\n'
+        program.write_text(f'#!/bin/sh\nall="$*"\n{words}')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+        vars_of_torch = tmp_path / "stub" / "torch.py"
+        vars_of_torch.write_text(
+            vars_of_torch.read_text()
+            + "nvtx = types.SimpleNamespace(range_start=lambda name: 1, range_end=lambda handle: None)\n"
+            + "cuda = types.SimpleNamespace(is_available=lambda: True, nvtx=nvtx)\n"
+        )
+
+    return put
+
+
+@pytest.mark.parametrize(("leaves", "code"), [("", "trace-missing"), ("an empty report", "trace-unreadable")])
+def test_nsys_is_believed_by_its_report(
+    prepare: Callable[[str], Job], nsys: Callable[[str], None], leaves: str, code: str
+) -> None:
+    """Nsys ends with 0 whatever became of the trace; only a report that holds decode steps is a trial."""
+    job = prepare("none")
+    report = 'for word in $all; do case $word in --output=*) touch "${word#--output=}.nsys-rep";; esac; done'
+    nsys(report if leaves else "")
+
+    failure = collect(job, gpu=True).failure
+
+    assert failure is not None
+    assert failure.code == code
+
+
+def test_under_nsys_the_worker_is_held_steady(
+    prepare: Callable[[str], Job], nsys: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between nsys and the interpreter stand the words that hold it, and its hashes have a seed; nsys runs free."""
+    steady = Steady(("/usr/bin/env", "HELD=yes"), {"PYTHONHASHSEED": "0"}, ("hashes",))
+    monkeypatch.setattr("perfgate.capture.tracing.steady_worker", lambda *_: steady)
+    job = prepare("none")
+    seen = tmp_path / "seen"
+    nsys(f'echo "$HELD,$PYTHONHASHSEED,$1,$2,$3" > {seen}')
+
+    trial = collect(job, gpu=True)
+
+    assert seen.read_text().strip() == f",0,/usr/bin/env,HELD=yes,{sys.executable}"
+    assert trial.failure is not None
+    assert trial.failure.code == "trace-missing"
+    assert len(trial.iterations) == 2
+
+
+def test_a_report_says_what_was_held(
+    prepare: Callable[[str], Job], nsys: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial keeps it with its decode steps, so that whoever compares two hosts knows what they differ by."""
+    steady = Steady((), {}, ("hashes", "cores 4,5,6,7"))
+    monkeypatch.setattr("perfgate.capture.tracing.steady_worker", lambda *_: steady)
+    monkeypatch.setattr("perfgate.capture.tracing.read_trace", lambda _, rules: read_trace(TRACE, rules))
+    job = prepare("none")
+    nsys(f"cp {TRACE} {job.folder.resolve()}/trace.nsys-rep")
+
+    trial = collect(job, gpu=True)
+
+    assert trial.decode is not None
+    assert trial.decode.held == ("hashes", "cores 4,5,6,7")

@@ -1,0 +1,279 @@
+"""Reports of ncu: read through NVIDIA's own package where it is there, told apart from pages, refused when cut."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import math
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from click.testing import CliRunner
+
+from perfgate.cli.main import main
+from perfgate.counters.launch_table import Counted, CountedKernel, Reading, read
+from perfgate.counters.report_file import read_counters
+from perfgate.errors import NotMeasuredError, PerfgateError, RecordError
+from perfgate.reasons import REASONS
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+REPORT = FIXTURES / "ncu-2022.3.ncu-rep"
+PAGE = FIXTURES / "ncu-2022.3-two.csv"
+"""What ncu 2022.3 prints for that report in base units, with two decimals."""
+
+
+class Metric:
+    """A metric as ncu-report documents it."""
+
+    def __init__(self, value: float | str | None, unit: str = "") -> None:
+        self._value, self._unit = value, unit
+
+    def has_value(self) -> bool:
+        """Whether there is one."""
+        return self._value is not None
+
+    def value(self) -> float | str:
+        """The package answers with something even where there is no value."""
+        return 0.0 if self._value is None else self._value
+
+    def unit(self) -> str:
+        """As this version of the package spells it."""
+        return self._unit
+
+
+class Domain:
+    """The ranges of an NVTX domain."""
+
+    def push_pop_ranges(self) -> tuple[str, ...]:
+        """From the outermost on."""
+        return ("step_10", "layer 5")
+
+    def start_end_ranges(self) -> tuple[str, ...]:
+        """In no order that means anything."""
+        return ("perfgate.step.10",)
+
+
+class NvtxState:
+    """The ranges open around a launch."""
+
+    def domains(self) -> tuple[int, ...]:
+        """Their numbers."""
+        return (7,)
+
+    def domain_by_id(self, number: int) -> Domain:
+        """One of them."""
+        assert number == 7
+        return Domain()
+
+
+class Action:
+    """A launch as ncu-report documents it."""
+
+    NameBase_DEMANGLED = 1
+
+    def __init__(self, name: str, metrics: dict[str, Metric], state: NvtxState | None = None) -> None:
+        self._name, self._metrics, self._state = name, metrics, state
+
+    def name(self, base: int = 0) -> str:
+        """Without a base the function's name alone."""
+        return self._name if base == self.NameBase_DEMANGLED else self._name.partition("(")[0]
+
+    def metric_names(self) -> tuple[str, ...]:
+        """In the order of the file."""
+        return tuple(self._metrics)
+
+    def __getitem__(self, name: str) -> Metric:
+        """A metric by its name."""
+        return self._metrics[name]
+
+    def nvtx_state(self) -> NvtxState | None:
+        """Nothing where ncu was not asked for ranges."""
+        return self._state
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, *ranges: list[Action], error: Exception | None = None) -> None:
+    """A module with the documented interface in the package's place, which opens any file as these ranges."""
+
+    def load_report(file: str) -> list[list[Action]]:
+        assert Path(file).is_file()
+        if error is not None:
+            raise error
+        return list(ranges)
+
+    module: Any = ModuleType("ncu_report")
+    module.load_report = load_report
+    monkeypatch.setitem(sys.modules, "ncu_report", module)
+
+
+def as_actions(counted: Counted) -> list[Action]:
+    """The launches of a page as the package would hand them out."""
+    return [
+        Action(
+            kernel.name,
+            {name: Metric(one.value, one.unit.replace("B", "byte").replace("Hz", "hz"))
+             for name, one in kernel.readings.items()}
+            | {name: Metric(text) for name, text in kernel.attributes.items()},
+        )
+        for kernel in counted.kernels
+    ]  # fmt: skip
+
+
+def assert_same(kernel: CountedKernel, other: CountedKernel) -> None:
+    """Both say the same but for the page's two decimals; a report has no process id."""
+    assert (kernel.number, kernel.name, kernel.device) == (other.number, other.name, other.device)
+    assert (kernel.architecture, kernel.grid, kernel.block) == (other.architecture, other.grid, other.block)
+    assert (kernel.ranges, kernel.attributes) == (other.ranges, other.attributes)
+    assert kernel.readings.keys() == other.readings.keys()
+    for name, reading in kernel.readings.items():
+        assert reading.unit == other.readings[name].unit, name
+        assert reading.value == pytest.approx(other.readings[name].value, rel=1e-9, abs=0.0051), name
+
+
+def test_a_real_report_says_what_ncu_prints_of_it() -> None:
+    """Through the real package: every metric of two launches as on the page that ncu 2022.3 printed, unrounded."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SWIG's own, on import
+        pytest.importorskip("ncu_report", reason="needs pip install 'perfgate[ncu]'")
+
+    counted, page = read_counters(REPORT), read_counters(PAGE)
+
+    assert [kernel.name for kernel in counted.kernels] == [
+        "addConstDouble(int, double *, double, double *)",
+        "addConstDouble3(int, double3 *, double, double3 *)",
+    ]
+    for kernel, other in zip(counted.kernels, page.kernels, strict=True):
+        assert_same(kernel, other)
+    assert read("issued_per_cycle", counted.kernels[0]) is None
+    assert read("waves", counted.kernels[0]) == pytest.approx(78.76923076923077)
+
+
+def test_a_report_gives_the_table_that_a_page_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the stand-in, launches in several ranges of results are numbered through and equal those of the page."""
+    page = read_counters(PAGE)
+    first, second = as_actions(page)
+    stand_in(monkeypatch, [first], [second])
+
+    counted = read_counters(REPORT)
+
+    assert (counted.source, counted.messages) == (str(REPORT), ())
+    for kernel, other in zip(counted.kernels, page.kernels, strict=True):
+        assert_same(kernel, other)
+
+
+def test_values_units_and_ranges_of_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units become base units, texts attributes; what has no value or no finite one is left out; ranges are named."""
+    metrics = {
+        "gpu__time_duration.sum": Metric(1500, "ns"),
+        "dram__bytes.sum.per_second": Metric(2.5, "Gbyte/s"),
+        "absent": Metric(None, "%"),
+        "endless": Metric(math.inf, "%"),
+        "undefined": Metric(math.nan, "%"),
+        "device__attribute_display_name": Metric("NVIDIA H200"),
+        "empty": Metric(""),
+        "launch__device_id": Metric(3),
+        "device__attribute_compute_capability_major": Metric(9),
+        "device__attribute_compute_capability_minor": Metric(0),
+        "launch__grid_dim_x": Metric(4.0, "block"),
+        "launch__grid_dim_y": Metric(24.0, "block"),
+        "launch__grid_dim_z": Metric(1.0, "block"),
+    }
+    stand_in(monkeypatch, [Action("k(int)", metrics, NvtxState())])
+
+    (kernel,) = read_counters(REPORT).kernels
+
+    assert read("duration", kernel) == pytest.approx(1.5e-6)
+    assert kernel.readings["dram__bytes.sum.per_second"] == Reading(2.5e9, "B/s")
+    assert not {"absent", "endless", "undefined", "empty"} & {*kernel.readings, *kernel.attributes}
+    assert kernel.attributes == {"device__attribute_display_name": "NVIDIA H200"}
+    assert (kernel.name, kernel.device, kernel.architecture, kernel.grid) == ("k(int)", 3, 90, (4, 24, 1))
+    assert kernel.ranges == ("step_10", "layer 5", "perfgate.step.10")
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command names the package, how to get it, and the way by CSV; the exit status is that of not measured."""
+    monkeypatch.setitem(sys.modules, "ncu_report", None)
+
+    result = CliRunner().invoke(main, ["counters", str(REPORT)])
+
+    assert result.exit_code == 22
+    assert "counters-no-package: " in result.stderr
+    assert "package ncu-report" in result.stderr
+    assert "pip install 'perfgate[ncu]'" in result.stderr
+    assert "--csv --page raw --print-units base" in result.stderr
+
+
+def test_a_page_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CSV is read as before."""
+    monkeypatch.setitem(sys.modules, "ncu_report", None)
+
+    assert len(read_counters(PAGE).kernels) == 2
+
+
+def test_a_packed_page_is_unpacked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Large pages take seconds to unpack, and as much room on the disk each time."""
+    packed = tmp_path / "page.csv.gz"
+    packed.write_bytes(gzip.compress(PAGE.read_bytes()))
+    opened = Mock(wraps=gzip.open)
+    monkeypatch.setattr("perfgate.trace.trace_file.gzip.open", opened)
+
+    assert read_counters(packed).kernels == read_counters(PAGE).kernels
+    assert opened.call_count == 1
+
+
+def test_a_packed_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It may be packed by gzip, and headings name the file given; a .ncu-repz goes to the package as it is."""
+    stand_in(monkeypatch, as_actions(read_counters(PAGE)))
+    packed, compressed = tmp_path / "r.ncu-rep.gz", tmp_path / "r.ncu-repz"
+    packed.write_bytes(gzip.compress(REPORT.read_bytes()))
+    compressed.write_bytes(b"compressed by ncu")
+
+    assert read_counters(packed).source == str(packed)
+    assert len(read_counters(compressed).kernels) == 2
+
+
+def test_a_report_cut_anywhere_but_between_its_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The package reads less from it and says nothing, so it is refused before; a cut between blocks cannot be seen."""
+    stand_in(monkeypatch, as_actions(read_counters(PAGE)))
+    whole, cut = REPORT.read_bytes(), tmp_path / "cut.ncu-rep"
+    unseen = 0
+    for size in range(4, len(whole)):
+        cut.write_bytes(whole[:size])
+        with contextlib.suppress(RecordError):
+            unseen += len(read_counters(cut).kernels) == 2
+    assert unseen == 4  # behind the magic number, the file's header and each of two launches
+    cut.write_bytes(whole[:-1])
+    with pytest.raises(RecordError, match="cut short") as caught:
+        read_counters(cut)
+    assert caught.value.code == "counters-truncated"
+
+
+@pytest.mark.parametrize(
+    ("ranges", "error", "kind", "code", "says"),
+    [
+        ([], None, NotMeasuredError, "counters-no-kernel", "finds no kernel"),
+        ([[Action("", {})]], None, RecordError, "counters-unreadable", "launch 0 has no name"),
+        ([], RuntimeError("protobuf"), RecordError, "counters-unreadable", "cannot be read by ncu-report: protobuf"),
+    ],
+)
+def test_what_the_package_cannot_read(
+    monkeypatch: pytest.MonkeyPatch,
+    ranges: list[list[Action]],
+    error: Exception | None,
+    kind: type[PerfgateError],
+    code: str,
+    says: str,
+) -> None:
+    """Nothing in it, a launch without a name, an error of its own: each with its reason and the way by CSV."""
+    stand_in(monkeypatch, *ranges, error=error)
+
+    with pytest.raises(kind, match=says) as caught:
+        read_counters(REPORT)
+
+    assert caught.value.code == code
+    assert code in REASONS
+    assert "ncu --import" in caught.value.remedy

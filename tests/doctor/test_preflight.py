@@ -1,0 +1,254 @@
+"""What check and run say of a scenario before an engine starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from conftest import CONFIG
+from git_project import GitProject
+from hand_made import scenario_file
+from vllm_source import ARGUMENTS, write_vllm
+
+from perfgate.cli.main import main
+
+Check = Callable[..., Result]
+
+SCENARIO = """schema: 1
+name: mine
+engine:
+  model: {{config: model}}
+  args:
+    max_model_len: 256
+    {args}
+workload: {{batch: 8, input_tokens: 32, output_tokens: {output}}}
+gates: [{{metric: itl_median, ignorable: 10%, must_catch: 50%}}]
+{more}
+"""
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """A function that writes mine.yaml and runs ``perfgate check`` on it, in an empty project."""
+    monkeypatch.chdir(tmp_path)
+    scenario_file(tmp_path)
+
+    def one(args: str, *words: str, more: str = "", output: int = 16, command: str = "check") -> Result:
+        Path("mine.yaml").write_text(SCENARIO.format(args=args, output=output, more=more))
+        return CliRunner().invoke(main, [command, "mine.yaml", *words])
+
+    return one
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> list[str]:
+    """The words of a subject whose interpreter finds the stand-in of vLLM."""
+    write_vllm(tmp_path / "build")
+    return ["--base", f"python={sys.executable}", "--base", f"path={tmp_path / 'build'}"]
+
+
+def test_more_figures_than_a_record_takes(check: Check) -> None:
+    """Refused before anything is measured, with what is to be less."""
+    (problem,) = check("max_num_seqs: 8", more="measure: {iterations: 9999}", output=100).stderr.splitlines()
+
+    assert problem == (
+        "mine.yaml:10:23: measure.iterations: 12 pairs of 9999 iterations with 8 requests and 100 tokens each yield 28 "
+        "million figures, and a record takes 8: take fewer iterations, requests or tokens"
+    )
+
+
+def test_a_batch_above_max_num_seqs(check: Check) -> None:
+    """Arithmetic needs no build: the place is the batch, the text says both ways out."""
+    assert check("max_num_seqs: 4").stderr == (
+        "mine.yaml:8:19: workload.batch: 8 requests at once, and max_num_seqs is 4: no step gives each of them a "
+        "token, so itl_median has no value; set max_num_seqs to at least 8, or batch to at most 4\n"
+    )
+
+
+def test_more_tokens_than_the_model_is_given(check: Check) -> None:
+    """Prompt and output together fit into max_model_len, or are refused with the largest output that does."""
+    assert check("max_num_seqs: 8", output=512).stderr == (
+        "mine.yaml:8:55: workload.output_tokens: 32 + 512 tokens are more than max_model_len, 256: set max_model_len "
+        "to at least 544, or output_tokens to at most 224\n"
+    )
+    assert check("max_num_seqs: 8", output=224).exit_code == 0
+
+
+def test_a_misspelt_argument(check: Check, build: list[str]) -> None:
+    """The subject's own source knows its arguments; the place is the key, with the nearest name."""
+    refused = check("max_num_seq: 8", *build)
+
+    assert refused.exit_code == 2
+    assert refused.stderr == (
+        "mine.yaml:7:5: engine.args.max_num_seq: vLLM 9.8.7 has no such engine argument "
+        "(did you mean 'max_num_seqs'?)\n"
+    )
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_key_of_the_matrix_that_is_no_argument(check: Check, build: list[str], *, asked: bool) -> None:
+    """It is refused at its key with a build, and without one where it resembles a key of the workload."""
+    refused = check("max_num_seqs: 8", *(build if asked else ()), more="matrix: {batches: [1, 8]}")
+
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("mine.yaml:10:10: matrix.batches: ")
+    assert refused.stderr.endswith(" (did you mean 'batch'?)\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "more", "place"),
+    [
+        ("max_num_batched_tokens: 4\n    max_num_seqs: 8", "", "7:29: engine.args.max_num_batched_tokens: 4 tokens "),
+        ("max_num_batched_tokens: 64\n    enable_chunked_prefill: false", "", "7:29: engine.args.max_num_batched_"),
+        ("max_num_seqs: 8", "matrix: {max_num_seqs: [8, 2]}", "8:19: workload.batch: 8 requests at once, "),
+        ("max_num_seqs: 8", "matrix: {batch: [4, 16]}", "10:21: matrix.batch[1]: 16 requests at once, "),
+        ("max_num_seqs: 8", "matrix: {input_tokens: [16, 300]}", "10:29: matrix.input_tokens[1]: 300 + 16 tokens "),
+    ],
+)  # fmt: skip
+def test_relations(check: Check, args: str, more: str, place: str) -> None:
+    """Each relation that vLLM insists on has its place, in the matrix where the value comes from there."""
+    refused = check(args, more=more)
+
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(f"mine.yaml:{place}")
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_what_a_side_says_for_itself(check: Check, build: list[str]) -> None:
+    """An argument of one side is judged with that side, at the option that says it; the other side's place names it."""
+    fits = [*build, "--base", "args.max_num_seqs=8"]
+
+    assert check("max_num_seqs: 4", *fits).exit_code == 0
+    lower = check("max_num_seqs: 4", *fits, "--head", "args.max_num_seqs=2")
+    assert "max_num_seqs is 2: " in lower.stderr
+    assert lower.stderr.endswith(" (head)\n")
+    wrong = check("max_num_seqs: 8", *build, "--head", "args.dtype=float33")
+    assert wrong.stderr == ("--head: args.dtype: expected one of auto, bfloat16, float32 (did you mean 'float32'?)\n")
+
+
+def test_run_refuses_before_it_begins(check: Check, build: list[str]) -> None:
+    """What check refuses, run refuses in the same words: no run folder is made, no engine started."""
+    said = check("max_num_seq: 8", *build)
+    refused = check("max_num_seq: 8", *build, command="run")
+
+    assert (refused.exit_code, refused.stderr) == (said.exit_code, said.stderr)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("word", ["python=/nowhere/python", "path=nowhere"])
+def test_run_refuses_a_subject_that_is_not_there(check: Check, word: str) -> None:
+    """It waits for no lock and makes no run folder for a build that does not exist."""
+    refused = check("max_num_seqs: 8", "--base", word, command="run")
+
+    assert refused.exit_code == 22
+    assert "perfgate: subject-not-found: base: " in refused.stderr
+    assert "Check python= and path=" in refused.stderr
+    assert not Path("runs").exists()
+
+
+def test_the_builds_of_the_configuration_are_asked(check: Check, tmp_path: Path) -> None:
+    """Without words check asks [subjects.base]; where that is not there, it says so and judges the rest."""
+    write_vllm(tmp_path / "build")
+    Path("perfgate.toml").write_text(f'[subjects.base]\npython = "{sys.executable}"\npath = "build"\n')
+    assert check("max_num_seq: 8").exit_code == 2
+
+    Path("perfgate.toml").write_text('[subjects.base]\npython = "/nowhere/python"\n')
+    passed = check("max_num_seq: 8")
+    assert passed.exit_code == 0
+    assert "base: engine arguments are not checked: python=/nowhere/python: no such program" in passed.stdout
+    assert check("max_num_seq: 8", "--base", "python=/nowhere/python").exit_code == 2
+
+
+def test_nobody_to_ask(check: Check) -> None:
+    """Without any build check says what it did not look at, and how to have it looked at."""
+    assert "name a build with --base python=..., or as [subjects.base]" in check("max_num_seqs: 8").stdout
+
+
+def test_a_ref_is_not_built_for_it(check: Check, tmp_path: Path) -> None:
+    """Check builds nothing: a ref without a build is left out, and named."""
+    project = GitProject(tmp_path)
+    project.commit({"perfgate.toml": '[build]\npython = "{env}/bin/python"\ncommands = [["false"]]\n'})
+    passed = check("max_num_seq: 8", "--base", "ref=HEAD")
+
+    assert passed.exit_code == 0, passed.output
+    assert "is not built yet" in passed.stdout
+
+
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        {"patch.py": "from vllm import EngineArgs\n", "p.dist-info/METADATA": "Name: p\nVersion: 1\n"},
+        {"sitecustomize.py": "import vllm.engine.arg_utils\n"},
+    ],
+    ids=["plugin", "sitecustomize"],
+)
+def test_a_plugin_that_may_change_the_arguments(
+    check: Check, build: list[str], tmp_path: Path, plugin: dict[str, str]
+) -> None:
+    """What path= adds may bring arguments of its own if it speaks of them: names are left to the engine, sizes not."""
+    for name, text in plugin.items():
+        (tmp_path / "plugin" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "plugin" / name).write_text(text)
+    words = [*build, "--base", f"path={tmp_path / 'plugin'}"]
+
+    passed = check("max_num_seq: 8", *words)
+    assert passed.exit_code == 0
+    assert "may change the engine's arguments" in passed.stdout
+    assert check("max_num_seqs: 4", *words).exit_code == 2
+
+
+def test_what_lies_beside_vllm_changes_nothing(check: Check, build: list[str], tmp_path: Path) -> None:
+    """A checkout of vLLM as path=, or a folder of its libraries, holds files that speak of engine arguments."""
+    (tmp_path / "build" / "tests").mkdir()
+    (tmp_path / "build" / "tests" / "test_arg_utils.py").write_text("from vllm import EngineArgs\n")
+
+    assert "did you mean 'max_num_seqs'?" in check("max_num_seq: 8", *build).stderr
+
+
+@pytest.mark.parametrize("python", ["/bin/true", "/bin/false"])
+def test_an_interpreter_that_is_none(check: Check, python: str) -> None:
+    """A program that answers nothing leaves the arguments to the engine."""
+    passed = check("max_num_seq: 8", "--base", f"python={python}")
+
+    assert passed.exit_code == 0
+    assert f"python={python} does not run a Python program" in passed.stdout
+
+
+def test_a_cpu_scenario_that_takes_all_memory(check: Check, tmp_path: Path) -> None:
+    """A CPU build without a size for its cache is warned of, with the line to add; with it there is no warning."""
+    write_vllm(tmp_path / "build", ARGUMENTS, cpu=True)
+    words = ["--base", f"python={sys.executable}", "--base", f"path={tmp_path / 'build'}"]
+
+    warned = check("max_num_seqs: 8", *words)
+    assert warned.exit_code == 0
+    assert (
+        "warning: mine.yaml:5:3: engine.args: on a CPU vLLM reserves most of the host's memory unless "
+        "kv_cache_memory_bytes says how much; add kv_cache_memory_bytes: 1073741824\n"
+    ) in warned.stderr
+    assert "kv_cache_memory_bytes" not in check("kv_cache_memory_bytes: 1073741824", *words).stderr
+
+
+def test_a_cpu_scenario_whose_threads_are_bound(check: Check, tmp_path: Path) -> None:
+    """A CPU build whose threads nobody freed is warned of, with the line to add; whoever says anything is not."""
+    write_vllm(tmp_path / "build", ARGUMENTS, cpu=True)
+    words = ["--base", f"python={sys.executable}", "--base", f"path={tmp_path / 'build'}"]
+    bounded = "kv_cache_memory_bytes: 1073741824"
+
+    assert check(bounded, *words).stderr == (
+        "perfgate: warning: mine.yaml:3:1: engine.env: on a CPU vLLM binds its threads to cores, and a core that "
+        "something else uses makes steps several times as long; add VLLM_CPU_OMP_THREADS_BIND: nobind\n"
+    )
+    assert check(f"{bounded}\n  env: {{VLLM_CPU_OMP_THREADS_BIND: 0-7}}", *words).stderr == ""
+    write_vllm(tmp_path / "build", ARGUMENTS)
+    assert check(bounded, *words).stderr == ""
+
+
+def test_the_size_of_the_cache_follows_the_model(check: Check) -> None:
+    """The warning proposes twice what the keys and values of a counted model take, at least 64 MiB."""
+    Path("model/config.json").write_text(str(CONFIG).replace("'", '"').replace("False", "false"))
+    variables = "max_num_seqs: 8\n  env: {VLLM_CPU_OMP_THREADS_BIND: nobind}"
+
+    assert "add kv_cache_memory_bytes: 67108864\n" in check(variables).stderr

@@ -1,0 +1,176 @@
+"""The whole gate on a real engine, as a user runs it: one process, its output, its exit status, its run folder.
+
+An engine takes eight seconds to start, so tests share runs where one run shows several facts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_scenario import ITERATIONS, LAYERS, OUTPUT_TOKENS, write_engine_scenario
+
+from perfgate.machine.locks import STATE
+from perfgate.metrics.catalogue import METRICS, trial_value
+from perfgate.record.run_record import Record, read_records, read_run
+
+ROOT = Path(__file__).parents[2]
+CPU_TINY = ROOT / "scenarios" / "cpu-tiny.yaml"
+PLANTS = ROOT / "tests" / "plants"
+REGRESSED, INCONCLUSIVE, NOT_MEASURED = 10, 20, 22
+
+pytestmark = pytest.mark.engine
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A perfgate process that ended, and the run folder it made."""
+
+    status: int
+    stdout: str
+    stderr: str
+    folder: Path
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """``verdict.json`` as read."""
+        found: dict[str, Any] = json.loads((self.folder / "verdict.json").read_text())
+        return found
+
+    @property
+    def record(self) -> Record:
+        """The record of its only cell."""
+        (found,) = read_records(self.folder, read_run(self.folder))
+        return found
+
+
+def perfgate(*words: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run perfgate in a folder, with host locks of its own: tests at once do not wait for each other."""
+    command = [sys.executable, "-m", "perfgate", *words]
+    env = {**(os.environ if env is None else env), STATE: str(cwd / "state")}
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=900, check=False)
+
+
+def run_gate(tmp_path: Path, *words: str, scenario: Path = CPU_TINY) -> Ended:
+    """Run a scenario into a fresh folder."""
+    ended = perfgate("run", str(scenario), *words, "--format", "text", cwd=tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()
+    return Ended(ended.returncode, ended.stdout, ended.stderr, folder)
+
+
+def assert_judged_again(run: Ended, elsewhere: Path) -> None:
+    """``perfgate judge`` on a copy of the run folder repeats text, status and verdict where no engine can be found."""
+    shutil.copytree(run.folder, elsewhere)
+    (elsewhere / "verdict.json").unlink()
+    bare = {"PATH": os.defpath, "HOME": str(elsewhere)}
+
+    again = perfgate("judge", str(elsewhere), "--format", "text", cwd=elsewhere, env=bare)
+
+    assert (run.status, run.stdout) == (again.returncode, again.stdout), again.stderr
+    assert (run.folder / "verdict.json").read_bytes() == (elsewhere / "verdict.json").read_bytes()
+
+
+def both(python: str, *head: str) -> Sequence[str]:
+    """Words for the engine environment on both sides, and what is special about the head."""
+    return ["--base", f"python={python}", *(part for word in head for part in ("--head", word))]
+
+
+def test_engine_flag_against_its_absence(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
+    """An engine flag on the head alone makes an A/B of one build; it ends in a verdict, with every timed metric."""
+    scenario = write_engine_scenario(tmp_path, engine_cache, ", looks: [4], spend: {block: [0], pass: [0.8]}")
+
+    run = run_gate(tmp_path, *both(engine_python, "args.max_num_seqs=8"), scenario=scenario)
+
+    # A noisy machine may leave it undecided.
+    assert run.status in (0, INCONCLUSIVE), run.stdout + run.stderr
+    assert run.verdict["cells"][0]["pairs"] == 4
+    manifest = json.loads((run.folder / "run.json").read_text())
+    assert {k: v["args"] for k, v in manifest["subjects"].items()} == {"base": {}, "head": {"max_num_seqs": 8}}
+    assert_judged_again(run, tmp_path / "elsewhere")
+    timed = [name for name, metric in METRICS.items() if metric.kind == "timed"]
+    for trial in (trial for pair in run.record.pairs("timed") for trial in pair):
+        missing = {name for name in timed if trial_value(name, trial) is None}
+        # Those need a GPU; the CPU's runner keeps its memory for itself.
+        assert missing - {"model_memory"} == {"energy_per_token", "mbu", "mfu"}
+        assert trial.cautions == ()
+        assert {"vllm", "torch", "python"} <= set(trial.versions)
+        assert [len(iteration.itl_ns) for iteration in trial.iterations] == [OUTPUT_TOKENS - 2] * ITERATIONS
+
+
+def test_head_that_cannot_start_is_not_measured(tmp_path: Path, engine_python: str) -> None:
+    """A head whose engine refuses to start ends 22 with the engine's own last error line: here a plant's.
+
+    The scenario is the shipped one, with caches of its own for each side; the base has run it.
+    """
+    nonsense = (f"path={PLANTS / 'extra_kernel'}", "env.PERFGATE_PLANT_EVERY=0")
+    run = run_gate(tmp_path, *both(engine_python, *nonsense))
+
+    assert run.status == NOT_MEASURED, run.stdout + run.stderr
+    assert "engine-start-failed" in run.stdout
+    said = "extra_kernel: PERFGATE_PLANT_EVERY='0', expected a number from 1"
+    assert said in run.verdict["cells"][0]["reasons"][0]["text"]
+    assert said in next((run.folder / "trials").glob("001/engine.log")).read_text()
+    base, head = run.record.trials
+    assert (base.failure, len(base.iterations)) == (None, 4)
+    assert head.failure is not None
+    assert_judged_again(run, tmp_path / "elsewhere")
+
+
+def test_other_tokens_carry_a_caution(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
+    """A head that generates other tokens at the same speed carries outputs-differ, and its trials no caution."""
+    scenario = write_engine_scenario(tmp_path, engine_cache)
+
+    run = run_gate(tmp_path, *both(engine_python, f"path={PLANTS / 'other_tokens'}"), "--quick", scenario=scenario)
+
+    assert run.status == INCONCLUSIVE, run.stdout + run.stderr
+    assert "outputs-differ" in {caution["code"] for caution in run.verdict["cells"][0]["cautions"]}
+    ((base, head),) = run.record.pairs("timed")
+    tokens = [{iteration.tokens_digest for iteration in trial.iterations} for trial in (base, head)]
+    assert [len(digests) for digests in tokens] == [ITERATIONS, ITERATIONS]
+    assert not tokens[0] & tokens[1]
+    assert head.cautions == ()
+    assert_judged_again(run, tmp_path / "elsewhere")
+
+
+def test_an_envelope_is_learnt_and_catches_a_kernel(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
+    """What a build runs is written down; a head with one kernel more in one layer ends 10 with a diff that says so."""
+    scenario = write_engine_scenario(tmp_path, engine_cache)
+    before = scenario.read_text()
+    base = ("--base", f"python={engine_python}", "--runs", str(tmp_path / "learnt"))
+
+    learnt = perfgate("envelope", "learn", str(scenario), *base, cwd=tmp_path)
+    assert learnt.returncode == 0, learnt.stderr
+    assert scenario.read_text().startswith(before.rstrip())
+    (folder,) = (tmp_path / "learnt").iterdir()
+    (record,) = read_records(folder, read_run(folder))
+    assert_every_step_is_traced(record)
+
+    words = [*both(engine_python, f"path={PLANTS / 'extra_kernel'}", f"env.PERFGATE_PLANT_EVERY={LAYERS}")]
+    checked = perfgate("envelope", "check", str(scenario), *words, "--format", "text", cwd=tmp_path)
+
+    assert checked.returncode == REGRESSED, checked.stdout + checked.stderr
+    steps = 2 * (OUTPUT_TOKENS - 1)
+    assert f"reason outside-envelope (tiny): head: {steps} of {steps} steps" in checked.stdout
+    assert "one more elementwise kernel" in checked.stdout
+    (run,) = (tmp_path / "runs").iterdir()
+    assert "outputs-differ" not in (run / "verdict.json").read_text()
+
+
+def assert_every_step_is_traced(record: Record) -> None:
+    """On the CPU operators are the kernels: all steps of two iterations run the same ones, attention in each layer."""
+    ((trial, _),) = record.pairs("traced")
+    assert len(trial.iterations) == 2
+    assert trial.decode is not None
+    (pattern,) = trial.decode.patterns
+    assert pattern.steps == 2 * (OUTPUT_TOKENS - 1)
+    names = [trial.decode.keys[key].name for key in pattern.kernels]
+    assert sum("unified_attention" in name for name in names) == LAYERS
+    assert trial.decode.role_ns["gemm"]

@@ -1,0 +1,604 @@
+"""The gate's action, run step by step as GitHub would, on a fake engine: what each end leaves behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from action_runner import ROOT, ActionRunner, clone, git
+from click.testing import CliRunner
+from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving, zipped
+from forking_perfgate import forking
+from hand_made import scenario_file
+from perfgate_process import marked_processes
+
+from perfgate.cli.main import main
+from perfgate.judge.outcome import Outcome
+from perfgate.machine.atomic_files import canonical_json, sha256_hex
+from perfgate.machine.locks import STATE, hold
+from perfgate.record.run_record import read_records, read_run
+
+PROGRAM = f"""#!{sys.executable}
+import json, os, sys
+sys.path.insert(0, {str(ROOT)!r})
+from perfgate.testing import FakeCollector, FakeSpec
+from perfgate.cli.main import main
+from perfgate.machine.atomic_files import canonical_json, sha256_hex
+fake = json.loads(os.environ["FAKE"])
+fake["failures"] = {{int(trial): code for trial, code in fake.get("failures", {{}}).items()}}
+main(obj=FakeCollector(FakeSpec(**fake)), prog_name="perfgate")
+"""
+"""A perfgate whose trials are invented."""
+
+SAME: dict[str, Any] = {"restart_sd": 0.0003}
+SLOWER: dict[str, Any] = {"restart_sd": 0.0003, "head_ratio": {"step": 1.01}}
+NOISY: dict[str, Any] = {"restart_sd": 0.02}
+FAILING: dict[str, Any] = {"failures": {"1": "engine-start-failed"}}
+
+WORKFLOW = ".github/workflows/perfgate.yml"
+
+Gate = Callable[..., ActionRunner]
+
+
+@pytest.fixture
+def github(tmp_path: Path) -> Iterator[FakeGitHub]:
+    """A GitHub whose repository has a scenario on main and a pull request 12 that adds a file."""
+    origin = tmp_path / "origin"
+    (origin / "scenarios").mkdir(parents=True)
+    scenario_file(origin / "scenarios")
+    git(origin, "init", "--quiet")
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "first")
+    git(origin, "checkout", "--quiet", "-b", "pull-request/12")
+    (origin / "engine.py").write_text("slow = True\n")
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "change")
+    git(origin, "checkout", "--quiet", "main")
+    head = git(origin, "rev-parse", "pull-request/12")
+    with serving(FakeGitHub(pulls={12: {"state": "open", "head": {"sha": head}, "base": {"ref": "main"}}})) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[Path]:
+    """A perfgate that starts at once; its trials are invented too."""
+    with tempfile.TemporaryDirectory() as folder, forking(Path(folder)) as program:
+        yield program
+
+
+@pytest.fixture
+def gate(github: FakeGitHub, tmp_path: Path, forked: Path) -> Gate:
+    """A function that runs a job of the gate on a fresh runner.
+
+    perfgate is one that starts at once, but for measuring where ``alone`` says so; by default where a step is ended.
+    """
+    measuring, program = tmp_path / "measuring", tmp_path / "perfgate"
+    measuring.write_text(PROGRAM)
+    program.write_text(f'#!/bin/sh\n[ "$2" = measure ] && exec {measuring} "$@"\nexec {forked} "$@"\n')
+    for file in (measuring, program):
+        file.chmod(0o755)
+    (tmp_path / "event.json").write_text(json.dumps({"repository": {"default_branch": "main"}}))
+    count = iter(range(100))
+
+    def one(
+        fake: dict[str, Any], *, branch: str = "pull-request/12", alone: bool | None = None, **more: Any
+    ) -> ActionRunner:
+        number = next(count)
+        workspace = clone(tmp_path / "origin", tmp_path / f"work-{number}", branch)
+        environment = {
+            "FAKE": json.dumps(fake),
+            "GITHUB_API_URL": github.url, "GITHUB_REPOSITORY": REPOSITORY, "TOKEN": TOKEN,
+            "GITHUB_EVENT_NAME": "push", "GITHUB_REF": f"refs/heads/{branch}", "GITHUB_RUN_ID": "7",
+            "GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "RUNNER_NAME": str(tmp_path),
+            "GITHUB_RUN_ATTEMPT": str(number + 1),
+            "GITHUB_WORKFLOW_REF": f"{REPOSITORY}/{WORKFLOW}@refs/heads/{branch}", **more.pop("environment", {}),
+        }  # fmt: skip
+        github.runs.setdefault(7, {
+            "id": 7, "path": WORKFLOW, "event": environment["GITHUB_EVENT_NAME"], "run_attempt": number + 1,
+            "head_sha": git(workspace, "rev-parse", "HEAD"), "head_repository": {"full_name": REPOSITORY},
+        })  # fmt: skip
+        inputs = {
+            "resume": "true",
+            "perfgate": str(program if ("cancel" in more if alone is None else alone) else forked),
+            "base": "python=/bin/true",
+            "head": "env.BUILD=new",
+            **more.pop("inputs", {}),
+        }
+        runner = ActionRunner(
+            ROOT / "action.yml", tmp_path / f"temp-{number}", workspace, environment, inputs, github, **more
+        )
+        runner.run()
+        return runner
+
+    return one
+
+
+def kept(github: FakeGitHub, name: str) -> dict[str, bytes]:
+    """Files of the one artifact whose name begins so."""
+    (item,) = [item for item in github.artifacts if item["name"].startswith(name)]
+    with zipfile.ZipFile(io.BytesIO(item["archive"])) as archive:
+        return {info.filename: archive.read(info) for info in archive.infolist()}
+
+
+def nothing_is_left(runner: ActionRunner) -> None:
+    """No process of the run is alive, and neither its folder nor the machine is locked."""
+    folder = Path(runner.outputs["report"]["run_folder"])
+    with hold(folder):
+        assert not marked_processes(folder.name)
+    assert not list(Path(os.environ[STATE]).glob("*.holder"))
+    assert runner.steps["clean"].outcome == "success"
+
+
+# --- how it can end
+
+
+@pytest.mark.parametrize(
+    ("fake", "result", "status", "sentence", "annotation"),
+    [
+        (SAME, "success", 0, "**PASS: ", ""),
+        (SLOWER, "failure", 10, "**REGRESSED: itl_median +",
+         "::error file=scenarios/tiny.yaml,line=6,title=tiny%3A itl_median regressed::+"),
+        (NOISY, "success", 20, "**INCONCLUSIVE: ",
+         "::warning file=scenarios/tiny.yaml,line=6,title=tiny%3A itl_median inconclusive::"),
+        (FAILING, "failure", 22, "**NOT MEASURED: ",
+         "::error file=scenarios/tiny.yaml,line=1,title=tiny%3A engine-start-failed::head: a fake failure"),
+    ],
+    ids=["pass", "regressed", "inconclusive", "not-measured"],
+)  # fmt: skip
+def test_ends(
+    gate: Gate,
+    github: FakeGitHub,
+    fake: dict[str, Any],
+    result: str,
+    status: int,
+    sentence: str,
+    annotation: str,
+) -> None:
+    """Each verdict has its status, summary, annotation, outputs and artifacts, and ends red only in the last step."""
+    runner = gate(fake, alone=fake is SAME)
+
+    outputs = runner.outputs["report"]
+    assert runner.result == result
+    assert runner.steps["enforce"].status == (status if result == "failure" else 0)
+    assert [name for name, step in runner.steps.items() if step.outcome != "success"] == ["enforce"] * (
+        result == "failure"
+    )
+    assert runner.summary.count(sentence) == 1
+    assert annotation in runner.steps["report"].log
+    verdict = Outcome.model_validate_json(kept(github, "perfgate-verdict")["verdict.json"])
+    assert (outputs["exit_status"], outputs["verdict"], verdict.exit_status) == (str(status), verdict.verdict, status)
+    assert f"{Path(outputs['run_folder']).name}/run.json" in kept(github, "perfgate-run-")
+    nothing_is_left(runner)
+
+
+def test_a_log_that_obeys_no_engine(gate: Gate) -> None:
+    """What perfgate prints while it measures stands between words that keep GitHub from obeying it."""
+    log = gate(SAME).steps["measure"].log.splitlines()
+
+    first = next(line for line in log if line.startswith("::"))
+    token = first.removeprefix("::stop-commands::")
+    assert len(token) == 64
+    assert [line for line in log if line.startswith("::")] == [first, f"::{token}::"]
+    (verdict,) = (n for n, line in enumerate(log) if line.startswith("PASS: "))
+    assert log.index(first) < verdict < log.index(f"::{token}::")
+
+
+def test_cancelled_and_re_run(gate: Gate, tmp_path: Path) -> None:
+    """A cancelled job ends in time and keeps its trials; its re-run on a fresh runner goes on with them."""
+    trials = tmp_path / "temp-0" / "perfgate" / "runs"
+    cancelled = gate(
+        SAME | {"sleep_s": 0.1}, cancel=lambda step, _: step == "measure" and len(list(trials.glob("*/trials/*"))) > 4
+    )
+
+    assert cancelled.result == "cancelled"
+    assert cancelled.steps["measure"].status == 130
+    assert cancelled.steps["measure"].seconds < 7.5
+    assert cancelled.outputs["report"]["exit_status"] == "130"
+    assert "The job was stopped or out of budget." in cancelled.summary
+    assert "**PASS" not in cancelled.summary
+    nothing_is_left(cancelled)
+    (before,) = read_records(folder := Path(cancelled.outputs["report"]["run_folder"]), read_run(folder))
+
+    again = gate(SAME)
+
+    assert (again.result, again.outputs["report"]["verdict"]) == ("success", "pass")
+    assert f"goes on with {folder.name}" in again.steps["prepare"].log
+    resumed = Path(again.outputs["report"]["run_folder"])
+    (after,) = read_records(resumed, read_run(resumed))
+    assert resumed.name == folder.name
+    assert after.trials[: len(before.trials)] == before.trials
+    assert len(after.visits) == 2
+    nothing_is_left(again)
+
+
+def test_a_decided_run_is_closed(gate: Gate, github: FakeGitHub) -> None:
+    """A re-run of a regression measures nothing and says the same, whatever the engine would do now."""
+    gate(SLOWER)
+    before = kept(github, "perfgate-run-")
+
+    again = gate(SAME)
+
+    assert (again.result, again.outputs["report"]["exit_status"]) == ("failure", "10")
+    assert {name for name in kept(github, "perfgate-run-") if "trials" in name} == {n for n in before if "trials" in n}
+
+
+def test_re_run_on_pull_request(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
+    """On pull_request the merge commit is measured, and listed at the change's head: a re-run goes on with it."""
+    origin, change = tmp_path / "origin", git(tmp_path / "origin", "rev-parse", "pull-request/12")
+    git(origin, "checkout", "--quiet", "-b", "merge", "main")
+    git(origin, "merge", "--quiet", "--no-ff", "-m", "merge", "pull-request/12")
+    git(origin, "checkout", "--quiet", "main")
+    event = {"number": 12, "pull_request": {"base": {"ref": "main"}, "head": {"sha": change}}}
+    (tmp_path / "event.json").write_text(json.dumps(event))
+    asked = {"GITHUB_EVENT_NAME": "pull_request", "GITHUB_REF": "refs/pull/12/merge"}
+    github.runs[7] = {"id": 7, "path": WORKFLOW, "event": "pull_request", "head_sha": change,
+                      "head_repository": {"full_name": REPOSITORY}}  # fmt: skip
+    gate(SLOWER, branch="merge", environment=asked)
+
+    again = gate(SAME, branch="merge", environment=asked)
+
+    assert "goes on with" in again.steps["prepare"].log
+    assert again.outputs["report"]["exit_status"] == "10"
+
+
+def test_caches_stay(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
+    """Compile caches do not go up, neither those of a run nor those of a run within a night's folder."""
+    left: list[Path] = []
+
+    def leave(step: str, _: int) -> bool:
+        if step == "report" and not left:
+            (folder,) = (tmp_path / "temp-0" / "perfgate" / "runs").iterdir()
+            left.extend(folder / one / "cache-x" / "deep" / "kernel" for one in ("", "night"))
+            for file in left:
+                file.parent.mkdir(parents=True)
+                file.touch()
+        return False
+
+    runner = gate(SAME, cancel=leave, alone=False)
+
+    assert left
+    assert runner.steps["keep"].outcome == "success"
+    assert not [name for name in kept(github, "perfgate-run-") if "cache-" in name]
+
+
+def test_killed(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
+    """A step that was killed outright leaves its trials and no verdict of its own: interrupted, never a pass."""
+    trials = tmp_path / "temp-0" / "perfgate" / "runs"
+
+    def kill(step: str, pid: int) -> bool:
+        if step == "measure" and len(list(trials.glob("*/trials/*"))) > 4:
+            os.kill(pid, signal.SIGKILL)
+        return False
+
+    runner = gate(SAME | {"sleep_s": 0.1}, cancel=kill)
+
+    assert runner.result == "failure"
+    assert runner.outputs["report"]["exit_status"] == "130"
+    assert runner.steps["enforce"].status == 130
+    assert any(name.endswith("run.json") for name in kept(github, "perfgate-run-"))
+    assert gate(SAME).outputs["report"]["verdict"] == "pass"
+
+
+def test_a_night(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
+    """A night that is cut begins anew when it is re-run, and its candidate is promoted and proposed."""
+    schedule = {"GITHUB_EVENT_NAME": "schedule"}
+    cut = gate(SAME, branch="main", environment=schedule, inputs={"command": "nightly", "budget": "0.00001"})
+
+    assert (cut.result, cut.outputs["report"]["exit_status"]) == ("failure", "130")
+    assert cut.outputs["report"]["candidate"] == ""
+
+    again = gate(SAME, branch="main", environment=schedule, inputs={"command": "nightly"})
+
+    outputs = again.outputs["report"]
+    assert (again.result, outputs["verdict"]) == ("success", "pass")
+    assert "goes on with" not in again.steps["prepare"].log
+    assert f"{outputs['candidate']}/run.json" in kept(github, "perfgate-run-")
+    assert "reference against itself" in again.summary
+
+    candidate = str(Path(outputs["run_folder"]).parent / outputs["candidate"])
+
+    def promoting(reason: str) -> ActionRunner:
+        return ActionRunner(
+            ROOT / ".github" / "actions" / "promote" / "action.yml", tmp_path / f"temp-{reason}", again.workspace,
+            {**again.environment, "GITHUB_REF_NAME": "main"},
+            {"perfgate": again.inputs["perfgate"], "run": candidate, "side": "base", "reason": reason},
+        )  # fmt: skip
+
+    unasked, asked = promoting(""), promoting("the release")
+    assert unasked.run() == "failure"
+    assert "tiny: first: there was none" in unasked.steps["promote"].log
+    assert not any("title" in pull for pull in github.pulls.values())
+    assert asked.run() == "success", asked.steps
+    (written,) = [item for item in github.objects.values() if "content" in item]
+    (entry,) = json.loads(written["content"])["entries"]
+    assert (entry["reason"], entry["build"].get("env")) == ("the release", None)
+    (pull,) = [pull for pull in github.pulls.values() if "title" in pull]
+    assert pull["head"] == "perfgate/baselines"
+    assert "\n      the release\n" in pull["body"]
+
+
+def test_no_baseline_yet(gate: Gate) -> None:
+    """Against a baseline that the base branch does not have the check is red with 21, and the summary says why."""
+    runner = gate(SAME, inputs={"against": "baseline"})
+
+    assert (runner.result, runner.outputs["report"]["exit_status"]) == ("failure", "21")
+    assert "`no-baseline`" in runner.summary
+
+
+# --- what it is judged by
+
+
+def test_policy_of_the_base_branch(gate: Gate, tmp_path: Path) -> None:
+    """A change that widens its margins is judged by the old ones, and its summary says that it touches them."""
+    origin = tmp_path / "origin"
+    git(origin, "checkout", "--quiet", "pull-request/12")
+    file = origin / "scenarios" / "tiny.yaml"
+    file.write_text(file.read_text().replace("0.1%", "10%").replace("0.5%", "50%"))
+    (origin / "baselines").mkdir()
+    (origin / "baselines" / "tiny.json").write_text("{}")
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "wider")
+    git(origin, "checkout", "--quiet", "main")
+
+    runner = gate(SLOWER)
+
+    assert runner.outputs["report"]["exit_status"] == "10"
+    assert "margins 0.1 %25 / 0.5 %25" in runner.steps["report"].log
+    assert "alters what changes are judged by: baselines/tiny.json, scenarios/tiny.yaml. It was" in runner.summary
+
+
+def test_builds_of_the_base_branch(gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without words the builds of merge base and head are compared, made in this job and as the base branch says."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "written-by-earlier-jobs"))
+    monkeypatch.delenv("PERFGATE_BUILDS", raising=False)
+    origin, trap = tmp_path / "origin", tmp_path / "trap"
+    build = f'[build]\npython = "{sys.executable}"\npath = "{{tree}}"\n'
+    for branch, text in (("main", build), ("pull-request/12", f'{build}commands = [["touch", "{trap}"]]\n')):
+        git(origin, "checkout", "--quiet", branch)
+        (origin / "perfgate.toml").write_text(text)
+        git(origin, "add", ".")
+        git(origin, "commit", "--quiet", "-m", "how to build")
+    git(origin, "checkout", "--quiet", "main")
+
+    runner = gate(SAME, inputs={"base": "", "head": ""})
+
+    assert runner.result == "success", runner.steps
+    manifest = read_run(Path(runner.outputs["report"]["run_folder"]))
+    built = {role: one.built_from.commit for role, one in manifest.subjects.items() if one.built_from}
+    head = git(origin, "rev-parse", "pull-request/12")
+    assert built == {"base": git(origin, "merge-base", "main", head), "head": head}
+    folders = {Path(one.built_from.folder).parent for one in manifest.subjects.values() if one.built_from}
+    assert folders == {runner.temp / "perfgate" / "builds"}
+    assert not trap.exists()
+    assert not (tmp_path / "written-by-earlier-jobs").exists()
+    assert "alters what changes are judged by: perfgate.toml. It was" in runner.summary
+
+
+def test_a_checkout_made_to_do_harm(gate: Gate, tmp_path: Path) -> None:
+    """Submodules that fetch by a command, links and packaging of the change do nothing and judge nothing."""
+    origin, trap, wide = tmp_path / "origin", tmp_path / "trap", tmp_path / "wide"
+    (origin / "perfgate.toml").write_text(f'[build]\npython = "{sys.executable}"\npath = "{{tree}}"\n')
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "how to build")
+    git(origin, "checkout", "--quiet", "pull-request/12")
+    git(origin, "merge", "--quiet", "main")
+    wide.mkdir()
+    file = scenario_file(wide)
+    file.write_text(file.read_text().replace("0.1%", "10%").replace("0.5%", "50%"))
+    (origin / "perfgate.toml").unlink()
+    (origin / "perfgate.toml").symlink_to("/dev/zero")
+    git(origin, "rm", "--quiet", "-r", "scenarios")
+    for name, target in (("scenarios", wide), ("baselines", wide), ("pip.conf", "/dev/zero"), ("loop", "loop")):
+        (origin / name).symlink_to(target)
+    harm = f"ext::sh -c touch% {trap}"
+    module = f'[submodule "m"]\n\tpath = m\n\turl = {harm}\n\tupdate = !touch {trap}\n'
+    (origin / ".gitmodules").write_text(module)
+    (origin / "pyproject.toml").write_text('[build-system]\nrequires = []\nbuild-backend = "b"\nbackend-path = ["."]\n')
+    (origin / "b.py").write_text(f"open({str(trap)!r}, 'w')\n")
+    (origin / "sitecustomize.py").write_text(f"open({str(trap)!r}, 'w')\n")
+    git(origin, "add", ".")
+    git(origin, "update-index", "--add", "--cacheinfo", f"160000,{git(origin, 'rev-parse', 'main')},m")
+    git(origin, "commit", "--quiet", "-m", "harm")
+    git(origin, "checkout", "--quiet", "--force", "main")
+
+    runner = gate(SLOWER, inputs={"base": "", "head": ""}, environment={"GIT_ALLOW_PROTOCOL": "ext:file"})
+
+    assert runner.outputs["report"]["exit_status"] == "10", runner.steps
+    assert "margins 0.1 %25 / 0.5 %25" in runner.steps["report"].log
+    assert "alters what changes are judged by: baselines, perfgate.toml, scenarios" in runner.summary
+    assert not trap.exists()
+
+
+def test_git_configuration_left_by_an_earlier_job(gate: Gate, tmp_path: Path) -> None:
+    """Hooks and monitors are not run when the base branch's tree is made; filters are, as LFS needs them."""
+    ran = tmp_path / "ran"
+    ran.mkdir()
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    for name in ("post-checkout", "reference-transaction", "post-index-change", "monitor"):
+        (hooks / name).write_text(f"#!/bin/sh\ntouch {ran}/{name}\n")
+        (hooks / name).chmod(0o755)
+    (tmp_path / "attributes").write_text("* filter=left\n")
+    (tmp_path / "config").write_text(
+        f"[core]\nhooksPath = {hooks}\nfsmonitor = {hooks}/monitor\nattributesFile = {tmp_path}/attributes\n"
+        f'[filter "left"]\nsmudge = "touch {ran}/filter; cat"\n[diff]\nexternal = touch {ran}/diff\n'
+    )
+
+    runner = gate(SAME, environment={"GIT_CONFIG_GLOBAL": str(tmp_path / "config")})
+
+    assert runner.result == "success", runner.steps
+    assert [file.name for file in ran.iterdir()] == ["filter"]
+
+
+def test_builds_that_the_job_made(gate: Gate) -> None:
+    """Builds named by paths from the checkout are measured, though the base branch's tree is the policy."""
+    runner = gate(SAME, inputs={"base": "python=envs/main/bin/python", "head": "python=envs/head/bin/python"})
+
+    manifest = read_run(Path(runner.outputs["report"]["run_folder"]))
+    assert {role: one.python for role, one in manifest.subjects.items()} == {
+        role: str(runner.workspace / "envs" / name / "bin" / "python")
+        for role, name in (("base", "main"), ("head", "head"))
+    }
+
+
+def test_measured_anew_by_default(gate: Gate) -> None:
+    """Unless the workflow asks for it nothing of an earlier attempt counts, and nothing is looked for."""
+    gate(SAME)
+
+    again = gate(SLOWER, inputs={"resume": "false"})
+
+    assert again.outputs["report"]["exit_status"] == "10"
+    assert "goes on with" not in again.steps["prepare"].log
+
+
+def test_other_runs_cannot_lay_a_pass(gate: Gate, github: FakeGitHub) -> None:
+    """A finished run under the right name, at the right commit, that another workflow run uploaded is not taken."""
+    gate(SAME)
+    for item in github.artifacts:
+        item |= {"run_id": 8}
+
+    again = gate(SLOWER)
+
+    assert again.outputs["report"]["exit_status"] == "10"
+    assert "goes on with" not in again.steps["prepare"].log
+
+
+def _poison(github: FakeGitHub, change: Callable[[str, Any], bytes | None]) -> None:
+    """Change the JSON files of an earlier attempt's run folder, as whoever runs code in its job can."""
+    (item,) = [item for item in github.artifacts if item["name"].startswith("perfgate-run-")]
+    files = kept(github, "perfgate-run-")
+    for name, data in files.items():
+        if "/scenario/" in name:
+            files[name] = change("scenario", data) or data
+        elif name.endswith("run.json") or "/records/" in name:
+            content = json.loads(data)
+            change("run" if name.endswith("run.json") else "record", content)
+            if content.pop("digest", None):  # sealed anew
+                content["digest"] = sha256_hex(canonical_json(content))
+            files[name] = json.dumps(content).encode()
+    item["archive"] = zipped(files)
+
+
+def _other_subjects(kind: str, content: Any) -> None:
+    """Subjects that run a program of the poisoner's."""
+    if kind != "scenario":
+        content["subjects"]["head"] |= {"python": "/evil"}
+
+
+def _wider(kind: str, content: Any) -> None:
+    """Margins that block nothing."""
+    if kind != "scenario":
+        for cell in content["plan"]["cells"] if kind == "run" else [content["cell"]]:
+            cell["gates"][0]["gate"] |= {"ignorable": "10%", "must_catch": "50%"}
+
+
+def _wider_everywhere(kind: str, content: Any) -> bytes | None:
+    """The same, declared by the kept scenario as well."""
+    _wider(kind, content)
+    return content.replace(b"0.1%", b"10%").replace(b"0.5%", b"50%") if kind == "scenario" else None
+
+
+def _swapped(kind: str, content: Any) -> None:
+    """What was measured of the head as the base's."""
+    for trial in content["trials"] if kind == "record" else []:
+        trial["subject"] = {"base": "head", "head": "base"}[trial["subject"]]
+
+
+def _renamed(kind: str, content: Any) -> None:
+    """A scenario whose name leads out of its folder."""
+    for cell in content["plan"]["cells"] if kind == "run" else []:
+        cell["scenario"] = "../../x"
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        (_other_subjects, "21", "its subjects differ from what is to be measured"),
+        (_wider, "2", "gates: not what the scenario"),
+        (_wider_everywhere, "21", "its plan differs from what is to be measured"),
+        (_swapped, "2", "the seed draws the other side for its place"),
+        (_renamed, "2", "plan.cells.0.scenario: Value error"),
+    ],
+)
+def test_a_poisoned_artifact(gate: Gate, github: FakeGitHub, change: Any, status: str, said: str) -> None:
+    """An earlier attempt's run with other subjects, margins or sides runs and passes nothing: the check is red."""
+    gate(SAME)
+    _poison(github, change)
+
+    again = gate(SAME)
+
+    assert (again.result, again.steps["enforce"].status) == ("failure", int(status))
+    assert said in again.steps["measure"].log
+
+
+def test_what_was_measured_cannot_be_had(gate: Gate, github: FakeGitHub) -> None:
+    """Where an earlier job's artifact is not to be had, measuring begins anew and says so."""
+    first = gate(SAME)
+    github.refusals.append(Refusal("GET", ".*/artifacts", 403))
+
+    again = gate(SAME)
+
+    log = again.steps["prepare"].log
+    assert "::warning title=perfgate::what an earlier attempt measured cannot be had" in log
+    assert "GitHub answered 403" in log
+    assert Path(again.outputs["report"]["run_folder"]).name != Path(first.outputs["report"]["run_folder"]).name
+
+
+def test_a_download_that_breaks_off(gate: Gate, github: FakeGitHub) -> None:
+    """A connection that ends while an earlier job's trials come down costs those and no more."""
+    gate(SAME)
+    github.broken = "reset"
+
+    again = gate(SAME)
+
+    assert "begins anew: earlier.zip: the download broke off" in again.steps["prepare"].log
+    assert again.outputs["report"]["verdict"] == "pass"
+
+
+@pytest.mark.parametrize(("status", "inconclusive", "ended"), [(20, "warn", 0), (20, "fail", 20), (10, "warn", 10)])
+def test_policy_on_what_decides_nothing(tmp_path: Path, status: int, inconclusive: str, ended: int) -> None:
+    """A verdict that decides nothing is a warning or a failure, as the workflow says; a regression is always one."""
+    (tmp_path / "perfgate").mkdir()
+    (tmp_path / "perfgate" / "status").write_text(f"{status}\n")
+
+    result = CliRunner().invoke(
+        main, ["github", "enforce", "--inconclusive", inconclusive], env={"RUNNER_TEMP": str(tmp_path)}
+    )
+
+    assert result.exit_code == ended
+    assert result.output.startswith("::warning ") == (ended == 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "inputs", "said"),
+    [
+        ("gates: [", {}, "::error file=scenarios/tiny.yaml,line="),
+        ("", {"scenarios": "elsewhere/*.yaml"}, "has no scenario elsewhere/*.yaml"),
+        ("", {"scenarios": "../*.yaml"}, "leads out of the repository"),
+        ("", {"scenarios": "scenarios/**.yaml"}, "expected ** between slashes only"),
+        ("", {"budget": "soon"}, "'soon' is not a valid float"),
+    ],
+    ids=["scenario", "none", "outside", "stars", "budget"],
+)
+def test_nothing_to_measure(gate: Gate, tmp_path: Path, change: str, inputs: dict[str, str], said: str) -> None:
+    """A base branch that cannot be judged by is an error with its place; the check is red and says not measured."""
+    with (tmp_path / "origin" / "scenarios" / "tiny.yaml").open("a") as stream:
+        stream.write(change)
+    git(tmp_path / "origin", "commit", "--quiet", "--allow-empty", "--all", "-m", "more")
+
+    runner = gate(SAME, inputs=inputs)
+
+    assert runner.result == "failure"
+    assert runner.steps["enforce"].status == 2
+    assert runner.outputs["report"]["verdict"] == "not-measured"
+    assert "NOT MEASURED: perfgate ended with 2" in runner.summary
+    assert said in runner.steps["prepare"].log + runner.steps["measure"].log

@@ -1,0 +1,91 @@
+"""What the documentation shows works."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfgate import gate
+from perfgate.cli.main import main
+from perfgate.scenario.declaration import load
+from perfgate.testing import FakeCollector
+from perfgate.trace.families import SHIPPED
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """The fenced blocks of a document in one language."""
+    text = (ROOT / document).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_orphans: None) -> None:  # noqa: ARG001
+    """Every block of docs/python-api.md runs in order in one folder, with a fake in the engine's place."""
+    shutil.copytree(ROOT / "scenarios", tmp_path / "scenarios")
+    (tmp_path / "perfgate.toml").touch()
+    (tmp_path / "envs/main/bin").mkdir(parents=True)
+    (tmp_path / "envs/main/bin/python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("perfgate.capture.session.TimedCollector", FakeCollector)
+    names: dict[str, object] = {}
+
+    for block in blocks("docs/python-api.md", "python"):
+        exec(compile(block, "docs/python-api.md", "exec"), names)  # noqa: S102 (the point is that it runs)
+
+    assert isinstance(names["finished"], gate.Finished)
+    assert names["finished"].outcome.verdict == "pass"
+
+
+def test_every_command_is_in_the_readme_and_has_help() -> None:
+    """A command that the README does not name, or that does not explain itself, does not exist for users."""
+    readme = (ROOT / "README.md").read_text()
+    assert [name for name in main.commands if f"perfgate {name}" not in readme] == []
+    assert [name for name, command in main.commands.items() if not command.help] == []
+
+
+def test_promises_name_tests_that_exist() -> None:
+    """Every test that the page on security names for a promise is there."""
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "security.md").read_text())
+
+    assert len(named) > 20
+    assert not [pair for pair in named if f"def {pair[1]}(" not in (ROOT / pair[0]).read_text()]
+
+
+def test_the_readme_scenario_is_valid(tmp_path: Path) -> None:
+    """The scenario that the README shows loads, alone and with the kernels block that it shows."""
+    shown = [block for block in blocks("README.md", "yaml") if "uses:" not in block]
+    scenario, kernels = sorted(shown, key=lambda block: block.startswith("kernels:"))
+    shutil.copytree(ROOT / "scenarios" / "models", tmp_path / "models")
+    (tmp_path / "perfgate.toml").touch()
+    file = tmp_path / "shown.yaml"
+    file.write_text(scenario)
+
+    assert load(file).scenario.matrix == {"batch": (1, 8, 16)}
+    file.write_text(scenario + kernels)
+    expected = load(file).scenario.kernels
+    assert expected is not None
+    assert [pattern.launches for pattern in expected.per_decode_step.patterns] == [311]
+
+
+def test_every_role_is_on_the_page_of_kernels() -> None:
+    """The shipped roles stand in docs/kernels.md in the order in which they are tried."""
+    rows = re.findall(r"^\| ([\w-]+) \| ", (ROOT / "docs/kernels.md").read_text(), re.MULTILINE)
+    assert rows[1:] == [rule.role for rule in SHIPPED]
+
+
+def rows_without_a_table(page: Path) -> list[str]:
+    """Lines of a page that look like rows of a table and belong to none: no rule follows the first."""
+    lines = re.sub(r"(?ms)^```.*?^```$", "", page.read_text(encoding="utf-8")).splitlines()
+    starts = [n for n, line in enumerate(lines) if line.startswith("|") and not (n and lines[n - 1].startswith("|"))]
+    return [lines[n] for n in starts if not lines[n + 1].startswith(("|---", "| ---"))]
+
+
+def test_rows_are_in_a_table() -> None:
+    """A line that looks like a row of a table belongs to one: the first after other text is followed by its rule."""
+    found = {page.name: rows_without_a_table(page) for page in sorted((ROOT / "docs").glob("*.md"))}
+    assert {name: rows for name, rows in found.items() if rows} == {}

@@ -1,0 +1,146 @@
+"""The house plan: which room may import which, and other rules that a reader can rely on."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import graphlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "perfgate"
+
+ROOMS = (
+    "errors", "reasons", "units", "models", "stats", "machine", "trace", "counters", "metrics", "scenario", "project",
+    "record", "capture", "judge", "baseline", "doctor", "testing", "report", "gate", "nightly", "verification",
+    "github", "cli", "__main__",
+)  # fmt: skip
+"""From the ground up: a room, or a module at the root, imports only from those before it."""
+
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manager"}
+SUBJECT_SIDE = {"capture.vllm_worker", "doctor.probe"}
+"""Files that a subject's interpreter runs; they import engines, late, so that it can be timed and may fail."""
+LATE_IMPORTS = {
+    "record.run_record": {"frame", "iteration_frame"}, "counters.report_file": {"_package"}, "__main__": {"main"},
+}  # fmt: skip
+"""Functions that may import, because what they need is slow and rarely wanted."""
+
+FILES = {
+    ".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): file
+    for file in sorted(PACKAGE.rglob("*.py"))
+}
+TREES = {module: ast.parse(file.read_text(encoding="utf-8")) for module, file in FILES.items()}
+
+
+def imported_names(node: ast.AST) -> set[str]:
+    """The full names that an import statement may bind, ``perfgate.metrics.trial.Trial`` and its module as well."""
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom):
+        return {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return set()
+
+
+@functools.cache
+def all_imports(module: str) -> set[str]:
+    """Everything a module imports, wherever it does."""
+    return set().union(*(imported_names(node) for node in ast.walk(TREES[module])))
+
+
+@functools.cache
+def imports(module: str) -> set[str]:
+    """The modules of perfgate that a module imports."""
+    names = {name.removeprefix("perfgate.") for name in all_imports(module) if name.startswith("perfgate.")}
+    return {name for name in names if name in FILES}
+
+
+@functools.cache
+def closure(module: str) -> set[str]:
+    """Every module of perfgate that importing ``module`` leads to."""
+    found = imports(module)
+    return found.union(*(closure(each) for each in found)) if found else found
+
+
+def room(module: str) -> str:
+    """The room of a module; a module at the root is a room of its own."""
+    return module.partition(".")[0]
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Every function of perfgate with its module."""
+    for module, tree in TREES.items():
+        yield from ((module, node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def test_rooms_import_only_what_is_below_them() -> None:
+    """No arrow between rooms runs up."""
+    assert {room(module) for module in FILES} - {"__init__"} == {*ROOMS}
+    arrows = {(module, target) for module in FILES for target in imports(module) if room(module) != room(target)}
+    assert not [(a, b) for a, b in arrows if ROOMS.index(room(b)) >= ROOMS.index(room(a))]
+
+
+def test_no_imports_run_in_a_circle() -> None:
+    """Within a room too, a module imports none that leads back to it."""
+    graphlib.TopologicalSorter({module: imports(module) - {module} for module in FILES}).prepare()
+
+
+def test_names_of_modules_are_unique_and_say_something() -> None:
+    """No two files share a name, none is called like a room, none has a name that could mean anything."""
+    names = [file.stem for file in FILES.values() if not file.stem.startswith("__")]
+    packages = [file.parent.name for file in FILES.values() if file.stem == "__init__" and file.parent != PACKAGE]
+    assert len({*names, *packages}) == len(names) + len(packages), sorted(names + packages)
+    assert not {*names, *packages} & FORBIDDEN_NAMES
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    """The first file of a room has a docstring."""
+    for module, tree in TREES.items():
+        assert ast.get_docstring(tree), module
+
+
+def test_tests_mirror_the_rooms() -> None:
+    """A folder of tests is called like a room, but for those of the whole."""
+    folders = {file.parent.name for file in Path(__file__).parents[1].rglob("test_*.py")}
+    assert folders - {*ROOMS} == {"tests", "house", "end_to_end"}
+
+
+def test_capture_and_judge_never_import_each_other() -> None:
+    """The record is all that passes between them, at whatever distance."""
+    for module in FILES:
+        reached = {room(each) for each in closure(module)}
+        assert room(module) != "capture" or "judge" not in reached, module
+        assert room(module) != "capture" or "stats" not in {room(each) for each in imports(module)}, module
+        assert room(module) not in ("judge", "report") or "capture" not in reached, module
+
+
+def test_what_the_subject_runs_imports_nothing_of_perfgate() -> None:
+    """The subject's interpreter runs these files: nothing of perfgate is there, and nothing imports them here."""
+    allowed = {*sys.stdlib_module_names, "vllm", "torch", "nvtx"}
+    for alone in SUBJECT_SIDE:
+        assert {name.partition(".")[0] for name in all_imports(alone)} <= allowed
+        assert not [module for module in FILES if alone in imports(module)]
+
+
+def test_perfgate_imports_no_engine() -> None:
+    """Engines run in processes of their own; perfgate's has neither vllm nor torch."""
+    for module in {*FILES} - SUBJECT_SIDE:
+        assert not {name.partition(".")[0] for name in all_imports(module)} & {"vllm", "torch", "nvtx"}, module
+
+
+def test_imports_are_at_the_top() -> None:
+    """No function imports, but for the few named above; commands do, so that --help is fast."""
+    for module, function in functions():
+        late = [node for node in ast.walk(function) if imported_names(node)]
+        free = room(module) == "cli" or module in SUBJECT_SIDE or function.name in LATE_IMPORTS.get(module, set())
+        assert free or not late, f"{module}.{function.name}"
+
+
+def test_files_and_functions_are_short() -> None:
+    """No file has more than 500 lines, no function more than 60."""
+    assert not [module for module, file in FILES.items() if len(file.read_text(encoding="utf-8").splitlines()) > 500]
+    assert not [
+        f"{module}.{function.name}"
+        for module, function in functions()
+        if (function.end_lineno or 0) - function.lineno + 1 > 60
+    ]

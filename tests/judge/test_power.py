@@ -1,0 +1,254 @@
+"""What a run would cost and could show."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hand_made import (
+    BOTH,
+    MACHINE,
+    cell,
+    decode,
+    gate,
+    record,
+    scenario_file,
+    spread,
+    traces,
+    trial,
+    trials,
+)
+from scipy import stats as scipy_stats
+
+from perfgate import gate as use_cases
+from perfgate.judge.power import price
+from perfgate.record.cost import newest_records
+from perfgate.record.run_record import Visit, read_record, read_run, record_file, write_record
+from perfgate.report.power_report import render_price
+from perfgate.scenario.declaration import Expect
+from perfgate.scenario.expected_kernels import Expectation
+from perfgate.scenario.plan import ALPHA, BETA, Cell
+from perfgate.testing import FakeCollector
+
+WRITTEN = {
+    "itl_median": "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}",
+    "gemm": "{metric: kernel_time_per_step, role: gemm, ignorable: 1%, must_catch: 5%}",
+}
+"""Gates as a scenario spells them."""
+
+
+def expecting(trial_s: float = 30.0, pair_sd: str | dict[str, str] = "0.07%", **measure: Any) -> Cell:
+    """A cell whose author has seen it."""
+    text = json.dumps({"trial_s": trial_s, "pair_sd": pair_sd})
+    return cell(expect=Expect.model_validate_json(text), **measure)
+
+
+def with_kernels(*gates: str, **expected: Any) -> Cell:
+    """A cell with a ``kernels:`` block and a timed gate, a traced one, or both."""
+    plans = {"itl_median": gate(), "gemm": gate("kernel_time_per_step", "1%", "5%", role="gemm")}
+    block = Expectation.model_validate({"traced": {"looks": [4, 6]}})
+    return expecting(gates=[plans[name] for name in gates], **expected).model_copy(update={"kernels": block})
+
+
+def test_a_step_of_the_instrument_is_in_the_price() -> None:
+    """Where one step of the GPU's clock is more than must_catch no number of pairs passes, and the price says so."""
+    steps = [decode([("gemm", "nvjet", 32 * 100 + 32 * n), ("norm", "rms", 32 * 77)]) for n in (0, 1, 0, 0, 1, 0)]
+    plan = gate("kernel_time_per_step", "0.1%", "0.5%", role="gemm")
+    measured = cell(gates=[plan]).model_copy(update={"kernels": Expectation()})
+
+    (found,) = price(measured, {"traced": record(measured, traces(steps, steps[::-1]))}, 1).gates
+
+    assert set(found.passes) == {0.0}
+    assert all(effect is None or effect > 2 / 100 for effect in found.detectable)
+    assert "an unchanged build would pass in only 0 % of runs" in found.problem
+
+
+def test_unknown_without_record_and_expectation() -> None:
+    """Nothing is made up where nothing has been seen."""
+    found = price(cell(), {}, 1)
+
+    assert [kind.minutes for kind in found.kinds] == [None]
+    assert found.gates[0].pair_sd is None
+    assert set(found.gates[0].detectable) == {None}
+    assert "unknown" in render_price(cell(), found)
+
+
+def test_minutes_from_an_expectation() -> None:
+    """Two conditioning trials, then two trials a pair."""
+    assert price(expecting(), {}, 1).kinds[0].minutes == (5.0, 7.0, 9.0, 13.0)
+
+
+def test_detectable_effect_is_that_of_the_noncentral_t() -> None:
+    """At a blocking look the noncentral t of that effect exceeds the critical value in 95 % (scipy.stats.nct)."""
+    found = price(expecting(), {}, 3).gates[0]
+
+    assert found.detectable[0] is None
+    for effect, pairs, weight in zip(found.detectable[1:], (6, 8, 12), (0.16, 0.24, 0.40), strict=True):
+        assert effect is not None
+        critical = scipy_stats.t.isf(ALPHA * weight / 3, pairs - 1)
+        shift = (math.log1p(effect) - math.log1p(0.001)) / (0.0007 / math.sqrt(pairs))
+        assert scipy_stats.nct.sf(critical, pairs - 1, shift) == pytest.approx(1 - BETA, abs=1e-6)
+
+
+TIMED = ((4, 6, 8, 12), (10, 14, 18, 26))
+
+
+@pytest.mark.parametrize(
+    ("planned", "kinds"),
+    [
+        (cell(), {"timed": TIMED}),
+        (with_kernels("itl_median"), {"timed": TIMED, "traced": ((1,), (2,))}),
+        (with_kernels("itl_median", "gemm"), {"timed": TIMED, "traced": ((4, 6), (8, 12))}),
+        (with_kernels("gemm"), {"traced": ((4, 6), (8, 12))}),
+    ],
+    ids=["timed", "and-an-envelope", "both", "traced"],
+)
+def test_each_kind_of_pairs_has_its_own_looks(
+    planned: Cell, kinds: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
+) -> None:
+    """Timed pairs are taken for gates on times, after conditioning; traced ones for gates on kernels, else once."""
+    assert {kind.kind: (kind.looks, kind.starts) for kind in price(planned, {}, 2).kinds} == kinds
+
+
+@pytest.mark.parametrize("gates", [("itl_median",), ("itl_median", "gemm"), ("gemm",)])
+def test_a_run_takes_as_many_engine_starts_as_priced(tmp_path: Path, gates: tuple[str, ...]) -> None:
+    """An unchanged build ends each kind of pairs at a look of it, after the engine starts named for that look."""
+    scenario = scenario_file(tmp_path, gates=", ".join(WRITTEN[name] for name in gates),
+                             more="kernels: {traced: {looks: [4, 6]}}")  # fmt: skip
+    finished = use_cases.run([scenario], BOTH, runs=tmp_path, seed=1, collector=FakeCollector(),
+                             traced_collector=FakeCollector(kind="traced"))  # fmt: skip
+    (planned,) = read_run(finished.folder).plan.cells
+
+    taken = Counter(one.kind for one in read_record(record_file(finished.folder, planned)).trials)
+
+    assert taken == {kind.kind: kind.starts[0] for kind in price(planned, {}, 2).kinds}
+
+
+def test_each_kind_has_the_figures_of_its_own_trials() -> None:
+    """Spread and minutes of traced pairs are those of traced trials, and those of timed pairs of timed ones."""
+    measured = with_kernels("itl_median", "gemm")
+    base, head = (
+        [decode([("gemm", "nvjet", ns + 1000 * n), ("norm", "rms", 79)]) for n in range(2)]
+        for ns in (10**6, 10**6 + 3000)
+    )
+    slow = [one.model_copy(update={"duration_ns": 60 * 10**9}) for one in traces(base, head, first=8)]
+    history = record(measured, [*trials([0.0] * 4), *slow])
+
+    found = price(measured, {"timed": history, "traced": history}, 2)
+
+    kernels = found.gates[1]
+    assert (kernels.metric, len(kernels.detectable)) == ("kernel_time_per_step[gemm]", 2)
+    d = [math.log(1.003), math.log(1.004 / 1.001)]
+    assert kernels.pair_sd == pytest.approx(abs(d[0] - d[1]) / math.sqrt(2), rel=1e-3)
+    timed, traced = found.kinds
+    assert timed.minutes == pytest.approx([starts / 60 for starts in timed.starts])
+    assert traced.minutes == (8, 12)
+    assert "detectable at 4, 6 traced pairs -, " in render_price(measured, found)
+
+
+def test_what_is_expected_of_timed_trials_says_nothing_of_traced_ones() -> None:
+    """A spread for all gates, and the seconds of a trial, are meant for timed ones; kernel times must be named."""
+    planned = [with_kernels("itl_median", "gemm", pair_sd=sd) for sd in ("0.07%", {"kernel_time_per_step[gemm]": "1%"})]
+
+    found = [price(one, {}, 2) for one in planned]
+
+    assert [[gate.pair_sd for gate in one.gates] for one in found] == [[0.0007, None], [None, 0.01]]
+    assert [kind.minutes for kind in found[0].kinds] == [(5.0, 7.0, 9.0, 13.0), None]
+
+
+def test_check_shows_each_kind_that_a_run_takes() -> None:
+    """A scenario gated by kernels alone shows no timed pairs, and one traced pair for an envelope is no look."""
+    gated, envelope = with_kernels("gemm"), with_kernels("itl_median")
+
+    assert render_price(gated, price(gated, {}, 1)).splitlines()[1:3] == [
+        "  traced: looks at 4, 6 pairs; 8 to 12 engine starts of 1 + 2 iterations",
+        "  traced: minutes until each look: unknown (no record of this cell with enough traced pairs)",
+    ]
+    assert render_price(envelope, price(envelope, {}, 1)).splitlines()[1:5] == [
+        "  timed: looks at 4, 6, 8, 12 pairs; 10 to 26 engine starts of 0 + 1 iterations",
+        "  timed: minutes until each look: 5, 7, 9, 13 (from measure.expect)",
+        "  traced: one pair, to see what the decode steps run; 2 engine starts of 1 + 2 iterations",
+        "  traced: minutes: unknown (no record of this cell with enough traced pairs)",
+    ]
+
+
+def test_more_gates_see_less() -> None:
+    """All gates of a run share alpha."""
+    one, ten = (price(expecting(), {}, gates).gates[0].detectable[3] for gates in (1, 10))
+
+    assert one is not None
+    assert ten is not None
+    assert one < ten
+
+
+@pytest.mark.parametrize(
+    ("planned", "problem"),
+    [
+        (expecting(), ""),
+        (expecting(looks=(4,)), "no look of this plan may block"),
+        (expecting(pair_sd="0.3%"), "a slowdown of must_catch would often not be blocked: at best 0.549 % is"),
+        (
+            expecting(pair_sd="2%"),
+            "an unchanged build would pass in only 9 % of runs; a slowdown of must_catch",
+        ),
+    ],
+    ids=["fine", "never-blocks", "blind", "hopeless"],
+)
+def test_a_gate_that_cannot_be_decided_is_named(planned: Cell, problem: str) -> None:
+    """What the looks cannot do is said before anything runs."""
+    found = price(planned, {}, 1)
+
+    assert problem in found.gates[0].problem
+    assert bool(problem) == ("warning: itl_median" in render_price(planned, found))
+
+
+def test_spread_by_metric() -> None:
+    """An expectation may name each metric's spread; one that it leaves out is unknown."""
+    planned = expecting(pair_sd={"itl_median": "0.07%"}, gates=[gate(), gate("ttft_median", "2%", "8%")])
+
+    assert [found.pair_sd for found in price(planned, {}, 2).gates] == [0.0007, None]
+
+
+def test_a_record_beats_the_expectation() -> None:
+    """Durations are medians of what was measured, spreads are those of the pairs; failed trials do not count."""
+    planned = expecting()
+    d = spread(0.0, 0.001, 4)
+    measured = record(planned, [trial(0, None, "base"), *trials(d)])
+
+    found = price(planned, {"timed": measured}, 1)
+
+    assert found.kinds[0].minutes == pytest.approx(
+        [(2 * pairs + 2) * measured.trials[1].duration_ns / 60e9 for pairs in (4, 6, 8, 12)]
+    )
+    assert found.gates[0].pair_sd == pytest.approx(0.001 * math.sqrt(4 / 3), rel=1e-3)
+    assert "record of" in render_price(planned, found)
+
+
+def test_the_newest_records_of_the_same_cell(tmp_path: Path) -> None:
+    """Each kind has the newest record with its pairs, two for a gate; what is no record of the cell is passed over."""
+    planned = with_kernels("itl_median")
+    pair = traces([decode([("gemm", "nvjet", 10**6)])], [decode([("gemm", "nvjet", 10**6)])])
+    timed, one, empty = trials(spread(0.0, 0.001, 4)), trials([0.0]), ()
+    stored = {
+        n: record(planned, taken, visits=[Visit(machine=MACHINE, t0_utc=f"2026-01-0{n}")])
+        for n, taken in enumerate((pair, timed, pair, (*timed, *pair), one, pair, empty), start=1)
+    }
+    for n, kept in stored.items():
+        file = record_file(tmp_path / f"run-{9 - n}", planned)  # names of runs do not sort by their time
+        file.parent.mkdir(parents=True)
+        write_record(file, kept)
+    for name in ("run-a", "run-b"):  # a record that no visit has written to has no time
+        file = record_file(tmp_path / name, planned)
+        file.parent.mkdir(parents=True)
+        write_record(file, record(planned, (*timed, *pair), visits=()))
+    broken = record_file(tmp_path / "broken", planned)
+    broken.parent.mkdir(parents=True)
+    broken.write_text("{")
+
+    assert newest_records(tmp_path, planned) == {"timed": stored[4], "traced": stored[6]}
+    assert newest_records(tmp_path, with_kernels("gemm")) == {}
+    assert newest_records(tmp_path / "nowhere", planned) == {}

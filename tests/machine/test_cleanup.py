@@ -1,0 +1,91 @@
+"""Making room: what goes of old and killed runs, and what never does."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from perfgate.cli.main import main
+from perfgate.machine.cleanup import sweep
+from perfgate.machine.locks import hold
+
+RUN = {"format": "perfgate-run/1"}
+DAY_S = 86400
+
+
+def make_run(folder: Path, *, days: float = 0.0, manifest: object = RUN) -> Path:
+    """A run folder with a record and a compile cache, measured so many days ago."""
+    for part in ("records", "cache-x/base/vllm"):
+        (folder / part).mkdir(parents=True)
+    (folder / "cache-x" / "base" / "vllm" / "kernel.so").write_bytes(b"compiled")
+    (folder / "records" / "cell.json").write_text("{}")
+    (folder / "run.json").write_text(json.dumps(manifest))
+    for file in (folder / "run.json", folder / "records" / "cell.json"):
+        os.utime(file, (time.time() - days * DAY_S,) * 2)
+    return folder
+
+
+def test_caches_go_and_measurements_stay(tmp_path: Path) -> None:
+    """A run folder of late keeps all but the compile caches of a killed visit; it is found at any depth."""
+    run = make_run(tmp_path / "work" / "repository" / "runs" / "late", days=13)
+
+    swept = [str(one) for one in sweep(tmp_path, days=14)]
+
+    assert swept == [f"removed {run / 'cache-x'}"]
+    assert {"records", "run.json"} <= {file.name for file in run.iterdir()}
+
+
+def test_a_run_goes_by_its_last_measurement(tmp_path: Path) -> None:
+    """A folder in which nothing was measured for long goes whole; one begun long ago but gone on with does not."""
+    make_run(tmp_path / "old", days=15)
+    resumed = make_run(tmp_path / "resumed", days=15)
+    (resumed / "records" / "cell.json").write_text('{"later": true}')
+
+    list(sweep(tmp_path, days=14))
+
+    assert (tmp_path / "old").exists() is False
+    assert (resumed / "run.json").exists()
+
+
+@pytest.mark.parametrize("manifest", [{}, {"format": "other-run/1"}, [], "perfgate-run/1"])
+def test_folders_of_others_are_left_alone(tmp_path: Path, manifest: object) -> None:
+    """A run.json that is not ours protects its folder, however old."""
+    folder = make_run(tmp_path / "theirs", days=1000, manifest=manifest)
+
+    assert list(sweep(tmp_path, days=14)) == []
+    assert (folder / "cache-x").exists()
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    """What a link leads to lies elsewhere and stays."""
+    elsewhere = make_run(tmp_path / "elsewhere", days=1000)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "link").symlink_to(elsewhere)
+
+    assert list(sweep(tmp_path / "work", days=14)) == []
+
+
+def test_a_run_under_way_is_kept(tmp_path: Path) -> None:
+    """A folder that somebody measures into keeps everything, and the command says who that is."""
+    run = make_run(tmp_path / "busy", days=1000)
+
+    with hold(run):
+        ended = CliRunner().invoke(main, ["clean", "--runs", str(tmp_path)])
+
+    assert (ended.exit_code, ended.stdout) == (
+        0,
+        f"kept {run}: {run}: process {os.getpid()} is measuring into it\n",
+    )
+    assert (run / "cache-x").exists()
+
+
+def test_clean_needs_a_job_to_end_one() -> None:
+    """--job outside a job of GitHub is refused: it could not tell whose runs to end."""
+    ended = CliRunner().invoke(main, ["clean", "--job"], env={"RUNNER_NAME": "x", "GITHUB_RUN_ID": None})
+
+    assert (ended.exit_code, "GITHUB_RUN_ID" in ended.stderr) == (2, True)

@@ -1,0 +1,77 @@
+"""What of a machine decides whether two measurements may be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perfgate.machine.fingerprint import Gpu, Machine, comparable, read_machine
+
+H200 = Gpu(
+    name="H200", uuid="GPU-1", memory_bytes=2**37, ecc=True, mig=False, pcie_generation=5, pcie_width=16,
+    power_limit_mw=700_000, vbios="96.00", persistence=True, numa_node=0,
+)  # fmt: skip
+MACHINE = Machine(
+    architecture="x86_64", cpu="EPYC", cores=32, governor="performance", gpus=(H200,), driver="580.1", cuda="13.0",
+    host="a", boot_id="1", kernel="6.1", memory_bytes=2**37, container="docker",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("architecture", "aarch64", "architecture: 'x86_64' against 'aarch64'"),
+        ("cpu", "Xeon", "cpu: 'EPYC' against 'Xeon'"),
+        ("cores", 2, "cores: 32 against 2"),
+        ("governor", "powersave", "governor: 'performance' against 'powersave'"),
+        ("gpus", (), "gpus: H200 against none"),
+        ("gpus", (H200, H200), "gpus: H200 against H200, H200"),
+        ("driver", "590", "driver: '580.1' against '590'"),
+        ("memory_bytes", 2**38, f"memory_bytes: {2**37} against {2**38}, more than 5 % apart"),
+    ],
+)
+def test_machines_that_differ_in_identity_are_not_comparable(field: str, value: Any, words: str) -> None:
+    """The difference is said in words, with both values."""
+    assert comparable(MACHINE, MACHINE.model_copy(update={field: value})) == (words,)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("name", "H100", "GPU 0 name: 'H200' against 'H100'"),
+        ("memory_bytes", 2**36, f"GPU 0 memory_bytes: {2**37} against {2**36}"),
+        ("ecc", False, "GPU 0 ecc: True against False"),
+        ("mig", True, "GPU 0 mig: False against True"),
+        ("pcie_generation", 4, "GPU 0 pcie_generation: 5 against 4"),
+        ("pcie_width", 8, "GPU 0 pcie_width: 16 against 8"),
+        ("power_limit_mw", 500_000, "GPU 0 power_limit_mw: 700000 against 500000, more than 1 % apart"),
+        ("power_limit_mw", None, "GPU 0 power_limit_mw: 700000 against None, more than 1 % apart"),
+    ],
+)
+def test_gpus_that_differ_in_identity_are_not_comparable(field: str, value: Any, words: str) -> None:
+    """The GPU is named by its number, the difference said with both values."""
+    other = MACHINE.model_copy(update={"gpus": (H200.model_copy(update={field: value}),)})
+    assert comparable(MACHINE, other) == (words,)
+
+
+def test_what_is_only_observed_or_tolerated_does_not_forbid_a_comparison() -> None:
+    """Another host of the same kind, booted again, with another kernel and another card, may be compared."""
+    card = {"uuid": "GPU-2", "vbios": "96.01", "persistence": False, "numa_node": None, "power_limit_mw": 695_000}
+    other = MACHINE.model_copy(
+        update={
+            "host": "b", "boot_id": "2", "kernel": "6.2", "container": "", "cuda": "13.1",
+            "memory_bytes": round(0.96 * 2**37), "gpus": (H200.model_copy(update=card),),
+        }
+    )  # fmt: skip
+    assert comparable(MACHINE, other) == ()
+
+
+def test_this_machine_is_comparable_with_itself() -> None:
+    """Reading the machine twice gives the same, filled in, and survives JSON."""
+    machine = read_machine(gpus=(H200,), driver="580")
+    assert comparable(machine, read_machine(gpus=(H200,), driver="580")) == ()
+    assert machine.cores >= 1
+    assert machine.memory_bytes > 0
+    assert machine.cpu
+    assert Machine.model_validate_json(machine.model_dump_json()) == machine

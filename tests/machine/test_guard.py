@@ -1,0 +1,414 @@
+"""A run under guard: what happens to it when the machine is not what a measurement needs. NVML is a fake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from fake_nvml import FakeMachine
+from hand_made import scenario_file
+
+from perfgate.capture.job import Job
+from perfgate.cli.main import main
+from perfgate.machine.clock_lease import find_leases
+from perfgate.machine.locks import state_folder
+from perfgate.machine.sampler import Sampler
+from perfgate.metrics.trial import Trial
+from perfgate.record.run_record import Record, read_records, read_run
+from perfgate.testing import FakeCollector, FakeSpec
+
+pytestmark = pytest.mark.usefixtures("no_orphans", "short_patience")
+
+LOCK = "clocks: {mode: lock, sm_mhz: 1500}\n"
+TRIAL_S = 0.15
+HOSTS = 4_000_001
+"""A pid that does not exist here: the host's, seen from a container."""
+
+
+@pytest.fixture
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs that are not free are not waited for, and read so often that a short trial has ten readings."""
+    monkeypatch.setattr("perfgate.capture.session.IDLE_WAIT_S", 0.0)
+    monkeypatch.setattr(Sampler.__init__, "__kwdefaults__", {"host_pids": None, "period_s": TRIAL_S / 10})
+
+
+Acts = dict[int, Callable[[], None]]
+
+
+class Acted(FakeCollector):
+    """A fake whose trials take :data:`TRIAL_S`, most of it decode, and during which something happens to the machine.
+
+    Args:
+        acts: By number of the trial, called at its start.
+        after: Likewise, at its end.
+        midst: Likewise, in the midst of it.
+    """
+
+    def __init__(self, acts: Acts | None = None, after: Acts | None = None, midst: Acts | None = None) -> None:
+        super().__init__(FakeSpec(step_s=TRIAL_S / 15, ttft_s=TRIAL_S / 45, restart_sd=0.0003, sleep_s=TRIAL_S / 100))
+        self._acts = [acts or {}, midst or {}, after or {}]
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """A fake trial with what happens meanwhile."""
+        begin, midst, end = (acts.get(job.index, lambda: None) for acts in self._acts)
+        begin()
+        time.sleep(TRIAL_S / 2)
+        midst()
+        time.sleep(TRIAL_S / 2)
+        trial = super().collect(job, progress)
+        end()
+        return trial
+
+
+@pytest.fixture
+def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Result, Record | None]]:
+    """A function that runs ``perfgate run`` and returns its result and the record, where there is one."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(collector: Acted | None = None, more: str = "") -> tuple[Result, Record | None]:
+        file = scenario_file(tmp_path, more=more)
+        words = ["run", file.name, "--base", "python=/bin/true", "--head", "env.BUILD=new", "--seed", "1"]
+        result = CliRunner().invoke(main, [*words, "--format", "json"], obj=collector or Acted())
+        folders = list((tmp_path / "runs").glob("*"))
+        records = [record for folder in folders for record in read_records(folder, read_run(folder))]
+        return result, records[0] if records else None
+
+    return run
+
+
+Measure = Callable[..., tuple[Result, Record | None]]
+
+
+def dropped(record: Record | None) -> list[tuple[int, str]]:
+    """The trials that dropped their pair, with the reason."""
+    assert record is not None
+    return [(t.index, t.failure.code) for t in record.trials if t.failure]
+
+
+def test_a_lock_that_holds(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """A run at locked clocks passes, shows the clock, and leaves neither lock nor lease."""
+    result, record = measure(more=LOCK)
+
+    assert result.exit_code == 0, result.output
+    assert record is not None
+    assert {gpu.decode_sm_mhz for trial in record.trials for gpu in trial.telemetry} == {1500}
+    verdict = json.loads(result.stdout)
+    assert verdict["cells"][0]["gpus"]["head"]["sm_mhz"] == 1500
+    assert fake_nvml.gpu().locked == (None, None)
+    assert find_leases([fake_nvml.gpu().uuid]) == ()
+
+
+def test_a_lock_that_power_does_not_allow(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """A clock below its lock is not measured at: the run ends 22, says so, and keeps what the clock was."""
+    fake_nvml.gpu().update(power_cap_mhz=1395)
+
+    result, record = measure(more=LOCK)
+
+    assert result.exit_code == 22
+    assert "median 1395 MHz in decode, locked at 1500 MHz (clocks-setting, power-cap)" in result.stdout
+    assert dropped(record) == [(0, "clock-not-held")]
+    assert fake_nvml.gpu().locked == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        ({"permission": False}, "clock-no-permission"),
+        ({"supported": False}, "clock-not-supported"),
+        ({"supported_clocks_mhz": {"3201": [345, 1410, 15]}}, "clock-not-supported"),
+    ],
+)
+def test_a_lock_that_cannot_be(measure: Measure, fake_nvml: FakeMachine, facts: dict[str, object], code: str) -> None:
+    """Without right or means to lock nothing is started; the reason says what to do."""
+    fake_nvml.gpu().update(**facts)
+
+    result, record = measure(more=LOCK)
+
+    assert result.exit_code == 22
+    assert code in {reason["code"] for reason in json.loads(result.stdout)["cells"][0]["reasons"]}
+    assert record is not None
+    assert record.trials == ()
+    assert find_leases([fake_nvml.gpu().uuid]) == ()
+
+
+def test_a_lock_without_a_gpu(measure: Measure) -> None:
+    """A machine without a GPU has no clocks to lock, and says so before anything is started."""
+    result, record = measure(more=LOCK)
+
+    assert result.exit_code == 22
+    assert "clocks cannot be locked: there is no GPU here, or none that is visible" in result.stdout
+    assert record is not None
+    assert record.trials == ()
+
+
+def test_thermal_slowdown_in_one_trial(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """The pair goes whole, stays in the record, is replaced, and the verdict says so."""
+    gpu = fake_nvml.gpu()
+    hot, cool = (lambda: gpu.update(reasons=0x40), lambda: gpu.update(reasons=0))
+
+    result, record = measure(Acted({4: hot}, {4: cool}))
+
+    assert result.exit_code == 0, result.output
+    assert dropped(record) == [(4, "thermal-slowdown")]
+    assert record is not None
+    assert record.measured() == 4
+    assert "dropped-pairs" in {note["code"] for note in json.loads(result.stdout)["cells"][0]["cautions"]}
+
+
+def test_a_counter_shows_a_slowdown_that_no_reading_saw(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """A power brake shorter than the gap between readings is found by the driver's own counter."""
+    gpu = fake_nvml.gpu()
+    collector = Acted(midst={5: lambda: gpu.update(slowdown_ns={"269": 0, "270": 0, "271": 9_000_000})})
+
+    result, record = measure(collector)
+
+    assert result.exit_code == 0, result.output
+    assert dropped(record) == [(5, "power-brake")]
+
+
+def test_heat_that_does_not_end(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """More dropped pairs than the scenario allows end the run 22, with everything in the record."""
+    collector = Acted({2: lambda: fake_nvml.gpu().update(reasons=0x20)})
+
+    result, record = measure(collector)
+
+    assert result.exit_code == 22
+    assert "too-many-dropped-pairs" in result.stdout
+    assert {code for _, code in dropped(record)} == {"thermal-slowdown"}
+
+
+def test_a_lost_gpu(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """A GPU that falls off the bus ends the run 22 at once; finished trials stay."""
+    result, record = measure(Acted({5: lambda: fake_nvml.gpu().update(lost=True)}), more=LOCK)
+
+    assert result.exit_code == 22
+    assert dropped(record) == [(5, "gpu-lost")]
+    assert record is not None
+    assert record.stopped is not None
+    assert record.stopped.code == "gpu-lost"
+    assert len(record.pairs()) == 1
+    assert "perfgate: GPU" in result.stderr
+    assert "the clocks are still locked" in result.stderr
+    assert json.loads(result.stdout)["verdict"] == "not-measured"
+    assert [lease.uuid for lease in find_leases([fake_nvml.gpu().uuid])] == [fake_nvml.gpu().uuid]
+
+
+def test_a_foreign_process_comes_and_goes(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """Its pair is dropped and replaced; the record names it with its pid and memory."""
+    gpu = fake_nvml.gpu()
+    come = lambda: gpu.update(processes=[{"pid": os.getpid(), "memory_bytes": 2**31}])  # noqa: E731 (a step of the story)
+    go = lambda: gpu.update(processes=[])  # noqa: E731
+
+    result, record = measure(Acted({3: come}, {3: go}))
+
+    assert result.exit_code == 0, result.output
+    assert dropped(record) == [(3, "foreign-process")]
+    assert record is not None
+    (stranger,) = record.trials[3].telemetry[0].foreign
+    assert (stranger.pid, stranger.memory_bytes) == (os.getpid(), 2**31)
+
+
+def test_in_a_container_a_second_process_is_foreign(
+    measure: Measure, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the driver reports the host's pids, one process beside the engine's is seen by being one too many."""
+    monkeypatch.setattr("perfgate.machine.sampler.sees_host_pids", lambda: False)
+    gpu = fake_nvml.gpu()
+    engine, stranger = ({"pid": HOSTS + n, "memory_bytes": 2**30} for n in range(2))
+    acts = {n: lambda: gpu.update(processes=[engine]) for n in range(12)}
+    acts[3] = lambda: gpu.update(processes=[engine, stranger])
+    gone = {n: lambda: gpu.update(processes=[]) for n in range(12)}
+
+    result, record = measure(Acted(acts, gone))
+
+    assert result.exit_code == 0, result.output
+    assert dropped(record) == [(3, "foreign-process")]
+    assert record is not None
+    assert record.trials[3].failure is not None
+    assert "a process not visible from here (pid" in record.trials[3].failure.text
+
+
+def test_a_foreign_process_that_stays(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """No engine is started beside it any more, and the run ends 22."""
+    stay = {4: lambda: fake_nvml.gpu().update(processes=[{"pid": os.getpid(), "memory_bytes": None}])}
+
+    result, record = measure(Acted(stay))
+
+    assert result.exit_code == 22
+    assert {code for _, code in dropped(record)} == {"foreign-process"}
+    assert record is not None
+    assert [t.duration_ns for t in record.trials[5:]] == [0] * len(record.trials[5:])
+
+
+@pytest.mark.parametrize(
+    "facts", [{"processes": [{"pid": os.getpid(), "memory_bytes": 2**31}]}, {"memory_reserved_bytes": 20 * 2**30}],
+    ids=["process", "memory"],
+)  # fmt: skip
+def test_a_busy_gpu(measure: Measure, fake_nvml: FakeMachine, facts: dict[str, object]) -> None:
+    """Where somebody else computes, or holds memory, nothing is measured: 22."""
+    fake_nvml.gpu().update(**facts)
+
+    result, record = measure()
+
+    assert result.exit_code == 22
+    assert "perfgate: gpu-busy: " in result.stderr
+    assert record is None
+
+
+def test_the_lock_of_a_killed_run_is_undone_at_the_next_start(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """A run killed while it holds clocks leaves a lease; the next one frees the clocks and says so."""
+    program = (
+        "import os, signal, sys\n"
+        "from perfgate.machine.clocks import ClockGuard\n"
+        "from perfgate.machine.nvml import Nvml\n"
+        "ClockGuard(Nvml(), 'killed').apply([sys.argv[1]], 1200)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    uuid = fake_nvml.gpu().uuid
+    subprocess.run([sys.executable, "-c", program, uuid], env={**os.environ, **fake_nvml.environment}, check=False)
+    assert fake_nvml.gpu().locked == (1200, None)
+
+    result, record = measure()
+
+    assert result.exit_code == 0, result.output
+    assert f"perfgate: released the clocks of {uuid}, left locked: SM at 1200 MHz, by run killed" in result.stderr
+    assert record is not None
+    assert {gpu.decode_sm_mhz for trial in record.trials for gpu in trial.telemetry} == {1980}
+
+
+def test_sides_at_different_clocks_are_not_compared(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """Observed clocks that differ by more than 1 % between the sides make the run not comparable: 21."""
+    gpu = fake_nvml.gpu()
+
+    class Slower(Acted):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            gpu.update(sm_mhz=1950 if job.role == "head" else 1980)
+            return super().collect(job, progress)
+
+    result, _ = measure(Slower())
+
+    assert result.exit_code == 21
+    assert "median SM clock in decode: base 1980 MHz, head 1950 MHz" in result.stdout
+
+
+def test_a_cell_that_cannot_be_locked_takes_nothing_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_nvml: FakeMachine
+) -> None:
+    """A regression of one cell stands although the next cell's clocks cannot be held; both are in the verdict."""
+    monkeypatch.chdir(tmp_path)
+    fake_nvml.gpu().update(sm_mhz=1980)
+    first = scenario_file(tmp_path, "first")
+    second = scenario_file(tmp_path, "second", more="clocks: {mode: lock, sm_mhz: 1501}\n")
+    words = ["run", first.name, second.name, "--base", "python=/bin/true", "--head", "env.BUILD=new", "--seed", "1"]
+
+    result = CliRunner().invoke(
+        main, [*words, "--format", "json"], obj=FakeCollector(FakeSpec(head_ratio={"step": 1.1}, restart_sd=0.0003))
+    )
+
+    verdict = json.loads(result.stdout)
+    assert result.exit_code == 10
+    assert [cell["verdict"] for cell in verdict["cells"]] == ["regressed", "not-measured"]
+    assert verdict["cells"][1]["reasons"][0]["code"] == "clock-not-supported"
+
+
+def test_the_larger_engine_decides_how_many_gpus_are_guarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_nvml: FakeMachine
+) -> None:
+    """A head that takes two GPUs by an argument of its own has both held, locked and watched in every trial."""
+    monkeypatch.chdir(tmp_path)
+    FakeMachine.build(fake_nvml.file, {}, {}, {})
+    uuids = tuple(fake_nvml.gpu(index).uuid for index in range(3))
+    seen = []
+
+    class Looking(Acted):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            held = [uuid for uuid in uuids if (state_folder() / f"{uuid}.holder").exists()]
+            seen.append((held, [fake_nvml.gpu(index).locked[0] for index in range(3)]))
+            return super().collect(job, progress)
+
+    words = ["run", scenario_file(tmp_path, more=LOCK).name, "--base", "python=/bin/true", "--seed", "1"]
+    result = CliRunner().invoke(main, [*words, "--head", "args.tensor_parallel_size=2"], obj=Looking())
+
+    assert result.exit_code == 0, result.output
+    assert seen == [([*uuids[:2]], [1500, 1500, None])] * 10
+    (folder,) = (tmp_path / "runs").iterdir()
+    (record,) = read_records(folder, read_run(folder))
+    assert {trial.gpus for trial in record.trials} == {uuids[:2]}
+    assert {tuple(gpu.gpu for gpu in trial.telemetry) for trial in record.trials} == {uuids[:2]}
+
+
+@pytest.mark.parametrize("visible", ["7", "MIG-1234", "GPU-1234"])
+def test_gpus_that_cannot_be_watched(
+    measure: Measure, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
+    """Where CUDA_VISIBLE_DEVICES names no whole GPU, nothing is measured unguarded: 22."""
+    assert fake_nvml.gpu().uuid
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    result, record = measure()
+
+    assert result.exit_code == 22
+    assert (
+        f"perfgate: gpu-missing: the largest engine takes 1 GPUs, and CUDA_VISIBLE_DEVICES={visible}" in result.stderr
+    )
+    assert record is None
+
+
+@pytest.mark.parametrize(("more", "status"), [("", 0), (LOCK, 22)])
+def test_gpus_hidden_on_purpose(
+    measure: Measure, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch, more: str, status: int
+) -> None:
+    """An empty CUDA_VISIBLE_DEVICES means the CPU: nothing to guard, and nothing that could be locked."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    result, record = measure(more=more)
+
+    assert result.exit_code == status
+    assert record is not None
+    assert {trial.gpus for trial in record.trials} <= {()}
+    assert fake_nvml.calls == []
+
+
+def test_memory_at_different_clocks_is_not_compared(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """Decode waits for memory: sides whose memory ran at different clocks are not comparable either: 21."""
+    gpu = fake_nvml.gpu()
+
+    class Slower(Acted):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            gpu.update(memory_mhz=2201 if job.role == "head" else 3201)
+            return super().collect(job, progress)
+
+    result, _ = measure(Slower())
+
+    assert result.exit_code == 21
+    assert "median memory clock: base 3201 MHz, head 2201 MHz" in result.stdout
+
+
+def test_company_that_was_never_listed(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """Memory that somebody holds after the engine's end was there in its trial: the pair is dropped."""
+    gpu = fake_nvml.gpu()
+    come, go = (lambda: gpu.update(memory_reserved_bytes=9 * 2**30), lambda: gpu.update(memory_reserved_bytes=2**29))
+
+    result, record = measure(Acted({3: come, 4: go}))
+
+    assert result.exit_code in (0, 22), result.output
+    assert dropped(record)[0] == (3, "foreign-process")
+
+
+def test_a_disturbed_conditioning_trial(measure: Measure, fake_nvml: FakeMachine) -> None:
+    """It is never judged and has shown that the engine runs: the run goes on."""
+    gpu = fake_nvml.gpu()
+
+    result, record = measure(Acted({0: lambda: gpu.update(reasons=0x40)}, {0: lambda: gpu.update(reasons=0)}))
+
+    assert result.exit_code == 0, result.output
+    assert record is not None
+    assert record.trials[0].failure is not None
+    assert record.trials[0].pair is None

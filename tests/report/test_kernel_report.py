@@ -1,0 +1,159 @@
+"""``perfgate kernels``: a trace as text, Markdown, JSON and CSV, and its ways to refuse."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from nsys_builder import ExportBuilder
+
+from perfgate.cli.main import main
+from perfgate.counters.launch_table import Counted
+from perfgate.counters.trace_join import Join, _timed_rows
+from perfgate.errors import UsageError
+from perfgate.report.joined_counters import FORMATS as COUNTED_FORMATS
+from perfgate.report.kernel_report import FORMATS
+from perfgate.trace.kernel_table import NONE
+from perfgate.trace.selection import select
+from perfgate.trace.trace_file import read_trace
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+CAPTURE = FIXTURES / "h200-llama-8b-decode.sqlite.gz"
+
+
+def run(*words: str) -> Result:
+    """The command with these words."""
+    return CliRunner().invoke(main, ["kernels", *words])
+
+
+def test_the_capture_as_text(golden: Callable[[str, str], None]) -> None:
+    """The decode steps of the H200 capture: times, roles, kernels, cautions."""
+    golden("kernels-decode.txt", FORMATS["text"](select(read_trace(CAPTURE))))
+
+
+def test_a_layer_as_markdown(golden: Callable[[str, str], None]) -> None:
+    """One layer of one step, with each launch."""
+    golden("kernels-layer.md", FORMATS["markdown"](select(read_trace(CAPTURE), 260, 5)))
+
+
+def test_json_holds_every_step() -> None:
+    """Each step with its figures, each kernel with all of its names; the sums agree."""
+    ended = run(str(CAPTURE), "--format", "json")
+    assert ended.exit_code == 0
+    content = json.loads(ended.stdout)
+    assert [step["step"] for step in content["steps"]] == list(range(259, 386))
+    total = sum(step["kernel_ns"] for step in content["steps"])
+    assert total == sum(kernel["time_ns"] for kernel in content["kernels"])
+    for step in content["steps"]:
+        assert step["kernel_ns"] == sum(role["time_ns"] for role in step["roles"].values())
+        assert step["span_ns"] == step["busy_ns"] + sum(step["idle_ns"].values())
+    assert content["steps"][-1]["step_ns"] is None
+    flash = next(kernel for kernel in content["kernels"] if kernel["kernel"] == "FlashAttnFwdSm90")
+    assert flash["name"].startswith("void cutlass::device_kernel<flash::")
+    assert flash["normalised"].startswith("cutlass::device_kernel<flash::")
+
+
+def test_csv_holds_every_kernel_of_every_step() -> None:
+    """Its lines add up to the time of all decode kernels, and a name with commas is one field."""
+    ended = run(str(CAPTURE), "--format", "csv")
+    lines = list(csv.DictReader(io.StringIO(ended.stdout)))
+    kernels = read_trace(CAPTURE).kernels
+    decode = (kernels.step != NONE) & (kernels.step > 0)
+    assert sum(int(line["time_ns"]) for line in lines) == kernels.duration_ns[decode].sum()
+    assert {line["kind"] for line in lines} == {"decode"}
+    assert sum(int(line["launches"]) for line in lines if line["step"] == "260") == 438
+    assert any("," in line["name"] for line in lines)
+
+
+def test_a_trace_without_steps(tmp_path: Path) -> None:
+    """Without ranges the whole trace is shown, unlisted kernels included, with a caution."""
+    builder = ExportBuilder()
+    builder.launch("wholly_new_thing", 0, 10, 30)
+    builder.launch("nvjet_gemm", 5, 40, 50)
+    file = builder.write(tmp_path / "export.sqlite")
+    for form in FORMATS:
+        ended = run(str(file), "--format", form)
+        assert ended.exit_code == 0
+        assert "unlisted" in ended.stdout
+        assert "wholly_new_thing" in ended.stdout.replace("\\", "")
+    assert "Shown: the whole trace." in run(str(file)).stdout
+    assert "no-step-ranges" in run(str(file)).stdout
+
+
+def test_names_cannot_break_out(tmp_path: Path) -> None:
+    """A kernel's name writes no markup, no mention and no terminal command into a report."""
+    builder = ExportBuilder()
+    builder.launch("evil|name`@team<img src=x>\x1b[31m", 0, 10, 30)
+    file = builder.write(tmp_path / "export.sqlite")
+    markdown = run(str(file), "--format", "markdown").stdout
+    assert "<img" not in markdown
+    assert "@team" not in markdown
+    for form in ("text", "markdown"):
+        assert "\x1b" not in run(str(file), "--format", form).stdout
+
+
+@pytest.mark.parametrize("first", ["=", "+", "-", "@", "\uff1d"])
+def test_a_name_is_no_formula(first: str, tmp_path: Path) -> None:
+    """A spreadsheet that opens the CSV calculates nothing, beside counters or without; numbers stay numbers."""
+    builder = ExportBuilder()
+    builder.launch(f"{first}HYPERLINK('//a','x')\x1b[31m", 0, 10, 30)
+    found = select(read_trace(builder.write(tmp_path / "export.sqlite")))
+    joined = Join(found, Counted("", ()), tuple(_timed_rows(found)), 1.0)
+    for text in (FORMATS["csv"](found), COUNTED_FORMATS["csv"](joined)):
+        (line,) = csv.DictReader(io.StringIO(text))
+        assert line["name"].startswith(f"'{first}HYPERLINK")
+        assert line["kernel"][0] not in "=+-@\uff1d"
+        assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["--step", "10"], 2, "the trace has no step 10: it has steps 258 to 386"),
+        (["--step", "386"], 2, "step 386 (idle) ran no kernel"),
+        (
+            ["--step", "260", "--layer", "32"],
+            2,
+            "no kernel of step 260 (decode) is in layer 32: there are layers 0 to 31",
+        ),
+        (["--format", "html"], 2, "'html' is not one of"),
+    ],
+)
+def test_what_is_not_there(words: list[str], status: int, message: str) -> None:
+    """A step or layer that the trace does not have is the user's error, with what there is."""
+    ended = run(str(CAPTURE), *words)
+    assert ended.exit_code == status
+    assert message in ended.stderr
+    assert not ended.stdout
+
+
+def test_a_trace_without_layers(tmp_path: Path) -> None:
+    """Where nothing repeats there are no layers to ask for."""
+    builder = ExportBuilder()
+    builder.launch("gemm", 0, 10, 30)
+    with pytest.raises(UsageError, match="no kernel of the whole trace is in layer 0: its sequence does not repeat"):
+        select(read_trace(builder.write(tmp_path / "export.sqlite")), None, 0)
+
+
+def test_refused_files_have_their_status(tmp_path: Path) -> None:
+    """An unreadable file ends with 2, a report that nothing can open with 22, and nothing is printed on stdout."""
+    foreign, report = tmp_path / "foreign", tmp_path / "run.nsys-rep"
+    foreign.write_text("hello")
+    report.write_bytes(b"NVIDIA Tegra Profiler Report 1.")
+    for file, status in ((foreign, 2), (report, 22)):
+        ended = CliRunner(env={"PATH": "/dev/null"}).invoke(main, ["kernels", str(file)])
+        assert (ended.exit_code, ended.stdout) == (status, "")
+        assert str(file) in ended.stderr
+
+
+def test_scrub_is_an_option(tmp_path: Path) -> None:
+    """--scrub writes the copy, which reads like the original, and prints no table."""
+    target = tmp_path / "copy.sqlite.gz"
+    ended = run(str(CAPTURE), "--scrub", str(target))
+    assert (ended.exit_code, ended.stdout) == (0, "")
+    assert run(str(target), "--format", "json").stdout == run(str(CAPTURE), "--format", "json").stdout

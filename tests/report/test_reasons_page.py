@@ -1,0 +1,44 @@
+"""The pages of the reason codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from perfgate.cli.main import main
+from perfgate.reasons import REASONS
+from perfgate.report.reasons_page import render_pages
+
+PAGES = Path(__file__).parents[2] / "docs" / "reasons.md"
+
+
+def test_every_code_has_a_page() -> None:
+    """``perfgate explain CODE`` prints meaning and remedy, ``docs/reasons.md`` holds the same."""
+    pages = PAGES.read_text()
+    for code, reason in REASONS.items():
+        printed = CliRunner().invoke(main, ["explain", code])
+
+        assert printed.exit_code == 0, code
+        assert " ".join(printed.stdout.split()) == f"{code} {reason.meaning} What to do: {reason.remedy}"
+        assert f"## {code}\n" in pages
+
+
+def test_the_committed_pages_are_current() -> None:
+    """They are written from the table; ``make docs`` writes them anew."""
+    assert PAGES.read_text() == render_pages()
+
+
+def test_a_code_that_does_not_exist() -> None:
+    """It ends 2 and names the nearest one."""
+    ended = CliRunner().invoke(main, ["explain", "mode-shar"])
+
+    assert ended.exit_code == 2
+    assert "did you mean 'mode-share'" in ended.stderr
+
+
+def test_the_list() -> None:
+    """Without a code every code is listed with what it means, one a line."""
+    printed = CliRunner().invoke(main, ["explain"])
+
+    assert [line.split()[0] for line in printed.stdout.splitlines()] == list(REASONS)

@@ -1,0 +1,267 @@
+"""The simulation behind docs/error-rates.md, smaller: the declared rates hold, and its copy of the rule is the rule."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from perfgate import stats
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "benchmarks"))
+rates: Any = importlib.import_module("error_rates")
+models: Any = importlib.import_module("restart_models")
+picture: Any = importlib.import_module("effect_picture")
+twin: Any = importlib.import_module("rule_twin")
+visits: Any = importlib.import_module("visit_rates")
+instrument: Any = importlib.import_module("instrument_rates")
+drops: Any = importlib.import_module("dropped_rates")
+
+RUNS = 2000
+BY_NAME = {rates.label(model): model for model in models.MODELS}
+NAMES = list(BY_NAME)
+
+
+# --- the copy of the rule
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_twin(name: str) -> None:
+    """The vectorised rule ends every random run as judge_series does, look by look: run, gates and pairs."""
+    compared, differing = rates.check_twin((BY_NAME[name],), 48)
+
+    assert compared == 144
+    assert differing == 0
+
+
+def test_twin_sees_every_end() -> None:
+    """The runs compared hold every verdict after every number of pairs that it can come with."""
+    d = np.concatenate([models.normal(sd).pairs(np.random.default_rng(3), 60, (0.0008, 0.0)) for sd in (0.0003, 0.001)])
+    margins = (rates.TIGHT,) * 2
+
+    ends = twin.decide_all(d, margins)
+
+    assert twin.disagreements(d, margins) == 0
+    assert {twin.PASS, twin.REGRESSED, twin.INCONCLUSIVE} == set(ends.runs.tolist())
+    assert set(stats.DEFAULT_SCHEDULE.looks) == set(ends.pairs.tolist())
+
+
+STEPS = st.sampled_from([-0.001, 0.0, 0.0001, 0.001, 0.004, 0.006])
+"""Few values, so that ties and rows without any spread occur."""
+
+
+@settings(deadline=None)  # the first example imports and fills caches
+@given(d=st.lists(st.lists(STEPS, min_size=12, max_size=12) | STEPS.map(lambda x: [x] * 12), min_size=1, max_size=3))
+def test_twin_with_ties(d: list[list[float]]) -> None:
+    """The vectorised rule agrees where pairs are equal and a look has no spread."""
+    assert twin.disagreements(np.array([d]), (rates.WIDE,) * len(d)) == 0
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    d=st.lists(st.lists(STEPS, min_size=12, max_size=12) | STEPS.map(lambda x: [x] * 12), min_size=1, max_size=3),
+    resolution=st.sampled_from([1e-5, 0.001, 0.003]),
+)
+def test_twin_with_a_resolution(d: list[list[float]], resolution: float) -> None:
+    """The vectorised rule agrees where values are known to a step only."""
+    assert twin.disagreements(np.array([d]), (rates.WIDE,) * len(d), resolution=resolution) == 0
+
+
+@given(p=st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.00125, 0.005, 0.01]), min_size=1, max_size=8))
+def test_vectorised_holm(p: list[float]) -> None:
+    """Row by row, Holm rejects what perfgate.stats.sequential.holm rejects."""
+    assert stats.holm(p, 0.01) == tuple(twin.holm_all(np.array([p]), 0.01)[0])
+
+
+def test_too_few_pairs() -> None:
+    """Pairs that do not reach the last look are refused, not decided on what there is."""
+    with pytest.raises(ValueError, match="7 pairs do not reach the look at 12"):
+        twin.decide_all(np.zeros((1, 1, 7)), (rates.WIDE,))
+
+
+# --- the models
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_spread_and_correlation(name: str) -> None:
+    """Pairs of every model spread as it states around the true slowdown, and its gates are correlated."""
+    model = BY_NAME[name]
+
+    d = model.pairs(np.random.default_rng(8), 20_000, (0.0, 0.0))
+
+    first, second = d[:, 0].ravel(), d[:, 1].ravel()
+    assert pytest.approx(model.pair_sd, rel=0.05) == first.std()
+    assert abs(first.mean()) < 5 * model.pair_sd / np.sqrt(first.size)
+    assert pytest.approx(0.66 if name == "drift" else 0.5, abs=0.06) == np.corrcoef(first, second)[0, 1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_true_slowdown(name: str) -> None:
+    """The mean of the pairs' log ratios is the slowdown asked for, also where only some restarts carry it."""
+    d = BY_NAME[name].pairs(np.random.default_rng(9), 20_000, (0.005, 0.0))
+
+    assert pytest.approx((np.log(1.005), 0.0), abs=3e-5) == tuple(d.mean(axis=(0, 2)))
+
+
+def test_orders_are_the_plans() -> None:
+    """Simulated orders hold one pair of each order in every block of two."""
+    blocks = models.orders().reshape(models.ORDERS, -1, 2)
+
+    assert (blocks.sum(axis=2) == 1).all()
+    assert 0.4 < blocks[..., 0].mean() < 0.6
+
+
+def test_drift_cancels() -> None:
+    """After every block of two pairs a steady drift leaves the mean where it is."""
+    d = models.drifting(0.01, pair_sd=0.0).pairs(np.random.default_rng(1), 50, (0.0,))
+
+    assert np.abs(d.reshape(50, -1, 2).sum(axis=2)).max() < 1e-12
+    assert pytest.approx(0.01) == np.abs(d).min()
+
+
+# --- the declared rates
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 50), (1, 50), (7, 2000), (50, 50)])
+def test_lower_bound_against_scipy(k: int, n: int) -> None:
+    """The bound is scipy's exact one-sided binomial bound."""
+    exact = scipy_stats.binomtest(k, n, alternative="greater").proportion_ci(0.99, "exact").low
+
+    assert pytest.approx(exact) == rates.lower_bound(k, n)
+
+
+@pytest.mark.parametrize("gates", [1, 8])
+@pytest.mark.parametrize("name", [name for name in NAMES if BY_NAME[name].claims])
+@pytest.mark.parametrize(("case", "margins"), rates.SECTIONS[1:], ids=str)
+def test_claims(case: str, margins: Any, name: str, gates: int) -> None:
+    """The simulated rate of the declared error is compatible with the declaration under every model that claims it."""
+    row = rates.simulate(BY_NAME[name], gates, case, margins, RUNS)
+
+    assert row.bound <= row.declared
+
+
+def test_no_claim() -> None:
+    """A head that is slow only in some restarts passes far more often than beta: why nothing is claimed for it."""
+    row = rates.simulate(BY_NAME["slow in some"], 1, "must_catch", rates.WIDE, RUNS)
+
+    assert row.bound > row.declared
+    assert rates.cells(row)[-1] == "none made"
+
+
+def test_seeded() -> None:
+    """A row is the same every time, whatever was simulated before it."""
+    first = rates.simulate(BY_NAME["spiky"], 3, "ignorable", rates.TIGHT, 300)
+    rates.simulate(BY_NAME["drift"], 1, "ignorable", rates.TIGHT, 300)
+
+    assert first == rates.simulate(BY_NAME["spiky"], 3, "ignorable", rates.TIGHT, 300)
+
+
+# --- what is known imperfectly
+
+
+@pytest.mark.parametrize("number", range(len(instrument.CLAIMS)))
+def test_ties_and_floors_keep_the_rates(number: int) -> None:
+    """Where values are ties, or a slowdown is exactly the floor, neither error is more frequent than declared."""
+    row = instrument.CLAIMS[number](RUNS)
+
+    assert row.least <= row.declared
+
+
+def test_ties_and_floors_taken_as_exact_do_not() -> None:
+    """The rule that takes a timer's values and the first look's base as exact errs many times as often."""
+    assert instrument.ties(0.003, 0.0, "must_catch", RUNS).exact > 5 * rates.BETA * RUNS
+    assert instrument.at_the_floor(0.2, 0.02, "ignorable", RUNS).exact > 5 * rates.ALPHA * RUNS
+
+
+@pytest.mark.parametrize("place", instrument.PROMISES)
+def test_detectable_is_blocked_as_promised(place: tuple[int, int, float]) -> None:
+    """In 95 of 100, and less often where the spread of few pairs is taken as known."""
+    row = instrument.promise(*place, RUNS)
+
+    low, high = scipy_stats.binom.interval(0.999, RUNS, 0.95)
+    assert low <= row.wrong <= high
+    assert row.exact < low
+
+
+# --- dropped pairs
+
+
+def test_a_head_that_throttles_itself() -> None:
+    """With a cap a visit nearly every resumed run of such a head passed; over the whole record one in three does."""
+    row = drops.simulate(drops.DropModel("the head throttles itself in half", 0.0, 0.5), RUNS)
+
+    assert row.resumed / RUNS > 0.97
+    assert 0.30 < row.ended / RUNS < 0.38
+
+
+@pytest.mark.parametrize("model", [model for model in drops.MODELS if model.base == model.head], ids=str)
+def test_a_fair_machine_is_not_called_one_sided(model: Any) -> None:
+    """The binomial test ends at most 1 % of the runs of a machine that fails on either side alike."""
+    assert drops.simulate(model, RUNS).one_sided / RUNS <= 0.01
+
+
+def test_failures_follow_the_order() -> None:
+    """The side that runs first fails first where both do, so half of the drops of a fair machine are on each side."""
+    first = drops.failures(drops.DropModel("all", 0.999, 0.999), np.random.default_rng(1), 400)
+
+    assert 0.49 < (first == 2).mean() < 0.51
+
+
+# --- the page and the picture
+
+
+def test_refuted_claim_is_said() -> None:
+    """A row whose error is more frequent than declared is refuted, in the table and at the top of the page."""
+    good = rates.Row(models.normal(), 1, "ignorable", rates.WIDE, 1000, 10, 900, 900, 6000)
+    bad = rates.Row(models.normal(), 8, "ignorable", rates.TIGHT, 1000, 40, 900, 900, 6000)
+
+    text = rates.page([good, bad], 100, 0)
+
+    assert "**0 of 2 claims are shown, 1 are refuted.**" in text
+    assert "The most falsely blocked: 4.00 % of runs (declared 1 %), normal, 0.07 %, 8 gates." in text
+    assert "- Refuted: ignorable (0.15 %), normal, 0.07 %, 8 gates: 4.00 % against 1 %." in text
+    assert "| normal, 0.07 % | 8 | 4.00 % | 90.00 % | 6.00 % | 6.0 | 2.69 % | 5.68 % | **refuted** |" in text
+    assert "| normal, 0.07 % | 1 | 1.00 % | 90.00 % | 9.00 % | 6.0 | 0.41 % | 2.00 % | not refuted |" in text
+
+
+def test_committed_page() -> None:
+    """The committed page holds a row for every model, number of gates and section, and no refuted claim unexplained."""
+    text = (ROOT / "docs" / "error-rates.md").read_text()
+
+    standings = tuple(f"| {words} |" for words in ("shown", "not refuted", "**refuted**", "none made"))
+    rows = [line for line in text.splitlines() if line.endswith(standings)]
+    paired = sum(len(rates.models_for(case)) for case, _ in rates.SECTIONS) * len(rates.GATES)
+    assert paired + len(visits.PLACES) + len(instrument.CLAIMS) == len(rows)
+    assert sum("**refuted**" in row for row in rows) == text.count("- Refuted:")
+    assert all(f"| {model.name} | {model.cap} | " in text for model in drops.MODELS)
+
+
+def test_picture() -> None:
+    """The picture is well-formed, with a curve of each kind a panel, and its curves end where they must."""
+    panels = rates.panels(60)
+
+    root = ET.fromstring(picture.draw(panels))  # noqa: S314 (our own)
+
+    space = "{http://www.w3.org/2000/svg}"
+    curves = [path for path in root.iter(f"{space}path") if "," in path.attrib["d"]]
+    assert len(panels) * 3 == len(curves)
+    assert all(panel.points[0].passed > 0.9 and panel.points[-1].blocked > 0.9 for panel in panels)
+
+
+@pytest.mark.parametrize(
+    ("largest", "expected"),
+    [(0.008, [0, 0.002, 0.004, 0.006, 0.008]), (1.0, [0, 0.2, 0.4, 0.6, 0.8, 1.0]), (0.35, [0, 0.1, 0.2, 0.3])],
+)
+def test_ticks(largest: float, expected: list[float]) -> None:
+    """Ticks are round numbers that do not go beyond the axis."""
+    assert pytest.approx(expected) == picture.ticks(largest)

@@ -1,0 +1,149 @@
+"""Kernel names: readable, comparable across builds and profilers, and given to the right family."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfgate.errors import UsageError
+from perfgate.trace.families import SHIPPED, UNLISTED, RoleRule, classify, normalised_name, short_name, unqualified_name
+
+FLASH3 = (
+    "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<"
+    "(int)2, cute::tuple<cute::C<(int)1>, cute::C<(int)1>>>>>>(T1::Params)"
+)
+FUSED_NORM = (
+    "std::enable_if<T2>(int)0&&vllm::_typeConvert<T1>::exists, void>::type "
+    "vllm::fused_add_rms_norm_kernel<c10::BFloat16, (int)8, (bool)1>(T1 *, long, T1 *, const T1 *, float, int, int)"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        (FLASH3, "attention"),
+        (FUSED_NORM, "norm"),
+        ("void cutlass::device_kernel<vllm::cutlass_3x_gemm<cutlass::bfloat16_t>>(T1::Params)", "gemm"),
+        ("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", "gemm"),
+        ("nvjet_sm100_tst_mma_128x256x64_4_256x128x64_cga2x1x1_2cta_h_bz_TNT", "gemm"),
+        ("ampere_bf16_s16816gemm_bf16_64x64_ldg8_f2f_stages_64x5_tn", "gemm"),
+        ("void gemv2T_kernel_val<int, int, __nv_bfloat16>(cublasGemvParamsEx<T1>)", "gemm"),
+        ("void cublasLt::splitKreduce_kernel<32, 16, int, float>(cublasLt::cublasSplitKParams<T6>)", "gemm-reduce"),
+        ("void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel<c10::BFloat16>>(T1 *, int)", "activation"),
+        ("void vllm::rotary_embedding_kernel<c10::BFloat16, 1>(const long *, T1 *)", "rope"),
+        ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>(const T1 *)", "kv-write"),
+        ("void vllm::concat_and_cache_mla_kernel<__nv_bfloat16>(const T1 *)", "kv-write"),
+        ("fmhaSm100fKernel_QkvBfloat16OBfloat16H128PagedKvCausal", "attention"),
+        ("kernel_unified_attention_2d", "attention"),
+        ("fused_moe_kernel", "moe"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "communication"),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData *)", "communication"),
+        ("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_0", "norm"),
+        ("triton_poi_fused_mul_silu_1", "activation"),
+        ("triton_tem_fused_mm_mul_silu_t_4", "gemm"),
+        ("triton_tem_fused_addmm_0", "gemm"),
+        ("triton_tem_fused_flex_attention_2", "attention"),
+        ("triton_poi_fused_add_3", "elementwise"),
+        ("void vllm::dynamic_per_token_scaled_fp8_quant_kernel<c10::BFloat16>(T1 *)", "quantize"),
+        ("_gumbel_sample_kernel", "sampler"),
+        ("_combine_sampled_and_draft_tokens_kernel", "prepare"),
+        (
+            "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::ArgMaxOps<float>>>(T3)",
+            "sampler",
+        ),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>(int)", "elementwise"),
+        ("_C::onednn_mm", "gemm"),
+        ("aten::addmm", "gemm"),
+        ("vllm::unified_attention_with_output", "attention"),
+        ("vllm::unified_kv_cache_update", "kv-write"),
+        ("aten::slice", "view"),
+        ("wholly_new_thing", UNLISTED),
+    ],
+)
+def test_shipped_roles(name: str, role: str) -> None:
+    """Kernels of vLLM on three generations of GPUs, and its operators on the CPU, have the role that they play."""
+    assert classify([name]) == (role,)
+
+
+def test_own_roles_come_first() -> None:
+    """The scenario's list is tried in its order before the shipped one, and what it leaves keeps its role."""
+    own = [RoleRule("mine", "nvjet"), RoleRule("never", "nvjet_sm90")]
+    assert classify(["nvjet_sm90_x", FLASH3], own) == ("mine", "attention")
+
+
+def test_a_broken_pattern_is_the_users_error() -> None:
+    """A role whose pattern is no regular expression is named."""
+    with pytest.raises(UsageError, match=r"role mine: '\(' is no regular expression"):
+        classify([], [RoleRule("mine", "(")])
+
+
+def test_every_shipped_role_is_explained() -> None:
+    """A role stands once in the list and says what it does."""
+    assert len({rule.role for rule in SHIPPED}) == len(SHIPPED)
+    assert all(rule.about for rule in SHIPPED)
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        (FLASH3, "FlashAttnFwdSm90"),
+        (FUSED_NORM, "fused_add_rms_norm_kernel"),
+        ("void <unnamed>::elementwise_kernel_with_index<int, f(T1 &)::[lambda(long) (instance 1)]>(T1)",
+         "elementwise_kernel_with_index"),
+        ("void at::native::(anonymous namespace)::indexSelectSmallIndex<c10::BFloat16>(int)", "indexSelectSmallIndex"),
+        ("ncclDevKernel_AllReduce_Sum(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_AllReduce_Sum"),
+        ("nvjet_sm90_tst_64x8", "nvjet_sm90_tst_64x8"),
+        ("aten::add_", "add_"),
+        ("", ""),
+        ("<<<(", "<<<("),
+    ],
+)  # fmt: skip
+def test_short_names(name: str, short: str) -> None:
+    """The function's own name; a wrapper gives way to what it wraps, and nonsense stays what it is."""
+    assert short_name(name) == short
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("void f<(int)4, at::native::FillFunctor<int>, std::array<char *, (unsigned long)1>>(int, T2, T3)",
+         "void f<4, at::native::FillFunctor<int>, std::array<char*, 1ul> >(int, at::native::FillFunctor<int>, char*)"),
+        ("void g<(bool)1, (bool)0>(T1 *)", "void g<true, false>(float*)"),
+        ("void at::native::<unnamed>::h<long>(T1)", "void at::native::(anonymous namespace)::h<long>(long)"),
+        ("triton_poi_fused_add_mul_3", "triton_poi_fused_add_mul_17"),
+        ("kernel_cutlass_gemm_3f9a0b12c4d5", "kernel_cutlass_gemm_ffeedd0011aa"),
+    ],
+)  # fmt: skip
+def test_the_same_kernel_by_another_name(one: str, other: str) -> None:
+    """Demanglers, literals, counters and hashes do not make another kernel."""
+    assert normalised_name(one) == normalised_name(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", "nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNT"),
+        ("void f<(int)4>(int)", "void f<(int)8>(int)"),
+        ("triton_poi_fused_add_0", "triton_poi_fused_mul_0"),
+    ],
+)
+def test_another_kernel_keeps_its_own_name(one: str, other: str) -> None:
+    """Tiles, template arguments and fused operations do."""
+    assert normalised_name(one) != normalised_name(other)
+
+
+@pytest.mark.parametrize(
+    ("nsys", "ncu"),
+    [
+        ("at::native::vectorized_elementwise_kernel<4,at::native::FillFunctor<int>>",
+         "at::vectorized_elementwise_kernel<4,at::FillFunctor<int>>"),
+        ("vllm::reshape_and_cache_flash_kernel<__nv_bfloat16,(vllm::Fp8KVCacheDataType)0>",
+         "vllm::reshape_and_cache_flash_kernel<__nv_bfloat16,0>"),
+        ("cutlass::device_kernel<flash::FlashAttnFwdCombine<cutlass::arch::Sm90>>",
+         "cutlass::device_kernel<flash::FlashAttnFwdCombine<arch::Sm90>>"),
+        ("at::native::{anonymous}::indexSelectSmallIndex<long,-2>", "at::{anonymous}::indexSelectSmallIndex<long,-2>"),
+    ],
+)  # fmt: skip
+def test_two_tools_name_one_kernel(nsys: str, ncu: str) -> None:
+    """Without namespaces and types of enumerators both spellings of a recorded kernel agree."""
+    assert unqualified_name(nsys) == unqualified_name(ncu)
+    assert unqualified_name(nsys) != unqualified_name(nsys.replace(">", ",1>", 1))
