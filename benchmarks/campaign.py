@@ -35,7 +35,7 @@ from typing import Any, Final
 from unittest import mock
 
 ROOT: Final = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "standins"), str(ROOT / "tests"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("standins", ".", "cli")] + [str(ROOT / "benchmarks")]
 
 from fake_nvml import STATE as FAKE  # noqa: E402 (the line above lets it be found)
 from fake_nvml import FakeMachine, fake_uuid  # noqa: E402

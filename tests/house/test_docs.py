@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pages import blocks
 
 from perfgate import gate
 from perfgate.cli.main import main
@@ -16,12 +17,6 @@ from perfgate.testing import FakeCollector
 from perfgate.trace.families import SHIPPED
 
 ROOT = Path(__file__).parents[2]
-
-
-def blocks(document: str, language: str) -> list[str]:
-    """The fenced blocks of a document in one language."""
-    text = (ROOT / document).read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_orphans: None) -> None:  # noqa: ARG001

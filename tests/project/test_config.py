@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from test_docs import blocks
+from pages import blocks
 
 from perfgate.errors import ExitStatus, UsageError
 from perfgate.project.config import Config, config_schema, find_config, load_config
