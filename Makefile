@@ -8,6 +8,7 @@ FUZZ_SECONDS ?= 60
 ENGINE_PYTHON ?= $(ENGINE)/bin/python
 WORKFLOWS := $(wildcard .github/workflows/*.yml perfgate/templates/github/*.yml)
 ACTIONS := action.yml $(wildcard .github/actions/*/action.yml)
+FORMS := $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 # A worker more than there are cores: many tests wait for processes. Which tests are long is known only as they run.
 PYTEST = .venv/bin/pytest --dist worksteal
 WORKERS ?= $(shell expr $$(nproc) + 1)
@@ -36,9 +37,12 @@ lint: .venv/ready
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
-	.venv/bin/zizmor --quiet --pedantic --offline $(WORKFLOWS) $(ACTIONS)
+	.venv/bin/zizmor --quiet --pedantic --offline $(WORKFLOWS) $(ACTIONS) .github/dependabot.yml
 	.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows $(WORKFLOWS)
 	.venv/bin/check-jsonschema --builtin-schema vendor.github-actions $(ACTIONS)
+	.venv/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	.venv/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	.venv/bin/check-jsonschema --builtin-schema vendor.github-issue-forms $(FORMS)
 	.ci/actionlint $(WORKFLOWS)
 
 unit: .venv/ready
