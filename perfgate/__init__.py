@@ -4,4 +4,4 @@ The command line is ``perfgate`` (``python -m perfgate``); :mod:`perfgate.gate` 
 imported here, so that ``perfgate --help`` stays fast and no module of the package imports another through this one.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

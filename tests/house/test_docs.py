@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pages import blocks
 
-from perfgate import gate
+from perfgate import __version__, gate
 from perfgate.cli.main import main
 from perfgate.scenario.declaration import load
 from perfgate.testing import FakeCollector
@@ -84,3 +84,9 @@ def test_rows_are_in_a_table() -> None:
     """A line that looks like a row of a table belongs to one: the first after other text is followed by its rule."""
     found = {page.name: rows_without_a_table(page) for page in sorted((ROOT / "docs").glob("*.md"))}
     assert {name: rows for name, rows in found.items() if rows} == {}
+
+
+def test_the_version_is_in_the_changelog() -> None:
+    """The version that perfgate says it is has a section with its changes, below those that are not released yet."""
+    sections = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sections[:2] == ["Unreleased", __version__]
