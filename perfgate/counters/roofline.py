@@ -1,4 +1,4 @@
-"""How far from the hardware: single kernels by their counters, and the whole decode step without any.
+"""How far from the hardware single kernels are, by their counters.
 
 A roof is the less of two: the bandwidth of device memory times the arithmetic intensity (operations a byte), and the
 peak rate of the tensor cores (Williams, Waterman and Patterson, CACM 52(4), 2009). Where both meet is the ridge. Pure.
@@ -13,8 +13,6 @@ from typing import Literal
 
 from perfgate.counters.gpu_roofs import Gpu, Precision, find_gpu
 from perfgate.counters.launch_table import Counted, CountedKernel, Counter, read
-from perfgate.counters.transformer import StepDemand
-from perfgate.errors import UsageError
 from perfgate.trace.families import classify, short_name
 
 Bound = Literal["memory", "compute", "latency", "unknown"]
@@ -195,63 +193,3 @@ def launch_groups(counted: Counted) -> tuple[LaunchGroup, ...]:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if len(known) == len(values) else None
-
-
-@dataclass(frozen=True)
-class StepFloor:
-    """The least time a decode step can take on one GPU, in seconds.
-
-    Args:
-        memory_s: To move its bytes at full bandwidth.
-        compute_s: To do its operations at the dense peak rates of the datasheet's clock.
-        weights_s: To read all weights once, embedding table included: the figure usually quoted.
-    """
-
-    memory_s: float
-    compute_s: float
-    weights_s: float
-
-    @property
-    def floor_s(self) -> float:
-        """The larger one: at best both go on at once."""
-        return max(self.memory_s, self.compute_s)
-
-    @property
-    def bound(self) -> Bound:
-        """Which one that is."""
-        return "memory" if self.memory_s >= self.compute_s else "compute"
-
-    def bandwidth_utilisation(self, step_s: float) -> float:
-        """Model bandwidth utilisation (MBU) of a step that took so many seconds, a ratio.
-
-        Raises:
-            UsageError: The time is not positive.
-        """
-        return self.memory_s / _positive(step_s)
-
-    def operation_utilisation(self, step_s: float) -> float:
-        """Model FLOP utilisation (MFU) of a step that took so many seconds, a ratio.
-
-        Raises:
-            UsageError: The time is not positive.
-        """
-        return self.compute_s / _positive(step_s)
-
-
-def step_floor(demand: StepDemand, gpu: Gpu, *, bandwidth: float | None = None) -> StepFloor:
-    """The floor of a decode step.
-
-    Args:
-        demand: Of one GPU, from :func:`perfgate.counters.transformer.step_demand`.
-        gpu: From :mod:`perfgate.counters.gpu_roofs`.
-        bandwidth: Bytes a second in place of the table's, where it was measured.
-    """
-    rate = bandwidth or gpu.bandwidth
-    compute = sum(count / gpu.peak(precision) for precision, count in demand.operations.items())
-    return StepFloor(demand.bytes_moved / rate, compute, demand.weights_held / rate)
-
-
-def _positive(step_s: float) -> float:
-    if not step_s > 0:
-        raise UsageError(f"a step of {step_s} s has no utilisation")
-    return step_s

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from perfgate.counters.gpu_roofs import Gpu, gpu_called
-from perfgate.counters.roofline import Bound, step_floor
+from perfgate.counters.roofline import Bound
 from perfgate.counters.transformer import StepDemand, read_config, step_demand
 from perfgate.errors import UsageError
 from perfgate.models import Frozen
@@ -46,9 +46,8 @@ class Floor(Frozen):
     @classmethod
     def of(cls, demand: StepDemand, gpu: Gpu, name: str) -> Self:
         """The floor of a step on a GPU of that name."""
-        least = step_floor(demand, gpu)
-        cache = demand.kv_read + demand.kv_written
-        moved = {"weights": demand.weights_read, "kv-cache": cache}
+        moved = {"weights": demand.weights_read, "kv-cache": demand.kv_read + demand.kv_written}
+        compute_s = sum(count / gpu.peak(precision) for precision, count in demand.operations.items())
         return cls(
             gpu=name,
             bytes_moved={part: round(size) for part, size in moved.items()},
@@ -56,8 +55,8 @@ class Floor(Frozen):
             bytes_per_second=round(gpu.bandwidth),
             operations_per_second={precision: round(gpu.peak(precision)) for precision in demand.operations},
             source=gpu.source,
-            memory_ns=round(least.memory_s * 1e9),
-            compute_ns=round(least.compute_s * 1e9),
+            memory_ns=round(demand.bytes_moved / gpu.bandwidth * 1e9),
+            compute_ns=round(compute_s * 1e9),
         )
 
     @property
@@ -101,13 +100,7 @@ def find_floor(
         return None, "the model is on the hub, and only a folder's config.json is read; name one by engine.model.path"
     try:
         gpu, config = gpu_called(gpus[0]), read_config(Path(model_folder))
-        demand = step_demand(
-            config,
-            args,
-            batch=batch,
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-        )
+        demand = step_demand(config, args, batch=batch, input_tokens=input_tokens, output_tokens=output_tokens)
     except UsageError as error:
         return None, " ".join(str(error).split())
     return Floor.of(demand, gpu, gpus[0]), ""
