@@ -38,7 +38,6 @@ from perfgate.machine.nvml import GpuError, Nvml, connect
 from perfgate.machine.processes import carries_mark, end_orphans, find_orphans, owner_mark
 from perfgate.machine.sampler import Sampler, company
 from perfgate.machine.telemetry import DISTURBANCES, disturbance
-from perfgate.metrics.catalogue import UTILISATIONS
 from perfgate.metrics.trial import Artifact, Failure, Kind, Role, Trial
 from perfgate.record.cost import trial_seconds
 from perfgate.record.dropped_pairs import HOPELESS, overdrawn, reopened
@@ -383,7 +382,7 @@ class Session:
             job.cell.model_folder, args, gpus,
             batch=workload.batch, input_tokens=workload.input_tokens, output_tokens=workload.output_tokens,
         )  # fmt: skip
-        if no_floor and job.pair is None and {gate.gate.metric for gate in job.cell.gates} & {*UTILISATIONS}:
+        if no_floor and job.pair is None and any(gate.gate.measured.needs_floor for gate in job.cell.gates):
             self._progress(f"{job.cell.name}: a gate on {job.role} cannot be judged, no-floor: {no_floor}")
         return {"floor": floor, "no_floor": no_floor}
 
@@ -457,7 +456,7 @@ def _lacking(cell: Cell, trial: Trial) -> Failure | None:
     Utilisations are told of when their floor is sought.
     """
     timed = {gate.gate.metric: gate.gate.measured for gate in cell.gates if gate.gate.measured.kind == "timed"}
-    without = [name for name, metric in timed.items() if name not in UTILISATIONS and metric.summarise(trial) is None]
+    without = [name for name, metric in timed.items() if not metric.needs_floor and metric.summarise(trial) is None]
     if not without:
         return None
     return Failure(code="metric-missing", text=f"its conditioning trial has no value of {', '.join(without)}")

@@ -26,8 +26,6 @@ from perfgate.scenario.plan import points
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.yaml_document import FieldPath
 
-NEEDS_FULL_STEPS = ("itl_median", "itl_p95", "itl_p99", "mbu", "mfu")
-"""Metrics that only have a value where a step gives every request of the batch a token."""
 NOBODY_ASKED = "engine arguments are not checked: name a build with --base python=..., or as [subjects.base]"
 LEAST_CACHE_BYTES = 64 * 1024**2
 UNKNOWN_CACHE_BYTES = 1024**3
@@ -208,7 +206,7 @@ def _wrong_sizes(cell: _Cell) -> Iterator[Problem]:
     """Arguments and workload that do not fit each other, by those arguments alone that are given."""
     work, args = cell.workload, cell.args
     seqs, length, batched = (_whole(args, key) for key in ("max_num_seqs", "max_model_len", "max_num_batched_tokens"))
-    names = [gate.measured.name for gate in cell.loaded.scenario.gates if gate.measured.name in NEEDS_FULL_STEPS]
+    names = [gate.metric for gate in cell.loaded.scenario.gates if gate.measured.needs_full_steps]
     alone = args.get("data_parallel_size", 1) == 1
     if seqs is not None and work.batch > seqs and names and alone:
         text = (

@@ -10,7 +10,7 @@ from perfgate import stats
 from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.outcome import GpuOutcome, Note
 from perfgate.machine.telemetry import GpuTelemetry, Spread
-from perfgate.metrics.catalogue import UTILISATIONS, Metric, split_name, trial_value
+from perfgate.metrics.catalogue import Metric, split_name, trial_value
 from perfgate.metrics.trial import Kind, Role, Trial
 from perfgate.project.subjects import same_build
 from perfgate.record.dropped_pairs import unevenness
@@ -321,12 +321,12 @@ def floors(base: Sequence[Trial], head: Sequence[Trial]) -> dict[Role, Floor]:
 
 def why_missing(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
     """Why trials carry no value of a metric, where they tell."""
-    return _no_floor(metric.name, base, head) or _role_gone(metric, base, head)
+    return _no_floor(metric, base, head) or _role_gone(metric, base, head)
 
 
-def _no_floor(metric: str, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+def _no_floor(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
     """Why there is no utilisation to judge: the words of the first trial of each side that has no floor."""
-    if metric not in UTILISATIONS:
+    if not metric.needs_floor:
         return None
     found: dict[str, list[str]] = {}
     for role, side in (("base", base), ("head", head)):

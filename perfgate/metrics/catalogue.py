@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from perfgate.counters.launch_table import COUNTERS, Counter
-from perfgate.metrics.protocols import FloorLike, IterationLike, StartupLike, TrialLike
-from perfgate.metrics.trial import Kind
+from perfgate.counters.roofline_bound import Floor
+from perfgate.metrics.trial import Iteration, Kind, Startup, Trial
 from perfgate.units import NS_PER_S, Unit
 
 ENERGY_STEP_UJ = 1000
@@ -34,7 +34,9 @@ class Metric:
         better: The direction that is better.
         meaning: One sentence for tables and reports.
         summarise: A trial to its value in ``unit``; ``None`` where this trial does not carry the metric.
-        needs_decode: True where a trial needs at least three output tokens to have a value.
+        decode: How decode steps enter it: not at all, as a ``part`` of what is timed, as their ``mean``, or as single
+            pure ``steps``, which give every request of the batch a token.
+        needs_floor: True where a trial without a floor has no value.
         kind: The kind of trial that it is read from.
         signed: True where zero and negative values are real measurements, though they have no ratio.
         steps: A trial to the number of its instrument's smallest steps that the value rests on; ``None`` for what is
@@ -45,60 +47,72 @@ class Metric:
     unit: Unit
     better: Literal["lower", "higher"]
     meaning: str
-    summarise: Callable[[TrialLike], float | None]
-    needs_decode: bool = False
+    summarise: Callable[[Trial], float | None]
+    decode: Literal["none", "part", "mean", "steps"] = "none"
+    needs_floor: bool = False
     kind: Kind = "timed"
     signed: bool = False
-    steps: Callable[[TrialLike], float | None] | None = None
+    steps: Callable[[Trial], float | None] | None = None
 
     @property
     def sign(self) -> int:
         """+1 where larger is worse, -1 where larger is better."""
         return 1 if self.better == "lower" else -1
 
-    def resolution(self, trial: TrialLike) -> float:
+    @property
+    def needs_decode(self) -> bool:
+        """Whether a trial needs at least three output tokens to have a value."""
+        return self.decode in ("mean", "steps")
+
+    @property
+    def of_the_step(self) -> bool:
+        """Whether a longer decode step makes it worse."""
+        return self.kind == "timed" and self.decode != "none"
+
+    @property
+    def needs_full_steps(self) -> bool:
+        """Whether it only has a value where a step gives every request of the batch a token."""
+        return self.kind == "timed" and self.decode == "steps"
+
+    def resolution(self, trial: Trial) -> float:
         """The smallest step by which the value of this trial could differ, as a share of it; 0 for exact counts."""
         steps = self.steps(trial) if self.steps else None
         return 1 / abs(steps) if steps else 0.0
 
 
-def _time(
-    name: str, meaning: str, summarise: Callable[[TrialLike], float | None], *, needs_decode: bool = False
-) -> Metric:
+def _time(name: str, meaning: str, summarise: Callable[[Trial], float | None], **more: Any) -> Metric:
     """A time by the host's clock, which counts nanoseconds."""
-    return Metric(name, "s", "lower", meaning, summarise, needs_decode, steps=_in(1, summarise))
+    return Metric(name, "s", "lower", meaning, summarise, steps=_in(1, summarise), **more)
 
 
-def _in(step_ns: float, seconds: Callable[[TrialLike], float | None]) -> Callable[[TrialLike], float | None]:
+def _in(step_ns: float, seconds: Callable[[Trial], float | None]) -> Callable[[Trial], float | None]:
     """A time in steps of so many nanoseconds."""
 
-    def steps(trial: TrialLike) -> float | None:
+    def steps(trial: Trial) -> float | None:
         value = seconds(trial)
         return None if value is None else value * NS_PER_S / step_ns
 
     return steps
 
 
-def _in_device_steps(seconds: Callable[[TrialLike], float | None]) -> Callable[[TrialLike], float | None]:
+def _in_device_steps(seconds: Callable[[Trial], float | None]) -> Callable[[Trial], float | None]:
     return lambda trial: _in(trial.decode.tick_ns if trial.decode else 1, seconds)(trial)
 
 
-def _nested_median(values: Callable[[IterationLike], Sequence[int]]) -> Callable[[TrialLike], float | None]:
+def _nested_median(values: Callable[[Iteration], Sequence[int]]) -> Callable[[Trial], float | None]:
     """Median of each iteration, then of the trial, in seconds: one disturbed iteration cannot move it."""
 
-    def summarise(trial: TrialLike) -> float | None:
+    def summarise(trial: Trial) -> float | None:
         medians = [float(np.median(values(i))) for i in trial.iterations if len(values(i))]
         return float(np.median(medians)) / NS_PER_S if medians else None
 
     return summarise
 
 
-def _pooled_percentile(
-    values: Callable[[IterationLike], Sequence[int]], percent: float
-) -> Callable[[TrialLike], float | None]:
+def _pooled_percentile(values: Callable[[Iteration], Sequence[int]], percent: float) -> Callable[[Trial], float | None]:
     """A percentile over all values of the trial, in seconds; linear interpolation (Hyndman and Fan 1996, type 7)."""
 
-    def summarise(trial: TrialLike) -> float | None:
+    def summarise(trial: Trial) -> float | None:
         pooled = [v for i in trial.iterations for v in values(i)]
         return float(np.percentile(pooled, percent)) / NS_PER_S if pooled else None
 
@@ -108,7 +122,7 @@ def _pooled_percentile(
 _itl_median = _nested_median(lambda i: i.itl_ns)
 
 
-def _tpot_mean(trial: TrialLike) -> float | None:
+def _tpot_mean(trial: Trial) -> float | None:
     """Mean over requests of (e2e - ttft) / (n - 1), as ``vllm bench serve`` defines TPOT; mean over iterations."""
     means = [
         float(np.mean(np.subtract(i.e2e_ns, i.ttft_ns))) / (i.output_tokens - 1)
@@ -118,58 +132,58 @@ def _tpot_mean(trial: TrialLike) -> float | None:
     return float(np.mean(means)) / NS_PER_S if means else None
 
 
-def _output_throughput(trial: TrialLike) -> float | None:
+def _output_throughput(trial: Trial) -> float | None:
     elapsed_ns = _elapsed_ns(trial)
     tokens = sum(i.output_tokens * len(i.ttft_ns) for i in trial.iterations)
     return tokens / (elapsed_ns / NS_PER_S) if elapsed_ns else None
 
 
-def _elapsed_ns(trial: TrialLike) -> int:
+def _elapsed_ns(trial: Trial) -> int:
     return sum(i.elapsed_ns for i in trial.iterations)
 
 
-def _energy_per_token(trial: TrialLike) -> float | None:
+def _energy_per_token(trial: Trial) -> float | None:
     """Energy of all GPUs over the measured iterations, prefill included, by the tokens generated in them."""
     energy_uj = _energy_uj(trial)
     tokens = sum(i.output_tokens * len(i.ttft_ns) for i in trial.iterations)
     return energy_uj / 1e6 / tokens if tokens and energy_uj is not None else None
 
 
-def _energy_uj(trial: TrialLike) -> int | None:
+def _energy_uj(trial: Trial) -> int | None:
     energies = [gpu.energy_uj for gpu in trial.telemetry]
     known = [energy for energy in energies if energy is not None]
     return sum(known) if energies and len(known) == len(energies) else None
 
 
-def _energy_steps(trial: TrialLike) -> float | None:
+def _energy_steps(trial: Trial) -> float | None:
     energy_uj = _energy_uj(trial)
     return energy_uj / ENERGY_STEP_UJ if energy_uj is not None else None
 
 
-def _startup(read: Callable[[StartupLike], int | None], scale: float = 1.0) -> Callable[[TrialLike], float | None]:
-    def summarise(trial: TrialLike) -> float | None:
+def _startup(read: Callable[[Startup], int | None], scale: float = 1.0) -> Callable[[Trial], float | None]:
+    def summarise(trial: Trial) -> float | None:
         value = read(trial.startup) if trial.startup else None
         return None if value is None else value / scale
 
     return summarise
 
 
-def _host_slack(trial: TrialLike) -> float | None:
+def _host_slack(trial: Trial) -> float | None:
     known = [slack for slack in trial.decode.slack_ns if slack is not None] if trial.decode else []
     return float(np.median(known)) / NS_PER_S if known else None
 
 
-def _utilisation(needed_ns: Callable[[FloorLike], int]) -> Callable[[TrialLike], float | None]:
+def _utilisation(needed_ns: Callable[[Floor], int]) -> Callable[[Trial], float | None]:
     """The floor's share of the median decode step: the model's bytes, or operations, by what could have been done."""
 
-    def summarise(trial: TrialLike) -> float | None:
+    def summarise(trial: Trial) -> float | None:
         step_s = _itl_median(trial) if trial.floor else None
         return needed_ns(trial.floor) / NS_PER_S / step_s if trial.floor and step_s else None
 
     return summarise
 
 
-def _host_work(trial: TrialLike) -> float | None:
+def _host_work(trial: Trial) -> float | None:
     """The 10th percentile: whatever interrupts the host (other threads, the kernel, the tracer) only adds to its work.
 
     What is left is how fast the CPU is at the moment, by which engines of one build differ by 3 % and more
@@ -179,12 +193,12 @@ def _host_work(trial: TrialLike) -> float | None:
     return float(np.percentile(known, 10)) / NS_PER_S if known else None
 
 
-def _kernel_time(trial: TrialLike, role: str, _place: str = "") -> float | None:
+def _kernel_time(trial: Trial, role: str, _place: str = "") -> float | None:
     steps = trial.decode.role_ns.get(role, ()) if trial.decode else ()
     return float(np.median(steps)) / NS_PER_S if len(steps) else None
 
 
-def _kernel_throughput(trial: TrialLike, role: str, _place: str = "") -> float | None:
+def _kernel_throughput(trial: Trial, role: str, _place: str = "") -> float | None:
     """A pure decode step generates a token for each request of the batch."""
     seconds = _kernel_time(trial, role)
     batch = len(trial.iterations[0].ttft_ns) if trial.iterations else 0
@@ -198,16 +212,17 @@ METRICS: dict[str, Metric] = {
               _nested_median(lambda i: i.ttft_ns)),
         _time("ttft_p95", "95th percentile of the time to first token over all requests of a trial",
               _pooled_percentile(lambda i: i.ttft_ns, 95)),
-        _time("itl_median", "inter-token latency: median time of a pure decode step", _itl_median, needs_decode=True),
+        _time("itl_median", "inter-token latency: median time of a pure decode step", _itl_median, decode="steps"),
         _time("itl_p95", "95th percentile of the decode step time over all steps of a trial",
-              _pooled_percentile(lambda i: i.itl_ns, 95), needs_decode=True),
+              _pooled_percentile(lambda i: i.itl_ns, 95), decode="steps"),
         _time("itl_p99", "99th percentile of the decode step time over all steps of a trial",
-              _pooled_percentile(lambda i: i.itl_ns, 99), needs_decode=True),
+              _pooled_percentile(lambda i: i.itl_ns, 99), decode="steps"),
         _time("tpot_mean", "time per output token after the first, mean over requests and iterations", _tpot_mean,
-              needs_decode=True),
+              decode="mean"),
         Metric("output_throughput", "tok/s", "higher", "tokens generated by the batch per second of elapsed time",
-               _output_throughput, steps=_elapsed_ns),
-        _time("e2e_median", "submission of the batch to a request's last token", _nested_median(lambda i: i.e2e_ns)),
+               _output_throughput, decode="part", steps=_elapsed_ns),
+        _time("e2e_median", "submission of the batch to a request's last token", _nested_median(lambda i: i.e2e_ns),
+              decode="part"),
         _time("start_time", "start of the worker process to an engine ready for requests",
               _startup(lambda s: s.ready_ns, NS_PER_S)),
         Metric("model_memory", "B", "lower", "memory that the model's weights take",
@@ -218,19 +233,19 @@ METRICS: dict[str, Metric] = {
                _energy_per_token, steps=_energy_steps),
         Metric("mbu", "ratio", "higher", "model bandwidth utilisation: bytes that a decode step must move, by those "
                "that the GPU's memory can move in the time of the median step", _utilisation(lambda f: f.memory_ns),
-               needs_decode=True, steps=_in(1, _itl_median)),
+               decode="steps", needs_floor=True, steps=_in(1, _itl_median)),
         Metric("mfu", "ratio", "higher", "model FLOP utilisation: operations that a decode step must do, by those that "
                "the GPU can do in the time of the median step", _utilisation(lambda f: f.compute_ns),
-               needs_decode=True, steps=_in(1, _itl_median)),
+               decode="steps", needs_floor=True, steps=_in(1, _itl_median)),
         Metric("host_work_per_step", "s", "lower", "how long the host works in a decode step, its waits for the device "
                "left out; the 10th percentile of the steps, because interruptions only add", _host_work,
-               needs_decode=True, kind="traced", steps=_in(1, _host_work)),
+               decode="steps", kind="traced", steps=_in(1, _host_work)),
         Metric("host_slack_per_step", "s", "higher", "how much longer the host could work in a decode step before the "
                "device waits for it; the median step, negative where the device does wait", _host_slack,
-               needs_decode=True, kind="traced", signed=True, steps=_in_device_steps(_host_slack)),
+               decode="steps", kind="traced", signed=True, steps=_in_device_steps(_host_slack)),
     )
 }  # fmt: skip
-"""Every metric with one value a trial. A new metric is one entry here and one test."""
+"""Every metric with one value a trial. A new one is an entry here and a test (docs/extending.md)."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +265,7 @@ class RoleMetric:
     unit: Unit
     better: Literal["lower", "higher"]
     meaning: str
-    summarise: Callable[[TrialLike, str, str], float | None]
+    summarise: Callable[[Trial, str, str], float | None]
     kind: Kind = "traced"
 
     def of(self, part: str) -> Metric:
@@ -259,7 +274,7 @@ class RoleMetric:
         name, meaning = f"{self.name}[{part}]", f"{self.meaning}, for {part}"
         steps = _in_device_steps(lambda t: _kernel_time(t, role)) if self.kind == "traced" else None
         return Metric(
-            name, self.unit, self.better, meaning, lambda t: self.summarise(t, role, place), needs_decode=True,
+            name, self.unit, self.better, meaning, lambda t: self.summarise(t, role, place), decode="steps",
             kind=self.kind, steps=steps,
         )  # fmt: skip
 
@@ -267,7 +282,7 @@ class RoleMetric:
 def _counted(counter: Counter) -> RoleMetric:
     """A counter as a metric; see :data:`COUNTER_METRICS`."""
 
-    def summarise(trial: TrialLike, role: str, place: str) -> float | None:
+    def summarise(trial: Trial, role: str, place: str) -> float | None:
         return trial.counted.mean(counter.name, role, place) if trial.counted else None
 
     meaning = f"{counter.meaning.removesuffix('.')}: the mean of a launch"
@@ -298,11 +313,15 @@ zero in a healthy kernel, which has no ratio: a bound or ``same`` holds them."""
 PART_METRICS = ROLE_METRICS | COUNTER_METRICS
 """Every metric with a value for each role."""
 
-METRIC_NAMES = (*METRICS, *PART_METRICS)
-"""What a gate can name."""
 
-UTILISATIONS = ("mbu", "mfu")
-"""Metrics that need the floor of a trial."""
+def metric_names() -> tuple[str, ...]:
+    """What a gate can name."""
+    return (*METRICS, *PART_METRICS)
+
+
+def needs_floor(name: str) -> bool:
+    """Whether the metric of that name needs the floor of a trial; false for a name that is not known."""
+    return name in METRICS and METRICS[name].needs_floor
 
 
 def metric_family(name: str) -> Metric | RoleMetric:
@@ -330,7 +349,7 @@ def find_metric(name: str) -> Metric:
     return METRICS[name] if role is None else PART_METRICS[metric].of(role)
 
 
-def trial_value(name: str, trial: TrialLike) -> float | None:
+def trial_value(name: str, trial: Trial) -> float | None:
     """The value of metric ``name`` for one trial, in base units; ``None`` where the trial does not carry it.
 
     Raises:

@@ -152,6 +152,7 @@ class Trial(Frozen):
         counted: What ncu counted in a counted trial.
         floor: What the decode steps of a timed trial are held against.
         no_floor: Why that is unknown, in words; empty where it is known, and in trials that have none.
+        figures: What else was measured, by name: integers that no more than a metric of their own reads.
     """
 
     index: int
@@ -176,6 +177,7 @@ class Trial(Frozen):
     counted: CountedStep | None = None
     floor: Floor | None = None
     no_floor: str = ""
+    figures: Annotated[dict[str, int], Field(exclude_if=lambda figures: not figures)] = {}
 
     @property
     def started(self) -> bool:

@@ -12,7 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from perfgate.errors import RecordError
-from perfgate.metrics.catalogue import METRIC_NAMES, find_metric
+from perfgate.metrics.catalogue import find_metric, metric_names
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.units import UNIT_SCALE
 
@@ -94,7 +94,7 @@ def _read_row(row: dict[str, str], where: str) -> tuple[str, str, float, float]:
     try:
         known = find_metric(metric)
     except KeyError:
-        raise RecordError(f"unknown metric {metric!r}{did_you_mean(metric, METRIC_NAMES)}", where=where) from None
+        raise RecordError(f"unknown metric {metric!r}{did_you_mean(metric, metric_names())}", where=where) from None
     if subject not in ROLES:
         raise RecordError(f"subject is {subject!r}, expected base or head", where=where)
     if unit not in UNIT_SCALE or UNIT_SCALE[unit][0] != known.unit:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.outcome import CellOutcome, GateOutcome, GpuOutcome, MetricOutcome, Note, Outcome
-from perfgate.metrics.catalogue import UTILISATIONS
+from perfgate.metrics.catalogue import needs_floor
 from perfgate.reasons import REASONS
 from perfgate.report.profile import why_slower
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
@@ -65,13 +65,13 @@ def ordered_gates(cell: CellOutcome) -> list[GateOutcome]:
 
 def ungated_line(cell: CellOutcome) -> str:
     """The other metrics in one line: measured, shown, never judged; utilisations stand beside the floor."""
-    rows = (row for row in cell.ungated if row.metric not in UTILISATIONS)
+    rows = (row for row in cell.ungated if not needs_floor(row.metric))
     return ", ".join(f"{row.metric} {_ungated(row)}" for row in rows)
 
 
 def floor_line(cell: CellOutcome) -> str:
     """The least time of a decode step and how near the steps came to it, in one line; empty where it is unknown."""
-    rows = [row for row in cell.ungated if row.metric in UTILISATIONS]
+    rows = [row for row in cell.ungated if needs_floor(row.metric)]
     first = next(iter(cell.floors.values()), None)
     if first is not None and all(floor == first for floor in cell.floors.values()):
         return ", ".join([_floor(first), *(f"{row.metric} {_both(row)}" for row in rows)])

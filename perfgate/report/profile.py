@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from perfgate.judge.outcome import CellOutcome, CounterRow, CountersOutcome
-from perfgate.metrics.catalogue import split_name
+from perfgate.metrics.catalogue import METRICS, split_name
 
 HEADINGS = ("counted kernel", "role", "launches", "bytes", "DRAM", "SM", "occupancy", "times its roof", "bound")
 MOST_ROWS = 12
 """Kernels with a row of their own, those that move most bytes; the others are counted in one line."""
 SHOWN_RATIO = 0.005
 """A difference of bytes that is a smaller share is shown as one figure: repeats differ by as much."""
-OF_THE_STEP = ("itl_median", "itl_p95", "itl_p99", "tpot_mean", "output_throughput", "e2e_median", "mbu", "mfu")
-"""Metrics that a longer decode step makes worse."""
 SHOWN_POINTS = 5.0
 """The same for shares in percent."""
 
@@ -43,7 +41,8 @@ def why_slower(cell: CellOutcome) -> list[str]:
     if cell.counters is None:
         return []
     blocked = [split_name(gate.metric) for gate in cell.gates if gate.verdict == "regressed"]
-    parts = [part or (_largest_part(cell) if metric in OF_THE_STEP else None) for metric, part in blocked]
+    of_the_step = {name for name, metric in METRICS.items() if metric.of_the_step}
+    parts = [part or (_largest_part(cell) if metric in of_the_step else None) for metric, part in blocked]
     told = (cell.counters.sentences.get(part) for part in dict.fromkeys(parts) if part)
     return [text for text in told if text]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator
 
 from perfgate.counters.launch_table import COUNTERS
-from perfgate.metrics.catalogue import COUNTER_METRICS, METRIC_NAMES, METRICS, PART_METRICS, Metric, metric_family
+from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, PART_METRICS, Metric, metric_family, metric_names
 from perfgate.models import Strict
 from perfgate.scenario.fields import QUANTITY, Percent
 from perfgate.scenario.yaml_document import did_you_mean
@@ -30,7 +30,7 @@ class Gate(Strict):
     """
 
     metric: Annotated[
-        str, Field(examples=["itl_median"]), WithJsonSchema({"type": "string", "enum": list(METRIC_NAMES)})
+        str, Field(examples=["itl_median"]), WithJsonSchema({"type": "string", "enum": list(metric_names())})
     ]
     role: Annotated[str | None, Field(validate_default=True)] = None
     place: Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(PLACES[1:])})] = None
@@ -41,11 +41,12 @@ class Gate(Strict):
     @field_validator("metric")
     @classmethod
     def _known(cls, metric: str) -> str:
-        if metric in COUNTERS and metric not in METRIC_NAMES:
+        names = metric_names()
+        if metric in COUNTERS and metric not in names:
             raise ValueError(f"{metric} repeats too badly for margins, or has no better direction: bound it in the "
                              f"counters: block; counters with margins are {', '.join(COUNTER_METRICS)}")  # fmt: skip
-        if metric not in METRIC_NAMES:
-            raise ValueError(f"expected one of {', '.join(METRIC_NAMES)}{did_you_mean(metric, METRIC_NAMES)}")
+        if metric not in names:
+            raise ValueError(f"expected one of {', '.join(names)}{did_you_mean(metric, names)}")
         return metric
 
     @field_validator("role")

@@ -4,84 +4,65 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
+from hand_made import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.counters.step_counters import CountedStep
-from perfgate.metrics.catalogue import METRIC_NAMES, METRICS, ROLE_METRICS, find_metric, trial_value
+from perfgate.machine.telemetry import GpuTelemetry
+from perfgate.metrics.catalogue import METRICS, ROLE_METRICS, find_metric, metric_names, trial_value
+from perfgate.metrics.trial import Iteration, Startup, Trial
+from perfgate.trace.decode_step import DecodeSteps
 from perfgate.units import UNIT_SCALE, Unit, format_value, parse_quantity
 
-
-@dataclass(frozen=True)
-class Iteration:
-    """One iteration of a made-up trial."""
-
-    ttft_ns: tuple[int, ...]
-    e2e_ns: tuple[int, ...]
-    itl_ns: tuple[int, ...]
-    output_tokens: int
-    elapsed_ns: int
-
-
-@dataclass(frozen=True)
-class Startup:
-    """Start-up costs of a made-up trial."""
-
-    ready_ns: int
-    model_memory_bytes: int | None
-    kv_token_capacity: int | None
-
-
-@dataclass(frozen=True)
-class Telemetry:
-    """What a made-up GPU took."""
-
-    energy_uj: int | None
-
-
-@dataclass(frozen=True)
-class Decode:
-    """Decode steps of a made-up trace."""
-
-    slack_ns: tuple[int | None, ...]
-    work_ns: tuple[int | None, ...]
-    role_ns: dict[str, tuple[int, ...]]
-    tick_ns: int = 1
-
-
-@dataclass(frozen=True)
-class Floor:
-    """The floor of a made-up step."""
-
-    memory_ns: int
-    compute_ns: int
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A made-up trial."""
-
-    iterations: tuple[Iteration, ...]
-    startup: Startup | None = None
-    telemetry: tuple[Telemetry, ...] = ()
-    decode: Decode | None = None
-    counted: CountedStep | None = None
-    floor: Floor | None = None
-
-
 MS = 1_000_000
-TRIAL = Trial(
-    (
-        Iteration((10 * MS, 12 * MS), (40 * MS, 45 * MS), (9 * MS, 10 * MS, 17 * MS), 5, 45 * MS),
-        Iteration((11 * MS, 13 * MS), (41 * MS, 47 * MS), (8 * MS, 11 * MS, 12 * MS), 5, 47 * MS),
-        Iteration((50 * MS, 90 * MS), (80 * MS, 120 * MS), (7 * MS, 30 * MS, 90 * MS), 5, 120 * MS),
+
+
+def iteration(
+    ttft_ns: tuple[int, ...], e2e_ns: tuple[int, ...], itl_ns: tuple[int, ...], tokens: int, elapsed_ns: int
+) -> Iteration:
+    """One iteration of a made-up trial."""
+    return Iteration(ttft_ns=ttft_ns, e2e_ns=e2e_ns, itl_ns=itl_ns, output_tokens=tokens, elapsed_ns=elapsed_ns,
+                     tokens_digest="", begin_ns=0)  # fmt: skip
+
+
+def startup(ready_ns: int, model_memory_bytes: int | None, kv_token_capacity: int | None) -> Startup:
+    """Start-up costs of a made-up trial."""
+    return Startup(import_ns=0, engine_ns=0, ready_ns=ready_ns, model_memory_bytes=model_memory_bytes,
+                   kv_token_capacity=kv_token_capacity)  # fmt: skip
+
+
+def made(model: Any, **fields: Any) -> Any:
+    """A model with these fields alone, which are not checked."""
+    return model.model_construct(**fields)
+
+
+def gpus(*energies_uj: int | None) -> tuple[GpuTelemetry, ...]:
+    """What made-up GPUs took."""
+    return tuple(made(GpuTelemetry, energy_uj=energy_uj) for energy_uj in energies_uj)
+
+
+def trial_of(*iterations: Iteration, started: Startup | None = None) -> Trial:
+    """A made-up trial."""
+    return trial(0, 0, "base", iterations=iterations, startup=started)
+
+
+def changed(measured: Trial, **changes: Any) -> Trial:
+    """The same trial but for these fields, which are not checked."""
+    return measured.model_copy(update=changes)
+
+
+TRIAL = changed(
+    trial_of(
+        iteration((10 * MS, 12 * MS), (40 * MS, 45 * MS), (9 * MS, 10 * MS, 17 * MS), 5, 45 * MS),
+        iteration((11 * MS, 13 * MS), (41 * MS, 47 * MS), (8 * MS, 11 * MS, 12 * MS), 5, 47 * MS),
+        iteration((50 * MS, 90 * MS), (80 * MS, 120 * MS), (7 * MS, 30 * MS, 90 * MS), 5, 120 * MS),
+        started=startup(7_500 * MS, 2**30, 12_345),
     ),
-    Startup(7_500 * MS, 2**30, 12_345),
-    (Telemetry(45_000_000), Telemetry(15_000_000)),
+    telemetry=gpus(45_000_000, 15_000_000),
 )
 
 
@@ -115,9 +96,10 @@ def test_percentiles_pool_all_iterations(name: str, field: str, percent: int) ->
     assert trial_value(name, TRIAL) == pytest.approx(expected, rel=1e-12)
 
 
-TRACED = replace(
+TRACED = changed(
     TRIAL,
-    decode=Decode(
+    decode=made(
+        DecodeSteps,
         slack_ns=(None, 4_000, -2_000, 3_000, 9_000),
         work_ns=(*range(9_000, 2_000, -700), None, 99_000),
         role_ns={"gemm": (400, 420, 410, 9_000, 405), "norm": (7, 8)},
@@ -145,7 +127,7 @@ def test_metrics_of_traces_are_quantiles_over_steps(name: str, value: float) -> 
 def test_a_role_that_did_not_run_has_no_time() -> None:
     """No kernel of a role is None, not zero seconds; nor has a trace without iterations a throughput."""
     assert trial_value("kernel_time_per_step[rope]", TRACED) is None
-    assert trial_value("kernel_throughput[gemm]", replace(TRACED, iterations=())) is None
+    assert trial_value("kernel_throughput[gemm]", changed(TRACED, iterations=())) is None
 
 
 @pytest.mark.parametrize("name", ["itl_median[gemm]", "kernel_time_per_step", "kernel_time_per_step[gemm", "speed"])
@@ -157,33 +139,33 @@ def test_no_such_metric(name: str) -> None:
 
 def test_a_gpu_that_does_not_tell_its_energy_leaves_no_energy() -> None:
     """A sum over some of the GPUs would be a number for something else; on the CPU there is none either."""
-    for telemetry in ((), (Telemetry(45_000_000), Telemetry(None))):
-        assert trial_value("energy_per_token", replace(TRIAL, telemetry=telemetry)) is None
+    for telemetry in (gpus(), gpus(45_000_000, None)):
+        assert trial_value("energy_per_token", changed(TRIAL, telemetry=telemetry)) is None
 
 
 def test_one_disturbed_iteration_does_not_move_a_median() -> None:
     """Nested medians ignore how far the worst of three iterations lies."""
-    worse = replace(TRIAL.iterations[2], itl_ns=(10**12,) * 3, ttft_ns=(10**12,) * 2)
-    disturbed = replace(TRIAL, iterations=(*TRIAL.iterations[:2], worse))
+    worse = TRIAL.iterations[2].model_copy(update={"itl_ns": (10**12,) * 3, "ttft_ns": (10**12,) * 2})
+    disturbed = changed(TRIAL, iterations=(*TRIAL.iterations[:2], worse))
     for name in ("itl_median", "ttft_median"):
         assert trial_value(name, disturbed) == trial_value(name, TRIAL)
 
 
 def test_a_trial_without_iterations_or_start_up_has_no_values() -> None:
     """Nothing measured is None for every metric, never zero and never a crash."""
-    assert {name: trial_value(name, Trial(())) for name in METRICS} == dict.fromkeys(METRICS)
+    assert {name: trial_value(name, trial_of()) for name in METRICS} == dict.fromkeys(METRICS)
 
 
 def test_too_few_tokens_have_no_inter_token_latency() -> None:
     """One token has neither a gap nor a time per further token, but a time to first token."""
-    short = Trial((Iteration((5 * MS,), (5 * MS,), (), 1, 5 * MS),))
+    short = trial_of(iteration((5 * MS,), (5 * MS,), (), 1, 5 * MS))
     assert [trial_value(n, short) for n in ("itl_median", "itl_p95", "itl_p99", "tpot_mean")] == [None] * 4
     assert trial_value("ttft_median", short) == pytest.approx(0.005)
 
 
 def test_what_the_engine_does_not_tell_has_no_value() -> None:
     """Memory and capacity are None where the engine keeps them to itself."""
-    silent = Trial((), Startup(1, None, None))
+    silent = trial_of(started=startup(1, None, None))
     assert trial_value("model_memory", silent) is None
     assert trial_value("kv_token_capacity", silent) is None
 
@@ -198,57 +180,57 @@ NS = st.integers(min_value=1, max_value=10**12)
 
 
 @st.composite
-def trials(draw: st.DrawFn) -> Trial:
+def made_up(draw: st.DrawFn) -> Trial:
     """Trials of one to five iterations of two requests."""
     iterations = []
     for _ in range(draw(st.integers(1, 5))):
         first, decode = (draw(NS), draw(NS)), (draw(NS), draw(NS))
         last = (first[0] + decode[0], first[1] + decode[1])
         gaps = tuple(draw(st.lists(NS, min_size=1, max_size=6)))
-        iterations.append(Iteration(first, last, gaps, draw(st.integers(3, 50)), max(last)))
-    return Trial(tuple(iterations), Startup(draw(NS), draw(st.none() | NS), draw(st.none() | NS)))
+        iterations.append(iteration(first, last, gaps, draw(st.integers(3, 50)), max(last)))
+    return trial_of(*iterations, started=startup(draw(NS), draw(st.none() | NS), draw(st.none() | NS)))
 
 
 TIMES = [n for n, m in METRICS.items() if m.unit == "s" and m.kind == "timed" and n != "start_time"]
 
 
-@given(trials(), st.integers(2, 1000))
-def test_times_scale_with_the_clock_and_throughput_against_it(trial: Trial, factor: int) -> None:
+@given(made_up(), st.integers(2, 1000))
+def test_times_scale_with_the_clock_and_throughput_against_it(one: Trial, factor: int) -> None:
     """A machine k times slower has k times the latencies and a k-th of the throughput."""
-    slower = Trial(
-        tuple(
-            replace(
-                i,
-                ttft_ns=tuple(v * factor for v in i.ttft_ns),
-                e2e_ns=tuple(v * factor for v in i.e2e_ns),
-                itl_ns=tuple(v * factor for v in i.itl_ns),
-                elapsed_ns=i.elapsed_ns * factor,
+    slower = trial_of(
+        *(
+            iteration(
+                tuple(v * factor for v in i.ttft_ns),
+                tuple(v * factor for v in i.e2e_ns),
+                tuple(v * factor for v in i.itl_ns),
+                i.output_tokens,
+                i.elapsed_ns * factor,
             )
-            for i in trial.iterations
+            for i in one.iterations
         )
     )
     for name in TIMES:
-        assert trial_value(name, slower) == pytest.approx(factor * (trial_value(name, trial) or 0), rel=1e-9)
-    throughput = trial_value("output_throughput", trial)
+        assert trial_value(name, slower) == pytest.approx(factor * (trial_value(name, one) or 0), rel=1e-9)
+    throughput = trial_value("output_throughput", one)
     assert throughput is not None
     assert trial_value("output_throughput", slower) == pytest.approx(throughput / factor, rel=1e-9)
 
 
-@given(trials(), st.randoms(use_true_random=False))
-def test_the_order_of_iterations_does_not_matter(trial: Trial, shuffler: random.Random) -> None:
+@given(made_up(), st.randoms(use_true_random=False))
+def test_the_order_of_iterations_does_not_matter(one: Trial, shuffler: random.Random) -> None:
     """A trial's summary is the same in whatever order its iterations ran."""
-    order = list(trial.iterations)
+    order = list(one.iterations)
     shuffler.shuffle(order)
-    shuffled = replace(trial, iterations=tuple(order))
+    shuffled = changed(one, iterations=tuple(order))
     for name in (*TIMES, "output_throughput"):
-        assert trial_value(name, shuffled) == pytest.approx(trial_value(name, trial) or 0, rel=1e-12)
+        assert trial_value(name, shuffled) == pytest.approx(trial_value(name, one) or 0, rel=1e-12)
 
 
-@given(trials())
-def test_summaries_lie_between_the_smallest_and_the_largest_value(trial: Trial) -> None:
+@given(made_up())
+def test_summaries_lie_between_the_smallest_and_the_largest_value(one: Trial) -> None:
     """No median or percentile leaves the range of what was measured, and tails are ordered."""
-    gaps = np.array([v for i in trial.iterations for v in i.itl_ns]) / 1e9
-    median, p95, p99 = (trial_value(n, trial) or 0.0 for n in ("itl_median", "itl_p95", "itl_p99"))
+    gaps = np.array([v for i in one.iterations for v in i.itl_ns]) / 1e9
+    median, p95, p99 = (trial_value(n, one) or 0.0 for n in ("itl_median", "itl_p95", "itl_p99"))
     tolerance = 1e-12 * gaps.max()
     assert gaps.min() - tolerance <= median <= gaps.max() + tolerance
     assert p95 <= p99 + tolerance
@@ -311,4 +293,4 @@ def test_each_metric_has_a_meaning_a_unit_and_a_direction() -> None:
         assert metric.meaning
         assert metric.sign == (1 if metric.better == "lower" else -1)
         assert metric.unit in {unit for unit, _ in UNIT_SCALE.values()}
-    assert len({*METRIC_NAMES}) == len(METRIC_NAMES)
+    assert len({*metric_names()}) == len(metric_names())

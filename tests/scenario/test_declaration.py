@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from perfgate.errors import ScenarioError
-from perfgate.metrics.catalogue import METRIC_NAMES, PART_METRICS, metric_family
+from perfgate.metrics.catalogue import PART_METRICS, metric_family, metric_names
 from perfgate.scenario.declaration import (
     MAX_BYTES,
     LoadedScenario,
@@ -79,7 +79,7 @@ def test_every_problem_of_a_badly_broken_scenario_is_listed() -> None:
     assert str(caught.value) + "\n" == (GOLDEN / "broken-scenario.txt").read_text()
 
 
-KNOWN = ", ".join(METRIC_NAMES)
+KNOWN = ", ".join(metric_names())
 BY_ROLE = ", ".join(PART_METRICS)
 TRACED = "kernels: {traced: {iterations: 2}}"
 GEMM = "{metric: kernel_throughput, role: gemm, ignorable: 1%, must_catch: 3%}"
@@ -594,7 +594,7 @@ SECONDS = st.floats(min_value=1e-9, max_value=1e6).map(lambda s: f"{s:.12f}s").f
 @st.composite
 def scenarios(draw: st.DrawFn) -> Scenario:
     """Any valid scenario with a model on the hub."""
-    metrics = draw(st.lists(st.sampled_from(sorted(METRIC_NAMES)), min_size=1, max_size=4, unique=True))
+    metrics = draw(st.lists(st.sampled_from(sorted(metric_names())), min_size=1, max_size=4, unique=True))
     gates = []
     for name in metrics:
         ignorable, must_catch = draw(MARGINS)
