@@ -10,7 +10,8 @@ The tree::
     ├── NotMeasuredError         the machine could not measure                exit 22
     └── InterruptedRunError      stopped on request; what was measured stays  exit 130
 
-Reason codes name why; :mod:`perfgate.reasons` holds their meaning and remedy.
+Reason codes name why; :mod:`perfgate.reasons` holds their meaning and remedy, which an error with a code says unless
+it has a better one for the case at hand.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from typing import ClassVar
+
+from perfgate.reasons import REASONS
 
 
 class ExitStatus(enum.IntEnum):
@@ -39,7 +42,7 @@ class PerfgateError(Exception):
     Args:
         text: What happened.
         where: The place: ``file:line:column``, a trial, a GPU. Empty where there is none.
-        remedy: What to do next. Empty where nothing is known.
+        remedy: What to do next, where it is not what the code's page says: a command with names of this case.
         code: The reason code, where one applies.
     """
 
@@ -49,13 +52,17 @@ class PerfgateError(Exception):
         super().__init__(text)
         self.text = text
         self.where = where
-        self.remedy = remedy
+        self.remedy = remedy or (REASONS[code].remedy if code in REASONS else "")
         self.code = code
 
+    @property
+    def finding(self) -> str:
+        """Place, then text: what records keep, since a report says the remedy of the code itself."""
+        return f"{self.where}: {self.text}" if self.where else self.text
+
     def __str__(self) -> str:
-        """Place, then text, then remedy on a line of its own."""
-        head = f"{self.where}: {self.text}" if self.where else self.text
-        return f"{head}\n  {self.remedy}" if self.remedy else head
+        """The finding, then the remedy on a line of its own."""
+        return f"{self.finding}\n  {self.remedy}" if self.remedy else self.finding
 
 
 class UsageError(PerfgateError):

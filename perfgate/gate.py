@@ -258,8 +258,7 @@ def _require_subjects(subjects: Mapping[Role, Subject]) -> None:
     for role, subject in subjects.items():
         missing = find_subject(subject)
         if missing is not None:
-            remedy = "Check python= and path= of that subject."
-            raise NotMeasuredError(missing.text, where=role, remedy=remedy, code=missing.code)
+            raise NotMeasuredError(missing.text, where=role, code=missing.code)
 
 
 def _given(*collectors: Collector | None) -> dict[Kind, Collector]:

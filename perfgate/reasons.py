@@ -103,7 +103,7 @@ _TABLE = (
     # --- a subject was not built
     Reason("build-failed", "A git ref could not be made into a subject: a command of [build] failed or took too long, "
            "git refused, or the recipe did not make what it says.",
-           "Read the last lines of the log below, or all of it in the build's folder; mend the commit or [build] in "
+           "Read the end of the log, or all of it in the build's folder; then correct the commit or [build] in "
            "perfgate.toml (docs/configuration.md). The next run builds it anew."),
     # --- a cell was not measured
     Reason("one-sided-failures", "Pairs were dropped for trials of one subject: all of more than "
@@ -174,7 +174,8 @@ _TABLE = (
            "against a baseline's head too."),
     Reason("baseline-broken", "A baseline's file is not a whole lineage: an entry was changed, dropped, added or put "
            "elsewhere, or a merge was left unfinished.",
-           "Restore the file from its repository's history, then promote the run again; entries are never edited."),
+           "Restore the file from its repository's history, then promote the run again; entries are never edited. A "
+           "baseline that is to go is removed in a commit of its own."),
     Reason("no-counterpart", "Only one subject was measured, so there is nothing to compare it with.",
            "Name the other side with --base or --head, or compare two records: perfgate compare A B."),
     Reason("different-cells", "The two sides hold different cells: model, engine arguments, workload or measurement "
@@ -302,8 +303,9 @@ _TABLE = (
            "--target-processes all."),
     Reason("counters-no-permission", "The driver permits performance counters to administrators only "
            "(ERR_NVGPUCTRPERM).",
-           "Set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module and boot, or give the container "
-           "--cap-add SYS_ADMIN; perfgate doctor --deep tests it."),
+           "As root: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' > "
+           "/etc/modprobe.d/counters.conf, then reboot; or start the container with --cap-add SYS_ADMIN. "
+           "perfgate doctor --deep tests it."),
     Reason("counters-busy", "Another profiler or DCGM holds the GPU's performance counters.",
            "End it, or pause DCGM while counting: dcgmi profile --pause, then --resume."),
     Reason("counters-shared", "ncu may not read some metrics here, as on a part of a GPU (MIG).",

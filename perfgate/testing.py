@@ -157,7 +157,7 @@ class FakeCollector:
         try:
             window = choose_window(job.decode, job.cell.counters)
         except NotMeasuredError as error:
-            return self._trial(job, failure=Failure(code=str(error.code), text=str(error)), duration_ns=1)
+            return self._trial(job, failure=Failure(code=str(error.code), text=error.finding), duration_ns=1)
         progress(f"{window.count} launches")
         step = _counted_step(self.spec, job, window, draw)
         return self._trial(job, counted=step, duration_ns=round(NS_PER_S))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from perfgate.errors import (
@@ -15,6 +18,9 @@ from perfgate.errors import (
     ScenarioError,
     UsageError,
 )
+from perfgate.reasons import REASONS
+
+PACKAGE = Path(__file__).parents[1] / "perfgate"
 
 
 @pytest.mark.parametrize(
@@ -53,6 +59,23 @@ def test_exit_statuses_are_those_of_the_design() -> None:
 def test_an_error_says_where_what_and_what_next(where: str, remedy: str, text: str) -> None:
     """Place and remedy are said where they are known."""
     assert str(PerfgateError("it broke", where=where, remedy=remedy)) == text
+
+
+def test_the_remedy_of_a_code_is_said_unless_the_case_has_a_better_one() -> None:
+    """Meaning and remedy are written once, in the table; records keep the finding alone."""
+    error = NotMeasuredError("12 MiB are held", where="GPU-1", code="gpu-busy")
+    assert str(error) == f"GPU-1: 12 MiB are held\n  {REASONS['gpu-busy'].remedy}"
+    assert error.finding == "GPU-1: 12 MiB are held"
+    assert NotMeasuredError("held", remedy="End 42.", code="gpu-busy").remedy == "End 42."
+
+
+def test_no_error_says_again_what_the_page_of_its_code_says() -> None:
+    """A remedy beside a code, where it is plain text, is another one than the code's."""
+    calls = (node for file in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(file.read_text())))
+    for call in calls:
+        given = {word.arg: word.value for word in call.keywords} if isinstance(call, ast.Call) else {}
+        code, remedy = (getattr(given.get(name), "value", None) for name in ("code", "remedy"))
+        assert not (code in REASONS and remedy == REASONS[code].remedy), ast.unparse(call)
 
 
 def test_a_problem_has_the_form_that_editors_jump_to() -> None:

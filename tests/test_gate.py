@@ -378,7 +378,7 @@ def test_different_machines(save: Callable[..., str]) -> None:
     with pytest.raises(NotComparableError) as caught:
         use_cases.compare_records(save("a.json", alone()), save("b.json", alone(visits=(visit, visit))))
     assert caught.value.code == "different-machines"
-    assert str(caught.value) == "cpu: 'Test CPU' against 'Other CPU'"
+    assert caught.value.finding == "cpu: 'Test CPU' against 'Other CPU'"
 
 
 def test_record_not_there(tmp_path: Path) -> None:

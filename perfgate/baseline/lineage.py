@@ -257,8 +257,7 @@ def parse(text: str, where: str) -> Baseline:
     content = _load(text, where)
     found = list(problems(content))
     if found:
-        remedy = "Restore the file from its repository's history and promote the run again."
-        raise RecordError("\n".join(found), where=where, remedy=remedy, code="baseline-broken")
+        raise RecordError("\n".join(found), where=where, code="baseline-broken")
     try:
         return Baseline(entries=tuple(Entry.model_validate_json(json.dumps(entry)) for entry in content["entries"]))
     except ValidationError as error:
@@ -269,13 +268,12 @@ def parse(text: str, where: str) -> Baseline:
 
 def _load(text: str, where: str) -> dict[str, Any]:
     if any(line.startswith(("<<<<<<< ", ">>>>>>> ")) for line in text.splitlines()):
-        raise RecordError(
-            "holds git's conflict markers: two promotions were made at once",
-            where=where,
-            remedy="Keep the side that is in the main branch (git checkout --ours or --theirs FILE), then promote your "
-            "own run again: its entry then follows theirs.",
-            code="baseline-broken",
+        text = "holds git's conflict markers: two promotions were made at once"
+        remedy = (
+            "Keep the side that is in the main branch (git checkout --ours or --theirs FILE), then promote your own "
+            "run again: its entry then follows theirs."
         )
+        raise RecordError(text, where=where, remedy=remedy, code="baseline-broken")
     try:
         content = parse_json(text, BASELINE)
     except JsonError as error:

@@ -139,7 +139,7 @@ def _valid(folder: Path, run: Run, cell: Cell, record: Record | None, outcome: C
     stopped = record.stopped if record else None
     if record is None or stopped is not None:
         code, text = (stopped.code, stopped.text) if stopped else ("not-started", "no trial was taken")
-        raise NotMeasuredError(text, where=where, remedy="Go on with perfgate run --resume.", code=code)
+        raise NotMeasuredError(text, where=where, code=code)
     if record.alone is None and outcome.verdict not in DECIDED:
         codes = ", ".join(note.code for note in outcome.reasons) or "undecided"
         text = f"the run ended {outcome.verdict} ({codes}), and only a decided one is valid"

@@ -256,14 +256,12 @@ def verify(chosen: Sequence[Path], root: Path | None, ref: str | None) -> Iterat
                 text = (
                     f"entry {number} ({entry.kind}, {entry.time_utc}, {entry.author}) is not there as it was at {since}"
                 )
-                raise RecordError(text, where=str(file), code="baseline-broken",
-                                  remedy=f"Restore the file as it was at {since} and promote again.")  # fmt: skip
+                raise RecordError(text, where=str(file), code="baseline-broken")
         yield file, now
     if root is not None and (ref is not None or commit(root)):
         gone = next((file for file in _files_as_of(root, since) if not file.exists()), None)
         if gone is not None:
-            raise RecordError(f"was there at {since} and is gone", where=str(gone), code="baseline-broken",
-                              remedy="Restore it, or take it away in a commit of its own.")  # fmt: skip
+            raise RecordError(f"was there at {since} and is gone", where=str(gone), code="baseline-broken")
 
 
 def _files_as_of(root: Path, ref: str) -> list[Path]:

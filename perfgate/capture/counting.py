@@ -81,7 +81,7 @@ class CountedCollector:
                 failure = Failure(code=error.code, text=in_words(error.code, error.text, job.folder / LOG))
             except (RecordError, NotMeasuredError) as error:
                 code = error.code or "counters-unreadable"
-                failure = Failure(code=code, text=in_words(code, str(error), job.folder / LOG))
+                failure = Failure(code=code, text=in_words(code, error.finding, job.folder / LOG))
         return job.trial(
             kind="counted",
             t0_utc=t0_utc,

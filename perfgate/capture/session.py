@@ -199,7 +199,7 @@ class Session:
         try:
             return self._take_pairs(cell, pairs, kind)
         except NotMeasuredError as error:  # of this cell: others may have other clocks, and verdicts
-            stopped = Failure(code=error.code or "gpu-unreadable", text=str(error))
+            stopped = Failure(code=error.code or "gpu-unreadable", text=error.finding)
             return self._save(self._opened[cell.cell_id].model_copy(update={"stopped": stopped}))
 
     def _take_pairs(self, cell: Cell, pairs: int, kind: Kind) -> Record:
@@ -236,7 +236,6 @@ class Session:
             named = f"CUDA_VISIBLE_DEVICES={visible} names" if visible is not None else "there are"
             raise NotMeasuredError(
                 f"the largest engine takes {needed} GPUs, and {named} {len(gpus)} that can be watched",
-                remedy="Name whole GPUs by index or UUID; instances of a split GPU (MIG) cannot be guarded.",
                 code="gpu-missing",
             )
         return read_machine(gpus[:needed], nvml.driver, nvml.cuda)
@@ -248,16 +247,13 @@ class Session:
             raise NotMeasuredError(
                 "clocks cannot be locked: there is no GPU here, or none that is visible",
                 where=cell.name,
-                remedy="Measure on a GPU machine, or with clocks: {mode: observe}.",
                 code="clock-not-supported",
             )
 
     def _require_idle(self) -> None:
         busy = self._await_idle(self._uuids)
         if busy:
-            raise NotMeasuredError(
-                busy, remedy="Wait until it is free, or choose another GPU by CUDA_VISIBLE_DEVICES.", code="gpu-busy"
-            )
+            raise NotMeasuredError(busy, code="gpu-busy")
 
     def _await_idle(self, uuids: Sequence[str]) -> str:
         """Who is still on the GPUs after a while, in words; empty when all are free."""
@@ -411,7 +407,7 @@ class Session:
         failure = trial.failure
         if sampler.error is not None:
             words = f"\n{failure.code}: {failure.text}" if failure else ""
-            failure = Failure(code=sampler.error.code, text=f"{sampler.error}{words}")
+            failure = Failure(code=sampler.error.code, text=f"{sampler.error.finding}{words}")
         elif failure is None:
             spoilt = disturbance(telemetry, job.cell.clocks.sm_mhz, job.cell.clocks.memory_mhz)
             failure = Failure(code=spoilt[0], text=spoilt[1]) if spoilt else self._left_behind(job)
@@ -422,7 +418,7 @@ class Session:
         try:
             busy = self._await_idle(self._gpus_of(job.cell))
         except GpuError as error:
-            return Failure(code=error.code, text=str(error))
+            return Failure(code=error.code, text=error.finding)
         return Failure(code="foreign-process", text=f"after the engine's end: {busy}") if busy else None
 
     def _probe(self, cell: Cell, subject: Subject) -> Failure | None:

@@ -69,7 +69,7 @@ class TracedCollector:
                 failure = Failure(code=error.code, text=in_words(error.code, error.text, job.folder / LOG))
             except (RecordError, NotMeasuredError) as error:
                 code = error.code or "trace-unreadable"
-                failure = Failure(code=code, text=in_words(code, str(error), job.folder / LOG))
+                failure = Failure(code=code, text=in_words(code, error.finding, job.folder / LOG))
         return job.trial(
             kind="traced",
             t0_utc=t0_utc,

@@ -146,7 +146,6 @@ class Counter:
             raise RecordError(
                 f"{found} is in {reading.unit or 'no unit'}, expected {self.unit}",
                 where=f"kernel {kernel.number}",
-                remedy="Print it with --print-units base; a new ncu may have a new word for the unit.",
                 code="counters-unit",
             )
         return reading.value

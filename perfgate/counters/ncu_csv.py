@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from perfgate.counters.launch_table import Counted, CountedKernel, Reading
 from perfgate.errors import NotMeasuredError, RecordError
+from perfgate.reasons import REASONS
 
 IDENTITY = (
     "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream", "Block Size",
@@ -23,32 +24,15 @@ IDENTITY = (
 )  # fmt: skip
 """Columns that say which launch; what stands between the metrics and these is NVTX."""
 
-_AGAIN = "Print it again: ncu --import REPORT.ncu-rep --csv --page raw --print-units base > FILE"
-_PERMIT = (
-    "As root: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' > /etc/modprobe.d/nvidia-counters.conf, then "
-    "reboot; or start the container with --cap-add SYS_ADMIN. perfgate doctor --deep tests it."
-)
-_WIDEN = (
-    "Widen -k, --launch-skip and --nvtx-include (a push/pop range needs a slash: 'NAME/'), and give "
-    "--target-processes all."
-)
-_FATAL = (
-    ("ERR_NVGPUCTRPERM", "counters-no-permission", "the driver permits counters to administrators only", _PERMIT),
-    ("driver resource was unavailable", "counters-busy", "another profiler or DCGM holds the counters",
-     "End it, or pause DCGM while counting: dcgmi profile --pause, then --resume."),
-)  # fmt: skip
+_FATAL = (("ERR_NVGPUCTRPERM", "counters-no-permission"), ("driver resource was unavailable", "counters-busy"))
 _WITHOUT_ROWS = (
     *_FATAL,
-    ("Failed to access the following", "counters-shared", "metrics are not accessible, as on a part of a GPU (MIG)",
-     "Count on a whole GPU, or leave out the metrics that the message names."),
-    ("Failed to find metric", "counters-unknown-metric", "this ncu does not know a metric for this GPU",
-     "ncu --query-metrics lists what it knows; docs/counters.md has the names by architecture."),
-    ("failed to connect to the CUDA driver", "counters-no-driver", "ncu found no CUDA driver",
-     "Run it where nvidia-smi works, and without a stub libcuda.so before the driver's."),
-    ("No kernels were profiled", "counters-no-kernel", "no kernel matched",
-     _WIDEN),
-)  # fmt: skip
-"""What ncu prints, our reason, what it means, what mends it; the first that occurs is the cause."""
+    ("Failed to access the following", "counters-shared"),
+    ("Failed to find metric", "counters-unknown-metric"),
+    ("failed to connect to the CUDA driver", "counters-no-driver"),
+    ("No kernels were profiled", "counters-no-kernel"),
+)
+"""What ncu prints, and our reason for it; the first that occurs is the cause."""
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,12}|[0-9]{1,40})(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,2})?")
 """So long that no product or quotient of two leaves the range of a float."""
@@ -78,10 +62,10 @@ def read_page(content: bytes, source: str) -> Counted:
         NotMeasuredError: It holds ncu's own account of why nothing was counted.
     """
     if not content.strip():
-        raise RecordError("is empty", where=source, remedy=f"ncu wrote nothing. {_AGAIN}", code="counters-empty")
+        raise RecordError("is empty", where=source, code="counters-empty")
     if b"\0" in content[:4096]:
         text = "is no text, so no page of ncu, and no report of ncu that can be told from what it begins with"
-        raise RecordError(text, where=source, remedy=_AGAIN, code="counters-unreadable")
+        raise RecordError(text, where=source, code="counters-unreadable")
     return parse_ncu(content.decode("utf-8-sig", "replace"), source)
 
 
@@ -99,10 +83,10 @@ def parse_ncu(text: str, source: str) -> Counted:
         raise fault
     if not page.heading:
         what = "holds no raw page of ncu: no line with the columns ID and Kernel Name"
-        raise RecordError(what, where=source, remedy=_AGAIN, code="counters-unreadable")
+        raise RecordError(what, where=source, code="counters-unreadable")
     if not kernels:
         what = "holds the heading of ncu's raw page and no kernel"
-        raise NotMeasuredError(what, where=source, remedy=_WIDEN, code="counters-no-kernel")
+        raise NotMeasuredError(what, where=source, code="counters-no-kernel")
     return Counted(source, kernels, tuple(line for line in page.log if line.startswith(("==WARN", "==ERR"))))
 
 
@@ -143,11 +127,11 @@ def _part(word: str) -> tuple[str, float]:
     return (_BASES[match[2]], _PREFIXES[match[1]]) if match else (word, 1.0)
 
 
-def _fault(log: Sequence[str], causes: Sequence[tuple[str, str, str, str]], source: str) -> NotMeasuredError | None:
-    for sign, code, meaning, mend in causes:
+def _fault(log: Sequence[str], causes: Sequence[tuple[str, str]], source: str) -> NotMeasuredError | None:
+    for sign, code in causes:
         said = next((line for line in log if sign.lower() in line.lower()), None)
         if said is not None:
-            return NotMeasuredError(f"{meaning}: {said}", where=source, remedy=mend, code=code)
+            return NotMeasuredError(f"{REASONS[code].meaning.rstrip('.')}: {said}", where=source, code=code)
     return None
 
 
@@ -211,20 +195,20 @@ class _Page:
         if row is None or len(row) != len(self.heading):
             found = "its last quotation is open" if row is None else f"{len(row)} of {len(self.heading)} columns"
             what = f"the row is cut short: {found}"
-            raise RecordError(what, where=where, remedy=_AGAIN, code="counters-truncated")
+            raise RecordError(what, where=where, code="counters-truncated")
         return row
 
     def _head(self, line: str) -> None:
         if line.startswith("ID,"):  # without quotes a row cannot be told from what the program prints
             what = "has lost ncu's quotation marks: another program has saved it anew"
-            raise RecordError(what, where=self._source, remedy=_AGAIN, code="counters-unreadable")
+            raise RecordError(what, where=self._source, code="counters-unreadable")
         cells = _cells(line[line.find('"ID"') :]) or []
         if "Metric Name" in cells and "Metric Value" in cells:
             what = "is ncu's details page, which has labels in place of names"
-            raise RecordError(what, where=self._source, remedy=_AGAIN, code="counters-wrong-page")
+            raise RecordError(what, where=self._source, code="counters-wrong-page")
         if "Kernel Name" not in cells:
             what = "the heading of the page is cut short"
-            raise RecordError(what, where=self._source, remedy=_AGAIN, code="counters-truncated")
+            raise RecordError(what, where=self._source, code="counters-truncated")
         self.heading, self.units = cells, []
 
     def _other(self, line: str, where: str) -> None:
@@ -237,7 +221,7 @@ class _Page:
     def _kernel(self, row: list[str], where: str) -> CountedKernel:
         if not self.units:
             what = "a kernel stands before the row of units, so its figures have none"
-            raise RecordError(what, where=where, remedy=_AGAIN, code="counters-unreadable")
+            raise RecordError(what, where=where, code="counters-unreadable")
         cells = dict(zip(self.heading, row, strict=True))
         first = next((n for n, name in enumerate(self.heading) if "__" in name), len(row))
         readings: dict[str, Reading] = {}
@@ -273,9 +257,8 @@ def _value(name: str, unit: str, text: str, where: str) -> Reading | str:
     if text.strip().lower() in _MISSING:
         return ""
     if unit:
-        remedy = f"Run ncu with LC_ALL=C. {_AGAIN}"
         what = f"{name} is {_SHOWN.repr(text)}, no number"
-        raise RecordError(what, where=where, remedy=remedy, code="counters-unreadable")
+        raise RecordError(what, where=where, code="counters-unreadable")
     return text
 
 
@@ -289,7 +272,7 @@ def _ordinal(name: str, text: str, where: str) -> int:
         return 0
     if not _ORDINAL.fullmatch(text):
         what = f"{name} is {_SHOWN.repr(text)}, expected a whole number"
-        raise RecordError(what, where=where, remedy=_AGAIN, code="counters-unreadable")
+        raise RecordError(what, where=where, code="counters-unreadable")
     return int(text)
 
 
@@ -340,5 +323,5 @@ def _shape(what: str, text: str | None, readings: Mapping[str, Reading], where: 
     sizes = re.findall(r"[0-9]+", text)
     if len(sizes) != 3 or not all(map(_ORDINAL.fullmatch, sizes)):  # noqa: PLR2004 (x, y, z)
         what = f"{what} size is {_SHOWN.repr(text)}, expected one like (1, 2, 3)"
-        raise RecordError(what, where=where, remedy=_AGAIN, code="counters-unreadable")
+        raise RecordError(what, where=where, code="counters-unreadable")
     return tuple(map(int, sizes))

@@ -48,7 +48,7 @@ def read_counters(file: Path) -> Counted:
             return _in_known_units(read_page(plain.read_bytes(), str(file)))
         if is_report and _cut_short(plain):
             what = "the report is cut short: a block goes on beyond its end"
-            raise RecordError(what, where=str(file), remedy="Copy it again.", code="counters-truncated")
+            raise RecordError(what, where=str(file), code="counters-truncated")
         return _in_known_units(Counted(str(file), tuple(_kernels(plain, str(file)))))
 
 
@@ -64,7 +64,7 @@ def _in_known_units(counted: Counted) -> Counted:
                 counter.read(kernel)
             except RecordError as error:
                 where = f"{counted.source}: {error.where}"
-                raise RecordError(error.text, where=where, remedy=error.remedy, code=error.code) from error
+                raise RecordError(error.text, where=where, code=error.code) from error
     return counted
 
 
@@ -73,12 +73,8 @@ def _package(where: str) -> Any:
     try:
         import ncu_report  # noqa: PLC0415
     except ImportError as error:
-        raise NotMeasuredError(
-            f"is a report of ncu, and the package ncu-report that opens it is not there ({error})",
-            where=where,
-            remedy=f"pip install 'perfgate[ncu]', or without it: {_CSV}",
-            code="counters-no-package",
-        ) from error
+        text = f"is a report of ncu, and the package ncu-report that opens it is not there ({error})"
+        raise NotMeasuredError(text, where=where, code="counters-no-package") from error
     return ncu_report
 
 

@@ -39,7 +39,7 @@ def check_gpus(
                 return (), [found, *_locks_without_gpu(scenarios)]
             return gpus, list(_look(nvml, gpus, scenarios))
     except GpuError as error:
-        return (), [GPU.failed(str(error), "nvidia-smi shows what is wrong with the GPU or its driver.")]
+        return (), [GPU.failed(error.finding, "nvidia-smi shows what is wrong with the GPU or its driver.")]
 
 
 def _locks_without_gpu(scenarios: Sequence[LoadedScenario]) -> Iterator[Finding]:

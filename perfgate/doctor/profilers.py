@@ -19,6 +19,7 @@ from typing import Any
 from perfgate.capture.commands import NCU_SETTINGS, VERSION_TIMEOUT_S, Ran, nsys_profile, nsys_settings, run
 from perfgate.doctor.diagnosis import Check, Finding
 from perfgate.machine.json_text import read_json
+from perfgate.reasons import REASONS
 
 PROBE = Path(__file__).with_name("probe.py")
 DRIVER_SETTINGS = Path("/proc/driver/nvidia/params")
@@ -44,10 +45,7 @@ _INSTALL = {
     "nsys": "Install Nsight Systems (developer.nvidia.com/nsight-systems) and put nsys on PATH.",
     "ncu": "Install Nsight Compute (it comes with the CUDA toolkit) and put ncu on PATH.",
 }
-_PERMIT = (
-    "As root: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' > /etc/modprobe.d/nvidia-counters.conf, then "
-    "reboot; or start the container with --cap-add SYS_ADMIN."
-)
+_PERMIT = REASONS["counters-no-permission"].remedy
 _OLD_NVTX = "{python} -m pip install 'nvtx<0.2.12', or use a newer nsys."
 _NCU_CAUSES = (
     ("ERR_NVGPUCTRPERM", "the driver permits counters to administrators only", _PERMIT),

@@ -32,10 +32,6 @@ SAID_BYTES: Final = 2000
 """So much of what a helper says is kept for the error."""
 SUDO_LIMIT_S: Final = 10.0
 
-_INSTALL: Final = (
-    "Install the helper that may do just this (.github/runner/README.md; no sudo rule for more than it), or write "
-    "clocks: {mode: observe}."
-)
 _HANGS: Final = "nvidia-smi did not end in time: see whether it does by itself, and the kernel's log (dmesg, Xid)."
 _ENDINGS: Final[Mapping[int, tuple[str, str]]] = {
     2: ("clock-no-permission", "The helper is of another version than perfgate: install it anew."),
@@ -109,12 +105,12 @@ def ask_helper(words: Sequence[str], uuid: str, refusal: GpuError) -> None:
     """
     helper = helper_command()
     if not helper:
-        raise NothingDoneError(refusal.text, where=uuid, code="clock-no-permission", remedy=_INSTALL) from refusal
+        raise NothingDoneError(refusal.text, where=uuid, code="clock-no-permission") from refusal
     try:
         status, said = _run([*helper, *words])
     except OSError as error:
         text = f"{refusal.text}; {shlex.join(helper)}: {error.strerror}"
-        raise NothingDoneError(text, where=uuid, code="clock-no-permission", remedy=_INSTALL) from error
+        raise NothingDoneError(text, where=uuid, code="clock-no-permission") from error
     if status is None:
         text = f"{shlex.join(helper)} did not end within {LIMIT_S:.0f} s"
         raise GpuError(text, where=uuid, code="gpu-unreadable", remedy=_HANGS) from refusal
@@ -122,7 +118,7 @@ def ask_helper(words: Sequence[str], uuid: str, refusal: GpuError) -> None:
         return
     text = f"{refusal.text}; {shlex.join(helper)} said: {said or f'exit status {status}'}"
     if status == _REFUSED_BY_SUDO and not is_permitted(helper, words):
-        raise NothingDoneError(text, where=uuid, code="clock-no-permission", remedy=_INSTALL) from refusal
+        raise NothingDoneError(text, where=uuid, code="clock-no-permission") from refusal
     by_hand = f"It ended with {status}; try it by hand: {shlex.join([*helper, 'reset', uuid])}"
     code, remedy = _ENDINGS.get(status, ("gpu-unreadable", by_hand))
     kind = NothingDoneError if status in _NOTHING_DONE else GpuError

@@ -197,8 +197,7 @@ def owner_lives(uuid: str) -> bool:
 
 def held_by_another(lease: Lease) -> NotMeasuredError:
     """The error that a living owner's lease is."""
-    remedy = "Wait for that run or end it: it gives the clocks free itself."
-    return NotMeasuredError(f"held by a living process: {lease}", where=lease.uuid, code="clocks-held", remedy=remedy)
+    return NotMeasuredError(f"held by a living process: {lease}", where=lease.uuid, code="clocks-held")
 
 
 def boot_id() -> str:

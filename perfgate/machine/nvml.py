@@ -81,11 +81,7 @@ def _there(method: Callable[Concatenate[Nvml, _P], _T]) -> Callable[Concatenate[
         try:
             answer: _T = self._process.call(method.__name__, words, named, self._limit_s)
         except NoAnswerError as error:
-            raise GpuError(
-                f"the NVIDIA driver does not answer: {error}",
-                remedy="See whether nvidia-smi answers, and the kernel's log (dmesg, Xid): the GPU may need a reset.",
-                code="gpu-unreadable",
-            ) from error
+            raise GpuError(f"the NVIDIA driver does not answer: {error}", code="gpu-unreadable") from error
         return answer
 
     return ask

@@ -169,8 +169,7 @@ class Builder:
             _run(words, folder, log, deadline_s, place)
         if missing := _missing(folder, said):
             text = f"the recipe was carried out, but made no {missing}"
-            remedy = f"Mend [build] in {CONFIG_FILE}: its commands, or python and path."
-            raise NotMeasuredError(text, where=place, remedy=remedy, code="build-failed")
+            raise NotMeasuredError(text, where=place, code="build-failed")
         finished = state.model_copy(update={"finished_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"})
         write_atomically(folder / STATE, finished.model_dump_json(indent=1) + "\n")
         self._progress(f"{place}: built")
@@ -253,12 +252,8 @@ def _run(words: Sequence[str], folder: Path, log: Path, deadline_s: float, place
 
 def _failed(words: Sequence[str], what: str, log: Path, place: str) -> NotMeasuredError:
     said = tail(log, LOG_LINES)
-    return NotMeasuredError(
-        f"{shlex.join(words)} {what}; the last lines of its log:\n{said}",
-        where=place,
-        remedy=f"The whole log: {log}",
-        code="build-failed",
-    )
+    text = f"{shlex.join(words)} {what}; the last lines of {log}:\n{said}"
+    return NotMeasuredError(text, where=place, code="build-failed")
 
 
 def _digest(recipe: Recipe, here: Path) -> str:

@@ -86,7 +86,6 @@ class _Wanted:
             where = {"layer": " in a layer", "outside": " outside the layers"}.get(str(launches.profile), "")
             raise NotMeasuredError(
                 f"the traced decode step has {len(known)} launches of {launches}{where}, {needed} are to be counted",
-                remedy="See what the step runs: perfgate kernels on the trace in the trial's folder.",
                 code="counters-no-launch",
             )
         if launches.profile == "layer":

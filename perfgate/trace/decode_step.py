@@ -164,7 +164,6 @@ def summarise(trace: Trace) -> DecodeSteps:
         there = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none at all"
         raise NotMeasuredError(
             f"the trace shows no decode step from beginning to end with a kernel in it; steps: {there}",
-            remedy="Trace whole iterations, with the ranges that name the steps.",
             code="no-decode-steps",
         )
     steps = _Sequences.of(trace, found)

@@ -12,7 +12,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "perfgate"
 
 ROOMS = (
-    "errors", "reasons", "units", "models", "stats", "machine", "trace", "counters", "metrics", "scenario", "project",
+    "reasons", "errors", "units", "models", "stats", "machine", "trace", "counters", "metrics", "scenario", "project",
     "record", "capture", "judge", "baseline", "doctor", "testing", "report", "gate", "nightly", "verification",
     "github", "cli", "__main__",
 )  # fmt: skip

@@ -225,7 +225,7 @@ def test_a_build_that_fails_is_not_measured_and_shows_its_log(project: Project, 
     assert str(error).startswith(f"{project.repository.git('rev-parse', 'HEAD')[:12]} (main): ")
     if "ended" in problem:
         assert error.text.endswith("compiling\nld: undefined symbol")
-        log = Path(error.remedy.removeprefix("The whole log: "))
+        log = Path(error.text.partition("the last lines of ")[2].partition(":\n")[0])
         assert log.read_text().startswith("$ sh -c 'echo compiling")
     assert problem in str(failure(lambda: project.builder("main")))
 
