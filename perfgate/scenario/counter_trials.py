@@ -28,9 +28,8 @@ from perfgate.counters.launch_table import COUNTERS, Counter
 from perfgate.models import Strict
 from perfgate.scenario.expected_kernels import RoleName
 from perfgate.scenario.fields import LARGEST, Duration, Listed, Positive
-from perfgate.scenario.schedule import Looks, Spend, check_weights, schedule_of
+from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.yaml_document import did_you_mean
-from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
 from perfgate.trace.decode_step import KernelKey
 from perfgate.trace.kernel_table import PLACES
 from perfgate.units import plain_digits
@@ -159,7 +158,7 @@ class Launches(Strict):
         return " ".join(word for word in (self.role, self.match, self.place, where) if word) or "any kernel"
 
 
-class Counted(Strict):
+class Counted(Sampling):
     """How counted trials are taken: pairs of their own, after the traced ones.
 
     Args:
@@ -177,18 +176,6 @@ class Counted(Strict):
     cache_control: Literal["all", "none"] = "all"
     collect: Annotated[tuple[CounterName, ...], Field(min_length=1), Listed] | None = None
     limit: Duration = 600.0
-    looks: Looks = DEFAULT_SCHEDULE.looks
-    spend: Spend | None = None
-
-    @model_validator(mode="after")
-    def _looks_have_weights(self) -> Counted:
-        check_weights(self.looks, self.spend)
-        return self
-
-    @property
-    def schedule(self) -> Schedule:
-        """The looks with their weights."""
-        return schedule_of(self.looks, self.spend)
 
 
 def metrics_to_read(

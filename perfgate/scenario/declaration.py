@@ -38,7 +38,7 @@ from perfgate.scenario.fields import (
     whole_number,
 )
 from perfgate.scenario.margins import Gate
-from perfgate.scenario.schedule import Looks, Spend, check_weights, schedule_of
+from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.yaml_document import (
     FieldError,
     Marks,
@@ -51,7 +51,6 @@ from perfgate.scenario.yaml_document import (
     whole_file_error,
     write_document,
 )
-from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
 from perfgate.trace.families import SHIPPED, UNLISTED
 
 MAX_BYTES = 256 * 1024
@@ -138,7 +137,7 @@ class Expect(Strict):
         return self.pair_sd if metric.kind == "timed" else None
 
 
-class Measure(Strict):
+class Measure(Sampling):
     """The measurement plan of one cell.
 
     Args:
@@ -154,22 +153,10 @@ class Measure(Strict):
 
     warmup_iterations: Annotated[int, Field(ge=0, le=1000)] = 2
     iterations: Annotated[int, Field(ge=1, le=10_000)] = 20
-    looks: Looks = DEFAULT_SCHEDULE.looks
-    spend: Spend | None = None
     max_dropped_pairs: Annotated[int, Field(ge=0, le=1000)] = 2
     start_timeout: Duration = 900.0
     iteration_timeout: Duration = 300.0
     expect: Expect | None = None
-
-    @model_validator(mode="after")
-    def _looks_have_weights(self) -> Measure:
-        check_weights(self.looks, self.spend)
-        return self
-
-    @property
-    def schedule(self) -> Schedule:
-        """The looks with their weights."""
-        return schedule_of(self.looks, self.spend)
 
 
 class Clocks(Strict):

@@ -26,9 +26,8 @@ from pydantic import (
 
 from perfgate.models import Strict
 from perfgate.scenario.fields import LARGEST, Listed, Positive
-from perfgate.scenario.schedule import Looks, Spend, check_weights, schedule_of
+from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.yaml_document import did_you_mean
-from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
 from perfgate.trace.families import SHIPPED, UNLISTED, RoleRule
 from perfgate.trace.kernel_table import COPY_KINDS
 from perfgate.units import format_percent, parse_percent
@@ -84,7 +83,7 @@ def _copy_kind(kind: str) -> str:
     return kind
 
 
-class Traced(Strict):
+class Traced(Sampling):
     """How traced trials are taken: pairs of their own, beside the timed ones.
 
     Args:
@@ -94,18 +93,6 @@ class Traced(Strict):
     """
 
     iterations: Annotated[int, Field(ge=1, le=1000)] = 2
-    looks: Looks = DEFAULT_SCHEDULE.looks
-    spend: Spend | None = None
-
-    @model_validator(mode="after")
-    def _looks_have_weights(self) -> Traced:
-        check_weights(self.looks, self.spend)
-        return self
-
-    @property
-    def schedule(self) -> Schedule:
-        """The looks with their weights."""
-        return schedule_of(self.looks, self.spend)
 
 
 class OwnRole(Strict):

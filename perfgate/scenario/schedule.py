@@ -1,11 +1,11 @@
-"""When a sequence of pairs is looked at: the same words and rules for timed trials and for traced ones."""
+"""When a sequence of pairs is looked at: the same words and rules for every kind of trial."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from perfgate.models import Strict
 from perfgate.scenario.fields import Listed, Weight
@@ -74,8 +74,26 @@ def _spent_on(looks: Sequence[int]) -> str:
     return f"spend: {{block: [{words[0]}], pass: [{words[1]}]}}"
 
 
-def schedule_of(looks: tuple[int, ...], spend: Spend | None) -> Schedule:
-    """The looks with their weights, which :func:`check_weights` has accepted."""
-    if spend is not None:
-        return Schedule(looks, spend.block, spend.pass_)
-    return Schedule(looks, DEFAULT_SCHEDULE.block[: len(looks)], DEFAULT_SCHEDULE.pass_[: len(looks)])
+class Sampling(Strict):
+    """When pairs of one kind of trial are looked at.
+
+    Args:
+        looks: Numbers of pairs at which a decision is tried, increasing.
+        spend: Weights of the looks; needed where ``looks`` is not a beginning of 4, 6, 8, 12.
+    """
+
+    looks: Looks = DEFAULT_SCHEDULE.looks
+    spend: Spend | None = None
+
+    @model_validator(mode="after")
+    def _looks_have_weights(self) -> Self:
+        check_weights(self.looks, self.spend)
+        return self
+
+    @property
+    def schedule(self) -> Schedule:
+        """The looks with their weights."""
+        if self.spend is not None:
+            return Schedule(self.looks, self.spend.block, self.spend.pass_)
+        known = slice(len(self.looks))
+        return Schedule(self.looks, DEFAULT_SCHEDULE.block[known], DEFAULT_SCHEDULE.pass_[known])
