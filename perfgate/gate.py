@@ -14,15 +14,12 @@ Example:
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import re
 import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +34,17 @@ from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasured
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.comparison import compare_records, compare_table, parse_gate
 from perfgate.judge.envelope import learn, union
+from perfgate.judge.next_pairs import due, next_target, with_further_looks
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
 from perfgate.metrics.trial import KINDS, Kind, Role
 from perfgate.record.dropped_pairs import reopened
-from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest
+from perfgate.record.keeping import make_folder, refuse_what_is_no_text, run_name, storage_failures, taken_over
+from perfgate.record.manifest import check_sequence, read_manifest
 from perfgate.record.run_record import Record, Run, read_records, record_file, write_record, write_run
 from perfgate.scenario.declaration import LoadedScenario, load, with_kernels
-from perfgate.scenario.plan import Cell, make_plan, resolve_cells, without_gates
+from perfgate.scenario.plan import make_plan, resolve_cells, without_gates
 from perfgate.scenario.subject import Subject
 
 __all__ = [
@@ -121,11 +120,11 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     found = find(against, plan.cells) if against is not None else None
     _look_ahead(loaded, subjects, progress, ask=collector is None)
     kind: dict[str, Any] = {"quick": quick, "kernels_only": kernels_only}
-    manifest = Run(name=_run_name(loaded), plan=plan, subjects=subjects, perfgate=__version__, **kind)
-    _refuse_what_is_no_text(manifest)
+    manifest = Run(name=run_name(loaded), plan=plan, subjects=subjects, perfgate=__version__, **kind)
+    refuse_what_is_no_text(manifest)
     folder = runs / manifest.name
-    with _storage_failures(folder, "Mend that, or name another place with --runs."), _interruptions(folder):
-        _make_folder(folder, loaded)
+    with storage_failures(folder, "Mend that, or name another place with --runs."), _interruptions(folder):
+        make_folder(folder, loaded)
         if found is not None:
             manifest = manifest.model_copy(update={"against": keep(folder, found)})
         write_run(folder, manifest)
@@ -175,7 +174,7 @@ def resume(  # noqa: PLR0913 (options by name, all but one with a default)
         raise UsageError(f"--more {more}: a further look needs at least {stats.FURTHER_LOOK_PAIRS} pairs")
     manifest = read_manifest(folder)
     if only is not None:
-        manifest = _taken_over(folder, manifest, *only)
+        manifest = taken_over(folder, manifest, *only)
     given = _given(collector, traced_collector, counted_collector)
 
     def ready(run: Run) -> None:
@@ -274,10 +273,10 @@ def _visit(
     prepare: Callable[[Run], None] = lambda _: None,
 ) -> Finished:
     """Measure what is open while nobody else does, then judge."""
-    with _storage_failures(folder, f"Mend that. {_way_on(folder)}"), _interruptions(folder):
+    with storage_failures(folder, f"Mend that. {_way_on(folder)}"), _interruptions(folder):
         with hold(folder):
             records = _reopened(folder, manifest)
-            added = _with_further_looks(manifest, records, more) if more is not None else {}
+            added = with_further_looks(manifest, records, more) if more is not None else {}
             records |= added
             if any(due(manifest, records)):
                 prepare(manifest)
@@ -308,121 +307,17 @@ def _interruptions(folder: Path) -> Iterator[None]:
         raise InterruptedRunError(text, remedy=_way_on(folder), code=stopped.code) from error
 
 
-@contextlib.contextmanager
-def _storage_failures(folder: Path, remedy: str) -> Iterator[None]:
-    """An error of the file system is no measurement: it gets a reason code, its own words and the way on."""
-    try:
-        yield
-    except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
-        raise NotMeasuredError(what, where=str(folder), remedy=remedy, code="storage-failed") from error
-
-
-def _taken_over(folder: Path, found: Run, scenarios: Sequence[Path], subjects: dict[Role, Subject]) -> Run:
-    """The run with the plan and the subjects of whoever goes on with it, which must be those that it was begun with."""
-    loaded = tuple(load(file) for file in scenarios)
-    own = Run(name=found.name, plan=make_plan(loaded, found.plan.seed), subjects=subjects, perfgate=__version__)
-    differing = [
-        name for name in Run.model_fields if name != "perfgate" and _portable(own, name) != _portable(found, name)
-    ]
-    if differing:
-        verb = "differ" if len(differing) > 1 or "subjects" in differing else "differs"
-        text = f"its {' and '.join(differing)} {verb} from what is to be measured"
-        raise NotComparableError(text, where=str(folder), code="different-cells", remedy="Begin a new run.")
-    records = list(read_records(folder, found))
-    check_sequence(records)
-    mine = {cell.cell_id: cell for cell in own.plan.cells}
-    with hold(folder), _storage_failures(folder, "Mend that."):
-        _keep_scenarios(folder, loaded)
-        write_run(folder, own)
-        for record in records:
-            cell = mine[record.cell.cell_id]
-            write_record(record_file(folder, cell), record.model_copy(update={"cell": cell}))
-    return own
-
-
-def _portable(run: Run, name: str) -> Any:
-    """A field of a manifest without the places of models, which differ between machines; their digests do not."""
-    return run.model_dump(mode="json", include={name}, exclude={"plan": {"cells": {"__all__": {"model_folder"}}}})
-
-
 def _reopened(folder: Path, manifest: Run) -> dict[str, Record]:
     """The records of earlier visits by cell_id, as a further one takes them up."""
     return {record.cell.cell_id: reopened(record) for record in read_records(folder, manifest)}
 
 
-def _with_further_looks(manifest: Run, records: dict[str, Record], more: int) -> dict[str, Record]:
-    """The records of the cells that are inconclusive at their last look, with one look more at that kind of pair."""
-    added: dict[str, Record] = {}
-    for cell in () if manifest.quick else judge(manifest, records, __version__).cells:
-        record = records.get(cell.cell_id)
-        if record is None:  # interrupted before it began: its own looks come first
-            continue
-        for kind in KINDS:
-            if cell.undecided_in(kind) and cell.next_look_at(kind) is None:
-                record = added[cell.cell_id] = record.with_look(kind, record.schedule(kind).looks[-1] + more)
-    return added
-
-
-def due(manifest: Run, records: dict[str, Record]) -> Iterator[tuple[Cell, Kind, int]]:
-    """What a run would go on with: cell, kind of pair, and how many of these it is to have next."""
-    for cell in manifest.plan.cells:
-        for kind in KINDS:
-            if (target := _next_target(manifest, cell, records, kind)) is not None:
-                yield cell, kind, target
-
-
 def _measure(manifest: Run, session: Session, records: dict[str, Record]) -> None:
     """Measure each cell look by look until it is decided, cannot be measured, or has used up its looks."""
     for cell in manifest.plan.cells:
-        for kind in KINDS:
-            while (target := _next_target(manifest, cell, records, kind)) is not None:
+        for kind in cell.kinds:
+            while (target := next_target(manifest, cell, records, kind)) is not None:
                 records[cell.cell_id] = session.measure(cell, target, kind)
-
-
-def _next_target(manifest: Run, cell: Cell, records: dict[str, Record], kind: Kind) -> int | None:
-    """How many pairs of a kind the cell is to have next."""
-    if kind == "timed":
-        return _next_timed(manifest, cell, records)
-    if (cell.kernels if kind == "traced" else cell.counters or None) is None:
-        return None
-    return _next_profiled(manifest, cell, records, kind)
-
-
-def _next_profiled(manifest: Run, cell: Cell, records: dict[str, Record], kind: Kind) -> int | None:
-    """One pair tells what the steps run, or what their kernels count; more are taken only where a gate rests on it."""
-    record = records.get(cell.cell_id)
-    kinds = {gate.gate.measured.kind for gate in cell.gates}
-    if record is not None and record.stopped is not None:
-        return None
-    taken = record.measured(kind) if record else 0
-    if manifest.quick:  # a look at the numbers: at traced ones only where there are no others
-        return 1 if kind == "traced" and "timed" not in kinds and not taken else None
-    schedule = cell.schedule(kind)
-    if kind not in kinds:
-        return None if taken else 1
-    if manifest.alone is not None:
-        wanted = cell.due_alone(kind)
-        return wanted if taken < wanted else None
-    if not taken:
-        return schedule.looks[0]
-    outcome = judge(manifest, records, __version__)
-    return next(one.next_look_at(kind) for one in outcome.cells if one.cell_id == cell.cell_id)
-
-
-def _next_timed(manifest: Run, cell: Cell, records: dict[str, Record]) -> int | None:
-    """One side alone, or a quick run, has nothing to decide; without a gate on times there is nothing to time."""
-    record = records.get(cell.cell_id)
-    if not any(gate.gate.measured.kind == "timed" for gate in cell.gates):
-        return None
-    schedule = cell.measure.schedule
-    if manifest.quick or manifest.alone is not None:
-        wanted = 1 if manifest.quick else cell.due_alone("timed")
-        return wanted if record is None or (record.measured() < wanted and record.stopped is None) else None
-    if record is None:
-        return schedule.looks[0]
-    outcome = judge(manifest, records, __version__)
-    return next(one.next_look_at("timed") for one in outcome.cells if one.cell_id == cell.cell_id)
 
 
 def outcome_of(folder: Path) -> Outcome:
@@ -458,33 +353,3 @@ def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Out
             raise
         warn(f"{folder / 'verdict.json'} could not be written: {error.strerror}")
     return outcome
-
-
-def _refuse_what_is_no_text(manifest: Run) -> None:
-    """Find before anything is measured a path that no record could hold.
-
-    Raises:
-        UsageError: A path is not UTF-8: Linux allows any bytes in one, JSON does not.
-    """
-    whole = json.dumps(manifest.model_dump(mode="json"), ensure_ascii=False)
-    found = re.search('"([^"]*[\ud800-\udfff][^"]*)"', whole)
-    if found:
-        remedy = "Rename the folder or file: a record holds UTF-8 text alone."
-        raise UsageError(f"the path {found[1]!a} is not UTF-8", remedy=remedy)
-
-
-def _run_name(loaded: Sequence[LoadedScenario]) -> str:
-    more = f"+{len(loaded) - 1}" if len(loaded) > 1 else ""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    return f"{loaded[0].scenario.name}{more}-{stamp}-{secrets.token_hex(3)}"
-
-
-def _make_folder(folder: Path, loaded: Sequence[LoadedScenario]) -> None:
-    for name in (SCENARIOS, "trials", "records"):
-        (folder / name).mkdir(parents=True)
-    _keep_scenarios(folder, loaded)
-
-
-def _keep_scenarios(folder: Path, loaded: Sequence[LoadedScenario]) -> None:
-    for scenario in loaded:
-        write_atomically(folder / SCENARIOS / f"{scenario.scenario.name}.yaml", scenario.text)

@@ -18,7 +18,8 @@ from perfgate.baseline.store import as_of, commit, is_baseline, kept, read, veri
 from perfgate.capture.engine import MAX_ANSWER_BYTES
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
 from perfgate.errors import PerfgateError, RecordError, UsageError
-from perfgate.gate import due, outcome_of
+from perfgate.gate import outcome_of
+from perfgate.judge.next_pairs import due
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import parse_json

@@ -15,11 +15,12 @@ from perfgate.machine.fingerprint import Machine
 from perfgate.metrics.trial import Failure, Iteration, Role, Startup, Trial
 from perfgate.record.manifest import SCENARIOS
 from perfgate.record.run_record import Record, Run, Visit
-from perfgate.scenario.declaration import Clocks, Engine, Measure, Model, Scenario, Workload, dump, parse
+from perfgate.scenario.declaration import Clocks, Measure, Scenario, dump, parse
 from perfgate.scenario.margins import Gate
 from perfgate.scenario.plan import Cell, GatePlan, Plan, resolve_cells
 from perfgate.scenario.schedule import Spend
 from perfgate.scenario.subject import Subject
+from perfgate.scenario.workload import Engine, Model, Workload
 from perfgate.trace.decode_step import STEADY, DecodeSteps, KernelKey, Pattern, tick_of
 
 BASE = Subject(python="/envs/base/bin/python")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from perfgate.errors import NotMeasuredError
 from perfgate.metrics.trial import Iteration
-from perfgate.scenario.declaration import Workload
+from perfgate.scenario.workload import Workload
 
 
 class InvalidTrialError(NotMeasuredError):

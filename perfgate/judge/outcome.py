@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.errors import ExitStatus
-from perfgate.metrics.trial import Kind, Role
+from perfgate.metrics.trial import Kind, Role, key_of
 from perfgate.models import Frozen
 from perfgate.scenario.yaml_document import to_draft_07
 from perfgate.trace.attribution import Attribution
@@ -312,7 +312,8 @@ class CellOutcome(Frozen):
 
     def next_look_at(self, kind: Kind) -> int | None:
         """Pairs of a kind at which the next decision is due; ``None`` where none is."""
-        return {"timed": self.next_look, "traced": self.next_traced_look, "counted": self.next_counted_look}[kind]
+        found: int | None = getattr(self, key_of(kind, "next_{}look"))
+        return found
 
     def undecided_in(self, kind: Kind) -> bool:
         """Whether more pairs of a kind could still decide a gate; a regression or the envelope decides the cell.

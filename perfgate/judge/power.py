@@ -16,7 +16,7 @@ from perfgate.counters.launch_table import OF_THE_LAUNCH
 from perfgate.errors import NotMeasuredError
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import Kind
-from perfgate.record.cost import PASS_S, KindPrice, kind_price, looks_by_kind
+from perfgate.record.cost import PASS_S, KindPrice, kind_price
 from perfgate.record.run_record import Record
 from perfgate.scenario.launch_window import choose_window
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
@@ -68,7 +68,7 @@ def price(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int) -> Pric
         history: Records of the same cell by the kind of pairs that they tell of, see :func:`newest_records`.
         gates_in_run: Gates of the whole run, at least those of the cell.
     """
-    kinds = (kind_price(cell, kind, looks, history.get(kind)) for kind, looks in looks_by_kind(cell).items())
+    kinds = (kind_price(cell, kind, history.get(kind)) for kind in cell.kinds)
     return Price(
         tuple(_with_window(cell, one, history) if one.kind == "counted" else one for one in kinds),
         tuple(_gate_price(cell, gate, history.get(gate.gate.measured.kind), gates_in_run) for gate in cell.gates),

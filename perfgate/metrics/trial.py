@@ -28,6 +28,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of trial: profilers slow an engine down, so what is read from one kind is never compared with another's."""
 
 
+def key_of(kind: Kind, what: str) -> str:
+    """The key of one kind in a file: ``{}pairs`` is ``pairs``, ``traced_pairs`` or ``counted_pairs``."""
+    return what.format("" if kind == "timed" else f"{kind}_")
+
+
 Role = Literal["base", "head"]
 
 

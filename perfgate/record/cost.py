@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfgate.errors import RecordError
-from perfgate.metrics.trial import KINDS, Kind
+from perfgate.metrics.trial import Kind
 from perfgate.record.run_record import Record, read_record
 from perfgate.scenario.plan import Cell
 
@@ -57,9 +57,9 @@ def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
             continue
         if record.cell.cell_id != cell.cell_id or not record.visits:
             continue
-        for kind, looks in looks_by_kind(cell).items():
+        for kind in cell.kinds:
             newer = kind not in found or record.visits[-1].t0_utc > found[kind].visits[-1].t0_utc
-            if newer and len(record.pairs(kind)) >= min(2, looks[0]):
+            if newer and len(record.pairs(kind)) >= min(2, cell.looks(kind)[0]):
                 found[kind] = record
     return found
 
@@ -67,22 +67,14 @@ def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
 def trial_seconds(cell: Cell, runs: Path) -> dict[Kind, float]:
     """What a trial of each kind takes by the newest records of the cell, else by the scenario; others are left out."""
     history = newest_records(runs, cell)
-    prices = (kind_price(cell, kind, looks, history.get(kind)) for kind, looks in looks_by_kind(cell).items())
+    prices = (kind_price(cell, kind, history.get(kind)) for kind in cell.kinds)
     return {one.kind: one.minutes[-1] * 60 / one.starts[-1] for one in prices if one.minutes}
 
 
-def looks_by_kind(cell: Cell) -> dict[Kind, tuple[int, ...]]:
-    """Pairs at which each kind may end: without a gate nothing is timed, and one traced pair tells what steps run."""
-    gated = {gate.gate.measured.kind for gate in cell.gates}
-    looks: dict[Kind, tuple[int, ...]] = {"traced": (1,)} if cell.kernels is not None else {}
-    looks |= {"counted": (1,)} if cell.counters else {}
-    looks |= {kind: cell.schedule(kind).looks for kind in gated}
-    return {kind: looks[kind] for kind in KINDS if kind in looks}
-
-
-def kind_price(cell: Cell, kind: Kind, looks: tuple[int, ...], history: Record | None) -> KindPrice:
+def kind_price(cell: Cell, kind: Kind, history: Record | None) -> KindPrice:
     """What the pairs of one kind cost: by the newest record, else by what the scenario expects."""
     conditioning = CONDITIONING_TRIALS if kind == "timed" else 0
+    looks = cell.looks(kind)
     starts = tuple(2 * pairs + conditioning for pairs in looks)
     expect = cell.measure.expect
     if history is not None:

@@ -24,7 +24,7 @@ from perfgate.machine.atomic_files import canonical_json, sha256_hex, write_read
 from perfgate.machine.fingerprint import Machine
 from perfgate.machine.json_text import MANIFEST, RECORD, JsonError, Size, read_json
 from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, ROLE_METRICS
-from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, Kind, Role, Trial
+from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, Kind, Role, Trial, key_of
 from perfgate.models import Frozen
 from perfgate.scenario.plan import Cell, Plan
 from perfgate.scenario.subject import Subject
@@ -54,11 +54,6 @@ class Visit(Frozen):
     t0_utc: str
     environment: tuple[str, ...] = ()
     processes: Literal["", "cgroup", "subreaper"] = ""
-
-
-_FURTHER: dict[Kind, str] = {
-    "timed": "further_looks", "traced": "further_traced_looks", "counted": "further_counted_looks"
-}  # fmt: skip
 
 
 class Record(Frozen):
@@ -103,12 +98,12 @@ class Record(Frozen):
 
     def looks_added(self, kind: Kind) -> tuple[int, ...]:
         """Numbers of pairs of a kind at which looks were added."""
-        added: tuple[int, ...] = getattr(self, _FURTHER[kind])
+        added: tuple[int, ...] = getattr(self, key_of(kind, "further_{}looks"))
         return added
 
     def with_look(self, kind: Kind, pairs: int) -> Self:
         """The record with a look more at pairs of a kind."""
-        return self.model_copy(update={_FURTHER[kind]: (*self.looks_added(kind), pairs)})
+        return self.model_copy(update={key_of(kind, "further_{}looks"): (*self.looks_added(kind), pairs)})
 
     def measured(self, kind: Kind = "timed") -> int:
         """How many valid pairs there are; where one side alone is measured, how many valid trials."""

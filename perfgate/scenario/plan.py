@@ -18,23 +18,23 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue
 
 from perfgate.errors import UsageError
-from perfgate.metrics.trial import Kind
+from perfgate.metrics.trial import KINDS, Kind
 from perfgate.models import Frozen
 from perfgate.scenario.counter_trials import Counted, Launches, metrics_to_read
 from perfgate.scenario.declaration import (
     MATRIX_WORKLOAD_KEYS,
     Clocks,
-    Engine,
     LoadedScenario,
     Measure,
     Scenario,
-    Workload,
     model_folder,
 )
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import Name
 from perfgate.scenario.margins import Gate
-from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
+from perfgate.scenario.schedule import Sampling
+from perfgate.scenario.workload import Engine, Workload
+from perfgate.stats.sequential import Schedule
 
 ALPHA = 0.01
 """Probability of any false block, a run (docs/design.md)."""
@@ -87,30 +87,45 @@ class Cell(Frozen):
     pairing: Literal["sequential"] = "sequential"
     cell_id: str
 
+    def sampling(self, kind: Kind) -> Sampling | None:
+        """How trials of a kind are sampled; ``None`` where the cell does not declare that kind."""
+        declared: dict[Kind, Sampling | None] = {
+            "timed": self.measure,
+            "traced": self.kernels.traced if self.kernels else None,
+            "counted": self.counted if self.counters else None,
+        }
+        return declared[kind]
+
     def schedule(self, kind: Kind) -> Schedule:
-        """The looks declared for pairs of this kind; the usual ones where the cell does not say how it is traced."""
-        if kind == "timed":
-            return self.measure.schedule
-        if kind == "counted":
-            return self.counted.schedule
-        return self.kernels.traced.schedule if self.kernels else DEFAULT_SCHEDULE
+        """The looks declared for pairs of this kind; the usual ones where the cell does not declare it."""
+        return (self.sampling(kind) or Sampling()).schedule
+
+    def gates_on(self, kind: Kind) -> bool:
+        """Whether a gate rests on trials of this kind."""
+        return any(gate.gate.measured.kind == kind for gate in self.gates)
+
+    def looks(self, kind: Kind) -> tuple[int, ...]:
+        """Pairs at which trials of a kind may end; empty where none is taken.
+
+        Without a gate nothing is timed, and one trial tells what a step runs, or what its kernels count.
+        """
+        if self.gates_on(kind):
+            return self.schedule(kind).looks
+        return (1,) if kind != "timed" and self.sampling(kind) is not None else ()
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of trial that are taken, in that order."""
+        return tuple(kind for kind in KINDS if self.looks(kind))
 
     def due_alone(self, kind: Kind) -> int:
         """Trials of one side alone: fewer than the first look that may block could show no regression to anybody."""
-        schedule = self.schedule(kind)
-        pairs, _ = schedule.first_blocking or (schedule.looks[-1], 0.0)
-        return self._due(kind, pairs)
+        first = self.schedule(kind).first_blocking if self.gates_on(kind) else None
+        return first[0] if first else max(self.looks(kind), default=0)
 
     def due_in_pairs(self, kind: Kind) -> int:
         """Pairs without which nothing of this kind can be decided."""
-        return self._due(kind, self.schedule(kind).looks[0])
-
-    def _due(self, kind: Kind, gated: int) -> int:
-        """That many where a gate rests on them; else one trial tells what a step runs, or what its kernels count."""
-        if any(gate.gate.measured.kind == kind for gate in self.gates):
-            return gated
-        declared = {"timed": False, "traced": self.kernels is not None, "counted": bool(self.counters)}
-        return int(declared[kind])
+        return min(self.looks(kind), default=0)
 
     def metrics_counted(self, architecture: int | None) -> tuple[str, ...]:
         """What ncu is asked for in a counted trial, see :func:`perfgate.scenario.counter_trials.metrics_to_read`."""

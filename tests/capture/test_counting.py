@@ -22,9 +22,9 @@ from perfgate.capture.job import Job
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import Trial
 from perfgate.scenario.counter_trials import Launches
-from perfgate.scenario.declaration import Workload
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
+from perfgate.scenario.workload import Workload
 from perfgate.trace.decode_step import DecodeSteps, summarise
 from perfgate.trace.trace_file import read_trace
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
-from perfgate.scenario.declaration import Workload
+from perfgate.scenario.workload import Workload
 
 DIGEST = "a" * 64
 

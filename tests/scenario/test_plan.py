@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.errors import UsageError
-from perfgate.scenario.declaration import Clocks, LoadedScenario, Workload, loads
+from perfgate.scenario.declaration import Clocks, LoadedScenario, loads
 from perfgate.scenario.plan import Cell, Plan, _cell_id, head_first, make_plan, prompts, resolve_cells
+from perfgate.scenario.workload import Workload
 
 LINES = {
     "name": "name: x",

@@ -1,0 +1,93 @@
+"""A run's folder: how it is begun, taken over by somebody else's plan, and what is said where it cannot be written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from perfgate import __version__
+from perfgate.errors import NotComparableError, NotMeasuredError, UsageError
+from perfgate.machine.atomic_files import write_atomically
+from perfgate.machine.locks import hold
+from perfgate.metrics.trial import Role
+from perfgate.record.manifest import SCENARIOS, check_sequence
+from perfgate.record.run_record import Run, read_records, record_file, write_record, write_run
+from perfgate.scenario.declaration import LoadedScenario, load
+from perfgate.scenario.plan import make_plan
+from perfgate.scenario.subject import Subject
+
+
+@contextlib.contextmanager
+def storage_failures(folder: Path, remedy: str) -> Iterator[None]:
+    """An error of the file system is no measurement: it gets a reason code, its own words and the way on."""
+    try:
+        yield
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        raise NotMeasuredError(what, where=str(folder), remedy=remedy, code="storage-failed") from error
+
+
+def taken_over(folder: Path, found: Run, scenarios: Sequence[Path], subjects: dict[Role, Subject]) -> Run:
+    """The run with the plan and the subjects of whoever goes on with it, which must be those that it was begun with."""
+    loaded = tuple(load(file) for file in scenarios)
+    own = Run(name=found.name, plan=make_plan(loaded, found.plan.seed), subjects=subjects, perfgate=__version__)
+    differing = [
+        name for name in Run.model_fields if name != "perfgate" and _portable(own, name) != _portable(found, name)
+    ]
+    if differing:
+        verb = "differ" if len(differing) > 1 or "subjects" in differing else "differs"
+        text = f"its {' and '.join(differing)} {verb} from what is to be measured"
+        raise NotComparableError(text, where=str(folder), code="different-cells", remedy="Begin a new run.")
+    records = list(read_records(folder, found))
+    check_sequence(records)
+    mine = {cell.cell_id: cell for cell in own.plan.cells}
+    with hold(folder), storage_failures(folder, "Mend that."):
+        _keep_scenarios(folder, loaded)
+        write_run(folder, own)
+        for record in records:
+            cell = mine[record.cell.cell_id]
+            write_record(record_file(folder, cell), record.model_copy(update={"cell": cell}))
+    return own
+
+
+def _portable(run: Run, name: str) -> Any:
+    """A field of a manifest without the places of models, which differ between machines; their digests do not."""
+    return run.model_dump(mode="json", include={name}, exclude={"plan": {"cells": {"__all__": {"model_folder"}}}})
+
+
+def refuse_what_is_no_text(manifest: Run) -> None:
+    """Find before anything is measured a path that no record could hold.
+
+    Raises:
+        UsageError: A path is not UTF-8: Linux allows any bytes in one, JSON does not.
+    """
+    whole = json.dumps(manifest.model_dump(mode="json"), ensure_ascii=False)
+    found = re.search('"([^"]*[\ud800-\udfff][^"]*)"', whole)
+    if found:
+        remedy = "Rename the folder or file: a record holds UTF-8 text alone."
+        raise UsageError(f"the path {found[1]!a} is not UTF-8", remedy=remedy)
+
+
+def run_name(loaded: Sequence[LoadedScenario]) -> str:
+    """A name for a new run of scenarios: unique, and in the order of time."""
+    more = f"+{len(loaded) - 1}" if len(loaded) > 1 else ""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return f"{loaded[0].scenario.name}{more}-{stamp}-{secrets.token_hex(3)}"
+
+
+def make_folder(folder: Path, loaded: Sequence[LoadedScenario]) -> None:
+    """Make a run's folder, which is not there yet, and keep the scenarios in it; raises OSError."""
+    for name in (SCENARIOS, "trials", "records"):
+        (folder / name).mkdir(parents=True)
+    _keep_scenarios(folder, loaded)
+
+
+def _keep_scenarios(folder: Path, loaded: Sequence[LoadedScenario]) -> None:
+    for scenario in loaded:
+        write_atomically(folder / SCENARIOS / f"{scenario.scenario.name}.yaml", scenario.text)
