@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import getpass
 import re
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from perfgate.machine.atomic_files import sha256_hex, write_atomically
 from perfgate.machine.json_text import BASELINE, JsonError, check_size
 from perfgate.machine.locks import state_folder
 from perfgate.metrics.trial import Artifact
-from perfgate.project.git import git_output, run_git
+from perfgate.project.git import Git, NoGitError
 from perfgate.record.run_record import Run
 from perfgate.scenario.plan import Cell
 
@@ -188,8 +187,8 @@ def _restore(file: Path, text: str | None) -> None:
 def author(folder: Path) -> str:
     """Who promotes: git's author, else the name of the user."""
     try:
-        told = _run(_nearest(folder), "var", "GIT_AUTHOR_IDENT")
-    except FileNotFoundError:  # no git here
+        told = _git(folder).ask("var", "GIT_AUTHOR_IDENT")
+    except NoGitError:
         return getpass.getuser()
     return getpass.getuser() if told.returncode else told.stdout.rsplit(" ", 2)[0]
 
@@ -200,7 +199,7 @@ def commit(folder: Path) -> str:
     Raises:
         UsageError: There is a repository that git does not read.
     """
-    return _commit(folder, "HEAD") if _in_a_repository(folder) else ""
+    return _git(folder).commit("HEAD") if _in_a_repository(folder) else ""
 
 
 def as_of(file: Path, ref: str, here: Path | None = None) -> str | None:
@@ -214,10 +213,10 @@ def as_of(file: Path, ref: str, here: Path | None = None) -> str | None:
     Raises:
         UsageError: There is no such commit, or git does not read the repository.
     """
-    folder = _require(here or file.parent, ref)
-    path = f"./{file if here else file.absolute().relative_to(folder)}"
-    there = _git(folder, "ls-tree", "--name-only", ref, "--", path)
-    return _git(folder, "show", f"{ref}:{path}") if there else None
+    git = _require(here or file.parent, ref)
+    path = f"./{file if here else file.absolute().relative_to(git.folder)}"
+    there = git.run("ls-tree", "--name-only", ref, "--", path)
+    return git.run("show", f"{ref}:{path}") if there else None
 
 
 def parse_as_of(file: Path, ref: str) -> Baseline | None:
@@ -266,53 +265,38 @@ def verify(chosen: Sequence[Path], root: Path | None, ref: str | None) -> Iterat
 
 def _files_as_of(root: Path, ref: str) -> list[Path]:
     """Every baseline that a commit has below a folder, which may be gone whole."""
-    there = _nearest(root)
-    below = root.absolute().relative_to(there)
-    listed = _git(there, "ls-tree", "-r", "--name-only", "-z", ref, "--", str(below))
+    git = _git(root)
+    below = root.absolute().relative_to(git.folder)
+    listed = git.run("ls-tree", "-r", "--name-only", "-z", ref, "--", str(below))
     return [root / Path(name).relative_to(below) for name in listed.split("\0") if name.endswith(".json")]
 
 
-def _require(folder: Path, ref: str) -> Path:
-    """The folder to run git in, in a repository that has the commit."""
-    if not (_in_a_repository(folder) and _commit(folder, ref)):
+def _require(folder: Path, ref: str) -> Git:
+    """The repository of a folder, if it has the commit."""
+    git = _git(folder)
+    if not (_in_a_repository(folder) and git.commit(ref)):
         raise UsageError(f"{ref}: no such commit in the repository of {folder}")
-    return _nearest(folder)
+    return git
 
 
 def _in_a_repository(folder: Path) -> bool:
     """Whether there is a repository; one that git does not read is an error, since all would seem to be new in it."""
-    there = _nearest(folder)
+    git = _git(folder)
     try:
-        asked = _run(there, "rev-parse", "--git-dir")
-    except FileNotFoundError as error:
-        if any((one / ".git").exists() for one in (there, *there.parents)):
-            raise UsageError("lies in a repository, and there is no git here to read it", where=str(folder),
-                             remedy="Install git.") from error  # fmt: skip
+        asked = git.ask("rev-parse", "--git-dir")
+    except NoGitError:
+        if any((one / ".git").exists() for one in (git.folder, *git.folder.parents)):
+            raise
         return False
     if asked.returncode and "not a git repository (or any" not in asked.stderr:
         raise UsageError(f"git does not read the repository: {asked.stderr.strip()}", where=str(folder))
     return not asked.returncode
 
 
-def _commit(folder: Path, ref: str) -> str:
-    """The hash of a commit; empty where the repository has none of this name."""
-    found = _run(_nearest(folder), "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-    return "" if found.returncode else found.stdout.strip()
+def _git(folder: Path) -> Git:
+    """Git in a folder, or in the nearest above it that exists: the first baseline's is yet to be made.
 
-
-_ALONE = {"GIT_ALLOW_PROTOCOL": ""}
-"""No protocol is allowed: what is looked at may have come with a repository of its own, whose configuration names the
-program that fetches what is missing in it."""
-
-
-def _git(folder: Path, *words: str) -> str:
-    return git_output(folder, *words, more=_ALONE)
-
-
-def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return run_git(folder, *words, more=_ALONE)
-
-
-def _nearest(folder: Path) -> Path:
-    """The folder itself, or the nearest above it that exists: the first baseline's is yet to be made."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    It fetches nothing: what is looked at may have come with a repository of its own.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    return Git(there, fetches=False)

@@ -19,7 +19,7 @@ from perfgate.errors import UsageError
 from perfgate.github.api import Api, ApiError
 from perfgate.github.workflow_job import PUSHED_REQUEST, Command, Job, JobPlan, of_event
 from perfgate.machine.atomic_files import canonical_json
-from perfgate.project.git import NO_HOOKS, git_output
+from perfgate.project.git import Git
 from perfgate.project.subjects import anchored
 from perfgate.scenario.declaration import load
 from perfgate.scenario.fields import file_pattern
@@ -78,19 +78,19 @@ def make_plan(job: Job, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
             text = f"{word}: what is checked out where perfgate measures is the base branch, not the change"
             raise UsageError(text, remedy="Name a branch, a tag or a commit; without words it is the change's build.")
     pull_request, branch, base = _aim(job, api)
-    head = git_output(tree, "rev-parse", "--verify", "HEAD^{commit}").strip()
+    git = Git(tree)
     base = base or f"refs/remotes/origin/{branch}"
+    head = git.run("rev-parse", "--verify", "HEAD^{commit}").strip()
     try:
-        base = git_output(tree, "rev-parse", "--verify", f"{base}^{{commit}}").strip()
-        merge_base = git_output(tree, "merge-base", head, base).strip()
+        base = git.run("rev-parse", "--verify", f"{base}^{{commit}}").strip()
+        merge_base = git.run("merge-base", head, base).strip()
     except UsageError as error:
         remedy = "Check out the whole history: actions/checkout with fetch-depth: 0."
         raise UsageError(f"no merge base of HEAD and {branch}: {error.text}", remedy=remedy) from error
     policy = job.folder / "policy"
     if policy.exists():  # an earlier attempt at this step
         shutil.rmtree(policy)
-    git_output(tree, "worktree", "prune")
-    git_output(tree, *NO_HOOKS, "worktree", "add", "--force", "--detach", str(policy), base)
+    git.check_out(base, policy)
     scenarios = _scenarios(policy, wanted.scenarios)
     if not scenarios:
         raise UsageError(
@@ -106,7 +106,7 @@ def make_plan(job: Job, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
     judged_by = [*ALWAYS, *sorted({_folder(pattern) for pattern in wanted.scenarios})]
     return JobPlan(
         repository=job.repository, pull_request=pull_request, base_branch=branch, base=base, merge_base=merge_base,
-        head=head, policy=policy, scenarios=scenarios, changed=_changed(tree, merge_base, head, judged_by),
+        head=head, policy=policy, scenarios=scenarios, changed=_changed(git, merge_base, head, judged_by),
         artifact=f"perfgate-run-{key}", command=wanted.command, runs=job.folder / "runs",
         words=(*_words(here, scenarios, merge_base, head), *wanted.more),
     )  # fmt: skip
@@ -199,7 +199,7 @@ def _folder(pattern: str) -> str:
     return str(PurePosixPath(folder))
 
 
-def _changed(tree: Path, merge_base: str, head: str, judged_by: Sequence[str]) -> tuple[str, ...]:
-    named = git_output(tree, "diff", "--name-only", "-z", "--no-renames", merge_base, head, "--", *judged_by)
+def _changed(git: Git, merge_base: str, head: str, judged_by: Sequence[str]) -> tuple[str, ...]:
+    named = git.run("diff", "--name-only", "-z", "--no-renames", merge_base, head, "--", *judged_by)
     shown = named.encode(errors="surrogateescape").decode(errors="replace")  # they are printed and kept as JSON
     return tuple(name for name in shown.split("\0") if name)

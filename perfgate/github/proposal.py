@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from perfgate.errors import UsageError
 from perfgate.github.api import Api, ApiError, understood
-from perfgate.project.git import git_output
+from perfgate.project.git import Git
 
 NOT_FOUND = 404
 
@@ -63,7 +63,7 @@ def propose(api: Api, repository: str, tree: Path, paths: Sequence[str], proposa
     if not changed:
         return f"nothing changed in {', '.join(paths)}: nothing to propose"
     root = f"/repos/{repository}"
-    head = git_output(tree, "rev-parse", "HEAD").strip()
+    head = Git(tree).run("rev-parse", "HEAD").strip()
     entries = [_entry(api, root, tree, name) for name in changed]
     page = f"{root}/git/commits/{head}"
     base_tree = understood(_Commit, api.get(page), page).tree.sha
@@ -87,8 +87,9 @@ def changed_files(tree: Path, paths: Sequence[str]) -> list[str]:
     Raises:
         UsageError: ``tree`` is no checkout.
     """
-    changed = git_output(tree, "diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths)
-    new = git_output(tree, "ls-files", "--others", "--exclude-standard", "-z", "--", *paths)
+    git = Git(tree)
+    changed = git.run("diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths)
+    new = git.run("ls-files", "--others", "--exclude-standard", "-z", "--", *paths)
     return sorted({name for name in f"{changed}{new}".split("\0") if name})
 
 

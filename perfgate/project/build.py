@@ -157,7 +157,7 @@ class Builder:
         end_orphans(_owner(folder))  # what a killed perfgate started may still write into the folder
         clear(folder)
         folder.mkdir(exist_ok=True)
-        state = _State(repository=str(repository.top), source=source)
+        state = _State(repository=str(repository.folder), source=source)
         write_atomically(folder / STATE, state.model_dump_json(indent=1) + "\n")
         self._progress(f"{place}: building in {folder}")
         repository.check_out(revision.snapshot, folder / "tree")

@@ -6,6 +6,7 @@ Objects are added (the snapshot of uncommitted changes), which git removes by it
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfgate.errors import NotMeasuredError, UsageError
+from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
 from perfgate.scenario.subject import SHOWN, revision_name
 
 WORKING_TREE = "."
@@ -28,7 +29,7 @@ _OF_ANOTHER_REPOSITORY = (
     "GIT_IMPLICIT_WORK_TREE", "GIT_GRAFT_FILE", "GIT_SHALLOW_FILE",
 )  # fmt: skip
 """git's variables that name one repository, which hooks have set: with them ``git -C FOLDER`` reads another one."""
-NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
+_NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
 """Arguments of git with which it starts none of the programs that the repository's configuration names, but filters."""
 
 
@@ -59,8 +60,78 @@ def plain_environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name not in _OF_ANOTHER_REPOSITORY}
 
 
-class Repository:
-    """A git repository with a working tree.
+class NoGitError(UsageError):
+    """There is no git on PATH."""
+
+
+class Git:
+    """git in a folder: on the folder's own repository, in English, and without the hooks that it configures.
+
+    Args:
+        folder: Where.
+        fetches: Whether git may fetch what a partial clone lacks: by the programs that the repository's configuration
+            names, which may have come with it.
+    """
+
+    def __init__(self, folder: Path, *, fetches: bool = True) -> None:
+        self.folder = folder
+        # Without optional locks, git leaves the user's index as it is, also where it could refresh it.
+        self._variables = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"} | ({} if fetches else {"GIT_ALLOW_PROTOCOL": ""})
+
+    def ask(
+        self, *words: str, more: Mapping[str, str] | None = None, text: str = "", settings: Sequence[str] = _NO_HOOKS
+    ) -> subprocess.CompletedProcess[str]:
+        """Run git, whatever it ends with.
+
+        Args:
+            words: The subcommand and its arguments.
+            more: Variables beside perfgate's own.
+            text: What git reads from stdin.
+            settings: Arguments before the subcommand.
+
+        Raises:
+            NoGitError: There is no git.
+        """
+        variables = {**plain_environment(os.environ), **self._variables, **(more or {})}
+        try:
+            return subprocess.run(  # noqa: S603 (git, with words of ours and commits that were checked)
+                ["git", "-C", str(self.folder), *settings, *words],  # noqa: S607 (the user's own git)
+                env=variables, input=text, capture_output=True, encoding="utf-8", errors="surrogateescape", check=False,
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            raise NoGitError("git not found", where=str(self.folder), remedy="Install git.") from error
+
+    def run(self, *words: str, more: Mapping[str, str] | None = None, text: str = "") -> str:
+        """What git prints; arguments as of :meth:`ask`.
+
+        Raises:
+            PerfgateError: git failed; :class:`UsageError` where the user asked for what is not there.
+        """
+        ended = self.ask(*words, more=more, text=text)
+        if ended.returncode:
+            raise self._failed(f"git {words[0]} ended with {ended.returncode}: {ended.stderr.strip()}")
+        return ended.stdout
+
+    def commit(self, ref: str) -> str:
+        """The full hash of a commit; empty where the repository has none of this name."""
+        found = self.ask("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+        return "" if found.returncode else found.stdout.strip()
+
+    def check_out(self, commit: str, tree: Path) -> None:
+        """Make a worktree of a commit in a new folder; one that is registered there and gone is replaced.
+
+        Raises:
+            PerfgateError: With git's words.
+        """
+        # Forced twice: a kill in the middle of an earlier one left it registered, and locked as well.
+        self.run("worktree", "add", "--force", "--force", "--detach", str(tree), commit)
+
+    def _failed(self, text: str) -> PerfgateError:
+        return UsageError(text, where=str(self.folder))
+
+
+class Repository(Git):
+    """A git repository with a working tree, whose top is its folder; what git fails at is a failed build.
 
     Args:
         folder: A folder in the working tree.
@@ -70,15 +141,15 @@ class Repository:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.top = folder
-        found = self._try("rev-parse", "--show-toplevel")
+        super().__init__(folder)
+        found = self.ask("rev-parse", "--show-toplevel")
         if found.returncode or not found.stdout.strip():
             raise UsageError(
-                f"is in no working tree of a git repository: {_last_line(found.stderr)}",
+                f"not inside a git working tree: {_last_line(found.stderr)}",
                 where=str(folder),
                 remedy="Run perfgate in one, or name it in perfgate.toml: [build] repository = ...",
             )
-        self.top = Path(found.stdout.removesuffix("\n"))
+        self.folder = Path(found.stdout.removesuffix("\n"))
 
     def find(self, ref: str, left_out: Sequence[Path] = ()) -> Revision:
         """What a ref means now.
@@ -98,12 +169,12 @@ class Repository:
         if dots:
             commit = self._merge_base(one or "HEAD", other or "HEAD")
             return Revision(f"merge base of {one or 'HEAD'} and {other or 'HEAD'}", commit, "", commit)
-        commit = self._commit(ref)
+        commit = self._known(ref)
         return Revision(ref, commit, "", commit)
 
     def title(self, commit: str) -> str:
         """The first line of a commit's message, at most 72 characters of it."""
-        return self._git("show", "--no-patch", "--no-show-signature", "--format=%s", commit).strip()[:TITLE]
+        return self.run("show", "--no-patch", "--no-show-signature", "--format=%s", commit).strip()[:TITLE]
 
     def hook(self, name: str) -> Path:
         """Where git looks for a hook of this working tree, whatever ``core.hooksPath`` says.
@@ -111,43 +182,33 @@ class Repository:
         Raises:
             UsageError: It is looked for outside this repository: hooks there serve other repositories too.
         """
-        path = Path(os.path.normpath(self.top / self._git("rev-parse", "--git-path", f"hooks/{name}").strip()))
-        shared = self.top / self._git("rev-parse", "--git-common-dir").strip()
-        if not any(path.is_relative_to(os.path.normpath(folder)) for folder in (self.top, shared)):
+        found = self.ask("rev-parse", "--git-path", f"hooks/{name}", settings=())
+        path = Path(os.path.normpath(self.folder / found.stdout.strip()))
+        shared = self.folder / self.run("rev-parse", "--git-common-dir").strip()
+        if not any(path.is_relative_to(os.path.normpath(folder)) for folder in (self.folder, shared)):
             raise UsageError(
                 f"hooks lie outside this repository: {path.parent}",
-                where=str(self.top),
+                where=str(self.folder),
                 remedy="core.hooksPath says so. For hooks of its own: git config --local core.hooksPath .githooks",
             )
         return path
 
-    def check_out(self, snapshot: str, tree: Path) -> None:
-        """Make a worktree of a commit in a new folder; one that is registered there and gone is replaced.
-
-        Raises:
-            NotMeasuredError: ``build-failed``, with git's words.
-        """
-        # Forced twice: a kill in the middle of an earlier one left it registered, and locked as well.
-        self._git(*NO_HOOKS, "worktree", "add", "--force", "--force", "--detach", str(tree), snapshot)
-
-    def _commit(self, ref: str) -> str:
+    def _known(self, ref: str) -> str:
         if not ref or ref.startswith("-") or not ref.isprintable():
             raise UsageError(f"{ref!r} is no name of a commit")
-        found = self._try("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-        if found.returncode:
-            near = [f"{remote}/{ref}" for remote in self._git("remote").split()]
-            there = [name for name in near if not self._try("rev-parse", "--verify", "--quiet", name).returncode]
-            remedy = f"There is {there[0]}." if there else "git branch --all and git tag list what there is."
-            raise UsageError(f"there is no commit {ref}", where=str(self.top), remedy=remedy)
-        return found.stdout.strip()
+        if found := self.commit(ref):
+            return found
+        near = next(filter(self.commit, (f"{remote}/{ref}" for remote in self.run("remote").split())), None)
+        remedy = f"There is {near}." if near else "git branch --all and git tag list what there is."
+        raise UsageError(f"there is no commit {ref}", where=str(self.folder), remedy=remedy)
 
     def _merge_base(self, one: str, other: str) -> str:
-        found = self._try("merge-base", self._commit(one), self._commit(other))
+        found = self.ask("merge-base", self._known(one), self._known(other))
         if found.returncode:
-            shallow = self._git("rev-parse", "--is-shallow-repository").strip() == "true"
+            shallow = self.run("rev-parse", "--is-shallow-repository").strip() == "true"
             raise UsageError(
                 f"{one} and {other} have no commit in common" + (" in this shallow clone" if shallow else ""),
-                where=str(self.top),
+                where=str(self.folder),
                 remedy="Fetch the whole history: git fetch --unshallow, or fetch-depth: 0 in actions/checkout."
                 if shallow
                 else "",
@@ -155,9 +216,9 @@ class Repository:
         return found.stdout.strip()
 
     def _working_tree(self, left_out: Sequence[Path]) -> Revision:
-        head = self._commit("HEAD")
+        head = self._known("HEAD")
         tree = self._written_tree(left_out)
-        if tree == self._git("rev-parse", f"{head}^{{tree}}").strip():
+        if tree == self.run("rev-parse", f"{head}^{{tree}}").strip():
             return Revision("HEAD", head, "", head)
         return self.again("working tree", head, tree)
 
@@ -173,19 +234,19 @@ class Repository:
             NotMeasuredError: ``build-failed``: the repository no longer has them, or never did.
         """
         for thing in filter(None, (commit, changes)):
-            if self._try("cat-file", "-e", thing).returncode:
+            if self.ask("cat-file", "-e", thing).returncode:
                 what = "changes" if thing == changes else "commit"
                 text = f"the repository does not have the {what} {thing[:SHOWN]} (any more)"
-                raise NotMeasuredError(text, where=str(self.top), code="build-failed")
+                raise NotMeasuredError(text, where=str(self.folder), code="build-failed")
         if not changes:
             return Revision(ref, commit, "", commit)
-        when = self._git("show", "--no-patch", "--no-show-signature", "--format=%cI", commit).strip()
+        when = self.run("show", "--no-patch", "--no-show-signature", "--format=%cI", commit).strip()
         made_by = {
             f"GIT_{who}_{what}": value
             for who in ("AUTHOR", "COMMITTER")
             for what, value in (("NAME", "perfgate"), ("EMAIL", "perfgate@localhost"), ("DATE", when))
         }  # the same changes are the same commit, whoever asks and whenever
-        snapshot = self._git("commit-tree", changes, "-p", commit, "-m", "perfgate: uncommitted changes", more=made_by)
+        snapshot = self.run("commit-tree", changes, "-p", commit, "-m", "perfgate: uncommitted changes", more=made_by)
         return Revision(ref, commit, changes, snapshot.strip())
 
     def _written_tree(self, left_out: Sequence[Path]) -> str:
@@ -194,7 +255,7 @@ class Repository:
         It is made in a copy of the index. The copy keeps the time of the original, by which git knows which entries
         it must read again.
         """
-        index = Path(self._git("rev-parse", "--absolute-git-dir").removesuffix("\n")) / "index"
+        index = Path(self.run("rev-parse", "--absolute-git-dir").removesuffix("\n")) / "index"
         with tempfile.TemporaryDirectory(prefix="perfgate-") as scratch:
             copy = Path(scratch) / "index"
             if index.exists():
@@ -206,84 +267,26 @@ class Repository:
             gone += filter(self._became_folder, self._listed(copy, written, "--modified"))
             self._update(copy, "--force-remove", gone)
             self._update(copy, "--add", self._listed(copy, written, "--modified", "--others", "--exclude-standard"))
-            return self._git("write-tree", more={"GIT_INDEX_FILE": str(copy)}).strip()
+            return self.run("write-tree", more={"GIT_INDEX_FILE": str(copy)}).strip()
 
     def _became_folder(self, name: str) -> bool:
-        path = self.top / name
+        path = self.folder / name
         return path.is_dir() and not path.is_symlink() and not (path / ".git").exists()  # .git: a submodule
 
     def _listed(self, index: Path, left_out: Sequence[Path], *which: str) -> list[str]:
         """Files of the working tree by ``git ls-files``; a repository within this one (``name/``) is none of them."""
-        listed = self._git("ls-files", "-z", *which, more={"GIT_INDEX_FILE": str(index)}).split("\0")
-        top = self.top.resolve()
+        listed = self.run("ls-files", "-z", *which, more={"GIT_INDEX_FILE": str(index)}).split("\0")
+        top = self.folder.resolve()
         names = (name for name in dict.fromkeys(listed) if name and not name.endswith("/"))
         return [name for name in names if not any((top / name).is_relative_to(folder) for folder in left_out)]
 
     def _update(self, index: Path, how: str, names: Sequence[str]) -> None:
         text = "".join(f"{name}\0" for name in names)
-        words = ("update-index", "-z", "--replace", how, "--stdin")
-        self._git(*words, more={"GIT_INDEX_FILE": str(index)}, text=text)
+        more = {"GIT_INDEX_FILE": str(index)}
+        self.run("update-index", "-z", "--replace", how, "--stdin", more=more, text=text)
 
-    def _git(self, *words: str, more: Mapping[str, str] | None = None, text: str = "") -> str:
-        ended = self._try(*words, more=more, text=text)
-        if ended.returncode:
-            raise NotMeasuredError(
-                f"git {_command(words)} ended with {ended.returncode}:\n{ended.stderr.strip()}",
-                where=str(self.top),
-                code="build-failed",
-            )
-        return ended.stdout
-
-    def _try(
-        self, *words: str, more: Mapping[str, str] | None = None, text: str = ""
-    ) -> subprocess.CompletedProcess[str]:
-        try:
-            return run_git(self.top, *words, more=more, text=text)
-        except FileNotFoundError as error:
-            raise UsageError("there is no git here, and a ref needs one", remedy="Install git.") from error
-
-
-def run_git(
-    folder: Path, *words: str, more: Mapping[str, str] | None = None, text: str = ""
-) -> subprocess.CompletedProcess[str]:
-    """Run git in a folder, on its own repository, in English.
-
-    Args:
-        folder: Where.
-        words: The arguments.
-        more: Variables beside perfgate's own.
-        text: What git reads from stdin.
-
-    Raises:
-        FileNotFoundError: There is no git.
-    """
-    # Without optional locks, git leaves the user's index as it is, also where it could refresh it.
-    variables = {**plain_environment(os.environ), "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", **(more or {})}
-    return subprocess.run(  # noqa: S603 (git, with words of ours and commits that were checked)
-        ["git", "-C", str(folder), *words],  # noqa: S607 (the user's own git)
-        env=variables, input=text, capture_output=True, encoding="utf-8", errors="surrogateescape", check=False,
-    )  # fmt: skip
-
-
-def git_output(folder: Path, *words: str, more: Mapping[str, str] | None = None) -> str:
-    """What git prints, arguments as of :func:`run_git`.
-
-    Raises:
-        UsageError: git is not there or fails.
-    """
-    try:
-        ended = run_git(folder, *words, more=more)
-    except FileNotFoundError as error:
-        raise UsageError("there is no git here to read it", where=str(folder), remedy="Install git.") from error
-    if ended.returncode:
-        text = f"git {_command(words)} ended with {ended.returncode}: {ended.stderr.strip()}"
-        raise UsageError(text, where=str(folder))
-    return ended.stdout
-
-
-def _command(words: Sequence[str]) -> str:
-    """The subcommand among the arguments of git."""
-    return next(word for word in words if not word.startswith("-") and "=" not in word)
+    def _failed(self, text: str) -> PerfgateError:
+        return NotMeasuredError(text, where=str(self.folder), code="build-failed")
 
 
 def remove_worktree(tree: Path, repository: Path) -> None:
@@ -292,16 +295,13 @@ def remove_worktree(tree: Path, repository: Path) -> None:
     Raises:
         OSError: The folder cannot be removed.
     """
-    try:
-        own = Repository(repository) if repository.is_dir() else None
-    except UsageError:  # moved, or no repository any more: then nothing is registered
-        own = None
-    if own is not None:
-        own._try("worktree", "remove", "--force", "--force", str(tree))  # noqa: SLF001 (what it left goes below)
+    own = Git(repository)
+    with contextlib.suppress(NoGitError):
+        own.ask("worktree", "remove", "--force", "--force", str(tree))  # what it left goes below
     if tree.exists():
         shutil.rmtree(tree)
-    if own is not None:
-        own._try("worktree", "prune")  # noqa: SLF001 (git does so itself in time)
+    with contextlib.suppress(NoGitError):
+        own.ask("worktree", "prune")  # git does so itself in time
 
 
 def _last_line(text: str) -> str:

@@ -167,7 +167,7 @@ def installed_action() -> str:
 def _top(folder: Path) -> Path | None:
     nearest = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
     try:
-        return Repository(nearest).top.resolve()
+        return Repository(nearest).folder.resolve()
     except UsageError:
         return None  # no repository yet, or no git at all: nothing that is written here needs one
 

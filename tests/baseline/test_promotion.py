@@ -437,7 +437,7 @@ def test_a_lineage_written_anew_is_found(clones: tuple[Path, Path], save: Save) 
     ("refusal", "words"),
     [
         ({"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}, "dubious ownership"),
-        ({"PATH": "/nowhere"}, "there is no git here to read it"),
+        ({"PATH": "/nowhere"}, "git not found"),
     ],
     ids=["another owner", "no git"],
 )

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfgate.errors import ExitStatus, NotMeasuredError, UsageError
-from perfgate.project.git import Repository, remove_worktree
+from perfgate.project.git import Git, Repository, remove_worktree
 
 
 @pytest.fixture
@@ -27,6 +27,26 @@ def checked_out(project: GitProject, snapshot: str, folder: Path) -> dict[str, s
     Repository(project.folder).check_out(snapshot, folder)
     files = (file for file in folder.rglob("*") if file.is_file() and file.name != ".git")
     return {str(file.relative_to(folder)): file.read_text() for file in files}
+
+
+def test_git_starts_no_program_that_the_repository_names(project: GitProject) -> None:
+    """Neither a hook nor the watcher of the file system, whatever git is asked."""
+    program = project.folder / "ignored-program"
+    program.write_text(f'#!/bin/sh\ntouch "{project.folder}/ignored-started"\n')
+    program.chmod(0o755)
+    project.git("config", "core.fsmonitor", str(program))
+    project.write({"kept.py": "2\n"})
+
+    assert Repository(project.folder).find(".").changes
+    assert Git(project.folder).run("diff", "--name-only", "HEAD") == "kept.py\n"
+
+    assert not (project.folder / "ignored-started").exists()
+
+
+def test_one_module_starts_git() -> None:
+    """Whatever must hold of every command of git is written once."""
+    package = Path(__file__).parents[2] / "perfgate"
+    assert [file.name for file in package.rglob("*.py") if '["git",' in file.read_text()] == ["git.py"]
 
 
 def test_the_merge_base_is_where_the_branch_began(project: GitProject) -> None:
@@ -197,10 +217,10 @@ def test_a_folder_without_a_repository_and_a_machine_without_git(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are usage errors that say what is missing."""
-    with pytest.raises(UsageError, match="is in no working tree of a git repository"):
+    with pytest.raises(UsageError, match="not inside a git working tree"):
         Repository(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match="there is no git here"):
+    with pytest.raises(UsageError, match="git not found"):
         Repository(tmp_path)
 
 
