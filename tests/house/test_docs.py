@@ -17,6 +17,7 @@ from perfgate.testing import FakeCollector
 from perfgate.trace.families import SHIPPED
 
 ROOT = Path(__file__).parents[2]
+README_LINES = 150
 
 
 def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_orphans: None) -> None:  # noqa: ARG001
@@ -36,10 +37,10 @@ def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     assert names["finished"].outcome.verdict == "pass"
 
 
-def test_every_command_is_in_the_readme_and_has_help() -> None:
-    """A command that the README does not name, or that does not explain itself, does not exist for users."""
-    readme = (ROOT / "README.md").read_text()
-    assert [name for name in main.commands if f"perfgate {name}" not in readme] == []
+def test_every_command_is_on_the_page_of_commands_and_has_help() -> None:
+    """A command that docs/commands.md does not name, or that does not explain itself, does not exist for users."""
+    page = (ROOT / "docs" / "commands.md").read_text()
+    assert [name for name in main.commands if f"perfgate {name}" not in page] == []
     assert [name for name, command in main.commands.items() if not command.help] == []
 
 
@@ -52,9 +53,9 @@ def test_promises_name_tests_that_exist() -> None:
 
 
 def test_the_readme_scenario_is_valid(tmp_path: Path) -> None:
-    """The scenario that the README shows loads, alone and with the kernels block that it shows."""
-    shown = [block for block in blocks("README.md", "yaml") if "uses:" not in block]
-    scenario, kernels = sorted(shown, key=lambda block: block.startswith("kernels:"))
+    """The scenario that the README shows loads, alone and with the kernels block that docs/kernels.md shows."""
+    (scenario,) = blocks("README.md", "yaml")
+    (kernels,) = blocks("docs/kernels.md", "yaml")
     shutil.copytree(ROOT / "scenarios" / "models", tmp_path / "models")
     (tmp_path / "perfgate.toml").touch()
     file = tmp_path / "shown.yaml"
@@ -67,8 +68,32 @@ def test_the_readme_scenario_is_valid(tmp_path: Path) -> None:
     assert [pattern.launches for pattern in expected.per_decode_step.patterns] == [311]
 
 
+def test_the_readme_is_short() -> None:
+    """A stranger reads it at one sitting."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
+
+
+def test_links_lead_somewhere() -> None:
+    """Every relative link of a page names a file of this repository, and a heading of it if it names one."""
+    dead = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / ".github").rglob("*.md")]:
+        for target, heading in re.findall(
+            r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8")
+        ):
+            file = page.parent / target if target else page
+            if not file.exists() or (heading and heading not in headings(file)):
+                dead.append(f"{page.relative_to(ROOT)}: {target}#{heading}")
+    assert dead == []
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in found}
+
+
 def test_every_role_is_on_the_page_of_kernels() -> None:
-    """The shipped roles stand in docs/kernels.md in the order in which they are tried."""
+    """docs/kernels.md lists the shipped roles in the order in which they are tried."""
     rows = re.findall(r"^\| ([\w-]+) \| ", (ROOT / "docs/kernels.md").read_text(), re.MULTILINE)
     assert rows[1:] == [rule.role for rule in SHIPPED]
 

@@ -106,9 +106,9 @@ def test_schema_is_current_and_valid() -> None:
     jsonschema.Draft7Validator.check_schema(config_schema())
 
 
-@pytest.mark.parametrize("text", [*blocks("docs/configuration.md", "toml"), *blocks("README.md", "toml")])
+@pytest.mark.parametrize("text", blocks("docs/configuration.md", "toml"))
 def test_what_the_pages_show_is_right(tmp_path: Path, text: str) -> None:
-    """Every example of docs/configuration.md and of the README is read without an error and fits the schema."""
+    """Every example of docs/configuration.md is read without an error and fits the schema."""
     load_config(write_config(tmp_path, text))
     jsonschema.Draft7Validator(config_schema()).validate(tomllib.loads(text))
 
