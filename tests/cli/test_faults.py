@@ -50,7 +50,7 @@ class Faults:
         plain = io.open
 
         def opened(file: Any, mode: str = "r", *words: Any, **named: Any) -> Any:
-            if not set(mode) & set("wax+"):
+            if not set(mode) & set("wax+") or isinstance(file, int):  # a descriptor is a pipe's, and fills no disk
                 return plain(file, mode, *words, **named)
             self._place(f"open {file}")
             return _Written(self, plain(file, mode, *words, **named))
