@@ -80,6 +80,48 @@ def gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB"
 
 
+def plural(count: int, noun: str, ending: str = "s") -> str:
+    """``1 visit``, ``2 visits``."""
+    return f"{count} {noun}{'' if count == 1 else ending}"
+
+
+def format_si(value: float, unit: str = "", digits: str = "#.4g") -> str:
+    """A value in powers of 1000, as NVIDIA's tools show bytes and rates: ``52.71 MB``, ``1.361 M``.
+
+    Args:
+        value: In the base unit.
+        unit: Written after the prefix; empty for a bare number.
+        digits: The format of a value that has a prefix; ``.4g`` drops trailing zeros.
+    """
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= scale:
+            return f"{value / scale:{digits}} {prefix}{unit}".rstrip()
+    return f"{value:.4g} {unit}".rstrip()
+
+
+def format_ns(nanoseconds: float) -> str:
+    """A duration from nanoseconds: ``5.357 ms``."""
+    return format_value(float(nanoseconds) / NS_PER_S, "s")
+
+
+def format_mean(value: float) -> str:
+    """A mean of whole numbers: ``4``, and ``4.33`` where it is none."""
+    return f"{value:.0f}" if value == round(value) else f"{value:.3g}"
+
+
+def percent(ratio: float) -> str:
+    """A ratio as a percentage with three significant digits, and all digits before the point."""
+    return f"{ratio * 100:.3g} %" if ratio < 10 else f"{ratio * 100:.0f} %"  # noqa: PLR2004 (1000 %)
+
+
+def signed_percent(ratio: float | None, decimals: int = 2) -> str:
+    """A change as a percentage with its sign; ``decimals`` of them below 10 %, one from there on."""
+    if ratio is None:
+        return "-"
+    shown = f"{ratio * 100:+.{decimals if abs(ratio) < 0.1 else 1}f} %"  # noqa: PLR2004 (10 %)
+    return shown.replace("-", "+") if float(shown.removesuffix(" %")) == 0 else shown
+
+
 def _reaches(value: float, scale: float) -> bool:
     """Whether ``value`` is shown as at least one ``scale``: 999.99 ms is shown as 1.000 s, never as 1000 ms."""
     return float(f"{abs(value) / scale:.4g}") >= 1

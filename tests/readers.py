@@ -48,10 +48,9 @@ from perfgate.machine.process_log import last_words
 from perfgate.nightly import read_night
 from perfgate.project.config import load_config
 from perfgate.record.run_record import read_record, read_run
-from perfgate.report.baseline_page import render_log, render_show
-from perfgate.report.counter_table import FORMATS as COUNTER_FORMATS
-from perfgate.report.kernel_report import FORMATS as KERNEL_FORMATS
-from perfgate.report.text import render_text
+from perfgate.report.baseline_page import baseline_document, log_document
+from perfgate.report.formats import formats_of, render
+from perfgate.report.text import to_text
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import resolve_cells
 from perfgate.trace.breakdown import figures
@@ -103,7 +102,7 @@ def _record(file: Path) -> None:
     """What is read must also be judged, shown and tabulated."""
     found = read_record(file)
     manifest = run([found.cell], subjects=found.subjects)
-    render_text(judge(manifest, {found.cell.cell_id: found}, "0"))
+    render("outcome", "text", judge(manifest, {found.cell.cell_id: found}, "0"))
     found.frame()
 
 
@@ -119,8 +118,8 @@ def _sealed_record(file: Path) -> None:
 
 def _baseline(file: Path) -> None:
     found = read_baseline(file).baseline
-    render_show(found)
-    render_log(found)
+    to_text(baseline_document(found))
+    to_text(log_document(found))
 
 
 def _sealed_baseline(file: Path) -> None:
@@ -219,8 +218,8 @@ def _counted(file: Path) -> None:
     package.load_report = lambda _: []
     with mock.patch.dict(sys.modules, {"ncu_report": package}):
         counted = read_counters(file)
-    for render in COUNTER_FORMATS.values():
-        render(counted)
+    for form in formats_of("counters"):
+        render("counters", form, counted)
 
 
 def show_trace(file: Path) -> None:
@@ -231,8 +230,8 @@ def show_trace(file: Path) -> None:
     assert (found.idle_ns >= 0).all()
     assert (found.busy_ns >= 0).all()
     selection = select(trace)
-    for render in KERNEL_FORMATS.values():
-        assert render(selection)
+    for form in formats_of("kernels"):
+        assert render("kernels", form, selection)
     with contextlib.suppress(NotMeasuredError):  # no whole decode step
         summarise(trace)
 

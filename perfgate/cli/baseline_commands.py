@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from perfgate.cli.github_commands import lines
-from perfgate.cli.output_options import RUNS_OPTION
+from perfgate.cli.output_options import RUNS_OPTION, echo_document
 
 BASELINES_OPTION = click.option(
     "--baselines",
@@ -54,13 +54,13 @@ def promote(folder: Path, baselines: Path, runs: Path, scenarios: tuple[str, ...
     begins anew: visits before it count no longer.
     """
     from perfgate.baseline.promotion import promote as promote_run
-    from perfgate.report.baseline_page import render_promoted
+    from perfgate.report.baseline_page import promoted_document
     from perfgate.report.run_folders import find_run
 
     files = [file for pattern in scenarios for file in sorted(Path().glob(pattern)) if file.is_file()]
     files = [file for pattern in scenarios for file in sorted(Path().glob(pattern)) if file.is_file()]
     promoted = promote_run(find_run(folder, runs), baselines, scenarios=files if scenarios else None, **how)
-    click.echo(render_promoted(promoted), nl=False)
+    echo_document(promoted_document(promoted))
 
 
 @baseline.command("list")
@@ -68,10 +68,13 @@ def promote(folder: Path, baselines: Path, runs: Path, scenarios: tuple[str, ...
 def list_baselines(baselines: Path) -> None:
     """List the baselines, with their visits and whether they can block."""
     from perfgate.baseline.store import files, read
-    from perfgate.report.baseline_page import render_list
+    from perfgate.report.baseline_page import list_document
 
     found = [read(file) for file in files(baselines)]
-    click.echo(render_list(found) if found else f"no baselines in {baselines}", nl=not found)
+    if found:
+        echo_document(list_document(found))
+    else:
+        click.echo(f"no baselines in {baselines}")
 
 
 @baseline.command()
@@ -79,9 +82,9 @@ def list_baselines(baselines: Path) -> None:
 def show(file: Path) -> None:
     """Show a baseline: what, where, which build, and every metric with its spread between visits."""
     from perfgate.baseline.store import read
-    from perfgate.report.baseline_page import render_show
+    from perfgate.report.baseline_page import baseline_document
 
-    click.echo(render_show(read(file).baseline), nl=False)
+    echo_document(baseline_document(read(file).baseline))
 
 
 @baseline.command()
@@ -89,9 +92,9 @@ def show(file: Path) -> None:
 def log(file: Path) -> None:
     """Show a baseline's lineage, the newest promotion first: who, when, why, from which record."""
     from perfgate.baseline.store import read
-    from perfgate.report.baseline_page import render_log
+    from perfgate.report.baseline_page import log_document
 
-    click.echo(render_log(read(file).baseline), nl=False)
+    echo_document(log_document(read(file).baseline))
 
 
 @baseline.command()
@@ -121,14 +124,14 @@ def diff(file: Path, other: Path | None, ref: str | None) -> None:
     """Show what lies between two baselines, or between one and what it was at a commit: promotions, cell, metrics."""
     from perfgate.baseline.store import parse_as_of, read
     from perfgate.errors import RecordError, UsageError
-    from perfgate.report.baseline_page import render_diff
+    from perfgate.report.baseline_page import diff_document
 
     if other is not None and ref is not None:
         raise UsageError("give another file or --since, not both")
     if other is not None:
-        click.echo(render_diff(read(file).baseline, read(other).baseline), nl=False)
+        echo_document(diff_document(read(file).baseline, read(other).baseline))
         return
     before = parse_as_of(file, ref or "HEAD")
     if before is None:
         raise RecordError(f"is not there at {ref or 'HEAD'}: it is new", where=str(file))
-    click.echo(render_diff(before, read(file).baseline), nl=False)
+    echo_document(diff_document(before, read(file).baseline))

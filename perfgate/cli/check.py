@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfgate.cli.output_options import echo_document
 from perfgate.cli.subject_options import BASE_OPTION, HEAD_OPTION, subjects_of
 
 if TYPE_CHECKING:
@@ -96,15 +97,16 @@ def _subjects(base_words: Sequence[str], head_words: Sequence[str], runs: Path) 
 def _show_prices(loaded: Sequence[LoadedScenario], runs: Path, notes: Sequence[str]) -> None:
     from perfgate.judge.power import price
     from perfgate.record.cost import newest_records
-    from perfgate.report.power_report import render_price
+    from perfgate.report.power_report import price_document
     from perfgate.scenario.plan import ALPHA, BETA, resolve_cells
+    from perfgate.units import plural
 
     cells = [resolve_cells(one) for one in loaded]
     seen: dict[str, str] = {}
     for one in cells:
         gates = sum(len(cell.gates) for cell in one)
         for cell in one:
-            click.echo(render_price(cell, price(cell, newest_records(runs, cell), gates)), nl=False)
+            echo_document(price_document(cell, price(cell, newest_records(runs, cell), gates)))
             if cell.cell_id in seen:
                 click.echo(f"  the same cell as {seen[cell.cell_id]}: one run measures only one of them")
             seen.setdefault(cell.cell_id, cell.name)
@@ -112,6 +114,6 @@ def _show_prices(loaded: Sequence[LoadedScenario], runs: Path, notes: Sequence[s
         click.echo(note)
     count = sum(map(len, cells))
     click.echo(
-        f"{count} cell{'s' * (count != 1)}; each scenario on its own: alpha {ALPHA * 100:g} % a run, "
+        f"{plural(count, 'cell')}; each scenario on its own: alpha {ALPHA * 100:g} % a run, "
         f"beta {BETA * 100:g} % a gate"
     )

@@ -179,12 +179,13 @@ def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
 def _moved(names: Sequence[str]) -> str:
     """What was promoted and how far each metric moved, baseline by baseline, as blocks of Markdown."""
     from perfgate.baseline.store import is_baseline, parse_as_of, read
-    from perfgate.report.baseline_page import render_diff, render_log
+    from perfgate.report.baseline_page import diff_document, log_document
+    from perfgate.report.text import to_text
 
     text = ""
     for file in filter(is_baseline, map(Path, names)):
         before, now = parse_as_of(file, "HEAD"), read(file).baseline
-        told = f"{file}\n{render_diff(before, now) if before else render_log(now)}"
+        told = f"{file}\n{to_text(diff_document(before, now) if before else log_document(now))}"
         text += f"\n\n{textwrap.indent(told, ' ' * 4)}"  # no text can end a block that is indented
     if len(text) > BODY_CHARACTERS:
         text = f"{text[:BODY_CHARACTERS].rpartition(chr(10))[0]}\n\nThe rest did not fit: see `perfgate baseline diff`."

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from perfgate.cli.output_options import format_option
 from perfgate.cli.subject_options import BASE_OPTION, HEAD_OPTION
 
 NO_GPU = "no NVIDIA driver here, so no clocks to hold"
@@ -131,17 +131,12 @@ def reset(uuids: tuple[str, ...]) -> None:
     "--runs", default="runs", type=click.Path(path_type=Path), show_default=True, help="Folder for run folders."
 )
 @click.option("--deep", is_flag=True, help="Also run nsys and ncu on a tiny program; a minute or two each build.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "markdown", "json"]),
-    help="By default text on a terminal, else Markdown.",
-)
+@format_option("doctor")
 def doctor(
     scenarios: tuple[Path, ...],
     base_words: tuple[str, ...],
     head_words: tuple[str, ...],
-    form: str | None,
+    form: str,
     **how: Any,
 ) -> None:
     """Find out whether this machine can measure, and say what mends it. Nothing is changed.
@@ -152,7 +147,7 @@ def doctor(
     from perfgate.doctor.machine_checks import diagnose
     from perfgate.project.config import find_config, load_config
     from perfgate.project.subjects import resolve
-    from perfgate.report.doctor_report import FINDING_FORMATS
+    from perfgate.report.formats import render
     from perfgate.scenario.declaration import load
 
     loaded = tuple(load(file) for file in scenarios)
@@ -163,8 +158,7 @@ def doctor(
     subjects = resolve(base_words, head_words, tables) if named else {}
     with signals_as_interrupt():
         diagnosis = diagnose(loaded, subjects, progress=lambda text: click.echo(f"perfgate: {text}", err=True), **how)
-    form = form or ("text" if sys.stdout.isatty() else "markdown")
-    click.echo(FINDING_FORMATS[form](diagnosis), nl=False)
+    click.echo(render("doctor", form, diagnosis), nl=False)
     click.get_current_context().exit(diagnosis.exit_status)
 
 

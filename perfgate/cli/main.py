@@ -21,7 +21,7 @@ from perfgate.cli.init import init
 from perfgate.cli.machine_commands import clean, clocks, doctor, signals_as_interrupt
 from perfgate.cli.nightly_command import nightly
 from perfgate.cli.outlet import outlets
-from perfgate.cli.output_options import RUNS_OPTION, reported
+from perfgate.cli.output_options import RUNS_OPTION, echo_document, reported, terminal_width
 from perfgate.cli.profiles import counters, kernels
 from perfgate.cli.streams import abandon, lasting_streams
 from perfgate.cli.subject_options import BASE_OPTION, HEAD_OPTION, restore_builds, subjects_of
@@ -319,14 +319,14 @@ def judge(folder: Path, runs: Path) -> Outcome:
 @RUNS_OPTION
 def list_runs(runs: Path) -> None:
     """List the runs, the newest first: when each began, what it measured and its verdict."""
-    import shutil
-
     from perfgate.report.run_folders import list_runs as list_all
-    from perfgate.report.run_table import render_runs
+    from perfgate.report.run_folders import runs_document
 
     found = list_all(runs)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    click.echo(render_runs(found, width) if found else f"{runs}/ holds no run", nl=not found)
+    if found:
+        echo_document(runs_document(found), width=terminal_width())
+    else:
+        click.echo(f"{runs}/ holds no run")
 
 
 @main.command()

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from perfgate.errors import ExitStatus
 
 if TYPE_CHECKING:
     from perfgate.judge.outcome import Outcome
+    from perfgate.report.document import Document
 
 RUNS_OPTION = click.option(
     "--runs",
@@ -34,15 +36,51 @@ RUNS_OPTION = click.option(
 )
 
 
+class _FormatChoice(click.Choice[str]):
+    """The formats of a report as the table has them when they are asked for."""
+
+    def __init__(self, report: str) -> None:
+        self._report = report
+        super().__init__(())
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Every name."""
+        from perfgate.report.formats import formats_of
+
+        return formats_of(self._report)
+
+    @choices.setter
+    def choices(self, _: object) -> None:
+        """The table is elsewhere."""
+
+
+def format_option(report: str, more: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--format`` with the formats that a report of :data:`perfgate.report.formats.REPORTS` has."""
+    shown = f"By default text on a terminal, else Markdown.{more}"
+    return click.option("--format", "form", type=_FormatChoice(report), default=_usual, help=shown)
+
+
+def _usual() -> str:
+    return "text" if sys.stdout.isatty() else "markdown"
+
+
+def echo_document(document: Document, *, width: int | None = None) -> None:
+    """Print what has no formats to choose from."""
+    from perfgate.report.text import to_text
+
+    click.echo(to_text(replace(document, width=width)), nl=False)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that shows stdout; ``None`` elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def reported(command: Callable[..., Outcome]) -> Callable[..., None]:
     """Give a command the options for its report; it returns the outcome, which is printed and sets the exit status."""
 
-    @click.option(
-        "--format",
-        "form",
-        type=click.Choice(["text", "markdown", "json", "junit", "github"]),
-        help="Of stdout; by default text on a terminal, else Markdown. github also fills a job's summary and outputs.",
-    )
+    @format_option("outcome", " github also fills a job's summary and outputs.")
     @click.option(
         "--output",
         "outputs",
@@ -52,7 +90,7 @@ def reported(command: Callable[..., Outcome]) -> Callable[..., None]:
     )
     @click.option("--exit-zero", is_flag=True, help="End with 0 whatever the verdict: report only.")
     @functools.wraps(command)
-    def with_report(*passed: Any, form: str | None, outputs: tuple[Path, ...], exit_zero: bool, **rest: Any) -> None:
+    def with_report(*passed: Any, form: str, outputs: tuple[Path, ...], exit_zero: bool, **rest: Any) -> None:
         check_outputs(outputs)
         outcome = command(*passed, **rest)
         deliver(outcome, form, outputs, exit_zero=exit_zero)
@@ -63,7 +101,7 @@ def reported(command: Callable[..., Outcome]) -> Callable[..., None]:
 def check_outputs(outputs: tuple[Path, ...]) -> None:
     """Refuse outputs that could not be written before anything is measured."""
     from perfgate.errors import UsageError
-    from perfgate.report import format_of
+    from perfgate.report.formats import format_of
 
     for file in outputs:
         format_of(file)
@@ -73,25 +111,19 @@ def check_outputs(outputs: tuple[Path, ...]) -> None:
             raise UsageError(f"--output {file}: this user may not write there")
 
 
-def deliver(outcome: Outcome, form: str | None, outputs: tuple[Path, ...], *, exit_zero: bool) -> None:
+def deliver(outcome: Outcome, form: str, outputs: tuple[Path, ...], *, exit_zero: bool) -> None:
     """Print and write the outcome, and end with its exit status.
 
     What cannot be delivered costs neither the other reports nor a verdict that blocks. Only a status of 0 becomes 22:
     it promises that every report asked for was written.
     """
-    from perfgate.report import FORMATS, format_of
-    from perfgate.report.text import render_text
+    from perfgate.report.formats import format_of, render
 
-    terminal = sys.stdout.isatty()
-    form = form or ("text" if terminal else "markdown")
-    render = FORMATS[form]
-    if form == "text" and terminal:
-        render = functools.partial(render_text, width=shutil.get_terminal_size().columns)
     lost: list[str] = []
     with _noting(lost, "stdout"):  # first, so that a file that cannot be written costs no result
         try:
-            show = command if form == "github" else click.echo  # which brackets what it did not write itself
-            show(render(outcome).removesuffix("\n"))
+            echo = command if form == "github" else click.echo  # which brackets what it did not write itself
+            echo(render("outcome", form, outcome, terminal_width()).removesuffix("\n"))
         except BrokenPipeError:  # whoever read has seen enough; files and the exit status are still owed
             abandon(sys.stdout)
         except OSError:
@@ -99,7 +131,7 @@ def deliver(outcome: Outcome, form: str | None, outputs: tuple[Path, ...], *, ex
             raise
     for file in outputs:
         with _noting(lost, f"--output {file}"):
-            file.write_text(FORMATS[format_of(file)](outcome), encoding="utf-8")
+            file.write_text(render("outcome", format_of(file), outcome), encoding="utf-8")
     if form == "github":
         with _noting(lost, "the job's summary and outputs"):
             publish(outcome)

@@ -5,22 +5,18 @@ Imports stand in the command bodies, as in :mod:`perfgate.cli.main`.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
+
+from perfgate.cli.output_options import format_option
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--step", type=click.IntRange(0), help="Only this step: N of perfgate.step.N.")
 @click.option("--layer", type=click.IntRange(0), help="Only this layer, from 0; with --step each launch is listed.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "markdown", "json", "csv"]),
-    help="By default text on a terminal, else Markdown.",
-)
+@format_option("kernels")
 @click.option(
     "--counters",
     "counted",
@@ -36,7 +32,7 @@ import click
     help="Write a copy without environment, host, user, paths and GPU identity instead.",
 )
 def kernels(
-    file: Path, step: int | None, layer: int | None, form: str | None, counted: Path | None, target: Path | None
+    file: Path, step: int | None, layer: int | None, form: str, counted: Path | None, target: Path | None
 ) -> None:
     """Print what decode steps run, role by role and kernel by kernel.
 
@@ -45,8 +41,7 @@ def kernels(
     from perfgate.counters.report_file import read_counters
     from perfgate.counters.trace_join import join
     from perfgate.errors import UsageError
-    from perfgate.report import joined_counters as joined
-    from perfgate.report.kernel_report import FORMATS
+    from perfgate.report.formats import render
     from perfgate.trace.scrub import scrub
     from perfgate.trace.selection import select
     from perfgate.trace.trace_file import read_trace
@@ -57,27 +52,22 @@ def kernels(
         scrub(file, target)
         click.echo(f"{target}: written, scrubbed", err=True)
         return
-    form = form or ("text" if sys.stdout.isatty() else "markdown")
     found = select(read_trace(file), step, layer)
-    shown = FORMATS[form](found) if counted is None else joined.FORMATS[form](join(found, read_counters(counted)))
-    click.echo(shown, nl=False)
+    if counted is None:
+        click.echo(render("kernels", form, found), nl=False)
+    else:
+        click.echo(render("joined", form, join(found, read_counters(counted))), nl=False)
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "markdown", "json"]),
-    help="By default text on a terminal, else Markdown.",
-)
-def counters(file: Path, form: str | None) -> None:
+@format_option("counters")
+def counters(file: Path, form: str) -> None:
     """Print what ncu counted, kernel by kernel: each counter in words, and how far the kernel is from its roof.
 
     FILE is what ncu --csv --page raw printed, log lines and all, or with perfgate[ncu] its report; gzip is fine.
     """
     from perfgate.counters.report_file import read_counters
-    from perfgate.report.counter_table import FORMATS
+    from perfgate.report.formats import render
 
-    form = form or ("text" if sys.stdout.isatty() else "markdown")
-    click.echo(FORMATS[form](read_counters(file)), nl=False)
+    click.echo(render("counters", form, read_counters(file)), nl=False)

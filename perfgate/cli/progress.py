@@ -12,7 +12,7 @@ from typing import TextIO
 from perfgate.capture.session import Progress, Step
 from perfgate.cli.outlet import CLEAR
 from perfgate.metrics.catalogue import METRICS
-from perfgate.units import format_value
+from perfgate.units import format_value, plural
 
 BAR_WIDTH = 10
 TICK_S = 1.0
@@ -148,7 +148,7 @@ def _finished(step: Step, elapsed_s: float) -> str:
 
 
 def _goal(step: Step) -> str:
-    return f"the look at {step.target} pair{'s' * (step.target != 1)}"
+    return f"the look at {plural(step.target, 'pair')}"
 
 
 def _clock(seconds: float) -> str:

@@ -17,7 +17,7 @@ from perfgate.errors import RecordError
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Note, Outcome
 from perfgate.machine.json_text import VERDICT, parse_json
 from perfgate.reasons import CODE
-from perfgate.report.outcome_lines import printable
+from perfgate.report.document import printable
 
 LIMIT_BYTES = VERDICT.mib << 20
 DEPTH = 24

@@ -7,16 +7,18 @@ does not fit is left out here, the least important first, and the reader is told
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome
-from perfgate.report.markdown import Block, blocks
-from perfgate.report.outcome_lines import gate_row, notes, printable, run_notes, signed_percent
-from perfgate.report.text import render_text
+from perfgate.report.document import printable
+from perfgate.report.markdown import to_markdown
+from perfgate.report.outcome_document import outcome_document
+from perfgate.report.outcome_lines import gate_row, notes, run_notes
+from perfgate.report.text import to_text
+from perfgate.units import signed_percent
 
 SUMMARY_BYTES = 1024 * 1024
 """A step's summary; a larger one is dropped whole (GitHub's documentation, "Workflow commands", job summaries)."""
@@ -24,7 +26,6 @@ COMMENT_BYTES = 65_536
 """A comment may have so many characters; bytes are counted here, which are never fewer."""
 ANNOTATIONS = 10
 """Of each level in a step; GitHub drops further ones."""
-CUT = "_Shortened to fit GitHub's limit, the least important first: the whole report is in the run's artifact._"
 
 Level = Literal["error", "warning", "notice"]
 
@@ -56,7 +57,7 @@ class Annotation:
 
 def render_github(outcome: Outcome) -> str:
     """For a job's log: the annotations, then the text report, in which GitHub is told to obey no command."""
-    report = render_text(outcome)
+    report = to_text(outcome_document(outcome))
     # Whoever wrote into the report cannot have foreseen the digest of the whole.
     token = hashlib.sha256(report.encode(errors="replace")).hexdigest()
     commands = "".join(f"{annotation}\n" for annotation in annotate(outcome))
@@ -71,17 +72,7 @@ def render_within(outcome: Outcome, limit_bytes: int, before: Sequence[str] = ()
         limit_bytes: At least 1,000.
         before: Blocks of Markdown to stand right after the verdict; as important as it, so they must be short.
     """
-    verdict, *others = blocks(outcome)
-    parts = [verdict, *(Block(text, 0) for text in before), *others]
-    sizes = [_size(part.text) + 2 for part in parts]
-    if sum(sizes) <= limit_bytes:
-        return "\n\n".join(part.text for part in parts) + "\n"
-    room = limit_bytes - _size(CUT) - 3
-    kept: dict[int, str] = {}
-    for n in sorted(range(len(parts)), key=lambda n: (parts[n].importance, n)):
-        kept[n] = _cut(parts[n].text, room - 2)
-        room -= _size(kept[n]) + 2 if kept[n] else 0
-    return "\n\n".join([*(kept[n] for n in sorted(kept) if kept[n]), CUT]) + "\n"
+    return to_markdown(outcome_document(outcome), limit_bytes, before)
 
 
 def annotate(outcome: Outcome) -> list[Annotation]:
@@ -140,26 +131,3 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def _size(text: str) -> int:
-    return len(text.encode(errors="replace"))
-
-
-def _cut(text: str, room: int) -> str:
-    """As many whole lines as fit, a fence closed again; a single line that is too long loses its end."""
-    if _size(text) <= room:
-        return text
-    lines = text.split("\n")
-    kept: list[str] = []
-    fence, left = "", room
-    for line in lines:
-        opened = line.removesuffix("text") if not fence and re.fullmatch("`{3,}text", line) else fence
-        left -= _size(line) + 1
-        if left < len(opened) + 1:
-            break
-        kept.append(line)
-        fence = "" if line == fence else opened
-    if not kept and room > len(CUT):  # one line, like a verdict that names a thousand gates
-        return lines[0].encode(errors="replace")[:room].decode(errors="ignore")
-    return "\n".join([*kept, fence] if fence else kept)

@@ -11,16 +11,8 @@ from typing import Literal
 from xml.etree import ElementTree as ET
 
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, Verdict, worst
-from perfgate.report.outcome_lines import (
-    HEADINGS,
-    NoteLine,
-    cell_heading,
-    closing,
-    gate_row,
-    notes,
-    printable,
-    run_notes,
-)
+from perfgate.report.document import NoteLine, printable
+from perfgate.report.outcome_lines import HEADINGS, cell_heading, closing, gate_row, notes, run_notes
 
 Tag = Literal["failure", "error", "skipped"]
 TAGS: dict[Verdict, Tag | None] = {

@@ -1,25 +1,21 @@
-"""A selection of a trace as text, Markdown, JSON or CSV: what its steps are made of, role by role, kernel by kernel."""
+"""A selection of a trace: what its steps are made of, role by role, kernel by kernel."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.reasons import REASONS
-from perfgate.report.markdown import escape, table
-from perfgate.report.outcome_lines import percent, printable
-from perfgate.report.text import columns
+from perfgate.report.csv_rows import csv_table
+from perfgate.report.document import Document, NoteLine, Section, printable
 from perfgate.trace.breakdown import GAPS
-from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace
+from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Caution, Trace
 from perfgate.trace.selection import KernelSum, Selection, by_kernel, by_role, by_step_and_kernel, outside, patterns
-from perfgate.units import format_value
+from perfgate.units import format_mean, format_ns, format_value, percent
 
 Rows = list[tuple[str, ...]]
 LISTED = 2000
@@ -42,29 +38,26 @@ FIGURES = (
 """Times of a step, each with its column of StepFigures and its meaning; one that is always 0 is left out."""
 
 
-def render_text(selection: Selection) -> str:
-    """For a terminal."""
-    lines = [*_headings(selection), ""]
-    for title, rows in _tables(selection):
-        lines += [title, *columns(rows), ""]
-    for code, text, remedy in _notes(selection.trace):
-        lines += [f"caution {code}: {text}", f"  -> {remedy}"]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def render_markdown(selection: Selection) -> str:
-    """For a pipe, a step summary or a comment; everything that came from a trace is escaped."""
-    first, *rest = _headings(selection)
-    blocks = [f"**{escape(first)}**", *map(escape, rest)]
-    for title, rows in _tables(selection):
-        blocks += [f"### {escape(title)}", "\n".join(table(rows))]
-    blocks += [
-        f"- caution `{code}`: {escape(text)}. _{escape(remedy)}_" for code, text, remedy in _notes(selection.trace)
+def kernels_document(selection: Selection) -> Document:
+    """What is shown, where the time goes, and what to know about the trace."""
+    mean = ", mean of a step" if selection.steps > 1 else ""
+    sections = [
+        Section(title=f"Roles{mean}", rows=_sum_rows(selection, by_role(selection), kernels=False)),
+        Section(title=f"Kernels{mean}", rows=_sum_rows(selection, by_kernel(selection), kernels=True)),
     ]
-    return "\n\n".join(blocks) + "\n"
+    if len(selection.figures) and selection.layer is None:
+        sections.insert(0, Section(title="Times", rows=_figure_rows(selection)))
+    if selection.layer is not None and len(np.unique(selection.trace.kernels.step[selection.rows])) == 1:
+        sections.append(Section(title="Launches", rows=_launch_rows(selection)))
+    return Document.of(_headings(selection), [*sections, caution_section(selection.trace.cautions)])
 
 
-def render_json(selection: Selection) -> str:
+def caution_section(cautions: Iterable[Caution]) -> Section:
+    """What to know about a trace."""
+    return Section(notes=tuple(NoteLine.of("caution", "", one.code, one.text) for one in cautions))
+
+
+def kernels_json(selection: Selection) -> str:
     """Everything, for programs; durations in nanoseconds."""
     trace, found = selection.trace, selection.figures
     steps = []
@@ -112,7 +105,7 @@ def render_json(selection: Selection) -> str:
             for one in by_kernel(selection)
         ],
         "outside_steps": {"launches": lost, "time_ns": lost_ns},
-        "cautions": [{"code": code, "text": text} for code, text, _ in _notes(trace)],
+        "cautions": [{"code": one.code, "text": printable(one.text)} for one in trace.cautions],
     }
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
@@ -123,52 +116,26 @@ _PLAIN = (
 )  # fmt: skip
 
 
-def render_csv(selection: Selection) -> str:
+def kernels_csv(selection: Selection) -> str:
     """A line for each step, device, kernel and place; over all lines times add up to the selection's kernel time."""
     trace = selection.trace
-    sink = io.StringIO()
-    writer = csv.writer(sink, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for one in by_step_and_kernel(selection):
-        inside = one.step != NONE
-        writer.writerow(
-            (
-                int(trace.steps.index[one.step]) if inside else "",
-                STEP_KINDS[trace.steps.kind[one.step]] if inside else "",
-                trace.processes[trace.steps.process[one.step]] if inside else "",
-                one.device,
-                csv_text(one.role),
-                one.place,
-                csv_text(trace.names.short[one.name]),
-                one.launches,
-                one.graph_launches,
-                one.time_ns,
-                csv_text(trace.names.demangled[one.name]),
-            )
-        )
-    return sink.getvalue()
+    return csv_table(CSV_COLUMNS, (_csv_row(trace, one) for one in by_step_and_kernel(selection)))
 
 
-def csv_text(text: str) -> str:
-    """A text from a trace for a cell: no spreadsheet takes it for a formula, and it steers no terminal."""
-    shown = printable(text)
-    return f"'{shown}" if shown.startswith(_FORMULA) else shown
+def _csv_row(trace: Trace, one: KernelSum) -> tuple[Any, ...]:
+    inside = one.step != NONE
+    names = (one.role, one.place, trace.names.short[one.name])
+    return (
+        int(trace.steps.index[one.step]) if inside else "",
+        STEP_KINDS[trace.steps.kind[one.step]] if inside else "",
+        trace.processes[trace.steps.process[one.step]] if inside else "",
+        *(one.device, *names, one.launches, one.graph_launches, one.time_ns, trace.names.demangled[one.name]),
+    )
 
-
-_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What a formula begins with, also in the wide forms that spreadsheets take for the same."""
 
 CSV_COLUMNS = (
     "step", "kind", "process", "device", "role", "place", "kernel", "launches", "graph_launches", "time_ns", "name"
 )  # fmt: skip
-
-FORMATS: dict[str, Callable[[Selection], str]] = {
-    "text": render_text,
-    "markdown": render_markdown,
-    "json": render_json,
-    "csv": render_csv,
-}
-"""Every format by the name that ``--format`` takes."""
 
 
 def _headings(selection: Selection) -> list[str]:
@@ -181,8 +148,8 @@ def _headings(selection: Selection) -> list[str]:
     lines.append(f"Shown: {selection.what}{_pattern_words(selection)}.")
     lost, lost_ns = outside(trace)
     if lost:
-        lines.append(f"Outside the steps: {lost} kernels, {_ns(lost_ns)}.")
-    return [printable(line) for line in lines]
+        lines.append(f"Outside the steps: {lost} kernels, {format_ns(lost_ns)}.")
+    return lines
 
 
 def _pattern_words(selection: Selection) -> str:
@@ -197,33 +164,19 @@ def _pattern_words(selection: Selection) -> str:
     return f"; kernels in a step: {shown}{more}"
 
 
-def _tables(selection: Selection) -> list[tuple[str, Rows]]:
-    """Title and rows of each table, headings first."""
-    mean = ", mean of a step" if selection.steps > 1 else ""
-    tables = [
-        (f"Roles{mean}", _sum_rows(selection, by_role(selection), kernels=False)),
-        (f"Kernels{mean}", _sum_rows(selection, by_kernel(selection), kernels=True)),
-    ]
-    if len(selection.figures) and selection.layer is None:
-        tables.insert(0, ("Times", _figure_rows(selection)))
-    if selection.layer is not None and len(np.unique(selection.trace.kernels.step[selection.rows])) == 1:
-        tables.append(("Launches", _launch_rows(selection)))
-    return [(printable(title), [tuple(map(printable, row)) for row in rows]) for title, rows in tables]
-
-
 def _figure_rows(selection: Selection) -> Rows:
     found = selection.figures
     rows: Rows = [("", "median", "least", "most", "meaning")]
     for title, name, meaning in FIGURES:
-        rows += _spread(title, np.asarray(getattr(found, name)), meaning, _ns)
+        rows += _spread(title, np.asarray(getattr(found, name)), meaning, format_ns)
     for number, gap in enumerate(GAPS):
-        rows += _spread(f"idle: {gap}", found.gap_ns[:, number], _GAP_MEANINGS[gap], _ns)
+        rows += _spread(f"idle: {gap}", found.gap_ns[:, number], _GAP_MEANINGS[gap], format_ns)
     rows += _spread("graph coverage", found.graph_coverage, "share of kernels that CUDA graphs launched", percent)
-    rows += _spread("launch calls", found.calls, "of the host", _count)
+    rows += _spread("launch calls", found.calls, "of the host", format_mean)
     for number, kind in enumerate(COPY_KINDS):
         size = format_value(float(np.median(found.copy_bytes[:, number])), "B")
-        rows += _spread(f"copies {kind}", found.copies[:, number], f"{size} a step", _count)
-    return rows + _spread("memsets", found.memsets, "", _count)
+        rows += _spread(f"copies {kind}", found.copies[:, number], f"{size} a step", format_mean)
+    return rows + _spread("memsets", found.memsets, "", format_mean)
 
 
 _GAP_MEANINGS = {
@@ -248,7 +201,7 @@ def _sum_rows(selection: Selection, sums: Sequence[KernelSum], *, kernels: bool)
     names = selection.trace.names.short
     rows: Rows = [("role", "launches", "time", "share", "from graphs", *(("place", "kernel") if kernels else ()))]
     for one in sums:
-        figures = (_count(one.launches / selection.steps), _ns(one.time_ns / selection.steps))
+        figures = (format_mean(one.launches / selection.steps), format_ns(one.time_ns / selection.steps))
         shares = (percent(one.time_ns / total) if total else "-", percent(one.graph_launches / one.launches))
         rows.append((one.role, *figures, *shares, *((one.place, names[one.name]) if kernels else ())))
     return rows
@@ -265,21 +218,10 @@ def _launch_rows(selection: Selection) -> Rows:
         gap = int(kernels.start_ns[row] - reached[row - 1]) if row else 0
         name, shape = int(kernels.name[row]), trace.shapes[kernels.shape[row]].tolist()
         sizes = ("x".join(map(str, shape[:3])), "x".join(map(str, shape[3:]))) if any(shape) else ("-", "-")
-        times = (_ns(kernels.start_ns[row] - kernels.start_ns[0]), _ns(max(gap, 0)), _ns(kernels.duration_ns[row]))
+        start = kernels.start_ns[row] - kernels.start_ns[0]
+        times = map(format_ns, (start, max(gap, 0), kernels.duration_ns[row]))
         rows.append((*times, trace.names.role[name], PLACES[kernels.place[row]], *sizes, trace.names.short[name]))
     return rows
-
-
-def _notes(trace: Trace) -> list[tuple[str, str, str]]:
-    return [(one.code, printable(one.text), REASONS[one.code].remedy) for one in trace.cautions]
-
-
-def _ns(value: float) -> str:
-    return format_value(float(value) / 1e9, "s")
-
-
-def _count(value: float) -> str:
-    return f"{value:.0f}" if value == round(value) else f"{value:.3g}"
 
 
 def _known(value: Any) -> int | None:

@@ -1,4 +1,8 @@
-"""The report for a pipe, a step summary or a comment: GitHub Markdown, the verdict first."""
+"""A report for a pipe, a step summary or a comment: GitHub Markdown, the headline first.
+
+GitHub cuts nothing itself: a summary beyond its limit is not shown at all. So what does not fit is left out here, the
+least important first, and the reader is told.
+"""
 
 from __future__ import annotations
 
@@ -6,83 +10,68 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from perfgate.judge.outcome import Outcome
-from perfgate.report.attribution_lines import HEADINGS as ATTRIBUTION
-from perfgate.report.attribution_lines import attribution_rows, attribution_sentence
-from perfgate.report.outcome_lines import (
-    HEADINGS,
-    NoteLine,
-    baseline_line,
-    cell_heading,
-    closing,
-    floor_line,
-    gate_row,
-    gpu_line,
-    notes,
-    ordered_gates,
-    run_notes,
-    ungated_line,
-)
-from perfgate.report.profile import HEADINGS as COUNTED
-from perfgate.report.profile import changed, counted_rest, counted_rows
-from perfgate.report.setting_lines import cell_setting, next_steps, run_setting
+from perfgate.report.document import Document, NoteLine, Section
 
 NAME = re.compile(r"[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+(?:\[[A-Za-z0-9_-]+\])?")
 """A metric, with its role where it has one: nothing in it could end a code span or a table's cell."""
+CUT = "_Shortened to fit GitHub's limit, the least important first: the whole report is in the run's artifact._"
 
 
-class Block(NamedTuple):
-    """A part of the report.
-
-    Args:
-        text: Markdown.
-        importance: What must be read first has 0; where there is no room for all, the largest goes first.
-    """
-
+class _Block(NamedTuple):
     text: str
     importance: int
 
 
-def render_markdown(outcome: Outcome) -> str:
-    """The whole outcome; everything that came from an engine is escaped or fenced."""
-    return "\n\n".join(block.text for block in blocks(outcome)) + "\n"
+def to_markdown(document: Document, limit_bytes: int | None = None, before: Sequence[str] = ()) -> str:
+    """The document with everything that came from elsewhere escaped or fenced.
+
+    Args:
+        document: What is shown.
+        limit_bytes: The most bytes of UTF-8, at least 1,000; ``None`` for any number.
+        before: Blocks of Markdown right after the headline; as important as it, so they must be short.
+    """
+    headline = [f"**{escape(line)}**" if n == 0 else escape(line) for n, line in enumerate(document.headline)]
+    blocks = [_Block(text, 0) for text in (*headline, *before)]
+    blocks += [_Block(text, section.importance) for section in document.sections for text in _section_blocks(section)]
+    if limit_bytes is not None and sum(_size(block.text) + 2 for block in blocks) > limit_bytes:
+        blocks = [*_fitting(blocks, limit_bytes - _size(CUT) - 3), _Block(CUT, 0)]
+    return "\n\n".join(block.text for block in blocks) + "\n"
 
 
-def blocks(outcome: Outcome) -> Iterator[Block]:
-    """The outcome in the order of the report: the verdict, what is red, its reasons, its details, then what passed."""
-    yield Block(f"**{escape(closing(outcome))}**", 0)
-    for cell in outcome.cells:
-        first = 4 if cell.verdict in ("pass", "improved") else 1
-        yield Block(f"### {escape(cell_heading(cell))}", first)
-        yield from (Block(escape(line), first + 1) for line in (cell_setting(cell),) if line)
-        if cell.gates:
-            rows = [HEADINGS, *(gate_row(gate) for gate in ordered_gates(cell))]
-            yield Block("\n".join(table(rows)), first)
-        if cell.ungated:
-            yield Block(f"Not gated: {escape(ungated_line(cell))}", first + 2)
-        if cell.floors:
-            yield Block(f"Floor: {escape(floor_line(cell))}", first + 2)
-        if cell.gpus:
-            yield Block(f"GPU: {escape(gpu_line(cell))}", first + 2)
-        if cell.baseline:
-            yield Block(f"Baseline: {escape(baseline_line(cell))}", first)
-        if cell.attribution:
-            yield Block("\n".join(table([ATTRIBUTION, *attribution_rows(cell.attribution)])), first + 2)
-            yield Block(escape(attribution_sentence(cell.attribution)), first + 2)
-        if cell.counters and cell.counters.rows:
-            yield Block("\n".join(table([COUNTED, *counted_rows(cell.counters)])), first + 2)
-            lines = (counted_rest(cell.counters), *changed(cell.counters))
-            yield from (Block(escape(line), first + 2) for line in lines if line)
-        yield from (Block(text, first + 1) for text in _note_blocks(notes(cell)))
-    yield from (Block(text, 1) for text in _note_blocks(run_notes(outcome)))
-    yield from _setting_blocks(outcome)
+def _section_blocks(section: Section) -> Iterator[str]:
+    if section.title:
+        yield f"### {escape(section.title)}"
+    if section.rows:
+        yield "\n".join(table(section.rows))
+    lead = f"{section.lead[:1].upper()}{section.lead[1:]}:" if section.lead else ""
+    if section.style == "paragraphs":
+        yield from (f"{lead} {escape(line)}".lstrip() for line in section.lines)
+    elif section.lines:
+        items = "\n".join(f"- {escape(line)}" for line in section.lines)
+        yield f"{lead}\n\n{fenced(chr(10).join(section.lines)) if section.style == 'commands' else items}".lstrip()
+    notes = [_note(note) for note in section.notes]
+    of_places = notes and section.notes[0].place
+    yield from ["\n".join(notes)] if of_places else notes
 
 
-def _setting_blocks(outcome: Outcome) -> Iterator[Block]:
-    if facts := run_setting(outcome):
-        yield Block("\n".join(["Measured:", "", *(f"- {name}: {escape(text)}" for name, text in facts)]), 2)
-    if steps := next_steps(outcome):
-        yield Block(f"To find out more:\n\n{fenced(chr(10).join(steps))}", 2)
+def _note(note: NoteLine) -> str:
+    first, *rest = note.text.splitlines() or [""]
+    place = f" ({name(note.place)})" if note.place else ""
+    more = [escape(note.why)] * bool(note.why) + [f"_{escape(note.remedy)}_"] * bool(note.remedy)
+    stop = "." if more and not first.endswith((".", ":", "!", "?")) else ""
+    line = " ".join([f"- {note.kind} `{note.code}`{place}: {escape(first)}{stop}", *more])
+    return f"{line}\n\n{fenced(chr(10).join(rest))}" if rest else line
+
+
+def _fitting(blocks: Sequence[_Block], room: int) -> list[_Block]:
+    """The blocks that fit, the most important ones first served, in the order that they had."""
+    kept: dict[int, _Block] = {}
+    for n in sorted(range(len(blocks)), key=lambda n: (blocks[n].importance, n)):
+        text = _cut(blocks[n].text, room - 2)
+        if text:
+            kept[n] = _Block(text, blocks[n].importance)
+            room -= _size(text) + 2
+    return [kept[n] for n in sorted(kept)]
 
 
 def escape(text: str) -> str:
@@ -116,11 +105,24 @@ def table(rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (heading, alignment, *shown)]
 
 
-def _note_blocks(found: Iterable[NoteLine]) -> list[str]:
-    blocks = []
-    for note in found:
-        first, *rest = note.text.splitlines() or [""]
-        stop = "" if first.endswith((".", ":", "!", "?")) else "."
-        head = f"- {note.kind} `{note.code}` ({name(note.place)}): {escape(first)}{stop} _{escape(note.remedy)}_"
-        blocks.append(head if not rest else head + "\n\n" + fenced("\n".join(rest)))
-    return ["\n".join(blocks)] if blocks else []
+def _size(text: str) -> int:
+    return len(text.encode(errors="replace"))
+
+
+def _cut(text: str, room: int) -> str:
+    """As many whole lines as fit, a fence closed again; a single line that is too long loses its end."""
+    if _size(text) <= room:
+        return text
+    lines = text.split("\n")
+    kept: list[str] = []
+    fence, left = "", room
+    for line in lines:
+        opened = line.removesuffix("text") if not fence and re.fullmatch("`{3,}text", line) else fence
+        left -= _size(line) + 1
+        if left < len(opened) + 1:
+            break
+        kept.append(line)
+        fence = "" if line == fence else opened
+    if not kept and room > len(CUT):  # one line, like a verdict that names a thousand gates
+        return lines[0].encode(errors="replace")[:room].decode(errors="ignore")
+    return "\n".join([*kept, fence] if fence else kept)

@@ -4,36 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.outcome import CellOutcome, GateOutcome, GpuOutcome, MetricOutcome, Note, Outcome
 from perfgate.metrics.catalogue import needs_floor
-from perfgate.reasons import REASONS
-from perfgate.report.profile import why_slower
+from perfgate.metrics.trial import KINDS
+from perfgate.report.causes import why_slower
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
-from perfgate.units import LARGEST_PERCENTAGE, format_value
+from perfgate.units import LARGEST_PERCENTAGE, format_value, percent, plural, signed_percent
 
 HEADINGS = ("metric", "base", "head", "change", "interval", "margins", "detectable", "verdict")
-
-
-@dataclass(frozen=True)
-class NoteLine:
-    """A reason or caution, ready to print.
-
-    Args:
-        kind: ``reason`` or ``caution``.
-        code: The reason code.
-        place: The metric or cell concerned.
-        text: What was seen.
-        remedy: What to do about it.
-    """
-
-    kind: str
-    code: str
-    place: str
-    text: str
-    remedy: str
+EXACTLY = {
+    "outside-envelope": "kernels outside the envelope",
+    "counter-differs": "a counter",
+    "counter-out-of-bounds": "a counter",
+}
+"""What has regressed, by the reason that says so."""
 
 
 def gate_row(gate: GateOutcome) -> tuple[str, ...]:
@@ -115,7 +101,7 @@ def baseline_line(cell: CellOutcome) -> str:
     if held is None:
         return ""
     between = " to ".join(dict.fromkeys((held.first_utc[:10], held.last_utc[:10])))
-    facts = f"{_visits(held.visits)} of {held.machine_class}, {between}, digest {held.digest[:12]}"
+    facts = f"{plural(held.visits, 'visit')} of {held.machine_class}, {between}, digest {held.digest[:12]}"
     reach = [
         f"{gate.metric} {_halving(gate)}" for gate in cell.gates if gate.visits and gate.visits.visit_sd is not None
     ]
@@ -128,11 +114,7 @@ def _halving(gate: GateOutcome) -> str:
         return "unknown"
     if known.visits_to_halve is None:
         return f"no number of visits (at best {percent(known.least_detectable)})"
-    return f"{known.visits_to_halve} nightly visit{'s' * (known.visits_to_halve != 1)} more"
-
-
-def _visits(count: int) -> str:
-    return f"{count} visit{'s' * (count != 1)}"
+    return f"{plural(known.visits_to_halve, 'nightly visit')} more"
 
 
 def notes(cell: CellOutcome) -> Iterator[NoteLine]:
@@ -152,8 +134,8 @@ def run_notes(outcome: Outcome) -> list[NoteLine]:
 
 def cell_heading(cell: CellOutcome) -> str:
     """The cell with what its figures rest on."""
-    facts = [f"{cell.pairs} pair{'s' * (cell.pairs > 1)}"] if cell.pairs else []
-    facts += [f"against a baseline of {_visits(cell.baseline.visits)}"] if cell.baseline else []
+    facts = [plural(cell.pairs, "pair")] if cell.pairs else []
+    facts += [f"against a baseline of {plural(cell.baseline.visits, 'visit')}"] if cell.baseline else []
     facts += [f"{cell.traced_pairs} traced"] if cell.traced_pairs else []
     facts += [f"{cell.counted_pairs} counted"] if cell.counted_pairs else []
     unpaired = max((gate.pairs for gate in cell.gates), default=0) if not facts else 0
@@ -168,35 +150,17 @@ def cell_heading(cell: CellOutcome) -> str:
         facts.append(f"both sides built from {cell.built_from['base']}")
     else:
         facts += [f"{role} built from {revision}" for role, revision in cell.built_from.items()]
-    if cell.next_look is not None:
-        facts.append(f"next look at {cell.next_look} pairs")
-    if cell.next_traced_look is not None:
-        facts.append(f"next look at {cell.next_traced_look} traced pairs")
-    if cell.next_counted_look is not None:
-        facts.append(f"next look at {cell.next_counted_look} counted pairs")
-    return printable(f"{cell.name}: {', '.join(facts)}" if facts else cell.name)
+    for kind in KINDS:
+        if (due := cell.next_look_at(kind)) is not None:
+            facts.append(f"next look at {due} {'' if kind == 'timed' else f'{kind} '}pairs")
+    return f"{cell.name}: {', '.join(facts)}" if facts else cell.name
 
 
 def closing(outcome: Outcome) -> str:
     """One plain sentence with the verdict and what it means."""
-    several = len(outcome.cells) > 1
-    blocked = [
-        f"{printable(cell.name) + ' ' if several else ''}{gate.metric} {signed_percent(gate.change)}"
-        for cell in outcome.cells
-        for gate in cell.gates
-        if gate.verdict == "regressed"
-    ]
     reasons = {reason.code for cell in outcome.cells for reason in cell.reasons}
-    blocked += [
-        f"{printable(cell.name) + ' ' if several else ''}kernels outside the envelope"
-        for cell in outcome.cells
-        if any(reason.code == "outside-envelope" for reason in cell.reasons)
-    ]
-    blocked += [
-        f"{printable(cell.name) + ' ' if several else ''}a counter"
-        for cell in outcome.cells
-        if any(reason.code in ("counter-differs", "counter-out-of-bounds") for reason in cell.reasons)
-    ]
+    several = len(outcome.cells) > 1
+    blocked = [f"{cell.name} {what}" if several else what for cell in outcome.cells for what in _blocked(cell)]
     kernels_only = not any(cell.gates for cell in outcome.cells)
     if outcome.verdict == "not-comparable" and "no-counterpart" in reasons:
         return "MEASURED ONE SIDE: there is nothing to compare it with yet; give its record to perfgate compare."
@@ -220,6 +184,12 @@ def closing(outcome: Outcome) -> str:
     return sentences[outcome.verdict]
 
 
+def _blocked(cell: CellOutcome) -> list[str]:
+    """What regressed in a cell: its gates, then what is judged exactly."""
+    gates = [f"{gate.metric} {signed_percent(gate.change)}" for gate in cell.gates if gate.verdict == "regressed"]
+    return [*gates, *dict.fromkeys(EXACTLY[reason.code] for reason in cell.reasons if reason.code in EXACTLY)]
+
+
 def _blunt(outcome: Outcome) -> str:
     """What passed gates could not have blocked reliably, though they would not have passed it either."""
     found = [
@@ -232,27 +202,7 @@ def _blunt(outcome: Outcome) -> str:
 
 
 def _why(outcome: Outcome) -> str:
-    told = [sentence for cell in outcome.cells for sentence in why_slower(cell)]
-    return "".join(f" {printable(sentence)}." for sentence in told)
-
-
-def printable(text: str) -> str:
-    """Text without characters that steer a terminal or reorder a line, whoever wrote it; line ends stay."""
-    lines = (line.expandtabs(4) for line in text.splitlines())
-    return "\n".join("".join(c if c.isprintable() else "\ufffd" for c in line) for line in lines)
-
-
-def percent(ratio: float) -> str:
-    """A ratio as a percentage with three significant digits, and all digits before the point."""
-    return f"{ratio * 100:.3g} %" if ratio < 10 else f"{ratio * 100:.0f} %"  # noqa: PLR2004 (1000 %)
-
-
-def signed_percent(ratio: float | None, decimals: int = 2) -> str:
-    """A change as a percentage with its sign; ``decimals`` of them below 10 %, one from there on."""
-    if ratio is None:
-        return "-"
-    shown = f"{ratio * 100:+.{decimals if abs(ratio) < 0.1 else 1}f} %"  # noqa: PLR2004 (10 %)
-    return shown.replace("-", "+") if float(shown.removesuffix(" %")) == 0 else shown
+    return "".join(f" {sentence}." for cell in outcome.cells for sentence in why_slower(cell))
 
 
 def _decimals(gate: GateOutcome) -> int:
@@ -277,6 +227,4 @@ def _interval(gate: GateOutcome, decimals: int) -> str:
 
 
 def _note(kind: str, place: str, note: Note) -> NoteLine:
-    known = REASONS.get(note.code)
-    remedy = known.remedy if known else "This version does not know this reason; the perfgate that measured does."
-    return NoteLine(kind, note.code, printable(place), printable(note.text), remedy)
+    return NoteLine.of(kind, place, note.code, note.text)

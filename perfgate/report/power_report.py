@@ -6,19 +6,20 @@ from collections.abc import Iterable
 
 from perfgate.judge.power import GatePrice, Price
 from perfgate.record.cost import KindPrice
-from perfgate.report.outcome_lines import percent
+from perfgate.report.document import Document, Section
 from perfgate.scenario.plan import Cell
+from perfgate.units import percent
 
 
-def render_price(cell: Cell, price: Price) -> str:
+def price_document(cell: Cell, price: Price) -> Document:
     """One cell: its looks and its price until each of them, by kind of pairs; what each gate could detect at them."""
     lines = [
-        f"{cell.name}  cell {cell.cell_id[:12]}  {cell.source}",
         *(line for kind in price.kinds for line in _kind_lines(cell, kind)),
         *(_gate_line(cell, gate) for gate in price.gates),
-        *(f"  warning: {gate.metric}: {gate.problem}" for gate in price.gates if gate.problem),
+        *(f"warning: {gate.metric}: {gate.problem}" for gate in price.gates if gate.problem),
     ]
-    return "\n".join(lines) + "\n"
+    title = f"{cell.name}  cell {cell.cell_id[:12]}  {cell.source}"
+    return Document.of((), [Section(title=title, lines=tuple(lines))])
 
 
 def _gate_line(cell: Cell, price: GatePrice) -> str:
@@ -29,7 +30,7 @@ def _gate_line(cell: Cell, price: GatePrice) -> str:
     margins = f"ignorable {percent(gate.ignorable)}, must catch {percent(gate.must_catch)}{floor}"
     kind = gate.measured.kind
     own = f" at {_list(cell.schedule(kind).looks)} {kind} pairs" if kind != "timed" else ""
-    return f"  {price.metric}: {margins}; pair spread {spread}; detectable{own} {effects}"
+    return f"{price.metric}: {margins}; pair spread {spread}; detectable{own} {effects}"
 
 
 def _kind_lines(cell: Cell, price: KindPrice) -> tuple[str, str]:
@@ -39,8 +40,8 @@ def _kind_lines(cell: Cell, price: KindPrice) -> tuple[str, str]:
         pairs, until = f"one pair, to see what the {seen}", ""
     starts = " to ".join(dict.fromkeys(map(str, (price.starts[0], price.starts[-1]))))
     return (
-        f"  {price.kind}: {pairs}; {starts} engine starts of {_amount(cell, price)}",
-        f"  {price.kind}: minutes{until}: {_minutes(price)}",
+        f"{price.kind}: {pairs}; {starts} engine starts of {_amount(cell, price)}",
+        f"{price.kind}: minutes{until}: {_minutes(price)}",
     )
 
 

@@ -1,9 +1,9 @@
-"""Run folders: which there are, and which of them a word means."""
+"""Run folders: which there are, which of them a word means, and a table of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,9 @@ from perfgate.errors import RecordError
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.json_text import RECORD, read_model
 from perfgate.metrics.trial import Role
+from perfgate.project.subjects import words
 from perfgate.record.run_record import read_run
+from perfgate.report.document import Document, Section
 from perfgate.scenario.subject import Subject
 
 LATEST = "latest"
@@ -76,6 +78,21 @@ def list_runs(runs: Path) -> list[ListedRun]:
     """The runs in a folder, the newest first; those of nights too."""
     folders = [file.parent for pattern in (f"*/{RUN}", f"*/*/*/{RUN}") for file in runs.glob(pattern)]
     return [_listed(folder, runs) for folder in sorted(folders, key=_age, reverse=True)]
+
+
+def runs_document(found: Sequence[ListedRun]) -> Document:
+    """A row a run, the newest first: its name, when it began, its verdict, and what was measured."""
+    heading = ("run", "begun (UTC)", "verdict", "base", "head")
+    return Document.of((), [Section(rows=[heading, *map(_row, found)], give_way=(3, 4))])
+
+
+def _row(run: ListedRun) -> tuple[str, ...]:
+    base, head = run.subjects.get("base"), run.subjects.get("head")
+    sides = (
+        " ".join(words(base)) if base else "-",
+        "-" if head is None else " ".join(words(head, base)) or "the same",
+    )
+    return (run.name, f"{run.begun:%Y-%m-%d %H:%M}", run.fault or run.verdict or "open", *sides)
 
 
 def _listed(folder: Path, runs: Path) -> ListedRun:

@@ -1,4 +1,4 @@
-"""What the figures are of, and what to run next, as plain strings that every renderer shows."""
+"""What the figures are of, and what to run next, as plain strings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from perfgate.judge.outcome import CellOutcome, Outcome, Setting, SubjectSetting
 from perfgate.metrics.trial import KINDS, Role
-from perfgate.report.outcome_lines import printable
 from perfgate.stats.sequential import FURTHER_LOOK_PAIRS
 
 
@@ -17,10 +16,10 @@ def cell_setting(cell: CellOutcome) -> str:
     if one is None:
         return ""
     tokens = f"{one.input_tokens} + {one.output_tokens} tokens"
-    return printable(f"{one.model}, batch {one.batch}, {tokens}, {one.scenario}")
+    return f"{one.model}, batch {one.batch}, {tokens}, {one.scenario}"
 
 
-def run_setting(outcome: Outcome) -> list[tuple[str, str]]:
+def run_setting(outcome: Outcome) -> list[str]:
     """The run, its subjects and its machine by name; each is one for all cells, or several with a semicolon."""
     settings = [cell.setting for cell in outcome.cells if cell.setting is not None]
     if not settings:
@@ -31,7 +30,7 @@ def run_setting(outcome: Outcome) -> list[tuple[str, str]]:
     said = [(role, [_subject(one.subjects[role]) for one in settings if role in one.subjects]) for role in roles]
     machines = [machine for one in settings for machine in one.machines]
     facts = [*said, ("machine", machines), ("run", [f"{outcome.run}{when}"])]
-    return [(name, printable("; ".join(dict.fromkeys(texts)))) for name, texts in facts if texts]
+    return [f"{name}: {'; '.join(dict.fromkeys(texts))}" for name, texts in facts if texts]
 
 
 def next_steps(outcome: Outcome) -> list[str]:
@@ -42,7 +41,7 @@ def next_steps(outcome: Outcome) -> list[str]:
     else:
         steps = [step for cell, setting in cells if not cell.baseline for step in _kernels(cell, setting)]
         steps += _more_pairs(outcome.run, [cell for cell, _ in cells if not cell.baseline])
-    return [*dict.fromkeys(map(printable, steps))]
+    return [*dict.fromkeys(steps)]
 
 
 def _kernels(cell: CellOutcome, setting: Setting) -> Iterator[str]:

@@ -1,80 +1,45 @@
-"""The report for a terminal: fixed-width columns, the verdict last."""
+"""A report for a terminal: fixed-width columns, a verdict last."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
-from perfgate.judge.outcome import Outcome
-from perfgate.report.attribution_lines import HEADINGS as ATTRIBUTION
-from perfgate.report.attribution_lines import attribution_rows, attribution_sentence
-from perfgate.report.outcome_lines import (
-    HEADINGS,
-    NoteLine,
-    baseline_line,
-    cell_heading,
-    closing,
-    floor_line,
-    gate_row,
-    gpu_line,
-    notes,
-    ordered_gates,
-    run_notes,
-    ungated_line,
-)
-from perfgate.report.profile import HEADINGS as COUNTED
-from perfgate.report.profile import changed, counted_rest, counted_rows
-from perfgate.report.setting_lines import cell_setting, next_steps, run_setting
+from perfgate.report.document import Document, NoteLine, Section
 
 WITH_ITS_UNIT, UNBROKEN = r"(?<=\d) (?=\S{1,5}(?:\s|$))", "\u00a0"
 """The blank between a number and a short word, and what stands for it while lines are broken."""
-GIVE_WAY = (5, 6, 4, 1, 2)
-"""Columns of the gates' table that move below their row where it is too wide, the least needed first."""
-COUNTED_GIVE_WAY = (6, 5, 4, 8, 2)
-"""Those of the counted kernels."""
+STATUS_WIDTH = len("skipped")
+"""Of a check's status."""
 NOTHING = ("", "-")
 """What stands in a cell without a value."""
 
 
-def render_text(outcome: Outcome, width: int | None = None) -> str:
-    """The whole outcome.
+def to_text(document: Document) -> str:
+    """The whole document; without a width nothing is wrapped, and a table is as wide as its content."""
+    width = document.width
+    headline = [part for line in document.headline for part in wrapped(line, width)]
+    lines = [] if document.is_verdict else headline
+    for section in document.sections:
+        lines = [*lines, *([""] if lines and not section.close else []), *_section_lines(section, width)]
+    if document.is_verdict:
+        lines = [*lines, *([""] if lines else []), *headline]
+    return "\n".join([*lines, ""])
 
-    Args:
-        outcome: What is shown.
-        width: Columns of the terminal; without it nothing is wrapped, and a table is as wide as its content.
-    """
-    lines: list[str] = []
-    for cell in outcome.cells:
-        of = cell_setting(cell)
-        lines += [*wrapped(cell_heading(cell), width), *(wrapped(f"  {of}", width) if of else []), ""]
-        if cell.gates:
-            lines += columns([HEADINGS, *(gate_row(gate) for gate in ordered_gates(cell))], width, GIVE_WAY)
-        if cell.ungated:
-            lines += wrapped(f"  not gated: {ungated_line(cell)}", width)
-        if cell.floors:
-            lines += wrapped(f"  floor: {floor_line(cell)}", width)
-        if cell.gpus:
-            lines += wrapped(f"  GPU: {gpu_line(cell)}", width)
-        if cell.baseline:
-            lines += wrapped(f"  baseline: {baseline_line(cell)}", width)
-        if cell.attribution:
-            lines += ["", *columns([ATTRIBUTION, *attribution_rows(cell.attribution)], width)]
-            lines += [*wrapped(f"  {attribution_sentence(cell.attribution)}", width), ""]
-        if cell.counters and cell.counters.rows:
-            counted = columns([COUNTED, *counted_rows(cell.counters)], width, COUNTED_GIVE_WAY)
-            lines += [*([""] if lines[-1] else []), *counted]
-            rest = (counted_rest(cell.counters), *changed(cell.counters))
-            lines += [part for line in rest if line for part in wrapped(f"  {line}", width)]
-        said = _note_lines(notes(cell), width)
-        lines += [*([""] if said and cell.counters else []), *said, ""]
-    of_run = _note_lines(run_notes(outcome), width)
-    lines += [*of_run, ""] if of_run else []
-    facts = [part for name, text in run_setting(outcome) for part in wrapped(f"{name}: {text}", width)]
-    lines += [*facts, ""] if facts else []
-    steps = next_steps(outcome)  # never broken: they are to be copied
-    lines += ["to find out more:", *(f"  {step}" for step in steps), ""] if steps else []
-    return "\n".join([*lines, *wrapped(closing(outcome), width), ""])
+
+def _section_lines(section: Section, width: int | None) -> Iterator[str]:
+    yield from wrapped(section.title, width) if section.title else ()
+    if section.spelled:
+        yield from (part for line in section.spelled for part in wrapped(f"  {line}", width))
+    elif section.rows:
+        yield from columns(section.rows, width, section.give_way)
+    if section.style == "commands":
+        yield from (f"{section.lead}:", *(f"  {line}" for line in section.lines))
+    else:
+        start = "" if section.style == "facts" else f"  {section.lead}: " if section.lead else "  "
+        yield from (part for line in section.lines for part in wrapped(f"{start}{line}", width))
+    yield from _note_lines(section, width)
 
 
 def columns(rows: Sequence[Sequence[str]], width: int | None = None, give_way: Sequence[int] = ()) -> list[str]:
@@ -127,11 +92,17 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]  # fmt: skip
 
 
-def _note_lines(found: Iterable[NoteLine], width: int | None) -> list[str]:
-    lines = []
-    for note in found:
+def _note_lines(section: Section, width: int | None) -> Iterator[str]:
+    longest = max((len(note.code) for note in section.notes), default=0)
+    for note in section.notes:
         first, *rest = note.text.splitlines() or [""]
-        lines += wrapped(f"  {note.kind} {note.code} ({note.place}): {first}", width)
-        lines += [f"      {line}" for line in rest]  # an engine's own lines, as it wrote them
-        lines += wrapped(f"    -> {note.remedy}", width)
-    return lines
+        head = f"  {note.kind:<{STATUS_WIDTH}}  {note.code:<{longest}}  " if section.aligned else _head(note)
+        yield from wrapped(f"{head}{first}", width)
+        yield from (f"      {line}" for line in rest)  # a program's own lines, as it wrote them
+        yield from wrapped(f"      why: {note.why}", width) if note.why else ()
+        indent = "    " if section.aligned or note.place else "  "
+        yield from wrapped(f"{indent}-> {note.remedy}", width) if note.remedy else ()
+
+
+def _head(note: NoteLine) -> str:
+    return f"  {note.kind} {note.code} ({note.place}): " if note.place else f"{note.kind} {note.code}: "

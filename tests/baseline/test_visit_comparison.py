@@ -24,8 +24,7 @@ from perfgate.errors import InterruptedRunError, RecordError, UsageError
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.record.run_record import Record, read_run, write_record, write_run
-from perfgate.report.markdown import render_markdown
-from perfgate.report.text import render_text
+from perfgate.report.formats import render
 from perfgate.testing import FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -98,7 +97,7 @@ def test_one_visit_knows_no_spread() -> None:
     assert "nobody knows how far visits spread" in outcome.cells[0].reasons[0].text
     assert only(outcome).detectable is None
     assert only(outcome).visits is not None
-    assert "to halve" not in render_text(outcome)
+    assert "to halve" not in render("outcome", "text", outcome)
 
 
 def without(one: BaselineVisit, metric: str) -> BaselineVisit:
@@ -135,7 +134,7 @@ def test_a_gate_that_the_baseline_does_not_know() -> None:
 def test_what_it_could_have_detected() -> None:
     """The report names the baseline, the effect, and how many visits more would halve it, or that none do."""
     alike = [[value / 10 for value in one] for one in QUIET]
-    quiet, loud = render_text(against(alike, SIX)), render_markdown(against(LOUD, SIX))
+    quiet, loud = render("outcome", "text", against(alike, SIX)), render("outcome", "markdown", against(LOUD, SIX))
 
     assert "cell: against a baseline of 4 visits, vllm 1.0" in quiet
     assert "baseline: 4 visits of cpu-x2-observe-" in quiet
@@ -154,7 +153,7 @@ def test_no_baseline() -> None:
     assert outcome.exit_status == 21
     assert codes(outcome.cells[0].reasons) == ["no-baseline"]
     assert {row.metric for row in outcome.cells[0].ungated} >= {"itl_median", "ttft_median"}
-    assert render_text(outcome).splitlines()[-1].startswith("NOT COMPARABLE: there is no baseline yet")
+    assert render("outcome", "text", outcome).splitlines()[-1].startswith("NOT COMPARABLE: there is no baseline yet")
 
 
 def test_another_machine() -> None:

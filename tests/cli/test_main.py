@@ -17,11 +17,10 @@ from perfgate import __version__
 from perfgate import gate as use_cases
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
-from perfgate.judge.outcome import Outcome, verdict_json, verdict_schema
+from perfgate.judge.outcome import Outcome, verdict_schema
 from perfgate.metrics.trial import KINDS, Trial
 from perfgate.record.run_record import write_record
-from perfgate.report.markdown import render_markdown
-from perfgate.report.text import render_text
+from perfgate.report.formats import render
 from perfgate.testing import FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -121,7 +120,8 @@ def test_streams(invoke: Invoke) -> None:
     """The report alone is on stdout; progress and the run folder are on stderr."""
     result = invoke("run", "tiny.yaml", *TWO_SIDES)
 
-    assert result.stdout == render_markdown(Outcome.model_validate_json((run_folder() / "verdict.json").read_text()))
+    outcome = Outcome.model_validate_json((run_folder() / "verdict.json").read_text())
+    assert result.stdout == render("outcome", "markdown", outcome)
     assert "trial 000 conditioning base: ITL 5." in result.stderr
     assert result.stderr.splitlines()[-1] == f"run folder: {run_folder()}"
 
@@ -158,8 +158,7 @@ def test_format(invoke: Invoke, form: str) -> None:
     result = invoke("run", "tiny.yaml", *TWO_SIDES, "--format", form)
 
     outcome = Outcome.model_validate_json((run_folder() / "verdict.json").read_text())
-    render = {"text": render_text, "markdown": render_markdown, "json": verdict_json}[form]
-    assert result.stdout == render(outcome)
+    assert result.stdout == render("outcome", form, outcome)
 
 
 def test_outputs(invoke: Invoke) -> None:
@@ -168,8 +167,8 @@ def test_outputs(invoke: Invoke) -> None:
 
     outcome = Outcome.model_validate_json(Path("c.json").read_text())
     assert Path("c.json").read_bytes() == (run_folder() / "verdict.json").read_bytes()
-    assert Path("a.md").read_text() == render_markdown(outcome) == result.stdout
-    assert Path("b.txt").read_text() == render_text(outcome)
+    assert Path("a.md").read_text() == render("outcome", "markdown", outcome) == result.stdout
+    assert Path("b.txt").read_text() == render("outcome", "text", outcome)
 
 
 @pytest.mark.parametrize(

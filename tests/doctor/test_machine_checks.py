@@ -28,7 +28,7 @@ from perfgate.doctor.folders import RUNS_FOLDER, STATE_FOLDER, check_disk, check
 from perfgate.machine import clock_lease
 from perfgate.machine.locks import hold_devices
 from perfgate.machine.sampler import program_of
-from perfgate.report.doctor_report import findings_markdown, render_findings
+from perfgate.report.formats import render
 
 LOCKING = "clocks: {mode: lock, sm_mhz: 1500}"
 
@@ -457,7 +457,7 @@ DIAGNOSIS = Diagnosis(
 
 def test_text() -> None:
     """A terminal gets a line a check, reason and remedy where something is amiss, and no control characters."""
-    assert render_findings(DIAGNOSIS) == (
+    assert render("doctor", "text", DIAGNOSIS) == (
         "  ok       disk     60.0 GiB free\n"
         "  warning  nsys     no nsys on PATH\n"
         "      why: Traces show more.\n"
@@ -474,7 +474,7 @@ def test_text() -> None:
 
 def test_markdown() -> None:
     """A pipe gets Markdown in which what programs said is fenced."""
-    assert findings_markdown(DIAGNOSIS) == (
+    assert render("doctor", "markdown", DIAGNOSIS) == (
         "**NOT READY: 1 check failed; 1 warning, 1 check skipped.**\n\n"
         "- ok `disk`: 60.0 GiB free\n\n"
         "- warning `nsys`: no nsys on PATH. Traces show more. _Install it._\n\n"

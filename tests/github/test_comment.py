@@ -30,8 +30,8 @@ from perfgate.judge.outcome import (
     Outcome,
     verdict_json,
 )
+from perfgate.report.formats import render
 from perfgate.report.github_markdown import COMMENT_BYTES
-from perfgate.report.markdown import render_markdown
 
 HEAD = "a" * 40
 SLOWER = judged(trials(spread(0.01, 0.0002, 6)))
@@ -101,7 +101,7 @@ def test_first_comment(github: FakeGitHub, comment: Comment) -> None:
 
     assert (result.exit_code, result.output) == (0, "pull request 12: comment written\n")
     (body,) = bodies(github)
-    page, commands, _ = render_markdown(SLOWER).partition("\n\nTo find out more:")
+    page, commands, _ = render("outcome", "markdown", SLOWER).partition("\n\nTo find out more:")
     assert body.startswith(f"{MARKER}\n\n{page}")
     assert commands
     assert commands not in body  # an artifact may have made them up

@@ -28,7 +28,8 @@ from perfgate import gate as use_cases
 from perfgate.judge.power import price
 from perfgate.record.cost import newest_records
 from perfgate.record.run_record import Visit, read_record, read_run, record_file, write_record
-from perfgate.report.power_report import render_price
+from perfgate.report.power_report import price_document
+from perfgate.report.text import to_text
 from perfgate.scenario.declaration import Expect
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.plan import ALPHA, BETA, Cell
@@ -74,7 +75,7 @@ def test_unknown_without_record_and_expectation() -> None:
     assert [kind.minutes for kind in found.kinds] == [None]
     assert found.gates[0].pair_sd is None
     assert set(found.gates[0].detectable) == {None}
-    assert "unknown" in render_price(cell(), found)
+    assert "unknown" in to_text(price_document(cell(), found))
 
 
 def test_minutes_from_an_expectation() -> None:
@@ -147,7 +148,7 @@ def test_each_kind_has_the_figures_of_its_own_trials() -> None:
     timed, traced = found.kinds
     assert timed.minutes == pytest.approx([starts / 60 for starts in timed.starts])
     assert traced.minutes == (8, 12)
-    assert "detectable at 4, 6 traced pairs -, " in render_price(measured, found)
+    assert "detectable at 4, 6 traced pairs -, " in to_text(price_document(measured, found))
 
 
 def test_what_is_expected_of_timed_trials_says_nothing_of_traced_ones() -> None:
@@ -164,11 +165,11 @@ def test_check_shows_each_kind_that_a_run_takes() -> None:
     """A scenario gated by kernels alone shows no timed pairs, and one traced pair for an envelope is no look."""
     gated, envelope = with_kernels("gemm"), with_kernels("itl_median")
 
-    assert render_price(gated, price(gated, {}, 1)).splitlines()[1:3] == [
+    assert to_text(price_document(gated, price(gated, {}, 1))).splitlines()[1:3] == [
         "  traced: looks at 4, 6 pairs; 8 to 12 engine starts of 1 + 2 iterations",
         "  traced: minutes until each look: unknown (no record of this cell with enough traced pairs)",
     ]
-    assert render_price(envelope, price(envelope, {}, 1)).splitlines()[1:5] == [
+    assert to_text(price_document(envelope, price(envelope, {}, 1))).splitlines()[1:5] == [
         "  timed: looks at 4, 6, 8, 12 pairs; 10 to 26 engine starts of 0 + 1 iterations",
         "  timed: minutes until each look: 5, 7, 9, 13 (from measure.expect)",
         "  traced: one pair, to see what the decode steps run; 2 engine starts of 1 + 2 iterations",
@@ -203,7 +204,7 @@ def test_a_gate_that_cannot_be_decided_is_named(planned: Cell, problem: str) -> 
     found = price(planned, {}, 1)
 
     assert problem in found.gates[0].problem
-    assert bool(problem) == ("warning: itl_median" in render_price(planned, found))
+    assert bool(problem) == ("warning: itl_median" in to_text(price_document(planned, found)))
 
 
 def test_spread_by_metric() -> None:
@@ -225,7 +226,7 @@ def test_a_record_beats_the_expectation() -> None:
         [(2 * pairs + 2) * measured.trials[1].duration_ns / 60e9 for pairs in (4, 6, 8, 12)]
     )
     assert found.gates[0].pair_sd == pytest.approx(0.001 * math.sqrt(4 / 3), rel=1e-3)
-    assert "record of" in render_price(planned, found)
+    assert "record of" in to_text(price_document(planned, found))
 
 
 def test_the_newest_records_of_the_same_cell(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from perfgate.cli.main import main
 from perfgate.counters.launch_table import COUNTERS
 from perfgate.counters.ncu_csv import parse_ncu
-from perfgate.report.counter_table import FORMATS
+from perfgate.report.formats import render
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CAPTURE = FIXTURES / "h200-llama-8b-decode.ncu.csv.gz"
@@ -27,13 +27,13 @@ def run(*words: str) -> Result:
 def test_the_recording_as_text(golden: Callable[[str, str], None]) -> None:
     """Kernels with their counters, the roofline, and each counter in words."""
     text = gzip.decompress(CAPTURE.read_bytes()).decode()
-    golden("counters-decode.txt", FORMATS["text"](parse_ncu(text, "decode.csv")))
+    golden("counters-decode.txt", render("counters", "text", parse_ncu(text, "decode.csv")))
 
 
 def test_a_sample_as_markdown(golden: Callable[[str, str], None]) -> None:
     """One kernel of another GPU, with stalls and clocks."""
     text = (FIXTURES / "ncu-2022.3-base.csv").read_text()
-    golden("counters-sample.md", FORMATS["markdown"](parse_ncu(text, "sample.csv")))
+    golden("counters-sample.md", render("counters", "markdown", parse_ncu(text, "sample.csv")))
 
 
 def test_json_holds_every_launch() -> None:
@@ -56,8 +56,8 @@ def test_names_from_a_file_are_harmless() -> None:
     """A kernel's name that steers a terminal or marks up a page does neither."""
     text = (FIXTURES / "h200-ncu-raw.txt").read_text().replace("sm80_xmma_gemm", "evil\x1b[31m<b>|@you")
     counted = parse_ncu(text, "here")
-    assert "\x1b" not in FORMATS["text"](counted)
-    shown = FORMATS["markdown"](counted)
+    assert "\x1b" not in render("counters", "text", counted)
+    shown = render("counters", "markdown", counted)
     assert "\x1b" not in shown
     assert "<b>" not in shown
     assert "@you" not in shown

@@ -23,7 +23,8 @@ from perfgate.counters.report_file import read_counters
 from perfgate.counters.trace_join import Identity, Join, Row, join
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.errors import NotComparableError
-from perfgate.report.joined_counters import COLUMNS, FORMATS
+from perfgate.report.formats import render
+from perfgate.report.joined_counters import COLUMNS
 from perfgate.trace.selection import Selection, by_kernel, select
 from perfgate.trace.trace_file import read_trace
 
@@ -106,7 +107,7 @@ def test_time_is_the_traces_alone() -> None:
     assert [row.timed for row in found.rows] == [row.timed for row in join(selection(), counted()).rows]
     total = sum(one.time_ns for one in by_kernel(selection())) / selection().steps
     assert found.time_ns == pytest.approx(total)
-    assert "9.000 s" not in FORMATS["text"](found)
+    assert "9.000 s" not in render("joined", "text", found)
 
 
 def test_what_is_on_one_side_alone_is_shown_as_such() -> None:
@@ -117,7 +118,7 @@ def test_what_is_on_one_side_alone_is_shown_as_such() -> None:
     (lm_head,) = rows(found, "nvjet_sm90_tst_256x8")
     assert (lm_head.counted, lm_head.joined_by) == (None, "")
     assert (found.rows[-1].kernel, found.rows[-1].timed, found.rows[-1].step_bytes) == ("stranger", None, None)
-    text = FORMATS["text"](found)
+    text = render("joined", "text", found)
     assert "time only" in text
     assert "counters only" in text
 
@@ -176,8 +177,8 @@ def test_without_bytes_every_launch_weighs_the_same() -> None:
 def test_the_warnings_of_ncu_are_shown(form: str) -> None:
     """What ncu says about its own figures stands beside them."""
     warm = "==WARNING== Note: Running with uncontrolled GPU caches. Profiling results may be inconsistent."
-    assert "Running with uncontrolled GPU caches" in FORMATS[form](
-        join(selection(), replace(counted(), messages=(warm,)))
+    assert "Running with uncontrolled GPU caches" in render(
+        "joined", form, join(selection(), replace(counted(), messages=(warm,)))
     )
 
 
@@ -199,7 +200,7 @@ def test_nothing_is_lost_or_counted_twice(chosen: list[int]) -> None:
 
 def test_the_recording_as_text(golden: Callable[[str, str], None]) -> None:
     """Roles and kernels with time and counters, the rules, and the trace's own caution."""
-    golden("kernels-counters.txt", FORMATS["text"](join(selection(), counted())))
+    golden("kernels-counters.txt", render("joined", "text", join(selection(), counted())))
 
 
 def test_a_layer_as_markdown(golden: Callable[[str, str], None]) -> None:
@@ -210,7 +211,7 @@ def test_a_layer_as_markdown(golden: Callable[[str, str], None]) -> None:
     layer = select(selection().trace, 260, 5)
     both = replace(counted(), kernels=(other, first, *rest), messages=("==WARNING== caches of <b>|@you\x1b[31m",))
 
-    text = FORMATS["markdown"](join(layer, both))
+    text = render("joined", "markdown", join(layer, both))
 
     golden("kernels-counters.md", text)
     assert "counters-other-gpu" in text

@@ -16,8 +16,7 @@ from perfgate.cli.main import main
 from perfgate.counters.launch_table import Counted
 from perfgate.counters.trace_join import Join, _timed_rows
 from perfgate.errors import UsageError
-from perfgate.report.joined_counters import FORMATS as COUNTED_FORMATS
-from perfgate.report.kernel_report import FORMATS
+from perfgate.report.formats import formats_of, render
 from perfgate.trace.kernel_table import NONE
 from perfgate.trace.selection import select
 from perfgate.trace.trace_file import read_trace
@@ -33,12 +32,12 @@ def run(*words: str) -> Result:
 
 def test_the_capture_as_text(golden: Callable[[str, str], None]) -> None:
     """The decode steps of the H200 capture: times, roles, kernels, cautions."""
-    golden("kernels-decode.txt", FORMATS["text"](select(read_trace(CAPTURE))))
+    golden("kernels-decode.txt", render("kernels", "text", select(read_trace(CAPTURE))))
 
 
 def test_a_layer_as_markdown(golden: Callable[[str, str], None]) -> None:
     """One layer of one step, with each launch."""
-    golden("kernels-layer.md", FORMATS["markdown"](select(read_trace(CAPTURE), 260, 5)))
+    golden("kernels-layer.md", render("kernels", "markdown", select(read_trace(CAPTURE), 260, 5)))
 
 
 def test_json_holds_every_step() -> None:
@@ -76,7 +75,7 @@ def test_a_trace_without_steps(tmp_path: Path) -> None:
     builder.launch("wholly_new_thing", 0, 10, 30)
     builder.launch("nvjet_gemm", 5, 40, 50)
     file = builder.write(tmp_path / "export.sqlite")
-    for form in FORMATS:
+    for form in formats_of("kernels"):
         ended = run(str(file), "--format", form)
         assert ended.exit_code == 0
         assert "unlisted" in ended.stdout
@@ -104,7 +103,7 @@ def test_a_name_is_no_formula(first: str, tmp_path: Path) -> None:
     builder.launch(f"{first}HYPERLINK('//a','x')\x1b[31m", 0, 10, 30)
     found = select(read_trace(builder.write(tmp_path / "export.sqlite")))
     joined = Join(found, Counted("", ()), tuple(_timed_rows(found)), 1.0)
-    for text in (FORMATS["csv"](found), COUNTED_FORMATS["csv"](joined)):
+    for text in (render("kernels", "csv", found), render("joined", "csv", joined)):
         (line,) = csv.DictReader(io.StringIO(text))
         assert line["name"].startswith(f"'{first}HYPERLINK")
         assert line["kernel"][0] not in "=+-@\uff1d"

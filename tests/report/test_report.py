@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import xml.etree.ElementTree as ET
@@ -41,20 +42,25 @@ from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import Failure, Role, Trial
 from perfgate.reasons import REASONS
-from perfgate.report import FORMATS, format_of
-from perfgate.report.github_markdown import CUT, annotate, render_github, render_within
+from perfgate.report.causes import COUNTED
+from perfgate.report.document import printable
+from perfgate.report.formats import format_of, formats_of, render
+from perfgate.report.github_markdown import annotate, render_github, render_within
 from perfgate.report.junit import render_junit
-from perfgate.report.markdown import escape, fenced, name, render_markdown
-from perfgate.report.outcome_lines import HEADINGS, printable, signed_percent
-from perfgate.report.profile import HEADINGS as COUNTED
+from perfgate.report.markdown import CUT, escape, fenced, name
+from perfgate.report.outcome_lines import HEADINGS
 from perfgate.report.setting_lines import next_steps
-from perfgate.report.text import columns, render_text
+from perfgate.report.text import columns
 from perfgate.scenario.counter_trials import Condition, Launches
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.plan import Plan
 from perfgate.scenario.subject import Source, Subject
 from perfgate.testing import H200
 from perfgate.trace.decode_step import KernelKey
+from perfgate.units import signed_percent
+
+render_text = functools.partial(render, "outcome", "text")
+render_markdown = functools.partial(render, "outcome", "markdown")
 
 ENGINE_WORDS = """head: RuntimeError: Engine core initialization failed.
   File "/envs/head/lib/vllm/v1/engine/core.py", line 12, in __init__
@@ -638,7 +644,7 @@ def test_signed_percent(ratio: float | None, shown: str) -> None:
 def test_format_by_suffix(file: str, form: str) -> None:
     """The suffix of a file says its format."""
     assert form == format_of(Path(file))
-    assert form in FORMATS
+    assert form in formats_of("outcome")
 
 
 @pytest.mark.parametrize("file", ["report", "report.html", "report.TXT"])
@@ -650,7 +656,7 @@ def test_unknown_suffix(file: str) -> None:
 
 def test_json() -> None:
     """The JSON report is verdict.json."""
-    assert FORMATS["json"](passing()) == verdict_json(passing())
+    assert render("outcome", "json", passing()) == verdict_json(passing())
 
 
 def test_versions_of_both_sides() -> None:

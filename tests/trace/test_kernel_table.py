@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nsys_builder import VERSIONS, ExportBuilder
 
-from perfgate.report.kernel_report import render_csv
+from perfgate.report.kernel_report import kernels_csv
 from perfgate.trace.breakdown import figures
 from perfgate.trace.kernel_table import NONE, Trace
 from perfgate.trace.nsys import read_nsys
@@ -144,7 +144,7 @@ def test_selections_add_up(world: World) -> None:
         total, count = int(rows.duration_ns.sum()), len(rows)
         for sums in (by_role(selection), by_kernel(selection), by_step_and_kernel(selection)):
             assert (sum(one.time_ns for one in sums), sum(one.launches for one in sums)) == (total, count)
-        lines = list(csv.DictReader(io.StringIO(render_csv(selection))))
+        lines = list(csv.DictReader(io.StringIO(kernels_csv(selection))))
         assert sum(int(line["time_ns"]) for line in lines) == total
         layers = sorted(set(rows.layer[rows.layer != NONE].tolist()))
         step = int(trace.steps.index[rows.step[0]]) if selection is not selections[0] else None

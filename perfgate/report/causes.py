@@ -1,0 +1,158 @@
+"""Why decode steps changed: where the time went, what ncu counted of it, and the sentences that both make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from perfgate.judge.outcome import CellOutcome, CounterRow, CountersOutcome
+from perfgate.metrics.catalogue import METRICS, split_name
+from perfgate.metrics.trial import Role
+from perfgate.report.document import Section
+from perfgate.trace.attribution import Attribution, Part
+from perfgate.units import format_si, format_value, plural
+
+ATTRIBUTED = ("decode step", "base us", "head us", "difference us", "share")
+COUNTED = ("counted kernel", "role", "launches", "bytes", "DRAM", "SM", "occupancy", "times its roof", "bound")
+COUNTED_GIVE_WAY = (6, 5, 4, 8, 2)
+"""Columns of the counted kernels that a narrow terminal shows below their row."""
+MOST_ROLES = 6
+"""Roles with a row of their own; what the others changed by is one row, so that the table still adds up."""
+SHOWN_S = 0.05e-6
+"""A smaller difference is shown as 0.0 us, so it needs no row."""
+TOLD_S = 1e-6
+"""A smaller difference is not worth a place in the sentence."""
+SHARED = 0.001
+"""A difference that is a smaller share of the step has no shares itself: its parts are noise."""
+TOLD_SHARE = 0.1
+"""Nor is a smaller share of the whole difference."""
+MOST_ROWS = 12
+"""Kernels with a row of their own, those that move most bytes; the others are counted in one line."""
+SHOWN_RATIO = 0.005
+"""A difference of bytes that is a smaller share is shown as one figure: repeats differ by as much."""
+SHOWN_POINTS = 5.0
+"""The same for shares in percent."""
+SHARES = ("dram_throughput", "sm_throughput", "occupancy")
+"""Counters in percent that have a column."""
+SIDES: tuple[Role, ...] = ("base", "head")
+
+
+def attribution_section(found: Attribution) -> Section:
+    """The parts of a difference in microseconds a step, and the sentence that they make."""
+    return Section(rows=[ATTRIBUTED, *_part_rows(found)], lines=(_attribution(found),), importance=2)
+
+
+def _part_rows(found: Attribution) -> list[tuple[str, ...]]:
+    """What changed, roles before idle time; all the rest; sum and residual."""
+    moved = [part for part in found.parts if abs(part.difference_s) >= SHOWN_S]
+    shown = [part for part in moved if part.kind == "kernels"][:MOST_ROLES]
+    shown += [part for part in moved if part.kind != "kernels"]
+    rows = [_part_row(part.name, part.base_s, part.head_s, part.difference_s, found) for part in shown]
+    others = _sums([part for part in found.parts if part not in shown])
+    if max(map(abs, others)) >= SHOWN_S:
+        rows.append(_part_row("others", *others, found))
+    rows.append(_part_row("traced step", found.base_s, found.head_s, found.difference_s, found))
+    if found.measured_s is not None and found.residual_s is not None:
+        rows.append(("untraced step", "", "", _us(found.measured_s), ""))
+        rows.append(("residual", "", "", _us(found.residual_s), ""))
+    return rows
+
+
+def _attribution(found: Attribution) -> str:
+    """What made the step longer or shorter, and what the host had to do with it."""
+    told = [_told(part) for part in found.parts if part.kind == "kernels" and _matters(part.difference_s, found)]
+    for kind, words in (("busy", "copies"), ("idle", "idle")):
+        _, _, difference_s = _sums([part for part in found.parts if part.kind == kind])
+        if _matters(difference_s, found):
+            told.append(f"{words} {_us(difference_s)} us")
+    causes = ", ".join(told) or "no part changed by as much as 1 us"
+    return f"{_us(found.difference_s)} us a step: {causes}{_host(found)}."
+
+
+def _told(part: Part) -> str:
+    more = (part.head_launches or 0) - (part.base_launches or 0)
+    count = f"{plural(abs(more), 'launch', 'es')} {'more' if more > 0 else 'fewer'}"
+    return f"{part.name} {_us(part.difference_s)} us{f' ({count})' if more else ''}"
+
+
+def _host(found: Attribution) -> str:
+    if found.head_slack_s is None:
+        return ""
+    if found.head_slack_s > 0 and not found.host_s:
+        return f"; the host had {format_value(found.head_slack_s, 's')} to spare"
+    who = "head" if found.head_slack_s <= 0 else "base"
+    return f"; the device of {who} waited for the host, whose share is {_us(found.host_s)} us"
+
+
+def _matters(difference_s: float, found: Attribution) -> bool:
+    return abs(difference_s) >= max(TOLD_S, TOLD_SHARE * abs(found.difference_s))
+
+
+def _sums(parts: Sequence[Part]) -> tuple[float, float, float]:
+    return sum(p.base_s for p in parts), sum(p.head_s for p in parts), sum(p.difference_s for p in parts)
+
+
+def _part_row(name: str, base_s: float, head_s: float, difference_s: float, found: Attribution) -> tuple[str, ...]:
+    whole = found.difference_s
+    share = f"{difference_s / whole * 100:.0f} %" if abs(whole) >= SHARED * found.base_s else "-"
+    return (name, f"{base_s * 1e6:.1f}", f"{head_s * 1e6:.1f}", _us(difference_s), share)
+
+
+def _us(seconds: float) -> str:
+    """With its sign; what rounds to zero is ``+0.0``."""
+    shown = f"{seconds * 1e6:+.1f}"
+    return "+0.0" if float(shown) == 0 else shown
+
+
+def counters_section(found: CountersOutcome) -> Section:
+    """The kernels that move most bytes, with both sides' figures where they differ; a sentence a role that changed."""
+    largest = sorted(found.rows, key=lambda row: -max(side.get("dram_bytes", 0.0) for side in (row.base, row.head)))
+    chosen = {id(row) for row in largest[:MOST_ROWS]}
+    rows = [COUNTED, *(_counter_row(row) for row in found.rows if id(row) in chosen)]
+    lines = []
+    if rest := [row for row in found.rows if id(row) not in chosen]:
+        moved = format_si(sum((row.head or row.base).get("dram_bytes", 0.0) for row in rest), "B", ".4g")
+        lines.append(f"and {plural(len(rest), 'kernel')} more that move {moved} a launch together")
+    lines += [text for part, text in found.sentences.items() if "/" not in part and not text.endswith(": same bytes")]
+    return Section(rows=rows, give_way=COUNTED_GIVE_WAY, lines=tuple(lines), importance=2)
+
+
+def why_slower(cell: CellOutcome) -> list[str]:
+    """For each role that a regressed gate is about the sentence that its counters give; a step's is its largest part.
+
+    A role whose counters did not change has one too: that it moves the same bytes is news.
+    """
+    if cell.counters is None:
+        return []
+    blocked = [split_name(gate.metric) for gate in cell.gates if gate.verdict == "regressed"]
+    of_the_step = {name for name, metric in METRICS.items() if metric.of_the_step}
+    parts = [part or (_largest_part(cell) if metric in of_the_step else None) for metric, part in blocked]
+    told = (cell.counters.sentences.get(part) for part in dict.fromkeys(parts) if part)
+    return [text for text in told if text]
+
+
+def _largest_part(cell: CellOutcome) -> str | None:
+    """The role that lengthened the step most."""
+    parts = [part for part in cell.attribution.parts if part.kind == "kernels"] if cell.attribution else []
+    grown = max(parts, key=lambda part: part.difference_s, default=None)
+    return grown.name if grown is not None and grown.difference_s > 0 else None
+
+
+def _counter_row(row: CounterRow) -> tuple[str, ...]:
+    sides = {name: (row.base.get(name), row.head.get(name)) for name in ("dram_bytes", *SHARES)}
+    least = SHOWN_RATIO * max(value or 0.0 for value in sides["dram_bytes"])
+    return (
+        f"{row.kernel} ({row.place})" if row.place else row.kernel,
+        row.role,
+        " to ".join(dict.fromkeys(str(row.launches.get(role, "-")) for role in SIDES)),
+        _both(sides["dram_bytes"], lambda value: format_si(value, "B", ".4g"), least),
+        *(_both(sides[name], "{:.0f} %".format, SHOWN_POINTS) for name in SHARES),
+        _both([row.distance.get(role) for role in SIDES], "{:.2g}".format),
+        " to ".join(dict.fromkeys(row.bound.values())),
+    )
+
+
+def _both(sides: Sequence[float | None], show: Callable[[float], str], least: float = 0.0) -> str:
+    """Base to head; one figure where they differ by less than ``least``, look the same, or one is not known."""
+    known = [side for side in sides if side is not None]
+    shown = known[:1] if known and max(known) - min(known) < least else known
+    return " to ".join(dict.fromkeys(map(show, shown))) or "-"

@@ -1,0 +1,117 @@
+"""A report as sections: what is shown and how important it is. Each format renders it in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Literal
+
+from perfgate.reasons import REASONS
+
+Rows = Sequence[tuple[str, ...]]
+
+Style = Literal["paragraphs", "items", "facts", "commands"]
+"""Of a section's lines: sentences, a list, a list of named values, or commands to be copied, which are never broken."""
+
+
+@dataclass(frozen=True)
+class NoteLine:
+    """A reason, a caution or a finding.
+
+    Args:
+        kind: ``reason``, ``caution`` or a finding's status.
+        code: The reason code, or the check.
+        place: The metric, cell or run concerned; empty for the whole report.
+        text: What was seen; further lines are a program's own words.
+        remedy: What to do about it.
+        why: Why that matters, where the code does not say it.
+    """
+
+    kind: str
+    code: str
+    place: str
+    text: str
+    remedy: str
+    why: str = ""
+
+    @classmethod
+    def of(cls, kind: str, place: str, code: str, text: str) -> NoteLine:
+        """A note with the remedy of its code."""
+        known = REASONS.get(code)
+        remedy = known.remedy if known else "This version does not know this reason; the perfgate that measured does."
+        return cls(kind, code, printable(place), printable(text), remedy)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report, shown in the order of these fields; what is empty is left out.
+
+    Args:
+        title: A heading.
+        rows: A table, its heading first: names in the first column, text in the last, figures between.
+        give_way: Columns that a narrow terminal shows below their row, the least needed first.
+        spelled: Lines in place of ``rows`` where cells cannot be wrapped, for a table of sentences.
+        lead: Words before the lines.
+        lines: One line each.
+        style: Of the lines.
+        notes: Each with its remedy.
+        aligned: The notes are a list of checks, whose names are columns in a terminal.
+        importance: What must be read first has 0; where there is no room for all, the largest goes first.
+        close: It belongs to the section before: no blank line between them in a terminal.
+    """
+
+    title: str = ""
+    rows: Rows = ()
+    give_way: tuple[int, ...] = ()
+    spelled: tuple[str, ...] = ()
+    lead: str = ""
+    lines: tuple[str, ...] = ()
+    style: Style = "paragraphs"
+    notes: tuple[NoteLine, ...] = ()
+    aligned: bool = False
+    importance: int = 1
+    close: bool = False
+
+    def __bool__(self) -> bool:
+        """Whether it shows anything."""
+        return bool(self.title or self.rows or self.lines or self.notes)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A whole report. Build one with :meth:`of`, so that no format needs to distrust its text.
+
+    Args:
+        headline: What must be read, the most important line first.
+        sections: In the order of the report.
+        is_verdict: The headline is a verdict: a terminal, which shows the end of what is printed, has it last.
+        width: Columns of the terminal that shows it; ``None`` for any.
+    """
+
+    headline: tuple[str, ...]
+    sections: tuple[Section, ...]
+    is_verdict: bool = False
+    width: int | None = None
+
+    @classmethod
+    def of(cls, headline: Iterable[str], sections: Iterable[Section | None], *, is_verdict: bool = False) -> Document:
+        """The sections that show anything, every text of them printable."""
+        shown = tuple(_printable_section(section) for section in sections if section)
+        return cls(tuple(map(printable, headline)), shown, is_verdict)
+
+
+def _printable_section(section: Section) -> Section:
+    return replace(
+        section,
+        title=printable(section.title),
+        rows=[tuple(map(printable, row)) for row in section.rows],
+        spelled=tuple(map(printable, section.spelled)),
+        lines=tuple(map(printable, section.lines)),
+        notes=tuple(NoteLine(*map(printable, astuple(note))) for note in section.notes),
+    )
+
+
+def printable(text: str) -> str:
+    """Text without characters that steer a terminal or reorder a line, whoever wrote it; line ends stay."""
+    lines = (line.expandtabs(4) for line in text.splitlines())
+    return "\n".join("".join(c if c.isprintable() else "\ufffd" for c in line) for line in lines)

@@ -1,0 +1,93 @@
+"""An outcome as a document: each part of a cell is a function that makes its section."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from perfgate.judge.outcome import CellOutcome, Outcome
+from perfgate.report.causes import attribution_section, counters_section
+from perfgate.report.document import Document, Section
+from perfgate.report.outcome_lines import (
+    HEADINGS,
+    baseline_line,
+    cell_heading,
+    closing,
+    floor_line,
+    gate_row,
+    gpu_line,
+    notes,
+    ordered_gates,
+    run_notes,
+    ungated_line,
+)
+from perfgate.report.setting_lines import cell_setting, next_steps, run_setting
+
+GIVE_WAY = (5, 6, 4, 1, 2)
+"""Columns of the gates' table that move below their row where it is too wide, the least needed first."""
+
+
+def outcome_document(outcome: Outcome) -> Document:
+    """Cell by cell what is red, its reasons and its details; then what was measured and what to do next."""
+    sections = [section for cell in outcome.cells for section in _cell(cell)]
+    sections += [
+        Section(notes=tuple(run_notes(outcome))),
+        Section(lead="measured", lines=tuple(run_setting(outcome)), style="facts", importance=2),
+        Section(lead="to find out more", lines=tuple(next_steps(outcome)), style="commands", importance=2),
+    ]
+    return Document.of([closing(outcome)], sections, is_verdict=True)
+
+
+def _cell(cell: CellOutcome) -> Iterator[Section]:
+    """Cells that passed are read last; nothing is close to the heading."""
+    first = 4 if cell.verdict in ("pass", "improved") else 1
+    for n, section in enumerate(section for make in PARTS if (section := make(cell))):
+        yield replace(section, importance=section.importance + first, close=section.close and n > 1)
+
+
+def _heading(cell: CellOutcome) -> Section:
+    return Section(title=cell_heading(cell), lines=_some(cell_setting(cell)), importance=0)
+
+
+def _gates(cell: CellOutcome) -> Section:
+    rows = [gate_row(gate) for gate in ordered_gates(cell)]
+    return Section(rows=[HEADINGS, *rows] if rows else (), give_way=GIVE_WAY, importance=0)
+
+
+def _ungated(cell: CellOutcome) -> Section:
+    return Section(lead="not gated", lines=_some(ungated_line(cell)), importance=2, close=True)
+
+
+def _floor(cell: CellOutcome) -> Section:
+    return Section(lead="floor", lines=_some(floor_line(cell)), importance=2, close=True)
+
+
+def _gpus(cell: CellOutcome) -> Section:
+    return Section(lead="GPU", lines=_some(gpu_line(cell)), importance=2, close=True)
+
+
+def _baseline(cell: CellOutcome) -> Section:
+    return Section(lead="baseline", lines=_some(baseline_line(cell)), importance=0, close=True)
+
+
+def _attribution(cell: CellOutcome) -> Section | None:
+    return attribution_section(cell.attribution) if cell.attribution else None
+
+
+def _counters(cell: CellOutcome) -> Section | None:
+    return counters_section(cell.counters) if cell.counters and cell.counters.rows else None
+
+
+def _notes(cell: CellOutcome) -> Section:
+    close = not (cell.attribution or cell.counters)
+    return Section(notes=tuple(notes(cell)), importance=1, close=close)
+
+
+def _some(line: str) -> tuple[str, ...]:
+    return (line,) if line else ()
+
+
+PARTS: tuple[Callable[[CellOutcome], Section | None], ...] = (
+    _heading, _gates, _ungated, _floor, _gpus, _baseline, _attribution, _counters, _notes,
+)  # fmt: skip
+"""Of a cell, in the order of the report; importance counts from that of the cell."""
