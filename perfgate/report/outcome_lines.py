@@ -10,6 +10,7 @@ from perfgate.judge.outcome import CellOutcome, GateOutcome, GpuOutcome, MetricO
 from perfgate.metrics.catalogue import needs_floor
 from perfgate.metrics.trial import KINDS
 from perfgate.report.causes import why_slower
+from perfgate.report.document import NoteLine
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
 from perfgate.units import LARGEST_PERCENTAGE, format_value, percent, plural, signed_percent
 
