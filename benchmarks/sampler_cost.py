@@ -11,20 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from perfgate import gate
+from perfgate.capture import session
+from perfgate.capture.gpus import Gpus
 from perfgate.capture.job import Job
-from perfgate.capture.session import Session
 from perfgate.cli.main import main
-from perfgate.metrics.trial import Kind, Trial
+from perfgate.metrics.trial import Trial
 
 
-class HeadUnwatched(Session):
-    """A session that leaves the GPUs of the head's trials alone."""
+class HeadUnwatched(Gpus):
+    """GPUs that are left alone during the head's trials."""
 
-    def _watched(self, job: Job, kind: Kind, show: Callable[[str], None]) -> Trial:
-        return self._collect(job, kind, show) if job.role == "head" else super()._watched(job, kind, show)
+    def watch(self, job: Job, take: Callable[[], Trial]) -> Trial:
+        """See :class:`Gpus`."""
+        return take() if job.role == "head" else super().watch(job, take)
 
 
 if __name__ == "__main__":
-    vars(gate)["Session"] = HeadUnwatched
+    vars(session)["Gpus"] = HeadUnwatched
     main()

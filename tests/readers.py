@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from email.message import Message
@@ -26,10 +25,10 @@ from whole_inputs import REPOSITORY, SHA, WHOLE
 
 from perfgate.baseline.lineage import _digest
 from perfgate.baseline.store import read as read_baseline
-from perfgate.capture.engine import Limit, Worker
+from perfgate.capture.drivers import VllmEngine
+from perfgate.capture.engine import Worker
 from perfgate.capture.job import Job as CollectorJob
 from perfgate.capture.timeline import read_iteration
-from perfgate.capture.timing import start_engine
 from perfgate.counters.report_file import read_counters
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
@@ -194,8 +193,7 @@ def _engine(file: Path) -> None:
     worker._buffer += file.read_bytes()
     worker._requests = worker._answers = os.open(os.devnull, os.O_RDWR)
     try:
-        start_engine(worker, job)
-        answer = worker.request("iterate", Limit(time.monotonic() + 10, "iteration-timeout", "engine-died"))
+        answer, _ = VllmEngine(worker, job).iterate(measured.workload, 0)
         read_iteration(answer, measured.workload)
     finally:
         os.close(worker._answers)

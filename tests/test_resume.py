@@ -242,10 +242,10 @@ def test_drops_of_two_visits(tmp_path: Path) -> None:
 )
 def test_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: dict[str, Any]) -> None:
     """A run begun on a machine that decides performance otherwise is not gone on with; nothing is touched."""
-    monkeypatch.setattr("perfgate.capture.session.read_machine", lambda *_: MACHINE)
+    monkeypatch.setattr("perfgate.capture.gpus.read_machine", lambda *_: MACHINE)
     folder = begin(tmp_path, Watched(stop_at=5))
     before = records(folder)
-    monkeypatch.setattr("perfgate.capture.session.read_machine", lambda *_: MACHINE.model_copy(update=field))
+    monkeypatch.setattr("perfgate.capture.gpus.read_machine", lambda *_: MACHINE.model_copy(update=field))
     collector = Watched()
 
     with pytest.raises(NotComparableError, match=f"was begun on another machine: {next(iter(field))}: ") as caught:
@@ -259,7 +259,7 @@ def test_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field:
 def test_more_on_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A further look that cannot be measured here is not added either."""
     folder = begin(tmp_path, Watched(NOISY))
-    monkeypatch.setattr("perfgate.capture.session.read_machine", lambda *_: MACHINE)
+    monkeypatch.setattr("perfgate.capture.gpus.read_machine", lambda *_: MACHINE)
 
     with pytest.raises(NotComparableError):
         gate.resume(folder, collector=Watched(), more=4)
@@ -271,7 +271,7 @@ def test_the_same_kind_of_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Another host of the same kind, or the same one after a boot, goes on."""
     folder = begin(tmp_path, Watched(stop_at=5))
     machine = records(folder)[0].visits[0].machine.model_copy(update={"host": "other", "boot_id": "new"})
-    monkeypatch.setattr("perfgate.capture.session.read_machine", lambda *_: machine)
+    monkeypatch.setattr("perfgate.capture.gpus.read_machine", lambda *_: machine)
 
     assert gate.resume(folder, collector=Watched()).outcome.verdict == "pass"
     assert [visit.machine.host == "other" for visit in records(folder)[0].visits] == [False, True]

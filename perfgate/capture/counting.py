@@ -13,104 +13,38 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Final
 
 from perfgate.capture.commands import NCU_SETTINGS, VERSION_TIMEOUT_S, run
-from perfgate.capture.engine import LOG, Limit, Worker, find_subject
+from perfgate.capture.drivers import Engine, Launch
+from perfgate.capture.engine import Limit
+from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
-from perfgate.capture.timing import in_words, run_iteration, start_engine
 from perfgate.counters.launch_table import CountedKernel
 from perfgate.counters.ncu_csv import cause_in, parse_ncu
 from perfgate.counters.step_counters import CountedLaunch, CountedStep, Device
 from perfgate.counters.transformer import read_config, step_demand
-from perfgate.errors import NotMeasuredError, RecordError, UsageError
-from perfgate.metrics.trial import Artifact, Failure, Trial
+from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
+from perfgate.metrics.trial import Artifact, Iteration
 from perfgate.scenario.counter_trials import STEPS_BEHIND
-from perfgate.scenario.launch_window import Window, choose_window
-from perfgate.scenario.plan import Cell, prompts
-from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import Workload
+from perfgate.scenario.launch_window import Window, choose_window
 from perfgate.trace.decode_step import DecodeSteps, KernelKey
 from perfgate.trace.families import COMMUNICATION, RoleRule, classify, normalised_name, short_name
 
-REPORT_TIMEOUT_S: Final = 180.0
-"""How long ncu may take to write its report once the engine has stopped."""
 PRINT_TIMEOUT_S: Final = 300.0
-"""How long it may take to print one."""
+"""How long ncu may take to print a report."""
 WARM_UP_TOKENS: Final = 8
 """Enough for every kernel of a decode step to be compiled before the counted one."""
 KV_BLOCK: Final = 16
 KV_ROOM: Final = 1.25
 """Of the cache that the workload needs, in whole blocks."""
 PASSES: Final = "profiler__replayer_passes"
-
-
-class CountedCollector:
-    """Takes counted trials.
-
-    Args:
-        gpu: Whether engines run on a GPU; without one there is nothing that ncu could count.
-        architecture: Its compute capability times ten, by which ncu's names differ; ``None`` where it is not known.
-    """
-
-    kind = "counted"
-
-    def __init__(self, *, gpu: bool, architecture: int | None = None) -> None:
-        self._gpu = gpu
-        self._architecture = architecture
-
-    def probe(self, cell: Cell, subject: Subject) -> Failure | None:  # noqa: ARG002 (the protocol's shape)
-        """See :func:`perfgate.capture.engine.find_subject`."""
-        return find_subject(subject)
-
-    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
-        """Take one trial, see :class:`perfgate.capture.job.Collector`."""
-        begin_ns, t0_utc = time.monotonic_ns(), datetime.now(UTC).isoformat(timespec="seconds")
-        failure = self.probe(job.cell, job.subject)
-        taken = _Taken()
-        if failure is None:
-            try:
-                _count(job, self._prepare(job), taken, progress)
-            except InvalidTrialError as error:
-                failure = Failure(code=error.code, text=in_words(error.code, error.text, job.folder / LOG))
-            except (RecordError, NotMeasuredError) as error:
-                code = error.code or "counters-unreadable"
-                failure = Failure(code=code, text=in_words(code, error.finding, job.folder / LOG))
-        return job.trial(
-            kind="counted",
-            t0_utc=t0_utc,
-            duration_ns=time.monotonic_ns() - begin_ns,
-            failure=failure,
-            versions=taken.versions,
-            counted=taken.counted,
-            traces=taken.reports,
-        )
-
-    def _prepare(self, job: Job) -> _Plan:
-        """What is to be counted, and by which ncu.
-
-        Raises:
-            NotMeasuredError: It cannot be counted here.
-        """
-        ncu = shutil.which("ncu", path=job.environment.get("PATH")) if self._gpu else None
-        if ncu is None:
-            code, text = ("counters-no-ncu", "no ncu on PATH") if self._gpu else ("counters-no-gpu", "no GPU here")
-            raise NotMeasuredError(text, code=code)
-        if job.decode is None:
-            text = f"no valid traced trial of {job.role} says what a step runs"
-            raise NotMeasuredError(text, code="counters-no-trace")
-        if any(key.role == COMMUNICATION for key in job.decode.keys):
-            names = sorted({short_name(key.name) for key in job.decode.keys if key.role == COMMUNICATION})
-            raise NotMeasuredError(f"the decode step runs {', '.join(names)}", code="counters-communication")
-        step = job.cell.counted.step or usual_step(job.cell.workload)
-        return _Plan(ncu, job.cell.metrics_counted(self._architecture), choose_window(job.decode, job.cell.counters),
-                     job.decode, step)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -124,13 +58,92 @@ class _Plan:
     step: int
 
 
-@dataclass
-class _Taken:
-    """What a trial has yielded so far; the one thing here that grows."""
+class Ncu(Instrument):
+    """ncu around a worker. Clocks are left alone: perfgate holds them, or nobody."""
 
-    versions: dict[str, str] = field(default_factory=dict)
-    counted: CountedStep | None = None
-    reports: tuple[Artifact, ...] = ()
+    kind, name, unreadable, report_s = "counted", "ncu", "counters-unreadable", 180.0
+    _plan: _Plan
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._report, self._log = (job.folder.resolve() / name for name in ("counters.ncu-rep", "counting.log"))
+        self._counted: CountedStep | None = None
+        self._kept: tuple[Artifact, ...] = ()
+
+    def prepare(self) -> Launch:
+        """Choose what is to be counted."""
+        plan = self._plan = _choose(self.job)
+        ranges = [plan.step]
+        if plan.window.begin + plan.window.count > len(plan.window.pattern.kernels):
+            ranges.append(plan.step + 1)
+        flags = ["--config-file", "off", "--target-processes", "all", "--replay-mode", "kernel"]
+        flags += ["--graph-profiling", "node", "--launch-skip", str(plan.window.begin)]
+        flags += ["--launch-count", str(plan.window.count), "--metrics", ",".join(plan.metrics)]
+        flags += ["--clock-control", "none", "--cache-control", self.job.cell.counted.cache_control, "--nvtx"]
+        flags += [word for step in ranges for word in ("--nvtx-include", f"perfgate.step.{step}")]
+        flags += ["--force-overwrite", "--export", str(self._report), "--log-file", str(self._log)]
+        return Launch([plan.ncu, *flags], NCU_SETTINGS, _small_cache(self.job))
+
+    def drive(self, engine: Engine, say: Say) -> Iterator[Iteration]:
+        """Warm the engine up, and run one batch until the step is behind; neither is an iteration of the trial."""
+        cell, plan = self.job.cell, self._plan
+        engine.iterate(_at_most(cell.workload, WARM_UP_TOKENS), 0)
+        say(f"{plan.window.count} launches from launch {plan.window.begin} of step {plan.step} on, ncu")
+        engine.profile(on=True, ranges="nvtx", window=False)
+        limit = Limit(time.monotonic() + cell.counted.limit, "counters-timeout", "engine-died")
+        engine.iterate(_at_most(cell.workload, plan.step + STEPS_BEHIND), 1, limit)
+        engine.profile(on=False, ranges="nvtx", window=False)
+        yield from ()
+
+    def collect(self, say: Say) -> None:
+        """Have ncu print its report, and read that."""
+        if not self._report.is_file():
+            raise InvalidTrialError("counters-no-kernel", f"ncu left no report\n{self._said}")
+        self._kept = (Artifact.of(self._report, self.job.run_folder),)
+        say("reading the counters")
+        page = _print(self.job, self._plan.ncu, self._report)
+        copy = self.job.folder / "counters.csv.gz"  # a report can be read by ncu alone
+        copy.write_bytes(gzip.compress(page.encode(), mtime=0))
+        self._kept = (*self._kept, Artifact.of(copy, self.job.run_folder))
+        self._counted = _read(self.job, self._plan, page, _source(self.job, self._plan.ncu))
+
+    def explain(self, error: PerfgateError) -> PerfgateError:
+        """Ncu's own account says more than an engine that ended, or a report that is missing."""
+        known = cause_in(self._said.splitlines(), "ncu") if isinstance(error, InvalidTrialError) else None
+        return known or error
+
+    def fields(self) -> dict[str, Any]:
+        """Counters and reports. Its start-up is ncu's, and its cache a small one: no figure of the engine's."""
+        return {"startup": None, "counted": self._counted, "traces": self._kept}
+
+    @property
+    def _said(self) -> str:
+        return self._log.read_text("utf-8", "replace") if self._log.exists() else ""
+
+
+def _choose(job: Job) -> _Plan:
+    """What is to be counted, and by which ncu.
+
+    Raises:
+        NotMeasuredError: It cannot be counted here.
+    """
+    ncu = shutil.which("ncu", path=job.environment.get("PATH")) if job.gpu else None
+    if ncu is None:
+        code, text = ("counters-no-ncu", "no ncu on PATH") if job.gpu else ("counters-no-gpu", "no GPU here")
+        raise NotMeasuredError(text, code=code)
+    if job.decode is None:
+        text = f"no valid traced trial of {job.role} says what a step runs"
+        raise NotMeasuredError(text, code="counters-no-trace")
+    if any(key.role == COMMUNICATION for key in job.decode.keys):
+        names = sorted({short_name(key.name) for key in job.decode.keys if key.role == COMMUNICATION})
+        raise NotMeasuredError(f"the decode step runs {', '.join(names)}", code="counters-communication")
+    step = job.cell.counted.step or usual_step(job.cell.workload)
+    return _Plan(ncu, job.cell.metrics_counted(job.architecture), choose_window(job.decode, job.cell.counters),
+                 job.decode, step)  # fmt: skip
+
+
+def _at_most(workload: Workload, tokens: int) -> Workload:
+    return workload.model_copy(update={"output_tokens": min(workload.output_tokens, tokens)})
 
 
 def usual_step(workload: Workload) -> int:
@@ -143,75 +156,12 @@ def usual_step(workload: Workload) -> int:
     return step if 2 <= step <= workload.output_tokens - STEPS_BEHIND else max(middle, 1)  # noqa: PLR2004 (prefill)
 
 
-def _count(job: Job, plan: _Plan, taken: _Taken, progress: Callable[[str], None]) -> None:
-    """Run the engine under ncu up to the step, and read what was counted."""
-    report, log = (job.folder.resolve() / name for name in ("counters.ncu-rep", "counting.log"))
-    try:
-        with Worker(job, _command(job.cell, plan, report, log), NCU_SETTINGS) as worker:
-            _drive(worker, job, plan, taken, progress)
-    except InvalidTrialError:
-        known = _cause(log)
-        if known is not None:  # ncu's own account says more than an engine that ended
-            raise known from None
-        raise
-    if not report.is_file():
-        known = _cause(log)
-        raise known or InvalidTrialError("counters-no-kernel", f"ncu left no report\n{_said(log)}")
-    taken.reports = (Artifact.of(report, job.run_folder),)
-    progress("reading the counters")
-    page = _print(job, plan.ncu, report)
-    taken.reports = (*taken.reports, _kept(page, job))
-    taken.counted = _read(job, plan, page, _source(job, plan.ncu))
-
-
-def _command(cell: Cell, plan: _Plan, report: Path, log: Path) -> list[str]:
-    """The words before the program that ncu stands around. Clocks are left alone: perfgate holds them, or nobody."""
-    ranges = [plan.step]
-    if plan.window.begin + plan.window.count > len(plan.window.pattern.kernels):
-        ranges.append(plan.step + 1)
-    flags = ["--config-file", "off", "--target-processes", "all", "--replay-mode", "kernel"]
-    flags += ["--graph-profiling", "node", "--launch-skip", str(plan.window.begin)]
-    flags += ["--launch-count", str(plan.window.count), "--metrics", ",".join(plan.metrics)]
-    flags += ["--clock-control", "none", "--cache-control", cell.counted.cache_control, "--nvtx"]
-    flags += [word for step in ranges for word in ("--nvtx-include", f"perfgate.step.{step}")]
-    flags += ["--force-overwrite", "--export", str(report), "--log-file", str(log)]
-    return [plan.ncu, *flags]
-
-
-def _drive(worker: Worker, job: Job, plan: _Plan, taken: _Taken, progress: Callable[[str], None]) -> None:
-    """Start the engine, warm it up, and run one batch until the step is behind."""
-    cell = job.cell
-    progress("starting the engine")
-    started = start_engine(worker, job, _small_cache(job))
-    # Its start-up is ncu's, and its cache a small one: neither is a figure of the engine.
-    taken.versions = started.versions
-    workload = cell.workload
-    warm = min(WARM_UP_TOKENS, workload.output_tokens)
-    short = cell.model_copy(update={"workload": workload.model_copy(update={"output_tokens": warm})})
-    run_iteration(worker, short, started.vocabulary, 0)
-    window = plan.window
-    progress(f"{window.count} launches from launch {window.begin} of step {plan.step} on, ncu")
-    _ranges(worker, cell, on=True)
-    tokens = min(workload.output_tokens, plan.step + STEPS_BEHIND)
-    limit = Limit(time.monotonic() + cell.counted.limit, "counters-timeout", "engine-died")
-    batch = prompts(workload, started.vocabulary, 1)
-    worker.request("iterate", limit, prompts=batch, output_tokens=tokens)
-    _ranges(worker, cell, on=False)
-    progress("stopping the engine")
-    worker.stop(REPORT_TIMEOUT_S)
-
-
-def _ranges(worker: Worker, cell: Cell, *, on: bool) -> None:
-    limit = Limit(time.monotonic() + cell.measure.start_timeout, "iteration-timeout", "engine-died")
-    worker.request("profile", limit, on=on, ranges="nvtx", window=False)
-
-
 def _small_cache(job: Job) -> dict[str, Any]:
     """An argument for a KV cache no larger than the workload needs: replay saves what kernels may write.
 
     Nothing where the model's demand is not known; the cache is then as the scenario has it.
     """
-    cell, args = job.cell, {**job.cell.engine.args, **job.subject.args}
+    cell, args = job.cell, job.engine_args
     work = cell.workload
     if cell.model_folder is None:
         return {}
@@ -230,34 +180,19 @@ def _small_cache(job: Job) -> dict[str, Any]:
     return {} if isinstance(own, int) and own <= needed else {"kv_cache_memory_bytes": needed}
 
 
-def _said(log: Path) -> str:
-    return log.read_text("utf-8", "replace") if log.exists() else ""
-
-
-def _cause(log: Path) -> NotMeasuredError | None:
-    """What ncu itself says went wrong."""
-    return cause_in(_said(log).splitlines(), "ncu")
-
-
 def _print(job: Job, ncu: str, report: Path) -> str:
     """The raw page of a report.
 
     Raises:
-        InvalidTrialError: ``counters-unreadable``: ncu could not print it.
+        NotMeasuredError: ``counters-unreadable``: ncu could not print it.
     """
     words = ["--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
     words += ["--print-kernel-base", "demangled", "--rename-kernels", "off"]
     ran = run([ncu, *words], {**job.environment, **NCU_SETTINGS}, job.folder, PRINT_TIMEOUT_S)
     if ran.status != 0:
-        raise InvalidTrialError("counters-unreadable", f"ncu --import ended with status {ran.status}\n{ran.end}")
+        text = f"ncu --import ended with status {ran.status}\n{ran.end}"
+        raise NotMeasuredError(text, code="counters-unreadable")
     return ran.text
-
-
-def _kept(page: str, job: Job) -> Artifact:
-    """The raw page as an artifact: a report can be read by ncu alone."""
-    file = job.folder / "counters.csv.gz"
-    file.write_bytes(gzip.compress(page.encode(), mtime=0))
-    return Artifact.of(file, job.run_folder)
 
 
 def _source(job: Job, ncu: str) -> str:

@@ -31,6 +31,8 @@ class Job:
         environment: The allow-listed variables of this machine, before the scenario's and the subject's own.
         owner: The mark that every process of this trial carries, see :mod:`perfgate.machine.processes`.
         decode: What the last valid traced trial of this side saw; ``None`` where there is none.
+        gpu: Whether the engine runs on a GPU; on the CPU there is no kernel for a profiler of GPUs to see.
+        architecture: Its compute capability times ten, by which ncu's names differ; ``None`` where it is not known.
     """
 
     cell: Cell
@@ -46,6 +48,13 @@ class Job:
     environment: Mapping[str, str]
     owner: str
     decode: DecodeSteps | None = None
+    gpu: bool = False
+    architecture: int | None = None
+
+    @property
+    def engine_args(self) -> dict[str, Any]:
+        """The arguments of the engine: the scenario's, with the subject's in their place."""
+        return {**self.cell.engine.args, **self.subject.args}
 
     def trial(self, *, t0_utc: str, duration_ns: int, **measured: Any) -> Trial:
         """This job's trial, with what was measured of it: the fields of :class:`perfgate.metrics.trial.Trial`."""

@@ -14,40 +14,33 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from perfgate.capture.counting import CountedCollector
-from perfgate.capture.engine import allowed_environment, gpus_of
+from perfgate.capture.engine import allowed_environment
 from perfgate.capture.failed_starts import FailedStarts
+from perfgate.capture.gpus import Gpus
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.pace import Pace
-from perfgate.capture.timing import TimedCollector
-from perfgate.capture.tracing import TracedCollector
+from perfgate.capture.trial_taking import EngineCollector
 from perfgate.counters.roofline_bound import find_floor
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
 from perfgate.machine.cgroup import why_none
-from perfgate.machine.clocks import ClockGuard, undo_stale
-from perfgate.machine.fingerprint import Machine, comparable, read_machine
+from perfgate.machine.fingerprint import Machine, comparable
 from perfgate.machine.locks import hold_devices
-from perfgate.machine.nvml import GpuError, Nvml, connect
-from perfgate.machine.processes import carries_mark, end_orphans, find_orphans, owner_mark
-from perfgate.machine.sampler import Sampler, company
-from perfgate.machine.telemetry import DISTURBANCES, disturbance
-from perfgate.metrics.trial import Artifact, Failure, Kind, Role, Trial
+from perfgate.machine.processes import end_orphans, find_orphans, owner_mark
+from perfgate.machine.telemetry import DISTURBANCES
+from perfgate.metrics.trial import KINDS, Failure, Kind, Role, Trial
 from perfgate.record.cost import trial_seconds
 from perfgate.record.dropped_pairs import HOPELESS, overdrawn, reopened
 from perfgate.record.run_record import Record, Run, Visit, read_record, read_records, record_file, write_record
 from perfgate.scenario.plan import Cell, head_first
 from perfgate.scenario.subject import Subject
 from perfgate.trace.decode_step import DecodeSteps
-
-IDLE_WAIT_S = 10.0
-"""How long GPUs are given to become free: the driver takes a moment to clear away an engine that has ended."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +107,7 @@ class Session:
     ) -> None:
         self._folder = folder
         self._run = run
-        self._given = dict(collectors)
+        self._collectors = {kind: collectors.get(kind) or EngineCollector(kind) for kind in KINDS}
         self._progress = progress
         self._deadline_s = deadline_s
         self._opened: dict[str, Record] = {}
@@ -133,24 +126,14 @@ class Session:
         """
         with contextlib.ExitStack() as stack:
             self._environment = allowed_environment(os.environ)
-            nvml = self._nvml = connect()
-            if nvml is not None:
-                stack.enter_context(nvml)
-            machine = self._machine(nvml)
-            self._refuse_another_machine(machine)
-            self._uuids = tuple(gpu.uuid for gpu in machine.gpus)
-            self._collectors = self._own_collectors() | self._given
-            stack.enter_context(hold_devices(self._uuids or ("cpu",), self._run.name, self._progress, self._deadline_s))
+            gpus = self._gpus = stack.enter_context(Gpus(self._run, self._environment, self._progress))
+            self._refuse_another_machine(gpus.machine)
+            stack.enter_context(hold_devices(gpus.uuids or ("cpu",), self._run.name, self._progress, self._deadline_s))
             for orphan in end_orphans():
                 self._progress(f"ended {orphan}, left behind by a run that is gone")
-            self._clocks = None
-            if nvml is not None:
-                for lease in undo_stale(nvml, self._uuids):
-                    self._progress(f"released the clocks of {lease.uuid}, left locked: {lease}")
-                self._clocks = stack.enter_context(ClockGuard(nvml, self._run.name, self._progress))
-                self._require_idle()
+            stack.enter_context(gpus.guarded())
             self._visit = Visit(
-                machine=machine,
+                machine=gpus.machine,
                 t0_utc=_utc_now(),
                 environment=tuple(sorted(self._environment)),
                 processes="subreaper" if why_none(owner_mark(self._run.name)) else "cgroup",
@@ -171,15 +154,6 @@ class Session:
         """End the visit: release clocks and GPUs; records stay, caches go."""
         self._held.__exit__(kind, error, traceback)
         shutil.rmtree(self._caches, ignore_errors=True)
-
-    def _own_collectors(self) -> dict[Kind, Collector]:
-        gpu = bool(self._uuids)
-        architecture = self._nvml.architecture(self._uuids[0]) if self._nvml is not None and gpu else None
-        return {
-            "timed": TimedCollector(),
-            "traced": TracedCollector(gpu=gpu),
-            "counted": CountedCollector(gpu=gpu, architecture=architecture),
-        }
 
     def measure(self, cell: Cell, pairs: int, kind: Kind = "timed") -> Record:
         """Take trials of ``cell`` until it has ``pairs`` valid pairs (one-sided: trials), or cannot be measured.
@@ -203,7 +177,7 @@ class Session:
             return self._save(self._opened[cell.cell_id].model_copy(update={"stopped": stopped}))
 
     def _take_pairs(self, cell: Cell, pairs: int, kind: Kind) -> Record:
-        self._set_clocks(cell)
+        self._gpus.set_clocks(cell)
         record = self._opened[cell.cell_id]
         if kind == "timed" and record.stopped is None and cell.cell_id not in self._conditioned:
             record = self._condition(record, pairs)
@@ -224,53 +198,6 @@ class Session:
         """Why no further pair is taken after one that was dropped."""
         certain = self._starts.certain(record.cell, record.subjects[role], role, kind)
         return certain or overdrawn(record, kind, len(record.visits) - 1)
-
-    def _machine(self, nvml: Nvml | None) -> Machine:
-        """This machine, with the GPUs that the run's largest engine takes; none where they are hidden on purpose."""
-        visible = self._environment.get("CUDA_VISIBLE_DEVICES")
-        if nvml is None or visible in ("", "-1"):
-            return read_machine()
-        gpus = nvml.gpus(self._environment)
-        needed = max((self._ranks(cell) for cell in self._run.plan.cells), default=1)
-        if len(gpus) < needed and (gpus or visible is not None):
-            named = f"CUDA_VISIBLE_DEVICES={visible} names" if visible is not None else "there are"
-            raise NotMeasuredError(
-                f"the largest engine takes {needed} GPUs, and {named} {len(gpus)} that can be watched",
-                code="gpu-missing",
-            )
-        return read_machine(gpus[:needed], nvml.driver, nvml.cuda)
-
-    def _set_clocks(self, cell: Cell) -> None:
-        if self._clocks is not None and self._uuids:
-            self._clocks.apply(self._gpus_of(cell), cell.clocks.sm_mhz, cell.clocks.memory_mhz)
-        elif cell.clocks.mode == "lock":
-            raise NotMeasuredError(
-                "clocks cannot be locked: there is no GPU here, or none that is visible",
-                where=cell.name,
-                code="clock-not-supported",
-            )
-
-    def _require_idle(self) -> None:
-        busy = self._await_idle(self._uuids)
-        if busy:
-            raise NotMeasuredError(busy, code="gpu-busy")
-
-    def _await_idle(self, uuids: Sequence[str]) -> str:
-        """Who is still on the GPUs after a while, in words; empty when all are free."""
-        until_s = time.monotonic() + IDLE_WAIT_S
-        while self._nvml is not None and (found := company(self._nvml, uuids)):
-            if time.monotonic() > until_s:
-                return found
-            time.sleep(0.25)
-        return ""
-
-    def _gpus_of(self, cell: Cell) -> tuple[str, ...]:
-        return self._uuids[: self._ranks(cell)]
-
-    def _ranks(self, cell: Cell) -> int:
-        """GPUs that the larger of the two sides' engines takes."""
-        sides = [{**cell.engine.args, **subject.args} for subject in self._run.subjects.values()]
-        return max(map(gpus_of, sides))
 
     def _refuse_another_machine(self, machine: Machine) -> None:
         visits = (visit for record in read_records(self._folder, self._run) for visit in record.visits)
@@ -343,6 +270,7 @@ class Session:
             cell=record.cell, role=role, subject=record.subjects[role], index=index, pair=pair, position=position,
             visit=len(record.visits) - 1, run_folder=self._folder, folder=folder, cache_folder=self._caches / role,
             environment=self._environment, owner=owner_mark(self._run.name), decode=_last_seen(record, role),
+            gpu=bool(self._gpus.uuids), architecture=self._gpus.architecture,
         )  # fmt: skip
         done = record.measured(kind)
         sides = len(record.subjects)
@@ -356,8 +284,8 @@ class Session:
             left_s = None if trial_s is None else after_s + max(trial_s - (time.monotonic() - begun_s), 0.0)
             self._progress(Step(record.cell.name, index, role, pair, done, target, phase, left_s, kind, after_s))
 
-        trial = self._refused(job, kind) or self._watched(job, kind, show)
-        trial = trial.model_copy(update={"gpus": self._gpus_of(record.cell), **self._floor(job, kind)})
+        trial = self._refused(job, kind) or self._gpus.watch(job, lambda: self._collect(job, kind, show))
+        trial = trial.model_copy(update={"gpus": self._gpus.of(record.cell), **self._floor(job, kind)})
         self._pace.note(cell_id, trial)
         self._starts.note(job.cell, job.subject, trial)
         record = self._save(record.model_copy(update={"trials": (*record.trials, trial)}))
@@ -371,11 +299,10 @@ class Session:
         """What the decode steps of a timed trial are held against, or why that is unknown: gates hear of it early."""
         if kind != "timed":
             return {}
-        args = {**job.cell.engine.args, **job.subject.args}
-        gpus = [gpu.name for gpu in self._visit.machine.gpus[: self._ranks(job.cell)]]
+        gpus = [gpu.name for gpu in self._gpus.machine.gpus[: len(self._gpus.of(job.cell))]]
         workload = job.cell.workload
         floor, no_floor = find_floor(
-            job.cell.model_folder, args, gpus,
+            job.cell.model_folder, job.engine_args, gpus,
             batch=workload.batch, input_tokens=workload.input_tokens, output_tokens=workload.output_tokens,
         )  # fmt: skip
         if no_floor and job.pair is None and any(gate.gate.measured.needs_floor for gate in job.cell.gates):
@@ -388,38 +315,11 @@ class Session:
         left = find_orphans()
         if left:
             failure = Failure(code="start-refused", text="still alive: " + "; ".join(str(orphan) for orphan in left))
-        elif busy := self._await_idle(self._gpus_of(job.cell)):
+        elif busy := self._gpus.await_idle(self._gpus.of(job.cell)):
             failure = Failure(code="foreign-process", text=busy)
         else:
             return None
         return job.trial(kind=kind, t0_utc=_utc_now(), duration_ns=0, failure=failure)
-
-    def _watched(self, job: Job, kind: Kind, show: Callable[[str], None]) -> Trial:
-        """The collector's trial with what its GPUs did meanwhile; it fails where they were disturbed."""
-        if self._nvml is None:
-            return self._collect(job, kind, show)
-        with Sampler(self._nvml, self._gpus_of(job.cell), lambda pid: carries_mark(pid, job.owner)) as sampler:
-            trial = self._collect(job, kind, show)
-        file = job.folder / "telemetry.json.gz"
-        sampler.write(file)
-        samples = Artifact.of(file, job.run_folder)
-        telemetry = sampler.read([iteration.window for iteration in trial.iterations])
-        failure = trial.failure
-        if sampler.error is not None:
-            words = f"\n{failure.code}: {failure.text}" if failure else ""
-            failure = Failure(code=sampler.error.code, text=f"{sampler.error.finding}{words}")
-        elif failure is None:
-            spoilt = disturbance(telemetry, job.cell.clocks.sm_mhz, job.cell.clocks.memory_mhz)
-            failure = Failure(code=spoilt[0], text=spoilt[1]) if spoilt else self._left_behind(job)
-        return trial.model_copy(update={"failure": failure, "telemetry": telemetry, "samples": samples})
-
-    def _left_behind(self, job: Job) -> Failure | None:
-        """A failure where somebody is on the GPUs once the engine is gone: the trial had company that was not seen."""
-        try:
-            busy = self._await_idle(self._gpus_of(job.cell))
-        except GpuError as error:
-            return Failure(code=error.code, text=error.finding)
-        return Failure(code="foreign-process", text=f"after the engine's end: {busy}") if busy else None
 
     def _probe(self, cell: Cell, subject: Subject) -> Failure | None:
         try:

@@ -9,175 +9,93 @@ Under nsys the worker is held steady (:mod:`perfgate.capture.pinning`), and the 
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar
 
 from perfgate.capture.commands import nsys_profile, nsys_settings
-from perfgate.capture.engine import LOG, Limit, Worker, engine_environment, find_subject, gpus_of
+from perfgate.capture.drivers import Engine, Launch
+from perfgate.capture.engine import engine_environment, gpus_of
+from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
-from perfgate.capture.pinning import Steady, steady_worker
-from perfgate.capture.timeline import InvalidTrialError, read_iteration
-from perfgate.capture.timing import in_words, run_iteration, start_engine
-from perfgate.errors import NotMeasuredError, RecordError
-from perfgate.metrics.trial import Artifact, Failure, Iteration, Startup, Trial
+from perfgate.capture.pinning import steady_worker
+from perfgate.capture.timeline import InvalidTrialError
+from perfgate.metrics.trial import Artifact
 from perfgate.scenario.expected_kernels import Expectation
-from perfgate.scenario.plan import Cell
-from perfgate.scenario.subject import Subject
 from perfgate.trace.decode_step import DecodeSteps, pool, summarise
 from perfgate.trace.trace_file import read_trace
 
-REPORT_TIMEOUT_S: Final = 180.0
-"""How long nsys may take to write its report once the engine has stopped."""
 
+class Tracer(Instrument):
+    """A profiler that leaves traces which :func:`perfgate.trace.trace_file.read_trace` reads.
 
-class TracedCollector:
-    """Takes traced trials.
-
-    Args:
-        gpu: Whether engines run on a GPU; on the CPU there is no kernel for nsys to see.
+    A subclass prepares it.
     """
 
-    kind = "traced"
+    kind, unreadable, report_s = "traced", "trace-unreadable", 180.0
+    ranges: ClassVar[str]
+    """Of :meth:`perfgate.capture.drivers.Engine.profile`."""
+    leaves: ClassVar[str]
+    """Pattern of what it leaves in the trial's folder: a file, or one a rank."""
 
-    def __init__(self, *, gpu: bool) -> None:
-        self._gpu = gpu
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.folder = job.folder.resolve()
+        self.held: tuple[str, ...] = ()
+        self._expected = job.cell.kernels or Expectation()
+        self._decode: DecodeSteps | None = None
+        self._traces: tuple[Artifact, ...] = ()
 
-    def probe(self, cell: Cell, subject: Subject) -> Failure | None:  # noqa: ARG002 (the protocol's shape)
-        """See :func:`perfgate.capture.engine.find_subject`."""
-        return find_subject(subject)
+    @property
+    def iterations(self) -> tuple[int, int]:
+        """At least one of warm-up, and as many as are to be traced."""
+        return max(super().iterations[0], 1), self._expected.traced.iterations
 
-    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
-        """Take one trial, see :class:`perfgate.capture.job.Collector`."""
-        begin_ns, t0_utc = time.monotonic_ns(), datetime.now(UTC).isoformat(timespec="seconds")
-        failure = self.probe(job.cell, job.subject)
-        taken = _Taken()
-        if failure is None:
-            nsys = shutil.which("nsys") if self._gpu else None
-            profiler = _Nsys(job.folder, nsys, _steady(job)) if nsys else _Torch(job.folder)
-            try:
-                _trace(job, profiler, taken, progress)
-                progress("reading the trace")
-                files = profiler.find()
-                taken.traces = tuple(Artifact.of(file, job.run_folder) for file in files)
-                steps = pool([summarise(read_trace(file, _expected(job.cell).rules)) for file in files])
-                taken.decode = steps.model_copy(update={"held": profiler.held})
-            except InvalidTrialError as error:
-                failure = Failure(code=error.code, text=in_words(error.code, error.text, job.folder / LOG))
-            except (RecordError, NotMeasuredError) as error:
-                code = error.code or "trace-unreadable"
-                failure = Failure(code=code, text=in_words(code, error.finding, job.folder / LOG))
-        return job.trial(
-            kind="traced",
-            t0_utc=t0_utc,
-            duration_ns=time.monotonic_ns() - begin_ns,
-            failure=failure,
-            versions=taken.versions,
-            startup=taken.startup,
-            iterations=tuple(taken.iterations),
-            decode=taken.decode,
-            traces=taken.traces,
-        )
+    def window(self, engine: Engine, *, on: bool) -> None:
+        """The profiler's."""
+        engine.profile(on=on, ranges=self.ranges, window=True)
+
+    def collect(self, say: Say) -> None:
+        """Read the traces; a profiler is believed by them, whatever it returned."""
+        say("reading the trace")
+        files = sorted(self.folder.glob(self.leaves))
+        if not files:
+            left = ", ".join(sorted(file.name for file in self.folder.iterdir()))
+            raise InvalidTrialError("trace-missing", f"{self.name} left no {self.leaves}; there is {left}")
+        self._traces = tuple(Artifact.of(file, self.job.run_folder) for file in files)
+        steps = pool([summarise(read_trace(file, self._expected.rules)) for file in files])
+        self._decode = steps.model_copy(update={"held": self.held})
+
+    def fields(self) -> dict[str, Any]:
+        """Decode steps, and the traces that they were read from."""
+        return {"decode": self._decode, "traces": self._traces}
 
 
-@dataclass
-class _Taken:
-    """What a trial has yielded so far; the one thing here that grows."""
-
-    versions: dict[str, str] = field(default_factory=dict)
-    startup: Startup | None = None
-    iterations: list[Iteration] = field(default_factory=list)
-    decode: DecodeSteps | None = None
-    traces: tuple[Artifact, ...] = ()
-
-
-def _trace(job: Job, profiler: _Nsys | _Torch, taken: _Taken, progress: Callable[[str], None]) -> None:
-    """Start the engine, warm it up, and run a few iterations in the profiler's window."""
-    cell = job.cell
-    warmup, traced = max(cell.measure.warmup_iterations, 1), _expected(cell).traced.iterations
-    with Worker(job, profiler.wrapper, profiler.environment) as worker:
-        progress("starting the engine")
-        started = start_engine(worker, job, {"profiler_config": profiler.config})
-        taken.versions, taken.startup = started.versions, started.startup
-        for number in range(warmup + traced):
-            progress(f"iteration {number + 1} of {warmup + traced}, {profiler.name}")
-            if number == warmup:
-                _profile(worker, cell, on=True, ranges=profiler.ranges)
-            answer, asked = run_iteration(worker, cell, started.vocabulary, number)
-            iteration = read_iteration(answer, cell.workload, asked)
-            if number >= warmup:
-                taken.iterations.append(iteration)
-        _profile(worker, cell, on=False, ranges=profiler.ranges)
-        progress("stopping the engine")
-        worker.stop(REPORT_TIMEOUT_S)
-
-
-def _expected(cell: Cell) -> Expectation:
-    """How the cell is traced; as by default where its scenario does not say."""
-    return cell.kernels or Expectation()
-
-
-def _profile(worker: Worker, cell: Cell, *, on: bool, ranges: str) -> None:
-    limit = Limit(time.monotonic() + cell.measure.start_timeout, "iteration-timeout", "engine-died")
-    worker.request("profile", limit, on=on, ranges=ranges, window=True)
-
-
-def _steady(job: Job) -> Steady:
-    return steady_worker(engine_environment(job), gpus_of({**job.cell.engine.args, **job.subject.args}))
-
-
-class _Nsys:
+class Nsys(Tracer):
     """nsys around a worker held steady; its window is that of the CUDA profiler, which vLLM opens."""
 
-    name, ranges = "nsys", "nvtx"
+    name, ranges, leaves = "nsys", "nvtx", "trace.nsys-rep"
 
-    def __init__(self, folder: Path, nsys: str, steady: Steady) -> None:
-        self._folder = folder.resolve()
-        window = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
-        self.wrapper = [*nsys_profile(nsys, self._folder / "trace", *window), *steady.wrapper]
-        self.environment = {**nsys_settings(), **steady.environment}
+    def prepare(self) -> Launch:
+        """See :class:`Instrument`."""
+        steady = steady_worker(engine_environment(self.job), gpus_of(self.job.engine_args))
         self.held = steady.held
-        self.config: dict[str, Any] = {"profiler": "cuda"}
-
-    def find(self) -> list[Path]:
-        """The report, which holds every rank.
-
-        Raises:
-            InvalidTrialError: ``trace-missing``: nsys left none, whatever it returned.
-        """
-        report = self._folder / "trace.nsys-rep"
-        if not report.is_file():
-            left = ", ".join(file.name for file in sorted(self._folder.glob("trace*"))) or "nothing"
-            raise InvalidTrialError("trace-missing", f"nsys left no report, but {left}")
-        return [report]
+        window = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
+        command = nsys_profile(shutil.which("nsys") or "nsys", self.folder / "trace", *window)
+        environment = {**nsys_settings(), **steady.environment}
+        return Launch([*command, *steady.wrapper], environment, {"profiler_config": {"profiler": "cuda"}})
 
 
-class _Torch:
-    """PyTorch's profiler inside the engine; vLLM writes its trace when the window closes."""
+class TorchProfiler(Tracer):
+    """PyTorch's profiler inside the engine; vLLM writes its traces when the window closes."""
 
-    name, ranges = "torch profiler", "record_function"
+    name, ranges, leaves = "torch profiler", "record_function", "torch/*.pt.trace.json*"
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder.resolve() / "torch"
-        self.wrapper: list[str] = []
-        self.environment: dict[str, str] = {}
-        self.held: tuple[str, ...] = ()
-        self.config: dict[str, Any] = {
-            "profiler": "torch",
-            "torch_profiler_dir": str(self._folder),
-            "torch_profiler_with_stack": False,
-        }
+    def prepare(self) -> Launch:
+        """See :class:`Instrument`."""
+        folder = str(self.folder / "torch")
+        config = {"profiler": "torch", "torch_profiler_dir": folder, "torch_profiler_with_stack": False}
+        return Launch(engine_args={"profiler_config": config})
 
-    def find(self) -> list[Path]:
-        """The trace of each rank.
 
-        Raises:
-            InvalidTrialError: ``trace-missing``: there is none.
-        """
-        found = sorted(self._folder.glob("*.pt.trace.json*"))
-        if not found:
-            raise InvalidTrialError("trace-missing", "PyTorch's profiler left no trace")
-        return found
+def tracer(job: Job) -> Tracer:
+    """The profiler for traced trials: nsys where there are kernels for it to see."""
+    return Nsys(job) if job.gpu and shutil.which("nsys") else TorchProfiler(job)

@@ -15,7 +15,7 @@ from perfgate.capture import engine
 from perfgate.capture.engine import Limit, Worker
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError, Span, read_iteration
-from perfgate.capture.timing import TimedCollector
+from perfgate.capture.trial_taking import EngineCollector
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
@@ -136,7 +136,7 @@ def test_a_start_that_cannot_be(
         "time.sleep(60)"
     )
 
-    trial = TimedCollector().collect(make_job(make_cell(), Subject(python=sys.executable), 1), lambda _: None)
+    trial = EngineCollector("timed").collect(make_job(make_cell(), Subject(python=sys.executable), 1), lambda _: None)
 
     assert trial.failure is not None
     assert trial.failure.code == "protocol-error"

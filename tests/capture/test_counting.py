@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stub_engine import write_stub
 
-from perfgate.capture.counting import CountedCollector, usual_step
+from perfgate.capture.counting import usual_step
 from perfgate.capture.job import Job
+from perfgate.capture.trial_taking import EngineCollector
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import Trial
 from perfgate.scenario.counter_trials import Launches
@@ -91,7 +92,7 @@ def prepare(
 
 def collect(job: Job, *, gpu: bool = True) -> Trial:
     """One counted trial."""
-    return CountedCollector(gpu=gpu, architecture=90).collect(job, lambda _: None)
+    return EngineCollector("counted").collect(dataclasses.replace(job, gpu=gpu, architecture=90), lambda _: None)
 
 
 def test_launches_find_their_places(prepare: Callable[..., Job], trace: DecodeSteps) -> None:

@@ -14,7 +14,7 @@ from stub_engine import write_stub
 
 from perfgate.capture.engine import WORKER
 from perfgate.capture.job import Job
-from perfgate.capture.timing import TimedCollector
+from perfgate.capture.trial_taking import EngineCollector
 from perfgate.doctor.profilers import PROBE
 from perfgate.doctor.vllm_source import Located, locate
 from perfgate.scenario.plan import Cell
@@ -54,7 +54,7 @@ def test_the_worker_takes_a_trial(
     subject: Subject, make_cell: Callable[..., Cell], make_job: Callable[..., Job]
 ) -> None:
     """Every request of a trial is answered, and perfgate's modules do not shadow the subject's."""
-    trial = TimedCollector().collect(make_job(make_cell(), subject), lambda _: None)
+    trial = EngineCollector("timed").collect(make_job(make_cell(), subject), lambda _: None)
 
     assert trial.failure is None, trial.failure.text
     assert len(trial.iterations) == 2

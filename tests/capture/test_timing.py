@@ -19,17 +19,18 @@ import psutil
 import pytest
 from stub_engine import write_stub
 
-from perfgate.capture import timing
+from perfgate.capture import drivers
 from perfgate.capture.engine import WORKER, Limit, Worker, allowed_environment, engine_environment
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
-from perfgate.capture.timing import TimedCollector
+from perfgate.capture.trial_taking import MAX_FAILURE_CHARACTERS, EngineCollector
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.processes import CHILD, OWNER, Child, Orphan, owner_mark
 from perfgate.metrics.trial import Trial
 from perfgate.scenario.plan import Cell, prompts
 from perfgate.scenario.subject import Subject
 
+ROOT = Path(__file__).parents[2]
 LIMITS = ", start_timeout: 20s, iteration_timeout: 20s"
 
 
@@ -57,7 +58,7 @@ def prepare(stub: Path, make_cell: Callable[..., Cell], make_job: Callable[..., 
 
 def collect(job: Job) -> Trial:
     """Take the trial, and see that nothing of it is left running."""
-    collector: Collector = TimedCollector()
+    collector: Collector = EngineCollector("timed")
     trial = collector.collect(job, lambda _: None)
     assert remaining(job) == []
     return trial
@@ -195,7 +196,7 @@ def test_failures(prepare: Callable[..., Job], mode: str, code: str, words: str)
     failure = collect(prepare(mode)).failure
     assert failure is not None
     assert (failure.code, words in failure.text) == (code, True), failure.text
-    assert len(failure.text) <= timing.MAX_FAILURE_CHARACTERS
+    assert len(failure.text) <= MAX_FAILURE_CHARACTERS
 
 
 @pytest.mark.parametrize(
@@ -282,7 +283,7 @@ def test_interrupt(prepare: Callable[..., Job]) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        TimedCollector().collect(job, progress)
+        EngineCollector("timed").collect(job, progress)
     assert remaining(job) == []
     lines = (job.folder / "timeline.jsonl").read_text().splitlines()
     assert [json.loads(line)["iteration"] for line in lines] == [0]
@@ -292,7 +293,7 @@ def test_interrupt(prepare: Callable[..., Job]) -> None:
 def test_missing_subject(prepare: Callable[..., Job], subject: dict[str, Any]) -> None:
     """A missing interpreter or folder is found by the probe and fails the trial without starting anything."""
     job = prepare(**subject)
-    probed = TimedCollector().probe(job.cell, job.subject)
+    probed = EngineCollector("timed").probe(job.cell, job.subject)
     assert probed is not None
     assert probed.code == "subject-not-found"
     assert collect(job).failure == probed
@@ -342,7 +343,7 @@ def test_worker_dies_with_perfgate(prepare: Callable[..., Job]) -> None:
 from dataclasses import replace
 from pathlib import Path
 from perfgate.capture.job import Job
-from perfgate.capture.timing import TimedCollector
+from perfgate.capture.trial_taking import EngineCollector
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 job = Job(
@@ -350,10 +351,10 @@ job = Job(
     Subject.model_validate_json({job.subject.model_dump_json()!r}), 0, 0, 0, 0,
     *[Path(folder) for folder in {[str(job.run_folder), str(job.folder), str(job.cache_folder)]!r}],
     {dict(job.environment)!r}, {owner_mark("tests")!r})
-TimedCollector().collect(job, print)
+EngineCollector("timed").collect(job, print)
 """
     log = job.folder / "engine.log"
-    with subprocess.Popen([sys.executable, "-c", program], cwd=Path(timing.__file__).parents[2]) as perfgate:
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as perfgate:
         deadline = time.monotonic() + 30
         while not (log.exists() and "loading weights" in log.read_text()):
             assert time.monotonic() < deadline
@@ -376,7 +377,7 @@ def test_prompts_are_the_plans(prepare: Callable[..., Job], monkeypatch: pytest.
         asked.append((vocabulary, iteration))
         return prompts(found, vocabulary, iteration)
 
-    monkeypatch.setattr(timing, "prompts", note)
+    monkeypatch.setattr(drivers, "prompts", note)
     collect(prepare())
     assert asked == [(100, 0), (100, 1), (100, 2)]
 

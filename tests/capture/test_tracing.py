@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from stub_engine import write_stub
 
 from perfgate.capture.job import Job
 from perfgate.capture.pinning import Steady
-from perfgate.capture.tracing import TracedCollector
+from perfgate.capture.trial_taking import EngineCollector
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import Artifact, Trial
 from perfgate.scenario.plan import Cell
@@ -39,7 +40,7 @@ LLMEngine.stop_profile = leave
 
 def collect(job: Job, *, gpu: bool = False) -> Trial:
     """One traced trial."""
-    return TracedCollector(gpu=gpu).collect(job, lambda _: None)
+    return EngineCollector("traced").collect(dataclasses.replace(job, gpu=gpu), lambda _: None)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ HOSTS = 4_000_001
 @pytest.fixture
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """GPUs that are not free are not waited for, and read so often that a short trial has ten readings."""
-    monkeypatch.setattr("perfgate.capture.session.IDLE_WAIT_S", 0.0)
+    monkeypatch.setattr("perfgate.capture.gpus.IDLE_WAIT_S", 0.0)
     monkeypatch.setattr(Sampler.__init__, "__kwdefaults__", {"host_pids": None, "period_s": TRIAL_S / 10})
 
 

@@ -1,0 +1,187 @@
+"""Drivers: how an engine is started, given its load and stopped; a scenario's ``engine.driver`` names one.
+
+The scenario admits the names of :data:`DRIVERS` and no others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit, Worker, find_subject
+from perfgate.capture.job import Job
+from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
+from perfgate.metrics.trial import Failure, Startup
+from perfgate.scenario.workload import Workload
+from perfgate.scenario.plan import prompts
+from perfgate.scenario.subject import Subject
+
+MAX_VERSIONS, MAX_VERSION = 64, 200
+"""Packages that an engine may name, and characters of a name or version."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What an instrument asks of the start of an engine.
+
+    Args:
+        wrapper: A program with its arguments that starts the engine's process and waits for it, as profilers do.
+        environment: Variables beside the engine's own.
+        engine_args: Arguments over those of scenario and subject.
+    """
+
+    wrapper: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """A started engine, as instruments drive it; whatever goes wrong with it is an :class:`InvalidTrialError`."""
+
+    versions: dict[str, str]
+    startup: Startup
+
+    def iterate(self, workload: Workload, number: int, limit: Limit | None = None) -> tuple[dict[str, Any], Span]:
+        """Run a workload once to completion.
+
+        Args:
+            workload: What to decode.
+            number: Of the iteration, from 0; it draws the prompts.
+            limit: Until when; by default the scenario's ``iteration_timeout``.
+
+        Returns:
+            The raw deliveries that :func:`perfgate.capture.timeline.read_iteration` reads, and when they were asked
+            for and came.
+        """
+
+    def profile(self, *, on: bool, ranges: str, window: bool) -> None:
+        """Begin or end numbered ranges around the engine's steps.
+
+        Args:
+            on: Whether to begin.
+            ranges: ``nvtx`` or ``record_function``.
+            window: Whether the profiler that the engine was started with records meanwhile.
+        """
+
+    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> None:
+        """Shut it down and wait so long for its process, or for what wraps it."""
+
+
+class Driver(Protocol):
+    """Starts engines of one kind."""
+
+    def probe(self, subject: Subject) -> Failure | None:
+        """Why no engine of this subject can be started, found without starting one; ``None`` when it can."""
+
+    def start(self, job: Job, launch: Launch) -> AbstractContextManager[Engine]:
+        """A started engine for the length of a block; nothing that it started is left behind.
+
+        Raises:
+            InvalidTrialError: It does not start, or something that it started does not end.
+        """
+
+
+class VllmDriver:
+    """vLLM's engine loop in a worker of its own (:mod:`perfgate.capture.vllm_worker`), one batch at a time."""
+
+    def probe(self, subject: Subject) -> Failure | None:
+        """See :func:`find_subject`."""
+        return find_subject(subject)
+
+    @contextlib.contextmanager
+    def start(self, job: Job, launch: Launch) -> Iterator[Engine]:
+        """See :class:`Driver`."""
+        with Worker(job, launch.wrapper, launch.environment) as worker:
+            yield VllmEngine(worker, job, launch.engine_args)
+
+
+class VllmEngine:
+    """The engine that a worker builds on construction, see :class:`Engine`.
+
+    Args:
+        worker: Running, without an engine so far.
+        job: The trial.
+        engine_args: Over the scenario's and the subject's.
+
+    Raises:
+        InvalidTrialError: It did not start, or not in time.
+    """
+
+    def __init__(self, worker: Worker, job: Job, engine_args: Mapping[str, Any] | None = None) -> None:
+        self._worker, self._job = worker, job
+        cell = job.cell
+        cache_files = sum(len(names) for _, _, names in os.walk(job.cache_folder))
+        limit = Limit(time.monotonic() + cell.measure.start_timeout, "engine-start-timeout", "engine-start-failed")
+        worker.request("hello", limit)
+        answer = worker.request(
+            "start",
+            limit,
+            model=cell.model_folder or cell.engine.model.hub,
+            revision=cell.engine.model.revision,
+            dummy=cell.engine.model.config is not None,
+            engine_args={**job.engine_args, **(engine_args or {})},
+        )
+        self.versions = _versions(answer)
+        self.startup = _startup(answer, worker.age_ns(), cache_files)
+        self._vocabulary: int = answer["vocabulary"]
+
+    def iterate(self, workload: Workload, number: int, limit: Limit | None = None) -> tuple[dict[str, Any], Span]:
+        """See :class:`Engine`."""
+        batch = prompts(workload, self._vocabulary, number)
+        timeout_s = self._job.cell.measure.iteration_timeout
+        limit = limit or Limit(time.monotonic() + timeout_s, "iteration-timeout", "engine-died")
+        begin_ns = time.monotonic_ns()
+        answer = self._worker.request("iterate", limit, prompts=batch, output_tokens=workload.output_tokens)
+        return answer, Span(begin_ns, time.monotonic_ns())
+
+    def profile(self, *, on: bool, ranges: str, window: bool) -> None:
+        """See :class:`Engine`."""
+        limit = Limit(time.monotonic() + self._job.cell.measure.start_timeout, "iteration-timeout", "engine-died")
+        self._worker.request("profile", limit, on=on, ranges=ranges, window=window)
+
+    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> None:
+        """See :class:`Engine`."""
+        self._worker.stop(exit_timeout_s)
+
+
+def _versions(answer: Mapping[str, Any]) -> dict[str, str]:
+    found: Any = answer.get("versions")
+    if (
+        not isinstance(found, dict)
+        or len(found) > MAX_VERSIONS
+        or not all(isinstance(text, str) and len(text) <= MAX_VERSION for pair in found.items() for text in pair)
+    ):
+        raise _another_shape(answer)
+    return found
+
+
+def _startup(answer: Mapping[str, Any], ready_ns: int, cache_files: int) -> Startup:
+    times: list[Any] = [answer.get("import_ns"), answer.get("engine_ns")]
+    sizes = [answer.get("model_memory_bytes"), answer.get("kv_token_capacity")]
+    above = all(type(number) is int and 0 < number < LARGEST for number in [*times, answer.get("vocabulary")])
+    if not above or not all(size is None or (type(size) is int and 0 <= size < LARGEST) for size in sizes):
+        raise _another_shape(answer)
+    if sum(times) > ready_ns:
+        text = f"the engine claims to have started for {sum(times)} ns, {ready_ns} ns after its process did"
+        raise InvalidTrialError("protocol-error", text)
+    return Startup(
+        import_ns=times[0],
+        engine_ns=times[1],
+        ready_ns=ready_ns,
+        model_memory_bytes=sizes[0],
+        kv_token_capacity=sizes[1],
+        cache_files=cache_files,
+    )
+
+
+def _another_shape(answer: Mapping[str, Any]) -> InvalidTrialError:
+    return InvalidTrialError("protocol-error", f"the answer to start has another shape: {str(answer)[:200]}")
+
+
+DRIVERS: Final[dict[str, Driver]] = {"vllm": VllmDriver()}
+"""By the name that a scenario gives it."""

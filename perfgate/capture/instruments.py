@@ -1,0 +1,90 @@
+"""Instruments: what watches a trial's engine, what that asks of the engine, and what it tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from perfgate.capture.drivers import Engine, Launch
+from perfgate.capture.job import Job
+from perfgate.capture.timeline import read_iteration
+from perfgate.errors import PerfgateError
+from perfgate.metrics.trial import Iteration, Kind
+
+Say = Callable[[str], None]
+"""Told what is going on, in short phrases for people."""
+
+
+class Instrument:
+    """Watches one trial; a subclass says what is different under it.
+
+    :func:`perfgate.capture.trial_taking.take_trial` calls :meth:`prepare`, starts the engine, lets :meth:`drive` run
+    it, stops it, and calls :meth:`collect`; then, however far that came, :meth:`fields`.
+
+    Args:
+        job: The trial.
+    """
+
+    kind: ClassVar[Kind]
+    name: ClassVar[str] = ""
+    """As people are told while it is at work."""
+    report_s: ClassVar[float] = 0.0
+    """How long it may take to write its report once the engine has stopped; 0 where it has none."""
+    unreadable: ClassVar[str] = "internal-error"
+    """Reason code of an error that has none of its own."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    @property
+    def iterations(self) -> tuple[int, int]:
+        """How many to run for warm-up, and how many to measure."""
+        return self.job.cell.measure.warmup_iterations, self.job.cell.measure.iterations
+
+    def prepare(self) -> Launch:
+        """What it asks of the start of the engine.
+
+        Raises:
+            NotMeasuredError: It cannot be used here.
+        """
+        return Launch()
+
+    def drive(self, engine: Engine, say: Say) -> Iterator[Iteration]:
+        """Run the engine; yields the iterations that are measured.
+
+        Raises:
+            InvalidTrialError: The engine failed; what was yielded is kept.
+        """
+        warmup, measured = self.iterations
+        for number in range(warmup + measured):
+            say(f"iteration {number + 1} of {warmup + measured}{self.name and f', {self.name}'}")
+            if number == warmup:
+                self.window(engine, on=True)
+            answer, asked = engine.iterate(self.job.cell.workload, number)
+            self.note(number, answer)
+            iteration = read_iteration(answer, self.job.cell.workload, asked)
+            if number >= warmup:
+                yield iteration
+        self.window(engine, on=False)
+
+    def window(self, engine: Engine, *, on: bool) -> None:
+        """Begin or end to record; called before the first measured iteration and after the last."""
+
+    def note(self, number: int, answer: Mapping[str, Any]) -> None:
+        """See the raw answer of an iteration, warm-up included, before it is judged."""
+
+    def collect(self, say: Say) -> None:
+        """Read what it has recorded, once the engine has ended.
+
+        Raises:
+            NotMeasuredError: It recorded nothing, or not what was asked for.
+            RecordError: What it left cannot be read.
+        """
+
+    def explain(self, error: PerfgateError) -> PerfgateError:
+        """The error that a failed trial is told by, where the instrument knows more of it."""
+        return error
+
+    def fields(self) -> dict[str, Any]:
+        """Fields of :class:`perfgate.metrics.trial.Trial` that it knows, also of a failed one; over the skeleton's."""
+        return {}

@@ -1,0 +1,96 @@
+"""Taking a trial: one skeleton for every driver and instrument.
+
+Whatever goes wrong with the engine becomes the trial's failure, in the engine's own words; what was measured until then
+is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from perfgate.capture.counting import Ncu
+from perfgate.capture.drivers import DRIVERS, Driver
+from perfgate.capture.engine import EXIT_TIMEOUT_S, LOG
+from perfgate.capture.instruments import Instrument, Say
+from perfgate.capture.job import Job
+from perfgate.capture.timeline import InvalidTrialError
+from perfgate.capture.timing import Timed
+from perfgate.capture.tracing import tracer
+from perfgate.errors import NotMeasuredError, PerfgateError, RecordError
+from perfgate.machine.process_log import last_words
+from perfgate.metrics.trial import Failure, Iteration, Kind, Trial
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import Subject
+
+MAX_FAILURE_CHARACTERS = 2000
+OF_THE_REQUESTS = ("request-failed", "wrong-token-count", "preempted")
+"""Reason codes of an engine that runs, so that its log explains nothing."""
+
+INSTRUMENTS: Final[dict[Kind, Callable[[Job], Instrument]]] = {"timed": Timed, "traced": tracer, "counted": Ncu}
+"""What watches the trials of a kind."""
+
+
+class EngineCollector:
+    """Takes trials of one kind with the driver that the scenario names, see :class:`perfgate.capture.job.Collector`.
+
+    Args:
+        kind: Of :data:`INSTRUMENTS`.
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind: str = kind
+        self._instrument = INSTRUMENTS[kind]
+
+    def probe(self, cell: Cell, subject: Subject) -> Failure | None:
+        """See :class:`perfgate.capture.drivers.Driver`."""
+        return DRIVERS[cell.engine.driver].probe(subject)
+
+    def collect(self, job: Job, progress: Say) -> Trial:
+        """Take one trial."""
+        return take_trial(job, DRIVERS[job.cell.engine.driver], self._instrument(job), progress)
+
+
+def take_trial(job: Job, driver: Driver, instrument: Instrument, say: Say) -> Trial:
+    """Start an engine, have the instrument drive it, stop it, and keep what was measured.
+
+    Raises:
+        KeyboardInterrupt: The user stopped; the engine was ended first.
+        OSError: The trial's folder cannot be written.
+    """
+    begin_ns, t0_utc = time.monotonic_ns(), datetime.now(UTC).isoformat(timespec="seconds")
+    facts: dict[str, Any] = {}
+    iterations: list[Iteration] = []
+    failure = driver.probe(job.subject)
+    if failure is None:
+        try:
+            launch = instrument.prepare()
+            say("starting the engine")
+            with driver.start(job, launch) as engine:
+                facts = {"versions": engine.versions, "startup": engine.startup}
+                for iteration in instrument.drive(engine, say):
+                    iterations.append(iteration)  # noqa: PERF402 (those before an error are kept)
+                say("stopping the engine")
+                try:
+                    engine.stop(instrument.report_s or EXIT_TIMEOUT_S)
+                except InvalidTrialError as error:
+                    if instrument.report_s:
+                        raise
+                    # Everything is measured; the ladder ends what is left.
+                    say(f"the engine did not stop cleanly: {error.text}")
+            instrument.collect(say)
+        except (RecordError, NotMeasuredError) as error:
+            failure = _failure(instrument.explain(error), instrument.unreadable, job)
+    facts |= {"iterations": tuple(iterations), **instrument.fields()}
+    duration_ns = time.monotonic_ns() - begin_ns
+    return job.trial(kind=instrument.kind, t0_utc=t0_utc, duration_ns=duration_ns, failure=failure, **facts)
+
+
+def _failure(error: PerfgateError, unreadable: str, job: Job) -> Failure:
+    """What went wrong, then what else the engine's log says of it; at most :data:`MAX_FAILURE_CHARACTERS`."""
+    code, text = error.code or unreadable, error.finding
+    text = text if len(text) <= MAX_FAILURE_CHARACTERS // 2 else text[: MAX_FAILURE_CHARACTERS // 2 - 3] + "..."
+    more = () if code in OF_THE_REQUESTS else last_words(job.folder / LOG, text)
+    return Failure(code=code, text="\n".join([text, *(f"{LOG}: {line}" for line in more)])[:MAX_FAILURE_CHARACTERS])

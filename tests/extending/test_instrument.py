@@ -1,0 +1,84 @@
+"""A profiler is added: a toy one takes the traced trials, and a gate on kernels is judged by what it saw."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hand_made import decode, scenario_file
+from toy_driver import ToyDriver
+
+from perfgate import gate
+from perfgate.capture.drivers import DRIVERS, Engine, Launch
+from perfgate.capture.instruments import Instrument, Say
+from perfgate.capture.timeline import InvalidTrialError
+from perfgate.capture.trial_taking import INSTRUMENTS
+from perfgate.metrics.trial import KINDS, Role
+from perfgate.scenario.subject import Subject
+from perfgate.trace.decode_step import DecodeSteps
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+
+class ToyProfiler(Instrument):
+    """Has the engine write a trace, and reads it."""
+
+    kind, name, report_s = "traced", "toy profiler", 1.0
+    decode: DecodeSteps | None = None
+
+    @property
+    def trace(self) -> Path:
+        """Where."""
+        return self.job.folder.resolve() / "toy.json"
+
+    def prepare(self) -> Launch:
+        """The engine is told by an argument."""
+        return Launch(engine_args={"toy_trace": str(self.trace)})
+
+    def window(self, engine: Engine, *, on: bool) -> None:
+        """Around the measured iterations."""
+        engine.profile(on=on, ranges="toy", window=True)
+
+    def collect(self, say: Say) -> None:
+        """A profiler that leaves no trace has not measured."""
+        say("reading the toy's trace")
+        if not self.trace.exists():
+            raise InvalidTrialError("trace-missing", "the toy left no trace")
+        times_ns = json.loads(self.trace.read_text())
+        self.decode = decode([(family, f"{family}_kernel", ns) for family, ns in times_ns.items()])
+
+    def fields(self) -> dict[str, Any]:
+        """Decode steps, where there are any."""
+        return {"decode": self.decode}
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engine and profiler are toys."""
+    monkeypatch.setitem(DRIVERS, "vllm", ToyDriver())
+    monkeypatch.setitem(INSTRUMENTS, "traced", ToyProfiler)
+
+
+def finish(folder: Path, head_us: int) -> gate.Finished:
+    """A run of kernels alone; the gemm of a step takes almost all of it."""
+    gates = "{metric: kernel_time_per_step, role: gemm, ignorable: 0.2%, must_catch: 1%}"
+    scenario = scenario_file(folder, gates=gates, more="kernels: {traced: {iterations: 1}}")
+    subjects: dict[Role, Subject] = {
+        "base": Subject(python=sys.executable, args={"step_us": 1000}),
+        "head": Subject(python=sys.executable, args={"step_us": head_us}),
+    }
+    return gate.run([scenario], subjects, runs=folder / "runs", seed=1)
+
+
+@pytest.mark.parametrize(("head_us", "verdict"), [(1000, "pass"), (1020, "regressed")])
+def test_a_profiler_takes_a_run_to_its_verdict(tmp_path: Path, head_us: int, verdict: str) -> None:
+    """What it saw decides the gate."""
+    assert finish(tmp_path, head_us).outcome.verdict == verdict
+
+
+def test_every_kind_of_trial_has_an_instrument() -> None:
+    """No kind can be asked for that nothing takes."""
+    assert {*INSTRUMENTS} == {*KINDS}
