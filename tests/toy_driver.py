@@ -15,8 +15,8 @@ from perfgate.capture.engine import Limit
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import ANY_TIME, InvalidTrialError, Span
 from perfgate.metrics.trial import Failure, Startup
-from perfgate.scenario.workload import Workload
 from perfgate.scenario.subject import Subject
+from perfgate.scenario.workload import Workload
 
 
 class ToyEngine:

@@ -17,9 +17,9 @@ from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit, Worker, find_subject
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
 from perfgate.metrics.trial import Failure, Startup
-from perfgate.scenario.workload import Workload
 from perfgate.scenario.plan import prompts
 from perfgate.scenario.subject import Subject
+from perfgate.scenario.workload import Workload
 
 MAX_VERSIONS, MAX_VERSION = 64, 200
 """Packages that an engine may name, and characters of a name or version."""

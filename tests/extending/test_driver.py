@@ -14,8 +14,8 @@ from perfgate import gate
 from perfgate.capture.drivers import DRIVERS
 from perfgate.metrics.trial import Role, Trial
 from perfgate.record.run_record import read_records, read_run
-from perfgate.scenario.declaration import Engine
 from perfgate.scenario.subject import Subject
+from perfgate.scenario.workload import Engine
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
