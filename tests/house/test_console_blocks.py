@@ -30,7 +30,7 @@ from git_project import SETTINGS, GitProject
 
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
-from perfgate.metrics.trial import KINDS, Kind, Trial
+from perfgate.metrics.trial import Trial
 from perfgate.testing import FakeCollector, FakeSpec
 
 ROOT = Path(__file__).parents[2]
@@ -117,11 +117,6 @@ class Rehearsed(FakeCollector):
         return super().collect(job, progress)
 
 
-def rehearsed(_: object) -> dict[Kind, FakeCollector]:
-    """A fake for every kind of trial."""
-    return {kind: Rehearsed(kind=kind) for kind in KINDS}
-
-
 def perfgate(words: list[str]) -> tuple[int, str]:
     """What perfgate ends with and shows on a terminal, in this process."""
     screen: list[str] = []
@@ -165,7 +160,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in (SETTINGS | {"HOME": str(tmp_path), "COLUMNS": "140"}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    monkeypatch.setattr("perfgate.capture.session.Session._own_collectors", rehearsed)
+    monkeypatch.setattr("perfgate.capture.session.EngineCollector", lambda kind: Rehearsed(kind=kind))
     numbers = itertools.count()  # names of runs begun in one second are in order, so that latest is the last of them
     monkeypatch.setattr(secrets, "token_hex", lambda size: f"{next(numbers):0{2 * size}x}")
     monkeypatch.chdir(folder)
