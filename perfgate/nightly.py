@@ -21,8 +21,8 @@ from perfgate import __version__, gate
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Note, Outcome, Verdict, verdict_json, worst
 from perfgate.machine.atomic_files import write_atomically
-from perfgate.machine.json_text import read_model
 from perfgate.machine.locks import hold
+from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.trial import Role
 from perfgate.models import Frozen
 from perfgate.record.manifest import read_manifest
@@ -89,7 +89,7 @@ def run_night(
     )
     folder = runs / name
     folder.mkdir(parents=True)
-    write_atomically(folder / MANIFEST, night.model_dump_json(indent=1) + "\n")
+    write_model(folder / MANIFEST, night)
     return _measure(folder, night, lambda _: None, **means)
 
 
@@ -117,13 +117,7 @@ def read_night(folder: Path) -> Night:
     Raises:
         RecordError: There is none, or another version wrote it.
     """
-    file = folder / MANIFEST
-    try:
-        return read_model(Night, file)
-    except FileNotFoundError as error:
-        raise RecordError(f"is no night: it has no {MANIFEST}", where=str(folder)) from error
-    except ValueError as error:
-        raise RecordError("is no night of this version", where=str(file)) from error
+    return read_model(Night, folder / MANIFEST)
 
 
 def judge_night(folder: Path) -> Outcome:

@@ -242,7 +242,7 @@ def test_refusals(tmp_path: Path) -> None:
     """A night without a head, and a folder that holds none, are errors that say so."""
     with pytest.raises(UsageError, match="needs a head"):
         run_night([scenario_file(tmp_path)], {"base": BASE}, runs=tmp_path)
-    with pytest.raises(RecordError, match=r"has no night\.json"):
+    with pytest.raises(RecordError, match=r"night\.json: does not exist"):
         resume_night(tmp_path)
 
 

@@ -17,14 +17,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from perfgate.errors import RecordError
 from perfgate.judge.cautions import gpu_outcomes
 from perfgate.judge.outcome import GpuOutcome
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.fingerprint import Machine, anonymous, machine_class
-from perfgate.machine.json_text import BASELINE, JsonError, parse_json
+from perfgate.machine.json_text import BASELINE
+from perfgate.machine.versioned_json import parse_content, validated
 from perfgate.metrics.catalogue import METRICS, Metric
 from perfgate.metrics.trial import KINDS, Role, Trial
 from perfgate.models import Frozen
@@ -258,12 +259,7 @@ def parse(text: str, where: str) -> Baseline:
     found = list(problems(content))
     if found:
         raise RecordError("\n".join(found), where=where, code="baseline-broken")
-    try:
-        return Baseline(entries=tuple(Entry.model_validate_json(json.dumps(entry)) for entry in content["entries"]))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise RecordError(f"{place}: {first['msg']}", where=where) from error
+    return Baseline(entries=tuple(validated(Entry, entry, where) for entry in content["entries"]))
 
 
 def _load(text: str, where: str) -> dict[str, Any]:
@@ -274,20 +270,11 @@ def _load(text: str, where: str) -> dict[str, Any]:
             "run again: its entry then follows theirs."
         )
         raise RecordError(text, where=where, remedy=remedy, code="baseline-broken")
-    try:
-        content = parse_json(text, BASELINE)
-    except JsonError as error:
-        raise RecordError(f"is not JSON that perfgate wrote: it {error}", where=where) from error
-    except ValueError as error:
-        raise RecordError(f"is no JSON: {error}", where=where) from error
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise RecordError(f"is no baseline that this version reads: format is {found!r}, expected {FORMAT!r}",
-                          where=where)  # fmt: skip
+    content = parse_content(text, FORMAT, where, BASELINE)
     entries = content.get("entries")
     if not (isinstance(entries, list) and entries and all(isinstance(entry, dict) for entry in entries)):
         raise RecordError("is no baseline: expected a list of entries", where=where)
-    return dict(content)
+    return content
 
 
 def problems(content: dict[str, Any]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from perfgate.errors import RecordError, UsageError
 from perfgate.machine.atomic_files import sha256_hex, write_atomically
 from perfgate.machine.json_text import BASELINE, JsonError, check_size
 from perfgate.machine.locks import state_folder
+from perfgate.machine.versioned_json import read_bytes
 from perfgate.metrics.trial import Artifact
 from perfgate.project.git import Git, NoGitError
 from perfgate.record.run_record import Run
@@ -43,13 +44,7 @@ def read(file: Path) -> Stored:
     Raises:
         RecordError: It does not exist, is no baseline, or its lineage is broken.
     """
-    try:
-        with file.open(encoding="utf-8") as stream:
-            text = stream.read((BASELINE.mib << 20) + 1)
-    except FileNotFoundError as error:
-        raise RecordError("does not exist", where=str(file)) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"cannot be read: {error}", where=str(file)) from error
+    text = read_bytes(file, BASELINE).decode(errors="replace")  # which no digest fits
     return Stored(file, text, parse(text, str(file)))
 
 

@@ -297,11 +297,12 @@ def _candidate(plan: JobPlan | None) -> str:
 def _write_small_artifact(job: Job, plan: JobPlan | None, outcome: Outcome | None) -> None:
     from perfgate.judge.outcome import verdict_json
     from perfgate.machine.atomic_files import write_atomically
+    from perfgate.machine.versioned_json import write_model
 
     folder = job.folder / "verdict"
     folder.mkdir(parents=True, exist_ok=True)
     if plan is not None:
-        write_atomically(folder / "job.json", plan.model_dump_json(indent=1) + "\n")
+        write_model(folder / "job.json", plan)
     if outcome is not None:
         write_atomically(folder / "verdict.json", verdict_json(outcome))
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from perfgate.errors import PerfgateError
 from perfgate.machine.json_text import ANSWER, parse_json
+from perfgate.machine.versioned_json import first_problem
 
 TIMEOUT_S = 30.0
 ATTEMPTS = 3
@@ -55,9 +56,7 @@ def understood(model: type[_Model], content: Any, path: str) -> _Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ApiError(f"its answer cannot be read: {place}: {first['msg']}"[:500], where=path) from error
+        raise ApiError(f"its answer cannot be read: {first_problem(error)}", where=path) from error
 
 
 class Api:

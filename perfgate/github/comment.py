@@ -20,7 +20,7 @@ from perfgate.github.policy import touched
 from perfgate.github.verdict import LIMIT_BYTES, read_verdict, unlinked
 from perfgate.github.workflow_job import PUSHED_REQUEST, SHA, Job, JobPlan, of_event
 from perfgate.judge.outcome import Outcome
-from perfgate.machine.json_text import parse_model
+from perfgate.machine.versioned_json import parse_model
 from perfgate.report.github_markdown import COMMENT_BYTES, render_within
 from perfgate.report.markdown import escape
 
@@ -190,10 +190,8 @@ def _read_artifact(api: Api, repository: str, run: MeasuredRun, file: Path) -> t
     artifact.fetch(api, repository, found, file, LIMIT_BYTES)
     verdict = artifact.read_member(file, "verdict.json", LIMIT_BYTES)
     plan = artifact.read_member(file, "job.json", LIMIT_BYTES)
-    try:
-        claimed = parse_model(JobPlan, plan).pull_request if plan is not None else None
-    except ValueError as error:
-        raise RecordError("job.json is not a plan of this version", where=artifact.VERDICT) from error
+    where = f"{artifact.VERDICT}: job.json"
+    claimed = parse_model(JobPlan, plan, where).pull_request if plan is not None else None
     return (None if verdict is None else read_verdict(verdict, artifact.VERDICT)), claimed
 
 

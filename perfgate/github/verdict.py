@@ -6,16 +6,14 @@ sure that what is shown of it is a report and nothing else: no markup, no link, 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import ValidationError
-
 from perfgate.errors import RecordError
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Note, Outcome
-from perfgate.machine.json_text import VERDICT, parse_json
+from perfgate.machine.json_text import VERDICT
+from perfgate.machine.versioned_json import parse_content, validated
 from perfgate.reasons import CODE
 from perfgate.report.document import printable
 
@@ -36,15 +34,12 @@ def read_verdict(data: bytes, where: str) -> Outcome:
     Raises:
         RecordError: It is too large, no JSON, no outcome of this version, or contradicts itself.
     """
+    content = parse_content(data, Outcome.model_fields["format"].default, where, VERDICT)
     try:
-        content = _harmless(parse_json(data, VERDICT), DEPTH)
-        outcome = Outcome.model_validate_json(json.dumps(content), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"]))[:200]
-        raise RecordError(f"is no verdict: {place}: {first['msg']}", where=where) from error
+        content = _harmless(content, DEPTH)
     except ValueError as error:
-        raise RecordError(f"is no verdict: {str(error)[:200]}", where=where) from error
+        raise RecordError(f"is no verdict: {error}", where=where) from error
+    outcome = validated(Outcome, content, where, strict=True)
     for note in _notes(outcome):
         if not re.fullmatch(CODE, note.code):
             raise RecordError("is no verdict: a note has a code that is none", where=where)

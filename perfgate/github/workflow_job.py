@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from perfgate.errors import UsageError
 from perfgate.machine.atomic_files import write_atomically
-from perfgate.machine.json_text import read_json, read_model
+from perfgate.machine.json_text import read_json
+from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen
 
 SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
@@ -166,21 +167,16 @@ class Job:
     def write_plan(self, plan: JobPlan) -> None:
         """Hand the plan on to the next steps."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / "job.json", plan.model_dump_json(indent=1) + "\n")
+        write_model(self.folder / "job.json", plan)
 
     def read_plan(self) -> JobPlan | None:
         """The plan of the first step; ``None`` where that failed.
 
         Raises:
-            UsageError: Another version wrote it.
+            RecordError: Another version wrote it.
         """
         file = self.folder / "job.json"
-        try:
-            return read_model(JobPlan, file)
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise UsageError(f"is not a plan of this version: {error}", where=str(file)) from error
+        return read_model(JobPlan, file) if file.exists() else None
 
     def write_status(self, status: int) -> None:
         """Hand on what measuring ended with."""

@@ -8,9 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from perfgate.errors import NotMeasuredError
-from perfgate.machine.json_text import JsonError, Size, check_size
-
 
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces: the form that digests are taken of."""
@@ -38,25 +35,6 @@ def write_atomically(file: Path, text: str) -> None:
         _sync(file.parent)
     finally:
         part.unlink(missing_ok=True)
-
-
-def write_readable(file: Path, text: str, most: Size) -> None:
-    """Replace ``file`` with JSON as :func:`write_atomically` does, unless it could not be read again.
-
-    Raises:
-        NotMeasuredError: ``storage-failed``: it is larger than such a file may be.
-        OSError: The file system refused. In either case the file is as it was.
-    """
-    try:
-        check_size(text, most)
-    except JsonError as error:
-        raise NotMeasuredError(
-            f"cannot be written, because it could not be read again: it {error}",
-            where=str(file),
-            remedy="What the file held before can be judged. Measure fewer cells, iterations, requests or tokens.",
-            code="storage-failed",
-        ) from error
-    write_atomically(file, text + "\n")
 
 
 def _sync(folder: Path) -> None:

@@ -10,11 +10,9 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, TypeVar
+from typing import Annotated, Any, Final, NoReturn
 
-from pydantic import BaseModel, FailFast, NonNegativeInt
-
-_Model = TypeVar("_Model", bound=BaseModel)
+from pydantic import FailFast, NonNegativeInt
 
 
 @dataclass(frozen=True)
@@ -102,27 +100,6 @@ def read_json(file: Path, most: Size = MANIFEST, *, finite: bool = True) -> Any:
     """
     with file.open("rb") as stream:
         return parse_json(stream.read((most.mib << 20) + 1), most, finite=finite)
-
-
-def parse_model(model: type[_Model], text: str | bytes, most: Size = MANIFEST) -> _Model:
-    """What a JSON text says, as a model that is validated as strictly as JSON is.
-
-    Raises:
-        ValueError: As of :func:`parse_json`, or pydantic's.
-    """
-    parse_json(text, most)  # pydantic's own reader takes any number, and any size
-    return model.model_validate_json(text)
-
-
-def read_model(model: type[_Model], file: Path, most: Size = MANIFEST) -> _Model:
-    """What a JSON file says, as of :func:`parse_model`.
-
-    Raises:
-        ValueError: Likewise.
-        OSError: It cannot be read.
-    """
-    with file.open("rb") as stream:
-        return parse_model(model, stream.read((most.mib << 20) + 1), most)
 
 
 def _too_large(size: int, most: Size) -> JsonError:

@@ -20,13 +20,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from perfgate.errors import InterruptedRunError, NotMeasuredError, UsageError
-from perfgate.machine.atomic_files import canonical_json, sha256_hex, write_atomically
+from perfgate.errors import InterruptedRunError, NotMeasuredError, RecordError, UsageError
+from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.cleanup import Swept
-from perfgate.machine.json_text import read_model
 from perfgate.machine.locks import hold_named
 from perfgate.machine.process_log import tail
 from perfgate.machine.processes import end_orphans, owner_mark, spawn
+from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen
 from perfgate.project.config import CONFIG_FILE, Config, Recipe, absolute_paths
 from perfgate.project.git import Repository, Revision, plain_environment, remove_worktree
@@ -158,7 +158,7 @@ class Builder:
         clear(folder)
         folder.mkdir(exist_ok=True)
         state = _State(repository=str(repository.folder), source=source)
-        write_atomically(folder / STATE, state.model_dump_json(indent=1) + "\n")
+        write_model(folder / STATE, state)
         self._progress(f"{place}: building in {folder}")
         repository.check_out(revision.snapshot, folder / "tree")
         log = folder / f"build-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}.log"
@@ -170,8 +170,8 @@ class Builder:
         if missing := _missing(folder, said):
             text = f"the recipe was carried out, but made no {missing}"
             raise NotMeasuredError(text, where=place, code="build-failed")
-        finished = state.model_copy(update={"finished_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"})
-        write_atomically(folder / STATE, finished.model_dump_json(indent=1) + "\n")
+        ended_utc = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        write_model(folder / STATE, state.model_copy(update={"finished_utc": ended_utc}))
         self._progress(f"{place}: built")
 
 
@@ -317,7 +317,7 @@ def _read_state(folder: Path) -> _State | None:
     """What ``build.json`` says; ``None`` where there is none that this version wrote: the build is made anew then."""
     try:
         return read_model(_State, folder / STATE)
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except RecordError:
         return None
 
 

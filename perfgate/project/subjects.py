@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from perfgate.errors import UsageError
+from perfgate.machine.versioned_json import first_problem
 from perfgate.metrics.trial import Role
 from perfgate.project.config import CONFIG_FILE, absolute_paths
 from perfgate.project.git import WORKING_TREE
@@ -212,9 +213,7 @@ def _check_values(table: Mapping[str, Any], where: str) -> None:
         subject = Subject(**{"python": sys.executable, **{k: v for k, v in table.items() if k != "ref"}})
         json.dumps(subject.args, allow_nan=False)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"] if part != "[key]")
-        raise UsageError(f"{place}: {first['msg'].removeprefix('Value error, ')}", where=where) from error
+        raise UsageError(first_problem(error), where=where) from error
     except ValueError as error:
         raise UsageError(f"args: {error}", where=where) from error
     if not subject.python:

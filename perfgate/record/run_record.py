@@ -15,14 +15,22 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
 from perfgate.errors import RecordError
-from perfgate.machine.atomic_files import canonical_json, sha256_hex, write_readable
+from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.fingerprint import Machine
-from perfgate.machine.json_text import MANIFEST, RECORD, JsonError, Size, read_json
+from perfgate.machine.json_text import RECORD
+from perfgate.machine.versioned_json import (
+    parse_content,
+    read_bytes,
+    read_model,
+    validated,
+    write_model,
+    write_readable,
+)
 from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, ROLE_METRICS
 from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, Kind, Role, Trial, key_of
 from perfgate.models import Frozen
@@ -34,9 +42,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RECORD_FORMAT: Final = "perfgate-record/1"
-
-
-_Model = TypeVar("_Model", bound=Frozen)
 
 
 class Visit(Frozen):
@@ -241,8 +246,7 @@ def read_record(file: Path) -> Record:
     Raises:
         RecordError: The file is missing, no record, of a newer format, or its digest does not fit its content.
     """
-    content = _read_json(file, RECORD)
-    _check_format(content, RECORD_FORMAT, file)
+    content = parse_content(read_bytes(file, RECORD), RECORD_FORMAT, str(file), RECORD)
     digest = content.pop("digest", None)
     try:
         fits = digest == sha256_hex(canonical_json(content))
@@ -251,13 +255,12 @@ def read_record(file: Path) -> Record:
     if not fits:
         text = "the digest does not fit the content: the record was truncated or changed"
         raise RecordError(text, where=str(file), remedy=TAKE_AGAIN)
-    return _validate(Record, content, file)
+    return validated(Record, content, str(file))
 
 
 def write_run(folder: Path, run: Run) -> None:
-    """Write ``run.json``; raises as :func:`write_readable`."""
-    text = json.dumps(run.model_dump(mode="json"), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
-    write_readable(folder / "run.json", text, MANIFEST)
+    """Write ``run.json``; raises as :func:`write_model`."""
+    write_model(folder / "run.json", run)
 
 
 def read_run(folder: Path) -> Run:
@@ -269,9 +272,7 @@ def read_run(folder: Path) -> Run:
     file = folder / "run.json"
     if folder.is_dir() and not file.exists():
         raise RecordError("is no run folder: it holds no run.json", where=str(folder))
-    content = _read_json(file, MANIFEST)
-    _check_format(content, "perfgate-run/1", file)
-    return _validate(Run, content, file)
+    return read_model(Run, file)
 
 
 def record_file(folder: Path, cell: Cell) -> Path:
@@ -295,40 +296,3 @@ def read_records(folder: Path, run: Run) -> Iterator[Record]:
                 text = "its cell, subjects or seed are not those of the run's manifest: one of the two was changed"
                 raise RecordError(text, where=str(file), remedy=TAKE_AGAIN)
             yield record
-
-
-def _read_json(file: Path, most: Size) -> dict[str, Any]:
-    try:
-        content = read_json(file, most)
-    except FileNotFoundError as error:
-        raise RecordError("does not exist", where=str(file)) from error
-    except OSError as error:
-        raise RecordError(f"cannot be read: {error}", where=str(file)) from error
-    except json.JSONDecodeError as error:
-        place = f"{file}:{error.lineno}:{error.colno}"
-        raise RecordError(f"is no JSON, or was truncated: {error.msg}", where=place) from error
-    except JsonError as error:
-        raise RecordError(f"is not JSON that perfgate wrote: it {error}", where=str(file)) from error
-    if not isinstance(content, dict):
-        raise RecordError("is no record: expected a JSON object", where=str(file))
-    return content
-
-
-def _check_format(content: dict[str, Any], expected: str, file: Path) -> None:
-    found = content.get("format")
-    if found == expected:
-        return
-    family = expected.rpartition("/")[0]
-    if isinstance(found, str) and found.rpartition("/")[0] == family:
-        text = f"has format {found}, this version reads up to {expected}"
-        raise RecordError(text, where=str(file), remedy="Use the perfgate that wrote it, or a newer one.")
-    raise RecordError(f"is no {family}: format is {found!r}, expected {expected!r}", where=str(file))
-
-
-def _validate(model: type[_Model], content: dict[str, Any], file: Path) -> _Model:
-    try:
-        return model.model_validate_json(json.dumps(content))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise RecordError(f"{place}: {first['msg']}", where=str(file)) from error

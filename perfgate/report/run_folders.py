@@ -10,7 +10,8 @@ from pathlib import Path
 
 from perfgate.errors import RecordError
 from perfgate.judge.outcome import Outcome
-from perfgate.machine.json_text import RECORD, read_model
+from perfgate.machine.json_text import RECORD
+from perfgate.machine.versioned_json import read_model
 from perfgate.metrics.trial import Role
 from perfgate.project.subjects import words
 from perfgate.record.run_record import read_run
@@ -101,11 +102,11 @@ def _listed(folder: Path, runs: Path) -> ListedRun:
         subjects = read_run(folder).subjects
     except RecordError as error:
         return ListedRun(name, begun, {}, "", str(error))
+    if not (folder / "verdict.json").exists():
+        return ListedRun(name, begun, subjects, "")
     try:
         verdict = read_model(Outcome, folder / "verdict.json", RECORD).verdict
-    except FileNotFoundError:
-        return ListedRun(name, begun, subjects, "")
-    except (OSError, ValueError):
+    except RecordError:
         return ListedRun(name, begun, subjects, "", "verdict.json cannot be read")
     return ListedRun(name, begun, subjects, verdict)
 

@@ -526,7 +526,7 @@ def _renamed(kind: str, content: Any) -> None:
         (_wider, "2", "gates: not what the scenario"),
         (_wider_everywhere, "21", "its plan differs from what is to be measured"),
         (_swapped, "2", "the seed draws the other side for its place"),
-        (_renamed, "2", "plan.cells.0.scenario: Value error"),
+        (_renamed, "2", "plan.cells.0.scenario: expected at most 63"),
     ],
 )
 def test_a_poisoned_artifact(gate: Gate, github: FakeGitHub, change: Any, status: str, said: str) -> None:

@@ -333,22 +333,22 @@ def changed(*path: str | int, value: str) -> bytes:
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "no archive": (b"PK\x03\x04 nothing", "cannot be unpacked: File is not a zip file"),
-    "no json": (zipped({"verdict.json": b"{"}), "is no verdict: Expecting property name"),
-    "no verdict": (zipped({"verdict.json": b"[]"}), "is no verdict: "),
-    "another version": (changed("format", value='"perfgate-verdict/9"'), "format: Input should be"),
+    "no json": (zipped({"verdict.json": b"{"}), "is no JSON, or was truncated: Expecting property name"),
+    "no verdict": (zipped({"verdict.json": b"[]"}), "is no perfgate-verdict: "),
+    "another version": (changed("format", value='"perfgate-verdict/9"'), "has format perfgate-verdict/9"),
     "unknown key": (changed("html", value='"<b>"'), "html: Extra inputs are not permitted"),
     "nan": (changed("alpha", value="NaN"), "holds NaN, which is not a number"),
     "infinite": (changed("cells", 0, "gates", 0, "ignorable", value="1e400"), "holds 1e400, larger than any number"),
     "endless": (changed("cells", 0, "pairs", value="9" * 9999), "larger than any integer"),
     "text for a number": (changed("cells", 0, "pairs", value='"6"'), "cells.0.pairs: Input should be a valid integer"),
-    "deep": (zipped({"verdict.json": b'{"a":' * 100_000}), "is no verdict: is nested too deeply"),
+    "deep": (zipped({"verdict.json": b'{"a":' * 100_000}), "it is nested too deeply"),
     "bomb": (zipped({"verdict.json": b" " * 50_000_000}), "unpacks to 50000000 bytes"),
     "way out": (zipped({**verdict(), "../../.bashrc": b""}), "names a file outside its folder: '../../.bashrc'"),
     "its own headline": (changed("verdict", value='"pass"'), "it contradicts itself"),
     "markup for a code": (
         changed("reasons", value='[{"code": "x` @all `", "text": ""}]'), "a note has a code that is none"
     ),
-    "plan": (zipped({**verdict(), "job.json": b'{"pull_request": "12; rm"}'}), "job.json is not a plan of this"),
+    "plan": (zipped({**verdict(), "job.json": b'{"pull_request": "12; rm"}'}), "job.json: is no perfgate-job: format"),
 }  # fmt: skip
 
 
@@ -456,5 +456,5 @@ JSON = st.recursive(st.none() | st.floats() | st.text(), lambda x: st.lists(x) |
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_an_error(data: bytes) -> None:
     """Bytes that are no verdict are an error of ours, never a crash."""
-    with pytest.raises(RecordError, match="is no verdict"):
+    with pytest.raises(RecordError, match=r"^artifact"):
         read_verdict(data, "artifact")

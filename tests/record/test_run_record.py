@@ -187,7 +187,7 @@ def test_a_truncated_record_is_refused_with_its_place(tmp_path: Path, share: flo
     [
         (None, "does not exist"),
         (b"\xff", "is not JSON that perfgate wrote: it is not UTF-8"),
-        (b"[]", "is no record: expected a JSON object"),
+        (b"[]", "is no perfgate-record: expected a JSON object"),
         (b"{}", "is no perfgate-record: format is None, expected 'perfgate-record/1'"),
         (b'{"format": "perfgate-run/1"}', "is no perfgate-record: format is 'perfgate-run/1'"),
         (b'{"format": "perfgate-record/2"}', "has format perfgate-record/2, this version reads up to perfgate-record"),

@@ -205,7 +205,7 @@ def leaves(tree: Any) -> Any:
     ("text", "words"),
     [
         ("", "is no JSON"),
-        ("[]", "is no baseline that this version reads"),
+        ("[]", "is no perfgate-baseline: expected a JSON object"),
         ('{"format": "perfgate-baseline/2"}', "perfgate-baseline/2"),
         ('{"format": "perfgate-baseline/1", "entries": []}', "expected a list of entries"),
         ('{"format": "perfgate-baseline/1", "entries": [NaN]}', "it holds NaN"),
