@@ -18,8 +18,8 @@ from typing import Any
 
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import read_iteration
-from perfgate.counters.launch_table import COUNTERS
-from perfgate.counters.step_counters import CountedLaunch, CountedStep, Device
+from perfgate.counters.launch_table import COUNTERS, Device, KernelLaunch
+from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import NotMeasuredError
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import Artifact, Failure, Kind, Role, Startup, Trial
@@ -296,8 +296,8 @@ def _counted_step(spec: FakeSpec, job: Job, window: Window, draw: random.Random)
         device=H200,
         units={names[name]: COUNTERS[name].unit for name in spec.counted},
         launches=tuple(
-            CountedLaunch(key=keys[window.pattern.kernels[position]], position=position, layer=layers[position],
-                          grid=(4, 24, 1), block=(384, 1, 1), values=values())
+            KernelLaunch(key=keys[window.pattern.kernels[position]], position=position, layer=layers[position],
+                   grid=(4, 24, 1), block=(384, 1, 1), values=values())
             for position in window.positions
         ),
     )  # fmt: skip

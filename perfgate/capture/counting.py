@@ -25,9 +25,9 @@ from perfgate.capture.engine import Limit
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
-from perfgate.counters.launch_table import CountedKernel
+from perfgate.counters.launch_table import KernelLaunch
 from perfgate.counters.ncu_csv import cause_in, parse_ncu
-from perfgate.counters.step_counters import CountedLaunch, CountedStep, Device
+from perfgate.counters.step_counters import CountedStep
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
 from perfgate.metrics.trial import Artifact, Iteration
@@ -207,7 +207,7 @@ def _read(job: Job, plan: _Plan, page: str, source: str) -> CountedStep:
         NotMeasuredError: ncu counted nothing, or not the launches that were asked for.
         RecordError: ncu's page cannot be read.
     """
-    found = parse_ncu(page, "ncu's raw page").kernels
+    found = parse_ncu(page, "ncu's raw page").launches
     rules = job.cell.kernels.rules if job.cell.kernels else ()
     launches, others = _placed(found, plan, rules)
     cautions = []
@@ -223,14 +223,14 @@ def _read(job: Job, plan: _Plan, page: str, source: str) -> CountedStep:
     absent = [name for name in plan.metrics if any(name not in launch.values for launch in launches)]
     if absent:
         cautions.append(("counters-missing", ", ".join(absent)))
-    passes = [int(kernel.readings[PASSES].value) for kernel in found if PASSES in kernel.readings]
-    units = {name: kernel.readings[name].unit for kernel in found for name in plan.metrics if name in kernel.readings}
+    passes = [int(launch.values[PASSES]) for launch in found if PASSES in launch.values]
+    units = {name: launch.units[name] for launch in found for name in plan.metrics if name in launch.units}
     return CountedStep(
         source=source,
         step=plan.step,
         cache_control=job.cell.counted.cache_control,
         passes=max(passes, default=1),
-        device=Device.of(found[0]),
+        device=found[0].gpu,
         units=units,
         launches=launches,
         cautions=tuple(cautions),
@@ -238,27 +238,28 @@ def _read(job: Job, plan: _Plan, page: str, source: str) -> CountedStep:
 
 
 def _placed(
-    found: Sequence[CountedKernel], plan: _Plan, rules: Sequence[RoleRule]
-) -> tuple[tuple[CountedLaunch, ...], list[str]]:
+    found: Sequence[KernelLaunch], plan: _Plan, rules: Sequence[RoleRule]
+) -> tuple[tuple[KernelLaunch, ...], list[str]]:
     """Each launch with its kernel and place; and the names of those that the trace does not have there.
 
     Two profilers spell one kernel's template arguments differently, so it is the function's name that must agree. A
     rarer step has a launch more or less, behind which all others still agree: the two sequences are aligned.
     """
     pattern, layers, others = plan.window.pattern, plan.window.pattern.layers(), []
-    names = [short_name(kernel.name) for kernel in found]
+    names = [short_name(launch.key.name) for launch in found]
     places = _aligned(names, plan)
     launches = []
-    for name, kernel, place in zip(names, found, places, strict=True):
+    for name, launch, place in zip(names, found, places, strict=True):
         if place is None:
             others.append(name)
-            (role,) = classify([kernel.name], rules)
-            key, position, layer = KernelKey(role=role, name=normalised_name(kernel.name)), None, None
+            (role,) = classify([launch.key.name], rules)
+            key, position, layer = KernelKey(role=role, name=normalised_name(launch.key.name)), None, None
         else:
             key, position, layer = plan.trace.keys[pattern.kernels[place]], place, layers[place]
-        values = {name: kernel.readings[name].value for name in plan.metrics if name in kernel.readings}
-        launches.append(CountedLaunch(key=key, position=position, layer=layer, grid=kernel.grid, block=kernel.block,
-                                      values=values))  # fmt: skip
+        values = {name: launch.values[name] for name in plan.metrics if name in launch.values}
+        launches.append(launch.model_copy(
+            update={"key": key, "position": position, "layer": layer, "values": values, "device": 0, "ranges": ()}
+        ))  # fmt: skip
     return tuple(launches), others
 
 

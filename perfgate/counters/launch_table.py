@@ -8,11 +8,18 @@ Stability tiers say what a comparison may rest on: ``exact`` counters repeat to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Field
 
 from perfgate.errors import RecordError
+from perfgate.models import Frozen
+from perfgate.trace.decode_step import KernelKey
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 Better = Literal["higher", "lower", "neither"]
 Tier = Literal["exact", "tight", "noisy"]
@@ -26,55 +33,138 @@ CHECKED = (80, 86, 89, 90)
 knows; what is newer is expected to keep it, unverified."""
 
 
-@dataclass(frozen=True)
-class Reading:
-    """One value that ncu read, in base units: s, B, B/s, Hz, %, and counts by the word that ncu uses (``inst``)."""
-
-    value: float
-    unit: str
-
-
-@dataclass(frozen=True)
-class CountedKernel:
-    """One launch of a kernel with what ncu read of it.
+class Device(Frozen):
+    """A GPU as ncu describes it; what it does not say is ``None``.
 
     Args:
-        number: ncu's own number of it, from 0 in order of launch.
-        name: The demangled name.
-        process: Process id; 0 where the file does not say.
-        device: Ordinal of the GPU.
-        architecture: Compute capability times ten, 90 for 9.0; ``None`` where the file does not say.
-        grid: Blocks in x, y, z; empty where the file does not say.
-        block: Threads of a block in x, y, z; likewise.
-        ranges: The NVTX ranges open around the launch, as ncu writes them; empty where it was not asked for them.
-        readings: Every metric that is a number, by ncu's name.
-        attributes: What is text: the GPU's name and the like.
+        name: As the driver shows it.
+        architecture: Compute capability times ten, 90 for 9.0.
+        bus_bits: Width of the bus of device memory.
+        memory_hz: Its highest clock.
+        sm_hz: The SMs' highest clock.
     """
 
-    number: int
-    name: str
-    process: int
-    device: int
-    architecture: int | None
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    ranges: tuple[str, ...]
-    readings: Mapping[str, Reading]
-    attributes: Mapping[str, str]
+    name: str = ""
+    architecture: int | None = None
+    bus_bits: float | None = None
+    memory_hz: float | None = None
+    sm_hz: float | None = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, float], name: str, architecture: int | None) -> Device:
+        """The GPU that these values of a launch tell of, by ncu's names."""
+        found = {field: values[metric] * to for field, (metric, to) in _FIGURES.items() if metric in values}
+        return cls(name=name, architecture=architecture, **found)
+
+
+GPU_NAME = "device__attribute_display_name"
+_FIGURES = {
+    "bus_bits": ("device__attribute_global_memory_bus_width", 1.0),
+    "memory_hz": ("device__attribute_max_mem_frequency_khz", 1e3),
+    "sm_hz": ("device__attribute_clock_rate", 1e3),
+}
+
+
+class KernelLaunch(Frozen):
+    """One launch of a kernel with what ncu read of it, in a file of ncu and in a record.
+
+    A record keeps what is its own; unit and GPU it keeps once for all, and the rest is of the file alone.
+
+    Args:
+        key: The kernel. In a file its demangled name, and the role by the shipped list; in a record as the traced step
+            has it, the place only where the launch stands where that step has the kernel.
+        position: Of the launch in the traced step, from 0; ``None`` for one that the trace does not have there.
+        layer: Of the model; ``None`` outside the layers, or where they are not known.
+        grid: Blocks in x, y, z; empty where that is not known.
+        block: Threads of a block in x, y, z; likewise.
+        values: Every metric that is a number, by ncu's name, in base units: s, B, B/s, Hz, %, and counts by the word
+            that ncu uses (``inst``).
+        units: The unit of each.
+        gpu: What it ran on.
+        number: ncu's own number of it, from 0 in order of launch.
+        device: Ordinal of the GPU.
+        ranges: The NVTX ranges open around the launch, as ncu writes them; empty where it was not asked for them.
+    """
+
+    key: KernelKey
+    position: int | None = None
+    layer: int | None = None
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    values: dict[str, float]
+    units: Annotated[dict[str, str], Field(exclude=True)] = {}
+    gpu: Annotated[Device, Field(exclude=True)] = Device()
+    number: Annotated[int, Field(exclude=True)] = 0
+    device: Annotated[int, Field(exclude=True)] = 0
+    ranges: Annotated[tuple[str, ...], Field(exclude=True)] = ()
+
+    def read(self, counter: str) -> float | None:
+        """Its value of a counter of :data:`COUNTERS`, see :meth:`Counter.read`."""
+        return COUNTERS[counter].read(self)
+
+    @property
+    def moved(self) -> float | None:
+        """Bytes of device memory, read and written; ``None`` where they were not collected."""
+        both = self.read("dram_bytes")
+        if both is not None:
+            return both
+        loaded, stored = self.read("dram_read"), self.read("dram_written")
+        return loaded + stored if loaded is not None and stored is not None else None
 
 
 @dataclass(frozen=True)
-class Counted:
+class LaunchGroup:
+    """Launches that are looked at as one, as a rule of one kernel.
+
+    Args:
+        launches: In the order counted.
+    """
+
+    launches: tuple[KernelLaunch, ...]
+
+    def read(self, counter: str) -> list[float]:
+        """A counter's values of those launches that have it."""
+        return [value for launch in self.launches if (value := launch.read(counter)) is not None]
+
+    def mean(self, counter: str) -> float | None:
+        """Mean of a launch; ``None`` where there is no launch, or one that lacks the counter."""
+        found = self.read(counter)
+        return statistics.fmean(found) if found and len(found) == len(self.launches) else None
+
+    @property
+    def moved(self) -> float | None:
+        """Bytes of device memory, mean of a launch; ``None`` where one of them lacks the counter."""
+        found = [launch.moved for launch in self.launches]
+        known = [moved for moved in found if moved is not None]
+        return statistics.fmean(known) if known and len(known) == len(found) else None
+
+    @property
+    def median(self) -> KernelLaunch:
+        """The median launch by what ncu took for it."""
+        ranked = sorted(self.launches, key=lambda launch: launch.read("duration") or 0.0)
+        return ranked[len(ranked) // 2]
+
+
+def grouped(launches: Iterable[KernelLaunch], key: Callable[[KernelLaunch], _Key]) -> dict[_Key, LaunchGroup]:
+    """Launches that agree in a key, in the order in which they first come."""
+    found: dict[_Key, list[KernelLaunch]] = {}
+    for launch in launches:
+        found.setdefault(key(launch), []).append(launch)
+    return {one: LaunchGroup(tuple(group)) for one, group in found.items()}
+
+
+@dataclass(frozen=True)
+class NcuReport:
     """What one file of ncu holds.
 
     Args:
         source: The file.
-        kernels: In the file's order; never empty.
+        launches: In the file's order; never empty.
         messages: Warnings and errors that ncu wrote among the rows.
     """
 
     source: str
-    kernels: tuple[CountedKernel, ...]
+    launches: tuple[KernelLaunch, ...]
     messages: tuple[str, ...] = ()
 
 
@@ -132,23 +222,23 @@ class Counter:
             return first is not None
         return bool(first.verified) if architecture is None else architecture in first.verified
 
-    def read(self, kernel: CountedKernel) -> float | None:
-        """Its value for a kernel in ``unit``; ``None`` where none of its names was collected.
+    def read(self, launch: KernelLaunch) -> float | None:
+        """Its value for a launch in ``unit``; ``None`` where none of its names was collected.
 
         Raises:
             RecordError: ``counters-unit``: the value is there, in a unit that is none of this counter's.
         """
-        found = next((n.metric for n in self.names_on(kernel.architecture) if n.metric in kernel.readings), None)
+        found = next((n.metric for n in self.names_on(launch.gpu.architecture) if n.metric in launch.values), None)
         if found is None:
             return None
-        reading = kernel.readings[found]
-        if self.unit in _CHECKED_UNITS and reading.unit != self.unit:
+        unit = launch.units[found]
+        if self.unit in _CHECKED_UNITS and unit != self.unit:
             raise RecordError(
-                f"{found} is in {reading.unit or 'no unit'}, expected {self.unit}",
-                where=f"kernel {kernel.number}",
+                f"{found} is in {unit or 'no unit'}, expected {self.unit}",
+                where=f"kernel {launch.number}",
                 code="counters-unit",
             )
-        return reading.value
+        return launch.values[found]
 
 
 _CHECKED_UNITS = {"s", "B", "B/s", "Hz", "%"}
@@ -265,8 +355,3 @@ _TABLE = (
 
 COUNTERS: dict[str, Counter] = {counter.name: counter for counter in _TABLE}
 """Every counter by perfgate's name, in the order shown."""
-
-
-def read(name: str, kernel: CountedKernel) -> float | None:
-    """A counter of :data:`COUNTERS` for a kernel, see :meth:`Counter.read`."""
-    return COUNTERS[name].read(kernel)

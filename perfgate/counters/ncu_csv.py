@@ -13,10 +13,13 @@ import math
 import re
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from perfgate.counters.launch_table import Counted, CountedKernel, Reading
+from perfgate.counters.launch_table import GPU_NAME, Device, KernelLaunch, NcuReport
 from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.reasons import REASONS
+from perfgate.trace.decode_step import KernelKey
+from perfgate.trace.families import classify
 
 IDENTITY = (
     "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream", "Block Size",
@@ -54,7 +57,7 @@ _UNIT = re.compile(
 )
 
 
-def read_page(content: bytes, source: str) -> Counted:
+def read_page(content: bytes, source: str) -> NcuReport:
     """Every launch in a file that holds ncu's raw page as CSV; ``source`` names it in errors.
 
     Raises:
@@ -69,7 +72,7 @@ def read_page(content: bytes, source: str) -> Counted:
     return parse_ncu(content.decode("utf-8-sig", "replace"), source)
 
 
-def parse_ncu(text: str, source: str) -> Counted:
+def parse_ncu(text: str, source: str) -> NcuReport:
     """Every launch in what ncu printed; ``source`` names it in errors.
 
     Raises:
@@ -77,17 +80,17 @@ def parse_ncu(text: str, source: str) -> Counted:
         NotMeasuredError: See :func:`read_page`.
     """
     page = _Page(source)
-    kernels = tuple(page.read(text.splitlines()))
-    fault = _fault(page.log, _FATAL, source) if kernels else cause_in(page.log, source)
+    launches = tuple(page.read(text.splitlines()))
+    fault = _fault(page.log, _FATAL, source) if launches else cause_in(page.log, source)
     if fault is not None:
         raise fault
     if not page.heading:
         what = "holds no raw page of ncu: no line with the columns ID and Kernel Name"
         raise RecordError(what, where=source, code="counters-unreadable")
-    if not kernels:
+    if not launches:
         what = "holds the heading of ncu's raw page and no kernel"
         raise NotMeasuredError(what, where=source, code="counters-no-kernel")
-    return Counted(source, kernels, tuple(line for line in page.log if line.startswith(("==WARN", "==ERR"))))
+    return NcuReport(source, launches, tuple(line for line in page.log if line.startswith(("==WARN", "==ERR"))))
 
 
 def cause_in(log: Sequence[str], source: str) -> NotMeasuredError | None:
@@ -147,7 +150,7 @@ class _Page:
         self.log: list[str] = []
         self._source = source
 
-    def read(self, lines: Sequence[str]) -> Iterator[CountedKernel]:
+    def read(self, lines: Sequence[str]) -> Iterator[KernelLaunch]:
         """Each launch; what is no row is kept in ``log``.
 
         Raises:
@@ -170,7 +173,7 @@ class _Page:
                 rest, place = f"{rest}\n{lines[place]}", place + 1  # the name of a range may hold line ends
             row = self._row(rest, where)
             if row[self.heading.index("ID")]:
-                yield self._kernel(row, where)
+                yield self._launch(row, where)
             else:
                 self.units = row
 
@@ -218,48 +221,49 @@ class _Page:
         if line.strip():
             self.log.append(line)
 
-    def _kernel(self, row: list[str], where: str) -> CountedKernel:
+    def _launch(self, row: list[str], where: str) -> KernelLaunch:
         if not self.units:
             what = "a kernel stands before the row of units, so its figures have none"
             raise RecordError(what, where=where, code="counters-unreadable")
         cells = dict(zip(self.heading, row, strict=True))
         first = next((n for n, name in enumerate(self.heading) if "__" in name), len(row))
-        readings: dict[str, Reading] = {}
-        attributes: dict[str, str] = {}
+        values: dict[str, float] = {}
+        units: dict[str, str] = {}
         for name, unit, text in zip(self.heading[first:], self.units[first:], row[first:], strict=True):
-            found = _value(name, unit, text, where)
-            if isinstance(found, Reading):
-                readings[name] = found
-            elif found:
-                attributes[name] = found
+            value = _value(name, unit, text, where)
+            if value is not None:
+                base, scale = base_unit(unit)
+                values[name], units[name] = value * scale, base
+        _ordinal("Process ID", cells.get("Process ID", ""), where)
         extra = (name for name in self.heading[:first] if name not in IDENTITY)
-        ranges = tuple(shown for name in extra for shown in _ranges(name, cells[name]))
-        return CountedKernel(
+        gpu = cells.get(GPU_NAME, "")
+        return launch_of(
+            cells["Kernel Name"],
+            values,
+            units,
             number=_ordinal("ID", cells["ID"], where),
-            name=cells["Kernel Name"],
-            process=_ordinal("Process ID", cells.get("Process ID", ""), where),
             device=_ordinal("Device", cells.get("Device", ""), where),
-            architecture=_architecture(cells.get("CC", ""), readings, where),
-            grid=_shape("grid", cells.get("Grid Size"), readings, where),
-            block=_shape("block", cells.get("Block Size"), readings, where),
-            ranges=ranges,
-            readings=readings,
-            attributes=attributes,
-        )
+            grid=_shape("grid", cells.get("Grid Size"), values, where),
+            block=_shape("block", cells.get("Block Size"), values, where),
+            ranges=tuple(shown for name in extra for shown in _ranges(name, cells[name])),
+            gpu=Device.of(values, "" if gpu.strip().lower() in _MISSING else gpu,
+                          _architecture(cells.get("CC", ""), values, where)),
+        )  # fmt: skip
 
 
-def _value(name: str, unit: str, text: str, where: str) -> Reading | str:
-    """A metric's cell as a number in base units, or as the text that it is; empty where there is no value."""
+def launch_of(name: str, values: dict[str, float], units: dict[str, str], **identity: Any) -> KernelLaunch:
+    """A launch of a file: the kernel of that demangled name, its role by the shipped list."""
+    (role,) = classify([name])
+    return KernelLaunch(key=KernelKey(role=role, name=name), values=values, units=units, **identity)
+
+
+def _value(name: str, unit: str, text: str, where: str) -> float | None:
+    """A metric's cell as a number; ``None`` where it is none, because there is no value or it is a text."""
     value = number(text)
-    if value is not None:
-        base, scale = base_unit(unit)
-        return Reading(value * scale, base)
-    if text.strip().lower() in _MISSING:
-        return ""
-    if unit:
+    if value is None and unit and text.strip().lower() not in _MISSING:
         what = f"{name} is {_SHOWN.repr(text)}, no number"
         raise RecordError(what, where=where, code="counters-unreadable")
-    return text
+    return value
 
 
 def _ordinal(name: str, text: str, where: str) -> int:
@@ -294,32 +298,32 @@ def _cells(line: str) -> list[str] | None:
         return None
 
 
-def architecture_of(readings: Mapping[str, Reading]) -> int | None:
+def architecture_of(values: Mapping[str, float]) -> int | None:
     """Compute capability times ten by the device's attributes; ``None`` where they were not collected."""
-    parts = [readings.get(f"device__attribute_compute_capability_{part}") for part in ("major", "minor")]
-    return int(sum(part.value * scale for part, scale in zip(parts, (10, 1), strict=True) if part)) or None
+    major, minor = (values.get(f"device__attribute_compute_capability_{part}", 0.0) for part in ("major", "minor"))
+    return int(10 * major + minor) or None
 
 
-def shape_of(what: str, readings: Mapping[str, Reading]) -> tuple[int, ...]:
+def shape_of(what: str, values: Mapping[str, float]) -> tuple[int, ...]:
     """Sizes of ``grid`` or ``block`` in x, y, z by the launch's metrics; none where they were not collected."""
     names = [f"launch__{what}_dim_{axis}" for axis in "xyz"]
-    return tuple(int(readings[name].value) for name in names if name in readings)
+    return tuple(int(values[name]) for name in names if name in values)
 
 
-def _architecture(text: str, readings: Mapping[str, Reading], where: str) -> int | None:
+def _architecture(text: str, values: Mapping[str, float], where: str) -> int | None:
     """Compute capability times ten, from its column or, in versions without one, from the device's attributes."""
     if not text:
-        return architecture_of(readings)
+        return architecture_of(values)
     match = re.fullmatch(r"([0-9]{1,3})\.([0-9])", text)
     if match is None:
         raise RecordError(f"CC is {_SHOWN.repr(text)}, expected one like 9.0", where=where, code="counters-unreadable")
     return int(match[1]) * 10 + int(match[2])
 
 
-def _shape(what: str, text: str | None, readings: Mapping[str, Reading], where: str) -> tuple[int, ...]:
+def _shape(what: str, text: str | None, values: Mapping[str, float], where: str) -> tuple[int, ...]:
     """Sizes in x, y, z, from their column or, in versions without one, from the launch's metrics; else none."""
     if text is None:
-        return shape_of(what, readings)
+        return shape_of(what, values)
     sizes = re.findall(r"[0-9]+", text)
     if len(sizes) != 3 or not all(map(_ORDINAL.fullmatch, sizes)):  # noqa: PLR2004 (x, y, z)
         what = f"{what} size is {_SHOWN.repr(text)}, expected one like (1, 2, 3)"

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from perfgate.counters.launch_table import COUNTERS, Counted, CountedKernel, Reading
-from perfgate.counters.ncu_csv import architecture_of, base_unit, read_page, shape_of
+from perfgate.counters.launch_table import COUNTERS, GPU_NAME, Device, KernelLaunch, NcuReport
+from perfgate.counters.ncu_csv import architecture_of, base_unit, launch_of, read_page, shape_of
 from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.trace.trace_file import as_plain_file
 
@@ -31,7 +31,7 @@ _DEVICES = 2**16
 _CSV = "ncu --import REPORT.ncu-rep --csv --page raw --print-units base > FILE.csv prints what can be read without it."
 
 
-def read_counters(file: Path) -> Counted:
+def read_counters(file: Path) -> NcuReport:
     """Every launch in what ncu left: its raw page as CSV or its report (``.ncu-rep``, ``.ncu-repz``); gzip is fine.
 
     A report holds exact values where the page has two decimals, and neither process ids nor ncu's own messages.
@@ -49,23 +49,23 @@ def read_counters(file: Path) -> Counted:
         if is_report and _cut_short(plain):
             what = "the report is cut short: a block goes on beyond its end"
             raise RecordError(what, where=str(file), code="counters-truncated")
-        return _in_known_units(Counted(str(file), tuple(_kernels(plain, str(file)))))
+        return _in_known_units(NcuReport(str(file), tuple(_launches(plain, str(file)))))
 
 
-def _in_known_units(counted: Counted) -> Counted:
+def _in_known_units(report: NcuReport) -> NcuReport:
     """The same, if every counter of perfgate's table is in a unit of its own.
 
     Raises:
         RecordError: ``counters-unit``, with file and kernel.
     """
-    for kernel in counted.kernels:
+    for launch in report.launches:
         for counter in COUNTERS.values():
             try:
-                counter.read(kernel)
+                counter.read(launch)
             except RecordError as error:
-                where = f"{counted.source}: {error.where}"
+                where = f"{report.source}: {error.where}"
                 raise RecordError(error.text, where=where, code=error.code) from error
-    return counted
+    return report
 
 
 def _package(where: str) -> Any:
@@ -78,7 +78,7 @@ def _package(where: str) -> Any:
     return ncu_report
 
 
-def _kernels(file: Path, where: str) -> Iterator[CountedKernel]:
+def _launches(file: Path, where: str) -> Iterator[KernelLaunch]:
     package = _package(where)
     try:
         report = package.load_report(str(file))
@@ -90,45 +90,38 @@ def _kernels(file: Path, where: str) -> Iterator[CountedKernel]:
         remedy = f"pip install --upgrade ncu-report; it must be as new as the ncu that wrote it. {_CSV}"
         raise NotMeasuredError(what, where=where, remedy=remedy, code="counters-no-kernel")
     for number, action in enumerate(actions):
-        yield _kernel(action, number, where)
+        yield _launch(action, number, where)
 
 
-def _kernel(action: Any, number: int, where: str) -> CountedKernel:
+def _launch(action: Any, number: int, where: str) -> KernelLaunch:
     name = action.name(action.NameBase_DEMANGLED)
     if not name:
         raise _unreadable(f"launch {number} has no name", where)
-    readings: dict[str, Reading] = {}
-    attributes: dict[str, str] = {}
+    values: dict[str, float] = {}
+    units: dict[str, str] = {}
+    gpu = ""
     for metric in sorted(action.metric_names()):
-        found = _value(action[metric])
-        if isinstance(found, Reading):
-            readings[metric] = found
-        elif found:
-            attributes[metric] = found
-    device = readings.get("launch__device_id") or readings.get("device__attribute_device_index") or Reading(0.0, "")
-    if not 0 <= device.value < _DEVICES:
-        raise _unreadable(f"launch {number} ran on device {device.value:g}", where)
-    return CountedKernel(
+        read = action[metric]
+        found = read.value() if read.has_value() else None
+        unit, scale = base_unit(read.unit() or "")
+        if isinstance(found, int | float) and math.isfinite(found * scale):
+            values[metric], units[metric] = found * scale, unit
+        elif metric == GPU_NAME and isinstance(found, str):
+            gpu = found
+    device = values.get("launch__device_id", values.get("device__attribute_device_index", 0.0))
+    if not 0 <= device < _DEVICES:
+        raise _unreadable(f"launch {number} ran on device {device:g}", where)
+    return launch_of(
+        name,
+        values,
+        units,
         number=number,
-        name=name,
-        process=0,
-        device=int(device.value),
-        architecture=architecture_of(readings),
-        grid=shape_of("grid", readings),
-        block=shape_of("block", readings),
+        device=int(device),
+        grid=shape_of("grid", values),
+        block=shape_of("block", values),
         ranges=tuple(_ranges(action.nvtx_state())),
-        readings=readings,
-        attributes=attributes,
+        gpu=Device.of(values, gpu, architecture_of(values)),
     )
-
-
-def _value(metric: Any) -> Reading | str:
-    """A metric as a number in base units, or as the text that it is; empty where it has no value."""
-    value = metric.value() if metric.has_value() else None
-    if isinstance(value, int | float):
-        unit, scale = base_unit(metric.unit() or "")
-        return Reading(value * scale, unit) if math.isfinite(value * scale) else ""
-    return value if isinstance(value, str) else ""
 
 
 def _ranges(state: Any) -> Iterator[str]:

@@ -6,14 +6,11 @@ peak rate of the tensor cores (Williams, Waterman and Patterson, CACM 52(4), 200
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from perfgate.counters.gpu_roofs import Gpu, Precision, find_gpu
-from perfgate.counters.launch_table import Counted, CountedKernel, Counter, read
-from perfgate.trace.families import classify, short_name
+from perfgate.counters.launch_table import KernelLaunch
 
 Bound = Literal["memory", "compute", "latency", "unknown"]
 
@@ -65,22 +62,22 @@ class KernelRoof:
     ridge: float | None
 
 
-def kernel_roof(kernel: CountedKernel) -> KernelRoof:
-    """A kernel against the roofs of its GPU at the clocks it was counted at.
+def kernel_roof(launch: KernelLaunch) -> KernelRoof:
+    """A launch against the roofs of its GPU at the clocks it was counted at.
 
     Shares are bytes and operations over time and roof where these were collected, else ncu's own throughput figures
     (which also count units other than the pins of the memory and the tensor cores).
     """
-    gpu = find_gpu(kernel.attributes.get("device__attribute_display_name", ""))
-    time_s, moved = read("duration", kernel), _moved(kernel)
+    gpu = find_gpu(launch.gpu.name)
+    time_s, moved = launch.read("duration"), launch.moved
     bandwidth = moved / time_s if moved is not None and time_s else None
-    memory_roof = bandwidth_roof(kernel, gpu)
+    memory_roof = bandwidth_roof(launch, gpu)
     memory = (
-        bandwidth / memory_roof if bandwidth is not None and memory_roof else _ratio(read("dram_throughput", kernel))
+        bandwidth / memory_roof if bandwidth is not None and memory_roof else _ratio(launch.read("dram_throughput"))
     )
-    operations = _operations(kernel)
-    needed_s = sum(n / gpu.peak(kind, _sm_hz(kernel)) for kind, n in operations.items()) if gpu and operations else None
-    compute = needed_s / time_s if needed_s is not None and time_s else _ratio(read("sm_throughput", kernel))
+    operations = _operations(launch)
+    needed_s = sum(n / gpu.peak(kind, _sm_hz(launch)) for kind, n in operations.items()) if gpu and operations else None
+    compute = needed_s / time_s if needed_s is not None and time_s else _ratio(launch.read("sm_throughput"))
     total = sum(operations.values())
     shares = [share for share in (memory, compute) if share is not None]
     return KernelRoof(
@@ -95,40 +92,29 @@ def kernel_roof(kernel: CountedKernel) -> KernelRoof:
     )
 
 
-def bandwidth_roof(kernel: CountedKernel, gpu: Gpu | None) -> float | None:
+def bandwidth_roof(launch: KernelLaunch, gpu: Gpu | None) -> float | None:
     """Bytes a second that device memory can move: width of its bus, times its clock, at double rate.
 
     The clock is the one counted, else the highest that the device's attributes name; without these the table's figure.
     On an H200 this is the roof that ncu's own throughput is a share of (4.81 TB/s, within 0.2 % over its gemms).
     """
-    bits = kernel.readings.get("device__attribute_global_memory_bus_width")
-    fastest = kernel.readings.get("device__attribute_max_mem_frequency_khz")
-    clock = read("dram_clock", kernel) or (fastest.value * 1e3 if fastest else None)
-    if bits and bits.value > 0 and clock and clock > 0:
-        return bits.value / 8 * 2 * clock
+    bits, clock = launch.gpu.bus_bits, launch.read("dram_clock") or launch.gpu.memory_hz
+    if bits and bits > 0 and clock and clock > 0:
+        return bits / 8 * 2 * clock
     return gpu.bandwidth if gpu else None
 
 
-def _moved(kernel: CountedKernel) -> float | None:
-    both = read("dram_bytes", kernel)
-    if both is not None:
-        return both
-    loaded, stored = read("dram_read", kernel), read("dram_written", kernel)
-    return loaded + stored if loaded is not None and stored is not None else None
-
-
-def _operations(kernel: CountedKernel) -> dict[Precision, float]:
+def _operations(launch: KernelLaunch) -> dict[Precision, float]:
     found: dict[Precision, float] = {}
     for name, precision in _TENSOR.items():
-        if name in kernel.readings and kernel.readings[name].value > 0:
-            found[precision] = found.get(precision, 0.0) + kernel.readings[name].value
+        if launch.values.get(name, 0.0) > 0:
+            found[precision] = found.get(precision, 0.0) + launch.values[name]
     return found
 
 
-def _sm_hz(kernel: CountedKernel) -> float | None:
+def _sm_hz(launch: KernelLaunch) -> float | None:
     """The SM clock counted, else the highest of the device: then the roof is at its highest too."""
-    fastest = kernel.readings.get("device__attribute_clock_rate")
-    return read("sm_clock", kernel) or (fastest.value * 1e3 if fastest else None)
+    return launch.read("sm_clock") or launch.gpu.sm_hz
 
 
 def _ratio(percent: float | None) -> float | None:
@@ -141,55 +127,3 @@ def _bound(memory: float | None, compute: float | None) -> Bound:
     if max(memory or 0.0, compute or 0.0) < BUSY:
         return "latency" if memory is not None and compute is not None else "unknown"
     return "memory" if (memory or 0.0) >= (compute or 0.0) else "compute"
-
-
-@dataclass(frozen=True)
-class LaunchGroup:
-    """Launches of one kernel that are shown as one, as a rule of one shape of grid and block.
-
-    Args:
-        role: The kernel's family.
-        kernels: In the order counted; at least one.
-    """
-
-    role: str
-    kernels: tuple[CountedKernel, ...]
-
-    @property
-    def name(self) -> str:
-        """The function's own name."""
-        return short_name(self.kernels[0].name)
-
-    @property
-    def shape(self) -> str:
-        """Grid and block of the first launch, as far as they are known."""
-        sizes = (self.kernels[0].grid, self.kernels[0].block)
-        return "/".join("x".join(map(str, size)) for size in sizes if size)
-
-    @property
-    def moved(self) -> float | None:
-        """Bytes of device memory, mean of a launch; ``None`` where one of them lacks the counter."""
-        return _mean([_moved(kernel) for kernel in self.kernels])
-
-    def mean(self, counter: Counter) -> float | None:
-        """Mean of a counter over its launches; ``None`` where one of them lacks it."""
-        return _mean([counter.read(kernel) for kernel in self.kernels])
-
-    def roof(self) -> KernelRoof:
-        """The roofline of the median launch by ncu's time."""
-        ranked = sorted(self.kernels, key=lambda kernel: read("duration", kernel) or 0.0)
-        return kernel_roof(ranked[len(ranked) // 2])
-
-
-def launch_groups(counted: Counted) -> tuple[LaunchGroup, ...]:
-    """Launches by name and shape, in the order in which they first come."""
-    found: dict[tuple[str, tuple[int, ...], tuple[int, ...]], list[CountedKernel]] = {}
-    for kernel in counted.kernels:
-        found.setdefault((kernel.name, kernel.grid, kernel.block), []).append(kernel)
-    roles = classify([name for name, _, _ in found])
-    return tuple(LaunchGroup(role, tuple(kernels)) for role, kernels in zip(roles, found.values(), strict=True))
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if len(known) == len(values) else None

@@ -9,21 +9,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from perfgate.counters.launch_table import Counted, CountedKernel
-from perfgate.counters.roofline import LaunchGroup
+from perfgate.counters.launch_table import KernelLaunch, LaunchGroup, NcuReport
 from perfgate.errors import NotComparableError
-from perfgate.trace.families import ACTIVATION, ATTENTION, classify, normalised_name, short_name, unqualified_name
+from perfgate.trace.families import ACTIVATION, ATTENTION, normalised_name, short_name, unqualified_name
 from perfgate.trace.kernel_table import PLACES, Caution, Kernels, Names, filled
 from perfgate.trace.layers import assign_layers
 from perfgate.trace.selection import Selection
 
-_Key = TypeVar("_Key", bound=Hashable)
 Shape = tuple[int, ...]
 """Blocks in x, y, z and threads of a block in x, y, z; empty where it is not known."""
 
@@ -101,7 +99,7 @@ class Join:
     """
 
     selection: Selection
-    counted: Counted
+    counted: NcuReport
     rows: tuple[Row, ...]
     share: float
     cautions: tuple[Caution, ...] = ()
@@ -112,7 +110,7 @@ class Join:
         return math.fsum(row.timed.time_ns for row in self.rows if row.timed)
 
 
-def join(selection: Selection, counted: Counted) -> Join:
+def join(selection: Selection, counted: NcuReport) -> Join:
     """Put both side by side.
 
     Launches are one row that agree in name, shape and place. Rows of both sides join first where they agree in all
@@ -127,14 +125,13 @@ def join(selection: Selection, counted: Counted) -> Join:
     share = _share(selection, launches, counted.source)
     found: dict[Identity, Row] = {}
     for key in _KEYS:
-        offered = _grouped([(key(identity), kernel) for identity, kernel in launches])
+        offered = _grouped([(key(identity), launch) for identity, launch in launches])
         wanted = [row for row in timed if row.identity not in found and key(row.identity) in offered]
         for row in wanted:
-            group = LaunchGroup(row.role, tuple(offered[key(row.identity)]))
             words = ", ".join(word for word, value in key(row.identity)._asdict().items() if value)
-            found[row.identity] = dataclasses.replace(row, counted=group, joined_by=words)
+            found[row.identity] = dataclasses.replace(row, counted=offered[key(row.identity)], joined_by=words)
         taken = {key(row.identity) for row in wanted}
-        launches = [(identity, kernel) for identity, kernel in launches if key(identity) not in taken]
+        launches = [(identity, launch) for identity, launch in launches if key(identity) not in taken]
     rows = [found.get(row.identity, row) for row in timed]
     return Join(selection, counted, (*rows, *_counted_rows(launches)), share, tuple(_cautions(selection, counted)))
 
@@ -147,14 +144,14 @@ _KEYS: tuple[Callable[[Identity], Identity], ...] = (
 """What rows are joined by, the strictest first."""
 
 
-def _share(selection: Selection, launches: Sequence[tuple[Identity, CountedKernel]], source: str) -> float:
+def _share(selection: Selection, launches: Sequence[tuple[Identity, KernelLaunch]], source: str) -> float:
     """See :attr:`Join.share`.
 
     Raises:
         NotComparableError: See :func:`join`.
     """
     in_trace = _shapes(selection)
-    weights = [LaunchGroup("", (kernel,)).moved or 0.0 for _, kernel in launches]
+    weights = [launch.moved or 0.0 for _, launch in launches]
     weights = weights if any(weights) else [1.0] * len(launches)
     strangers = [
         (weight, identity)
@@ -211,56 +208,54 @@ def _timed_rows(selection: Selection) -> list[Row]:
     ]
 
 
-def _counted_launches(counted: Counted) -> list[tuple[Identity, CountedKernel]]:
-    places = _places(counted.kernels)
+def _counted_launches(counted: NcuReport) -> list[tuple[Identity, KernelLaunch]]:
+    places = _places(counted.launches)
     return [
-        (Identity(unqualified_name(normalised_name(kernel.name)), (*kernel.grid, *kernel.block), place), kernel)
-        for kernel, place in zip(counted.kernels, places, strict=True)
+        (Identity(unqualified_name(normalised_name(launch.key.name)), (*launch.grid, *launch.block), place), launch)
+        for launch, place in zip(counted.launches, places, strict=True)
     ]
 
 
-def _places(counted: Sequence[CountedKernel]) -> list[str]:
+def _places(counted: Sequence[KernelLaunch]) -> list[str]:
     """Which of a layer's gemms each launch is, by its place in the order counted.
 
     That order tells only where attention and activation were counted too, which stand between the gemms. A launch that
     is given a wrong place finds no time there, and is joined by name and shape.
     """
-    names = list(dict.fromkeys(kernel.name for kernel in counted))
-    roles = classify(names)
-    role_of = dict(zip(names, roles, strict=True))
+    role_of = {launch.key.name: launch.key.role for launch in counted}
+    names, roles = tuple(role_of), tuple(role_of.values())
     if not {ATTENTION, ACTIVATION} <= set(roles):
         return [""] * len(counted)
-    short = tuple(map(short_name, names))
     table = filled(
         Kernels,
         len(counted),
         start_ns=np.arange(len(counted)),
-        name=np.array([names.index(kernel.name) for kernel in counted]),
-        device=np.array([kernel.device for kernel in counted]),
+        name=np.array([names.index(launch.key.name) for launch in counted]),
+        device=np.array([launch.device for launch in counted]),
         step=np.zeros(len(counted)),
     )
-    attention = Counter(kernel.name for kernel in counted if role_of[kernel.name] == ATTENTION)
+    attention = Counter(launch.key.name for launch in counted if launch.key.role == ATTENTION)
     single = None if max(attention.values()) > 1 else np.zeros(len(counted), np.int16)  # one layer repeats nothing
-    _, places = assign_layers(table, Names(tuple(names), short, tuple(names), roles), single)
+    _, places = assign_layers(table, Names(names, tuple(map(short_name, names)), names, roles), single)
     return [PLACES[place] for place in places.tolist()]
 
 
-def _counted_rows(launches: Sequence[tuple[Identity, CountedKernel]]) -> Iterator[Row]:
+def _counted_rows(launches: Sequence[tuple[Identity, KernelLaunch]]) -> Iterator[Row]:
     """What ncu counted and the trace does not show, in the order counted."""
-    for identity, kernels in _grouped(launches).items():
-        (role,) = classify([kernels[0].name])
-        yield Row(identity, role, short_name(kernels[0].name), counted=LaunchGroup(role, tuple(kernels)))
+    for identity, group in _grouped(launches).items():
+        key = group.launches[0].key
+        yield Row(identity, key.role, short_name(key.name), counted=group)
 
 
-def _grouped(pairs: Sequence[tuple[_Key, CountedKernel]]) -> dict[_Key, list[CountedKernel]]:
-    found: dict[_Key, list[CountedKernel]] = {}
-    for key, kernel in pairs:
-        found.setdefault(key, []).append(kernel)
-    return found
+def _grouped(pairs: Sequence[tuple[Identity, KernelLaunch]]) -> dict[Identity, LaunchGroup]:
+    found: dict[Identity, list[KernelLaunch]] = {}
+    for key, launch in pairs:
+        found.setdefault(key, []).append(launch)
+    return {key: LaunchGroup(tuple(launches)) for key, launches in found.items()}
 
 
-def _cautions(selection: Selection, counted: Counted) -> Iterator[Caution]:
-    known = {kernel.attributes.get("device__attribute_display_name", "") for kernel in counted.kernels} - {""}
+def _cautions(selection: Selection, counted: NcuReport) -> Iterator[Caution]:
+    known = {launch.gpu.name for launch in counted.launches} - {""}
     traced = set(selection.trace.devices.values())
     if known and traced and not known & traced:
         text = f"the trace is of {', '.join(sorted(traced))}, the counters are of {', '.join(sorted(known))}"

@@ -248,7 +248,7 @@ def launches_differ(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]
     if metric.kind != "counted":
         return None
     role, _, place = (split_name(metric.name)[1] or "").partition("/")
-    counts = [{t.counted.count(role, place) for t in side if t.counted} for side in (base, head)]
+    counts = [{len(t.counted.of(role, place).launches) for t in side if t.counted} for side in (base, head)]
     if counts[0] == counts[1] and len(counts[0]) <= 1:
         return None
     shown = [" or ".join(map(str, sorted(side))) or "none" for side in counts]

@@ -10,16 +10,14 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from perfgate.counters.launch_table import COUNTERS, CountedKernel
+from perfgate.counters.launch_table import COUNTERS, KernelLaunch, LaunchGroup, grouped
 from perfgate.counters.roofline import kernel_roof
-from perfgate.counters.step_counters import CountedLaunch, CountedStep
+from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.outcome import CounterRow, CountersOutcome, Note, Verdict, worst
 from perfgate.metrics.trial import Role
 from perfgate.scenario.counter_trials import SAME, Condition, Launches
 from perfgate.trace.decode_step import KernelKey
 from perfgate.trace.families import short_name
-
-Launch = tuple[CountedLaunch, CountedKernel]
 
 SAME_BYTES = 0.003
 """A role whose DRAM bytes change by less is told to move the same bytes: repeats differ by as much."""
@@ -49,15 +47,14 @@ def judge_counters(
     if missing:
         reason = Note(code="counters-no-kernel", text=f"no counted trial of {' and '.join(missing)}")
         return CountersOutcome(verdict="not-measured", reasons=(reason,))
-    sides = _Side(base), _Side(head)
-    found = [_condition(one, name, condition, *sides)
+    found = [_condition(one, name, condition, base, head)
              for one in launches for name, condition in one.metrics.items()]  # fmt: skip
     broken = [pair for pair in found if pair is not None]
     said = dict.fromkeys(caution for step in (*base, *head) for caution in step.cautions)
     return CountersOutcome(
         verdict=worst([verdict for verdict, _ in broken] or ["pass"]),
-        rows=tuple(_rows(*sides)),
-        sentences=dict(_sentences(*sides)),
+        rows=tuple(_rows(base, head)),
+        sentences=dict(_sentences(base, head)),
         reasons=tuple(note for _, note in broken),
         cautions=tuple(Note(code=code, text=text) for code, text in said),
     )
@@ -68,9 +65,8 @@ def judge_counters_alone(launches: Sequence[Launches], head: Sequence[CountedSte
 
     Bounds hold or not; what must be the ``same`` as on the base cannot be told, which is a caution.
     """
-    side = _Side(head)
     bounds = [(one, name, condition) for one in launches for name, condition in one.metrics.items()]
-    found = [_condition(*bound, side, side) for bound in bounds if bound[2].relation != SAME]
+    found = [_condition(*bound, head, head) for bound in bounds if bound[2].relation != SAME]
     broken = [_told_of_head(*pair) for pair in found if pair is not None]
     unheld = [f"{one}: {name}" for one, name, condition in bounds if condition.relation == SAME]
     said = [Note(code=code, text=text) for code, text in dict.fromkeys(c for step in head for c in step.cautions)]
@@ -78,7 +74,7 @@ def judge_counters_alone(launches: Sequence[Launches], head: Sequence[CountedSte
         said.append(Note(code="counter-without-base", text=f"not held: {', '.join(unheld)}"))
     return CountersOutcome(
         verdict=worst([verdict for verdict, _ in broken] or ["pass"]),
-        rows=tuple(_rows(_Side(()), side)),
+        rows=tuple(_rows((), head)),
         reasons=tuple(note for _, note in broken),
         cautions=tuple(said),
     )
@@ -93,32 +89,19 @@ def _told_of_head(verdict: Verdict, note: Note) -> tuple[Verdict, Note]:
 
 def count_one_side(steps: Sequence[CountedStep]) -> CountersOutcome:
     """The kernels of one side, for reading."""
-    return CountersOutcome(verdict="pass", rows=tuple(_rows(_Side(steps), _Side(()))))
+    return CountersOutcome(verdict="pass", rows=tuple(_rows(steps, ())))
 
 
-class _Side:
-    """All launches counted on one side.
-
-    Args:
-        steps: One a trial.
-    """
-
-    def __init__(self, steps: Sequence[CountedStep]) -> None:
-        self.trials: list[list[Launch]] = [list(step.kernels()) for step in steps]
-        self.launches: list[Launch] = [launch for trial in self.trials for launch in trial]
-
-    def by_key(self) -> dict[KernelKey, list[CountedKernel]]:
-        """The launches of each kernel, in the order they ran."""
-        found: dict[KernelKey, list[CountedKernel]] = {}
-        for launch, kernel in self.launches:
-            found.setdefault(launch.key, []).append(kernel)
-        return found
+_Steps = Sequence[CountedStep]
+"""What each valid counted trial of a side holds."""
 
 
-def _condition(one: Launches, name: str, condition: Condition, base: _Side, head: _Side) -> tuple[Verdict, Note] | None:
+def _condition(
+    one: Launches, name: str, condition: Condition, base: _Steps, head: _Steps
+) -> tuple[Verdict, Note] | None:
     """What a broken condition means; ``None`` where it holds."""
     what = f"{one}: {name}"
-    read = [[_values(trial, one, name) for trial in side.trials] for side in (base, head)]
+    read = [[_values(step, one, name) for step in side] for side in (base, head)]
     if not all(trial for side in read for trial in side) or None in (v for s in read for t in s for _, v in t):
         return "not-measured", Note(code="counters-missing", text=f"{what} was not read on every launch and trial")
     sides = [[[value for _, value in trial if value is not None] for trial in side] for side in read]
@@ -175,41 +158,36 @@ def _list(kernels: Kernels) -> str:
     )
 
 
-def _values(trial: Sequence[Launch], one: Launches, name: str) -> list[tuple[KernelKey, float | None]]:
+def _values(step: CountedStep, one: Launches, name: str) -> list[tuple[KernelKey, float | None]]:
     """What a trial's launches read, those that the entry means; ``None`` for one that lacks it."""
-    chosen = [(launch.key, kernel) for launch, kernel in trial if one.includes(launch.key, launch.layer)]
-    if name in COUNTERS:
-        return [(key, COUNTERS[name].read(kernel)) for key, kernel in chosen]
-    return [(key, kernel.readings[name].value if name in kernel.readings else None) for key, kernel in chosen]
+    chosen = [launch for launch in step.launches if one.includes(launch.key, launch.layer)]
+    return [(launch.key, launch.read(name) if name in COUNTERS else launch.values.get(name)) for launch in chosen]
 
 
-def _rows(base: _Side, head: _Side) -> Iterator[CounterRow]:
-    sides: dict[Role, dict[KernelKey, list[CountedKernel]]] = {"base": base.by_key(), "head": head.by_key()}
+def _launches(side: _Steps) -> list[KernelLaunch]:
+    return [launch for step in side for launch in step.launches]
+
+
+def _rows(base: _Steps, head: _Steps) -> Iterator[CounterRow]:
+    sides: dict[Role, dict[KernelKey, LaunchGroup]] = {
+        "base": grouped(_launches(base), lambda launch: launch.key),
+        "head": grouped(_launches(head), lambda launch: launch.key),
+    }
     for key in dict.fromkeys([*sides["base"], *sides["head"]]):
-        there: dict[Role, list[CountedKernel]] = {role: found[key] for role, found in sides.items() if key in found}
-        roofs = {role: kernel_roof(_median(kernels)) for role, kernels in there.items()}
+        there: dict[Role, LaunchGroup] = {role: found[key] for role, found in sides.items() if key in found}
+        roofs = {role: kernel_roof(group.median) for role, group in there.items()}
+        means = {role: {name: statistics.fmean(v) for name in COUNTERS if (v := group.read(name))}
+                 for role, group in there.items()}  # fmt: skip
         yield CounterRow(
             role=key.role,
             place=key.place,
             kernel=short_name(key.name),
-            launches={role: len(kernels) for role, kernels in there.items()},
-            base=_means(there.get("base", ())),
-            head=_means(there.get("head", ())),
+            launches={role: len(group.launches) for role, group in there.items()},
+            base=means.get("base", {}),
+            head=means.get("head", {}),
             bound={role: roof.bound for role, roof in roofs.items()},
             distance={role: roof.distance for role, roof in roofs.items()},
         )
-
-
-def _median(kernels: Sequence[CountedKernel]) -> CountedKernel:
-    """The median launch by what ncu took for it."""
-    ranked = sorted(kernels, key=lambda kernel: COUNTERS["duration"].read(kernel) or 0.0)
-    return ranked[len(ranked) // 2]
-
-
-def _means(kernels: Sequence[CountedKernel]) -> dict[str, float]:
-    found = {name: [counter.read(kernel) for kernel in kernels] for name, counter in COUNTERS.items()}
-    known = {name: [value for value in values if value is not None] for name, values in found.items()}
-    return {name: statistics.fmean(values) for name, values in known.items() if values}
 
 
 @dataclass(frozen=True)
@@ -226,9 +204,9 @@ class _Moved:
         return None if base is None or head is None or base <= 0 else head / base - 1
 
 
-def _sentences(base: _Side, head: _Side) -> Iterator[tuple[str, str]]:
+def _sentences(base: _Steps, head: _Steps) -> Iterator[tuple[str, str]]:
     """A clause for each role that both sides run, and for each place of it, those whose bytes moved most first."""
-    keys = dict.fromkeys(launch.key for launch, _ in base.launches)
+    keys = dict.fromkeys(launch.key for launch in _launches(base))
     parts = dict.fromkeys((key.role, place) for key in keys for place in ("", key.place))
     moved = [_Moved(" ".join(filter(None, part)), *(_of_part(side, *part) for side in (base, head))) for part in parts]
     for part, one in sorted(zip(parts, moved, strict=True), key=lambda pair: -abs(pair[1].ratio("dram_bytes") or 0.0)):
@@ -237,14 +215,13 @@ def _sentences(base: _Side, head: _Side) -> Iterator[tuple[str, str]]:
             yield "/".join(filter(None, part)), f"{one.name}: {', '.join(clauses)}"
 
 
-def _of_part(side: _Side, role: str, place: str) -> dict[str, float]:
+def _of_part(side: _Steps, role: str, place: str) -> dict[str, float]:
     """Each counter as the mean of a launch, shares and ratios weighted by the launch's time."""
-    own = (pair for pair in side.launches if pair[0].key.role == role and place in ("", pair[0].key.place))
-    kernels = [kernel for _, kernel in own]
-    times = [COUNTERS["duration"].read(kernel) or 0.0 for kernel in kernels]
+    own = [launch for step in side for launch in step.of(role, place).launches]
+    times = [launch.read("duration") or 0.0 for launch in own]
     found: dict[str, float] = {}
     for name, counter in COUNTERS.items():
-        known = [(v, t) for k, t in zip(kernels, times, strict=True) if (v := counter.read(k)) is not None]
+        known = [(v, t) for k, t in zip(own, times, strict=True) if (v := counter.read(k)) is not None]
         if not known:
             continue
         weighted = counter.tier == "noisy" and sum(t for _, t in known) > 0

@@ -283,7 +283,7 @@ def _counted(counter: Counter) -> RoleMetric:
     """A counter as a metric; see :data:`COUNTER_METRICS`."""
 
     def summarise(trial: Trial, role: str, place: str) -> float | None:
-        return trial.counted.mean(counter.name, role, place) if trial.counted else None
+        return trial.counted.of(role, place).mean(counter.name) if trial.counted else None
 
     meaning = f"{counter.meaning.removesuffix('.')}: the mean of a launch"
     better: Any = counter.better

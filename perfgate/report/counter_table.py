@@ -7,25 +7,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from perfgate.counters.launch_table import COUNTERS, Counted, CountedKernel, Counter
-from perfgate.counters.roofline import RULES, KernelRoof, LaunchGroup, kernel_roof, launch_groups
+from perfgate.counters.launch_table import COUNTERS, Counter, KernelLaunch, LaunchGroup, NcuReport, grouped
+from perfgate.counters.roofline import RULES, KernelRoof, kernel_roof
 from perfgate.report.document import Document, Section
-from perfgate.trace.families import classify, short_name
+from perfgate.trace.families import short_name
 from perfgate.units import format_si, format_value, percent, plural
 
 Rows = list[tuple[str, ...]]
 _MANY = 1000
 
 
-def counters_document(counted: Counted) -> Document:
+def counters_document(counted: NcuReport) -> Document:
     """Kernels with their counters, how near each is to its roof, and what the counters mean."""
-    groups = launch_groups(counted)
+    groups = _groups(counted)
     shown = _shown(groups)
     meanings = [(c.name, c.unit, c.better, c.tier, c.meaning, f"{c.cause} {c.action}") for c in shown]
     sections = [
         Section(title="Kernels, mean of a launch", rows=_kernel_rows(groups)),
         Section(title="Roofline", lines=tuple(_roof_lines(groups)), style="items"),
-        Section(lines=rules(group.roof() for group in groups), close=True),
+        Section(lines=rules(kernel_roof(group.median) for group in groups), close=True),
         Section(
             title="Counters",
             rows=[("counter", "unit", "better", "repeats", "meaning", "usual cause and action"), *meanings],
@@ -36,7 +36,7 @@ def counters_document(counted: Counted) -> Document:
     return Document.of([_heading(counted, groups)], sections)
 
 
-def messages(counted: Counted, *, close: bool = False) -> Section:
+def messages(counted: NcuReport, *, close: bool = False) -> Section:
     """What ncu said while it counted."""
     return Section(lines=tuple(f"ncu: {text}" for text in counted.messages), style="facts", close=close)
 
@@ -46,13 +46,12 @@ def rules(roofs: Iterable[KernelRoof]) -> tuple[str, ...]:
     return tuple(f"{bound}-bound: {RULES[bound]}." for bound in dict.fromkeys(roof.bound for roof in roofs))
 
 
-def counters_json(counted: Counted) -> str:
+def counters_json(counted: NcuReport) -> str:
     """Every launch with its counters in base units, its ranges and its roofline, for programs."""
-    roles = classify([kernel.name for kernel in counted.kernels])
-    shown = _shown(launch_groups(counted))
+    shown = _shown(_groups(counted))
     content = {
         "source": counted.source,
-        "kernels": [_launch(kernel, role) for kernel, role in zip(counted.kernels, roles, strict=True)],
+        "kernels": list(map(_launch, counted.launches)),
         "counters": {
             c.name: {name: getattr(c, name) for name in ("unit", "better", "tier", "meaning", "cause", "action")}
             for c in shown
@@ -63,15 +62,20 @@ def counters_json(counted: Counted) -> str:
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
-def _launch(kernel: CountedKernel, role: str) -> dict[str, Any]:
-    values = {name: counter.read(kernel) for name, counter in COUNTERS.items()}
+def _groups(counted: NcuReport) -> tuple[LaunchGroup, ...]:
+    """Launches by name and shape."""
+    return tuple(grouped(counted.launches, lambda launch: (launch.key.name, launch.grid, launch.block)).values())
+
+
+def _launch(kernel: KernelLaunch) -> dict[str, Any]:
+    values = {name: kernel.read(name) for name in COUNTERS}
     return {
         "number": kernel.number,
-        "name": kernel.name,
-        "kernel": short_name(kernel.name),
-        "role": role,
+        "name": kernel.key.name,
+        "kernel": short_name(kernel.key.name),
+        "role": kernel.key.role,
         "device": kernel.device,
-        "architecture": kernel.architecture,
+        "architecture": kernel.gpu.architecture,
         "grid": list(kernel.grid),
         "block": list(kernel.block),
         "ranges": list(kernel.ranges),
@@ -82,33 +86,38 @@ def _launch(kernel: CountedKernel, role: str) -> dict[str, Any]:
 
 def _shown(groups: Sequence[LaunchGroup]) -> list[Counter]:
     """The counters that at least one kernel has."""
-    return [counter for counter in COUNTERS.values() if any(group.mean(counter) is not None for group in groups)]
+    return [counter for counter in COUNTERS.values() if any(group.mean(counter.name) is not None for group in groups)]
 
 
-def _heading(counted: Counted, groups: Sequence[LaunchGroup]) -> str:
-    kernels = counted.kernels
-    names = dict.fromkeys(kernel.attributes.get("device__attribute_display_name", "") for kernel in kernels)
-    gpus = ", ".join(name for name in names if name) or f"sm_{kernels[0].architecture or '?'}"
-    launches = plural(len(kernels), "launch", "es")
-    return f"{counted.source}, {gpus}: {launches} of {plural(len(groups), 'kernel')}"
+def _heading(counted: NcuReport, groups: Sequence[LaunchGroup]) -> str:
+    launches = counted.launches
+    names = dict.fromkeys(launch.gpu.name for launch in launches)
+    gpus = ", ".join(name for name in names if name) or f"sm_{launches[0].gpu.architecture or '?'}"
+    count = plural(len(launches), "launch", "es")
+    return f"{counted.source}, {gpus}: {count} of {plural(len(groups), 'kernel')}"
 
 
 def _kernel_rows(groups: Sequence[LaunchGroup]) -> Rows:
     shown = _shown(groups)
     rows: Rows = [("role", "launches", *(counter.name for counter in shown), "bound", "of its roof", "kernel")]
     for group in groups:
-        roof = group.roof()
-        values = (_value(group.mean(counter), counter) for counter in shown)
+        roof, first = kernel_roof(group.median), group.launches[0]
+        values = (_value(group.mean(counter.name), counter) for counter in shown)
         share = "-" if roof.distance is None else percent(1 / roof.distance)
-        rows.append((group.role, str(len(group.kernels)), *values, roof.bound, share, f"{group.name} {group.shape}"))
+        rows.append((first.key.role, str(len(group.launches)), *values, roof.bound, share, _called(first)))
     return rows
 
 
 def _roof_lines(groups: Sequence[LaunchGroup]) -> list[str]:
     """A sentence a kernel, those that take most time first."""
-    duration = COUNTERS["duration"]
-    ranked = sorted(groups, key=lambda group: -(group.mean(duration) or 0.0) * len(group.kernels))
-    return [f"{group.name} {group.shape}: {_sentence(group.roof())}" for group in ranked]
+    ranked = sorted(groups, key=lambda group: -(group.mean("duration") or 0.0) * len(group.launches))
+    return [f"{_called(group.launches[0])}: {_sentence(kernel_roof(group.median))}" for group in ranked]
+
+
+def _called(launch: KernelLaunch) -> str:
+    """The function's own name, with grid and block as far as they are known."""
+    sizes = "/".join("x".join(map(str, size)) for size in (launch.grid, launch.block) if size)
+    return f"{short_name(launch.key.name)} {sizes}"
 
 
 def _sentence(roof: KernelRoof) -> str:

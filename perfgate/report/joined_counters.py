@@ -7,8 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from perfgate.counters.launch_table import COUNTERS
-from perfgate.counters.roofline import RULES, KernelRoof
+from perfgate.counters.roofline import RULES, KernelRoof, kernel_roof
 from perfgate.counters.trace_join import Join, Row, in_words
 from perfgate.report.counter_table import messages, rules
 from perfgate.report.csv_rows import csv_table
@@ -30,7 +29,7 @@ def joined_document(found: Join) -> Document:
     sections = [
         Section(title="Roles", rows=_role_rows(found)),
         Section(title="Kernels", rows=_kernel_rows(found)),
-        Section(lines=rules(row.counted.roof() for row in found.rows if row.counted), style="items"),
+        Section(lines=rules(kernel_roof(row.counted.median) for row in found.rows if row.counted), style="items"),
         cautions,
         messages(found.counted, close=bool(cautions)),
     ]
@@ -69,7 +68,7 @@ COLUMNS = (
 
 def _values(row: Row) -> tuple[Any, ...]:
     """A row under :data:`COLUMNS`."""
-    roof = row.counted.roof() if row.counted else None
+    roof = kernel_roof(row.counted.median) if row.counted else None
     return (
         row.role,
         row.identity.place,
@@ -78,7 +77,7 @@ def _values(row: Row) -> tuple[Any, ...]:
         _joined(row),
         row.timed.launches if row.timed else None,
         row.timed.time_ns if row.timed else None,
-        len(row.counted.kernels) if row.counted else 0,
+        len(row.counted.launches) if row.counted else 0,
         row.counted.moved if row.counted else None,
         row.step_bytes,
         _throughput(row, roof),
@@ -124,7 +123,7 @@ def _kernel_rows(found: Join) -> Rows:
          "joined by", "place", "kernel"),
     ]  # fmt: skip
     for row in found.rows:
-        roof = row.counted.roof() if row.counted else None
+        roof = kernel_roof(row.counted.median) if row.counted else None
         moved, throughput = row.counted.moved if row.counted else None, _throughput(row, roof)
         share = percent(row.timed.time_ns / found.time_ns) if row.timed and found.time_ns else "-"
         times = (format_mean(row.timed.launches), format_ns(row.timed.time_ns)) if row.timed else ("-", "-")
@@ -148,7 +147,7 @@ def _kernel_rows(found: Join) -> Rows:
 
 def _throughput(row: Row, roof: KernelRoof | None) -> float | None:
     """Percent of what device memory can sustain: ncu's own figure, else bytes over time by the roof."""
-    own = row.counted.mean(COUNTERS["dram_throughput"]) if row.counted else None
+    own = row.counted.mean("dram_throughput") if row.counted else None
     if own is not None or roof is None or roof.memory_share is None:
         return own
     return roof.memory_share * 100

@@ -110,8 +110,8 @@ def test_launches_find_their_places(prepare: Callable[..., Job], trace: DecodeSt
         "_apply_write_kernel",
     ]
     assert {launch.layer for launch in launches} == {None, 31}
-    assert trial.counted.values("dram_bytes", "gemm", "qkv") == (52_951_552.0,)
-    assert trial.counted.mean("registers", "attention") is not None
+    assert trial.counted.of("gemm", "qkv").read("dram_bytes") == [52_951_552.0]
+    assert trial.counted.of("attention").mean("registers") is not None
     assert (trial.counted.source, trial.counted.passes) == ("ncu 2025.3.1.0", 12)
     assert trial.counted.device.name == "NVIDIA H200"
     ((code, text),) = trial.counted.cautions

@@ -7,15 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.counters.launch_table import ARCHITECTURES, CHECKED, COUNTERS, CountedKernel, Reading, read
+from perfgate.counters.launch_table import ARCHITECTURES, CHECKED, COUNTERS, Device, KernelLaunch
 from perfgate.errors import RecordError
+from perfgate.trace.decode_step import KernelKey
 
 ROOT = Path(__file__).parents[2]
 
 
-def counted(architecture: int | None, metrics: dict[str, Reading]) -> CountedKernel:
-    """A launch of an architecture with these metrics."""
-    return CountedKernel(0, "k", 1, 0, architecture, (1, 1, 1), (32, 1, 1), (), metrics, {})
+def counted(architecture: int | None, metrics: dict[str, tuple[float, str]]) -> KernelLaunch:
+    """A launch of an architecture with these metrics and their units."""
+    return KernelLaunch(
+        key=KernelKey(role="gemm", name="k"),
+        values={name: value for name, (value, _) in metrics.items()},
+        units={name: unit for name, (_, unit) in metrics.items()},
+        gpu=Device(architecture=architecture),
+    )
 
 
 @pytest.mark.parametrize("name", COUNTERS)
@@ -34,26 +40,26 @@ def test_every_counter_is_explained_and_has_a_name_everywhere(name: str) -> None
 def test_the_first_name_counts() -> None:
     """Where two of a counter's names were collected the earlier is read, where one was that one."""
     both = {
-        "smsp__inst_executed.sum": Reading(7, "inst"),
-        "sm__inst_executed.sum": Reading(8, "inst"),
+        "smsp__inst_executed.sum": (7.0, "inst"),
+        "sm__inst_executed.sum": (8.0, "inst"),
     }
-    assert read("instructions", counted(90, both)) == 7
+    assert counted(90, both).read("instructions") == 7
     del both["smsp__inst_executed.sum"]
-    assert read("instructions", counted(90, both)) == 8
-    assert read("instructions", counted(90, {})) is None
+    assert counted(90, both).read("instructions") == 8
+    assert counted(90, {}).read("instructions") is None
 
 
 @pytest.mark.parametrize(("architecture", "found"), [(90, None), (100, 50.0), (87, 50.0), (None, 50.0)])
 def test_names_of_other_architectures(architecture: int | None, found: float | None) -> None:
     """A name is read where its architecture has it, and on those that the table does not know."""
-    metrics = {"sm__pipe_tensor_cycles_active_v2.avg.pct_of_peak_sustained_active": Reading(50.0, "%")}
-    assert read("tensor_pipe", counted(architecture, metrics)) == found
+    metrics = {"sm__pipe_tensor_cycles_active_v2.avg.pct_of_peak_sustained_active": (50.0, "%")}
+    assert counted(architecture, metrics).read("tensor_pipe") == found
 
 
 def test_a_unit_of_another_kind() -> None:
     """A counter in a unit that it cannot have is an error, because its size is unknown."""
     with pytest.raises(RecordError, match="expected B") as caught:
-        read("dram_bytes", counted(90, {"dram__bytes.sum": Reading(7, "Zbyte")}))
+        counted(90, {"dram__bytes.sum": (7.0, "Zbyte")}).read("dram_bytes")
     assert caught.value.code == "counters-unit"
 
 

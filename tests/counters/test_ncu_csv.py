@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.counters.launch_table import read
 from perfgate.counters.ncu_csv import base_unit, number, parse_ncu
 from perfgate.counters.report_file import read_counters
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError
@@ -32,48 +31,46 @@ PAGE = (
 def test_the_recording_of_a_decode_step() -> None:
     """Sixty launches in order, each with its place, its ranges and its counters in base units."""
     counted = read_counters(CAPTURE)
-    assert list(range(60)) == [kernel.number for kernel in counted.kernels]
+    assert list(range(60)) == [kernel.number for kernel in counted.launches]
     assert len(counted.messages) == 1
     assert "unmodified GPU clocks" in counted.messages[0]
 
-    qkv = counted.kernels[11]
+    qkv = counted.launches[11]
 
-    assert qkv.name == "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"
-    assert (qkv.architecture, qkv.grid, qkv.block) == (90, (4, 24, 1), (384, 1, 1))
+    assert qkv.key.name == "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"
+    assert (qkv.gpu.architecture, qkv.grid, qkv.block) == (90, (4, 24, 1), (384, 1, 1))
     assert qkv.ranges == ("step_10", "perfgate.step.10")
-    assert qkv.attributes["device__attribute_display_name"] == "NVIDIA H200"
-    assert read("dram_bytes", qkv) == 52_708_864
-    assert read("duration", qkv) == pytest.approx(16_736e-9)
-    assert read("registers", qkv) == 168
-    assert read("tensor_pipe", qkv) is None
+    assert qkv.gpu.name == "NVIDIA H200"
+    assert qkv.read("dram_bytes") == 52_708_864
+    assert qkv.read("duration") == pytest.approx(16_736e-9)
+    assert qkv.read("registers") == 168
+    assert qkv.read("tensor_pipe") is None
 
 
 def test_a_page_between_lines_of_ncu_and_the_program() -> None:
     """What ncu printed while a program printed a number too: one kernel, the number is none of its."""
-    (kernel,) = parse_ncu(ONE, "here").kernels
-    assert read("duration", kernel) == pytest.approx(2_668_448e-9)
-    assert read("sm_throughput", kernel) == 87.17
-    assert kernel.readings["profiler__replayer_bytes_mem_accessible.avg"].value == 243_620_324
+    (kernel,) = parse_ncu(ONE, "here").launches
+    assert kernel.read("duration") == pytest.approx(2_668_448e-9)
+    assert kernel.read("sm_throughput") == 87.17
+    assert kernel.values["profiler__replayer_bytes_mem_accessible.avg"] == 243_620_324
 
 
 def test_scaled_and_base_units_of_one_report_agree() -> None:
     """One report that ncu 2022.3 printed twice; both readings are the same but for its rounding."""
-    (base,) = read_counters(FIXTURES / "ncu-2022.3-base.csv").kernels
-    (scaled,) = read_counters(FIXTURES / "ncu-2022.3-auto.csv").kernels
-    assert base.readings.keys() == scaled.readings.keys()
-    for name, reading in base.readings.items():
-        other = scaled.readings[name]
-        assert reading.unit == other.unit, name
-        rounding = 0.0051 if reading.unit in ("%", "inst") else 0.0
-        assert other.value == pytest.approx(reading.value, rel=1e-6, abs=rounding), name
-    assert base.readings["dram__cycles_elapsed.avg.per_second"].unit == "Hz"
-    assert base.readings["lts__t_sectors.sum.per_second"].unit == "sector/s"
+    (base,) = read_counters(FIXTURES / "ncu-2022.3-base.csv").launches
+    (scaled,) = read_counters(FIXTURES / "ncu-2022.3-auto.csv").launches
+    assert base.units == scaled.units
+    for name, value in base.values.items():
+        rounding = 0.0051 if base.units[name] in ("%", "inst") else 0.0
+        assert scaled.values[name] == pytest.approx(value, rel=1e-6, abs=rounding), name
+    assert base.units["dram__cycles_elapsed.avg.per_second"] == "Hz"
+    assert base.units["lts__t_sectors.sum.per_second"] == "sector/s"
 
 
 def test_a_version_without_columns_for_device_and_shape() -> None:
     """The raw page of ncu 2022.3 has neither CC nor sizes; the device's and the launch's metrics have them."""
-    (kernel,) = parse_ncu(SAMPLE, "here").kernels
-    assert (kernel.architecture, kernel.grid, kernel.block) == (86, (12288, 1, 1), (256, 1, 1))
+    (kernel,) = parse_ncu(SAMPLE, "here").launches
+    assert (kernel.gpu.architecture, kernel.grid, kernel.block) == (86, (12288, 1, 1), (256, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +139,7 @@ def test_lines_in_between_change_nothing(noise: list[tuple[int, str]]) -> None:
     lines: list[str] = PAGE.splitlines()
     for place, line in sorted(noise, key=lambda one: -one[0]):
         lines.insert(place, line)
-    assert parse_ncu("\n".join(lines), "here").kernels == parse_ncu(PAGE, "here").kernels
+    assert parse_ncu("\n".join(lines), "here").launches == parse_ncu(PAGE, "here").launches
 
 
 @given(cut=st.integers(1, len(PAGE)))
@@ -151,8 +148,8 @@ def test_a_page_cut_anywhere(cut: int) -> None:
     rows = PAGE.splitlines()
     first_row, whole = len("\n".join(rows[:3])), len(PAGE.rstrip())
     if cut in (first_row, first_row + 1) or cut >= whole:
-        kept = parse_ncu(PAGE[:cut], "here").kernels
-        assert kept == parse_ncu(PAGE, "here").kernels[: 2 if cut >= whole else 1]
+        kept = parse_ncu(PAGE[:cut], "here").launches
+        assert kept == parse_ncu(PAGE, "here").launches[: 2 if cut >= whole else 1]
         return
     with pytest.raises(PerfgateError) as caught:
         parse_ncu(PAGE[:cut], "here")
@@ -162,7 +159,7 @@ def test_a_page_cut_anywhere(cut: int) -> None:
 def test_a_row_behind_unfinished_output() -> None:
     """A program that printed no line end before ncu's row hides neither the row nor its own words."""
     text = PAGE.replace('"1","7"', 'step 3 ... "1","7"')
-    assert parse_ncu(text, "here").kernels == parse_ncu(PAGE, "here").kernels
+    assert parse_ncu(text, "here").launches == parse_ncu(PAGE, "here").launches
 
 
 def test_columns_in_another_order_and_names_with_line_ends() -> None:
@@ -170,16 +167,16 @@ def test_columns_in_another_order_and_names_with_line_ends() -> None:
     header, units, first, _ = (line.split('","') for line in PAGE.splitlines())
     moved = ['","'.join([*row[:7], row[8].rstrip('"'), row[7]]) + '"' for row in (header, units, first)]
     text = "\n".join(moved).replace("first(int", "first\n(int")
-    (kernel,) = parse_ncu(text, "here").kernels
-    assert kernel.name == "first\n(int, char)"
-    assert read("dram_bytes", kernel) == 1_234_500
-    assert read("duration", kernel) == pytest.approx(1e-5)
+    (kernel,) = parse_ncu(text, "here").launches
+    assert kernel.key.name == "first\n(int, char)"
+    assert kernel.read("dram_bytes") == 1_234_500
+    assert kernel.read("duration") == pytest.approx(1e-5)
 
 
 def test_a_metric_that_was_not_collected() -> None:
     """What ncu writes in place of a value is no reading, and no zero."""
-    first, _ = parse_ncu(PAGE.replace("1,234.5", "n/a"), "here").kernels
-    assert read("dram_bytes", first) is None
+    first, _ = parse_ncu(PAGE.replace("1,234.5", "n/a"), "here").launches
+    assert first.read("dram_bytes") is None
 
 
 HEADING = PAGE.splitlines()[0]
@@ -222,7 +219,7 @@ def test_rows_beside_a_missing_permission() -> None:
 def test_rows_beside_metrics_that_are_missing() -> None:
     """Some metrics that ncu could not read leave the others standing; what it said is kept."""
     counted = parse_ncu(f"{QUOTED['counters-shared']}\n{PAGE}", "here")
-    assert len(counted.kernels) == 2
+    assert len(counted.launches) == 2
     assert counted.messages == (QUOTED["counters-shared"],)
 
 

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from perfgate.cli.main import main
-from perfgate.counters.launch_table import Counted, CountedKernel, Reading, read
+from perfgate.counters.launch_table import GPU_NAME, KernelLaunch, NcuReport
 from perfgate.counters.report_file import read_counters
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError
 from perfgate.reasons import REASONS
@@ -110,28 +110,26 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, *ranges: list[Action], error: Exce
     monkeypatch.setitem(sys.modules, "ncu_report", module)
 
 
-def as_actions(counted: Counted) -> list[Action]:
+def as_actions(counted: NcuReport) -> list[Action]:
     """The launches of a page as the package would hand them out."""
     return [
         Action(
-            kernel.name,
-            {name: Metric(one.value, one.unit.replace("B", "byte").replace("Hz", "hz"))
-             for name, one in kernel.readings.items()}
-            | {name: Metric(text) for name, text in kernel.attributes.items()},
+            kernel.key.name,
+            {name: Metric(value, kernel.units[name].replace("B", "byte").replace("Hz", "hz"))
+             for name, value in kernel.values.items()}
+            | {GPU_NAME: Metric(kernel.gpu.name)},
         )
-        for kernel in counted.kernels
+        for kernel in counted.launches
     ]  # fmt: skip
 
 
-def assert_same(kernel: CountedKernel, other: CountedKernel) -> None:
+def assert_same(kernel: KernelLaunch, other: KernelLaunch) -> None:
     """Both say the same but for the page's two decimals; a report has no process id."""
-    assert (kernel.number, kernel.name, kernel.device) == (other.number, other.name, other.device)
-    assert (kernel.architecture, kernel.grid, kernel.block) == (other.architecture, other.grid, other.block)
-    assert (kernel.ranges, kernel.attributes) == (other.ranges, other.attributes)
-    assert kernel.readings.keys() == other.readings.keys()
-    for name, reading in kernel.readings.items():
-        assert reading.unit == other.readings[name].unit, name
-        assert reading.value == pytest.approx(other.readings[name].value, rel=1e-9, abs=0.0051), name
+    assert (kernel.number, kernel.key, kernel.device) == (other.number, other.key, other.device)
+    assert (kernel.gpu.architecture, kernel.gpu.name) == (other.gpu.architecture, other.gpu.name)
+    assert (kernel.grid, kernel.block, kernel.ranges) == (other.grid, other.block, other.ranges)
+    assert kernel.units == other.units
+    assert kernel.values == pytest.approx(other.values, rel=1e-9, abs=0.0051)
 
 
 def test_a_real_report_says_what_ncu_prints_of_it() -> None:
@@ -142,14 +140,14 @@ def test_a_real_report_says_what_ncu_prints_of_it() -> None:
 
     counted, page = read_counters(REPORT), read_counters(PAGE)
 
-    assert [kernel.name for kernel in counted.kernels] == [
+    assert [kernel.key.name for kernel in counted.launches] == [
         "addConstDouble(int, double *, double, double *)",
         "addConstDouble3(int, double3 *, double, double3 *)",
     ]
-    for kernel, other in zip(counted.kernels, page.kernels, strict=True):
+    for kernel, other in zip(counted.launches, page.launches, strict=True):
         assert_same(kernel, other)
-    assert read("issued_per_cycle", counted.kernels[0]) is None
-    assert read("waves", counted.kernels[0]) == pytest.approx(78.76923076923077)
+    assert counted.launches[0].read("issued_per_cycle") is None
+    assert counted.launches[0].read("waves") == pytest.approx(78.76923076923077)
 
 
 def test_a_report_gives_the_table_that_a_page_gives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +159,7 @@ def test_a_report_gives_the_table_that_a_page_gives(monkeypatch: pytest.MonkeyPa
     counted = read_counters(REPORT)
 
     assert (counted.source, counted.messages) == (str(REPORT), ())
-    for kernel, other in zip(counted.kernels, page.kernels, strict=True):
+    for kernel, other in zip(counted.launches, page.launches, strict=True):
         assert_same(kernel, other)
 
 
@@ -184,13 +182,13 @@ def test_values_units_and_ranges_of_a_report(monkeypatch: pytest.MonkeyPatch) ->
     }
     stand_in(monkeypatch, [Action("k(int)", metrics, NvtxState())])
 
-    (kernel,) = read_counters(REPORT).kernels
+    (kernel,) = read_counters(REPORT).launches
 
-    assert read("duration", kernel) == pytest.approx(1.5e-6)
-    assert kernel.readings["dram__bytes.sum.per_second"] == Reading(2.5e9, "B/s")
-    assert not {"absent", "endless", "undefined", "empty"} & {*kernel.readings, *kernel.attributes}
-    assert kernel.attributes == {"device__attribute_display_name": "NVIDIA H200"}
-    assert (kernel.name, kernel.device, kernel.architecture, kernel.grid) == ("k(int)", 3, 90, (4, 24, 1))
+    assert kernel.read("duration") == pytest.approx(1.5e-6)
+    assert (kernel.values["dram__bytes.sum.per_second"], kernel.units["dram__bytes.sum.per_second"]) == (2.5e9, "B/s")
+    assert not {"absent", "endless", "undefined", "empty"} & {*kernel.values}
+    assert kernel.gpu.name == "NVIDIA H200"
+    assert (kernel.key.name, kernel.device, kernel.gpu.architecture, kernel.grid) == ("k(int)", 3, 90, (4, 24, 1))
     assert kernel.ranges == ("step_10", "layer 5", "perfgate.step.10")
 
 
@@ -211,7 +209,7 @@ def test_a_page_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """CSV is read as before."""
     monkeypatch.setitem(sys.modules, "ncu_report", None)
 
-    assert len(read_counters(PAGE).kernels) == 2
+    assert len(read_counters(PAGE).launches) == 2
 
 
 def test_a_packed_page_is_unpacked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -221,7 +219,7 @@ def test_a_packed_page_is_unpacked_once(monkeypatch: pytest.MonkeyPatch, tmp_pat
     opened = Mock(wraps=gzip.open)
     monkeypatch.setattr("perfgate.trace.trace_file.gzip.open", opened)
 
-    assert read_counters(packed).kernels == read_counters(PAGE).kernels
+    assert read_counters(packed).launches == read_counters(PAGE).launches
     assert opened.call_count == 1
 
 
@@ -233,7 +231,7 @@ def test_a_packed_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     compressed.write_bytes(b"compressed by ncu")
 
     assert read_counters(packed).source == str(packed)
-    assert len(read_counters(compressed).kernels) == 2
+    assert len(read_counters(compressed).launches) == 2
 
 
 def test_a_report_cut_anywhere_but_between_its_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -244,7 +242,7 @@ def test_a_report_cut_anywhere_but_between_its_blocks(monkeypatch: pytest.Monkey
     for size in range(4, len(whole)):
         cut.write_bytes(whole[:size])
         with contextlib.suppress(RecordError):
-            unseen += len(read_counters(cut).kernels) == 2
+            unseen += len(read_counters(cut).launches) == 2
     assert unseen == 4  # behind the magic number, the file's header and each of two launches
     cut.write_bytes(whole[:-1])
     with pytest.raises(RecordError, match="cut short") as caught:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from perfgate.counters.gpu_roofs import GPUS, Gpu, find_gpu, gpu_called
-from perfgate.counters.launch_table import CountedKernel, Reading, read
+from perfgate.counters.launch_table import Device, KernelLaunch
 from perfgate.counters.report_file import read_counters
 from perfgate.counters.roofline import kernel_roof
 from perfgate.counters.roofline_bound import Floor
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.errors import UsageError
+from perfgate.trace.decode_step import KernelKey
 
 ROOT = Path(__file__).parents[2]
 CAPTURE = ROOT / "tests/fixtures/h200-llama-8b-decode.ncu.csv.gz"
@@ -22,26 +23,25 @@ LAYER = slice(11, 24)
 """One whole layer in the recording, from its qkv gemm to the norm before the next one's."""
 
 
-def h200(**metrics: float) -> CountedKernel:
+def h200(**metrics: float) -> KernelLaunch:
     """A launch on an H200; metrics by their names with dots as ``_dot_``."""
-    units = {"gpu__time_duration_dot_sum": "s", "dram__bytes_dot_sum": "B"}
-    readings = {name.replace("_dot_", "."): Reading(value, units.get(name, "%")) for name, value in metrics.items()}
-    for name in ("sm__ops_path_tensor_src_bf16_dst_fp32.sum", "sm__ops_path_tensor_src_fp8_dst_fp32.sum"):
-        if name in readings:
-            readings[name] = Reading(readings[name].value, "")
-    for name in ("smsp__cycles_elapsed.avg.per_second", "dram__cycles_elapsed.avg.per_second"):
-        if name in readings:
-            readings[name] = Reading(readings[name].value, "Hz")
-    attributes = {"device__attribute_display_name": "NVIDIA H200"}
-    return CountedKernel(0, "k", 1, 0, 90, (1, 1, 1), (32, 1, 1), (), readings, attributes)
+    units = {"gpu__time_duration.sum": "s", "dram__bytes.sum": "B", "smsp__cycles_elapsed.avg.per_second": "Hz",
+             "dram__cycles_elapsed.avg.per_second": "Hz"}  # fmt: skip
+    values = {name.replace("_dot_", "."): value for name, value in metrics.items()}
+    return KernelLaunch(
+        key=KernelKey(role="gemm", name="k"),
+        values=values,
+        units={name: units.get(name, "%") for name in values},
+        gpu=Device.of(values, "NVIDIA H200", 90),
+    )
 
 
 def test_the_roof_is_the_one_that_ncu_divides_by() -> None:
     """Over all kernels that move a megabyte, our share of the memory roof and ncu's differ by less than 1 %."""
-    big = [kernel for kernel in read_counters(CAPTURE).kernels if (read("dram_bytes", kernel) or 0) > 1e6]
+    big = [kernel for kernel in read_counters(CAPTURE).launches if (kernel.read("dram_bytes") or 0) > 1e6]
     assert len(big) > 15
     for kernel in big:
-        theirs = read("dram_throughput", kernel)
+        theirs = kernel.read("dram_throughput")
         ours = kernel_roof(kernel).memory_share
         assert theirs is not None
         assert ours == pytest.approx(theirs / 100, rel=0.01)
@@ -49,7 +49,7 @@ def test_the_roof_is_the_one_that_ncu_divides_by() -> None:
 
 def test_classes_in_the_recording() -> None:
     """The large gemms are bound by memory; attention at this batch and the small kernels by latency."""
-    kernels = read_counters(CAPTURE).kernels
+    kernels = read_counters(CAPTURE).launches
     gate_up, qkv, attention, norm = (kernel_roof(kernels[n]) for n in (19, 11, 14, 10))
     assert [gate_up.bound, qkv.bound, attention.bound, norm.bound] == ["memory", "memory", "latency", "latency"]
     assert gate_up.distance == pytest.approx(1.17, abs=0.01)
@@ -58,7 +58,7 @@ def test_classes_in_the_recording() -> None:
 
 def test_a_layer_moves_what_the_model_says() -> None:
     """DRAM bytes of a recorded layer agree within 10 % with the count from config.json at that step's context."""
-    measured = sum(read("dram_bytes", kernel) or 0 for kernel in read_counters(CAPTURE).kernels[LAYER])
+    measured = sum(kernel.read("dram_bytes") or 0 for kernel in read_counters(CAPTURE).launches[LAYER])
     two, one = (
         step_demand({**LLAMA, "num_hidden_layers": layers}, {}, batch=8, input_tokens=512, output_tokens=20)
         for layers in (2, 1)
@@ -126,7 +126,7 @@ def test_the_rule(memory: float | None, compute: float | None, bound: str) -> No
 
 def test_bytes_read_and_written_stand_for_both() -> None:
     """A file that has reads and writes apart, like ncu 2022.3's sample, has a bandwidth too; no tensor work is none."""
-    (kernel,) = read_counters(ROOT / "tests/fixtures/ncu-2022.3-base.csv").kernels
+    (kernel,) = read_counters(ROOT / "tests/fixtures/ncu-2022.3-base.csv").launches
     roof = kernel_roof(kernel)
     assert roof.bandwidth == pytest.approx(204_358_280_894.36)
     assert roof.bandwidth_roof == pytest.approx(192 / 8 * 2 * 5.79461775338e9)

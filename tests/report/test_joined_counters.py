@@ -18,13 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.cli.main import main
-from perfgate.counters.launch_table import Counted, CountedKernel, Reading
+from perfgate.counters.launch_table import KernelLaunch, NcuReport
 from perfgate.counters.report_file import read_counters
 from perfgate.counters.trace_join import Identity, Join, Row, join
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.errors import NotComparableError
 from perfgate.report.formats import render
 from perfgate.report.joined_counters import COLUMNS
+from perfgate.trace.decode_step import KernelKey
+from perfgate.trace.families import UNLISTED
 from perfgate.trace.selection import Selection, by_kernel, select
 from perfgate.trace.trace_file import read_trace
 
@@ -41,14 +43,19 @@ def selection() -> Selection:
 
 
 @functools.cache
-def counted() -> Counted:
+def counted() -> NcuReport:
     """The recorded counters; the file's name is short, so that it may stand in golden files."""
     return replace(read_counters(PAGE), source="decode.csv")
 
 
-def some(keep: Callable[[CountedKernel], bool]) -> Counted:
+def some(keep: Callable[[KernelLaunch], bool]) -> NcuReport:
     """Those of the recorded launches."""
-    return replace(counted(), kernels=tuple(kernel for kernel in counted().kernels if keep(kernel)))
+    return replace(counted(), launches=tuple(kernel for kernel in counted().launches if keep(kernel)))
+
+
+def called(launch: KernelLaunch, name: str) -> KernelLaunch:
+    """The same launch of a kernel of this name, which no rule knows."""
+    return launch.model_copy(update={"key": KernelKey(role=UNLISTED, name=name)})
 
 
 def rows(found: Join, kernel: str) -> list[Row]:
@@ -66,7 +73,7 @@ def test_every_counted_launch_finds_its_time() -> None:
     found = join(selection(), counted())
 
     assert all(row.timed for row in found.rows)
-    assert sum(len(row.counted.kernels) for row in found.rows if row.counted) == 60
+    assert sum(len(row.counted.launches) for row in found.rows if row.counted) == 60
     assert {row.joined_by for row in found.rows if row.counted} == {"name, shape, place", "name, shape"}
     (attention,) = rows(found, "FlashAttnFwdSm90")
     assert attention.counted is not None
@@ -97,9 +104,9 @@ def test_time_is_the_traces_alone() -> None:
     """Whatever ncu says how long its launches took, every row's time stays, and they add up to the step's."""
     slow = replace(
         counted(),
-        kernels=tuple(
-            replace(kernel, readings={**kernel.readings, "gpu__time_duration.sum": Reading(9.0, "s")})
-            for kernel in counted().kernels
+        launches=tuple(
+            kernel.model_copy(update={"values": {**kernel.values, "gpu__time_duration.sum": 9.0}})
+            for kernel in counted().launches
         ),
     )
     found = join(selection(), slow)
@@ -112,8 +119,8 @@ def test_time_is_the_traces_alone() -> None:
 
 def test_what_is_on_one_side_alone_is_shown_as_such() -> None:
     """A kernel that was not counted has time only; one that the steps do not run has counters only, at the end."""
-    (first, *_) = counted().kernels
-    found = join(selection(), replace(counted(), kernels=(replace(first, name="stranger"), *counted().kernels)))
+    (first, *_) = counted().launches
+    found = join(selection(), replace(counted(), launches=(called(first, "stranger"), *counted().launches)))
 
     (lm_head,) = rows(found, "nvjet_sm90_tst_256x8")
     assert (lm_head.counted, lm_head.joined_by) == (None, "")
@@ -125,7 +132,7 @@ def test_what_is_on_one_side_alone_is_shown_as_such() -> None:
 
 def test_places_need_the_kernels_between_the_gemms() -> None:
     """Gemms counted alone are joined by name and shape, and the reductions of two products share their counters."""
-    found = join(selection(), some(lambda kernel: "nvjet" in kernel.name or "splitK" in kernel.name))
+    found = join(selection(), some(lambda kernel: "nvjet" in kernel.key.name or "splitK" in kernel.key.name))
 
     assert {row.joined_by for row in found.rows if row.counted} == {"name, shape"}
     assert len({row.counted.moved for row in rows(found, "splitKreduce") if row.counted}) == 1
@@ -133,24 +140,24 @@ def test_places_need_the_kernels_between_the_gemms() -> None:
 
 def test_another_shape_is_joined_by_name_last() -> None:
     """A grid that no traced launch has is joined by the name alone, and is said to be."""
-    grown = some(lambda kernel: "FlashAttnFwdSm90" in kernel.name)
-    grown = replace(grown, kernels=tuple(replace(kernel, grid=(264, 1, 1)) for kernel in grown.kernels))
+    grown = some(lambda kernel: "FlashAttnFwdSm90" in kernel.key.name)
+    grown = replace(grown, launches=tuple(kernel.model_copy(update={"grid": (264, 1, 1)}) for kernel in grown.launches))
 
     (attention,) = rows(join(selection(), grown), "FlashAttnFwdSm90")
 
     assert (attention.joined_by, attention.identity.shape[0]) == ("name", 132)
 
 
-def of_another_model(kernel: CountedKernel) -> CountedKernel:
+def of_another_model(kernel: KernelLaunch) -> KernelLaunch:
     """The same kernel as a model with wider layers launches it: what works on a token is alike, products are not."""
     wider = kernel.grid[0], 2 * kernel.grid[1], kernel.grid[2]
-    return replace(kernel, grid=wider) if "nvjet" in kernel.name else kernel
+    return kernel.model_copy(update={"grid": wider}) if "nvjet" in kernel.key.name else kernel
 
 
 def test_counters_of_another_model_are_refused() -> None:
     """They agree in every name and in most shapes, but not in the products, which move nearly all bytes."""
-    other = replace(counted(), kernels=tuple(map(of_another_model, counted().kernels)))
-    assert sum(map(operator.eq, other.kernels, counted().kernels)) > len(other.kernels) / 2
+    other = replace(counted(), launches=tuple(map(of_another_model, counted().launches)))
+    assert sum(map(operator.eq, other.launches, counted().launches)) > len(other.launches) / 2
 
     with pytest.raises(NotComparableError, match=r"only 4% of what ncu counted .* nvjet_sm90_tst_128x8") as refused:
         join(selection(), other)
@@ -162,15 +169,15 @@ def test_the_share_of_counters_that_fit_is_of_the_whole_trace() -> None:
     """One layer is shown with the counters of a step: launches that are not shown are in the trace all the same."""
     found = join(select(selection().trace, 260, 5), counted())
     assert found.share == 1
-    mixed = replace(counted(), kernels=(*counted().kernels, of_another_model(counted().kernels[11])))
+    mixed = replace(counted(), launches=(*counted().launches, of_another_model(counted().launches[11])))
     assert 0.97 < join(selection(), mixed).share < 0.98
 
 
 def test_without_bytes_every_launch_weighs_the_same() -> None:
     """A file that holds registers alone is held against the trace by its launches."""
-    bare = [replace(kernel, readings={}) for kernel in counted().kernels]
-    strange = [replace(kernel, name="stranger") for kernel in bare[:20]]
-    assert join(selection(), replace(counted(), kernels=(*bare, *strange))).share == pytest.approx(0.75)
+    bare = [kernel.model_copy(update={"values": {}}) for kernel in counted().launches]
+    strange = [called(kernel, "stranger") for kernel in bare[:20]]
+    assert join(selection(), replace(counted(), launches=(*bare, *strange))).share == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "json"])
@@ -192,10 +199,10 @@ def timed_identities() -> set[Identity]:
 def test_nothing_is_lost_or_counted_twice(chosen: list[int]) -> None:
     """Of any launches counted, in any order, each stands in one row, or in all rows that it is pooled for."""
     step = select(selection().trace, 260)
-    found = join(step, replace(counted(), kernels=tuple(counted().kernels[n] for n in chosen)))
+    found = join(step, replace(counted(), launches=tuple(counted().launches[n] for n in chosen)))
 
     assert {row.identity for row in found.rows if row.timed} == timed_identities()
-    assert {kernel.number for row in found.rows if row.counted for kernel in row.counted.kernels} == set(chosen)
+    assert {kernel.number for row in found.rows if row.counted for kernel in row.counted.launches} == set(chosen)
 
 
 def test_the_recording_as_text(golden: Callable[[str, str], None]) -> None:
@@ -205,11 +212,11 @@ def test_the_recording_as_text(golden: Callable[[str, str], None]) -> None:
 
 def test_a_layer_as_markdown(golden: Callable[[str, str], None]) -> None:
     """One layer of one step, with a kernel of another GPU that the step does not run."""
-    h100 = {"device__attribute_display_name": "NVIDIA H100"}
-    (first, *rest) = (replace(kernel, attributes=h100) for kernel in counted().kernels[11:24])
-    other = replace(first, name="evil\x1b[31m<b>|@you")
+    h100 = counted().launches[0].gpu.model_copy(update={"name": "NVIDIA H100"})
+    (first, *rest) = (kernel.model_copy(update={"gpu": h100}) for kernel in counted().launches[11:24])
+    other = called(first, "evil\x1b[31m<b>|@you")
     layer = select(selection().trace, 260, 5)
-    both = replace(counted(), kernels=(other, first, *rest), messages=("==WARNING== caches of <b>|@you\x1b[31m",))
+    both = replace(counted(), launches=(other, first, *rest), messages=("==WARNING== caches of <b>|@you\x1b[31m",))
 
     text = render("joined", "markdown", join(layer, both))
 

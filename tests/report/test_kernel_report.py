@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from nsys_builder import ExportBuilder
 
 from perfgate.cli.main import main
-from perfgate.counters.launch_table import Counted
+from perfgate.counters.launch_table import NcuReport
 from perfgate.counters.trace_join import Join, _timed_rows
 from perfgate.errors import UsageError
 from perfgate.report.formats import formats_of, render
@@ -102,7 +102,7 @@ def test_a_name_is_no_formula(first: str, tmp_path: Path) -> None:
     builder = ExportBuilder()
     builder.launch(f"{first}HYPERLINK('//a','x')\x1b[31m", 0, 10, 30)
     found = select(read_trace(builder.write(tmp_path / "export.sqlite")))
-    joined = Join(found, Counted("", ()), tuple(_timed_rows(found)), 1.0)
+    joined = Join(found, NcuReport("", ()), tuple(_timed_rows(found)), 1.0)
     for text in (render("kernels", "csv", found), render("joined", "csv", joined)):
         (line,) = csv.DictReader(io.StringIO(text))
         assert line["name"].startswith(f"'{first}HYPERLINK")

@@ -32,9 +32,9 @@ from stored import alone, lineage
 
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.visit_comparison import judge_against
-from perfgate.counters.launch_table import COUNTERS
+from perfgate.counters.launch_table import COUNTERS, KernelLaunch
 from perfgate.counters.roofline_bound import Floor
-from perfgate.counters.step_counters import CountedLaunch, CountedStep
+from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import UsageError
 from perfgate.judge.cell_verdict import compare_sides, judge, judge_advisory
 from perfgate.judge.outcome import CellOutcome, Note, Outcome, verdict_json
@@ -186,8 +186,8 @@ def counted() -> Outcome:
         kernels += [("norm", "", f"rms_norm_{n}", usual | {"dram_bytes": 1e5 * (n + 1)}) for n in range(14)]
         names = {name: COUNTERS[name].names_on(90)[0].metric for name in usual}
         launches = [
-            CountedLaunch(key=KernelKey(role=role, place=place, name=name), position=n, layer=0, grid=(132, 1, 1),
-                          block=(384, 1, 1), values={names[counter]: value for counter, value in values.items()})
+            KernelLaunch(key=KernelKey(role=role, place=place, name=name), position=n, layer=0, grid=(132, 1, 1),
+                   block=(384, 1, 1), values={names[counter]: value for counter, value in values.items()})
             for n, (role, place, name, values) in enumerate(kernels)
         ]  # fmt: skip
         return CountedStep(source="ncu 2025.3.1", step=64, cache_control="all", passes=11, device=H200,
