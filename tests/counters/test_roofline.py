@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -195,12 +194,3 @@ def test_an_unknown_gpu() -> None:
     with pytest.raises(UsageError, match="RTX 9999") as caught:
         gpu_called("NVIDIA RTX 9999")
     assert "H200" in caught.value.remedy
-
-
-def test_the_page_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python block of docs/counters.md prints what stands under it."""
-    text = (ROOT / "docs/counters.md").read_text()
-    block, printed = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0]
-    monkeypatch.chdir(ROOT)
-    exec(compile(block, "docs/counters.md", "exec"), {})  # noqa: S102 (the point is that it runs)
-    assert capsys.readouterr().out == printed
