@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -32,10 +33,20 @@ time.sleep(600)
 """
 """A run that holds the clocks."""
 
-OWNER = """
+MARK = "PERFGATE_TESTED_OWNER"
+"""The variable that marks processes here: no perfgate that measures on this machine ends ours, and ours ends none."""
+PROGRAM = f"""
+from perfgate.machine import processes
+processes.OWNER = "{MARK}"
+from perfgate.__main__ import main
+main()
+"""
+"""perfgate, with that variable in the place of the real one."""
+
+OWNER = f"""
 import subprocess, time
-from perfgate.machine.processes import OWNER, owner_mark
-child = subprocess.Popen(["/bin/sleep", "600"], env={OWNER: owner_mark("the-run")}, start_new_session=True)
+from perfgate.machine.processes import owner_mark
+child = subprocess.Popen(["/bin/sleep", "600"], env={{"{MARK}": owner_mark("the-run")}}, start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(600)
 """
@@ -50,6 +61,10 @@ def host(tmp_path: Path, fake_nvml: FakeMachine, state_of_its_own: Path) -> Host
     host = Host(tmp_path, fake_nvml, state_of_its_own)
     assert host.install().returncode == 0
     host.configure("IDLE_WAIT_S", "0")
+    program = tmp_path / "perfgate"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", PROGRAM])} "$@"\n')
+    program.chmod(0o755)
+    host.configure("PERFGATE", str(program))
     return host
 
 
