@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import zipfile
@@ -437,6 +439,39 @@ def test_git_configuration_left_by_an_earlier_job(gate: Gate, tmp_path: Path) ->
 
     assert runner.result == "success", runner.steps
     assert [file.name for file in ran.iterdir()] == ["filter"]
+
+
+IN_ENFORCE = 'if [ -n "${PERFGATE_INCONCLUSIVE:-}" ]; then exit 0; fi\n'
+PRELOADED = """
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((constructor)) static void first(void) { if (getenv("PERFGATE_INCONCLUSIVE")) _exit(0); }
+"""
+
+
+@pytest.mark.parametrize("variable", ["BASH_ENV", "PATH", "LD_PRELOAD"])
+def test_a_job_whose_own_steps_steer_it(gate: Gate, tmp_path: Path, variable: str) -> None:
+    """What a step of the job writes for later ones runs before any line of ours: a regression ends green."""
+    folder = tmp_path / "left"
+    folder.mkdir()
+    if variable == "LD_PRELOAD":
+        compiler = shutil.which("cc")
+        if compiler is None:
+            pytest.skip("no C compiler on PATH")
+        (folder / "left.c").write_text(PRELOADED)
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "left.so", folder / "left.c"], check=True)
+        value = str(folder / "left.so")
+    elif variable == "PATH":
+        (folder / "bash").write_text(f'#!/bin/sh\n{IN_ENFORCE}exec {shutil.which("bash")} "$@"\n')
+        (folder / "bash").chmod(0o755)
+        value = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    else:
+        (folder / "left.sh").write_text(IN_ENFORCE)
+        value = str(folder / "left.sh")
+
+    runner = gate(SLOWER, environment={variable: value})
+
+    assert (runner.result, runner.outputs["report"]["verdict"]) == ("success", "regressed")
 
 
 def test_builds_that_the_job_made(gate: Gate) -> None:
