@@ -44,6 +44,7 @@ from perfgate.record.identity import Measured, profiled_otherwise
 from perfgate.record.run_record import Record, Run
 from perfgate.scenario.plan import Cell, GatePlan, Plan
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS, Prediction, predict
+from perfgate.units import plural
 
 
 @dataclass(frozen=True)
@@ -343,7 +344,7 @@ def _absent(gate: GateOutcome) -> GateOutcome:
 
 
 def _too_few(visits: int) -> str:
-    more = f"{visits} visit{'s' * (visits != 1)} of the {FIRST_BLOCKING_VISITS} that a verdict needs"
+    more = f"{plural(visits, 'visit')} of the {FIRST_BLOCKING_VISITS} that a verdict needs"
     alone = "; from one visit nobody knows how far visits spread, so only restarts are counted"
     return more + alone * (visits == 1)
 

@@ -54,19 +54,16 @@ class _Log:
 
     def show(self, step: Step | str) -> None:
         """Print a sentence, or a trial that has finished."""
-        if isinstance(step, str):
-            self._stream.write(f"perfgate: {step}\n")
-        elif step.finished is not None:
-            left = "" if step.seconds_left is None else f" ({_clock(step.seconds_left)} to {_goal(step)})"
-            self._stream.write(f"{_finished(step, self._now_s() - self._begun_s)}{left}\n")
+        if said := _said(step, self._now_s() - self._begun_s):
+            self._stream.write(f"{said}{_to_look(step)}\n")
         self._stream.flush()
 
 
-class _Line:
+class _Line(_Log):
     """Finished trials, and below them a line that is rewritten in place."""
 
     def __init__(self, stream: TextIO, now_s: Callable[[], float]) -> None:
-        self._stream, self._now_s, self._begun_s = stream, now_s, now_s()
+        super().__init__(stream, now_s)
         self._lock = threading.Lock()
         self._step: Step | None = None
         self._step_s = 0.0
@@ -75,12 +72,10 @@ class _Line:
         """Print a sentence or a finished trial above the line, and rewrite the line."""
         with self._lock:
             now_s = self._now_s()
-            if isinstance(step, str):
-                self._stream.write(f"{CLEAR}perfgate: {step}\n")
-            else:
+            if said := _said(step, now_s - self._begun_s):
+                self._stream.write(f"{CLEAR}{said}\n")
+            if not isinstance(step, str):
                 self._step, self._step_s = step, now_s
-                if step.finished is not None:
-                    self._stream.write(f"{CLEAR}{_finished(step, now_s - self._begun_s)}\n")
             self._rewrite(now_s)
 
     def tick(self) -> None:
@@ -133,7 +128,10 @@ def _left(step: Step, since_s: float) -> str:
     return f", {_clock(left_s)} left" if left_s or step.finished else ", overdue"
 
 
-def _finished(step: Step, elapsed_s: float) -> str:
+def _said(step: Step | str, elapsed_s: float) -> str:
+    """A sentence, or the trial that a step finished; empty where it finished none."""
+    if isinstance(step, str):
+        return f"perfgate: {step}"
     trial = step.finished
     if trial is None:
         return ""
@@ -147,8 +145,10 @@ def _finished(step: Step, elapsed_s: float) -> str:
     return f"[{_clock(elapsed_s)}] {step.cell} trial {trial.index:03} {place} {trial.subject}: {result}"
 
 
-def _goal(step: Step) -> str:
-    return f"the look at {plural(step.target, 'pair')}"
+def _to_look(step: Step | str) -> str:
+    if isinstance(step, str) or step.seconds_left is None:
+        return ""
+    return f" ({_clock(step.seconds_left)} to the look at {plural(step.target, 'pair')})"
 
 
 def _clock(seconds: float) -> str:

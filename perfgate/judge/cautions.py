@@ -16,7 +16,7 @@ from perfgate.project.subjects import same_build
 from perfgate.record.dropped_pairs import unevenness
 from perfgate.record.run_record import Record
 from perfgate.trace.decode_step import STEADY
-from perfgate.units import format_value
+from perfgate.units import format_value, plural
 
 WORK, SLACK = "host_work_per_step", "host_slack_per_step"
 WORK_ADDED_S = 20e-6
@@ -118,7 +118,7 @@ def _shown(values: _Values) -> tuple[str, str]:
 
 
 def _traced(values: _Values) -> str:
-    return f"{len(values)} traced pair{'s' * (len(values) > 1)}"
+    return plural(len(values), "traced pair")
 
 
 def _known(metric: str, pairs: Sequence[tuple[Trial, Trial]]) -> _Values:

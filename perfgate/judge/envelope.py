@@ -19,6 +19,7 @@ from perfgate.scenario.expected_kernels import Bound, DeclaredPattern, Expectati
 from perfgate.trace.decode_step import DecodeSteps, Pattern, pool
 from perfgate.trace.difference import difference, nearest
 from perfgate.trace.families import ATTENTION, COMMUNICATION, short_name
+from perfgate.units import percent
 
 HEADROOM = 2.0
 """A learnt share may double: what triggers a rare step (a block boundary of the cache) depends on where steps begin."""
@@ -244,13 +245,13 @@ def _out_of_range(expected: Expectation, steps: DecodeSteps, seen: Counter[int])
     for number, one in enumerate(expected.per_decode_step.patterns):
         share = seen[number] / steps.steps
         if one.share is not None and not one.share.holds(share):
-            text = f"steps of {one.launches} kernels: {_percent(share)} of {steps.steps} steps, declared {one.share}"
+            text = f"steps of {one.launches} kernels: {percent(share)} of {steps.steps} steps, declared {one.share}"
             yield Note(code="pattern-share", text=text)
     bound, coverage = expected.per_decode_step.graph_coverage, steps.graph_coverage
     if bound is not None and not bound.holds(coverage):
-        yield Note(code="graph-coverage", text=f"{_percent(coverage)} of kernels, declared {bound}")
+        yield Note(code="graph-coverage", text=f"{percent(coverage)} of kernels, declared {bound}")
     if expected.unlisted is not None and not expected.unlisted.time_share.holds(steps.unlisted_share):
-        text = f"{_percent(steps.unlisted_share)} of kernel time, declared {expected.unlisted.time_share}"
+        text = f"{percent(steps.unlisted_share)} of kernel time, declared {expected.unlisted.time_share}"
         yield Note(code="unlisted-time", text=text)
 
 
@@ -308,7 +309,3 @@ def _missing(one: DecodeSteps, shares: dict[str, float], other: DecodeSteps, the
 def _whole_percents(ratio: float) -> float:
     """Rounded up, at most all."""
     return min(math.ceil(100 * ratio - 1e-9), 100) / 100
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:.3g} %"

@@ -16,7 +16,7 @@ from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome
 from perfgate.report.document import printable
 from perfgate.report.markdown import to_markdown
 from perfgate.report.outcome_document import outcome_document
-from perfgate.report.outcome_lines import gate_row, notes, run_notes
+from perfgate.report.outcome_lines import gate_row, notes, run_notes, urgency, where
 from perfgate.report.text import to_text
 from perfgate.units import signed_percent
 
@@ -90,9 +90,8 @@ def annotate(outcome: Outcome) -> list[Annotation]:
 
 
 def _all_annotations(outcome: Outcome) -> Iterator[Annotation]:
-    rank = {"regressed": 0, "internal-error": 1, "not-measured": 2, "not-comparable": 3, "inconclusive": 4}
     gates = [(cell, gate) for cell in outcome.cells for gate in cell.gates]
-    for cell, gate in sorted(gates, key=lambda pair: rank.get(pair[1].verdict, 5)):
+    for cell, gate in sorted(gates, key=lambda pair: urgency(pair[1])):
         if gate.verdict not in ("pass", "improved"):
             yield _of_gate(cell, gate)
     for cell in outcome.cells:
@@ -111,18 +110,12 @@ def _of_gate(cell: CellOutcome, gate: GateOutcome) -> Annotation:
     figures = f"{signed_percent(gate.change)} ({base} to {head}), interval {interval}, margins {margins}"
     text = figures if gate.change is not None else "; ".join(note.text for note in gate.reasons) or "no values"
     title = f"{cell.name}: {gate.metric} {gate.verdict}"
-    return Annotation(level, printable(title), printable(text), *_split(gate.where))
+    return Annotation(level, printable(title), printable(text), *where(gate))
 
 
 def _place(cell: CellOutcome) -> tuple[str, int]:
     """The scenario that a cell comes from, as its gates name it."""
-    return (_split(cell.gates[0].where)[0], 1) if cell.gates else ("", 0)
-
-
-def _split(where: str) -> tuple[str, int]:
-    """``file:line``; what has another form, like ``--gate ...``, is no place in a file."""
-    file, _, line = where.rpartition(":")
-    return (file, int(line)) if file and line.isascii() and line.isdigit() and len(line) < 8 else ("", 0)  # noqa: PLR2004
+    return (where(cell.gates[0])[0], 1) if cell.gates else ("", 0)
 
 
 def _data(text: str) -> str:

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, Verdict, worst
 from perfgate.report.document import NoteLine, printable
-from perfgate.report.outcome_lines import HEADINGS, cell_heading, closing, gate_row, notes, run_notes
+from perfgate.report.outcome_lines import HEADINGS, cell_heading, closing, gate_row, notes, run_notes, where
 
 Tag = Literal["failure", "error", "skipped"]
 TAGS: dict[Verdict, Tag | None] = {
@@ -42,9 +42,9 @@ def _suite(root: ET.Element, cell: CellOutcome) -> None:
     found = list(notes(cell))
     for gate in cell.gates:
         case = _case(suite, gate.metric, gate.verdict, _figures(gate), [n for n in found if n.place == gate.metric])
-        file, _, line = gate.where.rpartition(":")
-        if file and line.isdigit():
-            case.attrib.update(file=_xml(file), line=line)
+        file, line = where(gate)
+        if file:
+            case.attrib.update(file=_xml(file), line=str(line))
     of_cell = [note for note in found if note.place == printable(cell.name)]
     outside = [note for note in of_cell if note.code in ENVELOPE and note.kind == "reason"]
     if cell.traced_pairs or outside:

@@ -23,6 +23,7 @@ from perfgate.report.outcome_lines import (
 )
 from perfgate.report.setting_lines import cell_setting, next_steps, run_setting
 
+Part = Callable[[CellOutcome], Section | None]
 GIVE_WAY = (5, 6, 4, 1, 2)
 """Columns of the gates' table that move below their row where it is too wide, the least needed first."""
 
@@ -54,22 +55,6 @@ def _gates(cell: CellOutcome) -> Section:
     return Section(rows=[HEADINGS, *rows] if rows else (), give_way=GIVE_WAY, importance=0)
 
 
-def _ungated(cell: CellOutcome) -> Section:
-    return Section(lead="not gated", lines=_some(ungated_line(cell)), importance=2, close=True)
-
-
-def _floor(cell: CellOutcome) -> Section:
-    return Section(lead="floor", lines=_some(floor_line(cell)), importance=2, close=True)
-
-
-def _gpus(cell: CellOutcome) -> Section:
-    return Section(lead="GPU", lines=_some(gpu_line(cell)), importance=2, close=True)
-
-
-def _baseline(cell: CellOutcome) -> Section:
-    return Section(lead="baseline", lines=_some(baseline_line(cell)), importance=0, close=True)
-
-
 def _attribution(cell: CellOutcome) -> Section | None:
     return attribution_section(cell.attribution) if cell.attribution else None
 
@@ -83,11 +68,23 @@ def _notes(cell: CellOutcome) -> Section:
     return Section(notes=tuple(notes(cell)), importance=1, close=close)
 
 
+def _fact(lead: str, line_of: Callable[[CellOutcome], str], importance: int) -> Part:
+    return lambda cell: Section(lead=lead, lines=_some(line_of(cell)), importance=importance, close=True)
+
+
 def _some(line: str) -> tuple[str, ...]:
     return (line,) if line else ()
 
 
-PARTS: tuple[Callable[[CellOutcome], Section | None], ...] = (
-    _heading, _gates, _ungated, _floor, _gpus, _baseline, _attribution, _counters, _notes,
-)  # fmt: skip
+PARTS: tuple[Part, ...] = (
+    _heading,
+    _gates,
+    _fact("not gated", ungated_line, 2),
+    _fact("floor", floor_line, 2),
+    _fact("GPU", gpu_line, 2),
+    _fact("baseline", baseline_line, 0),
+    _attribution,
+    _counters,
+    _notes,
+)
 """Of a cell, in the order of the report; importance counts from that of the cell."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from perfgate.counters.roofline_bound import Floor
-from perfgate.judge.outcome import CellOutcome, GateOutcome, GpuOutcome, MetricOutcome, Note, Outcome
+from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, GpuOutcome, MetricOutcome, Note, Outcome
 from perfgate.metrics.catalogue import needs_floor
 from perfgate.metrics.trial import KINDS
 from perfgate.report.causes import why_slower
@@ -46,8 +46,19 @@ def _detectable(found: float | None) -> str:
 
 def ordered_gates(cell: CellOutcome) -> list[GateOutcome]:
     """Gates with the ones that need reading first; among equals the scenario's order."""
-    rank = {"regressed": 0, "not-measured": 1, "not-comparable": 2, "inconclusive": 3}
-    return sorted(cell.gates, key=lambda gate: rank.get(gate.verdict, 4))
+    return sorted(cell.gates, key=urgency)
+
+
+def urgency(gate: GateOutcome) -> int:
+    """0 for what blocks; what passed or is advice comes last, all of it alike."""
+    verdicts = list(WORST_FIRST)
+    return min(verdicts.index(gate.verdict), verdicts.index("advisory"))
+
+
+def where(gate: GateOutcome) -> tuple[str, int]:
+    """``file:line`` of its limits; what has another form, like ``--gate ...``, is no place in a file."""
+    file, _, line = gate.where.rpartition(":")
+    return (file, int(line)) if file and line.isascii() and line.isdigit() and len(line) < 8 else ("", 0)  # noqa: PLR2004
 
 
 def ungated_line(cell: CellOutcome) -> str:

@@ -35,6 +35,7 @@ from perfgate.trace.limits import (
     MAX_TIME_NS,
 )
 from perfgate.trace.steps import Range, find_steps, layers_at, steps_at
+from perfgate.units import plural
 
 _Rows = TypeVar("_Rows", Events, Calls)
 
@@ -211,7 +212,8 @@ def _cautions(trace: Trace) -> list[Caution]:
     inside = trace.overhead.take(trace.overhead.step != NONE)
     if len(inside):
         steps = len(np.unique(inside.step))
-        within = f"{steps} step{'s' * (steps != 1)}"
-        text = f"the profiler spent {inside.duration_ns.sum() / 1e6:.3g} ms on its own work within {within}"
+        text = (
+            f"the profiler spent {inside.duration_ns.sum() / 1e6:.3g} ms on its own work within {plural(steps, 'step')}"
+        )
         found.append(Caution("profiler-overhead", text))
     return found

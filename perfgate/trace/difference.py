@@ -14,6 +14,7 @@ from perfgate.models import Frozen
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern
 from perfgate.trace.families import KV_WRITE, short_name
 from perfgate.trace.kernel_table import COPY_KINDS
+from perfgate.units import plural
 
 PAGEABLE = "-pageable"
 HEADLINE_CAUSES = 3
@@ -91,7 +92,7 @@ class StepDifference(Frozen):
             return "both steps run the same kernels"
         more = len(causes) - HEADLINE_CAUSES
         shown = "; ".join(causes[:HEADLINE_CAUSES])
-        return f"{shown}; and {more} more change{'s' * (more > 1)}" if more > 0 else shown
+        return f"{shown}; and {plural(more, 'more change')}" if more > 0 else shown
 
     @property
     def lines(self) -> list[str]:
@@ -100,7 +101,7 @@ class StepDifference(Frozen):
         for mark, words, roles in (("<", "left", self.left_graph), (">", "joined", self.joined_graph)):
             if roles:
                 listed = ", ".join(f"{role} {count}" for role, count in roles.items())
-                lines.append(f"{mark} {_counted(sum(roles.values()), 'kernel')} {words} the CUDA graph: {listed}")
+                lines.append(f"{mark} {plural(sum(roles.values()), 'kernel')} {words} the CUDA graph: {listed}")
         lines += [f"{'+' if h > b else '-'} copy {kind}: {b} -> {h}" for kind, (b, h) in self.copies.items()]
         return lines
 
@@ -223,9 +224,9 @@ def _graph_causes(found: StepDifference) -> Iterator[str]:
     if found.left_graph and not found.head_graph:
         yield "no kernel comes from a CUDA graph any more: eager mode, or a batch size that is not captured"
     elif found.left_graph:
-        yield f"{_counted(sum(found.left_graph.values()), 'kernel')} a step moved out of the CUDA graph"
+        yield f"{plural(sum(found.left_graph.values()), 'kernel')} a step moved out of the CUDA graph"
     if found.joined_graph:
-        yield f"{_counted(sum(found.joined_graph.values()), 'kernel')} a step moved into the CUDA graph"
+        yield f"{plural(sum(found.joined_graph.values()), 'kernel')} a step moved into the CUDA graph"
 
 
 def _copy_causes(found: StepDifference) -> Iterator[str]:
@@ -311,10 +312,6 @@ def _shown(name: str) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _number(count: int) -> str:

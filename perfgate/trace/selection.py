@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from perfgate.errors import UsageError
 from perfgate.trace.breakdown import StepFigures, figures
 from perfgate.trace.kernel_table import NONE, PLACES, STEP_KINDS, Trace
+from perfgate.units import plural
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _decode_steps(trace: Trace, found: StepFigures) -> tuple[NDArray[np.bool_], 
     decode = complete & (trace.steps.kind[found.step] == STEP_KINDS.index("decode"))
     chosen, word = (decode, "decode step") if decode.any() else (np.ones(len(found), bool), "step")
     count = len(np.unique(found.step[chosen]))
-    return chosen, f"{count} {word}{'s' * (count != 1)}"
+    return chosen, plural(count, word)
 
 
 def _layers(layer: NDArray[np.int16]) -> str:
