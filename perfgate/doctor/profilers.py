@@ -6,20 +6,22 @@ driver, and ncu where nothing matched. So what was put in must be found again in
 
 from __future__ import annotations
 
-import contextlib
-import csv
+import dataclasses
 import re
 import shutil
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from perfgate.capture.commands import NCU_SETTINGS, VERSION_TIMEOUT_S, Ran, nsys_profile, nsys_settings, run
+from perfgate.counters.ncu_csv import parse_ncu
 from perfgate.doctor.diagnosis import Check, Finding
+from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.machine.json_text import read_json
 from perfgate.reasons import REASONS
+from perfgate.trace.nsys import KERNELS, named_ranges
+from perfgate.trace.nsys_export import Export
 
 PROBE = Path(__file__).with_name("probe.py")
 DRIVER_SETTINGS = Path("/proc/driver/nvidia/params")
@@ -47,12 +49,7 @@ _INSTALL = {
 }
 _PERMIT = REASONS["counters-no-permission"].remedy
 _OLD_NVTX = "{python} -m pip install 'nvtx<0.2.12', or use a newer nsys."
-_NCU_CAUSES = (
-    ("ERR_NVGPUCTRPERM", "the driver permits counters to administrators only", _PERMIT),
-    ("driver resource was unavailable", "another profiler or DCGM holds the counters", "dcgmi profile --pause"),
-    ("No kernels were profiled", "it saw no kernel", "Check that the subject's torch uses the GPU that ncu supports."),
-)
-"""What ncu prints, what that means, what mends it; the first that occurs is the cause."""
+_NO_KERNEL = "Check that the subject's torch uses the GPU that ncu supports."
 
 
 @dataclass(frozen=True)
@@ -150,10 +147,14 @@ def try_ncu(interpreter: Interpreter, folder: Path, *, gpu: bool) -> Finding:
     flags += ["--metrics", COUNTER, "--csv", "--page", "raw", "--print-units", "base"]
     environment = {**interpreter.environment, **NCU_SETTINGS}
     ran = run_probe("count", interpreter, folder, PROFILE_TIMEOUT_S, before=[ncu, *flags], environment=environment)
-    for sign, meaning, mend in _NCU_CAUSES:
-        if sign in ran.text:
-            return NCU_COUNT.failed(f"{interpreter}: ncu counted nothing: {meaning}\n{ran.end}", mend)
-    value = read_counter(ran.text, COUNTER)
+    value = None
+    try:
+        value = parse_ncu(ran.text, "ncu").launches[0].values.get(COUNTER)
+    except NotMeasuredError as error:
+        mend = _NO_KERNEL if error.code == "counters-no-kernel" else error.remedy
+        return NCU_COUNT.failed(f"{interpreter}: ncu counted nothing: {error.text}\n{ran.end}", mend)
+    except RecordError as error:
+        ran = dataclasses.replace(ran, end=f"{error.text}\n{ran.end}")
     if ran.status != 0 or value is None:
         return NCU_COUNT.failed(
             f"{interpreter}: ncu {_how(ran)} and showed no {COUNTER}\n{ran.end}",
@@ -162,45 +163,15 @@ def try_ncu(interpreter: Interpreter, folder: Path, *, gpu: bool) -> Finding:
     return NCU_COUNT.ok(f"{interpreter}: {COUNTER} = {value:,.0f} for one kernel")
 
 
-def read_trace(export: Path) -> tuple[tuple[str, ...], int]:
+def find_ranges(export: Path) -> tuple[tuple[str, ...], int]:
     """The closed ranges of the probe by name, in order, and the number of kernels, in an SQLite export of nsys.
 
     Raises:
-        sqlite3.DatabaseError: It is no such export.
+        RecordError: It is no such export.
     """
-    with contextlib.closing(sqlite3.connect(f"{export.absolute().as_uri()}?mode=ro", uri=True)) as database:
-        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if "StringIds" not in tables:
-            raise sqlite3.DatabaseError("it holds no table StringIds")
-        kernels = 0
-        if "CUPTI_ACTIVITY_KIND_KERNEL" in tables:
-            ((kernels,),) = database.execute("SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_KERNEL")
-        names: list[tuple[str]] = []
-        if "NVTX_EVENTS" in tables:  # nsys writes no table without rows; 59: push/pop, 60: start/end
-            names = database.execute(
-                "SELECT COALESCE((SELECT value FROM StringIds WHERE id = textId), text) AS name FROM NVTX_EVENTS "
-                "WHERE eventType IN (59, 60) AND end IS NOT NULL AND name LIKE ? ORDER BY start",
-                (f"{RANGE_PREFIX}%",),
-            ).fetchall()
-    return tuple(name for (name,) in names), int(kernels)
-
-
-def read_counter(text: str, metric: str) -> float | None:
-    """A metric's first value in what ``ncu --csv --page raw`` printed; ``None`` where there is none.
-
-    The table has a row of units below its heading, numbers with thousands separators, and lines of ncu and of the
-    program before and between.
-    """
-    lines = iter(text.splitlines())
-    heading = next((line for line in lines if line.startswith('"ID"')), "")
-    names = next(csv.reader([heading]), [])
-    if metric not in names:
-        return None
-    for row in csv.reader(line for line in lines if line.startswith('"')):
-        if len(row) == len(names):
-            with contextlib.suppress(ValueError):
-                return float(row[names.index(metric)].replace(",", ""))
-    return None
+    with Export(export) as opened:
+        ranges = [name for name, _, end, _ in named_ranges(opened) if end is not None]
+        return tuple(name for name in ranges if name.startswith(RANGE_PREFIX)), opened.count(KERNELS)
 
 
 def run_probe(
@@ -248,9 +219,9 @@ def _find_again(
         words = f"{interpreter}: nsys wrote a report, and its export to SQLite {_how(exported)}\n{exported.end}"
         return NSYS_TRACE.failed(words, "Point TMPDIR at a local disk with room: the export needs file locks.")
     try:
-        ranges, kernels = read_trace(export)
-    except sqlite3.DatabaseError as error:
-        return NSYS_TRACE.failed(f"{interpreter}: the export cannot be read: {error}", _INSTALL["nsys"])
+        ranges, kernels = find_ranges(export)
+    except RecordError as error:
+        return NSYS_TRACE.failed(f"{interpreter}: the export {error.text}", _INSTALL["nsys"])
     return _judge_trace(interpreter, put_in, ranges, kernels, gpu=gpu)
 
 

@@ -35,7 +35,7 @@ from perfgate.trace.nsys_export import DAMAGED, Export
 from perfgate.trace.steps import Range
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
-_KERNEL, _CALL = f"{_PREFIX}KERNEL", f"{_PREFIX}RUNTIME"
+KERNELS, _CALL = f"{_PREFIX}KERNEL", f"{_PREFIX}RUNTIME"
 _KERNEL_COLUMNS = (
     "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
     "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
@@ -109,18 +109,18 @@ def check_content(export: Export) -> None:
         text = "is an SQLite database, but no export of nsys"
         raise RecordError(text, where=export.where, remedy="Make one with: nsys export --type=sqlite REPORT.nsys-rep")
     graphs = export.has(f"{_PREFIX}GRAPH_TRACE")
-    in_graph = export.has(_KERNEL) and bool(list(export.select(_IN_GRAPH)))
+    in_graph = export.has(KERNELS) and bool(list(export.select(_IN_GRAPH)))
     if graphs and not in_graph:
         text = "holds CUDA graphs as single events, so that their kernels are hidden"
         raise RecordError(text, where=export.where, remedy="Trace with --cuda-graph-trace=node.")
-    if not export.has(_KERNEL):
+    if not export.has(KERNELS):
         text = f"holds no CUDA kernel ({export.version})"
         remedy = "Was --trace=cuda given, the capture range opened, and no other CUPTI client (torch profiler) running?"
         raise RecordError(text, where=export.where, remedy=remedy)
-    export.need(_KERNEL, _KERNEL_COLUMNS)
+    export.need(KERNELS, _KERNEL_COLUMNS)
 
 
-_IN_GRAPH = f"SELECT 1 FROM {_KERNEL} WHERE graphNodeId IS NOT NULL LIMIT 1"  # noqa: S608
+_IN_GRAPH = f"SELECT 1 FROM {KERNELS} WHERE graphNodeId IS NOT NULL LIMIT 1"  # noqa: S608
 
 
 class _Reader:
@@ -169,10 +169,10 @@ class _Reader:
         return place, self.pids[place] == ids
 
     def _kernels(self) -> tuple[Kernels, tuple[str, ...], NDArray[np.int64]]:
-        self.export.check_range(_KERNEL, _PACKED | {"demangledName": _MAX_STRING})
-        graph = "COALESCE(graphNodeId, 0) != 0" if "graphNodeId" in self.export.columns[_KERNEL] else "0"
+        self.export.check_range(KERNELS, _PACKED | {"demangledName": _MAX_STRING})
+        graph = "COALESCE(graphNodeId, 0) != 0" if "graphNodeId" in self.export.columns[KERNELS] else "0"
         start, end, where, link, pid, grid, block = self.export.integers(
-            _KERNEL,
+            KERNELS,
             (
                 "start", "end", f"(streamId << 17) | (deviceId << 1) | ({graph})", _link("demangledName"), "globalPid",
                 "(gridX << 32) | (gridY << 16) | gridZ", "(blockX << 32) | (blockY << 16) | blockZ",
@@ -244,26 +244,12 @@ class _Reader:
         return np.asarray(kinds[place])
 
     def _ranges(self) -> list[Range]:
-        """The ranges that can name steps and layers."""
-        if not self.export.has("NVTX_EVENTS"):
-            return []
-        query = (  # 59 push/pop, 60 start/end; the name is text (ASCII) or textId (registered strings)
-            "SELECT * FROM (SELECT CAST(COALESCE(s.value, e.text, '') AS TEXT) AS name, e.start, e.end, "
-            "CAST(e.globalTid AS INTEGER) FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId "
-            "WHERE e.eventType IN (59, 60)) "
-            "WHERE name GLOB 'perfgate.*' OR name GLOB 'execute_*' OR name GLOB '*layer*' ORDER BY start LIMIT ?"
-        )
-        rows = list(self.export.select(query, (MAX_RANGES + 1,)))
-        where = self.export.where
-        if len(rows) > MAX_RANGES:
-            text = f"table NVTX_EVENTS has more than {MAX_RANGES} ranges of steps and layers"
-            raise RecordError(text, where=where, remedy="Trace fewer iterations.")
-        if not all(isinstance(row[1], int) and isinstance(row[2], int | None) for row in rows):
-            raise RecordError("table NVTX_EVENTS holds a time that is no integer", where=where)
-        process, known = self._process_of(np.array([row[3] or 0 for row in rows], np.int64))
+        """The ranges that can name steps and layers, those of processes with kernels."""
+        rows = named_ranges(self.export)
+        process, known = self._process_of(np.array([thread for *_, thread in rows], np.int64))
         return [
-            Range(name, start, end, int(number), (tid or 0) & 0xFFFFFF)
-            for (name, start, end, tid), number, of_ours in zip(rows, process, known, strict=True)
+            Range(name, start, end, int(number), thread & 0xFFFFFF)
+            for (name, start, end, thread), number, of_ours in zip(rows, process, known, strict=True)
             if of_ours
         ]
 
@@ -332,6 +318,29 @@ class _Reader:
             if (severity == _ERROR or lost is None) and len(shown) < MAX_CAUTIONS:
                 shown[Caution("profiler-error", f"nsys: {text}")] = None
         return tuple(shown)
+
+
+def named_ranges(export: Export) -> list[tuple[str, int, int | None, int]]:
+    """The ranges that can name steps and layers, or are perfgate's own: name, start, end, global id of the thread.
+
+    Raises:
+        RecordError: There are too many, or one with a time that is no integer.
+    """
+    if not export.has("NVTX_EVENTS"):
+        return []
+    query = (  # 59 push/pop, 60 start/end; the name is text (ASCII) or textId (registered strings)
+        "SELECT * FROM (SELECT CAST(COALESCE(s.value, e.text, '') AS TEXT) AS name, e.start, e.end, "
+        "COALESCE(CAST(e.globalTid AS INTEGER), 0) FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId "
+        "WHERE e.eventType IN (59, 60)) "
+        "WHERE name GLOB 'perfgate.*' OR name GLOB 'execute_*' OR name GLOB '*layer*' ORDER BY start LIMIT ?"
+    )
+    rows = list(export.select(query, (MAX_RANGES + 1,)))
+    if len(rows) > MAX_RANGES:
+        text = f"table NVTX_EVENTS has more than {MAX_RANGES} ranges of steps and layers"
+        raise RecordError(text, where=export.where, remedy="Trace fewer iterations.")
+    if not all(isinstance(row[1], int) and isinstance(row[2], int | None) for row in rows):
+        raise RecordError("table NVTX_EVENTS holds a time that is no integer", where=export.where)
+    return [(name, start, end, thread) for name, start, end, thread in rows]
 
 
 def _link(name: str) -> str:

@@ -72,6 +72,11 @@ class Export:
         query = f'SELECT 1 FROM "{table}" LIMIT 1'  # noqa: S608 (tables named in this package)
         return table in self.columns and bool(list(self.select(query)))
 
+    def count(self, table: str) -> int:
+        """The rows of a table; none where it is not there."""
+        query = f'SELECT COUNT(*) FROM "{table}"'  # noqa: S608 (as above)
+        return sum(rows for (rows,) in self.select(query)) if table in self.columns else 0
+
     def need(self, table: str, columns: Sequence[str]) -> None:
         """Check that a table has these columns.
 
