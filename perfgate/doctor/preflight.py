@@ -16,7 +16,7 @@ from typing import Any
 
 from perfgate.capture.engine import allowed_environment, engine_settings, subject_environment
 from perfgate.counters.transformer import read_config, step_demand
-from perfgate.doctor.engine_arguments import EngineArguments
+from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.vllm_source import Located, arguments_of, locate
 from perfgate.errors import Problem, ScenarioError, UsageError
 from perfgate.machine.json_text import RECORD

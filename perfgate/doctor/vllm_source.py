@@ -13,7 +13,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perfgate.capture.engine import find_subject
-from perfgate.doctor.engine_arguments import EngineArguments, read_arguments
+from perfgate.doctor.accepted_values import EngineArguments
+from perfgate.doctor.engine_arguments import read_arguments
 from perfgate.doctor.profilers import PROBE
 from perfgate.machine.processes import owner_mark, spawn
 from perfgate.scenario.subject import Subject

@@ -36,7 +36,7 @@ class Part(Frozen):
 
     Args:
         name: A role; several, like ``fused: norm+quantize``, where kernels of one replaced those of another; or what
-            kept the device busy otherwise; or a kind of idle time, see :data:`perfgate.trace.breakdown.GAPS`.
+            kept the device busy otherwise; or a kind of idle time, see :data:`perfgate.trace.idle_gaps.GAPS`.
         kind: ``kernels``, ``busy`` or ``idle``.
         base_s: Mean over the base's trials.
         head_s: Likewise.

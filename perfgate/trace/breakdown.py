@@ -8,7 +8,6 @@ device is idle where nothing ran on it, of this step or of another.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.trace.families import COMMUNICATION
+from perfgate.trace.idle_gaps import GAP_CALLS, Activity, covered
 from perfgate.trace.kernel_table import CALL_KINDS, COPY_KINDS, NO_TIME, NONE, Calls, Columns, Events, Kernels, Trace
 
-GAPS = ("graph", "launch", "copy", "synchronise", "nothing")
-"""What an idle gap goes with. ``graph``: it lies between two kernels of one graph launch, where the host plays no part.
-Otherwise the CUDA calls that the host had open during it, the first of these where threads differ, or ``nothing``."""
-
-_GAP_CALLS = (("launch", "graph-launch"), ("copy",), ("synchronise",))
 Ints = NDArray[np.int64]
 
 
@@ -40,7 +35,7 @@ class StepFigures(Columns):
         kernel_ns: Sum of the kernels' durations.
         span_ns: From the first start to the last end of kernels, copies and memsets.
         gap_ns: Time within the span in which nothing ran on the device, whichever step's; a column for each of
-            :data:`GAPS`.
+            :data:`perfgate.trace.idle_gaps.GAPS`.
         step_ns: From the first kernel's start to that of the process's next step; :data:`NO_TIME` for its last.
         slack_ns: How much longer the host could have worked in the step before the device would have waited, see
             :func:`_slack_ns`; negative where it did; :data:`NO_TIME` without predecessor or launch.
@@ -102,9 +97,8 @@ class StepFigures(Columns):
 def figures(trace: Trace) -> StepFigures:
     """The figures of every step and device with a kernel."""
     groups = _Groups.of(trace.kernels)
-    reached_ns = np.maximum.accumulate(trace.calls.start_ns + trace.calls.duration_ns)
-    work = [_Busy.of(events) for events in (trace.kernels, trace.copies, trace.memsets)]
-    parts = [_device_figures(_Part.of(trace, groups, *which), work, reached_ns) for which in groups.parts()]
+    activity = Activity.of(trace)
+    parts = [_device_figures(_Part.of(trace, groups, *which), activity) for which in groups.parts()]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     step, device = groups.keys >> _DEVICE_BITS, (groups.keys & _DEVICES) - 1
     edges = (columns.pop(name) for name in ("first_ns", "last_ns", "launched_ns"))
@@ -199,7 +193,7 @@ class _Part:
         return cells
 
 
-def _device_figures(part: _Part, busy: Sequence[_Busy], reached_ns: Ints) -> dict[str, Ints]:
+def _device_figures(part: _Part, activity: Activity) -> dict[str, Ints]:
     """Everything about a step that its own events on a device tell."""
     trace, kernels, group = part.trace, part.kernels, part.group
     role = trace.role_of_name()[kernels.name].astype(np.int64)
@@ -218,7 +212,9 @@ def _device_figures(part: _Part, busy: Sequence[_Busy], reached_ns: Ints) -> dic
         "copy_bytes": part.table(of_group, copy, len(COPY_KINDS), trace.copies.bytes[copied]),
         "memsets": part.sums(part.find(trace.memsets)[1]),
         "span_ns": end_ns - first_ns,
-        "gap_ns": _gaps(part, busy, first_ns, end_ns, reached_ns),
+        "gap_ns": activity.gaps(
+            trace.steps.process[part.keys >> _DEVICE_BITS], (part.keys & _DEVICES) - 1, first_ns, end_ns
+        ),
         "first_ns": _first(group, kernels.start_ns, len(part.keys)),
         "last_ns": _last(group, kernels.start_ns + kernels.duration_ns, len(part.keys)),
         "launched_ns": _first(group[known], kernels.launched_ns[known], len(part.keys)),
@@ -242,7 +238,7 @@ def _last(group: Ints, time_ns: Ints, count: int) -> Ints:
 def _host(trace: Trace, step: Ints) -> dict[str, Ints]:
     """What the host did in each step."""
     columns, calls = {}, trace.calls
-    for count, total, kinds in (("calls", "call_ns", _GAP_CALLS[0]), ("syncs", "sync_ns", ("synchronise",))):
+    for count, total, kinds in (("calls", "call_ns", GAP_CALLS[0]), ("syncs", "sync_ns", ("synchronise",))):
         wanted = np.isin(calls.kind, [CALL_KINDS.index(kind) for kind in kinds]) & (calls.step != NONE)
         owner = calls.step[wanted]
         columns[count] = np.bincount(owner, minlength=len(trace.steps))[step]
@@ -294,7 +290,7 @@ def _waits(trace: Trace) -> Calls:
 
 def _waited_ns(trace: Trace) -> Ints:
     """How much of each step's range its process spent in calls that wait for a device."""
-    return _covered(_waits(trace), trace.steps.process, trace.steps.start_ns, trace.steps.end_ns)
+    return covered(_waits(trace), trace.steps.process, trace.steps.start_ns, trace.steps.end_ns)
 
 
 def _slack_ns(trace: Trace, step: Ints, lead_ns: Ints, waited_ns: Ints) -> Ints:
@@ -359,115 +355,3 @@ class _Work:
         idle = np.zeros(len(opens), np.int64)
         idle[1:] = np.where(opens[1:], 0, (self.start_ns - origin)[1:] - reached[:-1])
         return np.maximum(idle, 0)
-
-
-@dataclass(frozen=True)
-class _Busy:
-    """One sort of device work of the whole trace, in order of start, and its longest duration."""
-
-    events: Kernels | Events
-    longest_ns: int
-
-    @classmethod
-    def of(cls, events: Kernels | Events) -> _Busy:
-        return cls(events, int(events.duration_ns.max(initial=0)))
-
-    def around(self, first_ns: int, end_ns: int, process: int, device: int) -> tuple[NDArray[Any], ...]:
-        """Start, end, whether from a graph, and launch, of a device's work that may run between two times."""
-        start_ns = self.events.start_ns
-        begin = np.searchsorted(start_ns, first_ns - self.longest_ns)
-        near = slice(begin, np.searchsorted(start_ns, end_ns, side="right"))
-        own = np.flatnonzero((self.events.device[near] == device) & (self.events.process[near] == process)) + begin
-        start = start_ns[own]
-        return start, start + self.events.duration_ns[own], self.events.graph[own], self.events.correlation[own]
-
-
-def _gaps(part: _Part, busy: Sequence[_Busy], first_ns: Ints, end_ns: Ints, reached_ns: Ints) -> Ints:
-    """The idle time within each group's span by what it goes with.
-
-    Work of other steps keeps a device as busy as the step's own: a copy that a step starts early on a side stream runs
-    while its predecessor computes. Devices are told apart by process too, because each process numbers what it sees
-    from 0.
-    """
-    process, device = part.trace.steps.process[part.keys >> _DEVICE_BITS], (part.keys & _DEVICES) - 1
-    found = np.zeros((len(part.keys), len(GAPS)), np.int64)
-    for one, number in sorted(set(zip(process.tolist(), device.tolist(), strict=True))):
-        groups = np.flatnonzero((process == one) & (device == number))
-        first, end = first_ns[groups], end_ns[groups]
-        work = [sort.around(int(first.min()), int(end.max()), one, number) for sort in busy]
-        gaps = _Gaps.between(*(np.concatenate(column) for column in zip(*work, strict=True)))
-        kinds = _gap_kinds(gaps, part.trace.calls, reached_ns, one)
-        until = np.concatenate([np.zeros((1, len(GAPS)), np.int64), np.cumsum(kinds, axis=0)])
-        # A span begins with work and ends with it, so that a gap lies inside or outside as a whole.
-        inside, beyond = np.searchsorted(gaps.begin_ns, first), np.searchsorted(gaps.end_ns, end, side="right")
-        found[groups] = until[beyond] - until[inside]
-    return found
-
-
-@dataclass(frozen=True)
-class _Gaps:
-    """Stretches in which nothing ran on a device, in order, and whether each lies within one launch of a graph."""
-
-    begin_ns: Ints
-    end_ns: Ints
-    one_graph: NDArray[np.bool_]
-
-    @classmethod
-    def between(cls, start_ns: Ints, end_ns: Ints, graph: NDArray[np.bool_], correlation: Ints) -> _Gaps:
-        """The gaps that a device's work leaves."""
-        order = np.lexsort((end_ns, start_ns))
-        start_ns, end_ns, graph, correlation = start_ns[order], end_ns[order], graph[order], correlation[order]
-        reached = np.maximum.accumulate(end_ns)
-        after = np.flatnonzero(start_ns[1:] > reached[:-1]) + 1
-        one_graph = graph[after] & graph[after - 1] & (correlation[after] == correlation[after - 1])
-        return cls(reached[after - 1], start_ns[after], one_graph)
-
-
-def _gap_kinds(gaps: _Gaps, calls: Calls, reached_ns: Ints, process: int) -> Ints:
-    """The time of each gap by what it goes with, a column for each of :data:`GAPS`."""
-    length = gaps.end_ns - gaps.begin_ns
-    parts = np.zeros((len(length), len(GAPS)), np.int64)
-    parts[gaps.one_graph, GAPS.index("graph")] = length[gaps.one_graph]
-    free = np.flatnonzero(~gaps.one_graph)
-    begin, end = gaps.begin_ns[free], gaps.end_ns[free]
-    calls = _calls_between(calls, reached_ns, begin, end)
-    covered = np.zeros(len(free), np.int64)
-    kinds: list[int] = []
-    for column, words in enumerate(_GAP_CALLS, start=1):
-        added = [CALL_KINDS.index(word) for word in words]
-        kinds += added
-        if np.isin(calls.kind, added).any():
-            chosen, owner = calls.take(np.isin(calls.kind, kinds)), np.full(len(free), process)
-            before, covered = covered, _covered(chosen, owner, begin, end)
-            parts[free, column] = covered - before
-    parts[free, GAPS.index("nothing")] = length[free] - covered
-    return parts
-
-
-def _calls_between(calls: Calls, reached_ns: Ints, begin: Ints, end: Ints) -> Calls:
-    """The calls that may lie in one of these intervals: from the first one open at their first begin on."""
-    if not len(begin):
-        return calls.take(np.arange(0))
-    first = np.searchsorted(reached_ns, begin.min(), side="right")
-    return calls.take(np.arange(first, max(np.searchsorted(calls.start_ns, end.max()), first)))
-
-
-def _covered(calls: Calls, process: NDArray[Any], begin: Ints, end: Ints) -> Ints:
-    """How much of each interval some call of its process covers."""
-    found = np.zeros(len(begin), np.int64)
-    for one in np.unique(process):
-        own = calls.take(calls.process == one)
-        rows = np.flatnonzero(process == one)
-        if len(own):
-            until = np.maximum.accumulate(own.start_ns + own.duration_ns)
-            opened = np.maximum(own.start_ns, np.concatenate([own.start_ns[:1], until[:-1]]))
-            total = np.concatenate([[0], np.cumsum(until - opened)])
-            found[rows] = _until(end[rows], opened, until, total) - _until(begin[rows], opened, until, total)
-    return found
-
-
-def _until(time_ns: Ints, opened: Ints, until: Ints, total: Ints) -> Ints:
-    """How much of the time before ``time_ns`` disjoint intervals cover; ``total`` sums their lengths from 0."""
-    place = np.searchsorted(opened, time_ns, side="right")
-    beyond = np.where(place > 0, until[np.maximum(place - 1, 0)] - time_ns, 0)
-    return np.asarray(total[place] - np.maximum(beyond, 0))

@@ -14,8 +14,9 @@ from pydantic import Field
 
 from perfgate.errors import NotMeasuredError
 from perfgate.models import Frozen
-from perfgate.trace.breakdown import GAPS, StepFigures, figures
+from perfgate.trace.breakdown import StepFigures, figures
 from perfgate.trace.families import UNLISTED
+from perfgate.trace.idle_gaps import GAPS
 from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace
 
 STEADY = ("hashes", "addresses")
@@ -94,7 +95,7 @@ class DecodeSteps(Frozen):
         slack_ns: How much longer the host could have worked in a step before the device would have waited, where its
             predecessor is one of these, see :class:`perfgate.trace.breakdown.StepFigures`.
         call_ns: The host's launching calls.
-        gap_ns: Idle time by what it goes with, see :data:`perfgate.trace.breakdown.GAPS`.
+        gap_ns: Idle time by what it goes with, see :data:`perfgate.trace.idle_gaps.GAPS`.
         role_ns: Kernel time by role.
         tick_ns: The step of the clock that stamped the kernels, see :func:`tick_of`.
         key_launches: Launches of each key, over all steps.

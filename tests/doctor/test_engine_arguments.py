@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm_source import ARGUMENTS, write_vllm
 
-from perfgate.doctor.engine_arguments import Accepted, EngineArguments, read_arguments
+from perfgate.doctor.accepted_values import Accepted, EngineArguments
+from perfgate.doctor.engine_arguments import read_arguments
 from perfgate.doctor.vllm_source import Located, locate
 from perfgate.scenario.subject import Subject
 

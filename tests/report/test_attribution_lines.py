@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.trace.attribution import BETWEEN, COPIES, Attribution, Part, attribute
-from perfgate.trace.breakdown import GAPS
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern, summarise
+from perfgate.trace.idle_gaps import GAPS
 from perfgate.trace.nsys import read_nsys
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nsys_builder import PID, ExportBuilder
 
-from perfgate.trace.breakdown import GAPS, StepFigures, figures
+from perfgate.trace.breakdown import StepFigures, figures
+from perfgate.trace.idle_gaps import GAPS
 from perfgate.trace.kernel_table import NO_TIME, Trace
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.selection import by_step_and_kernel, select

@@ -10,8 +10,8 @@ from decode_steps import RARE, USUAL, eager, pageable_copy, trial
 from nsys_builder import ExportBuilder
 
 from perfgate.errors import NotMeasuredError
-from perfgate.trace.breakdown import GAPS
 from perfgate.trace.decode_step import DecodeSteps, pool, summarise
+from perfgate.trace.idle_gaps import GAPS
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.trace_file import read_trace
 
