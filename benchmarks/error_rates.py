@@ -251,9 +251,9 @@ TITLES: dict[Case, str] = {
 INTROS: dict[Case, str] = {
     "no change": "Every block is false. The claim is that at most {alpha} of runs block.",
     "ignorable": """The worst that is still no regression. The claim is that at most {alpha} of runs block; a pass is
-right as well, because the slowdown lies below `must_catch`.""",
+right as well, because the slowdown is below `must_catch`.""",
     "must_catch": """The least that must be caught. The claim is that the slow gate passes in at most {beta} of runs;
-the column "slow gate passed" counts it. A run that ends inconclusive is no miss: it does not pass.""",
+the column "slow gate passed" counts it. A run that ends inconclusive is not a miss: it does not pass.""",
 }
 
 FOOT = """## What a slowdown of any size comes to

@@ -1,6 +1,6 @@
 """Decide the same restarts by the rules of other tools and by ours: writes docs/other-rules.md.
 
-``python benchmarks/other_rules.py`` takes about five minutes on one core. The rules stand in ``foreign_rules.py``.
+``python benchmarks/other_rules.py`` takes about five minutes on one core. The rules are in ``foreign_rules.py``.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ FOOT = """
 ## Reading it
 
 - A flat threshold on one run has no error rate: against a run of another visit the difference between visits decides;
-  on the same visit everything below the threshold passes, and half of what lies on it.
+  on the same visit everything below the threshold passes, and half of what is exactly on it.
 - Iterations of one process share that process's restart. A test that counts them as independent finds the difference
   between two restarts, which is real and says nothing about the builds.
 - One value a restart repairs that (benchstat), and sees half a percent as well as perfgate, with more trials. But a

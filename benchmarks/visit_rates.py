@@ -217,7 +217,7 @@ FOOT = """
 A baseline pays for its convenience: where visits spread by 0.2 %, four of them block a slowdown of 0.5 % in one run of
 nine, while pairs do not notice that spread. No claim is made where visits are not normal, and the table shows why: four
 visits that lie in one of two modes know nothing of the other, and three gates are then blocked falsely in 7 % of runs;
-with tails of three degrees of freedom up to 3 % are, which more visits do not mend. Neither passes too much.
+with tails of three degrees of freedom up to 3 % are, which more visits do not fix. Neither passes too much.
 """
 
 

@@ -33,7 +33,7 @@ _TABLE = (
            "Check python= and path= of that subject."),
     Reason("engine-import-failed", "The subject's interpreter cannot import vllm or torch.",
            "Name the interpreter that has vLLM: --base python=...; without it perfgate's own is taken. Or run the "
-           "subject's python with -P -c 'import vllm' and mend its environment; path= puts folders in front."),
+           "subject's python with -P -c 'import vllm' and repair its environment; path= puts folders in front."),
     Reason("engine-start-failed", "The engine raised an error or ended while it started.",
            "Change what the engine's own error names; the whole engine.log is in the trial's folder."),
     Reason("engine-start-timeout", "The engine was not ready within measure.start_timeout.",
@@ -44,41 +44,43 @@ _TABLE = (
            "Look for a hang in engine.log; raise measure.iteration_timeout if the workload is that slow."),
     Reason("iteration-failed", "The engine raised an error while it ran an iteration.",
            "Read the engine's error below, or engine.log in the trial's folder."),
-    Reason("protocol-error", "The worker's answer was not what the protocol says.",
-           "Something wrote to the worker's private descriptors, or the worker of another version ran. "
+    Reason("protocol-error", "The worker's answer violates the protocol.",
+           "Something wrote to the worker's private descriptors, or a worker of another version ran. "
            "See engine.log."),
-    Reason("request-failed", "A request ended other than by its length.",
+    Reason("request-failed", "A request ended before its declared length.",
            "Check max_model_len and the engine's log; a workload must run to its declared length."),
-    Reason("wrong-token-count", "A request got another number of tokens than output_tokens.",
+    Reason("wrong-token-count", "A request did not get output_tokens tokens.",
            "Check max_model_len, and plugins that stop generation early."),
     Reason("preempted", "The scheduler preempted a request, so the trial mixes decode with recomputation.",
            "Give the KV cache more room (kv_cache_memory_bytes) or reduce batch or lengths."),
-    Reason("internal-error", "perfgate itself failed: an error that it does not know.",
+    Reason("internal-error", "perfgate itself failed with an unexpected error.",
            "Report it with the traceback; the other cells and every finished trial of this one are kept."),
     Reason("start-refused", "A process of an earlier trial is still alive and did not end on request.",
-           "End the process named in the text; then run again."),
-    Reason("process-left", "Something that the engine started could not be ended with it, or hid from perfgate.",
-           "End the process named in the text, and look what the subject starts: trials run alone, or not at all."),
+           "End the process named in the text, then run again."),
+    Reason("process-left", "A process that the engine started survived it, or hid from perfgate.",
+           "End the process named in the text, and find out what the subject starts: a trial must run alone."),
     Reason("profile-failed", "The engine could not open or close the profiler's window.",
-           "Read the engine's error below: a vLLM before 0.13 knows no profiler_config, and a profiler may be in use."),
+           "Read the engine's error below: vLLM before 0.13 has no profiler_config, and another profiler may be "
+           "active."),
     Reason("trace-missing", "The profiler left no trace.",
-           "Run perfgate doctor --deep, which traces a tiny program and tells what is missing; see engine.log."),
-    Reason("trace-unreadable", "The profiler's trace cannot be read, or not as what it claims to be.",
+           "Run perfgate doctor --deep, which traces a tiny program and says what is missing; see engine.log."),
+    Reason("trace-unreadable", "The profiler's trace cannot be read, or is not what it claims to be.",
            "Read the text below; perfgate kernels on the trace in the trial's folder says the same."),
     # --- a trial was disturbed
     Reason("foreign-process", "A process that is not ours computed on a GPU of the trial, or held memory there before.",
            "End the process named or give it another GPU; one GPU serves one measurement."),
-    Reason("thermal-slowdown", "Heat held a GPU's clock down while the trial ran.",
-           "Look after cooling and neighbours; lock a clock that the GPU keeps: clocks: {mode: lock, sm_mhz: ...}."),
-    Reason("power-brake", "The power supply held a GPU's clock down while the trial ran (power brake).",
-           "Look after the power supply of the machine and its neighbours in the rack."),
-    Reason("hardware-slowdown", "The GPU held its own clock down while the trial ran, for a cause it does not name.",
+    Reason("thermal-slowdown", "A GPU throttled because of heat while the trial ran.",
+           "Check cooling and neighbouring GPUs, or lock a clock the GPU can sustain: clocks: {mode: lock, sm_mhz: "
+           "...}."),
+    Reason("power-brake", "A GPU throttled because of the power supply while the trial ran (power brake).",
+           "Check the power supply of the machine and of its neighbours in the rack."),
+    Reason("hardware-slowdown", "A GPU throttled while the trial ran, for a cause that it does not name.",
            "Look at nvidia-smi -q -d PERFORMANCE and the kernel's log; the GPU may be defective."),
-    Reason("clock-not-held", "The clock is locked, but its median in pure decode lay more than 15 MHz off: a lock is a "
-           "ceiling, and power or heat went below it.",
-           "Lock a lower clock, one that the GPU keeps under full load; look at the power limit."),
-    Reason("clock-unproven", "The clock is locked, but no reading of it fell into pure decode, so nothing shows that "
-           "it held.",
+    Reason("clock-not-held", "The clock is locked, but its median in pure decode was more than 15 MHz off: a lock is a "
+           "ceiling, and power or heat pushed the clock below it.",
+           "Lock a lower clock that the GPU sustains under full load; check the power limit."),
+    Reason("clock-unproven", "The clock is locked, but no reading fell into pure decode, so nothing shows that it "
+           "held.",
            "Make the iterations longer (output_tokens) or more (iterations): a clock is read about 12 times a second."),
     # --- the machine is not fit
     Reason("gpu-missing", "CUDA_VISIBLE_DEVICES names fewer GPUs that can be watched than the largest engine takes.",
@@ -87,45 +89,48 @@ _TABLE = (
     Reason("gpu-busy", "Somebody else computes on a GPU, or holds memory there, so nothing was measured.",
            "Wait until it is free, end the process named, or choose another GPU by CUDA_VISIBLE_DEVICES."),
     # --- the machine
-    Reason("clock-no-permission", "The GPU's clocks are to be locked or given free, and this user may not.",
-           "Install the helper that may do just this (.github/runner/README.md), run as root, or write "
+    Reason("clock-no-permission", "This user may not lock or reset the GPU's clocks.",
+           "Install the helper for this (.github/runner/README.md), run as root, or write "
            "clocks: {mode: observe}. Never give a blanket sudo rule for nvidia-smi."),
     Reason("clock-not-supported", "The GPU cannot hold the clock that the scenario asks for, or cannot lock clocks.",
            "perfgate clocks show lists what it can hold; otherwise write clocks: {mode: observe}."),
-    Reason("clocks-held", "Another perfgate that still runs holds the clocks of this GPU.",
-           "Wait for that run or end it by its process id: it gives the clocks free itself. perfgate clocks show names "
+    Reason("clocks-held", "Another running perfgate process has locked this GPU's clocks.",
+           "Wait for that run or end it by its process id; it unlocks them when it exits. perfgate clocks show names "
            "it."),
-    Reason("gpu-lost", "The GPU does not answer the driver any more: it has fallen off the bus, or needs a reset.",
-           "Read the kernel's log (dmesg, Xid); reset the GPU (nvidia-smi --gpu-reset) or boot the machine."),
-    Reason("gpu-unreadable", "The driver's library NVML does not answer or know the GPU, or the clock helper failed.",
-           "Run nvidia-smi and mend what it says: driver and library of different versions, a device that the "
-           "container lacks, a driver that hangs."),
+    Reason("gpu-lost", "The GPU no longer answers the driver: it has fallen off the bus, or needs a reset.",
+           "Read the kernel's log (dmesg, Xid); reset the GPU (nvidia-smi --gpu-reset) or reboot."),
+    Reason("gpu-unreadable", "NVML, the driver's library, does not answer or does not know the GPU, or the clock "
+           "helper failed.",
+           "Run nvidia-smi and fix what it reports: driver and library of different versions, a device missing from "
+           "the "
+           "container, a driver that hangs."),
     # --- a subject was not built
     Reason("build-failed", "A git ref could not be made into a subject: a command of [build] failed or took too long, "
-           "git refused, or the recipe did not make what it says.",
+           "git refused, or the commands did not create what [build] names.",
            "Read the end of the log, or all of it in the build's folder; then correct the commit or [build] in "
-           "perfgate.toml (docs/configuration.md). The next run builds it anew."),
+           "perfgate.toml (docs/configuration.md). The next run builds it again."),
     # --- a cell was not measured
     Reason("one-sided-failures", "Pairs were dropped for trials of one subject: all of more than "
-           "measure.max_dropped_pairs allows, or more than chance puts on one side. What is left are the trials in "
-           "which that subject did not fail, so they say nothing of the others.",
+           "measure.max_dropped_pairs allows, or more than chance puts on one side. The remaining trials are those in "
+           "which that subject did not fail, so they say nothing about the others.",
            "Treat it as a defect of that subject, unless the text says that chance often does this. Its failures are "
-           "listed with the engine's own words. Then measure anew: --resume does not forget dropped pairs."),
+           "listed with the engine's own words. Then measure again: --resume does not forget dropped pairs."),
     Reason("too-many-dropped-pairs", "More pairs were lost over all visits than measure.max_dropped_pairs allows.",
-           "Remove the cause listed for the dropped pairs, then measure anew: the trials stay in the record, but "
-           "--resume goes on only where no engine was started for the lost pairs."),
+           "Remove the cause listed for the dropped pairs, then measure again: the trials stay in the record, but "
+           "--resume continues only if no engine was started for the lost pairs."),
     Reason("not-started", "The run ended before this cell had any pair.",
-           "See the run's other reasons; go on with perfgate run --resume FOLDER."),
+           "See the run's other reasons; continue with perfgate run --resume FOLDER."),
     Reason("metric-missing", "A gated metric has no value in some trials.",
-           "A batch above max_num_seqs leaves no step in which every request gets a token, so no ITL: lower it. Else "
-           "take the gate out, or use an engine that reports the metric."),
-    Reason("role-gone", "One side runs no kernel of the gated role: fused into others, renamed out of its rule, or "
-           "done by another backend. It was measured, but there is no time to compare.",
-           "Read in the attribution and the diff of the kernels where it went; gate the roles that it went into "
-           "(kernels.roles names your own), or the step by itl_median."),
+           "With a batch above max_num_seqs no step gives every request a token, so there is no ITL: lower it. "
+           "Otherwise "
+           "remove the gate, or use an engine that reports the metric."),
+    Reason("role-gone", "One side runs no kernel of the gated role: they were fused into others, renamed, or replaced "
+           "by another backend. It was measured, but there is no time to compare.",
+           "See in the attribution and the kernel diff where the work went; gate the roles that do it now "
+           "(kernels.roles names your own), or the whole step by itl_median."),
     Reason("no-floor", "The least time of a decode step is unknown, so there is no utilisation (mbu, mfu) to judge: "
-           "the GPU or the model's architecture is not counted.",
-           "Gate itl_median, which needs no floor. docs/counters.md lists what is counted; a GPU's roofs are in "
+           "the GPU or the model's architecture is not in the tables.",
+           "Gate itl_median, which needs no floor. docs/counters.md lists what is supported; the GPUs' roofs are in "
            "perfgate/counters/gpu_roofs.py."),
     Reason("non-finite", "A measured value is zero, negative or not finite, so it has no ratio.",
            "Look at the trial's values in the record; the measurement is broken."),
@@ -133,27 +138,27 @@ _TABLE = (
            "Read the values and the caution host-slack-lost; gate itl_median, which shows every further cost of the "
            "host."),
     Reason("interrupted", "The run was stopped by Ctrl-C, SIGTERM or SIGHUP.",
-           "Every finished trial is in the run folder; go on with perfgate run --resume FOLDER."),
+           "Every finished trial is in the run folder; continue with perfgate run --resume FOLDER."),
     Reason("out-of-budget", "The next pair would not have ended within --budget.",
-           "Every finished trial is in the run folder; go on with perfgate run --resume FOLDER."),
+           "Every finished trial is in the run folder; continue with perfgate run --resume FOLDER."),
     Reason("storage-failed", "The run folder could not be written: its disk is full, read-only or gone, or a file "
            "would be too large to read again.",
-           "Mend what the text names; every trial reported as finished is on disk, so go on with "
+           "Fix what the text names; every trial reported as finished is on disk, so continue with "
            "perfgate run --resume FOLDER."),
-    Reason("run-folder-busy", "Another process measures into this run folder.",
-           "Wait for it or end it; perfgate judge FOLDER shows meanwhile what it has."),
+    Reason("run-folder-busy", "Another process is measuring into this run folder.",
+           "Wait for it or end it; meanwhile perfgate judge FOLDER shows what it has."),
     # --- no decision
     Reason("undecided", "The data so far exclude neither a regression of must_catch size nor a slowdown within "
            "ignorable.",
            "Take more pairs: perfgate run --resume FOLDER, with --more 4 once the looks are used up; figures from "
-           "elsewhere need more trials. Or widen the margins to what this machine can show, or quieten it."),
+           "elsewhere need more trials. Or widen the margins to what this machine can show, or quiet the machine."),
     Reason("undecided-by-baseline", "The baseline's visits exclude neither a regression of must_catch size nor a "
            "slowdown within ignorable: they are too far apart.",
            "Measure both builds in pairs, which the spread between visits does not reach: perfgate run SCENARIO "
            "--base ... --head ... Further visits narrow it slowly; the line of the baseline says how many."),
     Reason("undecided-unpaired", "Two sides that were not measured in pairs exclude neither a regression of must_catch "
            "size nor a slowdown within ignorable.",
-           "Measure both builds in pairs: perfgate run SCENARIO --base ... --head ... Or measure each side anew with "
+           "Measure both builds in pairs: perfgate run SCENARIO --base ... --head ... Or measure each side again with "
            "more trials (measure.looks), or widen the margins to what these figures can show."),
     Reason("too-few-pairs", "No look has been reached, so nothing can be decided.",
            "Measure at least as many pairs as the first look asks for."),
@@ -168,14 +173,14 @@ _TABLE = (
     Reason("no-baseline", "There is no stored baseline for this cell or gate, so there is nothing to compare with.",
            "Make this run the first one: perfgate baseline promote RUN --reason '...'. A gate that is newer than the "
            "baseline's visits gets its values with the next promotion."),
-    Reason("counter-without-base", "A condition asks that a counter be the same as on the base, and no base was "
-           "counted: a stored baseline keeps no launches.",
-           "Count both builds in one run: perfgate run SCENARIO --base ... --head ...; bounds like '<= 0' are held "
-           "against a baseline's head too."),
-    Reason("baseline-broken", "A baseline's file is not a whole lineage: an entry was changed, dropped, added or put "
-           "elsewhere, or a merge was left unfinished.",
-           "Restore the file from its repository's history, then promote the run again; entries are never edited. A "
-           "baseline that is to go is removed in a commit of its own."),
+    Reason("counter-without-base", "A condition compares a counter with the base, but no base was counted: a "
+           "stored baseline keeps no launches.",
+           "Count both builds in one run: perfgate run SCENARIO --base ... --head ...; bounds like '<= 0' are "
+           "checked without a base, too."),
+    Reason("baseline-broken", "A baseline's file is not a whole lineage: an entry was changed, dropped, added or "
+           "moved, or a merge was left unfinished.",
+           "Restore the file from its repository's history, then promote the run again; entries are never edited. To "
+           "remove a baseline, delete its file in a commit of its own."),
     Reason("no-counterpart", "Only one subject was measured, so there is nothing to compare it with.",
            "Name the other side with --base or --head, or compare two records: perfgate compare A B."),
     Reason("different-cells", "The two sides hold different cells: model, engine arguments, workload or measurement "
@@ -193,112 +198,116 @@ _TABLE = (
     Reason("slower-than-ignorable", "The gate passed, but the estimate is above the ignorable margin.",
            "Look at the estimate: a regression of must_catch size is excluded, a smaller one is likely."),
     Reason("below-floor", "The slowdown is established, but smaller than the gate's absolute floor.",
-           "Nothing, if the floor is meant; else lower the floor."),
+           "Nothing, if the floor is intended; otherwise lower it."),
     Reason("below-resolution", "The pairs differ by less than one step of what they were measured with: the clock that "
            "stamps kernels, or the last digit that a CSV has. A change smaller than that step is not seen, so the "
            "gate's bounds are a step further out.",
-           "Nothing, where the margins are much wider than the step. Else measure something longer: a role with more "
-           "kernel time, the whole step; in a CSV write more digits."),
+           "Nothing, if the margins are much wider than the step. Otherwise measure something longer: a role with more "
+           "kernel time, or the whole step; in a CSV write more digits."),
     Reason("estimates-disagree", "The mean of the pairs and their Hodges-Lehmann estimate differ by more than half the "
-           "distance between the margins: some pairs lie far from the others.",
+           "distance between the margins: some pairs are far from the others.",
            "Look at the pairs in the record for a disturbed trial or for restarts that split in modes."),
     Reason("mode-share", "The restarts of one side fall in two groups. A head that is slow only in some restarts can "
            "pass: at a mean of must_catch size, slow in 30 % of restarts, in about one of four runs.",
-           "Compare the share of slow restarts on both sides; more pairs tell."),
+           "Compare the share of slow restarts on both sides; take more pairs."),
     Reason("iterations-uneven", "An iteration took more than twice the median of its trial, though all do equal work: "
-           "something else used the machine, or the engine compiled late. Percentiles and throughput carry it.",
-           "Look at what else runs there; give the scenario more warmup_iterations, and on the CPU do not bind "
+           "something else used the machine, or the engine compiled late. Percentiles and throughput include it.",
+           "Find out what else runs there; give the scenario more warmup_iterations, and on the CPU do not bind "
            "threads to cores that others use."),
     Reason("trials-uneven", "A trial was slower throughout than 1.5 times the same side's other trials, though all do "
-           "equal work: the machine was throttled or asleep, or something else used it. The trial counts all the same.",
-           "Look at what the machine did then (the trial's t0_utc in the record), and at mode-share where it is more "
-           "than one trial. Measure again on a machine that is idle."),
+           "equal work: the machine was throttled or asleep, or something else used it. The trial still counts.",
+           "Find out what the machine did then (the trial's t0_utc in the record); if it is more than one trial, see "
+           "mode-share. Measure again on an idle machine."),
     Reason("outputs-differ", "The two sides generated different tokens for the same prompts: faster because wrong is "
            "not faster.",
            "Explain the difference (numerics, kernels, sampling) before trusting the times."),
     Reason("outputs-unstable", "One side generated different tokens for the same prompts in different trials.",
-           "Batch-dependent or racy numerics; outputs-differ cannot be judged then."),
+           "Numerics depend on the batch or on a race; outputs-differ cannot be judged then."),
     Reason("multi-token-deliveries", "Deliveries carried more than one token a request (speculative decoding); the gap "
            "was divided by the tokens.",
            "Keep acceptance comparable on both sides; ITL then includes it."),
     Reason("preemptions-unknown", "This vLLM does not show preemptions, so a preempted trial would not be noticed.",
            "Give the KV cache ample room."),
     Reason("dropped-pairs", "Pairs were dropped for a failed trial and replaced.",
-           "A build that fails now and then is not healthy. Where all failures are on one side, the pairs that are "
-           "left show that side at its best."),
+           "A build that fails now and then is not healthy. If all failures are on one side, the remaining pairs "
+           "show that side at its best."),
     Reason("subject-changed", "Trials of one side ran with different versions of its packages: its environment was "
-           "changed between two visits, so the side is a mixture of two builds.",
-           "Measure anew unless the change cannot matter; build every subject in an environment of its own."),
-    Reason("host-slack-lost", "The head's host works longer a step and has that much less to spare before the device "
-           "waits for it, or the device waits already, as it did not for the base's. The step does not show added work "
-           "until the slack is used up; then all of it does.",
-           "Look for what the host does more between steps (scheduling, input preparation, sampling). A smaller or "
+           "changed between two visits, so the side mixes two builds.",
+           "Measure again unless the change cannot matter; build every subject in an environment of its own."),
+    Reason("host-slack-lost", "The head's host works longer per step and has less slack before the device waits, or "
+           "the "
+           "device waits already, which it did not with the base. Added host work does not lengthen the step until the "
+           "slack is used up; from then on all of it does.",
+           "Look for additional work of the host between steps (scheduling, input preparation, sampling). A smaller or "
            "faster model, or a slower CPU, has less slack to lose."),
     Reason("same-subject", "Base and head are the same build: an A/A run, whose verdict tests the machine.",
-           "Nothing, if that is what was meant."),
+           "Nothing, if that is intended."),
     # --- traces
-    Reason("trace-incomplete", "A range was open when the capture ended, so its step is not in the trace as a whole.",
-           "Nothing, if other steps suffice; else end the capture a few steps after the last one of interest."),
+    Reason("trace-incomplete", "A range was open when the capture ended, so the trace does not hold its whole step.",
+           "Nothing, if other steps suffice; otherwise end the capture a few steps after the last one of interest."),
     Reason("launch-not-traced", "Kernels have no launching call in the trace: they were launched before the capture "
            "began, or the calls were not traced.",
            "Begin the capture between steps, after a synchronisation, and trace the CUDA interface."),
-    Reason("no-step-ranges", "No range in the trace names a step, so kernels cannot be given to steps.",
+    Reason("no-step-ranges", "No range in the trace names a step, so kernels cannot be assigned to steps.",
            "Trace with perfgate's worker, or with vLLM's profiler set to 'cuda', which opens execute_context_ ranges."),
     Reason("profiler-overhead", "The profiler did work of its own (a buffer flush) while steps ran, which delays them.",
-           "Do not read times from those steps; trace fewer iterations, so that no buffer fills."),
-    Reason("outside-envelope", "The head's decode runs steps like none that the scenario's envelope declares, and the "
-           "base's does not: other kernels, more of them, fewer from CUDA graphs, or other copies. This is exact, no "
+           "Do not use the times of those steps; trace fewer iterations, so that no buffer fills."),
+    Reason("outside-envelope", "The head runs decode steps that the scenario's envelope does not declare, and the "
+           "base does not: other kernels, more of them, fewer from CUDA graphs, or other copies. This is exact, not an "
            "estimate.",
-           "Read the diff. If the change is meant, learn the envelope anew: perfgate envelope learn SCENARIO."),
+           "Read the diff. If the change is intended, learn the envelope again: perfgate envelope learn SCENARIO."),
     Reason("envelope-stale", "The base itself runs steps outside the scenario's envelope, so the envelope says nothing "
            "about the head.",
-           "Learn it anew from the base and commit it: perfgate envelope learn SCENARIO."),
+           "Learn it again from the base and commit it: perfgate envelope learn SCENARIO."),
     Reason("other-kernels", "Both sides are inside the envelope, but their most frequent decode steps run different "
            "kernels: other names, numbers or copies.",
-           "Read the diff: another backend or another choice of the library's may explain a change in time."),
-    Reason("pattern-share", "A step pattern occurs in another share of the steps than the envelope declares.",
+           "Read the diff: another backend or another choice by a library may explain a change in time."),
+    Reason("pattern-share", "A step pattern does not occur in the share of steps that the envelope declares.",
            "Look at what triggers it; if the share is right, change it: kernels.per_decode_step.patterns[].share."),
-    Reason("graph-coverage", "CUDA graphs launch another share of the kernels than the envelope declares.",
-           "Look at which kernels moved: perfgate kernels on the trace; change "
+    Reason("graph-coverage", "CUDA graphs do not launch the share of kernels that the envelope declares.",
+           "See which kernels moved: perfgate kernels on the trace; change "
            "kernels.per_decode_step.graph_coverage if that is right."),
-    Reason("unlisted-time", "Kernels whose role no rule knows take another share of kernel time than the envelope "
-           "declares, so a table by role hides what they do.",
+    Reason("unlisted-time", "Kernels without a role do not take the share of kernel time that the envelope declares, "
+           "so a "
+           "table by role hides what they do.",
            'Give them a role: kernels.roles: {NAME: {match: "..."}}; perfgate kernels shows their names.'),
-    Reason("no-decode-steps", "A traced trial shows no decode step from beginning to end, so nothing is known of what "
-           "a step runs.",
+    Reason("no-decode-steps", "A traced trial shows no decode step from beginning to end, so it is unknown what a "
+           "step runs.",
            "Read the trial's log: the capture range must span whole iterations, and the ranges that name the steps "
            "must be in the trace."),
-    Reason("profiler-error", "The profiler reports an error of its own, or that it may have lost events, though none "
-           "that the kernel table is known to need.",
-           "Read its text; trace again if it concerns the kernels."),
+    Reason("profiler-error", "The profiler reports an error of its own, or that it may have lost events, but none that "
+           "the kernel table is known to need.",
+           "Read its text; trace again if it is about kernels."),
     Reason("places-unknown", "Layers were found in the kernel sequence, but some of their gemms are in an order that "
            "is not a dense layer's. They have no place such as qkv or down, because a wrong one would be worse. The "
            "numbers of layers may be wrong too.",
-           "Tell the gemms apart by name: roles: {NAME: {match: ...}} in the scenario. In eager mode, ranges of layers "
+           "Distinguish the gemms by name: roles: {NAME: {match: ...}} in the scenario. In eager mode, ranges of "
+           "layers "
            "give the right numbers."),
-    Reason("device-events-unknown", "The trace holds work of a device in a category that perfgate does not know, so it "
-           "is in no sum and the device may have been busy where idle time is shown.",
+    Reason("device-events-unknown", "The trace holds device work in a category that perfgate does not know, so no sum "
+           "includes it, and the device may have been busy where idle time is shown.",
            "Report the category and the version of PyTorch."),
     # --- a night
-    Reason("reference-unsteady", "A build was held against itself and did not pass. Where it was slower or faster than "
-           "itself the machine cannot be trusted tonight, so what the head did says nothing of the head. Where it was "
-           "undecided the head does not pass either, but a regression of the head is shown.",
-           "Look for what else ran on the machine, at its clocks and temperatures; run perfgate doctor, then the night "
-           "again. Once in a hundred nights it is chance."),
+    Reason("reference-unsteady", "A build was compared with itself and did not pass. If it was slower or faster than "
+           "itself, the machine cannot be trusted tonight, so the head's result says nothing about the head. If it was "
+           "undecided, the head does not pass either, but a regression of the head is shown.",
+           "Find out what else ran on the machine, check its clocks and temperatures, run perfgate doctor, then run "
+           "the "
+           "night again. It happens by chance once in a hundred nights."),
     # --- counters
     Reason("counters-empty", "The file that should hold ncu's counters is empty.",
            "Print the report again: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
-    Reason("counters-unreadable", "The file is not ncu's raw page as CSV, or holds what ncu does not write there.",
+    Reason("counters-unreadable", "The file is not ncu's raw page as CSV, or contains something ncu does not write.",
            "Print the report again with LC_ALL=C: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
-    Reason("counters-no-package", "The file is a report of ncu, and the optional package ncu-report is not there.",
+    Reason("counters-no-package", "The file is a report of ncu, and the optional package ncu-report is not installed.",
            "pip install 'perfgate[ncu]'. Without it: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
     Reason("counters-wrong-page", "The file is ncu's details page, whose labels change between versions.",
            "Print the raw page: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
-    Reason("counters-truncated", "A row of ncu's counters is cut short, so the file is not whole.",
-           "Copy or print it again; look whether the disk was full or ncu was killed."),
-    Reason("counters-unit", "A counter is in a unit that it cannot have, so its size is unknown.",
-           "Print with --print-units base; report a unit of a new ncu."),
-    Reason("counters-no-kernel", "ncu ran and counted no kernel: its filters matched none, or none was launched.",
+    Reason("counters-truncated", "A row of ncu's counters is cut short, so the file is incomplete.",
+           "Copy or print it again; check whether the disk was full or ncu was killed."),
+    Reason("counters-unit", "A counter has an impossible unit, so its size is unknown.",
+           "Print with --print-units base; if a new ncu has a new unit, report it."),
+    Reason("counters-no-kernel", "ncu ran but counted no kernel: its filters matched none, or none was launched.",
            "Widen -k, --launch-skip and --nvtx-include (a push/pop range needs a slash: 'NAME/'), and give "
            "--target-processes all."),
     Reason("counters-no-permission", "The driver permits performance counters to administrators only "
@@ -312,47 +321,48 @@ _TABLE = (
            "Count on a whole GPU, or leave out the metrics that the message names."),
     Reason("counters-unknown-metric", "This version of ncu does not know a metric for this GPU.",
            "See ncu --query-metrics; docs/counters.md has the names by architecture."),
-    Reason("counters-other-gpu", "Counters and trace are of different GPUs, so that bytes and throughputs may not be "
-           "those of the kernels timed.",
-           "Count on the kind of GPU that was traced."),
-    Reason("counters-other-workload", "Most of what ncu counted is not in the trace: the counters are of another "
-           "model, batch or build, or of launches before the traced ones, such as the engine's start.",
+    Reason("counters-other-gpu", "Counters and trace come from different GPUs, so bytes and throughputs may not be "
+           "those of the timed kernels.",
+           "Count on the same kind of GPU that was traced."),
+    Reason("counters-other-workload", "Most of what ncu counted is not in the trace: the counters come from another "
+           "model, batch or build, or from launches before the traced ones, such as the engine's start.",
            "Count the workload that was traced: the same model, engine arguments and batch, and decode steps alone "
            "(--launch-skip, or --nvtx-include with the step's range)."),
     Reason("counters-no-driver", "ncu found no CUDA driver, so nothing was counted.",
-           "Run it where nvidia-smi works, and without a stub libcuda.so before the driver's."),
-    Reason("counters-no-ncu", "There is no ncu on PATH, so nothing was counted.",
-           "Install Nsight Compute (it comes with the CUDA toolkit) and put ncu on PATH, or take out counters:."),
-    Reason("counters-no-gpu", "There is no GPU here whose counters could be read.",
-           "Measure on a machine with a GPU, or take out counters:."),
+           "Run it where nvidia-smi works, without a stub libcuda.so in front of the driver's."),
+    Reason("counters-no-ncu", "ncu is not on PATH, so nothing was counted.",
+           "Install Nsight Compute (it comes with the CUDA toolkit) and put ncu on PATH, or remove counters:."),
+    Reason("counters-no-gpu", "This machine has no GPU whose counters could be read.",
+           "Measure on a machine with a GPU, or remove counters:."),
     Reason("counters-no-trace", "No traced trial of this side says which launches a decode step has.",
-           "See why its traced trials failed: the launches to count are chosen from them."),
+           "Find out why its traced trials failed: the launches to count are chosen from them."),
     Reason("counters-communication", "The decode step exchanges data between GPUs: ncu runs kernels one by one, so "
-           "that kernels that wait for another GPU hang.",
+           "kernels that wait for another GPU would hang.",
            "Count a scenario with tensor_parallel_size: 1."),
     Reason("counters-no-launch", "The traced decode step does not have the launches that counters: asks for.",
            "See what the step runs (perfgate kernels on the trial's trace) and change role, match, place or profile."),
-    Reason("counters-timeout", "ncu did not get through the window within counted.limit.",
+    Reason("counters-timeout", "ncu did not finish the window within counted.limit.",
            "Ask for fewer launches or counters, or raise counted.limit; passes and launches multiply."),
-    Reason("counters-other-launches", "ncu counted other launches than the trace has at that place of the step.",
+    Reason("counters-other-launches", "The launches that ncu counted are not those at that place of the traced step.",
            "Where most differ, the step is not a decode step: name a later one with counted: {step: N}. A few may be a "
            "rarer kind of step."),
-    Reason("counters-missing", "ncu was asked for counters that it did not give.",
-           "Another version or GPU has other names; docs/counters.md lists them. Give ncu's own name in their place."),
-    Reason("launches-differ", "The sides' windows hold another number of launches of the kernels whose counter is "
-           "gated, so that the mean of a launch compares different things.",
+    Reason("counters-missing", "ncu did not return all counters that it was asked for.",
+           "Another version or GPU has other names; docs/counters.md lists them. Use ncu's own name instead."),
+    Reason("launches-differ", "The sides launch the kernels whose counter is gated a different number of times, so the "
+           "mean per launch compares different things.",
            "Look at the steps' difference (perfgate envelope check): a split or fused kernel moves work between "
            "launches. Gate one place of the layer, or the step itself."),
-    Reason("counter-differs", "A counter that repeats exactly is not what it is on the base.",
+    Reason("counter-differs", "A counter that repeats exactly differs from the base.",
            "The kernel was built or launched differently: compare compiler, tile sizes, launch bounds and shapes."),
     Reason("counter-out-of-bounds", "A counter of the head is outside the bound that the scenario declares, and the "
            "base's is inside.",
-           "docs/counters.md says what the counter means, what usually moves it, and what mends it."),
-    Reason("counter-bound-stale", "The base itself is outside the declared bound of a counter, so it says nothing of "
-           "the head.",
-           "Measure the base's counters anew and change the bound in counters:."),
+           "docs/counters.md says what the counter means, what usually changes it, and how to fix it."),
+    Reason("counter-bound-stale", "The base itself is outside the declared bound of a counter, so the bound says "
+           "nothing "
+           "about the head.",
+           "Measure the base's counters again and change the bound in counters:."),
     Reason("counter-unstable", "Trials of the base do not agree on a counter that should repeat exactly.",
-           "The kernel is chosen at run time (autotuning): pin the choice, or take the condition out."),
+           "The kernel is chosen at run time (autotuning): pin the choice, or remove the condition."),
 )  # fmt: skip
 
 REASONS: dict[str, Reason] = {reason.code: reason for reason in _TABLE}

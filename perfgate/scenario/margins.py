@@ -24,7 +24,7 @@ class Gate(Strict):
         metric: What is judged, one of the metrics that perfgate knows.
         role: Whose kernels, for a metric that is measured by role: one of the scenario's own roles or a shipped one.
         place: Only those at this place of a layer, for a counter: one of qkv, out, gate-up, down, lm-head.
-        ignorable: A slowdown up to this is no regression.
+        ignorable: A slowdown up to this is acceptable.
         must_catch: A slowdown from this on must not pass.
         floor: Absolute change in the metric's unit below which nothing is a regression, like ``1ms``.
     """

@@ -1,0 +1,67 @@
+"""Docs and messages use the words of an engineer: no phrase that has to be read twice."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MANNERED = {
+    "is no": r"(?<!there )\b(?:is|are) no\b(?! longer| more)",
+    "stands": r"\bstands?\b(?!-in)",
+    "lies": r"\blies\b",
+    "mend": r"\bmend\w*",
+    "likewise": r"\blikewise\b",
+}
+PHRASES = re.compile("|".join(f"(?P<p{n}>{pattern})" for n, pattern in enumerate(MANNERED.values())), re.IGNORECASE)
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "docs/*.md", ".github/**/*.md", "perfgate/templates/**/*.md")
+    for page in ROOT.glob(pattern)
+)
+PUBLISHED = re.compile(r"^mend$")
+"""A key of the published format of doctor's diagnosis."""
+
+
+def mannered(text: str) -> list[str]:
+    """The phrases in a text, each with the words around it."""
+    return [text[max(0, found.start() - 30) : found.end() + 30].replace("\n", " ") for found in PHRASES.finditer(text)]
+
+
+def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every string of a module that is not a docstring: messages, remedies, help and reports."""
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body and isinstance(node.body[0], ast.Expr)
+    }  # fmt: skip
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.lineno, node.value
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_are_plain(page: Path) -> None:
+    """No page has a mannered phrase."""
+    assert mannered(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "phrase", ["is no YAML", "are no part of it", "the reason stands above", "lies in", "mends it"]
+)
+def test_phrases_that_are_refused(phrase: str) -> None:
+    """Each phrase is found, and its plain form is not."""
+    assert mannered(phrase)
+
+
+@pytest.mark.parametrize(
+    "phrase", ["there is no GPU", "is no longer read", "a stand-in engine", "invalid YAML", "relies on"]
+)
+def test_phrases_that_are_plain(phrase: str) -> None:
+    """Plain phrases of the same words are not refused."""
+    assert not mannered(phrase)
