@@ -28,6 +28,7 @@ from pathlib import Path
 import pytest
 from git_project import SETTINGS, GitProject
 
+import perfgate.project.build  # noqa: F401 (it keeps its own name of what is replaced for `perfgate clean`)
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.metrics.trial import Trial
@@ -117,7 +118,7 @@ class Rehearsed(FakeCollector):
         return super().collect(job, progress)
 
 
-def perfgate(words: list[str]) -> tuple[int, str]:
+def in_process(words: list[str]) -> tuple[int, str]:
     """What perfgate ends with and shows on a terminal, in this process."""
     screen: list[str] = []
     streams = Stream(screen, terminal=True), Stream(screen, terminal=False)
@@ -142,7 +143,7 @@ def ran(command: str) -> tuple[int, str]:
     if words[0] != "perfgate" or {">", "|", "&&"} & {*words}:
         return shell(command)
     spread = ((sorted(glob.glob(word)) or [word]) if "*" in word else [word] for word in words[1:])  # noqa: PTH207
-    return perfgate([word for some in spread for word in some])
+    return in_process([word for some in spread for word in some])
 
 
 @pytest.fixture
@@ -161,6 +162,8 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setattr("perfgate.capture.session.EngineCollector", lambda kind: Rehearsed(kind=kind))
+    for search in ("end_orphans", "find_orphans"):  # it would end those of other tests
+        monkeypatch.setattr(f"perfgate.machine.processes.{search}", tuple)
     numbers = itertools.count()  # names of runs begun in one second are in order, so that latest is the last of them
     monkeypatch.setattr(secrets, "token_hex", lambda size: f"{next(numbers):0{2 * size}x}")
     monkeypatch.chdir(folder)
