@@ -2,7 +2,7 @@
 
 ``benchmarks/error_rates.py`` writes what :func:`section` makes into docs/error-rates.md; ``python
 benchmarks/visit_rates.py`` alone takes some minutes and puts a fresh section into the page that lies there. Every
-simulated run is decided by :class:`perfgate.baseline.visit_comparison.VisitSeries` and
+simulated run is decided by :class:`perfgate.baseline.visit_evidence.VisitSeries` and
 :func:`perfgate.judge.rule.judge_series` themselves.
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rule_twin import CODES, PASS, REGRESSED, Margins
 from scipy import special
 
-from perfgate.baseline.visit_comparison import VisitSeries
+from perfgate.baseline.visit_evidence import VisitSeries
 from perfgate.judge.outcome import worst
 from perfgate.judge.rule import judge_series
 from perfgate.scenario.plan import ALPHA, BETA

@@ -15,3 +15,10 @@ class Strict(Frozen):
     """What a user writes: no value is converted to another type, and a field may be given by its own name."""
 
     model_config = ConfigDict(strict=True, populate_by_name=True)
+
+
+class Note(Frozen):
+    """A reason or caution: a code of :mod:`perfgate.reasons` and what was seen."""
+
+    code: str
+    text: str

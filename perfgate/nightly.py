@@ -19,12 +19,12 @@ from typing import Any, Literal
 
 from perfgate import __version__, gate
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
-from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Note, Outcome, Verdict, verdict_json, worst
+from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Outcome, Verdict, verdict_json, worst
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.trial import Role
-from perfgate.models import Frozen
+from perfgate.models import Frozen, Note
 from perfgate.record.manifest import read_manifest
 from perfgate.report.run_folders import NIGHT
 from perfgate.scenario.subject import Subject

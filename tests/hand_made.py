@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from perfgate.judge.cell_verdict import judge
-from perfgate.judge.outcome import GateOutcome, Note, Outcome
+from perfgate.judge.outcome import GateOutcome, Outcome
 from perfgate.machine.fingerprint import Machine
 from perfgate.metrics.trial import Failure, Iteration, Role, Startup, Trial
+from perfgate.models import Note
 from perfgate.record.manifest import SCENARIOS
 from perfgate.record.run_record import Record, Run, Visit
 from perfgate.scenario.declaration import Clocks, Measure, Scenario, dump, parse

@@ -15,9 +15,10 @@ from pathlib import Path
 from perfgate import __version__
 from perfgate.baseline.lineage import Baseline, Build, Change, Entry, draft
 from perfgate.baseline.store import author, changing, commit, place, read, write
-from perfgate.baseline.visit_comparison import Side, judge_sides
+from perfgate.baseline.visit_comparison import judge_sides
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.judge.cell_verdict import judge
+from perfgate.judge.evidence import Side
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Verdict
 from perfgate.machine.fingerprint import comparable, machine_class
 from perfgate.metrics.trial import Role

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from perfgate.errors import RecordError
-from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Note, Outcome
+from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Outcome
 from perfgate.machine.json_text import VERDICT
 from perfgate.machine.versioned_json import parse_content, validated
+from perfgate.models import Note
 from perfgate.reasons import CODE
 from perfgate.report.document import printable
 

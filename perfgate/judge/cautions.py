@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from perfgate import stats
 from perfgate.counters.roofline_bound import Floor
-from perfgate.judge.outcome import GpuOutcome, Note
+from perfgate.judge.outcome import GpuOutcome
 from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.metrics.catalogue import Metric, split_name, trial_value
-from perfgate.metrics.trial import Kind, Role, Trial
+from perfgate.metrics.trial import KINDS, Role, Trial, key_of
+from perfgate.models import Note
 from perfgate.project.subjects import same_build
 from perfgate.record.dropped_pairs import unevenness
 from perfgate.record.run_record import Record
@@ -40,18 +41,15 @@ SAME_CLOCK = 0.01
 """By how much the sides' SM clocks may differ, as a share; a step bound by memory moves less than its clock does."""
 
 
-def cell_cautions(record: Record, base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
-    """Everything about the trials of a paired record that a reader of its verdict should know."""
+def record_cautions(record: Record) -> Iterator[Note]:
+    """What a record tells beside its valid trials: that both sides are one build, and which pairs were dropped."""
     if same_build(record.subjects.get("base"), record.subjects.get("head")):
         yield Note(code="same-subject", text="an A/A run")
-    kinds: tuple[tuple[Kind, str], ...] = (("timed", ""), ("traced", "traced "), ("counted", "counted "))
-    for kind, word in kinds:
+    for kind in KINDS:
         dropped = list(record.dropped_pairs(kind).values())
         if dropped:
+            word = key_of(kind, "{}").replace("_", " ")
             yield Note(code="dropped-pairs", text=f"{len(dropped)} {word}dropped: {_causes(dropped)}")
-    traced = record.pairs("traced")
-    yield from side_cautions((base, head), ([b for b, _ in traced], [h for _, h in traced]))
-    yield from _trace_cautions(traced)
 
 
 def _causes(dropped: Sequence[Trial]) -> str:
@@ -68,7 +66,7 @@ def _causes(dropped: Sequence[Trial]) -> str:
     return "; ".join([*causes, *filter(None, [unevenness(dropped)])])
 
 
-def _trace_cautions(pairs: Sequence[tuple[Trial, Trial]]) -> Iterator[Note]:
+def trace_cautions(pairs: Sequence[tuple[Trial, Trial]]) -> Iterator[Note]:
     """What the traces themselves say, in the words of the first that does, and what became of the host's slack."""
     traces = [trial.decode for pair in pairs for trial in pair if trial.decode]
     said: dict[str, list[str]] = {}

@@ -10,12 +10,14 @@ from pydantic import ValidationError
 from perfgate import __version__, stats
 from perfgate.errors import NotComparableError, RecordError, UsageError
 from perfgate.judge.cell_verdict import compare_sides, judge_advisory, judge_cells
-from perfgate.judge.outcome import CellOutcome, Note, Outcome, worst
+from perfgate.judge.evidence import Side
+from perfgate.judge.outcome import CellOutcome, Outcome, worst
 from perfgate.judge.rule import Series, judge_series
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import split_name
 from perfgate.metrics.trial import Role
+from perfgate.models import Note
 from perfgate.record.csv_table import read_table
 from perfgate.record.identity import Measured, profiled_otherwise
 from perfgate.record.manifest import check_sequence, read_manifest
@@ -36,25 +38,25 @@ def compare_records(base: str, head: str) -> Outcome:
         UsageError: There are two sides and the word does not say which.
         NotComparableError: No cell is in both, or the machines differ.
     """
-    bases, heads = _read_sides(base), _read_sides(head)
+    bases, heads = read_sides(base), read_sides(head)
     shared = [cell_id for cell_id in heads if cell_id in bases]
     if not shared:
         text = f"{base} holds {_cells(bases)}, {head} holds {_cells(heads)}"
         raise NotComparableError(text, code="different-cells")
     sides = [(bases[cell_id], heads[cell_id]) for cell_id in shared]
-    for (a, _), (b, _) in sides:
-        _refuse_differences(base, a, head, b)
-    plan = Plan(cells=tuple(b.cell for _, (b, _) in sides), seed=sides[0][1][0].seed)
+    for one, other in sides:
+        _refuse_differences(base, one.record, head, other.record)
+    plan = Plan(cells=tuple(other.record.cell for _, other in sides), seed=sides[0][1].record.seed)
     # Holm's procedure is within a cell here, so that each gets its share of alpha.
     share = plan.model_copy(update={"alpha": plan.alpha / len(sides)})
     cells = tuple(compare_sides(*both, share) for both in sides)
-    others = [r.cell.name for s in (bases, heads) for cell_id, (r, _) in s.items() if cell_id not in shared]
+    others = [one.record.cell.name for s in (bases, heads) for cell_id, one in s.items() if cell_id not in shared]
     text = f"measured apart from each other{'; not in both: ' if others else ''}{', '.join(others)}"
     return judge_advisory(f"{base} {head}", __version__, plan, cells, Note(code="advisory-unpaired", text=text))
 
 
-def _cells(sides: dict[str, tuple[Record, Role]]) -> str:
-    return ", ".join(f"{record.cell.name} ({cell_id[:12]})" for cell_id, (record, _) in sides.items())
+def _cells(sides: dict[str, Side]) -> str:
+    return ", ".join(f"{side.record.cell.name} ({cell_id[:12]})" for cell_id, side in sides.items())
 
 
 def _refuse_differences(base: str, one: Record, head: str, other: Record) -> None:
@@ -112,8 +114,13 @@ def parse_gate(word: str) -> GatePlan:
     return GatePlan(gate=gate, where=f"--gate {word}")
 
 
-def _read_sides(word: str) -> dict[str, tuple[Record, Role]]:
-    """One side of each record that a word names, by cell_id; at least one."""
+def read_sides(word: str) -> dict[str, Side]:
+    """One side of each record that a word names, by cell_id; at least one.
+
+    Raises:
+        RecordError: A record cannot be read, or there is none.
+        UsageError: There are two sides and the word does not say which.
+    """
     path, _, role = word.rpartition(":")
     if role not in ("base", "head"):
         path, role = word, ""
@@ -123,7 +130,7 @@ def _read_sides(word: str) -> dict[str, tuple[Record, Role]]:
         check_sequence(records)
     if not records:
         raise RecordError("holds no record: no trial was finished", where=path)
-    return {record.cell.cell_id: (record, _side(record, word, role)) for record in records}
+    return {record.cell.cell_id: Side(record, _side(record, word, role)) for record in records}
 
 
 def _side(record: Record, word: str, role: str) -> Role:

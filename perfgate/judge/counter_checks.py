@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from perfgate.counters.launch_table import COUNTERS, KernelLaunch, LaunchGroup, grouped
 from perfgate.counters.roofline import kernel_roof
 from perfgate.counters.step_counters import CountedStep
-from perfgate.judge.outcome import CounterRow, CountersOutcome, Note, Verdict, worst
+from perfgate.judge.outcome import CounterRow, CountersOutcome, Verdict, worst
 from perfgate.metrics.trial import Role
+from perfgate.models import Note
 from perfgate.scenario.counter_trials import SAME, Condition, Launches
 from perfgate.trace.decode_step import KernelKey
 from perfgate.trace.families import short_name
@@ -34,57 +35,38 @@ WORDS = {"dram_throughput": "DRAM throughput", "sm_throughput": "SM throughput",
 
 
 def judge_counters(
-    launches: Sequence[Launches], base: Sequence[CountedStep], head: Sequence[CountedStep]
+    launches: Sequence[Launches], base: Sequence[CountedStep] | None, head: Sequence[CountedStep]
 ) -> CountersOutcome:
     """Hold the head's counters against the conditions and against the base's.
 
     Args:
         launches: The scenario's ``counters:`` block.
-        base: What each valid counted trial of the base holds.
+        base: What each valid counted trial of the base holds; ``None`` where no base was counted beside the head:
+            bounds hold or not, and what must be the ``same`` as on the base cannot be told, which is a caution.
         head: The head's.
     """
-    missing = [role for role, steps in (("base", base), ("head", head)) if not steps]
+    given = {"head": head} if base is None else {"base": base, "head": head}
+    missing = [role for role, steps in given.items() if not steps]
     if missing:
         reason = Note(code="counters-no-kernel", text=f"no counted trial of {' and '.join(missing)}")
         return CountersOutcome(verdict="not-measured", reasons=(reason,))
-    found = [_condition(one, name, condition, base, head)
-             for one in launches for name, condition in one.metrics.items()]  # fmt: skip
+    sides = [*given.values()]
+    conditions = [(one, name, condition) for one in launches for name, condition in one.metrics.items()]
+    unheld = [f"{one}: {name}" for one, name, condition in conditions if base is None and condition.relation == SAME]
+    found = [_condition(*one, sides) for one in conditions if base is not None or one[2].relation != SAME]
     broken = [pair for pair in found if pair is not None]
-    said = dict.fromkeys(caution for step in (*base, *head) for caution in step.cautions)
-    return CountersOutcome(
-        verdict=worst([verdict for verdict, _ in broken] or ["pass"]),
-        rows=tuple(_rows(base, head)),
-        sentences=dict(_sentences(base, head)),
-        reasons=tuple(note for _, note in broken),
-        cautions=tuple(Note(code=code, text=text) for code, text in said),
-    )
-
-
-def judge_counters_alone(launches: Sequence[Launches], head: Sequence[CountedStep]) -> CountersOutcome:
-    """Hold the head's counters against the conditions where no base was counted beside it.
-
-    Bounds hold or not; what must be the ``same`` as on the base cannot be told, which is a caution.
-    """
-    bounds = [(one, name, condition) for one in launches for name, condition in one.metrics.items()]
-    found = [_condition(*bound, head, head) for bound in bounds if bound[2].relation != SAME]
-    broken = [_told_of_head(*pair) for pair in found if pair is not None]
-    unheld = [f"{one}: {name}" for one, name, condition in bounds if condition.relation == SAME]
-    said = [Note(code=code, text=text) for code, text in dict.fromkeys(c for step in head for c in step.cautions)]
+    said = dict.fromkeys(caution for steps in given.values() for step in steps for caution in step.cautions)
+    cautions = [Note(code=code, text=text) for code, text in said]
     if unheld:
-        said.append(Note(code="counter-without-base", text=f"not held: {', '.join(unheld)}"))
+        cautions.append(Note(code="counter-without-base", text=f"not held: {', '.join(unheld)}"))
+    both = base or (), sides[-1]
     return CountersOutcome(
         verdict=worst([verdict for verdict, _ in broken] or ["pass"]),
-        rows=tuple(_rows((), head)),
+        rows=tuple(_rows(*both)),
+        sentences=dict(_sentences(*both)),
         reasons=tuple(note for _, note in broken),
-        cautions=tuple(said),
+        cautions=tuple(cautions),
     )
-
-
-def _told_of_head(verdict: Verdict, note: Note) -> tuple[Verdict, Note]:
-    """A broken bound of a head that stood on both sides: what is told of the base is the head's."""
-    if verdict != "not-comparable":
-        return verdict, note
-    return "regressed", Note(code="counter-out-of-bounds", text=note.text.replace(" of base", "", 1))
 
 
 def count_one_side(steps: Sequence[CountedStep]) -> CountersOutcome:
@@ -96,24 +78,22 @@ _Steps = Sequence[CountedStep]
 """What each valid counted trial of a side holds."""
 
 
-def _condition(
-    one: Launches, name: str, condition: Condition, base: _Steps, head: _Steps
-) -> tuple[Verdict, Note] | None:
-    """What a broken condition means; ``None`` where it holds."""
+def _condition(one: Launches, name: str, condition: Condition, sides: Sequence[_Steps]) -> tuple[Verdict, Note] | None:
+    """What a broken condition means on the base and the head, or the head alone; ``None`` where it holds."""
     what = f"{one}: {name}"
-    read = [[_values(step, one, name) for step in side] for side in (base, head)]
+    read = [[_values(step, one, name) for step in side] for side in sides]
     if not all(trial for side in read for trial in side) or None in (v for s in read for t in s for _, v in t):
         return "not-measured", Note(code="counters-missing", text=f"{what} was not read on every launch and trial")
-    sides = [[[value for _, value in trial if value is not None] for trial in side] for side in read]
     if condition.relation == SAME:
         return _same(what, *([_by_kernel(trial) for trial in side] for side in read))
-    medians = [statistics.median(value for trial in side for value in trial) for side in sides]
-    shown = [f"{median:.6g}" for median in medians]
-    if not condition.holds(medians[0]):
-        return "not-comparable", Note(code="counter-bound-stale", text=f"{what} of base is {shown[0]}, not {condition}")
-    if not condition.holds(medians[1]):
-        text = f"{what} is {shown[1]} (base {shown[0]}), not {condition}"
-        return "regressed", Note(code="counter-out-of-bounds", text=text)
+    medians = [statistics.median(value for trial in side for _, value in trial if value is not None) for side in read]
+    *before, shown = [f"{median:.6g}" for median in medians]
+    if before and not condition.holds(medians[0]):
+        text = f"{what} of base is {before[0]}, not {condition}"
+        return "not-comparable", Note(code="counter-bound-stale", text=text)
+    if not condition.holds(medians[-1]):
+        beside = f" (base {before[0]})" if before else ""
+        return "regressed", Note(code="counter-out-of-bounds", text=f"{what} is {shown}{beside}, not {condition}")
     return None
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from perfgate.errors import NotComparableError
-from perfgate.judge.outcome import Note, Verdict
-from perfgate.models import Frozen
+from perfgate.judge.outcome import Finding
+from perfgate.models import Note
 from perfgate.scenario.expected_kernels import Bound, DeclaredPattern, Expectation, PerDecodeStep, Unlisted
 from perfgate.trace.decode_step import DecodeSteps, Pattern, pool
 from perfgate.trace.difference import difference, nearest
@@ -30,22 +30,6 @@ NAMED = (ATTENTION, COMMUNICATION)
 Names of gemms are the library's choice, by shape and version."""
 BY_CHANCE = 0.01
 """Below this probability it is no chance that a trial lacks a pattern that another one has."""
-
-
-class EnvelopeOutcome(Frozen):
-    """What the envelope says of two sides.
-
-    Args:
-        verdict: ``pass`` where every step of both sides is inside; ``regressed`` where only the head leaves it;
-            ``not-comparable`` where the base does already, so that the declared envelope is not its own;
-            ``not-measured`` where a side has no traced trial.
-        reasons: Why it is no pass; ``outside-envelope`` carries the diff.
-        cautions: Shares out of their ranges, and steps that differ inside the envelope.
-    """
-
-    verdict: Verdict
-    reasons: tuple[Note, ...] = ()
-    cautions: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,58 +58,45 @@ class Checked:
     cautions: tuple[Note, ...]
 
 
-def judge_envelope(expected: Expectation, base: Sequence[DecodeSteps], head: Sequence[DecodeSteps]) -> EnvelopeOutcome:
+def judge_envelope(expected: Expectation, base: Sequence[DecodeSteps] | None, head: Sequence[DecodeSteps]) -> Finding:
     """Hold the traced trials of both sides against the declared envelope.
 
     Args:
         expected: The scenario's ``kernels:`` block.
-        base: The base's trials.
+        base: The base's trials; ``None`` where none was traced beside the head, so that a stale envelope cannot be told
+            from a head that leaves it.
         head: The head's.
+
+    Returns:
+        ``pass`` where every step of both sides is inside; ``regressed`` where only the head leaves it, with the
+        difference; ``not-comparable`` where the base does already, so that the declared envelope is not its own;
+        ``not-measured`` where a side has no traced trial. Shares out of their ranges, and steps that differ inside the
+        envelope, are cautions.
     """
-    missing = [role for role, trials in (("base", base), ("head", head)) if not trials]
+    sides = {"head": head} if base is None else {"base": base, "head": head}
+    missing = [role for role, trials in sides.items() if not trials]
     if missing:
         reason = Note(code="no-decode-steps", text=f"no traced trial of {' and '.join(missing)}")
-        return EnvelopeOutcome(verdict="not-measured", reasons=(reason,))
-    one, other = pool(base), pool(head)
-    b, h = check(expected, one), check(expected, other)
+        return Finding("not-measured", (reason,))
+    steps = {role: pool(trials) for role, trials in sides.items()}
+    checked = {role: check(expected, one) for role, one in steps.items()}
     cautions = [
-        note.model_copy(update={"text": f"{role}: {note.text}"})
-        for role, checked in (("base", b), ("head", h))
-        for note in checked.cautions
+        Note(code=note.code, text=f"{role}: {note.text}") for role, one in checked.items() for note in one.cautions
     ]
-    if b.outside:
-        text = f"base: {_in_words(b.outside, one)}"
-        reasons = (Note(code="envelope-stale", text=text),)
-        return EnvelopeOutcome(verdict="not-comparable", reasons=reasons, cautions=tuple(cautions))
-    if h.outside:
-        worst = h.outside[0].pattern
-        found = difference(one, other, nearest(worst, other, one), worst)
-        text = "\n".join([f"head: {_in_words(h.outside, other)}: {found.headline}", *found.lines])
-        reasons = (Note(code="outside-envelope", text=text),)
-        return EnvelopeOutcome(verdict="regressed", reasons=reasons, cautions=tuple(cautions))
-    usual = other.patterns[0]
-    found = difference(one, other, nearest(usual, other, one), usual)
+    before, after, outside = steps.get("base"), steps["head"], checked["head"].outside
+    if before is not None and checked["base"].outside:
+        stale = Note(code="envelope-stale", text=f"base: {_in_words(checked['base'].outside, before)}")
+        return Finding("not-comparable", (stale,), tuple(cautions))
+    usual = outside[0].pattern if outside else after.patterns[0]
+    found = difference(before, after, nearest(usual, after, before), usual) if before is not None else None
+    if outside:
+        words = _in_words(outside, after)
+        alone = [f"head, traced alone: {words}"]
+        lines = alone if found is None else [f"head: {words}: {found.headline}", *found.lines]
+        return Finding("regressed", (Note(code="outside-envelope", text="\n".join(lines)),), tuple(cautions))
     if found:
-        text = "\n".join([found.headline, *found.lines])
-        cautions.append(Note(code="other-kernels", text=text))
-    return EnvelopeOutcome(verdict="pass", cautions=tuple(cautions))
-
-
-def judge_alone(expected: Expectation, head: Sequence[DecodeSteps]) -> EnvelopeOutcome:
-    """Hold one side's traced trials against the declared envelope, no base having been traced beside them.
-
-    That the envelope is stale cannot be seen then: what is outside is the head's.
-    """
-    if not head:
-        reason = Note(code="no-decode-steps", text="no traced trial of head")
-        return EnvelopeOutcome(verdict="not-measured", reasons=(reason,))
-    steps = pool(head)
-    checked = check(expected, steps)
-    cautions = tuple(note.model_copy(update={"text": f"head: {note.text}"}) for note in checked.cautions)
-    if not checked.outside:
-        return EnvelopeOutcome(verdict="pass", cautions=cautions)
-    reason = Note(code="outside-envelope", text=f"head, traced alone: {_in_words(checked.outside, steps)}")
-    return EnvelopeOutcome(verdict="regressed", reasons=(reason,), cautions=cautions)
+        cautions.append(Note(code="other-kernels", text="\n".join([found.headline, *found.lines])))
+    return Finding("pass", cautions=tuple(cautions))
 
 
 def check(expected: Expectation, steps: DecodeSteps) -> Checked:

@@ -6,12 +6,13 @@ Pure data, in the order a reader asks: what, how much, how sure, why. ``verdict.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.errors import ExitStatus
 from perfgate.metrics.trial import Kind, Role, key_of
-from perfgate.models import Frozen
+from perfgate.models import Frozen, Note
 from perfgate.scenario.yaml_document import to_draft_07
 from perfgate.trace.attribution import Attribution
 from perfgate.units import Unit
@@ -33,13 +34,6 @@ WORST_FIRST: dict[Verdict, ExitStatus] = {
 
 EXACT_ENDS = ("outside-envelope", "envelope-stale", "counter-differs", "counter-out-of-bounds")
 """Reasons that decide a cell exactly, whatever its gates say; more pairs would not change them."""
-
-
-class Note(Frozen):
-    """A reason or caution: a code of :mod:`perfgate.reasons` and what was seen."""
-
-    code: str
-    text: str
 
 
 class MetricOutcome(Frozen):
@@ -127,6 +121,11 @@ class GateOutcome(MetricOutcome):
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()
 
+    def recoded(self, code: str, other: str) -> Self:
+        """The same gate with another code for a reason, whose way on differs with what was measured."""
+        notes = (note.model_copy(update={"code": other}) if note.code == code else note for note in self.reasons)
+        return self.model_copy(update={"reasons": tuple(notes)})
+
 
 class GpuOutcome(Frozen):
     """What the GPUs of one side did over its judged trials.
@@ -148,6 +147,21 @@ class GpuOutcome(Frozen):
     power_w: float | None
     temperature_c: int | None
     events: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one look at a cell found, beside its gates.
+
+    Args:
+        verdict: ``None`` where it decides nothing.
+        reasons: Why it is no pass.
+        cautions: What to know all the same.
+    """
+
+    verdict: Verdict | None = None
+    reasons: tuple[Note, ...] = ()
+    cautions: tuple[Note, ...] = ()
 
 
 class CounterRow(Frozen):

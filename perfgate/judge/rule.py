@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfgate import stats
-from perfgate.judge.outcome import GateOutcome, MetricOutcome, Note, Verdict
+from perfgate.judge.outcome import GateOutcome, MetricOutcome, Verdict
 from perfgate.metrics.catalogue import Metric
+from perfgate.models import Note
 from perfgate.scenario.plan import GatePlan
 from perfgate.stats import modes
 

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfgate.judge.outcome import CellOutcome, Setting, SubjectSetting
+from perfgate.judge.evidence import Evidence
+from perfgate.judge.outcome import Setting, SubjectSetting
 from perfgate.machine.fingerprint import Machine
 from perfgate.metrics.trial import Role
 from perfgate.project.subjects import words
-from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
 
-def placed(cell: CellOutcome, measured: Mapping[Role, tuple[Record, Role]], run: str = "") -> CellOutcome:
-    """The outcome with the setting of what it judges.
-
-    Args:
-        cell: The outcome.
-        measured: The record and the side of it that stands on each side; nothing where no trial was taken.
-        run: Name of the run that measured both; empty for a comparison of what different ones did.
-    """
-    if not measured:
-        return cell
-    records = [record for record, _ in measured.values()]
-    visits = [visit for record in records for visit in record.visits]
-    subjects = {role: record.subjects[side] for role, (record, side) in measured.items()}
-    of = records[-1].cell
-    setting = Setting(
-        run=run,
+def setting_of(evidence: Evidence) -> Setting | None:
+    """What a cell's evidence is of; ``None`` where no trial was taken."""
+    if not evidence.sides:
+        return None
+    visits = [visit for side in evidence.sides.values() for visit in side.record.visits]
+    subjects = {role: side.record.subjects[side.role] for role, side in evidence.sides.items()}
+    of = evidence.record.cell
+    return Setting(
+        run=evidence.run,
         scenario=of.source,
         envelope=of.kernels is not None and of.kernels.declares_envelope,
         model=_model(of),
@@ -39,7 +32,6 @@ def placed(cell: CellOutcome, measured: Mapping[Role, tuple[Record, Role]], run:
         begun_utc=min((visit.t0_utc for visit in visits), default=""),
         subjects={role: _subject(role, subjects) for role in subjects},
     )
-    return cell.model_copy(update={"setting": setting})
 
 
 def _model(cell: Cell) -> str:

@@ -18,7 +18,7 @@ from perfgate.counters.step_counters import CountedStep
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import Figures
 from perfgate.machine.telemetry import GpuTelemetry, Window
-from perfgate.models import Frozen
+from perfgate.models import Frozen, Note
 from perfgate.reasons import CODE
 from perfgate.trace.decode_step import DecodeSteps
 
@@ -96,11 +96,10 @@ class Startup(Frozen):
     cache_files: int = 0
 
 
-class Failure(Frozen):
+class Failure(Note):
     """Why a trial has no value: a reason code and the words of whoever failed."""
 
     code: Code
-    text: str
 
     @property
     def sentence(self) -> str:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 
 from perfgate.counters.roofline_bound import Floor
-from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, GpuOutcome, MetricOutcome, Note, Outcome
+from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, GpuOutcome, MetricOutcome, Outcome
 from perfgate.metrics.catalogue import needs_floor
 from perfgate.metrics.trial import KINDS
+from perfgate.models import Note
 from perfgate.report.causes import why_slower
 from perfgate.report.document import NoteLine
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS

@@ -26,10 +26,10 @@ from perfgate.judge.outcome import (
     CounterRow,
     CountersOutcome,
     GateOutcome,
-    Note,
     Outcome,
     verdict_json,
 )
+from perfgate.models import Note
 from perfgate.report.formats import render
 from perfgate.report.github_markdown import COMMENT_BYTES
 

@@ -17,9 +17,10 @@ from scipy import stats as scipy_stats
 from perfgate import stats
 from perfgate.errors import ExitStatus
 from perfgate.judge.cell_verdict import judge
-from perfgate.judge.outcome import Note, verdict_json
+from perfgate.judge.outcome import verdict_json
 from perfgate.judge.rule import Series, judge_series
 from perfgate.metrics.trial import Failure
+from perfgate.models import Note
 from perfgate.reasons import REASONS
 from perfgate.scenario.plan import ALPHA, BETA, GatePlan
 

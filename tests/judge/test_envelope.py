@@ -27,7 +27,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.errors import NotComparableError
-from perfgate.judge.envelope import EnvelopeOutcome, check, judge_envelope, learn, union
+from perfgate.judge.envelope import check, judge_envelope, learn, union
+from perfgate.judge.outcome import Finding
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.trace.decode_step import DecodeSteps, summarise
 from perfgate.trace.difference import difference
@@ -42,7 +43,7 @@ def changed(change: Change) -> DecodeSteps:
     return trial(change(USUAL), change(RARE))
 
 
-def judged(head: DecodeSteps, base: DecodeSteps | None = None) -> EnvelopeOutcome:
+def judged(head: DecodeSteps, base: DecodeSteps | None = None) -> Finding:
     """What the envelope of the unchanged build says."""
     return judge_envelope(learn([trial(), trial()]), [base or trial()], [head])
 

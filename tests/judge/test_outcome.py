@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from perfgate.errors import ExitStatus
 from perfgate.judge.cell_verdict import compare_sides, judge, judge_advisory
-from perfgate.judge.outcome import WORST_FIRST, Note, Outcome, Verdict, verdict_json, verdict_schema, worst
+from perfgate.judge.evidence import Side
+from perfgate.judge.outcome import WORST_FIRST, Outcome, Verdict, verdict_json, verdict_schema, worst
 from perfgate.metrics.trial import Failure
+from perfgate.models import Note
 from perfgate.scenario.plan import Plan
 
 SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "schema" / "verdict.schema.json"
@@ -35,7 +37,7 @@ def outcomes() -> dict[str, Outcome]:
         "one-sided": judge(run([slow], subjects={"base": BASE}), {"slow": alone}, "0.0"),
         "quick": judge(run([slow], quick=True), {"slow": record(slow, trials([0.1]))}, "0.0"),
         "advisory": judge_advisory(
-            "a b", "0.0", plan, (compare_sides((alone, "base"), (alone, "base"), plan),),
+            "a b", "0.0", plan, (compare_sides(Side(alone, "base"), Side(alone, "base"), plan),),
             Note(code="advisory-unpaired", text="a against b"),
         ),
         "empty": judge(run([]), {}, "0.0"),

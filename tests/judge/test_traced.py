@@ -12,6 +12,7 @@ from hand_made import BASE, STEP_S, cell, codes, decode, gate, judged, record, s
 from scipy import stats as scipy_stats
 
 from perfgate.judge.cell_verdict import compare_sides
+from perfgate.judge.evidence import Side
 from perfgate.judge.outcome import CellOutcome, GateOutcome
 from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.metrics.trial import Failure, Kind, Role, Trial
@@ -406,13 +407,13 @@ def test_compare_reads_each_gate_from_its_kind() -> None:
     """Unpaired, too, a gate on kernels is judged from traced trials and one on time from timed ones."""
     base, head = (one_sided([kernels(x * y) for y in (1.0, 1.001, 0.999, 1.0, 1.0, 1.001)]) for x in (1.0, 1.1))
 
-    found = compare_sides((base, "base"), (head, "base"), Plan(cells=(traced_cell(),), seed=0))
+    found = compare_sides(Side(base, "base"), Side(head, "base"), Plan(cells=(traced_cell(),), seed=0))
 
     assert [one.verdict for one in found.gates] == ["pass", "regressed"]
-    none = compare_sides((base, "base"), (one_sided([]), "base"), Plan(cells=(traced_cell(),), seed=0))
+    none = compare_sides(Side(base, "base"), Side(one_sided([]), "base"), Plan(cells=(traced_cell(),), seed=0))
     assert none.gates[1].reasons[0].text == "a side has no valid traced trial"
     fused = one_sided([decode([("gemm", "nvjet", 4_000_000)])] * 6)
-    gone = compare_sides((base, "base"), (fused, "base"), Plan(cells=(traced_cell(),), seed=0))
+    gone = compare_sides(Side(base, "base"), Side(fused, "base"), Plan(cells=(traced_cell(),), seed=0))
     assert codes(gone.gates[1].reasons) == ["role-gone"]
 
 

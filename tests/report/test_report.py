@@ -37,10 +37,12 @@ from perfgate.counters.roofline_bound import Floor
 from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import UsageError
 from perfgate.judge.cell_verdict import compare_sides, judge, judge_advisory
-from perfgate.judge.outcome import CellOutcome, Note, Outcome, verdict_json
+from perfgate.judge.evidence import Side
+from perfgate.judge.outcome import CellOutcome, Outcome, verdict_json
 from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import Failure, Role, Trial
+from perfgate.models import Note
 from perfgate.reasons import REASONS
 from perfgate.report.causes import COUNTED
 from perfgate.report.document import printable
@@ -128,7 +130,7 @@ def advisory() -> Outcome:
         for factor, version in ((1.0, "0.25.1"), (1.1, "0.26.0"))
     ]  # fmt: skip
     plan = Plan(cells=(measured,), seed=0)
-    compared = compare_sides((sides[0], "base"), (sides[1], "base"), plan)
+    compared = compare_sides(Side(sides[0], "base"), Side(sides[1], "base"), plan)
     return judge_advisory(
         "a.json b.json", "0.1.0", plan, (compared,), Note(code="advisory-unpaired", text="a against b")
     )

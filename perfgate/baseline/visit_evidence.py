@@ -1,0 +1,159 @@
+"""One side as it is held against a stored baseline, whose visits stand in the place of pairs.
+
+The unit is the visit (:mod:`perfgate.stats.prediction`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfgate import stats
+from perfgate.baseline.lineage import Baseline, Build, outputs
+from perfgate.judge.cautions import record_cautions, side_cautions, why_missing
+from perfgate.judge.evidence import Evidence, Side
+from perfgate.judge.outcome import GpuOutcome
+from perfgate.judge.rule import Series
+from perfgate.metrics.catalogue import Metric, split_name
+from perfgate.metrics.trial import Kind, Role
+from perfgate.models import Note
+from perfgate.scenario.plan import GatePlan
+from perfgate.stats.prediction import FIRST_BLOCKING_VISITS, Prediction, predict
+
+
+@dataclass(frozen=True)
+class VisitSeries(Series):
+    """A gated metric of one visit against those of a baseline's visits: ``base`` holds a mean a visit.
+
+    Args:
+        visits: The restarts of each of the baseline's visits.
+    """
+
+    visits: tuple[tuple[float, ...], ...] = ()
+
+    def predictions(self, margin: float | None = None) -> list[Prediction]:
+        """How far the head lies off, or off each margin that binds; none with one visit, or values beyond judging."""
+        if self.fault or len(self.visits) < 2 or not self.head:  # noqa: PLR2004 (one visit has no spread)
+            return []
+        restarts = [value for visit in self.visits for value in visit]
+        ends = np.cumsum([len(visit) for visit in self.visits])[:-1]
+        rows = np.zeros((1, len(restarts))) if margin is None else self.slower_by(margin, restarts)
+        head, sign = stats.logs(self.head), self.metric.sign
+        return [predict(np.split(stats.logs(restarts) + sign * row, ends), head, sign, self.resolution) for row in rows]
+
+    def looks(self) -> tuple[stats.Look, ...]:
+        """The one look, which spends both error rates whole; with one visit that at its restarts."""
+        gate = self.gate.gate
+        off, over, under = (
+            [one.estimate() for one in self.predictions(margin)] for margin in (None, gate.ignorable, gate.must_catch)
+        )
+        if off:
+            return (stats.single_look(len(self.visits), off[0], over, under, (1.0, 1.0)),)
+        if self.fault or len(self.visits) != 1:
+            return ()
+        return Series(self.gate, self.visits[0], self.head, resolution=self.resolution).looks()
+
+    @property
+    def advises(self) -> bool:
+        """Whether there are too few visits for a verdict that blocks."""
+        return len(self.visits) < FIRST_BLOCKING_VISITS
+
+    @property
+    def in_the_family(self) -> Series:
+        """As Holm's family counts it: what only advises, without data."""
+        return (
+            Series(self.gate, missing=self.missing or Note(code="advisory-few-visits", text="it only advises"))
+            if self.advises
+            else self
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisitEvidence(Evidence):
+    """The evidence of one side, the head, and of a baseline.
+
+    Args:
+        baseline: What it is held against; ``None`` where none fits, so that nothing is judged.
+    """
+
+    baseline: Baseline | None = None
+
+    @property
+    def side(self) -> Side:
+        """The head."""
+        return self.sides["head"]
+
+    @property
+    def versions(self) -> dict[Role, dict[str, str]]:
+        """As of any evidence, with those of the build that was promoted last."""
+        before: dict[Role, dict[str, str]] = {"base": self.baseline.build.versions} if self.baseline else {}
+        return before | super().versions
+
+    def series(self, gate: GatePlan) -> VisitSeries:
+        """The values of a gated metric beside those of each visit."""
+        metric = gate.gate.measured
+        if self.baseline is None:
+            return VisitSeries(gate)
+        if not (visits := self.baseline.values(metric.name)):
+            return VisitSeries(gate, missing=Note(code="no-baseline", text=f"no visit carries {metric.name}"))
+        trials = self.side.trials(metric.kind)
+        means, head = self.values(metric)
+        if not trials or len(head) < len(trials):
+            _, role = split_name(metric.name)
+            missing = Note(code="metric-missing", text=f"trials carry no {metric.name}")
+            if role is not None and trials:
+                text = f"the baseline runs kernels of role {role}, the head none"
+                missing = Note(code="role-gone", text=text)
+            return VisitSeries(gate, missing=why_missing(metric, (), trials) or missing)
+        # A baseline keeps values and no trials: its instrument is taken for the one at hand.
+        step = max(map(metric.resolution, trials))
+        return VisitSeries(gate, tuple(means), tuple(head), visits=tuple(visits), resolution=step)
+
+    def values(self, metric: Metric) -> tuple[Sequence[float], Sequence[float]]:
+        """A mean of each visit, and the head's values; neither where only one has any."""
+        _, head = super().values(metric)
+        if self.baseline is None:
+            return (), head
+        means = [_mean(visit) for visit in self.baseline.values(metric.name)]
+        return (means, head) if means and head else ((), ())
+
+    def gpus(self, kind: Kind) -> dict[Role, GpuOutcome]:
+        """What the head's GPUs did, and the base's in the visit whose clock is the median."""
+        if kind == "traced" and self.side.trials("timed"):
+            return {}
+        visits = self.baseline.visits if self.baseline else ()
+        known = sorted((visit.gpu for visit in visits if visit.gpu), key=lambda gpu: gpu.sm_mhz)
+        before: dict[Role, GpuOutcome] = {"base": known[(len(known) - 1) // 2]} if known else {}
+        return before | super().gpus("timed")
+
+    def due(self, kind: Kind) -> bool:
+        """As of any evidence; a declared envelope holds for a head alone."""
+        declared = self.cell.kernels is not None and self.cell.kernels.declares_envelope
+        return super().due(kind) or (kind == "traced" and declared)
+
+    def cautions(self) -> Iterator[Note]:
+        """Everything about the head's trials, and about its build beside the baseline's."""
+        timed, traced = self.side.trials("timed"), self.side.trials("traced")
+        if self.side.record.alone and timed:
+            yield from record_cautions(self.side.record)
+            yield from side_cautions(([], timed), ([], []))
+        else:
+            yield from side_cautions(([], timed), ([], traced))
+        if self.baseline is None:
+            return
+        before = {visit.outputs for visit in self.baseline.visits if visit.outputs}
+        now = outputs(timed or traced)
+        if before and now and now not in before:
+            yield Note(code="outputs-differ", text="the head generated other tokens than any visit of the baseline")
+        if self.baseline.build.same(Build.of(self.side.record, self.side.role)):
+            yield Note(code="same-subject", text="by all that can be told, the build that was promoted last")
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Geometric, so that the mean of visits is that of their logarithms; what has no logarithm is its own fault."""
+    if min(values) <= 0:
+        return min(values)
+    return statistics.geometric_mean(values)

@@ -1,0 +1,177 @@
+"""What a cell is judged by: sides of records, in pairs of one run or measured apart; and what is read of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from perfgate.judge.cautions import (
+    Sides,
+    gpu_outcomes,
+    launches_differ,
+    record_cautions,
+    side_cautions,
+    trace_cautions,
+    why_missing,
+)
+from perfgate.judge.outcome import GpuOutcome
+from perfgate.judge.rule import Series
+from perfgate.metrics.catalogue import Metric
+from perfgate.metrics.trial import KINDS, Kind, Role, Trial
+from perfgate.models import Note
+from perfgate.record.run_record import Record, record_digest
+from perfgate.scenario.plan import Cell, GatePlan
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a record.
+
+    Args:
+        record: The record.
+        role: Which side of it.
+    """
+
+    record: Record
+    role: Role
+
+    def trials(self, kind: Kind) -> list[Trial]:
+        """Its valid trials of a kind."""
+        return self.record.judged_trials(self.role, kind)
+
+    @property
+    def short_of(self) -> tuple[tuple[Kind, int, int], ...]:
+        """Kinds of which fewer trials were taken than are due: taken and due; empty where it was measured to its end.
+
+        A quick look and a run that was cut short, before its traced or counted trials too, have some.
+        """
+        cell = self.record.cell
+        due = cell.due_in_pairs if self.record.alone is None else cell.due_alone
+        found = ((kind, self.record.measured(kind), due(kind)) for kind in KINDS)
+        return tuple(one for one in found if one[1] < one[2])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What is held against each other, by the role that each side has here.
+
+    Args:
+        cell: The cell, whose gates are judged.
+        sides: Both, or the only one; none where no trial was taken.
+        paired: Whether both sides were taken in pairs of one run.
+        quick: Whether that run was a quick one.
+        run: Its name; empty where different ones measured the sides.
+    """
+
+    cell: Cell
+    sides: Mapping[Role, Side] = field(default_factory=dict)
+    paired: bool = False
+    quick: bool = False
+    run: str = ""
+
+    @property
+    def record(self) -> Record:
+        """The record of a run, or the last of several."""
+        return [*self.sides.values()][-1].record
+
+    @property
+    def digest(self) -> str:
+        """The digest of the record judged, or of both with their sides."""
+        if self.paired or len(self.sides) < 2:  # noqa: PLR2004 (base and head)
+            return record_digest(self.record) if self.sides else ""
+        return " ".join(f"{record_digest(side.record)}:{side.role}" for side in self.sides.values())
+
+    @property
+    def stops(self) -> tuple[Note, ...]:
+        """Why measuring ended early, for each record that did."""
+        records = {id(side.record): side.record for side in self.sides.values()}.values()
+        return tuple(Note(code=one.stopped.code, text=one.stopped.text) for one in records if one.stopped)
+
+    @property
+    def versions(self) -> dict[Role, dict[str, str]]:
+        """Packages of each side as measured; in a run those of a trial that failed, where no other tells."""
+        found: dict[Role, dict[str, str]] = {}
+        for role, side in self.sides.items():
+            own = [trial for trial in side.record.trials if trial.subject == side.role]
+            seen = own if self.paired else [trial for kind in KINDS for trial in side.trials(kind)]
+            found[role] = next((dict(trial.versions) for trial in seen if trial.versions), {})
+        return found
+
+    def pairs(self, kind: Kind) -> list[tuple[Trial, Trial]]:
+        """Valid pairs as (base, head); none where the sides were measured apart."""
+        return self.record.pairs(kind) if self.paired and self.sides else []
+
+    def trials(self, kind: Kind) -> Sides:
+        """The trials that are judged, of base and head."""
+        if self.paired:
+            pairs = self.pairs(kind)
+            return [base for base, _ in pairs], [head for _, head in pairs]
+        base, head = (self.sides[role].trials(kind) if role in self.sides else [] for role in ("base", "head"))
+        return base, head
+
+    def series(self, gate: GatePlan) -> Series:
+        """The values of a gated metric.
+
+        A look added later widens the schedule of every gate of its cell; the weights still sum to at most 1.
+        """
+        metric = gate.gate.measured
+        if not self.sides:
+            return Series(gate, missing=NOT_STARTED)
+        sides = self.trials(metric.kind)
+        schedule = self.record.schedule(metric.kind) if self.paired else None
+        if (missing := self._missing(metric, sides)) is not None:
+            return Series(gate, schedule=schedule, missing=missing)
+        step = max((metric.resolution(trial) for side in sides for trial in side), default=0.0)
+        base, head = self.values(metric)
+        return Series(gate, tuple(base), tuple(head), schedule, resolution=step)
+
+    def _missing(self, metric: Metric, sides: Sides) -> Note | None:
+        """Why a metric is not judged, where that is no matter of its values."""
+        if not all(sides):
+            text = f"a side has no valid {metric.kind} trial"
+            return None if self.paired else Note(code="metric-missing", text=text)
+        if (differ := launches_differ(metric, *sides)) is not None:
+            return differ
+        rows = zip(*sides, strict=True) if self.paired else [*([trial] for side in sides for trial in side)]
+        lacking = [any(metric.summarise(trial) is None for trial in row) for row in rows]
+        if not any(lacking):
+            return None
+        many = f"{sum(lacking)} of {len(lacking)} pairs" if self.paired else "some trials"
+        return why_missing(metric, *sides) or Note(code="metric-missing", text=f"{many} carry no {metric.name}")
+
+    def values(self, metric: Metric) -> tuple[Sequence[float], Sequence[float]]:
+        """The values of a metric that the trials of its kind have, of base and head."""
+        sides = ([metric.summarise(trial) for trial in side] for side in self.trials(metric.kind))
+        base, head = ([value for value in side if value is not None] for side in sides)
+        return base, head
+
+    def gpus(self, kind: Kind) -> dict[Role, GpuOutcome]:
+        """What the GPUs did; where one side is alone that of its traced trials will do as well."""
+        seen = self.trials(kind)
+        return gpu_outcomes(*(seen if any(seen) or len(self.sides) > 1 else self.trials("traced")))
+
+    def read(self, kind: Kind, of: Callable[[Trial], T | None]) -> tuple[list[T] | None, list[T]]:
+        """What the trials of a kind hold, of base and head; ``None`` for a base that was not measured."""
+        base, head = ([found for trial in side if (found := of(trial))] for side in self.trials(kind))
+        return base if "base" in self.sides else None, head
+
+    def due(self, kind: Kind) -> bool:
+        """Whether decode steps, or counters, are judged: where they are declared, and were to be taken."""
+        if self.cell.sampling(kind) is None or self.quick:
+            return False
+        taken = all(self.trials(kind)[role == "head"] for role in self.sides)
+        demanded = kind == "counted" and any(one.metrics for one in self.cell.counters)
+        return taken or (not self.record.stopped if self.paired else demanded)
+
+    def cautions(self) -> Iterator[Note]:
+        """Everything about the trials that a reader of the verdict should know."""
+        if self.paired:
+            yield from record_cautions(self.record)
+        yield from side_cautions(self.trials("timed"), self.trials("traced"))
+        yield from trace_cautions(self.pairs("traced"))
+
+
+NOT_STARTED = Note(code="not-started", text="no trial of this cell was taken")
