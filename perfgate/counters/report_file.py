@@ -1,8 +1,8 @@
 """Any file with counters that perfgate reads: ncu's raw page as CSV, or a report of ncu through NVIDIA's own reader.
 
 A report is opened by the optional package ``ncu-report`` (``pip install perfgate[ncu]``), which needs neither a GPU nor
-ncu. It yields nothing, without a word, from a file that is cut short, so that the file's blocks are walked first; their
-layout is in the Customization Guide of Nsight Compute, "Report File Format".
+ncu. From a file that is cut short it yields nothing or some of the launches, without a word, so that the file's blocks
+are walked first; their layout is in the Customization Guide of Nsight Compute, "Report File Format".
 """
 
 from __future__ import annotations

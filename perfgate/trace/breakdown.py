@@ -16,7 +16,18 @@ from numpy.typing import NDArray
 
 from perfgate.trace.families import COMMUNICATION
 from perfgate.trace.idle_gaps import GAP_CALLS, Activity, covered
-from perfgate.trace.kernel_table import CALL_KINDS, COPY_KINDS, NO_TIME, NONE, Calls, Columns, Events, Kernels, Trace
+from perfgate.trace.kernel_table import (
+    CALL_KINDS,
+    COPY_KINDS,
+    NO_TIME,
+    NONE,
+    STEP_KINDS,
+    Calls,
+    Columns,
+    Events,
+    Kernels,
+    Trace,
+)
 
 Ints = NDArray[np.int64]
 
@@ -77,6 +88,11 @@ class StepFigures(Columns):
     hidden_ns: Ints
     role_launches: Ints
     role_ns: Ints
+
+    def pure_decode(self, trace: Trace) -> NDArray[np.bool_]:
+        """Which rows are of complete steps that do nothing but decode."""
+        kinds, decode = trace.steps.kind[self.step], STEP_KINDS.index("decode")
+        return np.asarray(trace.steps.complete[self.step] & (kinds == decode))
 
     @property
     def idle_ns(self) -> Ints:
@@ -263,6 +279,15 @@ def _union_ns(kernels: Kernels, group: Ints, count: int) -> Ints:
     return _Work(group, kernels.start_ns, kernels.start_ns + kernels.duration_ns).union_ns(count)
 
 
+def consecutive(trace: Trace, step: Ints, device: Ints) -> tuple[Ints, Ints]:
+    """Rows of which the second is of the step after the first one's, in the same process and on the same device."""
+    process = trace.steps.process[step]
+    order = np.lexsort((step, device))
+    one, other = order[:-1], order[1:]
+    follows = (device[one] == device[other]) & (process[one] == process[other])
+    return one[follows], other[follows]
+
+
 def _neighbours(  # step and device, then three times of each
     trace: Trace, step: Ints, device: Ints, first_ns: Ints, last_ns: Ints, launched_ns: Ints
 ) -> tuple[Ints, Ints]:
@@ -273,11 +298,7 @@ def _neighbours(  # step and device, then three times of each
         its own first one was launched.
     """
     step_ns, lead_ns = np.full(len(step), NO_TIME), np.full(len(step), NO_TIME)
-    process = trace.steps.process[step]
-    order = np.lexsort((step, device))
-    one, other = order[:-1], order[1:]
-    follows = (device[one] == device[other]) & (process[one] == process[other])
-    one, other = one[follows], other[follows]
+    one, other = consecutive(trace, step, device)
     step_ns[one] = first_ns[other] - first_ns[one]
     shown = launched_ns[other] != _LATE
     lead_ns[other[shown]] = last_ns[one[shown]] - launched_ns[other[shown]]

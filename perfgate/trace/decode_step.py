@@ -14,7 +14,7 @@ from pydantic import Field
 
 from perfgate.errors import NotMeasuredError
 from perfgate.models import Frozen
-from perfgate.trace.breakdown import StepFigures, figures
+from perfgate.trace.breakdown import StepFigures, consecutive, figures
 from perfgate.trace.families import UNLISTED
 from perfgate.trace.idle_gaps import GAPS
 from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace
@@ -158,7 +158,7 @@ def summarise(trace: Trace) -> DecodeSteps:
         NotMeasuredError: It has none (``no-decode-steps``).
     """
     every = figures(trace)
-    decode = (trace.steps.kind[every.step] == STEP_KINDS.index("decode")) & trace.steps.complete[every.step]
+    decode = every.pure_decode(trace)
     found = _among_themselves(trace, every, decode).take(decode)
     if not len(found):
         kinds = Counter(STEP_KINDS[kind] for kind in trace.steps.kind.tolist())
@@ -215,10 +215,8 @@ def tick_of(times_ns: NDArray[np.int64]) -> int:
 
 def _among_themselves(trace: Trace, found: StepFigures, chosen: NDArray[np.bool_]) -> StepFigures:
     """Figures without those that a step shares with one that is not chosen, such as a prefill."""
-    process = trace.steps.process[found.step]
-    order = np.lexsort((found.step, process, found.device))
-    one, other = order[:-1], order[1:]
-    pairs = chosen[one] & chosen[other] & (found.device[one] == found.device[other]) & (process[one] == process[other])
+    one, other = consecutive(trace, found.step, found.device)
+    pairs = chosen[one] & chosen[other]
     before, behind = np.zeros(len(found), bool), np.zeros(len(found), bool)
     behind[one[pairs]], before[other[pairs]] = True, True
     return dataclasses.replace(

@@ -107,8 +107,7 @@ def _one_step(trace: Trace, found: StepFigures, step: int) -> tuple[NDArray[np.b
 
 
 def _decode_steps(trace: Trace, found: StepFigures) -> tuple[NDArray[np.bool_], str]:
-    complete = trace.steps.complete[found.step]
-    decode = complete & (trace.steps.kind[found.step] == STEP_KINDS.index("decode"))
+    decode = found.pure_decode(trace)
     chosen, word = (decode, "decode step") if decode.any() else (np.ones(len(found), bool), "step")
     count = len(np.unique(found.step[chosen]))
     return chosen, plural(count, word)
