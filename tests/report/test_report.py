@@ -50,7 +50,7 @@ from perfgate.report.formats import format_of, formats_of, render
 from perfgate.report.github_markdown import annotate, render_github, render_within
 from perfgate.report.junit import render_junit
 from perfgate.report.markdown import CUT, escape, fenced, name
-from perfgate.report.outcome_lines import HEADINGS
+from perfgate.report.outcome_lines import HEADINGS, closing
 from perfgate.report.setting_lines import next_steps
 from perfgate.report.text import columns
 from perfgate.scenario.counter_trials import Condition, Launches
@@ -403,6 +403,19 @@ def test_regressed_cells_are_named() -> None:
     text = render_text(judge(run([same, slow]), records, "0.1.0"))
 
     assert text.splitlines()[-1].startswith("REGRESSED: slow itl_median +1.01 % (alpha")
+
+
+def test_what_regressed_is_named_cell_by_cell() -> None:
+    """All that regressed in a cell is named before the next cell, each thing once."""
+    broken = [Note(code=code, text="") for code in ("outside-envelope", "counter-differs", "counter-out-of-bounds")]
+    (slow,) = judged(trials(spread(0.01, 0.0002, 6)), cell("slow")).cells
+    first = slow.model_copy(update={"name": "first", "reasons": tuple(broken)})
+
+    sentence = closing(judged(trials(spread(0.01, 0.0002, 6))).model_copy(update={"cells": (first, slow)}))
+
+    assert sentence.startswith(
+        "REGRESSED: first itl_median +1.01 %, first kernels outside the envelope, first a counter, slow itl_median"
+    )
 
 
 def test_worst_gate_first() -> None:
