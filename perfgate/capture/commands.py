@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perfgate.machine.children import spawn
 from perfgate.machine.process_log import tail
-from perfgate.machine.processes import owner_mark, spawn
+from perfgate.machine.processes import owner_mark
 
 NCU_SETTINGS = {"LC_ALL": "C", "NV_COMPUTE_PROFILER_DISABLE_STOCK_FILE_DEPLOYMENT": "1"}
 """ncu's own variables: numbers with a point, and no files unpacked into the user's home."""

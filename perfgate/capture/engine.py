@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
-from perfgate.machine.processes import spawn
+from perfgate.machine.children import spawn
 from perfgate.metrics.trial import Failure
 from perfgate.reasons import REASONS
 from perfgate.scenario.subject import Subject

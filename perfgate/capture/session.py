@@ -32,7 +32,8 @@ from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasured
 from perfgate.machine.cgroup import why_none
 from perfgate.machine.fingerprint import Machine, comparable
 from perfgate.machine.locks import hold_devices
-from perfgate.machine.processes import end_orphans, find_orphans, owner_mark
+from perfgate.machine.orphans import end_orphans, find_orphans
+from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
 from perfgate.metrics.trial import KINDS, Failure, Kind, Role, Trial
 from perfgate.record.cost import trial_seconds

@@ -32,7 +32,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import hashlib
+import importlib.machinery
 import importlib.metadata
 import json
 import os
@@ -40,9 +40,10 @@ import platform
 import signal
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 PROTOCOL = 1
 PR_SET_PDEATHSIG = 1
@@ -69,6 +70,7 @@ class Session:
         self.iterations = 0
         self.ranges: Ranges | None = None
         self.profiled = False
+        self.run_batch = beside("vllm_batch").run_batch
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """What a request yields; the caller frames it.
@@ -125,14 +127,16 @@ class Session:
         """Run one batch to completion and report every return of ``step()``."""
         if self.engine is None:
             raise RequestError("protocol-error", "iterate before start")
-        # Rubbish of the iteration before must not be collected inside this one.
+        # Run the garbage collector now, so that it does not run inside the timed iteration.
         gc.collect()
         self.iterations += 1
         try:
             step = self.engine.step if self.ranges is None else self.ranges.around(self.engine.step)
-            return run_batch(self.engine, step, request["prompts"], request["output_tokens"], f"{self.iterations}-")
+            prompts, tokens, prefix = request["prompts"], request["output_tokens"], f"{self.iterations}-"
+            answer: dict[str, Any] = self.run_batch(self.engine, step, prompts, tokens, prefix)
         except (Exception, SystemExit) as error:
             raise RequestError("iteration-failed", describe(error)) from error
+        return answer
 
     def profile(self, request: dict[str, Any]) -> dict[str, Any]:
         """Put ranges around steps and layers, or leave that off; open or close a profiler's window around them."""
@@ -164,11 +168,13 @@ class Session:
         return {}
 
 
-class Delivery(NamedTuple):
-    """One return of ``step()``."""
-
-    t_ns: int
-    outputs: list[Any]
+def beside(name: str) -> Any:
+    """The module of that name beside this file; its folder is not searched for modules, see the end of this file."""
+    file = Path(__file__).with_name(f"{name}.py")
+    loader = importlib.machinery.SourceFileLoader(name, str(file))
+    module = types.ModuleType(name)
+    loader.exec_module(module)
+    return module
 
 
 class Ranges:
@@ -210,39 +216,40 @@ def open_range(kind: Any) -> Callable[[str], Callable[[], Any]]:
         return recorded
     if kind != "nvtx":
         raise ValueError(f"no ranges of kind {kind!r}")
-    if torch.cuda.is_available():
-        # torch's own NVTX is visible to every nsys; newer releases of the nvtx package are not visible to older ones.
-        own = torch.cuda.nvtx
+    # Visible to every nsys; newer releases of the package nvtx are not visible to older ones.
+    own = torch.cuda.nvtx
 
-        def started(name: str) -> Callable[[], Any]:
-            handle = own.range_start(name)
-            return lambda: own.range_end(handle)
+    def started(name: str) -> Callable[[], Any]:
+        handle = own.range_start(name)
+        return lambda: own.range_end(handle)
 
-        return started
-    import nvtx
+    return started
 
-    def opened(name: str) -> Callable[[], Any]:
-        handle = nvtx.start_range(name)
-        return lambda: nvtx.end_range(handle)
 
-    return opened
+def call_ranks(engine: Any, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What a function returns in each rank, called with vLLM's worker there; nothing where ranks are out of reach."""
+    core = getattr(engine.engine_core, "engine_core", None)
+    call = getattr(getattr(core, "model_executor", None), "collective_rpc", None)
+    return [] if call is None else list(call(function, args=arguments))
+
+
+def runner_of(worker: Any) -> Any:
+    """What runs the model in a rank; ``None`` where it is out of reach."""
+    return getattr(getattr(worker, "worker", worker), "model_runner", None)
 
 
 def mark_layers(engine: Any, kind: Any) -> None:
     """Put ranges around the layers, in every rank, where modules run one by one; a compiled model is left alone."""
     mode = getattr(engine.vllm_config.compilation_config, "mode", None)
-    core = getattr(engine.engine_core, "engine_core", None)
-    call = getattr(getattr(core, "model_executor", None), "collective_rpc", None)
-    if call is not None and not getattr(mode, "value", mode):
-        call(mark_layers_of_rank, args=(kind,))
+    if not getattr(mode, "value", mode):
+        call_ranks(engine, mark_layers_of_rank, kind)
 
 
 def mark_layers_of_rank(worker: Any, kind: Any) -> None:
     """The same in one rank; called by vLLM."""
     import torch
 
-    runner = getattr(getattr(worker, "worker", worker), "model_runner", None)
-    model = getattr(runner, "model", None)
+    model = getattr(runner_of(worker), "model", None)
     if not isinstance(model, torch.nn.Module) or getattr(model, "perfgate_marked", False):
         return
     opened = open_range(kind)
@@ -265,84 +272,6 @@ def mark_layer(layer: Any, name: str, opened: Callable[[str], Callable[[], Any]]
 
     layer.register_forward_pre_hook(before)
     layer.register_forward_hook(after, always_call=True)
-
-
-def run_batch(
-    engine: Any, step: Callable[[], Any], prompts: list[list[int]], output_tokens: int, prefix: str
-) -> dict[str, Any]:
-    """Submit the batch, step until it is done, then describe it; inside the loop only the clock is read."""
-    from vllm import SamplingParams, TokensPrompt
-    from vllm.sampling_params import RequestOutputKind
-
-    sampling = SamplingParams(
-        temperature=0,
-        ignore_eos=True,
-        min_tokens=output_tokens,
-        max_tokens=output_tokens,
-        detokenize=False,
-        output_kind=RequestOutputKind.DELTA,
-    )
-    batch = [TokensPrompt(prompt_token_ids=prompt) for prompt in prompts]
-    place: dict[str, int] = {}
-    submitted_ns: list[int] = []
-    deliveries: list[Delivery] = []
-    clock = time.perf_counter_ns
-    for index, prompt in enumerate(batch):
-        name = f"{prefix}{index}"
-        submitted_ns.append(clock())
-        returned = engine.add_request(name, prompt, sampling)
-        # vLLM appends a random suffix to names; outputs carry ours, but which one is no promise of its.
-        place[name] = index
-        if isinstance(returned, str):
-            place[returned] = index
-    requests = scheduler_requests(engine, set(place))
-    while engine.has_unfinished_requests():
-        outputs = step()
-        deliveries.append(Delivery(clock(), outputs))
-    return {
-        "submitted_ns": submitted_ns,
-        **describe_deliveries(deliveries, place, len(prompts)),
-        "preemptions": preemptions(requests, len(prompts)),
-    }
-
-
-def describe_deliveries(deliveries: list[Delivery], place: dict[str, int], batch: int) -> dict[str, Any]:
-    """Tokens of each request in each return, the digest of all tokens, and why each request ended."""
-    tokens: list[list[int]] = [[] for _ in range(batch)]
-    finish_reasons: list[str | None] = [None] * batch
-    counts: list[list[Any]] = []
-    for delivery in deliveries:
-        row = [0] * batch
-        for output in delivery.outputs:
-            index = place[output.request_id]
-            for completion in output.outputs:
-                row[index] += len(completion.token_ids)
-                tokens[index].extend(completion.token_ids)
-                if completion.finish_reason is not None:
-                    finish_reasons[index] = str(completion.finish_reason)
-        counts.append([delivery.t_ns, row])
-    return {"deliveries": counts, "tokens_digest": tokens_digest(tokens), "finish_reasons": finish_reasons}
-
-
-def tokens_digest(tokens: list[list[int]]) -> str:
-    """SHA-256 over the token ids of each request, in order, as one JSON text without spaces."""
-    return hashlib.sha256(
-        json.dumps([[int(t) for t in row] for row in tokens], separators=(",", ":")).encode()
-    ).hexdigest()
-
-
-def scheduler_requests(engine: Any, names: set[str]) -> list[Any]:
-    """The scheduler's own objects of this batch, taken before it forgets them; empty where it is out of reach."""
-    scheduler = getattr(getattr(engine.engine_core, "engine_core", None), "scheduler", None)
-    held = getattr(scheduler, "requests", None)
-    return [request for name, request in held.items() if name in names] if isinstance(held, dict) else []
-
-
-def preemptions(requests: list[Any], batch: int) -> int | None:
-    """Preemptions in the batch; ``None`` where this vLLM does not tell for every request."""
-    counts = [getattr(request, "num_preemptions", None) for request in requests]
-    known = [count for count in counts if isinstance(count, int)]
-    return sum(known) if len(known) == batch else None
 
 
 def versions(vllm: str, torch: str) -> dict[str, str]:
@@ -368,18 +297,13 @@ def vllm_commit() -> str:
 
 def worker_memory(worker: Any) -> int | None:
     """Bytes that the weights took when one rank loaded them; called by vLLM in each rank."""
-    runner = getattr(getattr(worker, "worker", worker), "model_runner", None)
-    usage = getattr(runner, "model_memory_usage", None)
+    usage = getattr(runner_of(worker), "model_memory_usage", None)
     return int(usage) if usage else None
 
 
 def model_memory_bytes(engine: Any) -> int | None:
     """Bytes of weights over all ranks; ``None`` where a rank does not tell (the CPU's runner does not)."""
-    core = getattr(engine.engine_core, "engine_core", None)
-    call = getattr(getattr(core, "model_executor", None), "collective_rpc", None)
-    if call is None:
-        return None
-    by_rank = call(worker_memory)
+    by_rank = call_ranks(engine, worker_memory)
     known = [usage for usage in by_rank if isinstance(usage, int)]
     return sum(known) if known and len(known) == len(by_rank) else None
 

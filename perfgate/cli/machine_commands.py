@@ -45,7 +45,7 @@ def clean(job: bool, root: Path | None, builds: bool, days: float) -> None:  # n
     """End the engines that killed runs left behind; touches nothing that is not perfgate's."""
     from perfgate.errors import NotMeasuredError
     from perfgate.machine.cleanup import sweep
-    from perfgate.machine.processes import end_orphans, end_runs, find_orphans
+    from perfgate.machine.orphans import end_orphans, end_runs, find_orphans
     from perfgate.project.build import cache_folder, sweep_builds
     from perfgate.project.config import find_config, load_config
 

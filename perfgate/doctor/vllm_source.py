@@ -16,7 +16,8 @@ from perfgate.capture.engine import find_subject
 from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.engine_arguments import read_arguments
 from perfgate.doctor.profilers import PROBE
-from perfgate.machine.processes import owner_mark, spawn
+from perfgate.machine.children import spawn
+from perfgate.machine.processes import owner_mark
 from perfgate.scenario.subject import Subject
 
 TIMEOUT_S = 30.0

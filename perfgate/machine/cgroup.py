@@ -16,11 +16,12 @@ import functools
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import quote, unquote
+
+from perfgate.machine.processes import pid_namespace, wait_until
 
 PROC: Final = Path("/proc/self")
 EMPTY_S: Final = 2.0
@@ -45,7 +46,7 @@ class Group:
     @classmethod
     def make(cls, mark: str, token: str, below: Path) -> Self:
         """Make one; raises OSError where that is not permitted."""
-        path = below / f"perfgate-{_namespace()}-{quote(mark, safe='')}-{token}"
+        path = below / f"perfgate-{pid_namespace()}-{quote(mark, safe='')}-{token}"
         path.mkdir()
         return cls(path, mark)
 
@@ -77,12 +78,7 @@ class Group:
 
     def remove(self) -> bool:
         """Take it away, with those below it; ``False`` where a process is still in it."""
-        until = time.monotonic() + EMPTY_S
-        while not self._removed():
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.001)
-        return True
+        return wait_until(self._removed, EMPTY_S, 0.001)
 
     def _removed(self) -> bool:
         folders = [Path(folder) for folder, _, _ in os.walk(self.path, topdown=False)]
@@ -123,7 +119,7 @@ def groups() -> Iterator[Group]:
     own = own_folder()
     for path in sorted(own.glob("perfgate-*")) if own is not None else ():
         name = _NAME.fullmatch(path.name)
-        if name is not None and int(name[1]) == _namespace():
+        if name is not None and int(name[1]) == pid_namespace():
             yield Group(path, unquote(name[2]))
 
 
@@ -174,7 +170,3 @@ def _try(group: Group) -> str:
         except subprocess.TimeoutExpired:
             return f"a process in {group.path} outlives it"
     return ""
-
-
-def _namespace() -> int:
-    return Path("/proc/self/ns/pid").stat().st_ino

@@ -22,13 +22,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from perfgate.machine.supervisor import close_others
+from perfgate.machine.processes import wait_until
+from perfgate.machine.supervisor import PR_SET_PDEATHSIG, close_others
 
 MESSAGE_BYTES: Final = 1 << 20
 END_S: Final = 1.0
 """How long the process is given to end by itself."""
-_PR_SET_PDEATHSIG: Final = 1
-"""prctl(2): the signal that comes when the thread has ended that made this process."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -104,12 +103,8 @@ class Forked:
         """End the process; one that hangs is killed and not waited for."""
         self._gone = self._gone or "the connection is closed"
         self._ours.close()
-        until = time.monotonic() + END_S
-        while not self._buried():
-            if time.monotonic() > until:
-                os.kill(self._pid, signal.SIGKILL)
-                return
-            time.sleep(0.001)
+        if not wait_until(self._buried, END_S, 0.001):
+            os.kill(self._pid, signal.SIGKILL)
 
     def _receive(self, wait_s: float) -> bool:
         """Take in an answer if one comes in time; ``False`` where none can come any more."""
@@ -153,7 +148,7 @@ def _serve(target: object, channel: socket.socket, parent: int) -> NoReturn:
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         _let_go(channel.fileno())
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         while data := channel.recv(MESSAGE_BYTES):
             number, name, words, named = pickle.loads(data)  # noqa: S301 (from the process that this is a fork of)
             if os.getppid() != parent:

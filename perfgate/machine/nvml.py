@@ -90,6 +90,8 @@ def _there(method: Callable[Concatenate[Nvml, _P], _T]) -> Callable[Concatenate[
 class Nvml:
     """A connection to the driver, in a process of its own; a context manager.
 
+    ``driver`` is its version, and ``cuda`` the newest CUDA that it offers, like ``13.0``.
+
     Raises:
         NoDriverError: There is no driver. See :func:`connect`.
         GpuError: ``gpu-unreadable``: it does not answer.
@@ -101,7 +103,7 @@ class Nvml:
         self._limit_s = START_LIMIT_S
         self._process = Forked(self)
         try:
-            self._start()
+            self.driver, self.cuda = self._start()
         except BaseException:
             self._process.close()
             raise
@@ -117,32 +119,16 @@ class Nvml:
             self._process.close()
 
     @_there
-    def _start(self) -> None:
+    def _start(self) -> tuple[str, str]:
         try:
             pynvml.nvmlInit()
         except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded) as error:
             raise NoDriverError(f"cannot start NVML: {error}", code="gpu-unreadable") from error
         except pynvml.NVMLError as error:
             raise _named(error, "start NVML", "") from error
-
-    @property
-    def driver(self) -> str:
-        """Driver version."""
-        return self._driver()
-
-    @_there
-    def _driver(self) -> str:
-        return str(_ask("read the driver's version", pynvml.nvmlSystemGetDriverVersion))
-
-    @property
-    def cuda(self) -> str:
-        """The newest CUDA that the driver offers, like ``13.0``."""
-        return self._cuda()
-
-    @_there
-    def _cuda(self) -> str:
-        number = int(_ask("read CUDA's version", pynvml.nvmlSystemGetCudaDriverVersion_v2))
-        return f"{number // 1000}.{number % 1000 // 10}"
+        cuda = int(_ask("read CUDA's version", pynvml.nvmlSystemGetCudaDriverVersion_v2))
+        driver = str(_ask("read the driver's version", pynvml.nvmlSystemGetDriverVersion))
+        return driver, f"{cuda // 1000}.{cuda % 1000 // 10}"
 
     def gpus(self, environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
         """GPUs that ``CUDA_VISIBLE_DEVICES`` admits, in CUDA's order.

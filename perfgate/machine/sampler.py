@@ -18,6 +18,7 @@ from typing import Final, Self
 import psutil
 
 from perfgate.machine.nvml import GpuError, GpuProcess, Nvml
+from perfgate.machine.processes import pid_namespace
 from perfgate.machine.telemetry import Foreign, GpuTelemetry, Sample, Window, summarise
 from perfgate.units import gib
 
@@ -34,7 +35,7 @@ the host."""
 
 def sees_host_pids() -> bool:
     """Whether pids that the driver reports mean the same here: they are those of the host's own namespace."""
-    return Path("/proc/self/ns/pid").stat().st_ino == FIRST_NAMESPACE
+    return pid_namespace() == FIRST_NAMESPACE
 
 
 class Company:

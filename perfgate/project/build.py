@@ -22,10 +22,12 @@ from typing import Any, Literal
 
 from perfgate.errors import InterruptedRunError, NotMeasuredError, RecordError, UsageError
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
+from perfgate.machine.children import spawn
 from perfgate.machine.cleanup import Swept
 from perfgate.machine.locks import hold_named
+from perfgate.machine.orphans import end_orphans
 from perfgate.machine.process_log import tail
-from perfgate.machine.processes import end_orphans, owner_mark, spawn
+from perfgate.machine.processes import owner_mark
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen
 from perfgate.project.config import CONFIG_FILE, Config, Recipe, absolute_paths

@@ -25,7 +25,8 @@ from perfgate.capture.job import Collector, Job
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
 from perfgate.capture.trial_taking import MAX_FAILURE_CHARACTERS, EngineCollector
 from perfgate.machine.atomic_files import sha256_hex
-from perfgate.machine.processes import CHILD, OWNER, Child, Orphan, owner_mark
+from perfgate.machine.children import Child
+from perfgate.machine.processes import CHILD, OWNER, Orphan, owner_mark
 from perfgate.metrics.trial import Trial
 from perfgate.scenario.plan import Cell, prompts
 from perfgate.scenario.subject import Subject
@@ -383,8 +384,8 @@ def test_prompts_are_the_plans(prepare: Callable[..., Job], monkeypatch: pytest.
 
 
 def test_worker_imports_nothing_of_perfgate() -> None:
-    """The worker parses as Python 3.10 and imports the standard library, vllm, torch and nvtx alone."""
+    """The worker parses as Python 3.10 and imports the standard library, vllm and torch alone."""
     tree = ast.parse(WORKER.read_text(), feature_version=(3, 10))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"vllm", "torch", "nvtx"}
+    assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"vllm", "torch"}

@@ -454,7 +454,8 @@ def test_engine_that_breaks_off(tmp_path: Path, mode: str) -> None:
 
 OWNER_OF_A_SLEEPER = """
 import pathlib, sys, time
-from perfgate.machine.processes import owner_mark, spawn
+from perfgate.machine.children import spawn
+from perfgate.machine.processes import owner_mark
 folder = pathlib.Path(sys.argv[1])
 path = {"PATH": "/usr/bin:/bin"}
 spawn(["sleep", "600"], environment=path, owner=owner_mark("killed-run"), log=folder / "log", folder=folder)

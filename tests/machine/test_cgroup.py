@@ -14,9 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfgate.machine import cgroup, processes
+from perfgate.machine import cgroup, orphans, processes
 from perfgate.machine.cgroup import Group, groups, own_folder, why_none
-from perfgate.machine.processes import Child, end_orphans, find_orphans, owner_mark, spawn
+from perfgate.machine.children import Child, spawn
+from perfgate.machine.orphans import end_orphans, find_orphans
+from perfgate.machine.processes import owner_mark
 
 MARK = "run a/b:12:34"
 HYBRID = "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw"
@@ -121,7 +123,7 @@ def test_names(elsewhere: Path) -> None:
 @pytest.mark.usefixtures("elsewhere", "orphans_alone")
 def test_folders_of_dead_runs_are_removed(elsewhere: Path) -> None:
     """Those of living owners stay; with a run named, only that run's goes."""
-    living = Group.make(f"other:{os.getppid()}:{processes._start_ticks(os.getppid())}", "01", elsewhere)
+    living = Group.make(f"other:{os.getppid()}:{processes.start_ticks(os.getppid())}", "01", elsewhere)
     dead = [Group.make(f"{run}:{os.getppid()}:1", "02", elsewhere) for run in ("one", "two")]
 
     assert end_orphans("one") == ()
@@ -259,7 +261,7 @@ def test_what_a_dead_run_left(start: Start, monkeypatch: pytest.MonkeyPatch) -> 
     mark = f"old-run:{gone.pid}:100"
     child, pipe = start('os.write(ready, b"!"); time.sleep(600)', mark)
     child._supervisor.kill()
-    monkeypatch.setattr(processes, "_environment", lambda _: {})
+    monkeypatch.setattr(orphans, "environment_of", lambda _: {})
     program = psutil.Process(child.pid)
 
     (found,) = [orphan for orphan in find_orphans() if orphan.pid == program.pid]

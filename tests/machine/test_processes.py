@@ -15,8 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from perfgate.machine import cgroup, processes
-from perfgate.machine.processes import CHILD, OWNER, Child, carries_mark, end_orphans, find_orphans, owner_mark, spawn
+from perfgate.machine import cgroup, children, processes
+from perfgate.machine.children import Child, spawn
+from perfgate.machine.orphans import end_orphans, find_orphans
+from perfgate.machine.processes import CHILD, OWNER, carries_mark, owner_mark
 
 DEADLINE_S = 20.0
 DEAF = """
@@ -260,7 +262,7 @@ def test_what_does_not_end_is_named(daemon: Daemon, monkeypatch: pytest.MonkeyPa
     """A process that may not be signalled, as one of root's, is said to live."""
     child, hidden = daemon()
     with monkeypatch.context() as patched:
-        patched.setattr(processes, "LADDER", ((signal.SIGKILL, 0.0),))
+        patched.setattr(children, "LADDER", ((signal.SIGKILL, 0.0),))
         patched.setattr(processes, "_signal", lambda *_: None)
         (left,) = child.end()
 
@@ -283,7 +285,7 @@ def test_daemon_that_is_never_seen(daemon: Daemon, monkeypatch: pytest.MonkeyPat
     child, hidden = daemon()
     with monkeypatch.context() as patched:
         patched.setattr(child, "_members", list)
-        patched.setattr(processes, "RELEASE_S", 0.0)
+        patched.setattr(children, "RELEASE_S", 0.0)
         (left,) = child.end()
 
     assert "the supervisor of this process, which still has somebody to look after" in str(left)
@@ -296,8 +298,8 @@ def test_daemon_that_forks_without_end(start: Start, tmp_path: Path, monkeypatch
     """Each of its processes lives for less than a look takes: it is caught by chance, or its trial is told of it."""
     child = start(RELAY)
     with monkeypatch.context() as patched:
-        patched.setattr(processes, "LADDER", ((signal.SIGKILL, 0.1),))
-        patched.setattr(processes, "RELEASE_S", 0.1)
+        patched.setattr(children, "LADDER", ((signal.SIGKILL, 0.1),))
+        patched.setattr(children, "RELEASE_S", 0.1)
         left = child.end()
 
     assert bool(left) == (child._supervisor.poll() is None)
@@ -328,7 +330,7 @@ def test_program_that_speaks_for_its_supervisor(start: Start) -> None:
     child = start(SPEAKS)
 
     assert child.wait(DEADLINE_S) == 3
-    assert len(child._heard) <= processes.SAID_BYTES
+    assert len(child._heard) <= children.SAID_BYTES
     assert child.end() == ()
 
 
@@ -360,7 +362,7 @@ def test_second_interrupt_kills(start: Start, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(processes, "_wait_briefly", interrupted)
+    monkeypatch.setattr(processes, "wait_until", interrupted)
     with pytest.raises(KeyboardInterrupt):
         child.end()
     assert child.poll() == -signal.SIGKILL
@@ -375,7 +377,7 @@ def dead_owner() -> str:
 
 def mark_of(pid: int) -> str:
     """The mark that a perfgate of that process id gives."""
-    return f"their-run:{pid}:{processes._start_ticks(pid)}"
+    return f"their-run:{pid}:{processes.start_ticks(pid)}"
 
 
 @pytest.mark.usefixtures("orphans_alone")
@@ -435,11 +437,11 @@ def test_owner_that_nobody_buried(start: Start) -> None:
 def test_start_of_a_process() -> None:
     """The start of a process is the same whenever it is asked for, differs from its parent's, and ends with it."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        started = processes._start_ticks(other.pid)
+        started = processes.start_ticks(other.pid)
         assert started is not None
-        assert started == processes._start_ticks(other.pid)
-        assert started > (processes._start_ticks(os.getpid()) or 0)
-    assert processes._start_ticks(other.pid) is None
+        assert started == processes.start_ticks(other.pid)
+        assert started > (processes.start_ticks(os.getpid()) or 0)
+    assert processes.start_ticks(other.pid) is None
 
 
 @pytest.mark.parametrize("when", ["before it is known", "while it is waited for"])
@@ -457,7 +459,7 @@ def test_interruption_while_a_child_is_started(tmp_path: Path, monkeypatch: pyte
         raise KeyboardInterrupt
 
     if when == "before it is known":
-        monkeypatch.setattr("perfgate.machine.processes.subprocess.Popen", interrupted)
+        monkeypatch.setattr("perfgate.machine.children.subprocess.Popen", interrupted)
     else:
         monkeypatch.setattr(Child, "begin", begin)
 

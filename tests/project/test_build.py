@@ -17,8 +17,9 @@ import pytest
 from git_project import GitProject
 
 from perfgate.errors import ExitStatus, NotMeasuredError, UsageError
+from perfgate.machine.children import Child, spawn
 from perfgate.machine.locks import hold_named
-from perfgate.machine.processes import Child, find_orphans, spawn
+from perfgate.machine.orphans import find_orphans
 from perfgate.project.build import CACHE, Builder, cache_folder, sweep_builds
 from perfgate.project.config import Config, load_config
 from perfgate.project.subjects import resolve

@@ -1,0 +1,98 @@
+"""One batch through a vLLM engine: submitted, stepped until it is done, and described.
+
+Part of :mod:`perfgate.capture.vllm_worker`, which loads it by its path: it imports nothing of perfgate and must run on
+Python 3.10.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Delivery(NamedTuple):
+    """One return of ``step()``."""
+
+    t_ns: int
+    outputs: list[Any]
+
+
+def run_batch(
+    engine: Any, step: Callable[[], Any], prompts: list[list[int]], output_tokens: int, prefix: str
+) -> dict[str, Any]:
+    """Submit the batch, step until it is done, then describe it; inside the loop only the clock is read."""
+    from vllm import SamplingParams, TokensPrompt
+    from vllm.sampling_params import RequestOutputKind
+
+    sampling = SamplingParams(
+        temperature=0,
+        ignore_eos=True,
+        min_tokens=output_tokens,
+        max_tokens=output_tokens,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+    batch = [TokensPrompt(prompt_token_ids=prompt) for prompt in prompts]
+    place: dict[str, int] = {}
+    submitted_ns: list[int] = []
+    deliveries: list[Delivery] = []
+    clock = time.perf_counter_ns
+    for index, prompt in enumerate(batch):
+        name = f"{prefix}{index}"
+        submitted_ns.append(clock())
+        returned = engine.add_request(name, prompt, sampling)
+        # vLLM appends a random suffix to names; outputs carry ours, but which one is no promise of its.
+        place[name] = index
+        if isinstance(returned, str):
+            place[returned] = index
+    requests = scheduler_requests(engine, set(place))
+    while engine.has_unfinished_requests():
+        outputs = step()
+        deliveries.append(Delivery(clock(), outputs))
+    return {
+        "submitted_ns": submitted_ns,
+        **describe_deliveries(deliveries, place, len(prompts)),
+        "preemptions": preemptions(requests, len(prompts)),
+    }
+
+
+def describe_deliveries(deliveries: list[Delivery], place: dict[str, int], batch: int) -> dict[str, Any]:
+    """Tokens of each request in each return, the digest of all tokens, and why each request ended."""
+    tokens: list[list[int]] = [[] for _ in range(batch)]
+    finish_reasons: list[str | None] = [None] * batch
+    counts: list[list[Any]] = []
+    for delivery in deliveries:
+        row = [0] * batch
+        for output in delivery.outputs:
+            index = place[output.request_id]
+            for completion in output.outputs:
+                row[index] += len(completion.token_ids)
+                tokens[index].extend(completion.token_ids)
+                if completion.finish_reason is not None:
+                    finish_reasons[index] = str(completion.finish_reason)
+        counts.append([delivery.t_ns, row])
+    return {"deliveries": counts, "tokens_digest": tokens_digest(tokens), "finish_reasons": finish_reasons}
+
+
+def tokens_digest(tokens: list[list[int]]) -> str:
+    """SHA-256 over the token ids of each request, in order, as one JSON text without spaces."""
+    return hashlib.sha256(
+        json.dumps([[int(t) for t in row] for row in tokens], separators=(",", ":")).encode()
+    ).hexdigest()
+
+
+def scheduler_requests(engine: Any, names: set[str]) -> list[Any]:
+    """The scheduler's own objects of this batch, taken before it forgets them; empty where it is out of reach."""
+    scheduler = getattr(getattr(engine.engine_core, "engine_core", None), "scheduler", None)
+    held = getattr(scheduler, "requests", None)
+    return [request for name, request in held.items() if name in names] if isinstance(held, dict) else []
+
+
+def preemptions(requests: list[Any], batch: int) -> int | None:
+    """Preemptions in the batch; ``None`` where this vLLM does not tell for every request."""
+    counts = [getattr(request, "num_preemptions", None) for request in requests]
+    known = [count for count in counts if isinstance(count, int)]
+    return sum(known) if len(known) == batch else None

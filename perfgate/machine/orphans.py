@@ -1,0 +1,113 @@
+"""Orphans: processes and cgroups that a run which is gone, or an earlier trial of this one, left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+
+import psutil
+
+from perfgate.machine import cgroup
+from perfgate.machine.processes import (
+    LADDER,
+    OWNER,
+    Orphan,
+    climb,
+    environment_of,
+    is_alive,
+    name_of,
+    owner_of,
+    pid_namespace,
+    start_ticks,
+    with_ids,
+)
+from perfgate.machine.supervisor import SUPERVISOR
+
+
+def find_orphans() -> tuple[Orphan, ...]:
+    """Marked processes whose owner is gone, and those of this process's earlier trials.
+
+    To be called between trials: what this process has running now would be listed too. Processes whose environment
+    may not be read, and those in another pid namespace (where the owner's pid means something else), are left out.
+    """
+    return tuple(orphan for _, orphan in _find_orphans())
+
+
+def end_orphans(run_name: str | None = None) -> tuple[Orphan, ...]:
+    """End what :func:`find_orphans` lists, of one run where it is named, and return what ended; within 7 s."""
+    found = _find_orphans()
+    before = {p: orphan for p, orphan in found if run_name is None or orphan.mark.startswith(f"{run_name}:")}
+    groups = [group for group in _left_groups() if run_name is None or group.mark.startswith(f"{run_name}:")]
+    climb(lambda: [p for p in before if is_alive(p)], LADDER[:-1])
+    for group in groups:
+        group.kill()
+    climb(lambda: [p for p in before if is_alive(p)], LADDER[-1:])
+    for group in groups:
+        group.remove()
+    return tuple(orphan for process, orphan in before.items() if not is_alive(process))
+
+
+def end_runs(variables: Mapping[str, str]) -> tuple[Orphan, ...]:
+    """End runs of perfgate that started with all of these variables and now have processes of their own; within 7 s.
+
+    A CI job is known by its variables. A run ended so gives its clocks free and ends its engines if it is given time;
+    what it leaves behind is an orphan then, see :func:`end_orphans`.
+    """
+    owners = dict(_find_owners(variables))
+    if owners:
+        climb(lambda: [p for p in owners if is_alive(p)], LADDER)
+    return tuple(run for process, run in owners.items() if not is_alive(process))
+
+
+def _find_orphans() -> list[tuple[psutil.Process, Orphan]]:
+    found: dict[psutil.Process, Orphan] = {}
+    for process in _here():
+        environment = environment_of(process)
+        mark = environment.get(OWNER)
+        if mark is None or not is_alive(process) or process.pid == os.getpid():
+            continue
+        if not _left(mark):
+            continue
+        # A supervisor ends with the last process below it. Those may carry no mark.
+        left = _below(process) if SUPERVISOR in environment else [process]
+        found |= {one: Orphan(one.pid, name_of(one), mark) for one in left if is_alive(one)}
+    for group in _left_groups():
+        found |= {one: Orphan(one.pid, name_of(one), group.mark) for one in with_ids(group.pids()) if is_alive(one)}
+    return list(found.items())
+
+
+def _left_groups() -> list[cgroup.Group]:
+    """The cgroups of owners that are gone, and of this process's earlier trials."""
+    return [group for group in cgroup.groups() if _left(group.mark)]
+
+
+def _left(mark: str) -> bool:
+    """Whether what carries a mark is an orphan, or from an earlier trial of this process."""
+    pid, ticks = owner_of(mark)
+    return ticks is not None and (pid == os.getpid() or start_ticks(pid) != ticks)
+
+
+def _find_owners(variables: Mapping[str, str]) -> Iterator[tuple[psutil.Process, Orphan]]:
+    marks = {environment_of(process).get(OWNER) for process in _here()}
+    for mark in marks - {None}:
+        pid, ticks = owner_of(str(mark))
+        if ticks is None or pid == os.getpid() or start_ticks(pid) != ticks:
+            continue
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may end between the two lines
+            owner = psutil.Process(pid)
+            if variables.items() <= environment_of(owner).items():
+                yield owner, Orphan(pid, name_of(owner), str(mark))
+
+
+def _here() -> Iterator[psutil.Process]:
+    """Those of this pid namespace: in another the pid of an owner means something else."""
+    own = pid_namespace()
+    return (process for process in psutil.process_iter() if pid_namespace(process.pid) == own)
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
