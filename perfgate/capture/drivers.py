@@ -11,7 +11,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit, Worker, find_subject
 from perfgate.capture.job import Job
@@ -23,6 +25,9 @@ from perfgate.scenario.workload import Workload
 
 MAX_VERSIONS, MAX_VERSION = 64, 200
 """Packages that an engine may name, and characters of a name or version."""
+_Version = Annotated[str, Field(max_length=MAX_VERSION)]
+_Count = Annotated[int, Field(gt=0, lt=LARGEST)]
+_Size = Annotated[int | None, Field(ge=0, lt=LARGEST)]
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,19 @@ class Driver(Protocol):
         """
 
 
+class _Started(BaseModel):
+    """A worker's answer to ``start``."""
+
+    model_config = ConfigDict(strict=True)
+
+    versions: Annotated[dict[_Version, _Version], Field(max_length=MAX_VERSIONS)]
+    import_ns: _Count
+    engine_ns: _Count
+    vocabulary: _Count
+    model_memory_bytes: _Size = None
+    kv_token_capacity: _Size = None
+
+
 class VllmDriver:
     """vLLM's engine loop in a worker of its own (:mod:`perfgate.capture.vllm_worker`), one batch at a time."""
 
@@ -126,9 +144,18 @@ class VllmEngine:
             dummy=cell.engine.model.config is not None,
             engine_args={**job.engine_args, **(engine_args or {})},
         )
-        self.versions = _versions(answer)
-        self.startup = _startup(answer, worker.age_ns(), cache_files)
-        self._vocabulary: int = answer["vocabulary"]
+        ready_ns = worker.age_ns()
+        try:
+            started = _Started.model_validate(answer)
+        except ValidationError as error:
+            text = f"the answer to start has another shape: {str(answer)[:200]}"
+            raise InvalidTrialError("protocol-error", text) from error
+        if (claimed_ns := started.import_ns + started.engine_ns) > ready_ns:
+            text = f"the engine claims to have started for {claimed_ns} ns, {ready_ns} ns after its process did"
+            raise InvalidTrialError("protocol-error", text)
+        self.versions, self._vocabulary = started.versions, started.vocabulary
+        told = started.model_dump(exclude={"versions", "vocabulary"})
+        self.startup = Startup(ready_ns=ready_ns, cache_files=cache_files, **told)
 
     def iterate(self, workload: Workload, number: int, limit: Limit | None = None) -> tuple[dict[str, Any], Span]:
         """See :class:`Engine`."""
@@ -147,40 +174,6 @@ class VllmEngine:
     def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> None:
         """See :class:`Engine`."""
         self._worker.stop(exit_timeout_s)
-
-
-def _versions(answer: Mapping[str, Any]) -> dict[str, str]:
-    found: Any = answer.get("versions")
-    if (
-        not isinstance(found, dict)
-        or len(found) > MAX_VERSIONS
-        or not all(isinstance(text, str) and len(text) <= MAX_VERSION for pair in found.items() for text in pair)
-    ):
-        raise _another_shape(answer)
-    return found
-
-
-def _startup(answer: Mapping[str, Any], ready_ns: int, cache_files: int) -> Startup:
-    times: list[Any] = [answer.get("import_ns"), answer.get("engine_ns")]
-    sizes = [answer.get("model_memory_bytes"), answer.get("kv_token_capacity")]
-    above = all(type(number) is int and 0 < number < LARGEST for number in [*times, answer.get("vocabulary")])
-    if not above or not all(size is None or (type(size) is int and 0 <= size < LARGEST) for size in sizes):
-        raise _another_shape(answer)
-    if sum(times) > ready_ns:
-        text = f"the engine claims to have started for {sum(times)} ns, {ready_ns} ns after its process did"
-        raise InvalidTrialError("protocol-error", text)
-    return Startup(
-        import_ns=times[0],
-        engine_ns=times[1],
-        ready_ns=ready_ns,
-        model_memory_bytes=sizes[0],
-        kv_token_capacity=sizes[1],
-        cache_files=cache_files,
-    )
-
-
-def _another_shape(answer: Mapping[str, Any]) -> InvalidTrialError:
-    return InvalidTrialError("protocol-error", f"the answer to start has another shape: {str(answer)[:200]}")
 
 
 DRIVERS: Final[dict[str, Driver]] = {"vllm": VllmDriver()}
