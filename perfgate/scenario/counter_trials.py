@@ -26,30 +26,22 @@ from pydantic import (
 
 from perfgate.counters.launch_table import COUNTERS, Counter
 from perfgate.models import Strict
-from perfgate.scenario.expected_kernels import RoleName
-from perfgate.scenario.fields import LARGEST, Duration, Listed, Positive
+from perfgate.scenario.expected_kernels import Bound, RoleName
+from perfgate.scenario.fields import LARGEST, Duration, Expression, Listed, PlaceName, Positive
 from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.trace.decode_step import KernelKey
-from perfgate.trace.kernel_table import PLACES
 from perfgate.units import plain_digits
 
 
 @dataclass(frozen=True)
-class Condition:
+class Condition(Bound):
     """What must hold of a counter of the head.
 
     Args:
         relation: ``same``: each launch reads what the base's does; ``<=`` or ``>=``: the median of all launches.
         limit: In the counter's unit, percentages as numbers of percent; 0 for ``same``.
     """
-
-    relation: str
-    limit: float = 0.0
-
-    def holds(self, value: float) -> bool:
-        """Whether a value is within the bound."""
-        return value <= self.limit if self.relation == "<=" else value >= self.limit
 
     def __str__(self) -> str:
         """As a scenario spells it."""
@@ -90,14 +82,7 @@ def _known_counter(name: str) -> str:
     return name
 
 
-def _known_place(place: str) -> str:
-    if place not in PLACES[1:]:
-        raise ValueError(f"expected one of {', '.join(PLACES[1:])}{did_you_mean(place, PLACES[1:])}")
-    return place
-
-
 CounterName = Annotated[str, AfterValidator(_known_counter)]
-PlaceName = Annotated[str, AfterValidator(_known_place), WithJsonSchema({"type": "string", "enum": list(PLACES[1:])})]
 
 
 class Launches(Strict):
@@ -113,20 +98,11 @@ class Launches(Strict):
     """
 
     role: RoleName | None = None
-    match: Annotated[str, Field(min_length=1)] | None = None
+    match: Expression | None = None
     place: PlaceName | None = None
     layer: Annotated[int, Field(ge=0, le=LARGEST)] | None = None
     profile: Positive | Literal["layer", "outside"] = 1
     metrics: dict[CounterName, ConditionText] = {}
-
-    @field_validator("match")
-    @classmethod
-    def _is_an_expression(cls, match: str | None) -> str | None:
-        try:
-            re.compile(match or "")
-        except re.error as error:
-            raise ValueError(f"is no regular expression: {error}") from error
-        return match
 
     @model_validator(mode="after")
     def _inside_or_outside(self) -> Launches:

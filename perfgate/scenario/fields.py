@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
+from perfgate.scenario.yaml_document import did_you_mean
+from perfgate.trace.kernel_table import PLACES
 from perfgate.units import format_percent, parse_percent, parse_quantity, plain_digits
 
 LARGEST = 10_000_000
@@ -31,6 +33,24 @@ def _parse_seconds(value: Any) -> float:
     if unit != "s" or not 0 < amount <= LARGEST:
         raise ValueError('expected a positive duration with its unit, like "90s" or "15min"')
     return amount
+
+
+def _known_place(place: str) -> str:
+    if place not in PLACES[1:]:
+        raise ValueError(f"expected one of {', '.join(PLACES[1:])}{did_you_mean(place, PLACES[1:])}")
+    return place
+
+
+def _expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from error
+    return text
+
+
+PlaceName = Annotated[str, AfterValidator(_known_place), WithJsonSchema({"type": "string", "enum": list(PLACES[1:])})]
+Expression = Annotated[str, Field(min_length=1), AfterValidator(_expression)]
 
 
 def _name(text: str) -> str:
