@@ -200,6 +200,7 @@ def test_a_quick_look_is_not_compared(tmp_path: Path, quick: Record, word: str) 
     outcome = compare_with_baseline(f"{tmp_path / 'record.json'}{word}", tmp_path / "baseline.json")
 
     assert (outcome.verdict, codes(outcome.cells[0].reasons)) == ("not-measured", ["too-few-pairs"])
+    assert [*outcome.cells[0].versions] == ["head"]
 
 
 def test_other_tokens() -> None:
