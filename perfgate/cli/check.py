@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfgate.cli.output_options import echo_document
-from perfgate.cli.subject_options import BASE_OPTION, HEAD_OPTION, subjects_of
+from perfgate.cli.measuring import BASE_OPTION, HEAD_OPTION, subjects_of
+from perfgate.cli.output_options import RUNS_OPTION, echo_document
 
 if TYPE_CHECKING:
     from perfgate.metrics.trial import Role
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 @BASE_OPTION
 @HEAD_OPTION
 @click.option("--dump", is_flag=True, help="Print each scenario with its defaults filled in, as YAML.")
-@click.option(
-    "--runs", default="runs", type=click.Path(path_type=Path), show_default=True, help="Where earlier records lie."
-)
+@RUNS_OPTION
 def check(
     scenarios: tuple[Path, ...],
     base_words: tuple[str, ...],

@@ -7,26 +7,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from perfgate.cli.outlet import command
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from perfgate.github.api import Api
-    from perfgate.github.workflow_job import Job, JobPlan
-    from perfgate.judge.outcome import Outcome
-
-RUN_FOLDER = "perfgate.run_folder"
-"""Where the context of a command keeps the folder of the run that it made."""
-BODY_CHARACTERS = 60_000
-"""Of a pull request's body that tell what moved; GitHub takes 65,536 in all."""
 
 
 def lines(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
@@ -61,18 +48,26 @@ def github() -> None:
 @click.pass_context
 def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> None:  # noqa: FBT001 (a flag)
     """Find out what is compared by which scenarios: those of the base branch; and fetch what was measured of it."""
+    from perfgate.errors import RecordError
+    from perfgate.github.api import ApiError
+    from perfgate.github.job_steps import api_of, fetch_earlier
     from perfgate.github.policy import Wanted, make_plan
     from perfgate.github.workflow_job import Job
+    from perfgate.report.github_markdown import Annotation
 
     job = Job.here()
-    api = _api(job)
+    api = api_of(job)
     try:
         plan = make_plan(job, api, Wanted(**wanted, more=("--budget", budget) if budget else ()), Path.cwd())
     except ScenarioError as error:
         _annotate_problems(error, job.folder / "policy")
         ctx.exit(error.exit_status)
     if resume and plan.may_be_resumed:
-        _fetch_earlier(api, job, plan)
+        try:
+            fetch_earlier(api, job, plan)
+        except (ApiError, RecordError) as error:
+            text = f"what an earlier attempt measured cannot be had, so measuring begins anew: {error}"
+            command(str(Annotation("warning", "perfgate", text)))
     job.write_plan(plan)
     job.set_outputs({"artifact": plan.artifact, "runs": str(plan.runs)})
     click.echo(f"{plan.head[:12]} against {plan.merge_base[:12]}, by {len(plan.scenarios)} scenarios of "
@@ -112,15 +107,20 @@ def measure(ctx: click.Context) -> None:
 def report() -> None:
     """Show what was measured: summary, annotations, outputs, and the small artifact that a comment is made from."""
     from perfgate.github.comment import policy_note
+    from perfgate.github.job_steps import candidate_of, judged, status_of, write_small_artifact
     from perfgate.github.workflow_job import Job
     from perfgate.report.github_markdown import SUMMARY_BYTES, Annotation, annotate, render_within
 
     job = Job.here()
     plan = job.read_plan()
     folder = plan.run_folder if plan else None
-    status = _status(job)
+    status = status_of(job)
     note = policy_note(plan.changed) if plan else ""
-    outcome = _outcome(folder) if folder else None
+    outcome = None
+    try:
+        outcome = judged(folder) if folder else None
+    except PerfgateError as error:
+        click.echo(f"perfgate: {error}", err=True)
     if outcome is None:
         text = f"NOT MEASURED: perfgate ended with {int(status)} before a run began; its messages are in the log."
         command(str(Annotation("error", "perfgate", text)))
@@ -135,8 +135,8 @@ def report() -> None:
         job.add_summary(render_within(outcome, SUMMARY_BYTES, notes))
     verdict = outcome.verdict if outcome else "not-measured"
     job.set_outputs({"verdict": verdict, "exit_status": int(status), "run_folder": str(folder or "")})
-    job.set_outputs({"candidate": _candidate(plan)})
-    _write_small_artifact(job, plan, outcome)
+    job.set_outputs({"candidate": candidate_of(plan)})
+    write_small_artifact(job, plan, outcome)
 
 
 @github.command()
@@ -145,9 +145,10 @@ def report() -> None:
 @click.pass_context
 def enforce(ctx: click.Context, inconclusive: str) -> None:
     """End with the run's exit status; the last step, after everything is uploaded."""
+    from perfgate.github.job_steps import status_of
     from perfgate.github.workflow_job import Job
 
-    status = _status(Job.here())
+    status = status_of(Job.here())
     if status == ExitStatus.INCONCLUSIVE and inconclusive == "warn":
         command("::warning title=perfgate::nothing was decided: this is no pass, and blocks nothing")
         return
@@ -160,6 +161,7 @@ def enforce(ctx: click.Context, inconclusive: str) -> None:
 @click.option("--title", default="Promote tonight's baselines", show_default=True)
 def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
     """Propose what changed below PATHS of this checkout as a pull request; a later proposal replaces it."""
+    from perfgate.github.job_steps import api_of, moved
     from perfgate.github.proposal import Proposal, changed_files
     from perfgate.github.proposal import propose as make_proposal
     from perfgate.github.workflow_job import Job
@@ -171,25 +173,9 @@ def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
     body = (
         f"Measured by [this run]({url}), whose artifacts "
         "hold the report and everything that was measured. `perfgate baseline log` says why each entry is there."
-        f"{_moved(changed_files(Path.cwd(), paths))}"
+        f"{moved(changed_files(Path.cwd(), paths))}"
     )
-    click.echo(make_proposal(_api(job), job.repository, Path.cwd(), paths, Proposal(branch, base, title, body)))
-
-
-def _moved(names: Sequence[str]) -> str:
-    """What was promoted and how far each metric moved, baseline by baseline, as blocks of Markdown."""
-    from perfgate.baseline.store import is_baseline, parse_as_of, read
-    from perfgate.report.baseline_page import diff_document, log_document
-    from perfgate.report.text import to_text
-
-    text = ""
-    for file in filter(is_baseline, map(Path, names)):
-        before, now = parse_as_of(file, "HEAD"), read(file).baseline
-        told = f"{file}\n{to_text(diff_document(before, now) if before else log_document(now))}"
-        text += f"\n\n{textwrap.indent(told, ' ' * 4)}"  # no text can end a block that is indented
-    if len(text) > BODY_CHARACTERS:
-        text = f"{text[:BODY_CHARACTERS].rpartition(chr(10))[0]}\n\nThe rest did not fit: see `perfgate baseline diff`."
-    return text
+    click.echo(make_proposal(api_of(job), job.repository, Path.cwd(), paths, Proposal(branch, base, title, body)))
 
 
 @github.command()
@@ -206,53 +192,15 @@ def comment(scenarios: tuple[str, ...], author: str, pull_request_runs: bool) ->
     """
     from perfgate.github.api import ApiError
     from perfgate.github.comment import comment as write_comment
+    from perfgate.github.job_steps import api_of
     from perfgate.github.workflow_job import Job
     from perfgate.report.github_markdown import Annotation
 
     job = Job.here()
     try:
-        click.echo(write_comment(job, _api(job), scenarios, author, pull_requests=pull_request_runs))
+        click.echo(write_comment(job, api_of(job), scenarios, author, pull_requests=pull_request_runs))
     except ApiError as error:
         command(str(Annotation("warning", "perfgate", f"no comment was written: {error}")))
-
-
-def publish(outcome: Outcome) -> None:
-    """Fill the summary and the outputs of the job's step, where there is a job: what ``--format github`` does too."""
-    from perfgate.github.workflow_job import Job
-    from perfgate.report.github_markdown import SUMMARY_BYTES, render_within
-
-    job = Job.here()
-    job.add_summary(render_within(outcome, SUMMARY_BYTES))
-    folder = click.get_current_context().meta.get(RUN_FOLDER, "")
-    job.set_outputs({"verdict": outcome.verdict, "exit_status": outcome.exit_status, "run_folder": str(folder)})
-
-
-def _api(job: Job) -> Api:
-    from perfgate.github.api import Api
-
-    url = job.environment.get("GITHUB_API_URL", "https://api.github.com")
-    return Api(url, job.environment.get("GITHUB_TOKEN", ""))
-
-
-def _fetch_earlier(api: Api, job: Job, plan: JobPlan) -> None:
-    """Unpack the run folder of an earlier attempt; where it cannot be had measuring begins anew, and that is said."""
-    from perfgate.errors import RecordError
-    from perfgate.github import artifact
-    from perfgate.github.api import ApiError
-    from perfgate.report.github_markdown import Annotation
-
-    file = job.folder / "earlier.zip"
-    try:
-        found = artifact.of_earlier_attempt(api, job, plan.artifact, job.listed_at(plan.head))
-        if found is None:
-            return
-        artifact.fetch(api, plan.repository, found, file, artifact.RUN_BYTES)
-        artifact.unpack(file, plan.runs)
-    except (ApiError, RecordError) as error:
-        text = f"what an earlier attempt measured cannot be had, so measuring begins anew: {error}"
-        command(str(Annotation("warning", "perfgate", text)))
-    finally:
-        file.unlink(missing_ok=True)
 
 
 def _perfgate(ctx: click.Context, words: list[str]) -> int:
@@ -263,48 +211,6 @@ def _perfgate(ctx: click.Context, words: list[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else ExitStatus.INTERNAL_ERROR
     return ExitStatus.PASS
-
-
-def _status(job: Job) -> ExitStatus:
-    """What the run ended with: interrupted where measuring began and left nothing, usage where it never began."""
-    status = job.read_status()
-    if status is not None:
-        return ExitStatus(status) if status in list(ExitStatus) else ExitStatus.INTERNAL_ERROR
-    return ExitStatus.USAGE if job.read_plan() is None else ExitStatus.INTERRUPTED
-
-
-def _outcome(folder: Path) -> Outcome | None:
-    from perfgate.gate import judge_folder
-    from perfgate.nightly import MANIFEST, judge_night
-
-    try:
-        return judge_night(folder) if (folder / MANIFEST).exists() else judge_folder(folder)
-    except PerfgateError as error:
-        click.echo(f"perfgate: {error}", err=True)
-        return None
-
-
-def _candidate(plan: JobPlan | None) -> str:
-    """The run of a night whose base may be promoted, as it lies in the run folder's artifact; empty where none may."""
-    from perfgate.nightly import candidate
-
-    if plan is None or plan.command != "nightly" or plan.run_folder is None:
-        return ""
-    found = candidate(plan.run_folder)
-    return str(found.relative_to(plan.runs)) if found else ""
-
-
-def _write_small_artifact(job: Job, plan: JobPlan | None, outcome: Outcome | None) -> None:
-    from perfgate.judge.outcome import verdict_json
-    from perfgate.machine.atomic_files import write_atomically
-    from perfgate.machine.versioned_json import write_model
-
-    folder = job.folder / "verdict"
-    folder.mkdir(parents=True, exist_ok=True)
-    if plan is not None:
-        write_model(folder / "job.json", plan)
-    if outcome is not None:
-        write_atomically(folder / "verdict.json", verdict_json(outcome))
 
 
 def _annotate_problems(error: ScenarioError, root: Path) -> None:

@@ -5,17 +5,15 @@ As in :mod:`perfgate.cli.main`, which has them among its own, imports stand in t
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from perfgate.cli.output_options import format_option
-from perfgate.cli.subject_options import BASE_OPTION, HEAD_OPTION
+from perfgate.cli.measuring import BASE_OPTION, HEAD_OPTION, SCENARIOS, signals_as_interrupt
+from perfgate.cli.output_options import RUNS_OPTION, format_option
 
 NO_GPU = "no NVIDIA driver here, so no clocks to hold"
 
@@ -124,12 +122,10 @@ def reset(uuids: tuple[str, ...]) -> None:
 
 
 @click.command()
-@click.argument("scenarios", nargs=-1, type=click.Path(path_type=Path))
+@SCENARIOS
 @BASE_OPTION
 @HEAD_OPTION
-@click.option(
-    "--runs", default="runs", type=click.Path(path_type=Path), show_default=True, help="Folder for run folders."
-)
+@RUNS_OPTION
 @click.option("--deep", is_flag=True, help="Also run nsys and ncu on a tiny program; a minute or two each build.")
 @format_option("doctor")
 def doctor(
@@ -160,24 +156,3 @@ def doctor(
         diagnosis = diagnose(loaded, subjects, progress=lambda text: click.echo(f"perfgate: {text}", err=True), **how)
     click.echo(render("doctor", form, diagnosis), nl=False)
     click.get_current_context().exit(diagnosis.exit_status)
-
-
-@contextlib.contextmanager
-def signals_as_interrupt() -> Iterator[None]:
-    """SIGTERM, and SIGHUP of a terminal that is gone, stop a run as Ctrl-C does: engines end, what was measured stays.
-
-    Who had one ignored, as nohup has SIGHUP, has it ignored still.
-    """
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before: dict[int, Callable[..., Any] | int | None] = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for changed, handler in before.items():
-            signal.signal(changed, handler)

@@ -5,7 +5,6 @@ Imports stand in the command bodies, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,29 +13,22 @@ import click
 
 from perfgate import __version__
 from perfgate.cli import completion
-from perfgate.cli.baseline_commands import BASELINES_OPTION, baseline
+from perfgate.cli.baseline_commands import baseline
 from perfgate.cli.check import check
-from perfgate.cli.github_commands import RUN_FOLDER, github
+from perfgate.cli.envelope_commands import envelope
+from perfgate.cli.github_commands import github
 from perfgate.cli.init import init
-from perfgate.cli.machine_commands import clean, clocks, doctor, signals_as_interrupt
-from perfgate.cli.nightly_command import nightly
+from perfgate.cli.machine_commands import clean, clocks, doctor
 from perfgate.cli.outlet import outlets
-from perfgate.cli.output_options import RUNS_OPTION, echo_document, reported, terminal_width
+from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION, echo_document, reported, terminal_width
 from perfgate.cli.profiles import counters, kernels
+from perfgate.cli.run_commands import nightly, run
 from perfgate.cli.streams import abandon, lasting_streams
-from perfgate.cli.subject_options import BASE_OPTION, HEAD_OPTION, restore_builds, subjects_of
 from perfgate.cli.verify import verify
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
 
 if TYPE_CHECKING:
-    from perfgate.capture.job import Collector
     from perfgate.judge.outcome import Outcome
-    from perfgate.metrics.trial import Role
-    from perfgate.scenario.subject import Subject
-
-
-SCENARIOS = Path("scenarios")
-"""Where a scenario is looked for if none is named; ``perfgate init`` writes one there."""
 
 
 class _Errors(click.Group):
@@ -92,209 +84,6 @@ def main() -> None:
     21 not comparable, 22 not measured, 2 usage or scenario error,
     1 internal error, 130 interrupted or out of budget.
     """  # noqa: D301 (click reads a real backspace: keep the lines)
-
-
-@main.command()
-@click.argument("scenarios", nargs=-1, type=click.Path(path_type=Path))
-@BASE_OPTION
-@HEAD_OPTION
-@click.option(
-    "--against",
-    metavar="REF|baseline|FILE",
-    help="A git ref: its merge base with HEAD is built as the base, the working tree as the head ([build] says how). "
-    "Or measure one side and hold it against the stored baselines, or against the one in a file that ends in .json.",
-)
-@BASELINES_OPTION
-@RUNS_OPTION
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
-@click.option("--quick", is_flag=True, help="One trial a subject: a look at the numbers, never a verdict.")
-@click.option(
-    "--resume",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    shell_complete=completion.runs,
-    metavar="RUN",
-    help="Go on with the open cells of this run instead (a folder, its name, or latest); it knows its scenarios, "
-    "subjects and seed. Where scenarios and subjects are given too it must be a run of these.",
-)
-@click.option(
-    "--more",
-    type=int,
-    metavar="PAIRS",
-    help="With --resume: look again at cells that are inconclusive at their last look, after so many pairs more.",
-)
-@click.option(
-    "--budget",
-    "minutes",
-    type=click.FloatRange(0, min_open=True),
-    metavar="MINUTES",
-    help="Begin no pair that would not end within this time.",
-)
-@click.pass_obj
-@reported
-def run(
-    collector: Collector | None,
-    folder: Path | None,
-    more: int | None,
-    minutes: float | None,
-    baselines: Path,
-    **new: Any,
-) -> Outcome:
-    """Measure two builds in interleaved pairs and judge them.
-
-    With --base alone one side is measured, for a later comparison. Against a stored baseline the head is measured
-    alone; with --base alone that is the head. A run that was stopped goes on with --resume.
-
-    \b
-    perfgate run scenarios/cpu-tiny.yaml --base python=A/bin/python --head python=B/bin/python
-    perfgate run scenarios/cpu-tiny.yaml --base python=A/bin/python --head args.max_num_seqs=32
-    perfgate run scenarios/cpu-tiny.yaml --against main
-    perfgate run --resume latest
-    """  # noqa: D301 (click reads a real backspace: keep the lines)
-    from perfgate import gate
-    from perfgate.cli.progress import progress_to
-    from perfgate.report.run_folders import find_run
-
-    check_resume(folder, more, new)
-    if folder is not None:
-        folder = find_run(folder, new["runs"])
-    with signals_as_interrupt(), progress_to(sys.stderr) as progress:
-        means: dict[str, Any] = {"collector": collector, "progress": progress}
-        if minutes is not None:
-            means["budget_s"] = minutes * 60
-        if folder is not None:
-            if new["scenarios"]:
-                said = (new["base_words"], new["head_words"], progress)
-                means["only"] = (new["scenarios"], subjects_of(*said, scenarios=new["scenarios"]))
-            finished = gate.resume(folder, more=more, prepare=restore_builds(progress), **means)
-        else:
-            scenarios, runs, word = new.pop("scenarios"), new["runs"], new.pop("against")
-            base_words, head_words = new.pop("base_words"), new.pop("head_words")
-            stored = baselines_meant(word, baselines)
-            ref = word if stored is None else None
-            subjects = subjects_of(base_words, head_words, progress, ref=ref, runs=runs, scenarios=scenarios)
-            if stored is not None:
-                means["against"] = stored
-                subjects = {"head": subjects.get("head", subjects["base"])}
-            finished = gate.run(scenarios, subjects, **new, **means)
-    click.echo(f"run folder: {finished.folder}", err=True)
-    click.get_current_context().meta[RUN_FOLDER] = finished.folder
-    return finished.outcome
-
-
-def baselines_meant(word: str | None, folder: Path) -> Path | None:
-    """The stored baselines that ``--against`` names: their folder, or the file of one; ``None`` for a git ref."""
-    if word == "baseline":
-        return folder
-    return Path(word) if word is not None and word.endswith(".json") else None
-
-
-def check_resume(folder: Path | None, more: int | None, new: dict[str, Any]) -> None:
-    """Refuse a mixture of a new run's words and those that go on with an old one.
-
-    Raises:
-        UsageError: There is nothing to measure, or a word that a run folder has its own answer to.
-    """
-    from perfgate.errors import UsageError
-
-    if folder is None:
-        if more is not None:
-            raise UsageError("--more goes on with a run", remedy="Name its folder: --resume FOLDER --more 4.")
-        new["scenarios"] = new["scenarios"] or (the_scenario(SCENARIOS),)
-        return
-    if new["scenarios"]:  # with their subjects: the run is held against them
-        new = {**new, "base_words": (), "head_words": ()}
-    words = {"base_words": "--base without a scenario", "head_words": "--head without a scenario",
-             "against": "--against", "quick": "--quick"}  # fmt: skip
-    given = [word for name, word in words.items() if new[name]] + ["--seed"] * (new["seed"] is not None)
-    if given:
-        raise UsageError(f"--resume goes on with the run's own plan and subjects: {', '.join(given)} cannot be given")
-
-
-def the_scenario(folder: Path) -> Path:
-    """The only scenario in a folder.
-
-    Raises:
-        UsageError: There is none, or a choice.
-    """
-    from perfgate.errors import UsageError
-
-    found = sorted(file for suffix in ("yaml", "yml") for file in folder.glob(f"*.{suffix}"))
-    if len(found) == 1:
-        click.echo(f"perfgate: measuring {found[0]}, the only scenario here", err=True)
-        return found[0]
-    if not found:
-        remedy = "Name scenario files, or begin with perfgate init. A run that was stopped goes on with --resume."
-        raise UsageError(f"nothing to measure: {folder}/ holds no scenario", remedy=remedy)
-    files = " ".join(shlex.quote(str(file)) for file in found)
-    remedy = f"Name those to measure: perfgate run {shlex.quote(str(found[0]))}, or all of them."
-    raise UsageError(f"which scenario? {folder}/ holds {len(found)}: {files}", remedy=remedy)
-
-
-@main.group()
-def envelope() -> None:
-    """The kernels that a decode step may run: learn them from a build, check another against them."""
-
-
-@envelope.command()
-@click.argument("scenario", type=click.Path(path_type=Path))
-@BASE_OPTION
-@RUNS_OPTION
-@click.option("--from", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="RUN",
-              help="Learn from the traced pairs of this run instead of tracing.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Print the scenario instead of writing it.")
-def learn(
-    scenario: Path,
-    base_words: tuple[str, ...],
-    runs: Path,
-    folder: Path | None,
-    dry_run: bool,  # noqa: FBT001 (a flag)
-) -> None:
-    """Trace one build against itself and write what its decode steps run into the scenario's kernels block.
-
-    Read the difference before committing it: it is what every later head is held to, exactly. Where tracing was
-    interrupted, go on with perfgate run --resume FOLDER and then learn --from FOLDER.
-    """
-    from perfgate import gate
-    from perfgate.cli.progress import progress_to
-    from perfgate.machine.atomic_files import write_atomically
-    from perfgate.report.run_folders import find_run
-
-    if folder is not None:
-        folder = find_run(folder, runs)
-    else:
-        with signals_as_interrupt(), progress_to(sys.stderr) as progress:
-            base = subjects_of(base_words, (), progress, runs=runs)["base"]
-            both: dict[Role, Subject] = {"base": base, "head": base}
-            folder = gate.run([scenario], both, runs=runs, progress=progress, kernels_only=True).folder
-        click.echo(f"run folder: {folder}", err=True)
-    text = gate.learn_envelope(scenario, folder)
-    if dry_run:
-        click.echo(text, nl=False)
-        return
-    write_atomically(scenario, text)
-    click.echo(f"perfgate: {scenario} has a new kernels block", err=True)
-
-
-@envelope.command("check")
-@click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
-@BASE_OPTION
-@HEAD_OPTION
-@RUNS_OPTION
-@reported
-def check_envelope(
-    scenarios: tuple[Path, ...], base_words: tuple[str, ...], head_words: tuple[str, ...], runs: Path
-) -> Outcome:
-    """Trace a pair and hold both sides' decode steps against the scenario's kernels block; minutes, no latency."""
-    from perfgate import gate
-    from perfgate.cli.progress import progress_to
-
-    with signals_as_interrupt(), progress_to(sys.stderr) as progress:
-        subjects = subjects_of(base_words, head_words, progress, runs=runs, scenarios=scenarios)
-        finished = gate.check_envelope(scenarios, subjects, runs=runs, progress=progress)
-    click.echo(f"run folder: {finished.folder}", err=True)
-    click.get_current_context().meta[RUN_FOLDER] = finished.folder
-    return finished.outcome
 
 
 @main.command()
@@ -411,5 +200,19 @@ def schema(what: str) -> None:
     click.echo(json.dumps(schemas[what](), indent=2))
 
 
-for command in (check, kernels, counters, doctor, clocks, clean, baseline, github, nightly, init, verify):
+for command in (
+    run,
+    envelope,
+    check,
+    kernels,
+    counters,
+    doctor,
+    clocks,
+    clean,
+    baseline,
+    github,
+    nightly,
+    init,
+    verify,
+):
     main.add_command(command)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfgate.cli.github_commands import RUN_FOLDER, publish
 from perfgate.cli.outlet import command
 from perfgate.cli.streams import abandon
 from perfgate.errors import ExitStatus
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from perfgate.judge.outcome import Outcome
     from perfgate.report.document import Document
 
+RUN_FOLDER = "perfgate.run_folder"
+"""Where the context of a command keeps the folder of the run that it made."""
 RUNS_OPTION = click.option(
     "--runs",
     default="runs",
@@ -133,8 +134,10 @@ def deliver(outcome: Outcome, form: str, outputs: tuple[Path, ...], *, exit_zero
         with _noting(lost, f"--output {file}"):
             file.write_text(render("outcome", format_of(file), outcome), encoding="utf-8")
     if form == "github":
+        from perfgate.github.job_steps import publish
+
         with _noting(lost, "the job's summary and outputs"):
-            publish(outcome)
+            publish(outcome, click.get_current_context().meta.get(RUN_FOLDER, ""))
     status = ExitStatus.PASS if exit_zero else ExitStatus(outcome.exit_status)
     if lost:
         click.echo(_undelivered(outcome, lost), err=True)

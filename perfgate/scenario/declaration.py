@@ -46,11 +46,10 @@ from perfgate.scenario.yaml_document import (
     did_you_mean,
     dotted,
     read_document,
-    replace_block,
     to_draft_07,
     whole_file_error,
-    write_document,
 )
+from perfgate.scenario.yaml_writing import replace_block, write_document
 from perfgate.trace.families import SHIPPED, UNLISTED
 
 MAX_BYTES = 256 * 1024

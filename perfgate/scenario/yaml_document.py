@@ -22,7 +22,6 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-from ruamel.yaml.representer import SafeRepresenter
 
 from perfgate.errors import Problem, ScenarioError
 
@@ -34,8 +33,8 @@ MAX_DEPTH = 32
 MAX_DIGITS = 100
 """Python refuses to read integers of more than 4300 digits; nothing measured has 100."""
 
-_TAG = "tag:yaml.org,2002:"
-_JSON_TAGS = frozenset(_TAG + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq"))
+TAG = "tag:yaml.org,2002:"
+_JSONTAGS = frozenset(TAG + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq"))
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = 60
 
@@ -139,90 +138,6 @@ def read_document(text: str, file: Path) -> Document:
     if not isinstance(content, dict):
         raise whole_file_error(file, "is empty or no mapping, expected 'key: value' lines")
     return Document(file, content, marks, key_marks)
-
-
-def write_document(content: dict[str, Any]) -> str:
-    """``content`` as YAML that :func:`read_document` reads back unchanged, its innermost lists and mappings inline."""
-    stream = StringIO()
-    yaml = YAML(typ="safe", pure=True)
-    yaml.Representer = _Representer
-    yaml.default_flow_style = None
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel's stub says None
-    yaml.width = 1000  # a folded value is harder to read than a long line
-    yaml.dump(content, stream)
-    return stream.getvalue()
-
-
-def replace_block(text: str, file: Path, key: str, content: Any) -> str:
-    """``text`` with the top-level block ``key`` replaced, or appended; everything else stays byte for byte.
-
-    Args:
-        text: A document of :func:`read_document` in block style: ``key: value`` lines.
-        file: Names it in errors.
-        key: The block's name.
-        content: Its new value, of plain Python values.
-
-    Raises:
-        ScenarioError: The document is no such document, or cannot be edited in place.
-    """
-    old = read_document(text, file)
-    root = YAML(typ="safe", pure=True).compose(StringIO(text))
-    if not isinstance(root, MappingNode) or root.flow_style:
-        raise whole_file_error(file, f"is written in braces, so {key} cannot be put in: write it by hand")
-    newline = "\r\n" if "\r\n" in text else "\n"
-    indent = " " * root.start_mark.column
-    written = write_document({key: content}).splitlines()
-    block = "".join(f"{indent}{line}{newline}" for line in written)
-    begin, end = _extent(text, root, key)
-    before = text[:begin] + (newline if begin and text[begin - 1] not in "\r\n" else "")
-    edited = before + block + text[end:]
-    refusal = whole_file_error(file, f"cannot be edited in place, so put this in by hand:\n{block}")
-    try:
-        if read_document(edited, file).content == {**old.content, key: content}:
-            return edited
-    except ScenarioError as error:  # something stands behind the mapping, such as the mark that ends a document
-        raise refusal from error
-    raise refusal
-
-
-def _extent(text: str, root: MappingNode, key: str) -> tuple[int, int]:
-    """From a key's line to behind its value, without comments there: they belong to what follows. Else the end."""
-    found = next(((name, value) for name, value in root.value if name.value == key), None)
-    if found is None:
-        return len(text), len(text)
-    name, value = found
-    begin = name.start_mark.index - name.start_mark.column
-    if isinstance(value, ScalarNode) and value.style not in ("|", ">"):
-        return begin, _line_end(text, value.end_mark.index if value.value or value.style else name.end_mark.index)
-    if not isinstance(value, ScalarNode) and value.flow_style:
-        return begin, _line_end(text, value.end_mark.index)
-    # The end that is marked is where the next key begins: there may be comments between.
-    lines = text[begin : value.end_mark.index].splitlines(keepends=True)
-    while lines and lines[-1].strip()[:1] in ("", "#"):
-        lines.pop()
-    return begin, begin + sum(map(len, lines))
-
-
-def _line_end(text: str, index: int) -> int:
-    end = text.find("\n", index)
-    return len(text) if end < 0 else end + 1
-
-
-class _Representer(SafeRepresenter):
-    """Writes equal values out instead of as aliases, and escapes what cannot be seen."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        del data
-        return True
-
-    def represent_text(self, text: str) -> ScalarNode:
-        """Quoted unless made of harmless characters: ruamel cannot read all that it writes plain (``{a: :0}``)."""
-        style = None if re.fullmatch(r"[\w./]([\w./%+,() -]*[\w./%+()-])?", text, flags=re.ASCII) else '"'
-        node: ScalarNode = self.represent_scalar(_TAG + "str", text, style=style)
-        return node
-
-
-_Representer.add_representer(str, _Representer.represent_text)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -339,17 +254,17 @@ def _refusal(node: Node, depth: int) -> str:
         return "anchors and aliases are not supported: write the value out"
     if depth > MAX_DEPTH:
         return f"is nested deeper than {MAX_DEPTH} levels"
-    if tag not in _JSON_TAGS:
-        return f"the tag {tag.replace(_TAG, '!!')} is not supported: quote text, and take tags out"
+    if tag not in _JSONTAGS:
+        return f"the tag {tag.replace(TAG, '!!')} is not supported: quote text, and take tags out"
     return _scalar_refusal(node, tag) if isinstance(node, ScalarNode) else ""
 
 
 def _scalar_refusal(node: ScalarNode, tag: str) -> str:
     if not _encodable(node.value):
         return "half of a surrogate pair is no text"
-    if tag == _TAG + "int" and len(node.value) > MAX_DIGITS:
+    if tag == TAG + "int" and len(node.value) > MAX_DIGITS:
         return f"a number of more than {MAX_DIGITS} digits is not supported"
-    if tag == _TAG + "float" and not _is_finite(node.value):
+    if tag == TAG + "float" and not _is_finite(node.value):
         return f"expected a finite number, found {node.value}"
     return ""
 
@@ -357,11 +272,11 @@ def _scalar_refusal(node: ScalarNode, tag: str) -> str:
 def _key_refusal(key: Node) -> str:
     if key.anchor:
         return "anchors and aliases are not supported: write the key out"
-    if key.tag == _TAG + "merge":
+    if key.tag == TAG + "merge":
         return "merge keys are not supported: write the values out"
     if not isinstance(key, ScalarNode):
         return "a key must be text, found a list or a mapping"
-    if key.tag != _TAG + "str":
+    if key.tag != TAG + "str":
         return f"the key {key.value!r} is no text: quote it"
     return "" if _encodable(key.value) else "half of a surrogate pair is no text"
 

@@ -15,7 +15,8 @@ from perfgate.errors import ScenarioError
 from perfgate.scenario.declaration import LoadedScenario, dump, json_schema, loads, with_kernels
 from perfgate.scenario.expected_kernels import Bound, Expectation
 from perfgate.scenario.plan import Cell, Plan, make_plan, resolve_cells
-from perfgate.scenario.yaml_document import read_document, replace_block
+from perfgate.scenario.yaml_document import read_document
+from perfgate.scenario.yaml_writing import replace_block
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
 from perfgate.trace.families import RoleRule
 

@@ -1,23 +1,31 @@
-"""What commands say of subjects: the options, and which builds they name; refs among them are built.
+"""What commands that measure have in common: options, the builds that they name, and how a measurement is shown.
 
 As in :mod:`perfgate.cli.main`, imports stand in the bodies, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfgate.cli import completion
+from perfgate.cli.output_options import RUN_FOLDER
 
 if TYPE_CHECKING:
+    from perfgate.capture.session import Progress
+    from perfgate.gate import Finished
+    from perfgate.judge.outcome import Outcome
     from perfgate.metrics.trial import Role
     from perfgate.record.run_record import Run
     from perfgate.scenario.subject import Subject
 
+SCENARIOS = click.argument("scenarios", nargs=-1, type=click.Path(path_type=Path))
 BASE_OPTION = click.option(
     "--base",
     "base_words",
@@ -34,6 +42,52 @@ HEAD_OPTION = click.option(
     metavar="KEY=VALUE",
     help="The build under test, likewise; what it does not say is taken from the base.",
 )
+
+BUDGET_OPTION = click.option(
+    "--budget",
+    "budget_s",
+    type=click.FloatRange(0, min_open=True),
+    callback=lambda _, __, minutes: float("inf") if minutes is None else minutes * 60,
+    metavar="MINUTES",
+    help="Begin no pair that would not end within this time.",
+)
+
+
+@contextlib.contextmanager
+def measuring() -> Iterator[Progress]:
+    """A block that measures: told of each step, and stopped by signals as by Ctrl-C."""
+    from perfgate.cli.progress import progress_to
+
+    with signals_as_interrupt(), progress_to(sys.stderr) as progress:
+        yield progress
+
+
+def measured(finished: Finished) -> Outcome:
+    """The outcome of what was measured, once it is told where that lies."""
+    click.echo(f"run folder: {finished.folder}", err=True)
+    click.get_current_context().meta[RUN_FOLDER] = finished.folder
+    return finished.outcome
+
+
+@contextlib.contextmanager
+def signals_as_interrupt() -> Iterator[None]:
+    """SIGTERM, and SIGHUP of a terminal that is gone, stop a run as Ctrl-C does: engines end, what was measured stays.
+
+    Who had one ignored, as nohup has SIGHUP, has it ignored still.
+    """
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before: dict[int, Callable[..., Any] | int | None] = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for changed, handler in before.items():
+            signal.signal(changed, handler)
 
 
 def subjects_of(

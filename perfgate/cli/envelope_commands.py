@@ -1,0 +1,78 @@
+"""The commands about a scenario's kernels block; as in :mod:`perfgate.cli.main`, imports stand in the bodies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfgate.cli.measuring import BASE_OPTION, HEAD_OPTION, measured, measuring, subjects_of
+from perfgate.cli.output_options import RUNS_OPTION, reported
+
+if TYPE_CHECKING:
+    from perfgate.judge.outcome import Outcome
+    from perfgate.metrics.trial import Role
+    from perfgate.scenario.subject import Subject
+
+
+@click.group()
+def envelope() -> None:
+    """The kernels that a decode step may run: learn them from a build, check another against them."""
+
+
+@envelope.command()
+@click.argument("scenario", type=click.Path(path_type=Path))
+@BASE_OPTION
+@RUNS_OPTION
+@click.option("--from", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="RUN",
+              help="Learn from the traced pairs of this run instead of tracing.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print the scenario instead of writing it.")
+def learn(
+    scenario: Path,
+    base_words: tuple[str, ...],
+    runs: Path,
+    folder: Path | None,
+    dry_run: bool,  # noqa: FBT001 (a flag)
+) -> None:
+    """Trace one build against itself and write what its decode steps run into the scenario's kernels block.
+
+    Read the difference before committing it: it is what every later head is held to, exactly. Where tracing was
+    interrupted, go on with perfgate run --resume FOLDER and then learn --from FOLDER.
+    """
+    from perfgate import gate
+    from perfgate.machine.atomic_files import write_atomically
+    from perfgate.report.run_folders import find_run
+
+    if folder is not None:
+        folder = find_run(folder, runs)
+    else:
+        with measuring() as progress:
+            base = subjects_of(base_words, (), progress, runs=runs)["base"]
+            both: dict[Role, Subject] = {"base": base, "head": base}
+            folder = gate.run([scenario], both, runs=runs, progress=progress, kernels_only=True).folder
+        click.echo(f"run folder: {folder}", err=True)
+    text = gate.learn_envelope(scenario, folder)
+    if dry_run:
+        click.echo(text, nl=False)
+        return
+    write_atomically(scenario, text)
+    click.echo(f"perfgate: {scenario} has a new kernels block", err=True)
+
+
+@envelope.command("check")
+@click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
+@BASE_OPTION
+@HEAD_OPTION
+@RUNS_OPTION
+@reported
+def check_envelope(
+    scenarios: tuple[Path, ...], base_words: tuple[str, ...], head_words: tuple[str, ...], runs: Path
+) -> Outcome:
+    """Trace a pair and hold both sides' decode steps against the scenario's kernels block; minutes, no latency."""
+    from perfgate import gate
+
+    with measuring() as progress:
+        subjects = subjects_of(base_words, head_words, progress, runs=runs, scenarios=scenarios)
+        finished = gate.check_envelope(scenarios, subjects, runs=runs, progress=progress)
+    return measured(finished)

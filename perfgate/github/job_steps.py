@@ -1,0 +1,101 @@
+"""What the steps of a job do, apart from their options and what they print: :mod:`perfgate.cli.github_commands`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfgate.baseline.store import is_baseline, parse_as_of, read
+from perfgate.errors import ExitStatus
+from perfgate.gate import judge_folder
+from perfgate.github import artifact
+from perfgate.github.api import Api
+from perfgate.github.workflow_job import Job, JobPlan
+from perfgate.judge.outcome import Outcome, verdict_json
+from perfgate.machine.atomic_files import write_atomically
+from perfgate.machine.versioned_json import write_model
+from perfgate.nightly import MANIFEST, candidate, judge_night
+from perfgate.report.baseline_page import diff_document, log_document
+from perfgate.report.github_markdown import SUMMARY_BYTES, render_within
+from perfgate.report.text import to_text
+
+BODY_CHARACTERS = 60_000
+"""Of a pull request's body that tell what moved; GitHub takes 65,536 in all."""
+
+
+def api_of(job: Job) -> Api:
+    """The API of the job's server, with its token."""
+    url = job.environment.get("GITHUB_API_URL", "https://api.github.com")
+    return Api(url, job.environment.get("GITHUB_TOKEN", ""))
+
+
+def fetch_earlier(api: Api, job: Job, plan: JobPlan) -> None:
+    """Unpack the run folder of an earlier attempt, where there is one.
+
+    Raises:
+        ApiError: GitHub refused.
+        RecordError: It is not what it should be.
+    """
+    file = job.folder / "earlier.zip"
+    try:
+        found = artifact.of_earlier_attempt(api, job, plan.artifact, job.listed_at(plan.head))
+        if found is not None:
+            artifact.fetch(api, plan.repository, found, file, artifact.RUN_BYTES)
+            artifact.unpack(file, plan.runs)
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def status_of(job: Job) -> ExitStatus:
+    """What the run ended with: interrupted where measuring began and left nothing, usage where it never began."""
+    status = job.read_status()
+    if status is not None:
+        return ExitStatus(status) if status in list(ExitStatus) else ExitStatus.INTERNAL_ERROR
+    return ExitStatus.USAGE if job.read_plan() is None else ExitStatus.INTERRUPTED
+
+
+def judged(folder: Path) -> Outcome:
+    """The outcome of a run or a night.
+
+    Raises:
+        PerfgateError: It cannot be judged.
+    """
+    return judge_night(folder) if (folder / MANIFEST).exists() else judge_folder(folder)
+
+
+def candidate_of(plan: JobPlan | None) -> str:
+    """The run of a night whose base may be promoted, as it lies in the run folder's artifact; empty where none may."""
+    if plan is None or plan.command != "nightly" or plan.run_folder is None:
+        return ""
+    found = candidate(plan.run_folder)
+    return str(found.relative_to(plan.runs)) if found else ""
+
+
+def write_small_artifact(job: Job, plan: JobPlan | None, outcome: Outcome | None) -> None:
+    """What a comment is made from."""
+    folder = job.folder / "verdict"
+    folder.mkdir(parents=True, exist_ok=True)
+    if plan is not None:
+        write_model(folder / "job.json", plan)
+    if outcome is not None:
+        write_atomically(folder / "verdict.json", verdict_json(outcome))
+
+
+def publish(outcome: Outcome, run_folder: Path | str) -> None:
+    """Fill the summary and the outputs of the job's step, where there is a job: what ``--format github`` does too."""
+    job = Job.here()
+    job.add_summary(render_within(outcome, SUMMARY_BYTES))
+    job.set_outputs({"verdict": outcome.verdict, "exit_status": outcome.exit_status, "run_folder": str(run_folder)})
+
+
+def moved(names: Sequence[str]) -> str:
+    """What was promoted and how far each metric moved, baseline by baseline, as blocks of Markdown."""
+    text = ""
+    for file in filter(is_baseline, map(Path, names)):
+        before, now = parse_as_of(file, "HEAD"), read(file).baseline
+        told = f"{file}\n{to_text(diff_document(before, now) if before else log_document(now))}"
+        text += f"\n\n{textwrap.indent(told, ' ' * 4)}"  # no text can end a block that is indented
+    if len(text) > BODY_CHARACTERS:
+        text = f"{text[:BODY_CHARACTERS].rpartition(chr(10))[0]}\n\nThe rest did not fit: see `perfgate baseline diff`."
+    return text
