@@ -101,7 +101,7 @@ class Problem:
 
     Args:
         file: Path as the user gave it, or the option of the command line.
-        line: Line, from 1; 0 where it is no file.
+        line: Line, from 1; 0 where it is not a file.
         column: Column, from 1.
         field: Dotted path of the field, for example ``gates[0].ignorable``. Empty for the whole file.
         text: What is wrong, what was expected, and "did you mean" where something is near.

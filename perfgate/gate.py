@@ -100,7 +100,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         budget_s: No pair is begun that would not end within so many seconds.
         kernels_only: Take traced trials alone and judge only what the decode steps run, not how long they take.
         against: A folder of baselines, or the file of one: the only subject is measured as the head and held against
-            what lies there.
+            what is there.
 
     Raises:
         ScenarioError: A scenario is wrong, or no engine of these builds could run it.
@@ -123,7 +123,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     manifest = Run(name=run_name(loaded), plan=plan, subjects=subjects, perfgate=__version__, **kind)
     refuse_what_is_no_text(manifest)
     folder = runs / manifest.name
-    with storage_failures(folder, "Mend that, or name another place with --runs."), _interruptions(folder):
+    with storage_failures(folder, "Fix that, or name another folder with --runs."), _interruptions(folder):
         make_folder(folder, loaded)
         if found is not None:
             manifest = manifest.model_copy(update={"against": keep(folder, found)})
@@ -163,7 +163,7 @@ def resume(  # noqa: PLR0913 (options by name, all but one with a default)
 
     Raises:
         UsageError: ``more`` is less than a further look needs.
-        RecordError: The folder is no run folder, or a record in it cannot be trusted.
+        RecordError: The folder not a run folder, or a record in it cannot be trusted.
         NotComparableError: ``different-machines``: the run was begun on another machine; ``different-cells``: it is no
             run of ``only``.
         InterruptedRunError: As of :func:`run`.
@@ -218,13 +218,13 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
     Raises:
         NotMeasuredError: ``no-decode-steps``: not every cell was traced; the text tells why.
         NotComparableError: It is a run of other cells, or its trials did not run the same: nothing can be learnt.
-        RecordError: The folder is no run folder.
+        RecordError: The folder not a run folder.
     """
     loaded, manifest = load(scenario), read_manifest(folder)
     cells, measured = resolve_cells(loaded), {cell.cell_id for cell in manifest.plan.cells}
     others = [cell.name for cell in cells if cell.cell_id not in measured]
     if others:
-        text = f"is no run of {scenario} as it is now: it does not measure {', '.join(others)}"
+        text = f"not a run of {scenario} as it is now: it does not measure {', '.join(others)}"
         raise NotComparableError(text, where=str(folder), code="different-cells")
     records = {record.cell.cell_id: record for record in read_records(folder, manifest)}
     blocks = []
@@ -234,7 +234,7 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
         if not traced:
             stopped = record.stopped if record else None
             code, text = (stopped.code, stopped.text) if stopped else ("no-decode-steps", "no traced pair was taken")
-            remedy = "Mend that (is --base right?) and learn again." if stopped else _way_on(folder)
+            remedy = "Fix that (is --base right?) and learn again." if stopped else _way_on(folder)
             raise NotMeasuredError(text, where=f"{folder}: {cell.name}", remedy=remedy, code=code)
         blocks.append(learn(traced, loaded.scenario.kernels))
     return with_kernels(loaded, union(blocks))
@@ -273,7 +273,7 @@ def _visit(
     prepare: Callable[[Run], None] = lambda _: None,
 ) -> Finished:
     """Measure what is open while nobody else does, then judge."""
-    with storage_failures(folder, f"Mend that. {_way_on(folder)}"), _interruptions(folder):
+    with storage_failures(folder, f"Fix that. {_way_on(folder)}"), _interruptions(folder):
         with hold(folder):
             records = _reopened(folder, manifest)
             added = with_further_looks(manifest, records, more) if more is not None else {}
@@ -324,7 +324,7 @@ def outcome_of(folder: Path) -> Outcome:
     """Judge what a run folder holds, and write nothing.
 
     Raises:
-        RecordError: The folder is no run folder, or a record in it cannot be trusted.
+        RecordError: The folder not a run folder, or a record in it cannot be trusted.
     """
     manifest = read_manifest(folder)
     records = {record.cell.cell_id: record for record in read_records(folder, manifest)}
@@ -342,7 +342,7 @@ def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Out
         warn: Gets a sentence where ``verdict.json`` cannot be written; without it that is an error.
 
     Raises:
-        RecordError: The folder is no run folder, or a record in it cannot be trusted.
+        RecordError: The folder not a run folder, or a record in it cannot be trusted.
         OSError: ``verdict.json`` cannot be written, and ``warn`` was not given.
     """
     outcome = outcome_of(folder)

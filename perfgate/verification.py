@@ -107,9 +107,7 @@ def _baseline(file: Path) -> Iterator[Check]:
     if commit(file.absolute().parent):
         yield _attempt("git", lambda: [*verify([file], None, None)], "only grew since HEAD")
     else:
-        yield Check(
-            "unknown", "git", "lies in no repository with a commit: entries may have been taken away at its end"
-        )
+        yield Check("unknown", "git", "not in a repository with a commit: entries may have been removed from its end")
     yield Check("unknown", "records", "are named by their digests alone: verify the run folders that they come from")
 
 
@@ -208,7 +206,7 @@ def _verdict(folder: Path, recompute: Callable[[Path], Outcome] = outcome_of) ->
 
 
 def _claims(stored: str) -> dict[str, Any]:
-    """The version that a verdict says it is of, and what it found; nothing where it is no verdict."""
+    """The version that a verdict says it is of, and what it found; nothing where it is not a verdict."""
     try:
         content = parse_json(stored)
     except ValueError:

@@ -281,8 +281,8 @@ def test_judge_folder(tmp_path: Path) -> None:
 
 
 def test_no_run_folder(tmp_path: Path) -> None:
-    """A folder without a manifest is no run folder."""
-    with pytest.raises(RecordError, match="is no run folder"):
+    """A folder without a manifest not a run folder."""
+    with pytest.raises(RecordError, match="not a run folder"):
         use_cases.judge_folder(tmp_path)
 
 

@@ -270,7 +270,7 @@ def test_a_table_of_kernel_times_is_compared_by_role(tmp_path: Path) -> None:
     ("word", "said"),
     [
         ("kernel_time_per_step:1%:5%", "needs the role whose kernels it measures"),
-        ("itl_median[gemm]:1%:5%", "itl_median is no metric of a role"),
+        ("itl_median[gemm]:1%:5%", "itl_median is not a metric of a role"),
         ("kernel_tim[gemm]:1%:5%", "did you mean 'kernel_time_per_step'"),
     ],
 )

@@ -540,7 +540,7 @@ def test_usage_errors(invoke: Invoke, words: tuple[str, ...], says: str) -> None
 
 def test_no_run_folder(tmp_path: Path) -> None:
     """A folder without a manifest cannot be gone on with, and a further look is checked before."""
-    with pytest.raises(RecordError, match="is no run folder"):
+    with pytest.raises(RecordError, match="not a run folder"):
         gate.resume(tmp_path)
     with pytest.raises(UsageError, match="--more 1"):
         gate.resume(tmp_path, more=1)

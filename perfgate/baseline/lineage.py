@@ -137,7 +137,7 @@ class Entry(Frozen):
 
     @property
     def content(self) -> dict[str, Any]:
-        """As it stands in the file."""
+        """As it is in the file."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -148,7 +148,7 @@ class Baseline(Frozen):
 
     @property
     def tip(self) -> str:
-        """The digest of the newest entry, which stands for all."""
+        """The digest of the newest entry, which identifies all."""
         return self.entries[-1].digest
 
     @cached_property
@@ -273,7 +273,7 @@ def _load(text: str, where: str) -> dict[str, Any]:
     content = parse_content(text, FORMAT, where, BASELINE)
     entries = content.get("entries")
     if not (isinstance(entries, list) and entries and all(isinstance(entry, dict) for entry in entries)):
-        raise RecordError("is no baseline: expected a list of entries", where=where)
+        raise RecordError("not a baseline: expected a list of entries", where=where)
     return content
 
 
@@ -289,7 +289,7 @@ def problems(content: dict[str, Any]) -> Iterator[str]:
         if entry.get("digest") != _digest(entry):
             yield f"{name} was changed after it was written: its content does not fit its digest"
         if entry.get("parent") != before:
-            yield (f"{name} does not follow what stands before it: an entry there was changed, dropped, added or put "
+            yield (f"{name} does not follow the entries before it: one of them was changed, dropped, added or put "
                    "elsewhere")  # fmt: skip
         says = {entry.get(what) is not None for what in ("cell", "machine")}
         if says != {entry.get("kind") != "equivalent"} or (entry.get("kind") == "first") != (number == 1):

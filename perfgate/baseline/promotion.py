@@ -1,6 +1,6 @@
 """Promotion: what a run measured becomes part of the baselines, with a reason, an author and the record's digest.
 
-Free is only what is equivalent to what lies there: the same build once more, a head that passed against that build in
+Free is only what is equivalent to what is there: the same build once more, a head that passed against that build in
 pairs, or a visit that passes every gate against the baseline itself. Anything else begins anew and needs a reason.
 """
 
@@ -74,7 +74,7 @@ def promote(
     Args:
         folder: The run's folder.
         root: The folder of baselines, made where it is missing.
-        reason: Why; needed for a first baseline and for one that is not equivalent to what lies there.
+        reason: Why; needed for a first baseline and for one that is not equivalent to what is there.
         cells: Names of cells; all where none is named.
         role: The side to promote.
         same_build: The caller vouches, with a reason, that a build with folders or variables of its own is the one that
@@ -82,9 +82,9 @@ def promote(
         scenarios: Files of which the run's scenarios must be copies; where not given, the run's own word is taken.
 
     Raises:
-        RecordError: The folder is no run, a record or baseline cannot be trusted, a record or visit lies there already,
+        RecordError: The folder is no run, a record or baseline cannot be trusted, a record or visit is already in it,
             or a file cannot be written.
-        NotMeasuredError: A cell is not decided, so its record is no valid one.
+        NotMeasuredError: A cell is not decided, so its record is not valid.
         UsageError: A cell or side does not exist, or a reason is needed; the text says what moved.
     """
     if same_build and not reason:
@@ -178,16 +178,16 @@ def _draw(candidate: _Candidate, before: Baseline | None, plan: Plan) -> Promote
 def _compare(
     candidate: _Candidate, entry: Entry, before: Baseline | None, plan: Plan
 ) -> tuple[Change, str, tuple[GateOutcome, ...]]:
-    """What kind of promotion this is, why, and the gates held against what lies there."""
+    """What kind of promotion this is, why, and the gates held against what is there."""
     if before is None:
         return "first", "there was none for this cell on this class of machines", ()
     if any(one.record == entry.record for one in before.entries):
-        raise RecordError(f"{candidate.cell.name}: this record lies there already", where=str(candidate.file))
+        raise RecordError(f"{candidate.cell.name}: this record is already in it", where=str(candidate.file))
     # The record may be another since, though the visit is the same: when it was gone on with, or where another version
     # of perfgate reads it with fields of its own.
     known = [visit for one in before.entries for visit in one.visits]
     if again := next((visit for visit in entry.visits if any(map(visit.is_the, known))), None):
-        raise RecordError(f"{candidate.cell.name}: the visit of {again.t0_utc} lies there already",
+        raise RecordError(f"{candidate.cell.name}: the visit of {again.t0_utc} is already in it",
                           where=str(candidate.file), remedy="Measure a further visit in a run of its own.")  # fmt: skip
     cell, machine = Measured.of(candidate.cell), candidate.side.record.visits[0].machine
     differences = [*before.cell.differences(cell), *comparable(before.machine, machine)]
@@ -227,7 +227,7 @@ def _held(candidate: _Candidate, before: Baseline, plan: Plan) -> CellOutcome:
 
 
 def _certainly_same(candidate: _Candidate, build: Build, before: Build) -> bool:
-    """A visit of the same build counts wherever it lies: leaving out the far ones would fake a small spread.
+    """A visit of the same build counts wherever it is: leaving out the far ones would fake a small spread.
 
     What is under test in a run that regressed is not the same build, whatever its packages say.
     """

@@ -42,7 +42,7 @@ def read(file: Path) -> Stored:
     """Read a baseline's file and verify its lineage.
 
     Raises:
-        RecordError: It does not exist, is no baseline, or its lineage is broken.
+        RecordError: It does not exist, is not a baseline, or its lineage is broken.
     """
     text = read_bytes(file, BASELINE).decode(errors="replace")  # which no digest fits
     return Stored(file, text, parse(text, str(file)))

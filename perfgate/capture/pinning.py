@@ -23,7 +23,7 @@ class Steady:
     """How to start a worker.
 
     Args:
-        wrapper: Programs with their arguments, to stand before the interpreter.
+        wrapper: Programs with their arguments, to put before the interpreter.
         environment: Variables that are set beside the engine's own.
         held: What they hold: of :data:`perfgate.trace.decode_step.STEADY`, and ``cores 12,13,14,15``.
     """

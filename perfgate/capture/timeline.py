@@ -73,7 +73,7 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload, asked: Span = 
     _check_clock(submitted[0], deliveries[-1].t_ns if deliveries else submitted[-1], asked)
     digest = answer.get("tokens_digest")
     if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
-        raise InvalidTrialError("protocol-error", f"tokens_digest is no SHA-256: {_short(digest)}")
+        raise InvalidTrialError("protocol-error", f"tokens_digest is not a SHA-256: {_short(digest)}")
     _check_requests(answer, deliveries, workload)
     first, last = _first_and_last(deliveries, workload.batch)
     return Iteration(

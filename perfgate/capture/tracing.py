@@ -1,6 +1,6 @@
 """Traced trials: a fresh engine whose decode steps a profiler records, kernel by kernel.
 
-On a GPU nsys stands around the worker, and its window opens after warm-up for a few iterations; without nsys or without
+On a GPU nsys is around the worker, and its window opens after warm-up for a few iterations; without nsys or without
 a GPU PyTorch's own profiler records, on the CPU operators in the place of kernels. Either way the trial keeps what its
 pure decode steps ran (:class:`perfgate.trace.decode_step.DecodeSteps`); the trace itself stays in the trial's folder.
 Under nsys the worker is held steady (:mod:`perfgate.capture.pinning`), and the trial says how far.

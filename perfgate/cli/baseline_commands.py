@@ -1,6 +1,6 @@
-"""Commands about stored baselines: promote a run, list them, show one, its lineage, verify, and what lies between two.
+"""Commands about stored baselines: promote a run, list them, show one, its lineage, verify, and what is between two.
 
-As in :mod:`perfgate.cli.main`, which has them among its own, imports stand in the command bodies.
+As in :mod:`perfgate.cli.main`, which has them among its own, imports are in the command bodies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def baseline() -> None:
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path, file_okay=False))
 @BASELINES_OPTION
 @RUNS_OPTION
-@click.option("--reason", default="", help="Why; needed unless the run is equivalent to what lies there.")
+@click.option("--reason", default="", help="Why; needed unless the run is equivalent to the baseline.")
 @click.option("--cell", "cells", multiple=True, metavar="NAME", help="Only this cell; may be given several times.")
 @click.option(
     "--side", "role", type=click.Choice(["base", "head"]), help="By default the head if it passed, else the base."
@@ -121,7 +121,7 @@ def verify(files: tuple[Path, ...], baselines: Path, ref: str | None) -> None:
 @click.argument("other", type=FILE, required=False)
 @SINCE_OPTION
 def diff(file: Path, other: Path | None, ref: str | None) -> None:
-    """Show what lies between two baselines, or between one and what it was at a commit: promotions, cell, metrics."""
+    """Show what is between two baselines, or between one and what it was at a commit: promotions, cell, metrics."""
     from perfgate.baseline.store import parse_as_of, read
     from perfgate.errors import RecordError, UsageError
     from perfgate.report.baseline_page import diff_document

@@ -1,6 +1,6 @@
 """What a shell is offered at the Tab key beside commands, options and files: subjects, runs, reason codes.
 
-As in :mod:`perfgate.cli.main`, imports stand in the bodies: a shell waits for the answer.
+As in :mod:`perfgate.cli.main`, imports are in the bodies: a shell waits for the answer.
 """
 
 from __future__ import annotations

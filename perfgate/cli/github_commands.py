@@ -150,7 +150,7 @@ def enforce(ctx: click.Context, inconclusive: str) -> None:
 
     status = status_of(Job.here())
     if status == ExitStatus.INCONCLUSIVE and inconclusive == "warn":
-        command("::warning title=perfgate::nothing was decided: this is no pass, and blocks nothing")
+        command("::warning title=perfgate::nothing was decided: this does not pass, and blocks nothing")
         return
     ctx.exit(status)
 

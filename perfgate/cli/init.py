@@ -1,6 +1,6 @@
 """``perfgate init``: the questions that a new repository is asked, and what it is told.
 
-As in :mod:`perfgate.cli.main`, which has it among its own, imports stand in the command bodies.
+As in :mod:`perfgate.cli.main`, which has it among its own, imports are in the command bodies.
 """
 
 from __future__ import annotations

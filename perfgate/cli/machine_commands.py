@@ -71,7 +71,7 @@ def _job(environment: Mapping[str, str]) -> dict[str, str]:
 
     names = ("RUNNER_NAME", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
     if missing := [name for name in names if not environment.get(name)]:
-        raise UsageError(f"--job: this is no job of GitHub: {', '.join(missing)} not set")
+        raise UsageError(f"--job: not in a GitHub job: {', '.join(missing)} not set")
     return {name: environment[name] for name in names}
 
 
@@ -135,7 +135,7 @@ def doctor(
     form: str,
     **how: Any,
 ) -> None:
-    """Find out whether this machine can measure, and say what mends it. Nothing is changed.
+    """Find out whether this machine can measure, and say how to fix what is missing. Nothing is changed.
 
     With scenarios and subjects it also looks at their clocks, models and interpreters. Ends with 22 where a check
     failed, else with 0.

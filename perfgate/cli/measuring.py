@@ -40,7 +40,7 @@ HEAD_OPTION = click.option(
     multiple=True,
     shell_complete=completion.subjects,
     metavar="KEY=VALUE",
-    help="The build under test, likewise; what it does not say is taken from the base.",
+    help="The build under test, named the same way; what it does not set is taken from the base.",
 )
 
 BUDGET_OPTION = click.option(

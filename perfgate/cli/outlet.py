@@ -35,7 +35,7 @@ class Outlet:
         self._watched = watched
 
     def write(self, text: str | bytes, *, obeyed: bool = False) -> int:
-        """Write text; ``obeyed``: with the commands that stand in it. click hands completions over as bytes."""
+        """Write text; ``obeyed``: with the commands that are in it. click hands completions over as bytes."""
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
         start = CLEAR if text.startswith(CLEAR) and self._stream.isatty() else ""

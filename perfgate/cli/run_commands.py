@@ -174,7 +174,7 @@ def nightly(
 ) -> Outcome:
     """Measure the reference (--base) against itself, then the head against it, and name what may be promoted.
 
-    Nothing is promoted: on a night on which the reference held still, it is a candidate for one more visit.
+    Nothing is promoted: when the reference passed against itself, it is a candidate for one more visit.
     """
     from perfgate.errors import UsageError
     from perfgate.nightly import MANIFEST, candidate, resume_night, run_night

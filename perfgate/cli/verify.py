@@ -1,6 +1,6 @@
 """The command that says what of a run or a baseline can be trusted.
 
-As in :mod:`perfgate.cli.main`, which has it among its own, imports stand in the command bodies.
+As in :mod:`perfgate.cli.main`, which has it among its own, imports are in the command bodies.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Literal
 from perfgate.errors import UsageError
 
 Precision = Literal["fp16", "fp8", "int8", "fp4"]
-"""What the tensor cores multiply: ``fp16`` stands for BF16 too, which runs at the same rate."""
+"""What the tensor cores multiply: ``fp16`` represents BF16 too, which runs at the same rate."""
 
 
 @dataclass(frozen=True)
@@ -87,5 +87,7 @@ def gpu_called(name: str) -> Gpu:
     gpu = find_gpu(name)
     if gpu is None:
         known = ", ".join(gpu.name for gpu in GPUS)
-        raise UsageError(f"no roofs are known for the GPU {name!r}", remedy=f"Known are {known}.")
+        raise UsageError(
+            f"peak bandwidth and FLOP/s of {name!r} are not in the table", remedy=f"The table has {known}."
+        )
     return gpu

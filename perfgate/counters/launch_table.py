@@ -72,7 +72,7 @@ class KernelLaunch(Frozen):
 
     Args:
         key: The kernel. In a file its demangled name, and the role by the shipped list; in a record as the traced step
-            has it, the place only where the launch stands where that step has the kernel.
+            has it, the place only where the launch is at that step's position of the kernel.
         position: Of the launch in the traced step, from 0; ``None`` for one that the trace does not have there.
         layer: Of the model; ``None`` outside the layers, or where they are not known.
         grid: Blocks in x, y, z; empty where that is not known.
@@ -173,7 +173,7 @@ class MetricName:
     """One name that ncu has for a counter.
 
     Args:
-        metric: With its suffix, as it stands in the raw page.
+        metric: With its suffix, as it is in the raw page.
         on: Architectures that have it.
         verified: Those of them for which a real ncu listed or wrote it.
     """
@@ -195,7 +195,7 @@ class Counter:
         names: ncu's names, the first that is there counts.
         meaning: What is counted, in a sentence.
         cause: What usually makes it bad.
-        action: What usually mends it.
+        action: What usually fixes it.
     """
 
     name: str

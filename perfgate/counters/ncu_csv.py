@@ -25,7 +25,7 @@ IDENTITY = (
     "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream", "Block Size",
     "Grid Size", "Device", "CC",
 )  # fmt: skip
-"""Columns that say which launch; what stands between the metrics and these is NVTX."""
+"""Columns that say which launch; what is between the metrics and these is NVTX."""
 
 _FATAL = (("ERR_NVGPUCTRPERM", "counters-no-permission"), ("driver resource was unavailable", "counters-busy"))
 _WITHOUT_ROWS = (
@@ -67,7 +67,7 @@ def read_page(content: bytes, source: str) -> NcuReport:
     if not content.strip():
         raise RecordError("is empty", where=source, code="counters-empty")
     if b"\0" in content[:4096]:
-        text = "is no text, so no page of ncu, and no report of ncu that can be told from what it begins with"
+        text = "neither text nor a report of ncu"
         raise RecordError(text, where=source, code="counters-unreadable")
     return parse_ncu(content.decode("utf-8-sig", "replace"), source)
 
@@ -142,7 +142,7 @@ _HEADING = re.compile(r'"ID","|^ID,Process ID')
 
 
 class _Page:
-    """The reader's state: columns and units of the last heading, and the lines that are no part of the page."""
+    """The reader's state: columns and units of the last heading, and the lines that are not part of the page."""
 
     def __init__(self, source: str) -> None:
         self.heading: list[str] = []
@@ -151,7 +151,7 @@ class _Page:
         self._source = source
 
     def read(self, lines: Sequence[str]) -> Iterator[KernelLaunch]:
-        """Each launch; what is no row is kept in ``log``.
+        """Each launch; what is not a row is kept in ``log``.
 
         Raises:
             RecordError: The page is another one, or a row is not whole.
@@ -223,7 +223,7 @@ class _Page:
 
     def _launch(self, row: list[str], where: str) -> KernelLaunch:
         if not self.units:
-            what = "a kernel stands before the row of units, so its figures have none"
+            what = "a kernel comes before the row of units, so its figures have none"
             raise RecordError(what, where=where, code="counters-unreadable")
         cells = dict(zip(self.heading, row, strict=True))
         first = next((n for n, name in enumerate(self.heading) if "__" in name), len(row))

@@ -144,7 +144,7 @@ def _ignored(quantisation: Mapping[str, Any]) -> frozenset[str]:
     """Families that an ignore list takes out as a whole.
 
     Raises:
-        UsageError: It names modules that are no whole family.
+        UsageError: It names modules that are not a whole family.
     """
     found = set()
     for entry in (str(entry) for name in _LISTS for entry in quantisation.get(name) or ()):

@@ -79,10 +79,10 @@ def find_floor(
     input_tokens: int,
     output_tokens: int,
 ) -> tuple[Floor | None, str]:
-    """The floor of an engine's decode steps, or why it is unknown: a reason is no error, it costs no trial.
+    """The floor of an engine's decode steps, or why it is unknown: a reason is not an error and costs no trial.
 
     Args:
-        model_folder: Where ``config.json`` lies; ``None`` for a model on the hub.
+        model_folder: Where ``config.json`` is; ``None`` for a model on the hub.
         args: The engine's arguments, the subject's own over the scenario's.
         gpus: Names of the engine's GPUs as the driver gives them; none on the CPU.
         batch: Requests that are decoded at once.
@@ -93,7 +93,7 @@ def find_floor(
         The floor and no words, or no floor and the words.
     """
     if not gpus:
-        return None, "engines ran on the CPU, for which no roofs are known"
+        return None, "engines ran on the CPU, whose peak bandwidth and FLOP/s are not in the table"
     if len(set(gpus)) > 1:
         return None, f"the GPUs differ, and with them their roofs: {', '.join(gpus)}"
     if model_folder is None:

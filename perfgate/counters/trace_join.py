@@ -219,7 +219,7 @@ def _counted_launches(counted: NcuReport) -> list[tuple[Identity, KernelLaunch]]
 def _places(counted: Sequence[KernelLaunch]) -> list[str]:
     """Which of a layer's gemms each launch is, by its place in the order counted.
 
-    That order tells only where attention and activation were counted too, which stand between the gemms. A launch that
+    That order tells only where attention and activation were counted too, which are between the gemms. A launch that
     is given a wrong place finds no time there, and is joined by name and shape.
     """
     role_of = {launch.key.name: launch.key.role for launch in counted}

@@ -2,7 +2,7 @@
 
 Counted for one GPU of a tensor-parallel group. Only models whose layers are understood are counted: a decoder with
 grouped or full attention and a gated MLP, dense or a mixture of experts. Anything else is refused, because a count that
-forgets a part is no floor. Biases and the routers' own few weights are left out (below 0.1 %).
+forgets a part is not a floor. Biases and the routers' own few weights are left out (below 0.1 %).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot be read: {error}", where=str(file)) from error
     if not isinstance(config, dict):
-        raise UsageError("is no JSON object", where=str(file))
+        raise UsageError("not a JSON object", where=str(file))
     return config
 
 

@@ -1,6 +1,6 @@
 """Findings: what ``perfgate doctor`` saw of a machine, check by check.
 
-A finding says what was seen, why it matters and what mends it. ``failed`` means that what was asked for cannot work
+A finding says what was seen, why it matters and what fixes it. ``failed`` means that what was asked for cannot work
 here; ``warning`` that it works, but worse, or not for everything; ``skipped`` that nothing was looked at, and why.
 """
 
@@ -25,9 +25,9 @@ class Finding(Frozen):
     Args:
         check: The check's name, lower case with dashes.
         status: How it ended.
-        found: What was seen, in a sentence; the words of the program that failed stand on lines of their own.
+        found: What was seen, in a sentence; the words of the program that failed are on lines of their own.
         why: Why it matters.
-        mend: The command or step that mends it; empty where nothing has to be mended.
+        mend: The command or step that fixes it; empty where nothing has to be fixed.
     """
 
     check: str

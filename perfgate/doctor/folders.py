@@ -43,7 +43,7 @@ except Timeout:
 def check_folder(check: Check, folder: Path) -> Finding:
     """Try a folder, or the nearest one above it where it does not exist yet; nothing stays behind."""
     if folder.exists() and not folder.is_dir():
-        return check.failed(f"{folder} is no folder", "Name another.")
+        return check.failed(f"{folder} is not a folder", "Name another.")
     there = _nearest(folder)
     name = str(folder) if folder.is_dir() else f"{folder}, which is to be made in {there},"
     try:
@@ -59,9 +59,7 @@ def check_folder(check: Check, folder: Path) -> Finding:
     if not excluded:
         return check.failed(f"{place}: two processes held one lock at the same time", another)
     if check is STATE_FOLDER and kind.startswith(NETWORK):
-        return check.warning(
-            f"{place} lies on another machine: its locks and leases are those of several hosts", another
-        )
+        return check.warning(f"{place} is on another machine: several hosts would share its locks and leases", another)
     return check.ok(f"{place} is writable, and locks exclude")
 
 
@@ -76,7 +74,7 @@ def check_disk(folder: Path) -> Finding:
 
 
 def file_system(folder: Path) -> str:
-    """The type of the file system a folder lies on; empty where the kernel does not tell."""
+    """The type of the file system a folder is on; empty where the kernel does not tell."""
     mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
     place = folder.resolve()
     return next((mounts[path] for path in (place, *place.parents) if path in mounts), "")

@@ -56,7 +56,7 @@ def _look(nvml: Nvml, gpus: Sequence[Gpu], scenarios: Sequence[LoadedScenario]) 
     if not gpus:
         yield GPU.failed(
             "the driver answers, and no GPU is visible",
-            "Start the container with --gpus all, or mend CUDA_VISIBLE_DEVICES.",
+            "Start the container with --gpus all, or correct CUDA_VISIBLE_DEVICES.",
         )
         return
     fewer = "; all are looked at, and a run takes the first that its engine needs" if len(gpus) > 1 else ""

@@ -1,4 +1,4 @@
-"""``perfgate doctor``: can this machine measure, and if not, what mends it.
+"""``perfgate doctor``: can this machine measure, and if not, what fixes it.
 
 Everything is looked at from where engines will run: the same environment, interpreters and folders. Nothing is changed:
 no clock is locked, no process ended, no lease undone, and what is made to try a folder or a cgroup is removed again.
@@ -118,7 +118,7 @@ class _Bench:
         """Run nsys and ncu on a tiny program of each interpreter, beside no run: it would spoil that one's trials."""
         tried = (profilers.NSYS_TRACE, profilers.NCU_COUNT)
         if not interpreters:
-            return [check.skipped("no subject's interpreter is there", "Mend the subjects first.") for check in tried]
+            return [check.skipped("no subject's interpreter is there", "Fix the subjects first.") for check in tried]
         uuids = [gpu.uuid for gpu in gpus]
         with contextlib.ExitStack() as held:
             try:

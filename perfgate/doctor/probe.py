@@ -86,7 +86,7 @@ def gpu_work(torch: Any) -> tuple[Callable[[], None], bool]:
 
     def multiply() -> None:
         matrix @ matrix
-        torch.cuda.synchronize()  # what still lies in the device's buffers at the end is lost to a trace
+        torch.cuda.synchronize()  # what still is in the device's buffers at the end is lost to a trace
 
     multiply()
     return multiply, True

@@ -121,7 +121,7 @@ def try_nsys(interpreter: Interpreter, folder: Path, *, gpu: bool) -> Finding:
     ran = run_probe("trace", interpreter, folder, PROFILE_TIMEOUT_S, before=profile, environment=environment)
     if ran.status != 0 or ran.answer is None:
         return NSYS_TRACE.failed(
-            f"{interpreter}: nsys profile {_how(ran)}\n{ran.end}", "Mend what its last lines say, then try again."
+            f"{interpreter}: nsys profile {_how(ran)}\n{ran.end}", "Fix what its last lines say, then try again."
         )
     if not ran.answer["ranges"] and not ran.answer["gpu"]:
         return NSYS_TRACE.skipped(
@@ -158,7 +158,7 @@ def try_ncu(interpreter: Interpreter, folder: Path, *, gpu: bool) -> Finding:
     if ran.status != 0 or value is None:
         return NCU_COUNT.failed(
             f"{interpreter}: ncu {_how(ran)} and showed no {COUNTER}\n{ran.end}",
-            "Mend what its last lines say, then try again.",
+            "Fix what its last lines say, then try again.",
         )
     return NCU_COUNT.ok(f"{interpreter}: {COUNTER} = {value:,.0f} for one kernel")
 
@@ -221,7 +221,7 @@ def _find_again(
     try:
         ranges, kernels = find_ranges(export)
     except RecordError as error:
-        return NSYS_TRACE.failed(f"{interpreter}: the export {error.text}", _INSTALL["nsys"])
+        return NSYS_TRACE.failed(f"{interpreter}: the export: {error.text}", _INSTALL["nsys"])
     return _judge_trace(interpreter, put_in, ranges, kernels, gpu=gpu)
 
 

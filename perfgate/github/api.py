@@ -69,7 +69,7 @@ class Api:
 
     def __init__(self, url: str, token: str) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
-            raise ApiError(f"{url!r} is no address of an API")
+            raise ApiError(f"{url!r} is not an API address")
         self._url = url.rstrip("/")
         self._token = token
         self._opener = build_opener(_NoRedirect)
@@ -83,7 +83,7 @@ class Api:
         return self._json("GET", f"{self._url}{path}" + (f"?{urlencode(query)}" if query else ""))[0]
 
     def pages(self, path: str, key: str = "", **query: str | int) -> Iterator[Any]:
-        """The items of a list that comes in pages; ``key`` names the list where it lies within an object.
+        """The items of a list that comes in pages; ``key`` names the list where it is within an object.
 
         Raises:
             ApiError: As of :meth:`get`; or a page leads to another server, or there is no end of them.
@@ -100,7 +100,7 @@ class Api:
                 return
             url = following[1]
             if not url.startswith(f"{self._url}/"):
-                raise ApiError(f"the next page lies on another server: {url}", where=path)
+                raise ApiError(f"the next page is on another server: {url}", where=path)
         raise ApiError(f"more than {PAGES} pages", where=path)
 
     def send(self, method: str, path: str, content: Any = None) -> Any:

@@ -110,7 +110,7 @@ def read_member(archive: Path, name: str, limit_bytes: int) -> bytes | None:
     """One file of an archive, read into memory; ``None`` where it has none of that name.
 
     Raises:
-        RecordError: It is no archive, or the file is larger than allowed.
+        RecordError: It is not an archive, or the file is larger than allowed.
     """
     try:
         with zipfile.ZipFile(archive) as opened:

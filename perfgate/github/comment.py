@@ -86,7 +86,7 @@ class MeasuredRun:
         """The run that this job follows.
 
         Raises:
-            UsageError: The event is no ``workflow_run`` of this repository.
+            UsageError: The event is not a ``workflow_run`` of this repository.
         """
         event, repository = job.event, job.repository
         with of_event("workflow_run"):
@@ -130,7 +130,7 @@ def comment(job: Job, api: Api, scenarios: Iterable[str], author: str = AUTHOR, 
         pull_requests: Whether runs that were started by ``pull_request`` count too; those of forks never do.
 
     Raises:
-        UsageError: The event is no ``workflow_run``.
+        UsageError: The event is not a ``workflow_run``.
         RecordError: The artifact is not what it should be; nothing is written then.
         ApiError: GitHub refused.
     """

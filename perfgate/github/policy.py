@@ -27,7 +27,7 @@ from perfgate.scenario.plan import resolve_cells
 
 Against = Literal["merge-base", "baseline"]
 ALWAYS = ("perfgate.toml", "baselines")
-"""What decides beside the scenarios and what stands in their folders."""
+"""What decides beside the scenarios and what is in their folders."""
 _OF_THE_TREE = re.compile(r"ref=(\.|.*\.\.\.|(.*[^\w/-])?(HEAD|@)([^\w/-].*)?)")
 """Words of a ref that depends on what is checked out: ``.``, ``main...``, ``HEAD~1``."""
 

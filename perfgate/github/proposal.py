@@ -56,7 +56,7 @@ def propose(api: Api, repository: str, tree: Path, paths: Sequence[str], proposa
         proposal: Where it goes and what it says.
 
     Raises:
-        UsageError: ``tree`` is no checkout, or a file that changed is no text.
+        UsageError: ``tree`` is not a checkout, or a file that changed is not text.
         ApiError: GitHub refused.
     """
     changed = changed_files(tree, paths)
@@ -85,7 +85,7 @@ def changed_files(tree: Path, paths: Sequence[str]) -> list[str]:
     """Files below the paths that are not as in HEAD, new and deleted ones too, sorted.
 
     Raises:
-        UsageError: ``tree`` is no checkout.
+        UsageError: ``tree`` is not a checkout.
     """
     git = Git(tree)
     changed = git.run("diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths)
@@ -98,12 +98,12 @@ def _entry(api: Api, root: str, tree: Path, name: str) -> dict[str, Any]:
     file = tree / name
     entry: dict[str, Any] = {"path": name, "mode": "100644", "type": "blob", "sha": None}
     if file.is_symlink() or (file.exists() and not file.is_file()):
-        raise UsageError("is no plain file", where=name)
+        raise UsageError("not a plain file", where=name)
     if file.exists():
         try:
             text = file.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise UsageError("is no text", where=name) from error
+            raise UsageError("not text", where=name) from error
         entry["sha"] = _made(api, f"{root}/git/blobs", {"content": text, "encoding": "utf-8"})
     return entry
 

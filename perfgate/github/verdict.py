@@ -39,11 +39,11 @@ def read_verdict(data: bytes, where: str) -> Outcome:
     try:
         content = _harmless(content, DEPTH)
     except ValueError as error:
-        raise RecordError(f"is no verdict: {error}", where=where) from error
+        raise RecordError(f"not a verdict: {error}", where=where) from error
     outcome = validated(Outcome, content, where, strict=True)
     for note in _notes(outcome):
         if not re.fullmatch(CODE, note.code):
-            raise RecordError("is no verdict: a note has a code that is none", where=where)
+            raise RecordError("not a verdict: a note has an unknown code", where=where)
     _check_consistent(outcome, where)
     return outcome.model_copy(update={"cells": tuple(map(_without_commands, outcome.cells))})
 
@@ -63,7 +63,7 @@ def _without_commands(cell: CellOutcome) -> CellOutcome:
 
 
 def _check_consistent(outcome: Outcome, where: str) -> None:
-    """No headline is better than what stands below it."""
+    """No headline is better than what is below it."""
     good = ("pass", "improved")
     claims = [(outcome.verdict, [cell.verdict for cell in outcome.cells])]
     for cell in outcome.cells:
@@ -72,7 +72,7 @@ def _check_consistent(outcome: Outcome, where: str) -> None:
     wrong = any(verdict in good and not set(below) <= set(good) for verdict, below in claims)
     wrong |= outcome.verdict in good and not outcome.cells
     if wrong or outcome.exit_status != WORST_FIRST[outcome.verdict]:
-        raise RecordError("is no verdict: it contradicts itself", where=where)
+        raise RecordError("not a verdict: it contradicts itself", where=where)
 
 
 def _notes(outcome: Outcome) -> Iterator[Note]:

@@ -106,10 +106,10 @@ class Job:
         """A variable that every job has.
 
         Raises:
-            UsageError: It is not set, so this is no job.
+            UsageError: It is not set, so this is not a job.
         """
         if not (value := self.environment.get(name, "")):
-            raise UsageError(f"this is no job of GitHub: {name} is not set")
+            raise UsageError(f"not in a GitHub job: {name} is not set")
         return value
 
     @property
@@ -117,7 +117,7 @@ class Job:
         """``owner/name``.
 
         Raises:
-            UsageError: This is no job.
+            UsageError: This is not a job.
         """
         name = self.variable("GITHUB_REPOSITORY")
         if not REPOSITORY.fullmatch(name):
@@ -129,7 +129,7 @@ class Job:
         """What started the workflow, as GitHub wrote it down.
 
         Raises:
-            UsageError: This is no job, or its event cannot be read.
+            UsageError: This is not a job, or its event cannot be read.
         """
         file = Path(self.variable("GITHUB_EVENT_PATH"))
         try:
@@ -137,7 +137,7 @@ class Job:
         except (OSError, ValueError) as error:
             raise UsageError(f"the event cannot be read: {error}", where=str(file)) from error
         if not isinstance(content, dict):
-            raise UsageError("the event is no object", where=str(file))
+            raise UsageError("the event is not an object", where=str(file))
         return content
 
     def listed_at(self, checked_out: str) -> str:
@@ -149,7 +149,7 @@ class Job:
             checked_out: Commit that is checked out.
 
         Raises:
-            UsageError: This is no job, or its event names no commit.
+            UsageError: This is not a job, or its event names no commit.
         """
         if self.variable("GITHUB_EVENT_NAME") != "pull_request":
             return checked_out

@@ -34,7 +34,7 @@ def compare_records(base: str, head: str) -> Outcome:
         head: Likewise; its gates are the ones judged.
 
     Raises:
-        RecordError: A file is no record, a folder no run folder.
+        RecordError: A file is not a record, a folder not a run folder.
         UsageError: There are two sides and the word does not say which.
         NotComparableError: No cell is in both, or the machines differ.
     """

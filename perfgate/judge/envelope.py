@@ -261,7 +261,7 @@ def _check_same(trials: Sequence[DecodeSteps], shares: Sequence[dict[str, float]
             continue
         base = lost or nearest(new or other.patterns[0], other, one)
         changed = difference(one, other, base, new or nearest(base, one, other))
-        text = f"trials {i} and {j} do not run the same steps, so this is no A/A: {changed.headline}"
+        text = f"trials {i} and {j} do not run the same steps, so this is not an A/A run: {changed.headline}"
         raise NotComparableError(
             "\n".join([text, *(f"    {line}" for line in changed.lines)]),
             remedy="Learn from two sides of one build, on one machine; if they are, look at what differs.",

@@ -169,7 +169,7 @@ class CounterRow(Frozen):
 
     Args:
         role: Its family.
-        place: Where in a layer it stands; empty where that is not known.
+        place: Where in a layer it is; empty where that is not known.
         kernel: The function's own name.
         launches: How many were counted on each side, over all trials.
         base: Mean of a launch by counter of :data:`perfgate.counters.launch_table.COUNTERS`, in base units; empty
@@ -199,7 +199,7 @@ class CountersOutcome(Frozen):
             where a side was not counted.
         rows: Kernels in the order they ran.
         sentences: What changed by role, in words, the roles that changed most first.
-        reasons: Why it is no pass.
+        reasons: Why it is not a pass.
         cautions: What to know all the same.
     """
 
@@ -214,7 +214,7 @@ class BaselineOutcome(Frozen):
     """The stored baseline that a cell was held against.
 
     Args:
-        digest: Digest of its newest entry, which stands for the whole lineage.
+        digest: Digest of its newest entry, which identifies the whole lineage.
         machine_class: The machines it speaks for.
         visits: Visits since its last change; from four on its verdict can block.
         first_utc: Begin of the earliest of them, ISO 8601.

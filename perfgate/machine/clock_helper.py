@@ -61,7 +61,7 @@ def helper_command() -> list[str]:
     """The command line of the helper; empty where none is installed.
 
     Raises:
-        GpuError: ``clock-no-permission``: the variable's value is no command line.
+        GpuError: ``clock-no-permission``: the variable's value is not a command line.
     """
     chosen = os.environ.get(VARIABLE)
     if chosen:

@@ -49,7 +49,7 @@ class Lease(BaseModel):
         memory_mhz_before: The memory clock seen before.
     """
 
-    # Fields that a later version adds are no reason to undo what its living owner holds.
+    # Fields that a later version adds are not a reason to undo what its living owner holds.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     uuid: str

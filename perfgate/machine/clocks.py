@@ -91,7 +91,7 @@ class ClockGuard:
         """Give all clocks free; harmless where none is held.
 
         Raises:
-            GpuError: It could not be done. The lease stays, and the text says how to mend it.
+            GpuError: It could not be done. The lease stays, and the text says how to fix it.
         """
         with self._signals.put_off():
             self._release(set(self._held))
@@ -203,7 +203,7 @@ def undo_stale(nvml: Nvml, uuids: Collection[str] | None = None) -> tuple[Lease,
 
     Raises:
         GpuError: It could not be done on one; all others have been undone. The lease stays, and the text says how to
-            mend it.
+            fix it.
     """
     undone, failures = [], []
     for uuid in [gpu.uuid for gpu in nvml.gpus()] if uuids is None else uuids:

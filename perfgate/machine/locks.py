@@ -24,7 +24,7 @@ from perfgate.errors import InterruptedRunError, NotMeasuredError
 
 LOCK = "lock"
 GRACE_S = 2.0
-"""A holder killed while it starts an engine leaves the lock to a copy of itself, until that has become the engine."""
+"""If the holder dies between fork and exec, the child keeps the lock until it execs: so long a start waits."""
 POLL_S = 0.5
 NOTE_BYTES = 1000
 """A note is shorter."""

@@ -3,7 +3,7 @@
 Windows and samples share one clock, the monotonic one, in nanoseconds. A trial's samples are summarised over its
 measured window (first submission to last delivery of the measured iterations); the SM clock also over pure decode
 alone, because a lock has to hold under that load. Where no window is known, or none holds a sample, all samples of the
-trial stand in.
+trial are in.
 """
 
 from __future__ import annotations

@@ -64,17 +64,17 @@ def parse_content(text: str | bytes, expected: str, where: str, most: Size) -> d
         content = parse_json(text, most)
     except json.JSONDecodeError as error:
         place = f"{where}:{error.lineno}:{error.colno}"
-        raise RecordError(f"is no JSON, or was truncated: {error.msg}", where=place) from error
+        raise RecordError(f"invalid JSON, or truncated: {error.msg}", where=place) from error
     except JsonError as error:
         raise RecordError(f"is not JSON that perfgate wrote: it {error}", where=where) from error
     if not isinstance(content, dict):
-        raise RecordError(f"is no {family}: expected a JSON object", where=where)
+        raise RecordError(f"not a {family}: expected a JSON object", where=where)
     if (found := content.get("format")) == expected:
         return content
     if isinstance(found, str) and found.rpartition("/")[0] == family:
         said = f"has format {found[:100]}, this version reads up to {expected}"
         raise RecordError(said, where=where, remedy="Use the perfgate that wrote it, or a newer one.")
-    raise RecordError(f"is no {family}: format is {reprlib.repr(found)}, expected {expected!r}", where=where)
+    raise RecordError(f"not a {family}: format is {reprlib.repr(found)}, expected {expected!r}", where=where)
 
 
 def validated(model: type[_Model], content: Any, where: str, *, strict: bool | None = None) -> _Model:

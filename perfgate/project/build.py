@@ -170,7 +170,7 @@ class Builder:
             self._progress(f"{place}: {shlex.join(words)} ({number} of {len(recipe.commands)})")
             _run(words, folder, log, deadline_s, place)
         if missing := _missing(folder, said):
-            text = f"the recipe was carried out, but made no {missing}"
+            text = f"the build commands succeeded but did not create {missing}"
             raise NotMeasuredError(text, where=place, code="build-failed")
         ended_utc = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         write_model(folder / STATE, state.model_copy(update={"finished_utc": ended_utc}))

@@ -121,11 +121,11 @@ class SubjectTable(Strict):
 class Recipe(Strict):
     """``[build]``: how a git ref becomes a subject.
 
-    ``{tree}``, ``{env}``, ``{commit}`` and ``{here}`` stand for the checkout, a folder for what the commands make, the
+    ``{tree}``, ``{env}``, ``{commit}`` and ``{here}`` represent the checkout, a folder for what the commands make, the
     commit's hash and the folder of this file.
 
     Args:
-        repository: Folder of the git repository, from this file's; by default the one that this file stands in.
+        repository: Folder of the git repository, from this file's; by default the one that this file is in.
         commands: Run one after the other in {tree}. Each is a list of words, program first, run without a shell;
             a word that begins with ~/ is taken from the home of whoever runs it.
         python: The subject's interpreter; by default that of the base, else the one that runs perfgate.
@@ -212,7 +212,7 @@ def load_config(file: Path | None) -> Config:
     Relative ``python`` and ``path`` entries of subjects are taken from the file's folder.
 
     Raises:
-        UsageError: The file is no TOML, or holds a table, key or value that this version does not know; each problem
+        UsageError: The file is not TOML, or holds a table, key or value that this version does not know; each problem
             is named by its table and key.
     """
     if file is None:
@@ -230,7 +230,7 @@ def _read(file: Path) -> dict[str, Any]:
     """The file's tables, no deeper and with no longer numbers than a scenario may have.
 
     Raises:
-        UsageError: It is no TOML, nested too deeply, or holds too long a number.
+        UsageError: It is not TOML, nested too deeply, or holds too long a number.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -280,7 +280,7 @@ def _in_words(file: Path, content: dict[str, Any], error: ValidationError) -> st
 
 
 def _values(value: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
-    """Every value with where it stands, in the file's order."""
+    """Every value with its place, in the file's order."""
     yield path, value
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in items:

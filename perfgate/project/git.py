@@ -137,7 +137,7 @@ class Repository(Git):
         folder: A folder in the working tree.
 
     Raises:
-        UsageError: git is not there, or the folder lies in no working tree.
+        UsageError: git is not there, or the folder is in no working tree.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -157,7 +157,7 @@ class Repository(Git):
         Args:
             ref: A branch, tag or commit; ``A...B`` for the merge base of the two, of HEAD where one is left out; ``.``
                 for the working tree with its uncommitted changes.
-            left_out: Folders whose content is no change: what perfgate itself writes into the working tree.
+            left_out: Folders whose content is not a change: what perfgate itself writes into the working tree.
 
         Raises:
             UsageError: There is no such commit, or no merge base.
@@ -195,7 +195,7 @@ class Repository(Git):
 
     def _known(self, ref: str) -> str:
         if not ref or ref.startswith("-") or not ref.isprintable():
-            raise UsageError(f"{ref!r} is no name of a commit")
+            raise UsageError(f"{ref!r} does not name a commit")
         if found := self.commit(ref):
             return found
         near = next(filter(self.commit, (f"{remote}/{ref}" for remote in self.run("remote").split())), None)

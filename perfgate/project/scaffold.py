@@ -1,6 +1,6 @@
 """The files that a repository begins with: a scenario that fits the machine, ``perfgate.toml``, workflows, a hook.
 
-What is written depends on the folder and on few answers, is valid as it stands, and never takes the place of what is
+What is written depends on the folder and on few answers, is valid as it is, and never takes the place of what is
 there already unless that is asked for.
 """
 
@@ -84,14 +84,14 @@ def starter_files(folder: Path, answers: Answers) -> tuple[StarterFile, ...]:
         answers: The answers.
 
     Raises:
-        UsageError: An answer cannot be, ``folder`` lies within a repository, or a hook is wanted where none can be.
+        UsageError: An answer cannot be, ``folder`` is within a repository, or a hook is wanted where none can be.
     """
     if not answers.python or not answers.python.isprintable():
-        raise UsageError(f"{answers.python!r} is no path of an interpreter")
+        raise UsageError(f"{answers.python!r} is not the path of an interpreter")
     top = _top(folder)
     if top is not None and top != folder.resolve():
         raise UsageError(
-            "lies within a git repository, and workflows stand at its top",
+            "is inside a git repository, and workflows belong to its top folder",
             where=str(folder),
             remedy=f"perfgate init {shlex.quote(str(top))}",
         )
@@ -180,7 +180,7 @@ def _shipped(name: str) -> str:
 
 
 def _ignored(python: str) -> list[str]:
-    """Run folders, and an engine's environment that lies in the repository."""
+    """Run folders, and an engine's environment that is in the repository."""
     environment = Path(os.path.normpath(Path(python).parent.parent))
     inside = os.sep in python and not python.startswith((os.sep, "~")) and environment.parts[:1] not in ((), ("..",))
     return ["/runs/", f"/{environment}/"] if inside else ["/runs/"]
@@ -200,7 +200,7 @@ def _workflow_files(folder: Path, answers: Answers) -> list[StarterFile]:
 
 
 def _hook(path: Path, folder: Path) -> StarterFile:
-    """The hook; one that lies in the working tree is shared with others, whose perfgate lies elsewhere."""
+    """The hook; one that is in the working tree is shared with others, whose perfgate is elsewhere."""
     inside = path.is_relative_to(folder.resolve()) and ".git" not in path.relative_to(folder.resolve()).parts
     words = "command perfgate" if inside else f"{shlex.quote(sys.executable)} -m perfgate"
     return StarterFile(path, _shipped("pre-push").replace("@PERFGATE@", words), program=True)
@@ -215,7 +215,7 @@ def _config(folder: Path, python: str, *, is_repository: bool) -> str:
 
 
 def _kind(folder: Path) -> tuple[str, str]:
-    """What lies in the folder, by the name of its recipe, and where its packages are in a checkout."""
+    """What is in the folder, by the name of its recipe, and where its packages are in a checkout."""
     if (folder / "vllm" / "__init__.py").is_file():
         return "vllm", ""
     source = _source_folder(folder)

@@ -44,7 +44,7 @@ def resolve(
         make: Makes builds of refs; without it a ref is an error.
 
     Raises:
-        UsageError: A word is no ``key=value`` and names no table, its key is unknown, or its value is refused.
+        UsageError: A word is not ``key=value`` and names no table, its key is unknown, or its value is refused.
         PerfgateError: Whatever ``make`` raises.
     """
     said = _read_words("--base", base_words, tables) if base_words else [tables.get("base", {})]
@@ -59,7 +59,7 @@ def resolve(
 def against(
     ref: str, base_words: Sequence[str], head_words: Sequence[str], tables: Mapping[str, dict[str, Any]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The ``--base`` and ``--head`` words that ``--against REF`` stands for.
+    """The ``--base`` and ``--head`` words that ``--against REF`` represents.
 
     The base is the merge base of ``ref`` and the head's ref; the head is the working tree unless its words name a ref.
 
@@ -154,7 +154,7 @@ def _inherit(base: Subject, table: Mapping[str, Any]) -> Subject:
 
 
 def _with_source(subject: Subject) -> Subject:
-    """The subject without its source where nothing of that build is left in it: other words stand in its place."""
+    """The subject without its source where nothing of that build is left in it: other words replace it."""
     source = subject.built_from
     used = [subject.python, *subject.path, *subject.env.values()]
     if source is None or any(source.folder in text for text in used):

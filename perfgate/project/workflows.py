@@ -24,7 +24,7 @@ def workflows(action: str, version: str, labels: tuple[str, ...] = (), scenarios
         scenarios: Pattern of the scenario files; ``scenarios/*.yaml`` by default.
 
     Raises:
-        UsageError: The action is pinned to no commit, or a label or the pattern cannot stand in a workflow.
+        UsageError: The action is pinned to no commit, or a label or the pattern cannot appear in a workflow.
     """
     found = re.fullmatch(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})", action)
     if action and found is None:
@@ -34,7 +34,7 @@ def workflows(action: str, version: str, labels: tuple[str, ...] = (), scenarios
         )
     for word in (*labels, scenarios, version):
         if not re.fullmatch(r"[\w./*?+-]*", word):
-            raise UsageError(f"{word!r} cannot stand in a workflow: letters, digits and ./*?+- only")
+            raise UsageError(f"{word!r} is not allowed in a workflow: letters, digits and ./*?+- only")
     written = {}
     for template in sorted(files("perfgate").joinpath("templates", "github").iterdir(), key=lambda one: one.name):
         text = template.read_text(encoding="utf-8")

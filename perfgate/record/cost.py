@@ -47,7 +47,7 @@ def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
     """The newest records of this cell below a folder of run folders, for each kind of pairs that it takes.
 
     A kind that gates rest on needs at least two pairs: one has no spread. Records that cannot be read are passed over:
-    they are no reason not to plan.
+    they do not prevent planning.
     """
     found: dict[Kind, Record] = {}
     for file in sorted(runs.glob(f"*/records/*-{cell.cell_id[:8]}.json")):

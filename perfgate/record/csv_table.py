@@ -98,13 +98,13 @@ def _read_row(row: dict[str, str], where: str) -> tuple[str, str, float, float]:
     if subject not in ROLES:
         raise RecordError(f"subject is {subject!r}, expected base or head", where=where)
     if unit not in UNIT_SCALE or UNIT_SCALE[unit][0] != known.unit:
-        raise RecordError(f"{unit!r} is no unit of {metric} ({known.unit})", where=where)
+        raise RecordError(f"{unit!r} is not a unit of {metric} ({known.unit})", where=where)
     try:
         value = float(cells["value"]) * UNIT_SCALE[unit][1]
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise RecordError(f"the value {cells['value']!r} is no finite number", where=where)
+        raise RecordError(f"the value {cells['value']!r} is not a finite number", where=where)
     return metric, subject, value, _last_place(cells["value"]) * UNIT_SCALE[unit][1] if value and known.steps else 0.0
 
 

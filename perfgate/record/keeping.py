@@ -25,7 +25,7 @@ from perfgate.scenario.subject import Subject
 
 @contextlib.contextmanager
 def storage_failures(folder: Path, remedy: str) -> Iterator[None]:
-    """An error of the file system is no measurement: it gets a reason code, its own words and the way on."""
+    """An error of the file system is not a measurement: it gets a reason code, its own words and the way on."""
     try:
         yield
     except OSError as error:
@@ -47,7 +47,7 @@ def taken_over(folder: Path, found: Run, scenarios: Sequence[Path], subjects: di
     records = list(read_records(folder, found))
     check_sequence(records)
     mine = {cell.cell_id: cell for cell in own.plan.cells}
-    with hold(folder), storage_failures(folder, "Mend that."):
+    with hold(folder), storage_failures(folder, "Fix that."):
         _keep_scenarios(folder, loaded)
         write_run(folder, own)
         for record in records:

@@ -267,11 +267,11 @@ def read_run(folder: Path) -> Run:
     """Read the manifest of a run folder.
 
     Raises:
-        RecordError: The folder is no run folder, or its manifest cannot be read.
+        RecordError: The folder not a run folder, or its manifest cannot be read.
     """
     file = folder / "run.json"
     if folder.is_dir() and not file.exists():
-        raise RecordError("is no run folder: it holds no run.json", where=str(folder))
+        raise RecordError("not a run folder: it has no run.json", where=str(folder))
     return read_model(Run, file)
 
 

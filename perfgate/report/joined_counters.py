@@ -18,9 +18,9 @@ from perfgate.units import format_mean, format_ns, format_si, percent
 Rows = list[tuple[str, ...]]
 
 TIME_ONLY, COUNTERS_ONLY = "time only", "counters only"
-"""What stands in place of what both sides agree in."""
+"""What replaces what both sides agree in."""
 
-SOURCES = "Time is the trace's, bytes, throughput and roofline are ncu's, whose durations are no step's and not shown."
+SOURCES = "Time comes from the trace; bytes, throughput and roofline come from ncu, whose durations are not shown."
 
 
 def joined_document(found: Join) -> Document:

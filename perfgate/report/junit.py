@@ -1,6 +1,6 @@
 """The outcome as JUnit XML, for systems that show tests: a suite a cell, a case a gate, one for envelope and counters.
 
-A verdict that is no pass is never shown as one: regressed is a failure; not measured, not comparable and an internal
+A verdict that is not a pass is never shown as one: regressed is a failure; not measured, not comparable and an internal
 error are errors; inconclusive and advisory are skipped, which is the nearest that JUnit has.
 """
 

@@ -208,7 +208,7 @@ def _sum_rows(selection: Selection, sums: Sequence[KernelSum], *, kernels: bool)
 
 
 def _launch_rows(selection: Selection) -> Rows:
-    """Every launch in order of start: where it lies in the step's stretch, how long nothing ran before it."""
+    """Every launch in order of start: where it is in the step's stretch, how long nothing ran before it."""
     trace = selection.trace
     kernels = trace.kernels.take(selection.rows)
     rows: Rows = [("start", "gap before", "time", "role", "place", "grid", "block", "kernel")]

@@ -57,13 +57,13 @@ def urgency(gate: GateOutcome) -> int:
 
 
 def where(gate: GateOutcome) -> tuple[str, int]:
-    """``file:line`` of its limits; what has another form, like ``--gate ...``, is no place in a file."""
+    """``file:line`` of its limits; what has another form, like ``--gate ...``, is not a place in a file."""
     file, _, line = gate.where.rpartition(":")
     return (file, int(line)) if file and line.isascii() and line.isdigit() and len(line) < 8 else ("", 0)  # noqa: PLR2004
 
 
 def ungated_line(cell: CellOutcome) -> str:
-    """The other metrics in one line: measured, shown, never judged; utilisations stand beside the floor."""
+    """The other metrics in one line: measured, shown, never judged; utilisations are beside the floor."""
     rows = (row for row in cell.ungated if not needs_floor(row.metric))
     return ", ".join(f"{row.metric} {_ungated(row)}" for row in rows)
 
@@ -188,10 +188,10 @@ def closing(outcome: Outcome) -> str:
         if kernels_only
         else f"PASS: every gate excludes a slowdown of its must_catch margin ({rates}).{_blunt(outcome)}",
         "improved": f"PASS, IMPROVED: no gate is slower, at least one is faster beyond its ignorable margin ({rates}).",
-        "inconclusive": "INCONCLUSIVE: neither a regression nor its absence is established; this is no pass.",
+        "inconclusive": "INCONCLUSIVE: neither a regression nor its absence is established; this is not a pass.",
         "not-measured": "NOT MEASURED: there is no verdict, and no data is never a pass.",
         "not-comparable": "NOT COMPARABLE: the sides must not be compared, for the reasons listed.",
-        "internal-error": "INTERNAL ERROR: perfgate failed; this is no verdict.",
+        "internal-error": "INTERNAL ERROR: perfgate failed; this is not a verdict.",
         "advisory": f"ADVISORY: would be {outcome.would_be} if {lacking}; nothing is blocked.",
     }
     return sentences[outcome.verdict]

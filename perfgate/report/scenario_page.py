@@ -141,7 +141,7 @@ def _blocks() -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _references(field: Mapping[str, Any], suffix: str = "") -> Iterator[tuple[str, str]]:
-    """The definitions that a field's values are made by, with what stands behind the field's name on the way there."""
+    """The definitions that a field's values are made by, with what is behind the field's name on the way there."""
     if "$ref" in field:
         yield field["$ref"].rpartition("/")[2], suffix
     for part in (*field.get("allOf", ()), *field.get("anyOf", ())):

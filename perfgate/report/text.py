@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from perfgate.report.document import Document, NoteLine, Section
 
 WITH_ITS_UNIT, UNBROKEN = r"(?<=\d) (?=\S{1,5}(?:\s|$))", "\u00a0"
-"""The blank between a number and a short word, and what stands for it while lines are broken."""
+"""The blank between a number and a short word, and what replaces it while lines are broken."""
 STATUS_WIDTH = len("skipped")
 """Of a check's status."""
 NOTHING = ("", "-")
-"""What stands in a cell without a value."""
+"""What is in a cell without a value."""
 
 
 def to_text(document: Document) -> str:

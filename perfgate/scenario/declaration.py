@@ -277,7 +277,7 @@ def load(file: Path) -> LoadedScenario:
     except IsADirectoryError:
         raise whole_file_error(file, "is a folder, expected a scenario file") from None
     except UnicodeDecodeError:
-        raise whole_file_error(file, "is no UTF-8 text") from None
+        raise whole_file_error(file, "not UTF-8 text") from None
     except OSError as error:
         raise whole_file_error(file, f"cannot be read: {error.strerror}") from error
     return loads(text, file)

@@ -45,7 +45,7 @@ def _expression(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from error
+        raise ValueError(f"invalid regular expression: {error}") from error
     return text
 
 
@@ -73,7 +73,7 @@ def _argument_name(name: str) -> str:
 
 def _variable_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError("is no name of an environment variable")
+        raise ValueError("not a valid name of an environment variable")
     if name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
         raise ValueError("set it for perfgate as a whole: the GPUs that are guarded must be those the engines use")
     return name

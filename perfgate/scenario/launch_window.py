@@ -1,4 +1,4 @@
-"""Which launches of a decode step ncu replays: a window that holds one layer and all that lies outside of layers."""
+"""Which launches of a decode step ncu replays: a window that holds one layer and all that is outside of layers."""
 
 from __future__ import annotations
 

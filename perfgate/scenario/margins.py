@@ -54,7 +54,8 @@ class Gate(Strict):
     def _role_where_it_belongs(cls, role: str | None, info: ValidationInfo) -> str | None:
         metric = info.data.get("metric")
         if metric in METRICS and role is not None:
-            raise ValueError(f"{metric} is no metric of a role, take it out; by role are {', '.join(PART_METRICS)}")
+            known = ", ".join(PART_METRICS)
+            raise ValueError(f"{metric} is not a metric of a role, remove the role; metrics of roles are {known}")
         if metric in PART_METRICS and role is None:
             raise ValueError(f"{metric} needs the role whose kernels it measures, like role: attention")
         return role

@@ -1,4 +1,4 @@
-"""Subjects: which build stands on each side, from ``--base``/``--head`` words and ``perfgate.toml``.
+"""Subjects: which build is on each side, from ``--base``/``--head`` words and ``perfgate.toml``.
 
 A SUBJECT is a table ``[subjects.NAME]`` of ``perfgate.toml`` or repeated ``key=value`` words, or a name followed by
 words that override it, whole for ``python`` and ``path``, name by name for ``env`` and ``args``. A ``ref`` is worth the
@@ -81,7 +81,7 @@ def absolute(folder: Path, value: str) -> str:
     """
     try:
         path = Path(value).expanduser()
-    except RuntimeError:  # ~somebody who is no user: the name of a folder then
+    except RuntimeError:  # ~somebody who is not a user: the name of a folder then
         path = Path(value)
     return os.path.normpath(folder.absolute() / path)
 

@@ -261,7 +261,7 @@ def _refusal(node: Node, depth: int) -> str:
 
 def _scalar_refusal(node: ScalarNode, tag: str) -> str:
     if not _encodable(node.value):
-        return "half of a surrogate pair is no text"
+        return "half of a surrogate pair is not text"
     if tag == TAG + "int" and len(node.value) > MAX_DIGITS:
         return f"a number of more than {MAX_DIGITS} digits is not supported"
     if tag == TAG + "float" and not _is_finite(node.value):
@@ -277,8 +277,8 @@ def _key_refusal(key: Node) -> str:
     if not isinstance(key, ScalarNode):
         return "a key must be text, found a list or a mapping"
     if key.tag != TAG + "str":
-        return f"the key {key.value!r} is no text: quote it"
-    return "" if _encodable(key.value) else "half of a surrogate pair is no text"
+        return f"the key {key.value!r} is not text: quote it"
+    return "" if _encodable(key.value) else "half of a surrogate pair is not text"
 
 
 def _encodable(text: str) -> bool:

@@ -35,7 +35,7 @@ class Estimate:
     """A mean with what is needed to test it.
 
     A mean of rounded values may be off by a whole step of the instrument, and more values do not average that out
-    where they all fall on one step. So every bound lies a step further out than Student's, and every p is that of a
+    where they all fall on one step. So every bound is a step further out than Student's, and every p is that of a
     mean one step nearer to its null.
 
     Args:
@@ -51,7 +51,7 @@ class Estimate:
     resolution: float = 0.0
 
     def p_above(self, bound: float) -> float:
-        """One-sided p of H0 "the true mean is at most ``bound``": small where the mean lies clearly above.
+        """One-sided p of H0 "the true mean is at most ``bound``": small where the mean is clearly above.
 
         Student 1908; exact for normal observations at any n >= 2, conservative or mildly liberal otherwise (figures in
         docs/error-rates.md). With a standard error of 0 it is 0 above the bound and 1 at or below it: only equal exact
@@ -60,11 +60,11 @@ class Estimate:
         return _upper_tail(self.mean - self.resolution - bound, self.standard_error, self.df)
 
     def p_below(self, bound: float) -> float:
-        """One-sided p of H0 "the true mean is at least ``bound``": small where the mean lies clearly below."""
+        """One-sided p of H0 "the true mean is at least ``bound``": small where the mean is clearly below."""
         return _upper_tail(bound - self.mean - self.resolution, self.standard_error, self.df)
 
     def lower(self, level: float) -> float:
-        """One-sided lower confidence bound: above it the mean lies with probability 1 - ``level``; -inf at level 0."""
+        """One-sided lower confidence bound: above it the mean is with probability 1 - ``level``; -inf at level 0."""
         return self.mean - self._reach(level) if level > 0 else -math.inf
 
     def upper(self, level: float) -> float:
@@ -219,7 +219,7 @@ def detectable(
     if level <= 0:
         return None
     shift = _shift(level, power, estimate.df if spread_df is None else spread_df, estimate.df)
-    # Rounding may hide one step of the slowdown, and the bound lies another step below the mean.
+    # Rounding may hide one step of the slowdown, and the bound is another step below the mean.
     return to_ratio(math.log1p(margin) + 2 * estimate.resolution + shift * estimate.standard_error)
 
 
@@ -252,7 +252,7 @@ def _root_chi_square(df: float) -> tuple[Floats, Floats]:
 
 
 def power_at(shift: float, level: float, df: float) -> float:
-    """The probability that a one-sided t test rejects when the truth lies ``shift`` standard errors beyond its null."""
+    """The probability that a one-sided t test rejects when the truth is ``shift`` standard errors beyond its null."""
     return 1.0 - float(special.nctdtr(df, shift, _t_quantile(level, df)))
 
 
@@ -260,7 +260,7 @@ def floats(values: ArrayLike) -> Floats:
     """Observations as a row, shape (n,).
 
     Raises:
-        ValueError: They are no row, or one is not finite.
+        ValueError: They are not a row, or one is not finite.
     """
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or not np.isfinite(x).all():

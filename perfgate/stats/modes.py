@@ -65,7 +65,7 @@ def _sum_of_rank(x: Floats, rank: int) -> float:
 
 
 def _first_column(x: Floats, pivot: float, *, beyond: bool) -> Indices:
-    """For each row the first column whose sum reaches ``pivot``, or lies beyond it; n where none does."""
+    """For each row the first column whose sum reaches ``pivot``, or is beyond it; n where none does."""
     low, high = np.arange(len(x)), np.full(len(x), len(x))
     while (low < high).any():  # a binary search in all rows at once, on the very sums: no rounding can disagree
         middle = np.minimum((low + high) // 2, len(x) - 1)

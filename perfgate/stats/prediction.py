@@ -24,7 +24,7 @@ MANY_VISITS = 1000
 
 @dataclass(frozen=True)
 class Prediction:
-    """How far the mean of one visit more lies from those of earlier visits, and how far chance alone takes it.
+    """How far the mean of one visit more is from those of earlier visits, and how far chance alone takes it.
 
     Args:
         mean: New visit minus mean of the earlier ones, natural logarithms, positive is worse.

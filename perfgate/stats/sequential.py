@@ -173,8 +173,8 @@ def single_look(
     Args:
         observations: Of the smaller side, or visits.
         estimate: Of the difference.
-        over: Of what lies above ``ignorable``, one for each margin that binds.
-        under: Of what lies above ``must_catch``, likewise.
+        over: Of what is above ``ignorable``, one for each margin that binds.
+        under: Of what is above ``must_catch``, likewise.
         weights: Shares of alpha and beta that it may use.
     """
     return _look(observations, estimate, over, under, weights).after(1.0, 1.0)

@@ -87,7 +87,7 @@ def build(recording: Recording, roles: Sequence[RoleRule] = ()) -> Trace:
     Raises:
         RecordError: There is no kernel, something ends before it starts, a number is outside the bounds of
             :mod:`perfgate.trace.limits`, or two steps of a process have one number.
-        UsageError: A role's pattern is no regular expression.
+        UsageError: A role's pattern is not a regular expression.
     """
     _check(recording)
     launches = _Launches(recording.calls)

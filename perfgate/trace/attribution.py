@@ -42,7 +42,7 @@ class Part(Frozen):
         head_s: Likewise.
         difference_s: ``head_s - base_s``.
         pair_sd_s: Standard deviation of the pairs' differences; ``None`` with one pair.
-        base_launches: Kernels in the base's most frequent step; ``None`` for what is no kernel.
+        base_launches: Kernels in the base's most frequent step; ``None`` for what is not a kernel.
         head_launches: Likewise.
     """
 

@@ -1,6 +1,6 @@
 """What two builds' decode steps differ in, like a code diff: kernels gone, new, renamed, launched more or less often.
 
-Steps are compared as multisets of kernels, so that streams that overlap in another order are no difference. A kernel
+Steps are compared as multisets of kernels, so that streams that overlap in another order are not difference. A kernel
 that another one of the same role replaces at the same place, as often, is renamed.
 """
 
@@ -34,7 +34,7 @@ class KernelChange(Frozen):
     Args:
         kind: What became of it.
         role: Its family.
-        place: Where in a layer it stands, where that is known.
+        place: Where in a layer it is, where that is known.
         base: Normalised name in the base's step; empty where it is new.
         head: In the head's step; empty where it is gone.
         base_launches: Launches in the base's step; of a renamed kernel those that another one took over.
@@ -197,7 +197,7 @@ def _renamed(lost: Residue, found: Residue) -> Iterator[tuple[KernelKey, KernelK
 
 
 def _forget_moves(lost: Residue, found: Residue) -> None:
-    """Take out kernels that only stand at another place: places are guessed from what stands around a kernel."""
+    """Take out kernels that only are at another place: places are guessed from what is around a kernel."""
     by_name: dict[tuple[str, str], list[KernelKey]] = defaultdict(list)
     for new in +found:
         by_name[new.role, new.name].append(new)

@@ -82,7 +82,7 @@ def classify(names: Sequence[str], own: Sequence[RoleRule] = ()) -> tuple[str, .
     """The role of each demangled name: the first rule that matches, those of ``own`` before the shipped ones.
 
     Raises:
-        UsageError: A pattern is no regular expression.
+        UsageError: A pattern is not a regular expression.
     """
     rules = [(rule.role, _compiled(rule)) for rule in (*own, *SHIPPED)]
     return tuple(next((role for role, pattern in rules if pattern.search(name)), UNLISTED) for name in names)
@@ -92,7 +92,7 @@ def _compiled(rule: RoleRule) -> re.Pattern[str]:
     try:
         return re.compile(rule.pattern)
     except re.error as error:
-        raise UsageError(f"role {rule.role}: {rule.pattern!r} is no regular expression: {error}") from error
+        raise UsageError(f"role {rule.role}: {rule.pattern!r} is not a regular expression: {error}") from error
 
 
 _WRAPPERS = {"device_kernel", "Kernel", "Kernel2", "kernel", "enable_sm90_or_later", "enable_sm80_to_sm89"}

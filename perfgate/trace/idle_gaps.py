@@ -14,7 +14,7 @@ from perfgate.trace.kernel_table import CALL_KINDS, Calls, Events, Kernels, Trac
 Ints = NDArray[np.int64]
 
 GAPS = ("graph", "launch", "copy", "synchronise", "nothing")
-"""What an idle gap goes with. ``graph``: it lies between two kernels of one graph launch, where the host plays no part.
+"""What an idle gap goes with. ``graph``: it is between two kernels of one graph launch, where the host plays no part.
 Otherwise the CUDA calls that the host had open during it, the first of these where threads differ, or ``nothing``."""
 
 GAP_CALLS = (("launch", "graph-launch"), ("copy",), ("synchronise",))
@@ -76,7 +76,7 @@ class Activity:
             gaps = _Gaps.between(*(np.concatenate(column) for column in zip(*work, strict=True)))
             kinds = _gap_kinds(gaps, self.calls, self.reached_ns, one)
             until = np.concatenate([np.zeros((1, len(GAPS)), np.int64), np.cumsum(kinds, axis=0)])
-            # A span begins with work and ends with it, so that a gap lies inside or outside as a whole.
+            # A span begins with work and ends with it, so that a gap is inside or outside as a whole.
             inside, beyond = np.searchsorted(gaps.begin_ns, first), np.searchsorted(gaps.end_ns, end, side="right")
             found[groups] = until[beyond] - until[inside]
         return found
@@ -84,7 +84,7 @@ class Activity:
 
 @dataclass(frozen=True)
 class _Gaps:
-    """Stretches in which nothing ran on a device, in order, and whether each lies within one launch of a graph."""
+    """Stretches in which nothing ran on a device, in order, and whether each is within one launch of a graph."""
 
     begin_ns: Ints
     end_ns: Ints

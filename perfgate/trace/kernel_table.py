@@ -25,7 +25,7 @@ STEP_KINDS = ("decode", "prefill", "mixed", "idle", "unknown")
 """What a step computed; ``idle`` scheduled nothing, ``unknown`` carries no range that tells."""
 
 PLACES = ("", "qkv", "out", "gate-up", "down", "lm-head")
-"""Where in a layer a gemm stands, which its name cannot tell; empty for every other kernel."""
+"""Where in a layer a gemm is, which its name cannot tell; empty for every other kernel."""
 
 COPY_KINDS = ("h2d", "h2d-pageable", "d2h", "d2h-pageable", "d2d", "peer", "other")
 """Copies by direction; from or to pageable host memory they cannot overlap with the host."""

@@ -90,7 +90,7 @@ def _by_repetition(name: NDArray[np.int32], stream: NDArray[np.int64], roles: Se
 def _boundaries(name: NDArray[np.int32], symbols: Sequence[str | int], roles: Sequence[str]) -> tuple[list[int], int]:
     """Where each layer begins, and where the last one ends; nothing where the sequence does not repeat."""
     anchors = _anchors(name, roles)
-    if len(anchors) < 2:  # noqa: PLR2004 (once is no repetition)
+    if len(anchors) < 2:  # noqa: PLR2004 (once is not a repetition)
         return [], 0
     spacing = int(np.median(np.diff(anchors)))
     before = 0
@@ -126,7 +126,7 @@ def _places_of(numbers: Sequence[int], wanted: int) -> list[int]:
 
 
 def _agrees(symbols: Sequence[str | int], anchors: Sequence[int], offset: int, edge: int) -> bool:
-    """Whether what stands so far from the anchor at ``edge`` stands there at half of the other anchors or more."""
+    """Whether what is so far from the anchor at ``edge`` is there at half of the other anchors or more."""
     if not 0 <= edge + offset < len(symbols):
         return False
     others = [anchor + offset for anchor in anchors if anchor != edge]
@@ -194,7 +194,7 @@ def _place_in_order(
 def places_caution(kernels: Kernels, names: Names) -> Caution | None:
     """What to say where layers were found and gemms of the same steps have no place in them."""
     is_gemm = np.array([role == GEMM for role in names.role])
-    of_step = np.zeros(int(kernels.step.max(initial=NONE)) + 2, bool)  # the last one stands for no step
+    of_step = np.zeros(int(kernels.step.max(initial=NONE)) + 2, bool)  # the last one represents no step
     of_step[kernels.step[kernels.layer != NONE]] = True
     of_step[NONE] = False
     gemms = is_gemm[kernels.name] & of_step[kernels.step]

@@ -92,7 +92,7 @@ def read_nsys(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
     Raises:
         RecordError: The file is empty, cut short, damaged, no export of nsys, without kernels, traced with whole graphs
             as one event, short of data by nsys's own account, or too large.
-        UsageError: A role's pattern is no regular expression.
+        UsageError: A role's pattern is not a regular expression.
     """
     with Export(file) as export:
         check_content(export)
@@ -324,7 +324,7 @@ def named_ranges(export: Export) -> list[tuple[str, int, int | None, int]]:
     """The ranges that can name steps and layers, or are perfgate's own: name, start, end, global id of the thread.
 
     Raises:
-        RecordError: There are too many, or one with a time that is no integer.
+        RecordError: There are too many, or one with a time that is not an integer.
     """
     if not export.has("NVTX_EVENTS"):
         return []
@@ -339,7 +339,7 @@ def named_ranges(export: Export) -> list[tuple[str, int, int | None, int]]:
         text = f"table NVTX_EVENTS has more than {MAX_RANGES} ranges of steps and layers"
         raise RecordError(text, where=export.where, remedy="Trace fewer iterations.")
     if not all(isinstance(row[1], int) and isinstance(row[2], int | None) for row in rows):
-        raise RecordError("table NVTX_EVENTS holds a time that is no integer", where=export.where)
+        raise RecordError("table NVTX_EVENTS holds a time that is not an integer", where=export.where)
     return [(name, start, end, thread) for name, start, end, thread in rows]
 
 

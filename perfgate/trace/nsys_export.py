@@ -121,7 +121,7 @@ class Export:
             keep: Which of some rows to keep, by their columns; all without it.
 
         Raises:
-            RecordError: A value is no integer, or there are more rows to keep than
+            RecordError: A value is not an integer, or there are more rows to keep than
                 :data:`perfgate.trace.limits.MAX_ROWS`.
         """
         if table not in self.columns:
@@ -152,7 +152,7 @@ class Export:
             try:
                 flat = np.fromiter(itertools.islice(values, width * _CHUNK_ROWS), np.int64)
             except (TypeError, ValueError, OverflowError) as error:
-                text = f"table {table} holds a value that is no integer: {error}"
+                text = f"table {table} holds a value that is not an integer: {error}"
                 raise RecordError(text, where=self.where, remedy=DAMAGED) from error
             if not len(flat):
                 return
@@ -216,7 +216,7 @@ def _check_file(file: Path) -> None:
     if not size:
         raise RecordError("is empty", where=str(file), remedy="nsys wrote nothing into it: see its messages.")
     if not head.startswith(MAGIC) or len(head) < _HEADER_BYTES:
-        raise RecordError("is no SQLite database", where=str(file))
+        raise RecordError("not an SQLite database", where=str(file))
     page_bytes, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
     expected = (page_bytes if page_bytes > 1 else 65536) * pages  # SQLite writes 65536 as 1
     if size < expected:

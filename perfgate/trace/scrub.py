@@ -50,7 +50,7 @@ def scrub(file: Path, target: Path) -> None:
             it exists.
 
     Raises:
-        RecordError: The file cannot be read, or is no trace.
+        RecordError: The file cannot be read, or is not a trace.
         UsageError: The copy would replace the original.
     """
     if target.exists() and target.samefile(file):

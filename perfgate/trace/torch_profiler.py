@@ -1,6 +1,6 @@
-"""Reads a Chrome trace of PyTorch's profiler (Kineto): GPU kernels, or on the CPU operators that stand for kernels.
+"""Reads a Chrome trace of PyTorch's profiler (Kineto): GPU kernels, or on the CPU operators that represent kernels.
 
-On the CPU the outermost operators count: what they call lies inside their time, so that nothing is counted twice. Only
+On the CPU the outermost operators count: what they call is inside their time, so that nothing is counted twice. Only
 wrappers around compiled code give way to what they call.
 """
 
@@ -62,16 +62,16 @@ def read_torch(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
         roles: The scenario's own roles.
 
     Raises:
-        RecordError: The file is no JSON, cut short, no Chrome trace, of several processes, holds no kernel and no
+        RecordError: The file is not JSON, cut short, not a Chrome trace, of several processes, holds no kernel and no
             operator, or holds work of a device but none of its kernels.
-        UsageError: A role's pattern is no regular expression.
+        UsageError: A role's pattern is not a regular expression.
     """
     content = load_events(file)
     return build(_Reader(complete_events(content, file), content, file).recording(), roles)
 
 
 def load_events(file: Path) -> dict[str, Any]:
-    """A Chrome trace as it stands, its times as exact decimals, its events a list of mappings.
+    """A Chrome trace as it is, its times as exact decimals, its events a list of mappings.
 
     Raises:
         RecordError: The file is too large, no JSON, cut short or no Chrome trace.
@@ -86,7 +86,7 @@ def load_events(file: Path) -> dict[str, Any]:
     except ArithmeticError as error:
         raise RecordError("holds a number beyond all bounds", where=str(file)) from error
     except (ValueError, RecursionError) as error:
-        text = f"is no whole JSON document: {error}"
+        text = f"incomplete or invalid JSON: {error}"
         raise RecordError(text, where=str(file), remedy="Was the profiler stopped before the process ended?") from error
     head: dict[str, Any] = content if isinstance(content, dict) else {"traceEvents": content}
     events = head.get("traceEvents")
@@ -235,7 +235,7 @@ class _Reader:
             "shape": [place[event.shape()] for event in launches],
             "graph": [bool(event.detail.get("graph node id")) for event in launches],
         }
-        if not on_gpu:  # an operator is launched where it runs, and its thread stands for a stream
+        if not on_gpu:  # an operator is launched where it runs, and its thread represents a stream
             columns["launched_ns"] = [event.start_ns for event in launches]
             columns["stream"] = [_whole(event.thread) for event in launches]
         copies = self._of("gpu_memcpy")
@@ -256,7 +256,7 @@ class _Reader:
         )
 
     def _check_devices(self) -> tuple[Caution, ...]:
-        """Operators stand for kernels only where no device worked; other work of a device is never left out unsaid."""
+        """Operators represent kernels only where no device worked; other work of a device is never left out unsaid."""
         unknown = Counter(
             category
             for category, events in self.by_category.items()

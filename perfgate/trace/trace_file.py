@@ -68,7 +68,7 @@ def as_plain_file(file: Path) -> Iterator[Path]:
         NotMeasuredError: It is a report, and there is no nsys that exports it.
     """
     if not file.is_file():
-        raise RecordError("is no file" if file.exists() else "does not exist", where=str(file))
+        raise RecordError("not a file" if file.exists() else "does not exist", where=str(file))
     with file.open("rb") as stream:
         head = stream.read(len(_REPORT))
     packed = head.startswith(_GZIP)
@@ -128,7 +128,7 @@ def _export(report: Path, target: Path) -> None:
 def _run_export(nsys: str, report: Path, target: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # noqa: S603 (the user's own nsys)
         [nsys, "export", "--type=sqlite", "--force-overwrite=true", "-o", str(target), str(report.resolve())],
-        cwd=target.parent,  # nsys's own Python picks up what lies in the working folder
+        cwd=target.parent,  # nsys's own Python picks up what is in the working folder
         capture_output=True,
         text=True,
         errors="replace",

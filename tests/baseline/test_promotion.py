@@ -236,18 +236,18 @@ def test_a_record_counts_once(save: Save, tmp_path: Path) -> None:
     folder = save(alone(SAME))
     promote(folder, tmp_path / "b", reason="one")
 
-    with pytest.raises(RecordError, match="lies there already"):
+    with pytest.raises(RecordError, match="is already in it"):
         promote(folder, tmp_path / "b", reason="two")
 
 
 def test_a_visit_counts_once(save: Save, tmp_path: Path) -> None:
-    """A run that was gone on with after its promotion holds a visit that lies there already."""
+    """A run that was gone on with after its promotion holds a visit that is already in it."""
     first = alone(SAME)
     promote(save(first), tmp_path / "b", reason="one")
     more = tuple(trial(6 + n, 6 + n, "head", visit=1) for n in range(2))
     both = {"visits": (*first.visits, visit(2)), "trials": (*first.trials, *more)}
 
-    with pytest.raises(RecordError, match=r"the visit of 2026-01-01.* lies there already"):
+    with pytest.raises(RecordError, match=r"the visit of 2026-01-01.* is already in it"):
         promote(save(first.model_copy(update=both)), tmp_path / "b", reason="two")
 
 

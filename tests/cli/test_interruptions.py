@@ -175,8 +175,8 @@ def test_folder_that_vanishes(tmp_path: Path, at: int) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda text: text[: len(text) // 2], "is no JSON, or was truncated"),
-        (lambda _: "", "is no JSON, or was truncated"),
+        (lambda text: text[: len(text) // 2], "invalid JSON, or truncated"),
+        (lambda _: "", "invalid JSON, or truncated"),
         (lambda text: text.replace('"visit": 0', '"visit": 1', 1), "the digest does not fit the content"),
         (lambda text: text.replace("perfgate-record/1", "perfgate-record/2"), "has format perfgate-record/2"),
     ],

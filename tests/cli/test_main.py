@@ -250,7 +250,7 @@ def test_disk_full(invoke: Invoke) -> None:
     assert (result.exit_code, result.stdout) == (22, "")
     *_, what, way_on = result.stderr.splitlines()
     assert what == f"perfgate: storage-failed: {run_folder()}: x: No space left on device"
-    assert way_on == f"  Mend that. Go on with: perfgate run --resume {run_folder()}"
+    assert way_on == f"  Fix that. Go on with: perfgate run --resume {run_folder()}"
 
 
 def test_subjects_of_the_project(invoke: Invoke) -> None:
@@ -278,7 +278,7 @@ def test_subjects_of_the_project(invoke: Invoke) -> None:
         (("fly",), "No such command 'fly'"),
         (("judge", "none"), "none: does not exist, and runs/ holds no run of that name"),
         (("judge",), "runs: holds no run"),
-        (("judge", "."), "is no run folder: it holds no run.json"),
+        (("judge", "."), "not a run folder: it has no run.json"),
         (("compare", "a.json"), "expected two runs or records, or one file that ends in .csv"),
         (("compare", "a.json", "b.json", "c.json"), "expected two runs or records, or one file that ends in .csv"),
         (("compare", "a.json", "b.json"), "a.json: does not exist"),

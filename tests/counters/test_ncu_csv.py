@@ -238,7 +238,7 @@ def test_rows_beside_metrics_that_are_missing() -> None:
         (PAGE.replace("1,234.5", "1.234,5"), "counters-unreadable", "LC_ALL=C"),
         (PAGE.replace("(2, 3, 4)", "24"), "counters-unreadable", "grid size"),
         (PAGE.replace('"9.0"', '"nine"', 1), "counters-unreadable", "CC is 'nine'"),
-        ("NV\0\0\1\2", "counters-unreadable", "is no text"),
+        ("NV\0\0\1\2", "counters-unreadable", "neither text nor a report"),
     ],
 )
 def test_what_is_no_raw_page(tmp_path: Path, text: str, code: str, said: str) -> None:

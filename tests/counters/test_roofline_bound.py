@@ -61,7 +61,7 @@ def test_a_subjects_own_arguments_move_its_floor(args: dict[str, Any], share: fl
         ("model", {}, (), "ran on the CPU"),
         (None, {}, H200, "the model is on the hub"),
         ("model", {}, ("NVIDIA H200", "NVIDIA H100"), "the GPUs differ"),
-        ("model", {}, ("Tesla T4",), "no roofs are known for the GPU 'Tesla T4' Known are H200"),
+        ("model", {}, ("Tesla T4",), "peak bandwidth and FLOP/s of 'Tesla T4' are not in the table The table has H200"),
         ("model", {"model_type": "mamba"}, H200, "decode steps of model_type 'mamba' are not counted"),
         ("model", {"torch_dtype": "float64"}, H200, "dtype 'float64' is not counted"),
         ("model", {"num_key_value_heads": "many"}, H200, "another shape than is counted: ValueError"),
@@ -182,6 +182,6 @@ def test_a_gate_that_cannot_be_judged_is_told_of_early(tmp_path: Path, fake_nvml
         progress=lambda step: told.append(step) if isinstance(step, str) else None,
     )
 
-    words = "cannot be judged, no-floor: no roofs are known for the GPU 'Tesla T4'"
+    words = "cannot be judged, no-floor: peak bandwidth and FLOP/s of 'Tesla T4' are not in the table"
     assert [f"tiny: a gate on {role} {words}" in " ".join(told) for role in BOTH] == [True, True]
     assert (finished.outcome.exit_status, codes(only(finished.outcome).reasons)) == (22, ["no-floor"])

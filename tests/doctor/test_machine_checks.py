@@ -258,7 +258,7 @@ def test_a_folder_that_cannot_be_written() -> None:
     """A folder where nothing can be written fails; one that is to be made is judged by where it will lie."""
     assert check_folder(RUNS_FOLDER, Path("/proc/runs")).status == "failed"
     Path("file").touch()
-    assert check_folder(RUNS_FOLDER, Path("file")).found == "file is no folder"
+    assert check_folder(RUNS_FOLDER, Path("file")).found == "file is not a folder"
     finding = check_folder(RUNS_FOLDER, Path("far/away/runs"))
     assert finding.status == "ok"
     assert finding.found.startswith(f"far/away/runs, which is to be made in {Path.cwd()}, (")
@@ -306,7 +306,7 @@ def test_a_state_folder_on_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_
     inner.mkdir()
     finding = check_folder(STATE_FOLDER, inner)
     assert finding.status == "warning"
-    assert "(nfs4) lies on another machine" in finding.found
+    assert "(nfs4) is on another machine" in finding.found
     assert check_folder(RUNS_FOLDER, inner).status == "ok"
 
 

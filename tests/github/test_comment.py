@@ -333,8 +333,8 @@ def changed(*path: str | int, value: str) -> bytes:
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "no archive": (b"PK\x03\x04 nothing", "cannot be unpacked: File is not a zip file"),
-    "no json": (zipped({"verdict.json": b"{"}), "is no JSON, or was truncated: Expecting property name"),
-    "no verdict": (zipped({"verdict.json": b"[]"}), "is no perfgate-verdict: "),
+    "no json": (zipped({"verdict.json": b"{"}), "invalid JSON, or truncated: Expecting property name"),
+    "no verdict": (zipped({"verdict.json": b"[]"}), "not a perfgate-verdict: "),
     "another version": (changed("format", value='"perfgate-verdict/9"'), "has format perfgate-verdict/9"),
     "unknown key": (changed("html", value='"<b>"'), "html: Extra inputs are not permitted"),
     "nan": (changed("alpha", value="NaN"), "holds NaN, which is not a number"),
@@ -346,9 +346,9 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "way out": (zipped({**verdict(), "../../.bashrc": b""}), "names a file outside its folder: '../../.bashrc'"),
     "its own headline": (changed("verdict", value='"pass"'), "it contradicts itself"),
     "markup for a code": (
-        changed("reasons", value='[{"code": "x` @all `", "text": ""}]'), "a note has a code that is none"
+        changed("reasons", value='[{"code": "x` @all `", "text": ""}]'), "a note has an unknown code"
     ),
-    "plan": (zipped({**verdict(), "job.json": b'{"pull_request": "12; rm"}'}), "job.json: is no perfgate-job: format"),
+    "plan": (zipped({**verdict(), "job.json": b'{"pull_request": "12; rm"}'}), "job.json: not a perfgate-job: format"),
 }  # fmt: skip
 
 

@@ -212,7 +212,7 @@ def test_two_builds_are_no_aa() -> None:
     with pytest.raises(NotComparableError) as caught:
         learn([trial(), trial(), changed(extra_kernel)])
     assert caught.value.text.splitlines() == [
-        "trials 0 and 2 do not run the same steps, so this is no A/A: one more elementwise kernel a layer (32)",
+        "trials 0 and 2 do not run the same steps, so this is not an A/A run: one more elementwise kernel a layer (32)",
         "    + elementwise vectorized_elementwise_kernel<4,CUDAFunctor_add<float>>: 1 a layer, 32 a step",
     ]
 

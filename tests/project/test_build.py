@@ -215,7 +215,7 @@ def test_commands_cannot_speak_to_the_runner(project: Project, monkeypatch: pyte
         ('[["sh", "-c", "echo compiling; echo ld: undefined symbol >&2; exit 3"]]', "ended with 3"),
         ('[["no-such-program", "x"]]', "cannot be run: No such file or directory"),
         ('[["./code.py"]]', "cannot be run: Permission denied"),
-        ('[["true"]]', "made no "),
+        ('[["true"]]', "did not create "),
     ],
 )
 def test_a_build_that_fails_is_not_measured_and_shows_its_log(project: Project, commands: str, problem: str) -> None:

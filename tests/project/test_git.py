@@ -166,8 +166,8 @@ def test_a_worktree_outlives_its_repository_and_is_still_removed(project: GitPro
     [
         ("nope", "there is no commit nope"),
         ("nope...", "there is no commit nope"),
-        ("--all", "'--all' is no name of a commit"),
-        ("a\nb", "is no name of a commit"),
+        ("--all", "'--all' does not name a commit"),
+        ("a\nb", "does not name a commit"),
         ("HEAD^{tree}", "there is no commit HEAD^{tree}"),
     ],
 )

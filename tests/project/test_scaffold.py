@@ -214,9 +214,9 @@ def test_the_answers_stand_where_they_belong(tmp_path: Path) -> None:
     ("words", "problem"),
     [
         (("--action", "me/perfgate@v1"), "40 hexadecimal digits"),
-        (("--labels", "a b"), "cannot stand in a workflow"),
+        (("--labels", "a b"), "is not allowed in a workflow"),
         (("--scenario", "cpu"), "expected one of cpu-tiny, llama-8b-decode"),
-        (("--python", "a\nb"), "is no path of an interpreter"),
+        (("--python", "a\nb"), "is not the path of an interpreter"),
         (("--pre-push",), "needs a git repository"),
     ],
 )

@@ -178,7 +178,7 @@ def test_a_truncated_record_is_refused_with_its_place(tmp_path: Path, share: flo
     write_record(file, FULL)
     content = file.read_text()
     file.write_text(content[: int(len(content) * share)])
-    with pytest.raises(RecordError, match=r"r\.json:1:\d+: is no JSON, or was truncated"):
+    with pytest.raises(RecordError, match=r"r\.json:1:\d+: invalid JSON, or truncated"):
         read_record(file)
 
 
@@ -187,9 +187,9 @@ def test_a_truncated_record_is_refused_with_its_place(tmp_path: Path, share: flo
     [
         (None, "does not exist"),
         (b"\xff", "is not JSON that perfgate wrote: it is not UTF-8"),
-        (b"[]", "is no perfgate-record: expected a JSON object"),
-        (b"{}", "is no perfgate-record: format is None, expected 'perfgate-record/1'"),
-        (b'{"format": "perfgate-run/1"}', "is no perfgate-record: format is 'perfgate-run/1'"),
+        (b"[]", "not a perfgate-record: expected a JSON object"),
+        (b"{}", "not a perfgate-record: format is None, expected 'perfgate-record/1'"),
+        (b'{"format": "perfgate-run/1"}', "not a perfgate-record: format is 'perfgate-run/1'"),
         (b'{"format": "perfgate-record/2"}', "has format perfgate-record/2, this version reads up to perfgate-record"),
         (b'{"format": "perfgate-record/1"}', "the digest does not fit the content"),
         (b'{"format": "perfgate-record/1", "seed": NaN}', "is not JSON that perfgate wrote: it holds NaN"),
@@ -250,7 +250,7 @@ def test_a_record_under_another_cells_name_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_manifest_is_no_run(tmp_path: Path) -> None:
     """The error names the file that is missing."""
-    with pytest.raises(RecordError, match=r"is no run folder: it holds no run\.json"):
+    with pytest.raises(RecordError, match=r"not a run folder: it has no run\.json"):
         read_run(tmp_path)
 
 

@@ -204,8 +204,8 @@ def leaves(tree: Any) -> Any:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "is no JSON"),
-        ("[]", "is no perfgate-baseline: expected a JSON object"),
+        ("", "invalid JSON"),
+        ("[]", "not a perfgate-baseline: expected a JSON object"),
         ('{"format": "perfgate-baseline/2"}', "perfgate-baseline/2"),
         ('{"format": "perfgate-baseline/1", "entries": []}', "expected a list of entries"),
         ('{"format": "perfgate-baseline/1", "entries": [NaN]}', "it holds NaN"),

@@ -138,7 +138,7 @@ def test_a_condition_reads_back(text: str) -> None:
         ({"metrics": {"registers": 60}}, 'expected "same", or a bound'),
         ({"metrics": {"register": "same"}}, "did you mean 'registers'"),
         ({"place": "kqv"}, "expected one of qkv, out"),
-        ({"match": "("}, "is no regular expression"),
+        ({"match": "("}, "invalid regular expression"),
         ({"profile": 0}, "greater than or equal to 1"),
         ({"profile": "outside", "layer": 1}, "exclude each other"),
         ({"profile": "layers"}, "'layer' or 'outside'"),

@@ -128,7 +128,7 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ),
         (
             {"engine": f'engine: {{model: {HUB}, env: {{"A=": "1"}}}}'},
-            "3:61: engine.env.A=: is no name of an environment variable",
+            "3:61: engine.env.A=: not a valid name of an environment variable",
         ),
         (
             {"engine": f'engine: {{model: {HUB}, env: {{A: "1\\0"}}}}'},
@@ -243,7 +243,10 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ),
         (
             {"gates": "gates: [{metric: itl_median, role: gemm, ignorable: 1%, must_catch: 3%}]"},
-            f"5:36: gates[0].role: itl_median is no metric of a role, take it out; by role are {BY_ROLE}, found 'gemm'",
+            (
+                "5:36: gates[0].role: itl_median is not a metric of a role, remove the role; "
+                f"metrics of roles are {BY_ROLE}, found 'gemm'"
+            ),
         ),
         (
             {"gates": "gates: [{metric: kernel_throughput, role: gemm, ignorable: 1%, must_catch: 100%}]"},
@@ -468,7 +471,7 @@ def test_a_floor_is_given_in_base_units() -> None:
     [
         (None, "no such file"),
         (b"", "is empty or no mapping, expected 'key: value' lines"),
-        (b"\xff\xfe\x00", "is no UTF-8 text"),
+        (b"\xff\xfe\x00", "not UTF-8 text"),
         (b"# " + b"x" * MAX_BYTES, f"is larger than {MAX_BYTES} bytes, which no scenario is"),
     ],
 )

@@ -100,8 +100,8 @@ def test_traced_looks_have_weights_of_their_own() -> None:
         ("{roles: {A: {match: b}}}", "6:19: kernels.roles.A: must match ^[a-z][a-z0-9-]{0,30}$"),
         (
             "{roles: {a: {match: '('}}}",
-            ("6:30: kernels.roles.a.match: is no regular expression: missing ), unterminated subpattern at position 0, "
-            "found '('"),
+            ("6:30: kernels.roles.a.match: invalid regular expression: missing ), unterminated subpattern at "
+            "position 0, found '('"),
         ),
         ("{roles: {unlisted: {match: b}}}", "6:18: kernels.roles: unlisted is the name of what no role matches"),
         ("{per_decode_step: {patterns: [{}]}}", "6:40: kernels.per_decode_step.patterns[0].launches: is missing"),

@@ -182,7 +182,7 @@ def test_one_build_by_two_names_is_one_build() -> None:
         (["args.x=2024-01-31"], "--base: args.x: input was not a valid JSON value"),
         (["args.model=x"], "--base: args.model: is not allowed here: engine.model says it"),
         (["args.max-num-seqs=4"], "--base: args.max-num-seqs: engine arguments are written with underscores"),
-        (["env.A B=1"], "--base: env.A B: is no name of an environment variable"),
+        (["env.A B=1"], "--base: env.A B: not a valid name of an environment variable"),
     ],
 )
 def test_words_that_make_no_sense_are_usage_errors(words: list[str], problem: str) -> None:

@@ -72,7 +72,7 @@ def test_own_roles_come_first() -> None:
 
 def test_a_broken_pattern_is_the_users_error() -> None:
     """A role whose pattern is no regular expression is named."""
-    with pytest.raises(UsageError, match=r"role mine: '\(' is no regular expression"):
+    with pytest.raises(UsageError, match=r"role mine: '\(' is not a regular expression"):
         classify([], [RoleRule("mine", "(")])
 
 

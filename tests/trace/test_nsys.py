@@ -371,14 +371,14 @@ def twice() -> ExportBuilder:
         (without_kernels, r"holds no CUDA kernel \(nsys 2023\.4\.0\.0\)\n  Was --trace=cuda given"),
         (graphs_as_events, r"CUDA graphs as single events.*\n  Trace with --cuda-graph-trace=node"),
         (lost_data, "nsys lost data: Some CUDA events were dropped"),
-        (text_for_a_number, "table CUPTI_ACTIVITY_KIND_KERNEL holds a value that is no integer.*'soon'"),
+        (text_for_a_number, "table CUPTI_ACTIVITY_KIND_KERNEL holds a value that is not an integer.*'soon'"),
         (packed("streamId", "seven"), "KERNEL has streamId 'seven', expected a whole number up to"),
         (packed("gridX", b"1"), "KERNEL has gridX"),
         (packed("deviceId", 1 << 16), "KERNEL has deviceId '65536', expected a whole number up to 65535"),
         (packed("demangledName", -7), "KERNEL has demangledName '-7'"),
         (backwards, "kernels that end before they start"),
         (no_such_string, "StringIds has no text 5"),
-        (no_process, "table CUPTI_ACTIVITY_KIND_KERNEL holds a value that is no integer"),
+        (no_process, "table CUPTI_ACTIVITY_KIND_KERNEL holds a value that is not an integer"),
         (twice, r"a process has perfgate\.step\.4 twice"),
     ],
 )
@@ -413,10 +413,10 @@ def test_files_that_are_no_export(tmp_path: Path) -> None:
     cases = {
         "empty": (b"", "is empty"),
         "cut": (whole[: len(whole) // 2], "is cut short: 2838528 of 5677056 bytes"),
-        "header": (whole[:50], "is no SQLite database"),
+        "header": (whole[:50], "not an SQLite database"),
         "rotten": (bytes(rotten), "cannot be read: database disk image is malformed"),
         "foreign": (foreign.read_bytes(), "no export of nsys"),
-        "text": (b"hello", "is no SQLite database"),
+        "text": (b"hello", "not an SQLite database"),
     }
     for name, (content, words) in cases.items():
         file = tmp_path / f"{name}.bin"

@@ -93,12 +93,12 @@ def test_without_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (b"step,kernel\n1,gemm\n", "neither an SQLite export of nsys nor a Chrome trace"),
         (gzip.compress(b"{}" * 5000, mtime=0)[:40], "cannot be unpacked: Compressed file ended"),
         (b"\x1f\x8bnot gzip", "cannot be unpacked"),
-        (b'{"traceEvents": [{"ph": "X"', "is no whole JSON document"),
+        (b'{"traceEvents": [{"ph": "X"', "incomplete or invalid JSON"),
         (b'{"some": "thing"}', "no Chrome trace: it has no list of traceEvents"),
         (gzip.compress(b'{"some": "thing"}', mtime=0), "no Chrome trace: it has no list of traceEvents"),
         (b'{"traceEvents": [1]}', "no Chrome trace"),
         (b'{"traceEvents": []}', "holds no kernel"),
-        (b"[" * 100_000, "is no whole JSON document"),
+        (b"[" * 100_000, "incomplete or invalid JSON"),
         (b'{"traceEvents": [{"ph": "X", "name": "a", "cat": "kernel", "ts": "soon"}]}', "a damaged event: event 0: ts"),
         (b'{"traceEvents": [{"ph": "X", "name": "a", "cat": "kernel", "ts": 1, "dur": -4}]}', "end before they start"),
         (b'{"traceEvents": [{"ph": "X", "name": "a", "cat": "kernel", "ts": 1, "args": {"stream": "x"}}]}',
@@ -194,6 +194,6 @@ def test_any_damage_is_an_error_or_harmless(
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     """A missing file and a folder are named as such."""
-    for file, words in ((tmp_path / "missing", "does not exist"), (tmp_path, "is no file")):
+    for file, words in ((tmp_path / "missing", "does not exist"), (tmp_path, "not a file")):
         with pytest.raises(PerfgateError, match=words):
             read_trace(file)
