@@ -163,7 +163,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setattr("perfgate.capture.session.EngineCollector", lambda kind: Rehearsed(kind=kind))
     for search in ("end_orphans", "find_orphans"):  # it would end those of other tests
-        monkeypatch.setattr(f"perfgate.machine.processes.{search}", tuple)
+        monkeypatch.setattr(f"perfgate.machine.orphans.{search}", tuple)
     numbers = itertools.count()  # names of runs begun in one second are in order, so that latest is the last of them
     monkeypatch.setattr(secrets, "token_hex", lambda size: f"{next(numbers):0{2 * size}x}")
     monkeypatch.chdir(folder)
