@@ -223,7 +223,7 @@ def _slow(trials: Sequence[Trial]) -> str:
     if len(usual) <= FEW_OTHERS:
         return ""
     apart = [(took, statistics.median(ns for ns, other in usual if other != index), index) for took, index in usual]
-    slow = [(took / others, took, others, index) for took, others, index in apart if took > SLOW_TRIAL * others]
+    slow = [(took / others, took, others, index) for took, others, index in apart if took > SLOW_TRIAL * others > 0]
     if not slow:
         return ""
     times, took, others, index = max(slow)

@@ -12,12 +12,13 @@ atomically, so that a reader or a crash never sees half a record.
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from perfgate.errors import RecordError
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
@@ -52,13 +53,14 @@ class Visit(Frozen):
         t0_utc: Start, ISO 8601 in UTC.
         environment: Names of the variables that reached the engines; values may be secrets and are not kept.
         processes: What ended each trial's processes with it: a cgroup, or the search below its supervisor, which is
-            their subreaper. Empty in a record of a version that knew only that.
+            their subreaper. Empty in a record of a version that knew only that, and then not written: a record that is
+            older than the field keeps its digest, by which baselines and verdicts name it.
     """
 
     machine: Machine
     t0_utc: str
     environment: tuple[str, ...] = ()
-    processes: Literal["", "cgroup", "subreaper"] = ""
+    processes: Literal["", "cgroup", "subreaper"] = Field(default="", exclude_if=operator.not_)
 
 
 class Record(Frozen):

@@ -27,7 +27,7 @@ from hand_made import (
 from perfgate.judge.cell_verdict import compare_sides, judge, judge_advisory
 from perfgate.judge.evidence import Side
 from perfgate.judge.outcome import CellOutcome
-from perfgate.metrics.trial import Failure, Trial
+from perfgate.metrics.trial import Failure, Iteration, Trial
 from perfgate.models import Note
 from perfgate.reasons import REASONS
 from perfgate.record.run_record import Record, record_digest
@@ -288,6 +288,20 @@ def test_a_trial_that_was_slow_throughout_is_named(times: float, *, said: bool) 
         ]
     )
     assert found.gates[0].pairs == 4
+
+
+def test_trials_that_claim_to_have_taken_no_time_tell_of_none_that_it_was_slow() -> None:
+    """A record that somebody made up says 0 ns of every trial but one; it is judged all the same."""
+    taken = [one.model_copy(update={"iterations": (_at_once(),) * 3}) for one in trials(spread(0.0, 0.0002, 4))]
+    taken[5] = taken[5].model_copy(update={"iterations": (iteration(STEP_S),) * 3})
+
+    (found,) = judged(taken).cells
+
+    assert "trials-uneven" not in codes(found.cautions)
+
+
+def _at_once() -> Iteration:
+    return iteration(STEP_S).model_copy(update={"elapsed_ns": 0})
 
 
 def test_few_trials_tell_of_none_that_it_was_slow() -> None:

@@ -227,6 +227,16 @@ def test_a_record_without_further_looks_is_whole(tmp_path: Path) -> None:
     assert read_record(tmp_path / "r.json") == FULL
 
 
+def test_a_record_of_an_older_version_keeps_the_digest_that_it_carries(tmp_path: Path) -> None:
+    """A record of 0.1.0, whose visits say nothing of processes: baselines and verdicts name it by that digest."""
+    visit = {"machine": MACHINE.model_dump(mode="json"), "t0_utc": "2026-11-01T00:00:00Z", "environment": []}
+    whole = Record(cell=CELLS[0], subjects={"base": BASE}, seed=1).model_dump(mode="json")
+    content = {**whole, "visits": [visit]}
+    digest = sha256_hex(canonical_json(content))
+    (tmp_path / "r.json").write_text(json.dumps({**content, "digest": digest}), encoding="utf-8")
+    assert record_digest(read_record(tmp_path / "r.json")) == digest
+
+
 def test_a_run_folder_yields_its_records_in_the_plans_order(tmp_path: Path) -> None:
     """Cells without a record are left out; the manifest reads back as it was written."""
     run = Run(name="r", plan=Plan(cells=CELLS, seed=7), subjects={"base": BASE, "head": BASE}, perfgate="0.1.0")
