@@ -24,7 +24,7 @@ from perfgate.errors import NotMeasuredError
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import Artifact, Failure, Kind, Role, Startup, Trial
 from perfgate.reasons import REASONS
-from perfgate.scenario.launch_window import Window, choose_window
+from perfgate.scenario.launch_window import LaunchWindow, choose_window
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.trace.decode_step import STEADY, DecodeSteps, KernelKey, Pattern
@@ -275,7 +275,7 @@ def _decode_steps(spec: FakeSpec, role: Role, count: int, draw: random.Random) -
     )
 
 
-def _counted_step(spec: FakeSpec, job: Job, window: Window, draw: random.Random) -> CountedStep:
+def _counted_step(spec: FakeSpec, job: Job, window: LaunchWindow, draw: random.Random) -> CountedStep:
     """What ncu would have counted: every launch the same, only noisy counters vary."""
     names = {name: COUNTERS[name].names_on(H200.architecture)[0].metric for name in spec.counted}
     keys = job.decode.keys if job.decode else ()

@@ -27,7 +27,7 @@ from perfgate.baseline.lineage import _digest
 from perfgate.baseline.store import read as read_baseline
 from perfgate.capture.drivers import VllmEngine
 from perfgate.capture.engine import Worker
-from perfgate.capture.job import Job as CollectorJob
+from perfgate.capture.job import Job
 from perfgate.capture.timeline import read_iteration
 from perfgate.counters.report_file import read_counters
 from perfgate.counters.transformer import read_config, step_demand
@@ -37,7 +37,7 @@ from perfgate.github.artifact import read_member, unpack
 from perfgate.github.comment import MeasuredRun, comment, comment_body
 from perfgate.github.policy import _aim
 from perfgate.github.verdict import LIMIT_BYTES, read_verdict
-from perfgate.github.workflow_job import Job
+from perfgate.github.workflow_job import GithubJob
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.comparison import compare_table
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
@@ -142,8 +142,8 @@ def _archive(file: Path) -> None:
     unpack(file, file.with_name("content"), 1 << 20)
 
 
-def _job(file: Path, **more: str) -> Job:
-    return Job({
+def _job(file: Path, **more: str) -> GithubJob:
+    return GithubJob({
         "GITHUB_EVENT_PATH": str(file), "GITHUB_EVENT_NAME": "pull_request", "GITHUB_REPOSITORY": REPOSITORY,
         "GITHUB_REF": "refs/heads/main", **more,
     })  # fmt: skip
@@ -163,9 +163,9 @@ def _event(file: Path) -> None:
         ("pull_request", "refs/pull/12/merge"), ("merge_group", "x"), ("push", "refs/heads/pull-request/12"),
     ):  # fmt: skip
         job = _job(file, GITHUB_EVENT_NAME=name, GITHUB_REF=ref)
-        for use in (Job.listed_at, _aim, MeasuredRun.of):
+        for use in (GithubJob.listed_at, _aim, MeasuredRun.of):
             try:
-                use(job, *{Job.listed_at: (SHA,), _aim: (api,)}.get(use, ()))
+                use(job, *{GithubJob.listed_at: (SHA,), _aim: (api,)}.get(use, ()))
             except UsageError as error:
                 refused.append(error)
     if refused:
@@ -183,7 +183,7 @@ def _github(file: Path) -> None:
 def _engine(file: Path) -> None:
     """A worker that has answered all at once and ended."""
     measured = cell()
-    job = CollectorJob(
+    job = Job(
         cell=measured, role="base", subject=BASE, index=0, pair=0, position=0, visit=0, run_folder=file.parent,
         folder=file.parent, cache_folder=file.parent / "cache", environment={}, owner="",
     )  # fmt: skip

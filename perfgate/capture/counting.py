@@ -32,7 +32,7 @@ from perfgate.counters.transformer import read_config, step_demand
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
 from perfgate.metrics.trial import Artifact, Iteration
 from perfgate.scenario.counter_trials import STEPS_BEHIND
-from perfgate.scenario.launch_window import Window, choose_window
+from perfgate.scenario.launch_window import LaunchWindow, choose_window
 from perfgate.scenario.workload import Workload
 from perfgate.trace.decode_step import DecodeSteps, KernelKey
 from perfgate.trace.families import COMMUNICATION, RoleRule, classify, normalised_name, short_name
@@ -53,7 +53,7 @@ class _Plan:
 
     ncu: str
     metrics: tuple[str, ...]
-    window: Window
+    window: LaunchWindow
     trace: DecodeSteps
     step: int
 

@@ -62,7 +62,7 @@ class RequestError(Exception):
         self.code = code
 
 
-class Session:
+class WorkerLoop:
     """The engine of this process and what the protocol can ask of it."""
 
     def __init__(self) -> None:
@@ -329,7 +329,7 @@ def describe(error: BaseException) -> str:
 
 def serve(requests: IO[str], answers: IO[str]) -> bool:
     """Answer requests until told to stop or until the other end closes; tell whether a profiler was at work."""
-    session = Session()
+    session = WorkerLoop()
     for line in requests:
         try:
             request = json.loads(line)

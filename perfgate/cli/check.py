@@ -93,9 +93,9 @@ def _subjects(base_words: Sequence[str], head_words: Sequence[str], runs: Path) 
 
 
 def _show_prices(loaded: Sequence[LoadedScenario], runs: Path, notes: Sequence[str]) -> None:
-    from perfgate.judge.power import price
+    from perfgate.judge.power import cell_power
     from perfgate.record.cost import newest_records
-    from perfgate.report.power_report import price_document
+    from perfgate.report.power_report import power_document
     from perfgate.scenario.plan import ALPHA, BETA, resolve_cells
     from perfgate.units import plural
 
@@ -104,7 +104,7 @@ def _show_prices(loaded: Sequence[LoadedScenario], runs: Path, notes: Sequence[s
     for one in cells:
         gates = sum(len(cell.gates) for cell in one)
         for cell in one:
-            echo_document(price_document(cell, price(cell, newest_records(runs, cell), gates)))
+            echo_document(power_document(cell, cell_power(cell, newest_records(runs, cell), gates)))
             if cell.cell_id in seen:
                 click.echo(f"  the same cell as {seen[cell.cell_id]}: one run measures only one of them")
             seen.setdefault(cell.cell_id, cell.name)

@@ -52,10 +52,10 @@ def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> 
     from perfgate.github.api import ApiError
     from perfgate.github.job_steps import api_of, fetch_earlier
     from perfgate.github.policy import Wanted, make_plan
-    from perfgate.github.workflow_job import Job
+    from perfgate.github.workflow_job import GithubJob
     from perfgate.report.github_markdown import Annotation
 
-    job = Job.here()
+    job = GithubJob.here()
     api = api_of(job)
     try:
         plan = make_plan(job, api, Wanted(**wanted, more=("--budget", budget) if budget else ()), Path.cwd())
@@ -81,10 +81,10 @@ def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> 
 def measure(ctx: click.Context) -> None:
     """Measure as prepared. Ends with 0 unless it was interrupted: enforce is what judges, after the uploads."""
     from perfgate.errors import UsageError
-    from perfgate.github.workflow_job import Job
+    from perfgate.github.workflow_job import GithubJob
     from perfgate.project.build import CACHE
 
-    job = Job.here()
+    job = GithubJob.here()
     plan = job.read_plan()
     if plan is None:
         raise UsageError("nothing is prepared", remedy="Run perfgate github prepare first.")
@@ -108,10 +108,10 @@ def report() -> None:
     """Show what was measured: summary, annotations, outputs, and the small artifact that a comment is made from."""
     from perfgate.github.comment import policy_note
     from perfgate.github.job_steps import candidate_of, judged, status_of, write_small_artifact
-    from perfgate.github.workflow_job import Job
+    from perfgate.github.workflow_job import GithubJob
     from perfgate.report.github_markdown import SUMMARY_BYTES, Annotation, annotate, render_within
 
-    job = Job.here()
+    job = GithubJob.here()
     plan = job.read_plan()
     folder = plan.run_folder if plan else None
     status = status_of(job)
@@ -146,9 +146,9 @@ def report() -> None:
 def enforce(ctx: click.Context, inconclusive: str) -> None:
     """End with the run's exit status; the last step, after everything is uploaded."""
     from perfgate.github.job_steps import status_of
-    from perfgate.github.workflow_job import Job
+    from perfgate.github.workflow_job import GithubJob
 
-    status = status_of(Job.here())
+    status = status_of(GithubJob.here())
     if status == ExitStatus.INCONCLUSIVE and inconclusive == "warn":
         command("::warning title=perfgate::nothing was decided: this does not pass, and blocks nothing")
         return
@@ -164,9 +164,9 @@ def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
     from perfgate.github.job_steps import api_of, moved
     from perfgate.github.proposal import Proposal, changed_files
     from perfgate.github.proposal import propose as make_proposal
-    from perfgate.github.workflow_job import Job
+    from perfgate.github.workflow_job import GithubJob
 
-    job = Job.here()
+    job = GithubJob.here()
     base = job.variable("GITHUB_REF_NAME")
     server = job.environment.get("GITHUB_SERVER_URL", "https://github.com")
     url = f"{server}/{job.repository}/actions/runs/{job.variable('GITHUB_RUN_ID')}"
@@ -193,10 +193,10 @@ def comment(scenarios: tuple[str, ...], author: str, pull_request_runs: bool) ->
     from perfgate.github.api import ApiError
     from perfgate.github.comment import comment as write_comment
     from perfgate.github.job_steps import api_of
-    from perfgate.github.workflow_job import Job
+    from perfgate.github.workflow_job import GithubJob
     from perfgate.report.github_markdown import Annotation
 
-    job = Job.here()
+    job = GithubJob.here()
     try:
         click.echo(write_comment(job, api_of(job), scenarios, author, pull_requests=pull_request_runs))
     except ApiError as error:

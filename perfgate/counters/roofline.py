@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from perfgate.counters.gpu_roofs import Gpu, Precision, find_gpu
+from perfgate.counters.gpu_roofs import GpuRoof, Precision, find_gpu
 from perfgate.counters.launch_table import KernelLaunch
 
 Bound = Literal["memory", "compute", "latency", "unknown"]
@@ -92,7 +92,7 @@ def kernel_roof(launch: KernelLaunch) -> KernelRoof:
     )
 
 
-def bandwidth_roof(launch: KernelLaunch, gpu: Gpu | None) -> float | None:
+def bandwidth_roof(launch: KernelLaunch, gpu: GpuRoof | None) -> float | None:
     """Bytes a second that device memory can move: width of its bus, times its clock, at double rate.
 
     The clock is the one counted, else the highest that the device's attributes name; without these the table's figure.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from perfgate.counters.gpu_roofs import Gpu, gpu_called
+from perfgate.counters.gpu_roofs import GpuRoof, gpu_called
 from perfgate.counters.roofline import Bound
 from perfgate.counters.transformer import StepDemand, read_config, step_demand
 from perfgate.errors import UsageError
@@ -44,7 +44,7 @@ class Floor(Frozen):
     compute_ns: int
 
     @classmethod
-    def of(cls, demand: StepDemand, gpu: Gpu, name: str) -> Self:
+    def of(cls, demand: StepDemand, gpu: GpuRoof, name: str) -> Self:
         """The floor of a step on a GPU of that name."""
         moved = {"weights": demand.weights_read, "kv-cache": demand.kv_read + demand.kv_written}
         compute_s = sum(count / gpu.peak(precision) for precision, count in demand.operations.items())

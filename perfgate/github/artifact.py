@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, BaseModel
 
 from perfgate.errors import RecordError
 from perfgate.github.api import Api, understood
-from perfgate.github.workflow_job import Job
+from perfgate.github.workflow_job import GithubJob
 
 VERDICT = "perfgate-verdict"
 """The small artifact that the comment is made from."""
@@ -28,7 +28,7 @@ RUN_BYTES = 4 * 1024**3
 
 
 @dataclass(frozen=True)
-class Artifact:
+class UploadedArtifact:
     """An artifact as GitHub lists it.
 
     Args:
@@ -44,7 +44,7 @@ class Artifact:
     created: datetime
 
 
-def of_run(api: Api, repository: str, run_id: int, name: str) -> Artifact | None:
+def of_run(api: Api, repository: str, run_id: int, name: str) -> UploadedArtifact | None:
     """The newest artifact of that name in one workflow run; only the jobs of that run can have uploaded it.
 
     Raises:
@@ -53,14 +53,14 @@ def of_run(api: Api, repository: str, run_id: int, name: str) -> Artifact | None
     page = f"/repos/{repository}/actions/runs/{run_id}/artifacts"
     listed = [understood(_Listed, item, page) for item in api.pages(page, "artifacts")]
     found = [
-        Artifact(one.id, one.name, one.size_in_bytes, one.created_at)
+        UploadedArtifact(one.id, one.name, one.size_in_bytes, one.created_at)
         for one in listed
         if not one.expired and one.name == name
     ]
     return max(found, key=lambda artifact: (artifact.created, artifact.id), default=None)
 
 
-def of_earlier_attempt(api: Api, job: Job, name: str, head_sha: str) -> Artifact | None:
+def of_earlier_attempt(api: Api, job: GithubJob, name: str, head_sha: str) -> UploadedArtifact | None:
     """What an earlier attempt of this very workflow run left under a name; ``None`` in a first attempt.
 
     The same name in another run is anybody's: every workflow run of the repository can upload it. So GitHub is asked
@@ -94,7 +94,7 @@ def of_earlier_attempt(api: Api, job: Job, name: str, head_sha: str) -> Artifact
     return of_run(api, job.repository, run_id, name)
 
 
-def fetch(api: Api, repository: str, artifact: Artifact, file: Path, limit_bytes: int) -> None:
+def fetch(api: Api, repository: str, artifact: UploadedArtifact, file: Path, limit_bytes: int) -> None:
     """Download an artifact's archive.
 
     Raises:

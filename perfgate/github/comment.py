@@ -18,7 +18,7 @@ from perfgate.github import artifact
 from perfgate.github.api import Api, ApiError, understood
 from perfgate.github.policy import touched
 from perfgate.github.verdict import LIMIT_BYTES, read_verdict, unlinked
-from perfgate.github.workflow_job import PUSHED_REQUEST, SHA, Job, JobPlan, of_event
+from perfgate.github.workflow_job import PUSHED_REQUEST, SHA, GithubJob, JobPlan, of_event
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.versioned_json import parse_model
 from perfgate.report.github_markdown import COMMENT_BYTES, render_within
@@ -82,7 +82,7 @@ class MeasuredRun:
     head_repository: str
 
     @classmethod
-    def of(cls, job: Job) -> MeasuredRun:
+    def of(cls, job: GithubJob) -> MeasuredRun:
         """The run that this job follows.
 
         Raises:
@@ -119,7 +119,9 @@ class MeasuredRun:
         return "" if self.started_by in ("push", "pull_request") else "the run judged no pull request"
 
 
-def comment(job: Job, api: Api, scenarios: Iterable[str], author: str = AUTHOR, *, pull_requests: bool = False) -> str:
+def comment(
+    job: GithubJob, api: Api, scenarios: Iterable[str], author: str = AUTHOR, *, pull_requests: bool = False
+) -> str:
     """Write or rewrite the comment for the run that this job follows; returns what was done, in words.
 
     Args:

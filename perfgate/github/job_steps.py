@@ -11,7 +11,7 @@ from perfgate.errors import ExitStatus
 from perfgate.gate import judge_folder
 from perfgate.github import artifact
 from perfgate.github.api import Api
-from perfgate.github.workflow_job import Job, JobPlan
+from perfgate.github.workflow_job import GithubJob, JobPlan
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.versioned_json import write_model
@@ -24,13 +24,13 @@ BODY_CHARACTERS = 60_000
 """Of a pull request's body that tell what moved; GitHub takes 65,536 in all."""
 
 
-def api_of(job: Job) -> Api:
+def api_of(job: GithubJob) -> Api:
     """The API of the job's server, with its token."""
     url = job.environment.get("GITHUB_API_URL", "https://api.github.com")
     return Api(url, job.environment.get("GITHUB_TOKEN", ""))
 
 
-def fetch_earlier(api: Api, job: Job, plan: JobPlan) -> None:
+def fetch_earlier(api: Api, job: GithubJob, plan: JobPlan) -> None:
     """Unpack the run folder of an earlier attempt, where there is one.
 
     Raises:
@@ -47,7 +47,7 @@ def fetch_earlier(api: Api, job: Job, plan: JobPlan) -> None:
         file.unlink(missing_ok=True)
 
 
-def status_of(job: Job) -> ExitStatus:
+def status_of(job: GithubJob) -> ExitStatus:
     """What the run ended with: interrupted where measuring began and left nothing, usage where it never began."""
     status = job.read_status()
     if status is not None:
@@ -72,7 +72,7 @@ def candidate_of(plan: JobPlan | None) -> str:
     return str(found.relative_to(plan.runs)) if found else ""
 
 
-def write_small_artifact(job: Job, plan: JobPlan | None, outcome: Outcome | None) -> None:
+def write_small_artifact(job: GithubJob, plan: JobPlan | None, outcome: Outcome | None) -> None:
     """What a comment is made from."""
     folder = job.folder / "verdict"
     folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def write_small_artifact(job: Job, plan: JobPlan | None, outcome: Outcome | None
 
 def publish(outcome: Outcome, run_folder: Path | str) -> None:
     """Fill the summary and the outputs of the job's step, where there is a job: what ``--format github`` does too."""
-    job = Job.here()
+    job = GithubJob.here()
     job.add_summary(render_within(outcome, SUMMARY_BYTES))
     job.set_outputs({"verdict": outcome.verdict, "exit_status": outcome.exit_status, "run_folder": str(run_folder)})
 

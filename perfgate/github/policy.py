@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from perfgate.errors import UsageError
 from perfgate.github.api import Api, ApiError
-from perfgate.github.workflow_job import PUSHED_REQUEST, Command, Job, JobPlan, of_event
+from perfgate.github.workflow_job import PUSHED_REQUEST, Command, GithubJob, JobPlan, of_event
 from perfgate.machine.atomic_files import canonical_json
 from perfgate.project.git import Git
 from perfgate.project.subjects import anchored
@@ -53,7 +53,7 @@ class Wanted:
     more: tuple[str, ...] = ()
 
 
-def make_plan(job: Job, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
+def make_plan(job: GithubJob, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
     """Find out what is compared with what and by which scenarios; the base branch gets a working tree of its own.
 
     Args:
@@ -120,7 +120,7 @@ def touched(files: Iterable[str], scenarios: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _aim(job: Job, api: Api) -> tuple[int | None, str, str]:
+def _aim(job: GithubJob, api: Api) -> tuple[int | None, str, str]:
     """Number of the pull request, the branch that it is judged by, and the commit of that where the event names it."""
     event, name = job.event, job.variable("GITHUB_EVENT_NAME")
     default = str(_at(event, "repository", "default_branch") or "main")
@@ -140,7 +140,7 @@ def _aim(job: Job, api: Api) -> tuple[int | None, str, str]:
     return None, default, ""
 
 
-def _guarded(job: Job, api: Api, aim: Any, default: str) -> str:
+def _guarded(job: GithubJob, api: Api, aim: Any, default: str) -> str:
     """The branch that a pull request aims at where GitHub protects it, else the default branch.
 
     A pull request can be aimed elsewhere after its check is green, and the check stays with the commit. So nobody is
@@ -152,7 +152,7 @@ def _guarded(job: Job, api: Api, aim: Any, default: str) -> str:
     return str(aim) if _at(found, "protected") is True else default
 
 
-def _ask(job: Job, api: Api, what: str, permission: str) -> Any:
+def _ask(job: GithubJob, api: Api, what: str, permission: str) -> Any:
     try:
         return api.get(f"/repos/{job.repository}/{what}")
     except ApiError as error:

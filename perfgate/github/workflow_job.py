@@ -88,7 +88,7 @@ class JobPlan(Frozen):
 
 
 @dataclass(frozen=True)
-class Job:
+class GithubJob:
     """The job that this process is a step of.
 
     Args:
@@ -98,7 +98,7 @@ class Job:
     environment: Mapping[str, str]
 
     @classmethod
-    def here(cls) -> Job:
+    def here(cls) -> GithubJob:
         """The job whose environment this process has."""
         return cls(dict(os.environ))
 

@@ -16,7 +16,7 @@ from perfgate.counters.launch_table import OF_THE_LAUNCH
 from perfgate.errors import NotMeasuredError
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import Kind
-from perfgate.record.cost import PASS_S, KindPrice, kind_price
+from perfgate.record.cost import PASS_S, KindCost, kind_cost
 from perfgate.record.run_record import Record
 from perfgate.scenario.launch_window import choose_window
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
@@ -27,7 +27,7 @@ USUALLY = 0.9
 
 
 @dataclass(frozen=True)
-class GatePrice:
+class GatePower:
     """What a gate can show.
 
     Args:
@@ -48,7 +48,7 @@ class GatePrice:
 
 
 @dataclass(frozen=True)
-class Price:
+class CellPower:
     """What a cell costs.
 
     Args:
@@ -56,11 +56,11 @@ class Price:
         gates: In the cell's order.
     """
 
-    kinds: tuple[KindPrice, ...]
-    gates: tuple[GatePrice, ...]
+    kinds: tuple[KindCost, ...]
+    gates: tuple[GatePower, ...]
 
 
-def price(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int) -> Price:
+def cell_power(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int) -> CellPower:
     """What a run of ``cell`` with both sides costs beside ``gates_in_run`` gates in all, which share alpha.
 
     Args:
@@ -68,14 +68,14 @@ def price(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int) -> Pric
         history: Records of the same cell by the kind of pairs that they tell of, see :func:`newest_records`.
         gates_in_run: Gates of the whole run, at least those of the cell.
     """
-    kinds = (kind_price(cell, kind, history.get(kind)) for kind in cell.kinds)
-    return Price(
+    kinds = (kind_cost(cell, kind, history.get(kind)) for kind in cell.kinds)
+    return CellPower(
         tuple(_with_window(cell, one, history) if one.kind == "counted" else one for one in kinds),
         tuple(_gate_price(cell, gate, history.get(gate.gate.measured.kind), gates_in_run) for gate in cell.gates),
     )
 
 
-def _with_window(cell: Cell, priced: KindPrice, history: Mapping[Kind, Record]) -> KindPrice:
+def _with_window(cell: Cell, priced: KindCost, history: Mapping[Kind, Record]) -> KindCost:
     """Launches and passes of a counted trial: as last counted; else the window of the last trace, a pass a counter."""
     counted = [trial.counted for trial in history["counted"].trials if trial.counted] if "counted" in history else []
     if counted:
@@ -96,7 +96,7 @@ def _with_window(cell: Cell, priced: KindPrice, history: Mapping[Kind, Record]) 
     return dataclasses.replace(priced, window=window, passes=passes, minutes=minutes, source=source)
 
 
-def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run: int) -> GatePrice:
+def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run: int) -> GatePower:
     gate, metric = plan.gate, plan.gate.measured
     schedule = cell.schedule(metric.kind)
     sd, sd_df, resolution = _pair_sd(cell, metric, history)
@@ -107,7 +107,7 @@ def _gate_price(cell: Cell, plan: GatePlan, history: Record | None, gates_in_run
         effect = detectable(usual, ALPHA * block / gates_in_run, gate.ignorable, 1 - BETA, sd_df)
         effects.append(effect if sd is not None else None)
         passes.append(_pass_probability(usual, BETA * passing, gate.must_catch) if sd is not None else None)
-    return GatePrice(metric.name, sd, tuple(effects), tuple(passes), _problem(plan, schedule.block, effects, passes))
+    return GatePower(metric.name, sd, tuple(effects), tuple(passes), _problem(plan, schedule.block, effects, passes))
 
 
 def _pass_probability(usual: Estimate, level: float, must_catch: float) -> float:

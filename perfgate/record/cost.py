@@ -19,7 +19,7 @@ CONDITIONING_TRIALS = 2
 
 
 @dataclass(frozen=True)
-class KindPrice:
+class KindCost:
     """What the pairs of one kind cost.
 
     Args:
@@ -67,11 +67,11 @@ def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
 def trial_seconds(cell: Cell, runs: Path) -> dict[Kind, float]:
     """What a trial of each kind takes by the newest records of the cell, else by the scenario; others are left out."""
     history = newest_records(runs, cell)
-    prices = (kind_price(cell, kind, history.get(kind)) for kind in cell.kinds)
+    prices = (kind_cost(cell, kind, history.get(kind)) for kind in cell.kinds)
     return {one.kind: one.minutes[-1] * 60 / one.starts[-1] for one in prices if one.minutes}
 
 
-def kind_price(cell: Cell, kind: Kind, history: Record | None) -> KindPrice:
+def kind_cost(cell: Cell, kind: Kind, history: Record | None) -> KindCost:
     """What the pairs of one kind cost: by the newest record, else by what the scenario expects."""
     conditioning = CONDITIONING_TRIALS if kind == "timed" else 0
     looks = cell.looks(kind)
@@ -84,9 +84,9 @@ def kind_price(cell: Cell, kind: Kind, history: Record | None) -> KindPrice:
         begin = conditioning * statistics.median(first or judged)
         minutes = tuple(begin + 2 * pairs * statistics.median(judged) for pairs in looks)
         source = f"the record of {history.visits[-1].t0_utc}"
-        return KindPrice(kind, looks, starts, minutes, source, len(history.trials[-1].gpus))
+        return KindCost(kind, looks, starts, minutes, source, len(history.trials[-1].gpus))
     if kind != "timed":
-        return KindPrice(kind, looks, starts, None, f"no record of this cell with enough {kind} pairs")
+        return KindCost(kind, looks, starts, None, f"no record of this cell with enough {kind} pairs")
     if expect is not None:
-        return KindPrice(kind, looks, starts, tuple(n * expect.trial_s / 60 for n in starts), "measure.expect")
-    return KindPrice(kind, looks, starts, None, "no record of this cell with enough timed pairs, no measure.expect")
+        return KindCost(kind, looks, starts, tuple(n * expect.trial_s / 60 for n in starts), "measure.expect")
+    return KindCost(kind, looks, starts, None, "no record of this cell with enough timed pairs, no measure.expect")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perfgate.judge.power import GatePrice, Price
-from perfgate.record.cost import KindPrice
+from perfgate.judge.power import CellPower, GatePower
+from perfgate.record.cost import KindCost
 from perfgate.report.document import Document, Section
 from perfgate.scenario.plan import Cell
 from perfgate.units import percent
 
 
-def price_document(cell: Cell, price: Price) -> Document:
+def power_document(cell: Cell, price: CellPower) -> Document:
     """One cell: its looks and its price until each of them, by kind of pairs; what each gate could detect at them."""
     lines = [
         *(line for kind in price.kinds for line in _kind_lines(cell, kind)),
@@ -22,7 +22,7 @@ def price_document(cell: Cell, price: Price) -> Document:
     return Document.of((), [Section(title=title, lines=tuple(lines))])
 
 
-def _gate_line(cell: Cell, price: GatePrice) -> str:
+def _gate_line(cell: Cell, price: GatePower) -> str:
     gate = next(plan.gate for plan in cell.gates if plan.gate.measured.name == price.metric)
     floor = f", floor {gate.floor}" if gate.floor else ""
     spread = "unknown" if price.pair_sd is None else percent(price.pair_sd)
@@ -33,7 +33,7 @@ def _gate_line(cell: Cell, price: GatePrice) -> str:
     return f"{price.metric}: {margins}; pair spread {spread}; detectable{own} {effects}"
 
 
-def _kind_lines(cell: Cell, price: KindPrice) -> tuple[str, str]:
+def _kind_lines(cell: Cell, price: KindCost) -> tuple[str, str]:
     pairs, until = f"looks at {_list(price.looks)} pairs", " until each look"
     if price.looks == (1,):
         seen = "kernels count" if price.kind == "counted" else "decode steps run"
@@ -45,7 +45,7 @@ def _kind_lines(cell: Cell, price: KindPrice) -> tuple[str, str]:
     )
 
 
-def _amount(cell: Cell, price: KindPrice) -> str:
+def _amount(cell: Cell, price: KindCost) -> str:
     """What a trial of a kind does."""
     warmup = cell.measure.warmup_iterations
     if price.kind == "counted":
@@ -57,7 +57,7 @@ def _amount(cell: Cell, price: KindPrice) -> str:
     return f"{max(warmup, 1)} + {cell.kernels.traced.iterations} iterations"
 
 
-def _minutes(price: KindPrice) -> str:
+def _minutes(price: KindCost) -> str:
     if price.minutes is None:
         return f"unknown ({price.source})"
     on_gpus = f"; GPU-minutes: {_list(f'{price.gpus * m:.0f}' for m in price.minutes)}" if price.gpus else ""

@@ -134,7 +134,7 @@ class Launches(Strict):
         return " ".join(word for word in (self.role, self.match, self.place, where) if word) or "any kernel"
 
 
-class Counted(Sampling):
+class CounterTrials(Sampling):
     """How counted trials are taken: pairs of their own, after the traced ones.
 
     Args:
@@ -155,7 +155,7 @@ class Counted(Sampling):
 
 
 def metrics_to_read(
-    launches: Sequence[Launches], counted: Counted, architecture: int | None, gated: Sequence[str] = ()
+    launches: Sequence[Launches], counted: CounterTrials, architecture: int | None, gated: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """The names that ncu is asked for, each once: what is collected, bounded and gated.
 

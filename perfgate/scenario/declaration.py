@@ -24,7 +24,7 @@ from pydantic import (
 from perfgate.errors import Problem, ScenarioError
 from perfgate.metrics.catalogue import Metric
 from perfgate.models import Strict
-from perfgate.scenario.counter_trials import STEPS_BEHIND, Counted, Launches
+from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import (
     LARGEST,
@@ -161,7 +161,7 @@ class Scenario(Strict):
     ]
     kernels: Expectation | None = None
     counters: Annotated[tuple[Launches, ...], Listed] = ()
-    counted: Counted = Counted()
+    counted: CounterTrials = CounterTrials()
     matrix: dict[ArgumentName, Annotated[tuple[JsonValue, ...], Field(min_length=1), Listed]] = {}
 
     @field_validator("gates")
@@ -335,7 +335,7 @@ def model_folder(loaded: LoadedScenario) -> Path | None:
 def json_schema() -> dict[str, Any]:
     """The scenario format as JSON Schema draft-07, the newest that YAML editors read."""
     schema = describe_fields(to_draft_07(Scenario.model_json_schema(by_alias=True)))
-    for model, names in ((Measure, {"start_timeout", "iteration_timeout"}), (Counted, {"limit"})):
+    for model, names in ((Measure, {"start_timeout", "iteration_timeout"}), (CounterTrials, {"limit"})):
         for name, default in model().model_dump(mode="json", include=names).items():
             schema["definitions"][model.__name__]["properties"][name]["default"] = default
     schema["title"] = "perfgate scenario"

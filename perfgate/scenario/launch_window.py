@@ -11,7 +11,7 @@ from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern
 
 
 @dataclass(frozen=True)
-class Window:
+class LaunchWindow:
     """Launches of a decode step that follow one another, perhaps into the step after it.
 
     Args:
@@ -30,7 +30,7 @@ class Window:
         return tuple((self.begin + n) % len(self.pattern.kernels) for n in range(self.count))
 
 
-def choose_window(steps: DecodeSteps, launches: Sequence[Launches]) -> Window:
+def choose_window(steps: DecodeSteps, launches: Sequence[Launches]) -> LaunchWindow:
     """The shortest window of the most frequent step that holds every launch asked for; of several the first.
 
     Raises:
@@ -40,14 +40,14 @@ def choose_window(steps: DecodeSteps, launches: Sequence[Launches]) -> Window:
     keys = [steps.keys[kernel] for kernel in pattern.kernels]
     tests = [_Wanted.of(one, keys, pattern.layers()) for one in launches]
     size = len(keys)
-    best: Window | None = None
+    best: LaunchWindow | None = None
     for begin in range(size):
         longest = 2 * size if best is None else best.count - 1
         seen = [one.counting() for one in tests]
         for n in range(longest):
             done = [count((begin + n) % size) for count in seen]
             if all(done):
-                best = Window(begin, n + 1, pattern)
+                best = LaunchWindow(begin, n + 1, pattern)
                 break
     if best is None:  # every test can be met within two steps, see _Wanted.of
         raise AssertionError("no window holds what the step has")

@@ -20,7 +20,7 @@ from pydantic import Field, JsonValue
 from perfgate.errors import UsageError
 from perfgate.metrics.trial import KINDS, Kind
 from perfgate.models import Frozen
-from perfgate.scenario.counter_trials import Counted, Launches, metrics_to_read
+from perfgate.scenario.counter_trials import CounterTrials, Launches, metrics_to_read
 from perfgate.scenario.declaration import (
     MATRIX_WORKLOAD_KEYS,
     Clocks,
@@ -83,7 +83,7 @@ class Cell(Frozen):
     gates: tuple[GatePlan, ...]
     kernels: Expectation | None = None
     counters: tuple[Launches, ...] = ()
-    counted: Counted = Counted()
+    counted: CounterTrials = CounterTrials()
     pairing: Literal["sequential"] = "sequential"
     cell_id: str
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfgate.counters.gpu_roofs import GPUS, Gpu, find_gpu, gpu_called
+from perfgate.counters.gpu_roofs import GPUS, GpuRoof, find_gpu, gpu_called
 from perfgate.counters.launch_table import Device, KernelLaunch
 from perfgate.counters.report_file import read_counters
 from perfgate.counters.roofline import kernel_roof
@@ -181,7 +181,7 @@ def test_gpus_by_the_names_that_drivers_give(name: str, found: str | None) -> No
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
-def test_roofs_are_plausible(gpu: Gpu) -> None:
+def test_roofs_are_plausible(gpu: GpuRoof) -> None:
     """Eight bits are not slower than sixteen, an absent precision runs as fp16, the clock is one that GPUs run at."""
     assert gpu.peak("fp16") <= gpu.peak("fp8")
     assert gpu.peak("fp4") == gpu.peaks.get("fp4", gpu.peak("fp16"))

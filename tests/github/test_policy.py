@@ -17,7 +17,7 @@ from hand_made import scenario_file
 from perfgate.errors import UsageError
 from perfgate.github.api import Api
 from perfgate.github.policy import Wanted, make_plan
-from perfgate.github.workflow_job import Job, JobPlan
+from perfgate.github.workflow_job import GithubJob, JobPlan
 
 Plan = Callable[..., JobPlan]
 SCENARIOS = Wanted(("scenarios/*.yaml",))
@@ -63,7 +63,7 @@ def plan(tmp_path: Path, origin: Path, github: FakeGitHub) -> Plan:
             "GITHUB_REPOSITORY": REPOSITORY, "RUNNER_TEMP": str(tmp_path / "temp"), "GITHUB_RUN_ID": run_id,
         }  # fmt: skip
         (tmp_path / "temp").mkdir()
-        return make_plan(Job(environment), Api(github.url, TOKEN), wanted, work)
+        return make_plan(GithubJob(environment), Api(github.url, TOKEN), wanted, work)
 
     return make
 
@@ -139,7 +139,7 @@ def test_a_repository_that_the_environment_names(
     expected = plan(*PUSHED)
     shutil.rmtree(tmp_path / "temp")
     (tmp_path / "temp").mkdir()
-    job = Job({
+    job = GithubJob({
         "GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_EVENT_NAME": "push", "GITHUB_REF": PUSHED[2],
         "GITHUB_REPOSITORY": REPOSITORY, "RUNNER_TEMP": str(tmp_path / "temp"), "GITHUB_RUN_ID": "7",
     })  # fmt: skip

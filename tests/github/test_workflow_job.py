@@ -25,7 +25,7 @@ from perfgate.github.api import Api, ApiError
 from perfgate.github.artifact import of_earlier_attempt, read_member, unpack
 from perfgate.github.policy import touched
 from perfgate.github.proposal import Proposal, propose
-from perfgate.github.workflow_job import Job
+from perfgate.github.workflow_job import GithubJob
 from perfgate.project.workflows import workflows
 
 PROPOSAL = Proposal("perfgate/baselines", "main", "Promote", "why")
@@ -151,7 +151,7 @@ def test_propose_refused(github: FakeGitHub, checkout: Path, monkeypatch: pytest
 def test_outputs_hold_anything(values: dict[str, str]) -> None:
     """A value with line ends, equal signs or delimiters of its own sets its own output and no other."""
     with tempfile.NamedTemporaryFile("r", encoding="utf-8", newline="") as file:
-        Job({"GITHUB_OUTPUT": file.name}).set_outputs(values)
+        GithubJob({"GITHUB_OUTPUT": file.name}).set_outputs(values)
 
         assert read_outputs(file.read()) == values
 
@@ -211,7 +211,7 @@ def test_a_download_that_breaks_off(github: FakeGitHub, tmp_path: Path, how: str
 
 RUN = {"id": 7, "path": ".github/workflows/perfgate.yml@refs/heads/x", "event": "push", "head_sha": "a" * 40,
        "head_repository": {"full_name": REPOSITORY}}  # fmt: skip
-ATTEMPT = Job({"GITHUB_RUN_ID": "7", "GITHUB_RUN_ATTEMPT": "2", "GITHUB_REPOSITORY": REPOSITORY,
+ATTEMPT = GithubJob({"GITHUB_RUN_ID": "7", "GITHUB_RUN_ATTEMPT": "2", "GITHUB_REPOSITORY": REPOSITORY,
                "GITHUB_EVENT_NAME": "push",
                "GITHUB_WORKFLOW_REF": f"{REPOSITORY}/.github/workflows/perfgate.yml@refs/heads/x"})  # fmt: skip
 
@@ -227,7 +227,7 @@ def test_an_earlier_attempt(github: FakeGitHub) -> None:
     assert found is not None
     assert found.id == item["id"]
     github.requests.clear()
-    assert of_earlier_attempt(api, Job({**ATTEMPT.environment, "GITHUB_RUN_ATTEMPT": "1"}), "a", "a" * 40) is None
+    assert of_earlier_attempt(api, GithubJob({**ATTEMPT.environment, "GITHUB_RUN_ATTEMPT": "1"}), "a", "a" * 40) is None
     assert not github.requests
 
 

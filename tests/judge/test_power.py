@@ -25,10 +25,10 @@ from hand_made import (
 from scipy import stats as scipy_stats
 
 from perfgate import gate as use_cases
-from perfgate.judge.power import price
+from perfgate.judge.power import cell_power
 from perfgate.record.cost import newest_records
 from perfgate.record.run_record import Visit, read_record, read_run, record_file, write_record
-from perfgate.report.power_report import price_document
+from perfgate.report.power_report import power_document
 from perfgate.report.text import to_text
 from perfgate.scenario.declaration import Expect
 from perfgate.scenario.expected_kernels import Expectation
@@ -61,7 +61,7 @@ def test_a_step_of_the_instrument_is_in_the_price() -> None:
     plan = gate("kernel_time_per_step", "0.1%", "0.5%", role="gemm")
     measured = cell(gates=[plan]).model_copy(update={"kernels": Expectation()})
 
-    (found,) = price(measured, {"traced": record(measured, traces(steps, steps[::-1]))}, 1).gates
+    (found,) = cell_power(measured, {"traced": record(measured, traces(steps, steps[::-1]))}, 1).gates
 
     assert set(found.passes) == {0.0}
     assert all(effect is None or effect > 2 / 100 for effect in found.detectable)
@@ -70,22 +70,22 @@ def test_a_step_of_the_instrument_is_in_the_price() -> None:
 
 def test_unknown_without_record_and_expectation() -> None:
     """Nothing is made up where nothing has been seen."""
-    found = price(cell(), {}, 1)
+    found = cell_power(cell(), {}, 1)
 
     assert [kind.minutes for kind in found.kinds] == [None]
     assert found.gates[0].pair_sd is None
     assert set(found.gates[0].detectable) == {None}
-    assert "unknown" in to_text(price_document(cell(), found))
+    assert "unknown" in to_text(power_document(cell(), found))
 
 
 def test_minutes_from_an_expectation() -> None:
     """Two conditioning trials, then two trials a pair."""
-    assert price(expecting(), {}, 1).kinds[0].minutes == (5.0, 7.0, 9.0, 13.0)
+    assert cell_power(expecting(), {}, 1).kinds[0].minutes == (5.0, 7.0, 9.0, 13.0)
 
 
 def test_detectable_effect_is_that_of_the_noncentral_t() -> None:
     """At a blocking look the noncentral t of that effect exceeds the critical value in 95 % (scipy.stats.nct)."""
-    found = price(expecting(), {}, 3).gates[0]
+    found = cell_power(expecting(), {}, 3).gates[0]
 
     assert found.detectable[0] is None
     for effect, pairs, weight in zip(found.detectable[1:], (6, 8, 12), (0.16, 0.24, 0.40), strict=True):
@@ -112,7 +112,7 @@ def test_each_kind_of_pairs_has_its_own_looks(
     planned: Cell, kinds: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> None:
     """Timed pairs are taken for gates on times, after conditioning; traced ones for gates on kernels, else once."""
-    assert {kind.kind: (kind.looks, kind.starts) for kind in price(planned, {}, 2).kinds} == kinds
+    assert {kind.kind: (kind.looks, kind.starts) for kind in cell_power(planned, {}, 2).kinds} == kinds
 
 
 @pytest.mark.parametrize("gates", [("itl_median",), ("itl_median", "gemm"), ("gemm",)])
@@ -126,7 +126,7 @@ def test_a_run_takes_as_many_engine_starts_as_priced(tmp_path: Path, gates: tupl
 
     taken = Counter(one.kind for one in read_record(record_file(finished.folder, planned)).trials)
 
-    assert taken == {kind.kind: kind.starts[0] for kind in price(planned, {}, 2).kinds}
+    assert taken == {kind.kind: kind.starts[0] for kind in cell_power(planned, {}, 2).kinds}
 
 
 def test_each_kind_has_the_figures_of_its_own_trials() -> None:
@@ -139,7 +139,7 @@ def test_each_kind_has_the_figures_of_its_own_trials() -> None:
     slow = [one.model_copy(update={"duration_ns": 60 * 10**9}) for one in traces(base, head, first=8)]
     history = record(measured, [*trials([0.0] * 4), *slow])
 
-    found = price(measured, {"timed": history, "traced": history}, 2)
+    found = cell_power(measured, {"timed": history, "traced": history}, 2)
 
     kernels = found.gates[1]
     assert (kernels.metric, len(kernels.detectable)) == ("kernel_time_per_step[gemm]", 2)
@@ -148,14 +148,14 @@ def test_each_kind_has_the_figures_of_its_own_trials() -> None:
     timed, traced = found.kinds
     assert timed.minutes == pytest.approx([starts / 60 for starts in timed.starts])
     assert traced.minutes == (8, 12)
-    assert "detectable at 4, 6 traced pairs -, " in to_text(price_document(measured, found))
+    assert "detectable at 4, 6 traced pairs -, " in to_text(power_document(measured, found))
 
 
 def test_what_is_expected_of_timed_trials_says_nothing_of_traced_ones() -> None:
     """A spread for all gates, and the seconds of a trial, are meant for timed ones; kernel times must be named."""
     planned = [with_kernels("itl_median", "gemm", pair_sd=sd) for sd in ("0.07%", {"kernel_time_per_step[gemm]": "1%"})]
 
-    found = [price(one, {}, 2) for one in planned]
+    found = [cell_power(one, {}, 2) for one in planned]
 
     assert [[gate.pair_sd for gate in one.gates] for one in found] == [[0.0007, None], [None, 0.01]]
     assert [kind.minutes for kind in found[0].kinds] == [(5.0, 7.0, 9.0, 13.0), None]
@@ -165,11 +165,11 @@ def test_check_shows_each_kind_that_a_run_takes() -> None:
     """A scenario gated by kernels alone shows no timed pairs, and one traced pair for an envelope is no look."""
     gated, envelope = with_kernels("gemm"), with_kernels("itl_median")
 
-    assert to_text(price_document(gated, price(gated, {}, 1))).splitlines()[1:3] == [
+    assert to_text(power_document(gated, cell_power(gated, {}, 1))).splitlines()[1:3] == [
         "  traced: looks at 4, 6 pairs; 8 to 12 engine starts of 1 + 2 iterations",
         "  traced: minutes until each look: unknown (no record of this cell with enough traced pairs)",
     ]
-    assert to_text(price_document(envelope, price(envelope, {}, 1))).splitlines()[1:5] == [
+    assert to_text(power_document(envelope, cell_power(envelope, {}, 1))).splitlines()[1:5] == [
         "  timed: looks at 4, 6, 8, 12 pairs; 10 to 26 engine starts of 0 + 1 iterations",
         "  timed: minutes until each look: 5, 7, 9, 13 (from measure.expect)",
         "  traced: one pair, to see what the decode steps run; 2 engine starts of 1 + 2 iterations",
@@ -179,7 +179,7 @@ def test_check_shows_each_kind_that_a_run_takes() -> None:
 
 def test_more_gates_see_less() -> None:
     """All gates of a run share alpha."""
-    one, ten = (price(expecting(), {}, gates).gates[0].detectable[3] for gates in (1, 10))
+    one, ten = (cell_power(expecting(), {}, gates).gates[0].detectable[3] for gates in (1, 10))
 
     assert one is not None
     assert ten is not None
@@ -201,17 +201,17 @@ def test_more_gates_see_less() -> None:
 )
 def test_a_gate_that_cannot_be_decided_is_named(planned: Cell, problem: str) -> None:
     """What the looks cannot do is said before anything runs."""
-    found = price(planned, {}, 1)
+    found = cell_power(planned, {}, 1)
 
     assert problem in found.gates[0].problem
-    assert bool(problem) == ("warning: itl_median" in to_text(price_document(planned, found)))
+    assert bool(problem) == ("warning: itl_median" in to_text(power_document(planned, found)))
 
 
 def test_spread_by_metric() -> None:
     """An expectation may name each metric's spread; one that it leaves out is unknown."""
     planned = expecting(pair_sd={"itl_median": "0.07%"}, gates=[gate(), gate("ttft_median", "2%", "8%")])
 
-    assert [found.pair_sd for found in price(planned, {}, 2).gates] == [0.0007, None]
+    assert [found.pair_sd for found in cell_power(planned, {}, 2).gates] == [0.0007, None]
 
 
 def test_a_record_beats_the_expectation() -> None:
@@ -220,13 +220,13 @@ def test_a_record_beats_the_expectation() -> None:
     d = spread(0.0, 0.001, 4)
     measured = record(planned, [trial(0, None, "base"), *trials(d)])
 
-    found = price(planned, {"timed": measured}, 1)
+    found = cell_power(planned, {"timed": measured}, 1)
 
     assert found.kinds[0].minutes == pytest.approx(
         [(2 * pairs + 2) * measured.trials[1].duration_ns / 60e9 for pairs in (4, 6, 8, 12)]
     )
     assert found.gates[0].pair_sd == pytest.approx(0.001 * math.sqrt(4 / 3), rel=1e-3)
-    assert "record of" in to_text(price_document(planned, found))
+    assert "record of" in to_text(power_document(planned, found))
 
 
 def test_the_newest_records_of_the_same_cell(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from perfgate.counters.launch_table import COUNTERS
 from perfgate.errors import NotMeasuredError
-from perfgate.scenario.counter_trials import Condition, Counted, Launches, metrics_to_read
+from perfgate.scenario.counter_trials import Condition, CounterTrials, Launches, metrics_to_read
 from perfgate.scenario.launch_window import choose_window
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, Pattern, summarise
 from perfgate.trace.trace_file import read_trace
@@ -153,12 +153,18 @@ def test_what_cannot_be_asked(block: dict[str, object], words: str) -> None:
 def test_names_are_those_of_the_architecture() -> None:
     """Each counter is asked for once, by the name that its architecture has; bounds and gates add theirs."""
     entry = Launches(metrics={"registers": Condition("same"), "sm__cycles_active.avg": Condition(">=", 1)})
-    few = Counted(collect=("dram_read",))
+    few = CounterTrials(collect=("dram_read",))
 
     assert metrics_to_read([entry], few, 90, ["instructions"]) == (
         "dram__bytes_read.sum", "launch__registers_per_thread", "sm__cycles_active.avg", "smsp__inst_executed.sum",
     )  # fmt: skip
     assert metrics_to_read([], few, 120) == ("dram__bytes_op_read.sum",)
-    assert metrics_to_read([], Counted(), 120) == ("launch__registers_per_thread", "launch__waves_per_multiprocessor")
-    assert "sm__ops_path_tensor_src_bf16_dst_fp32.sum" not in metrics_to_read([], Counted(), 80)  # not verified there
-    assert len(metrics_to_read([], Counted(), 90)) == len(COUNTERS)
+    usual = CounterTrials()
+    assert metrics_to_read([], usual, 120) == (
+        "launch__registers_per_thread",
+        "launch__waves_per_multiprocessor",
+    )
+    assert "sm__ops_path_tensor_src_bf16_dst_fp32.sum" not in metrics_to_read(
+        [], CounterTrials(), 80
+    )  # not verified there
+    assert len(metrics_to_read([], usual, 90)) == len(COUNTERS)
