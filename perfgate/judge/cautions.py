@@ -222,7 +222,10 @@ def _slow(trials: Sequence[Trial]) -> str:
     usual = [(statistics.median_low(one.elapsed_ns for one in t.iterations), t.index) for t in trials if t.iterations]
     if len(usual) <= FEW_OTHERS:
         return ""
-    apart = [(took, statistics.median(ns for ns, other in usual if other != index), index) for took, index in usual]
+    apart = [
+        (took, statistics.median(ns for ns, _ in usual[:place] + usual[place + 1 :]), index)
+        for place, (took, index) in enumerate(usual)
+    ]
     slow = [(took / others, took, others, index) for took, others, index in apart if took > SLOW_TRIAL * others > 0]
     if not slow:
         return ""

@@ -316,13 +316,15 @@ def _faster_head(record: Any) -> None:
         (lambda record: record["trials"][0].update(visit=9), "order", "names visit 9"),
         (lambda record: record["trials"][-1].update(visit=-1), "order", "names visit -1"),
         (lambda record: record.update(trials=[*record["trials"], record["trials"][-1]]), "order", "number of another"),
+        (lambda record: [trial.update(index=0) for trial in record["trials"]], "order", "the number of another one"),
         (lambda record: record["trials"][2]["iterations"].pop(), "order", "holds 1 iterations, and its cell takes 2"),
         (lambda record: record["trials"][2]["iterations"][0].update(output_tokens=9), "order", "batch or length"),
         (lambda record: record.update(stopped={"code": "x`\n::add-mask::", "text": ""}), "records", "stopped.code: "),
         (lambda record: record["trials"][2]["iterations"][0]["ttft_ns"].append(1), "records", "for each request"),
         (_faster_head, "times", "not those of the raw timelines, in trials "),
     ],
-    ids=["swapped", "dropped", "machine", "visit", "before", "twice", "fewer", "length", "code", "ragged", "values"],
+    ids=["swapped", "dropped", "machine", "visit", "before", "twice", "one-number", "fewer", "length", "code", "ragged",
+         "values"],
 )  # fmt: skip
 def test_verify_finds_what_cannot_have_been_measured(
     run: Path, change: Callable[[Any], object], check: str, said: str
