@@ -127,6 +127,7 @@ def _sealed_baseline(file: Path) -> None:
         for entry in content["entries"]:
             entry["parent"] = before
             entry["digest"] = before = _digest(entry)
+        content["tip"] = before
         file.write_text(json.dumps(content), encoding="utf-8")
     _baseline(file)
 

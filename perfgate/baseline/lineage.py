@@ -15,8 +15,9 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
+from annotated_types import MinLen
 from pydantic import JsonValue
 
 from perfgate.errors import RecordError
@@ -89,7 +90,7 @@ class BaselineVisit(Frozen):
     """
 
     t0_utc: str
-    values: dict[str, tuple[float, ...]]
+    values: dict[str, Annotated[tuple[float, ...], MinLen(1)]]
     gpu: GpuOutcome | None = None
     outputs: str = ""
 
@@ -126,7 +127,7 @@ class Entry(Frozen):
     time_utc: str
     reason: str
     build: Build
-    visits: tuple[BaselineVisit, ...]
+    visits: Annotated[tuple[BaselineVisit, ...], MinLen(1)]
     cell: Measured | None = None
     machine: Machine | None = None
     digest: str = ""

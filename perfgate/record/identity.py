@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import JsonValue
+from pydantic import AfterValidator, JsonValue
 
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.metrics.trial import Kind
 from perfgate.models import Frozen
 from perfgate.scenario.plan import Cell
+
+
+def _with_a_mode(clocks: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    if not isinstance(clocks.get("mode"), str):
+        raise ValueError("expected a mode")  # noqa: TRY004 (pydantic tells it as what is wrong with the field)
+    return clocks
 
 
 class Measured(Frozen):
@@ -38,7 +44,7 @@ class Measured(Frozen):
     engine: dict[str, JsonValue]
     workload: dict[str, JsonValue]
     measure: dict[str, JsonValue]
-    clocks: dict[str, JsonValue]
+    clocks: Annotated[dict[str, JsonValue], AfterValidator(_with_a_mode)]
     pairing: str
     tracing: str = ""
     counting: str = ""

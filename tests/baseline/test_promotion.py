@@ -14,10 +14,10 @@ from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
-from hand_made import HEAD, keep_scenario, record, run, spread, trial, trials
-from stored import alone, measured, visit
+from hand_made import HEAD, cell, keep_scenario, record, run, spread, trial, trials
+from stored import alone, lineage, measured, visit
 
-from perfgate.baseline.lineage import Baseline
+from perfgate.baseline.lineage import Baseline, BaselineVisit
 from perfgate.baseline.promotion import Promoted, promote
 from perfgate.baseline.store import files, place, read
 from perfgate.cli.main import main
@@ -25,6 +25,7 @@ from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.json_text import Size
 from perfgate.metrics.trial import Failure, Role
+from perfgate.record.identity import Measured
 from perfgate.record.run_record import Record, record_file, write_record, write_run
 from perfgate.scenario.subject import Source, Subject
 
@@ -415,8 +416,8 @@ def test_a_lineage_written_anew_is_found(clones: tuple[Path, Path], save: Save) 
     forged = entries[1].model_copy(update={"reason": "forged"}).sealed()
 
     found = []
-    for lineage in (Baseline(entries=(entries[0], forged)), Baseline(entries=entries[:1])):
-        file.write_text(lineage.text)
+    for forgery in (Baseline(entries=(entries[0], forged)), Baseline(entries=entries[:1])):
+        file.write_text(forgery.text)
         found.append(perfgate(ann, "baseline", "verify"))
         git(ann, "commit", "-q", "-a", "-m", "Tamper")
         assert perfgate(ann, "baseline", "verify").returncode == 0
@@ -431,6 +432,29 @@ def test_a_lineage_written_anew_is_found(clones: tuple[Path, Path], save: Save) 
     assert all("entry 2 (equivalent, " in one.stderr for one in found[:2] + found[3:])
     assert all(f"{file.relative_to(ann)}: was there at " in one.stderr for one in (gone, *all_gone))
     assert perfgate(ann, "baseline", "verify", "--since", "nowhere").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"visits": ()}, "visits: "),
+        (
+            {"visits": (BaselineVisit.model_construct(t0_utc="2026-01-01T00:00:00Z", values={"itl_median": ()}),)},
+            "visits.0.values.itl_median: ",
+        ),
+        ({"cell": Measured.of(cell()).model_copy(update={"clocks": {}})}, "cell.clocks: expected a mode"),
+    ],
+    ids=["visits", "values", "mode"],
+)
+def test_a_lineage_that_was_made_up_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    """Its digests fit, but perfgate writes no entry without visits, values or a clock mode."""
+    (entry,) = lineage([[0.0, 0.001]]).entries
+    file = tmp_path / "cell.json"
+    file.write_text(Baseline(entries=(entry.model_copy(update=changes).sealed(),)).text)
+
+    for words in (["baseline", "show", str(file)], ["verify", str(file)]):
+        ended = CliRunner().invoke(main, words)
+        assert (ended.exit_code, said in ended.output) == (2, True), ended.output
 
 
 @pytest.mark.parametrize(
