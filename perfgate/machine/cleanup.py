@@ -44,7 +44,9 @@ def sweep(root: Path, days: float) -> Iterator[Swept]:
         try:
             with hold(folder):
                 yield from _sweep(folder, datetime.now(UTC) - timedelta(days=days))
-        except (NotMeasuredError, OSError) as error:
+        except NotMeasuredError as error:
+            yield Swept(folder, error.finding)
+        except OSError as error:
             yield Swept(folder, str(error))
 
 

@@ -212,7 +212,9 @@ def sweep_builds(cache: Path, days: float) -> Iterator[Swept]:
                 clear(folder)
                 shutil.rmtree(folder)
                 yield Swept(folder)
-        except (InterruptedRunError, OSError) as error:
+        except InterruptedRunError as error:
+            yield Swept(folder, error.finding)
+        except OSError as error:
             yield Swept(folder, str(error))
 
 

@@ -101,7 +101,7 @@ def _listed(folder: Path, runs: Path) -> ListedRun:
     try:
         subjects = read_run(folder).subjects
     except RecordError as error:
-        return ListedRun(name, begun, {}, "", str(error))
+        return ListedRun(name, begun, {}, "", error.finding)
     if not (folder / "verdict.json").exists():
         return ListedRun(name, begun, subjects, "")
     try:

@@ -121,7 +121,7 @@ def test_full_disk(disk: Path, at: int) -> None:
 
 @pytest.mark.usefixtures("no_orphans")
 def test_disk_that_was_full_from_the_start(disk: Path) -> None:
-    """Where no run folder can be made nothing is measured, and the advice is to name another place."""
+    """Where no run folder can be made nothing is measured, and the advice is to name another folder."""
     file = scenario_file(disk)
     fill(disk)
 
@@ -129,7 +129,7 @@ def test_disk_that_was_full_from_the_start(disk: Path) -> None:
 
     assert (result.exit_code, result.stdout) == (22, "")
     assert "perfgate: storage-failed: " in result.stderr
-    assert "name another place with --runs" in result.stderr
+    assert "name another folder with --runs" in result.stderr
 
 
 @pytest.mark.usefixtures("no_orphans")

@@ -110,7 +110,7 @@ def test_sudo_that_refuses_is_told_from_a_helper_that_fails(
 
     assert isinstance(caught.value, NothingDoneError) == nothing_done
     assert caught.value.code == ("clock-no-permission" if nothing_done else "gpu-unreadable")
-    assert ("Install the helper that" in caught.value.remedy) == nothing_done
+    assert ("Install the helper for this" in caught.value.remedy) == nothing_done
 
 
 def test_helper_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
