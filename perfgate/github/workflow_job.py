@@ -183,11 +183,13 @@ class GithubJob:
         write_atomically(self.folder / "status", f"{status}\n")
 
     def read_status(self) -> int | None:
-        """What measuring ended with; ``None`` where it was killed, or never began."""
+        """What measuring ended with; ``None`` where it was killed, or never began; -1 where something else wrote it."""
         try:
-            return int((self.folder / "status").read_text())
+            return int((self.folder / "status").read_bytes())
         except FileNotFoundError:
             return None
+        except ValueError:
+            return -1
 
     def add_summary(self, text: str) -> None:
         """Show Markdown on the page of the run; without a runner nothing is shown."""

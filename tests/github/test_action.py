@@ -613,6 +613,18 @@ def test_policy_on_what_decides_nothing(tmp_path: Path, status: int, inconclusiv
     assert result.output.startswith("::warning ") == (ended == 0)
 
 
+@pytest.mark.parametrize("content", [b"pass\n", b"\xff", b""])
+def test_a_status_that_something_else_wrote(tmp_path: Path, content: bytes) -> None:
+    """Code under test can write any file of its job: a status that is none ends red, without a traceback."""
+    (tmp_path / "perfgate").mkdir()
+    (tmp_path / "perfgate" / "status").write_bytes(content)
+
+    result = CliRunner().invoke(main, ["github", "enforce"], env={"RUNNER_TEMP": str(tmp_path)})
+
+    assert (result.exit_code, type(result.exception)) == (1, SystemExit)
+    assert "Traceback" not in result.output
+
+
 @pytest.mark.parametrize(
     ("change", "inputs", "said"),
     [
