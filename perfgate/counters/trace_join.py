@@ -17,8 +17,9 @@ import numpy as np
 
 from perfgate.counters.launch_table import KernelLaunch, LaunchGroup, NcuReport
 from perfgate.errors import NotComparableError
+from perfgate.models import Note
 from perfgate.trace.families import ACTIVATION, ATTENTION, normalised_name, short_name, unqualified_name
-from perfgate.trace.kernel_table import PLACES, Caution, Kernels, Names, filled
+from perfgate.trace.kernel_table import PLACES, Kernels, Names, filled
 from perfgate.trace.layers import assign_layers
 from perfgate.trace.selection import Selection
 
@@ -102,7 +103,7 @@ class Join:
     counted: NcuReport
     rows: tuple[Row, ...]
     share: float
-    cautions: tuple[Caution, ...] = ()
+    cautions: tuple[Note, ...] = ()
 
     @property
     def time_ns(self) -> float:
@@ -254,9 +255,9 @@ def _grouped(pairs: Sequence[tuple[Identity, KernelLaunch]]) -> dict[Identity, L
     return {key: LaunchGroup(tuple(launches)) for key, launches in found.items()}
 
 
-def _cautions(selection: Selection, counted: NcuReport) -> Iterator[Caution]:
+def _cautions(selection: Selection, counted: NcuReport) -> Iterator[Note]:
     known = {launch.gpu.name for launch in counted.launches} - {""}
     traced = set(selection.trace.devices.values())
     if known and traced and not known & traced:
         text = f"the trace is of {', '.join(sorted(traced))}, the counters are of {', '.join(sorted(known))}"
-        yield Caution("counters-other-gpu", text)
+        yield Note(code="counters-other-gpu", text=text)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfgate.models import Note
 from perfgate.report.csv_rows import csv_table
 from perfgate.report.document import Document, NoteLine, Section, printable
 from perfgate.trace.idle_gaps import GAPS
-from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Caution, Trace
+from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace
 from perfgate.trace.selection import KernelSum, Selection, by_kernel, by_role, by_step_and_kernel, outside, patterns
 from perfgate.units import format_mean, format_ns, format_value, percent
 
@@ -52,7 +53,7 @@ def kernels_document(selection: Selection) -> Document:
     return Document.of(_headings(selection), [*sections, caution_section(selection.trace.cautions)])
 
 
-def caution_section(cautions: Iterable[Caution]) -> Section:
+def caution_section(cautions: Iterable[Note]) -> Section:
     """What to know about a trace."""
     return Section(notes=tuple(NoteLine.of("caution", "", one.code, one.text) for one in cautions))
 

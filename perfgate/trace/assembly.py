@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.errors import RecordError
+from perfgate.models import Note
 from perfgate.trace.families import RoleRule, classify, normalised_name, short_name
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
     NO_TIME,
     NONE,
     Calls,
-    Caution,
     Events,
     Kernels,
     Names,
@@ -72,7 +72,7 @@ class Recording:
     copies: Events = field(default_factory=lambda: empty(Events))
     memsets: Events = field(default_factory=lambda: empty(Events))
     overhead: Events = field(default_factory=lambda: empty(Events))
-    cautions: tuple[Caution, ...] = ()
+    cautions: tuple[Note, ...] = ()
 
 
 def build(recording: Recording, roles: Sequence[RoleRule] = ()) -> Trace:
@@ -199,14 +199,16 @@ def _ordered(rows: _Rows) -> _Rows:
     return rows.take(np.lexsort((rows.correlation, rows.process, rows.start_ns)))
 
 
-def _cautions(trace: Trace) -> list[Caution]:
+def _cautions(trace: Trace) -> list[Note]:
     found = []
     lost = int((trace.kernels.launched_ns == NO_TIME).sum())
     if lost:
         share = f"{lost} of {len(trace.kernels)} kernels"
-        found.append(Caution("launch-not-traced", f"{share} have no launching call in the trace and belong to no step"))
+        found.append(
+            Note(code="launch-not-traced", text=f"{share} have no launching call in the trace and belong to no step")
+        )
     if not len(trace.steps):
-        found.append(Caution("no-step-ranges", "no range names a step, so the table is of the whole trace"))
+        found.append(Note(code="no-step-ranges", text="no range names a step, so the table is of the whole trace"))
     if (caution := places_caution(trace.kernels, trace.names)) is not None:
         found.append(caution)
     inside = trace.overhead.take(trace.overhead.step != NONE)
@@ -215,5 +217,5 @@ def _cautions(trace: Trace) -> list[Caution]:
         text = (
             f"the profiler spent {inside.duration_ns.sum() / 1e6:.3g} ms on its own work within {plural(steps, 'step')}"
         )
-        found.append(Caution("profiler-overhead", text))
+        found.append(Note(code="profiler-overhead", text=text))
     return found

@@ -15,6 +15,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from perfgate.models import Note
+
 NONE = -1
 """An index that does not apply: no step, no layer, no device, no known launch."""
 
@@ -34,14 +36,6 @@ MEMSET_KINDS = ("memset",)
 
 CALL_KINDS = ("launch", "graph-launch", "copy", "synchronise", "other")
 """What a call of the CUDA interface does for the step; ``other`` calls are not kept."""
-
-
-@dataclass(frozen=True)
-class Caution:
-    """Something the reader of a table should know; ``code`` is explained in :mod:`perfgate.reasons`."""
-
-    code: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -222,7 +216,7 @@ class Trace:
     memsets: Events
     overhead: Events
     calls: Calls
-    cautions: tuple[Caution, ...] = ()
+    cautions: tuple[Note, ...] = ()
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from perfgate.models import Note
 from perfgate.trace.families import ACTIVATION, ATTENTION, GEMM, GEMM_REDUCE, KV_WRITE, MOE, SAMPLER, UNLISTED
-from perfgate.trace.kernel_table import NONE, PLACES, Caution, Kernels, Names
+from perfgate.trace.kernel_table import NONE, PLACES, Kernels, Names
 
 PLACE = {place: number for number, place in enumerate(PLACES)}
 Pattern = tuple[NDArray[np.int16], NDArray[np.int8]]
@@ -191,7 +192,7 @@ def _place_in_order(
             places[row] = PLACE[current]
 
 
-def places_caution(kernels: Kernels, names: Names) -> Caution | None:
+def places_caution(kernels: Kernels, names: Names) -> Note | None:
     """What to say where layers were found and gemms of the same steps have no place in them."""
     is_gemm = np.array([role == GEMM for role in names.role])
     of_step = np.zeros(int(kernels.step.max(initial=NONE)) + 2, bool)  # the last one represents no step
@@ -205,4 +206,4 @@ def places_caution(kernels: Kernels, names: Names) -> Caution | None:
         f"{lost} of {int(gemms.sum())} gemms have no place: their order is not a dense layer's (latent attention, "
         "a router, several sorts of layers, a draft model), and what is numbered as a layer may be several"
     )
-    return Caution("places-unknown", text)
+    return Note(code="places-unknown", text=text)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.errors import RecordError
+from perfgate.models import Note
 from perfgate.trace.assembly import Recording, build, call_keys
 from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import (
@@ -23,7 +24,6 @@ from perfgate.trace.kernel_table import (
     COPY_KINDS,
     MEMSET_KINDS,
     Calls,
-    Caution,
     Events,
     Kernels,
     Trace,
@@ -303,12 +303,12 @@ class _Reader:
         rows = self.export.select(f"SELECT {number}, name FROM TARGET_INFO_GPU ORDER BY 1")  # noqa: S608
         return {one: str(name) for one, name in rows if isinstance(one, int)}
 
-    def _diagnostics(self) -> tuple[Caution, ...]:
+    def _diagnostics(self) -> tuple[Note, ...]:
         """What nsys itself says went wrong; lost data is an error."""
         if "DIAGNOSTIC_EVENT" not in self.export.columns:
             return ()
         query = "SELECT severity, text FROM DIAGNOSTIC_EVENT WHERE severity IN (2, 3) ORDER BY timestamp"
-        shown: dict[Caution, None] = {}
+        shown: dict[Note, None] = {}
         for severity, value in self.export.select(query):
             text = str(value)
             lost = lost_data(text)
@@ -316,7 +316,7 @@ class _Reader:
                 remedy = "Trace fewer iterations; synchronise before the capture ends."
                 raise RecordError(f"nsys lost data: {text}", where=self.export.where, remedy=remedy)
             if (severity == _ERROR or lost is None) and len(shown) < MAX_CAUTIONS:
-                shown[Caution("profiler-error", f"nsys: {text}")] = None
+                shown[Note(code="profiler-error", text=f"nsys: {text}")] = None
         return tuple(shown)
 
 

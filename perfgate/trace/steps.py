@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.errors import RecordError
-from perfgate.trace.kernel_table import NO_TIME, NONE, STEP_KINDS, Caution, Steps, empty, filled
+from perfgate.models import Note
+from perfgate.trace.kernel_table import NO_TIME, NONE, STEP_KINDS, Steps, empty, filled
 
 STEP = re.compile(r"perfgate\.step\.(\d{1,18})(?:\.(decode|prefill|mixed))?")
 EXECUTE = re.compile(r"execute_(?:\d+_)?context_(\d+)\([\dsqk]*\)_generation_(\d+)\([\dsqk]*\)")
@@ -46,7 +47,7 @@ class Range:
     thread: int = 0
 
 
-def find_steps(ranges: Iterable[Range], processes: Iterable[int], where: str) -> tuple[Steps, tuple[Caution, ...]]:
+def find_steps(ranges: Iterable[Range], processes: Iterable[int], where: str) -> tuple[Steps, tuple[Note, ...]]:
     """The steps of the processes that launched something, in order of process and start; ``where`` is for errors.
 
     Raises:
@@ -64,7 +65,9 @@ def find_steps(ranges: Iterable[Range], processes: Iterable[int], where: str) ->
     for _, (own, engine) in sorted(wanted.items()):
         unclosed = [one.name for one in own if one.end_ns is None]
         if unclosed:
-            cautions.append(Caution("trace-incomplete", f"range {unclosed[0]} was never closed; its step is left out"))
+            cautions.append(
+                Note(code="trace-incomplete", text=f"range {unclosed[0]} was never closed; its step is left out")
+            )
         closed = sorted((one for one in own if one.end_ns is not None), key=lambda one: one.start_ns)
         engine.sort(key=lambda one: one.start_ns)
         if closed:

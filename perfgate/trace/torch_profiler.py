@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from perfgate.errors import RecordError
+from perfgate.models import Note
 from perfgate.trace.assembly import Recording, build
 from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import (
@@ -25,7 +26,6 @@ from perfgate.trace.kernel_table import (
     COPY_KINDS,
     NONE,
     Calls,
-    Caution,
     Columns,
     Events,
     Kernels,
@@ -255,7 +255,7 @@ class _Reader:
             cautions=cautions,
         )
 
-    def _check_devices(self) -> tuple[Caution, ...]:
+    def _check_devices(self) -> tuple[Note, ...]:
         """Operators represent kernels only where no device worked; other work of a device is never left out unsaid."""
         unknown = Counter(
             category
@@ -267,7 +267,7 @@ class _Reader:
         words = ", ".join(f"{_cut(category)} ({count} events)" for category, count in unknown.most_common(3))
         if "kernel" in self.by_category:
             text = f"work of a device is in categories that are not known here and left out: {words}"
-            return (Caution("device-events-unknown", text),) if unknown else ()
+            return (Note(code="device-events-unknown", text=text),) if unknown else ()
         launching = next((e.name for e in self.calls if call_kind(e.name) in ("launch", "graph-launch")), "")
         if unknown or launching or self._of(*WORK):
             what = f"work of a device in {words}" if unknown else f"calls that launch kernels ({_cut(launching)})"
