@@ -50,6 +50,7 @@ def baseline_document(baseline: Baseline) -> Document:
     facts = (
         f"cell {cell.cell_id[:SHORT]}, digest {baseline.tip[:SHORT]}, {entries}",
         f"build: {', '.join(named) or 'unknown'}",
+        *(f"not known to this version: {name}" for name in _unknown_metrics(baseline)),
     )
     heading = ("metric", "mean", "spread between visits", "visits", "newest visit")
     rows = [heading, *(_metric_row(baseline, name) for name in _metrics(baseline))]
@@ -112,8 +113,28 @@ def _entry(number: int, entry: Entry) -> Section:
 
 def _metrics(baseline: Baseline) -> list[str]:
     """What its visits carry and can have a mean; values that are zero or negative have no ratio."""
-    names = dict.fromkeys(name for visit in baseline.visits for name in visit.values)
-    return [name for name in names if all(min(values) > 0 for values in baseline.values(name))]
+    unknown = _unknown_metrics(baseline)
+    return [
+        name for name in _names(baseline)
+        if name not in unknown and all(min(values) > 0 for values in baseline.values(name))
+    ]  # fmt: skip
+
+
+def _unknown_metrics(baseline: Baseline) -> list[str]:
+    """What its visits carry and this version has no unit for: a newer one, or somebody else, wrote it."""
+    return [name for name in _names(baseline) if not _is_known(name)]
+
+
+def _is_known(name: str) -> bool:
+    try:
+        find_metric(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _names(baseline: Baseline) -> list[str]:
+    return list(dict.fromkeys(name for visit in baseline.visits for name in visit.values))
 
 
 def _metric_row(baseline: Baseline, name: str) -> tuple[str, ...]:

@@ -457,6 +457,25 @@ def test_a_lineage_that_was_made_up_is_refused(tmp_path: Path, changes: dict[str
         assert (ended.exit_code, said in ended.output) == (2, True), ended.output
 
 
+@pytest.mark.parametrize("name", ["of_a_newer_version", "itl_median[gemm]", "kernel_time_per_step"])
+def test_a_metric_that_this_version_does_not_know_is_named(tmp_path: Path, name: str) -> None:
+    """A newer version may have written it; the others are shown and compared as always."""
+    (entry,) = lineage([[0.0, 0.001]]).entries
+    (visit,) = entry.visits
+    more = visit.model_copy(update={"values": visit.values | {name: (1.0, 1.0)}})
+    file = tmp_path / "cell.json"
+    file.write_text(Baseline(entries=(entry.model_copy(update={"visits": (more,)}).sealed(),)).text)
+
+    shown, compared = (CliRunner().invoke(main, ["baseline", *words]) for words in (
+        ["show", str(file)], ["diff", str(file), str(file)],
+    ))  # fmt: skip
+
+    assert (shown.exit_code, compared.exit_code) == (0, 0), shown.output + compared.output
+    assert f"not known to this version: {name}\n" in shown.output
+    assert "itl_median " in shown.output
+    assert "itl_median " in compared.output
+
+
 @pytest.mark.parametrize(
     ("refusal", "words"),
     [
