@@ -106,6 +106,7 @@ def _printable_section(section: Section) -> Section:
         title=printable(section.title),
         rows=[tuple(map(printable, row)) for row in section.rows],
         spelled=tuple(map(printable, section.spelled)),
+        lead=printable(section.lead),
         lines=tuple(map(printable, section.lines)),
         notes=tuple(NoteLine(*map(printable, astuple(note))) for note in section.notes),
     )
