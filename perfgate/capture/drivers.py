@@ -1,6 +1,7 @@
 """Drivers: how an engine is started, given its load and stopped; a scenario's ``engine.driver`` names one.
 
-The scenario admits the names of :data:`DRIVERS` and no others.
+:data:`perfgate.scenario.workload.DRIVERS` lists the names that a scenario may use: a scenario is checked, and a record
+is judged, without any of this.
 """
 
 from __future__ import annotations
@@ -177,4 +178,4 @@ class VllmEngine:
 
 
 DRIVERS: Final[dict[str, Driver]] = {"vllm": VllmDriver()}
-"""By the name that a scenario gives it."""
+"""By name: one for each of :data:`perfgate.scenario.workload.DRIVERS`."""

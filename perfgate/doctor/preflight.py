@@ -145,7 +145,8 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Mapping[Role, Subje
     notes: list[str] = []
     asked: dict[tuple[str, tuple[tuple[str, str], ...]], Located | str] = {}
     for loaded in scenarios:
-        sides = [_side(loaded, role, subject, asked) if ask else _Side(role, subject)
+        asks = ask and loaded.scenario.engine.driver == "vllm"  # what other engines take is not known here
+        sides = [_side(loaded, role, subject, asked) if asks else _Side(role, subject)
                  for role, subject in subjects.items()] or [_Side()]  # fmt: skip
         notes += [side.note for side in sides if side.note] if subjects else [NOBODY_ASKED]
         for side in sides:

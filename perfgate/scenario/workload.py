@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_validator
+from pydantic_core import PydanticKnownError
 
 from perfgate.models import Strict
 from perfgate.scenario.fields import ArgumentName, Positive, Variables
+
+DRIVERS: Final = ["vllm"]
+"""What ``engine.driver`` may name; :data:`perfgate.capture.drivers.DRIVERS` holds the driver of each name."""
+
+
+def _known_driver(name: str) -> str:
+    if name not in DRIVERS:
+        raise PydanticKnownError("literal_error", {"expected": " or ".join(map(repr, DRIVERS))})
+    return name
+
+
+DriverName = Annotated[str, AfterValidator(_known_driver), WithJsonSchema({"type": "string", "enum": DRIVERS})]
 
 
 class Model(Strict):
@@ -44,7 +57,7 @@ class Engine(Strict):
         env: Environment variables for the engine of both sides.
     """
 
-    driver: Literal["vllm"] = "vllm"
+    driver: DriverName = "vllm"
     model: Annotated[Model, Field(examples=[{"config": "models/llama-8b"}])]
     args: dict[ArgumentName, JsonValue] = {}
     env: Variables = {}

@@ -1,10 +1,9 @@
-"""An engine driver is added: a toy takes the place of vLLM's, and nothing else changes."""
+"""An engine driver is added: docs/extending.md says how."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from hand_made import scenario_file
@@ -14,10 +13,16 @@ from perfgate import gate
 from perfgate.capture.drivers import DRIVERS
 from perfgate.metrics.trial import Role, Trial
 from perfgate.record.run_record import read_records, read_run
+from perfgate.scenario import workload
 from perfgate.scenario.subject import Subject
-from perfgate.scenario.workload import Engine
 
-pytestmark = pytest.mark.usefixtures("no_orphans")
+pytestmark = pytest.mark.usefixtures("no_orphans", "_toy")
+
+
+@pytest.fixture
+def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DRIVERS, "toy", ToyDriver())
+    monkeypatch.setattr(workload, "DRIVERS", [*workload.DRIVERS, "toy"])
 
 
 def finish(folder: Path, **head: int) -> gate.Finished:
@@ -25,7 +30,9 @@ def finish(folder: Path, **head: int) -> gate.Finished:
     base = Subject(python=sys.executable, args={"step_us": 1000})
     subjects: dict[Role, Subject] = {"base": base, "head": base.model_copy(update={"args": {**base.args, **head}})}
     gates = "{metric: itl_median, ignorable: 0.2%, must_catch: 1%}"
-    return gate.run([scenario_file(folder, gates=gates)], subjects, runs=folder / "runs", seed=1)
+    file = scenario_file(folder, gates=gates)
+    file.write_text(file.read_text().replace("engine: {", "engine: {driver: toy, "))
+    return gate.run([file], subjects, runs=folder / "runs", seed=1)
 
 
 def trials(finished: gate.Finished) -> tuple[Trial, ...]:
@@ -35,23 +42,19 @@ def trials(finished: gate.Finished) -> tuple[Trial, ...]:
 
 
 @pytest.mark.parametrize(("step_us", "verdict"), [(1000, "pass"), (1020, "regressed")])
-def test_a_driver_takes_a_run_to_its_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_us: int, verdict: str
-) -> None:
-    """From a scenario on disk over trials with timelines to a verdict, through the table of drivers alone."""
-    monkeypatch.setitem(DRIVERS, "vllm", ToyDriver())
-
+def test_a_driver_takes_a_run_to_its_verdict(tmp_path: Path, step_us: int, verdict: str) -> None:
+    """Under its own name, from a scenario on disk over trials with timelines to a verdict that is found again."""
     finished = finish(tmp_path, step_us=step_us)
 
     assert finished.outcome.verdict == verdict
+    assert gate.judge_folder(finished.folder) == finished.outcome
+    assert [cell.engine.driver for cell in read_run(finished.folder).plan.cells] == ["toy"]
     assert {trial.versions["toy"] for trial in trials(finished)} == {"1.0"}
     assert all(trial.failure is None and trial.timeline is not None for trial in trials(finished))
 
 
-def test_a_driver_that_fails_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_fails_keeps_what_was_measured(tmp_path: Path) -> None:
     """Its error is the trial's failure, and the iterations before it are there."""
-    monkeypatch.setitem(DRIVERS, "vllm", ToyDriver())
-
     finished = finish(tmp_path, breaks_at=2)
 
     failed = next(trial for trial in trials(finished) if trial.failure)
@@ -63,4 +66,4 @@ def test_a_driver_that_fails_keeps_what_was_measured(tmp_path: Path, monkeypatch
 
 def test_scenarios_name_the_drivers_there_are() -> None:
     """A scenario can name every driver and no other."""
-    assert {*get_args(Engine.model_fields["driver"].annotation)} == {*DRIVERS}
+    assert {*workload.DRIVERS} == {*DRIVERS}
