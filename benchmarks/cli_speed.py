@@ -19,7 +19,7 @@ from perfgate.record.run_record import Run, record_file
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import make_plan
 from perfgate.scenario.subject import Subject
-from perfgate.testing import FakeCollector, FakeSpec
+from perfgate.testing import FakeCollector
 
 RUNS = 10
 PAIRS = 12
@@ -39,7 +39,7 @@ def make_record(folder: Path, seed: int) -> Path:
     subject = Subject(python=sys.executable)
     run = Run(name=f"speed-{seed}", plan=plan, subjects={"base": subject, "head": subject}, perfgate=__version__)
     (folder / "trials").mkdir()
-    with Session(folder, run, {"timed": FakeCollector(FakeSpec(), seed=seed)}, lambda _: None) as session:
+    with Session(folder, run, FakeCollector(seed=seed), lambda _: None) as session:
         session.measure(plan.cells[0], PAIRS)
     return record_file(folder, plan.cells[0])
 

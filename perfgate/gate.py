@@ -38,7 +38,7 @@ from perfgate.judge.next_pairs import due, next_target, with_further_looks
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
-from perfgate.metrics.trial import KINDS, Kind, Role
+from perfgate.metrics.trial import Role
 from perfgate.record.dropped_pairs import reopened
 from perfgate.record.keeping import make_folder, refuse_what_is_no_text, run_name, storage_failures, taken_over
 from perfgate.record.manifest import check_sequence, read_manifest
@@ -78,8 +78,6 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     seed: int | None = None,
     quick: bool = False,
     collector: Collector | None = None,
-    traced_collector: Collector | None = None,
-    counted_collector: Collector | None = None,
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
     kernels_only: bool = False,
@@ -93,9 +91,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         runs: Where the run's folder is made.
         seed: Draws the order within pairs; drawn itself where not given, and kept in the manifest.
         quick: One trial a subject and no verdict.
-        collector: Takes the timed trials; the real engine where not given.
-        traced_collector: Takes the traced trials of scenarios with a ``kernels:`` block, likewise.
-        counted_collector: Takes the counted trials of scenarios with a ``counters:`` block, likewise.
+        collector: Takes the trials; the real engine where not given.
         progress: Called at every step, and with a sentence where something else is worth telling.
         budget_s: No pair is begun that would not end within so many seconds.
         kernels_only: Take traced trials alone and judge only what the decode steps run, not how long they take.
@@ -128,17 +124,14 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         if found is not None:
             manifest = manifest.model_copy(update={"against": keep(folder, found)})
         write_run(folder, manifest)
-    given = _given(collector, traced_collector, counted_collector)
-    return _visit(folder, manifest, Session(folder, manifest, given, progress, deadline_s))
+    return _visit(folder, manifest, Session(folder, manifest, collector, progress, deadline_s))
 
 
-def resume(  # noqa: PLR0913 (options by name, all but one with a default)
+def resume(
     folder: Path,
     *,
     more: int | None = None,
     collector: Collector | None = None,
-    traced_collector: Collector | None = None,
-    counted_collector: Collector | None = None,
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
     prepare: Callable[[Run], None] = lambda _: None,
@@ -153,8 +146,6 @@ def resume(  # noqa: PLR0913 (options by name, all but one with a default)
         folder: The run folder.
         more: Cells inconclusive at their last look get a further one, so many pairs after it.
         collector: As of :func:`run`.
-        traced_collector: As of :func:`run`.
-        counted_collector: As of :func:`run`.
         progress: As of :func:`run`.
         budget_s: As of :func:`run`.
         prepare: Called before anything is measured, if anything is: has what the subjects need put in its place.
@@ -175,14 +166,13 @@ def resume(  # noqa: PLR0913 (options by name, all but one with a default)
     manifest = read_manifest(folder)
     if only is not None:
         manifest = taken_over(folder, manifest, *only)
-    given = _given(collector, traced_collector, counted_collector)
 
     def ready(run: Run) -> None:
         prepare(run)
         if collector is None:
             _require_subjects(run.subjects)
 
-    return _visit(folder, manifest, Session(folder, manifest, given, progress, deadline_s), more, ready)
+    return _visit(folder, manifest, Session(folder, manifest, collector, progress, deadline_s), more, ready)
 
 
 def check_envelope(scenarios: Sequence[Path], subjects: dict[Role, Subject], **options: Any) -> Finished:
@@ -258,11 +248,6 @@ def _require_subjects(subjects: Mapping[Role, Subject]) -> None:
         missing = find_subject(subject)
         if missing is not None:
             raise NotMeasuredError(missing.text, where=role, code=missing.code)
-
-
-def _given(*collectors: Collector | None) -> dict[Kind, Collector]:
-    """The collectors that were given, in the order of the kinds."""
-    return {kind: one for kind, one in zip(KINDS, collectors, strict=True) if one is not None}
 
 
 def _visit(

@@ -72,8 +72,7 @@ def run_night(
         subjects: The reference as ``base``, and ``head``.
         runs: Where the night's folder is made.
         seed: Drawn itself where not given.
-        means: ``budget_s`` for both halves together, and ``collector``, ``traced_collector`` and ``progress``, as of
-            :func:`perfgate.gate.run`.
+        means: As of :func:`perfgate.gate.run`: ``collector``, ``progress``, and ``budget_s`` for both halves together.
 
     Raises:
         UsageError: There is no head.

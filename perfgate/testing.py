@@ -24,12 +24,11 @@ from perfgate.errors import NotMeasuredError
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import Artifact, Failure, Kind, Role, Startup, Trial
 from perfgate.reasons import REASONS
-from perfgate.scenario.launch_window import LaunchWindow, choose_window
+from perfgate.scenario.launch_window import choose_window
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.trace.decode_step import STEADY, DecodeSteps, KernelKey, Pattern
-
-NS_PER_S = 1e9
+from perfgate.units import NS_PER_S
 
 ROLES: Mapping[str, tuple[int, float]] = {
     "gemm": (129, 4.20e-3), "attention": (65, 0.42e-3), "norm": (65, 0.22e-3), "activation": (32, 0.16e-3),
@@ -114,7 +113,7 @@ class FakeCollector:
         spec: What the builds are like.
         seed: Everything random derives from it, the side and the trial's index.
         missing: Sides whose probe fails.
-        kind: The kind of trial it takes.
+        kinds: Other specs for trials of some kinds.
     """
 
     def __init__(
@@ -122,12 +121,12 @@ class FakeCollector:
         spec: FakeSpec | None = None,
         seed: int = 0,
         missing: tuple[Subject, ...] = (),
-        kind: Kind = "timed",
+        kinds: Mapping[Kind, FakeSpec] | None = None,
     ) -> None:
-        self.kind: str = kind
         self.spec = spec or FakeSpec()
         self.seed = seed
         self.missing = missing
+        self.kinds = kinds or {}
 
     def probe(self, cell: Cell, subject: Subject) -> Failure | None:  # noqa: ARG002 (the protocol's shape)
         """``subject-not-found`` for the subjects declared missing."""
@@ -137,93 +136,78 @@ class FakeCollector:
 
     def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
         """Invent one trial and write its timeline."""
-        if self.spec.sleep_s > 0:
-            time.sleep(self.spec.sleep_s)
-        code = self.spec.failures.get(job.index)
-        failure = self.probe(job.cell, job.subject)
-        if failure is None and code is not None:
-            failure = Failure(code=code, text=f"a fake failure of trial {job.index}: {REASONS[code].meaning}")
-        if failure is not None:
-            return self._trial(job, failure=failure, duration_ns=round(NS_PER_S))
-        if self.kind == "counted":
-            return self._counted(job, progress)
-        return self._measured(job, progress)
-
-    def _counted(self, job: Job, progress: Callable[[str], None]) -> Trial:
-        if job.decode is None:
-            failure = Failure(code="counters-no-trace", text=REASONS["counters-no-trace"].meaning)
-            return self._trial(job, failure=failure, duration_ns=round(NS_PER_S))
-        draw = random.Random(f"fake {self.seed} {job.role} {job.index}")  # noqa: S311 (no secret)
-        try:
-            window = choose_window(job.decode, job.cell.counters)
-        except NotMeasuredError as error:
-            return self._trial(job, failure=Failure(code=str(error.code), text=error.finding), duration_ns=1)
-        progress(f"{window.count} launches")
-        step = _counted_step(self.spec, job, window, draw)
-        return self._trial(job, counted=step, duration_ns=round(NS_PER_S))
-
-    def _measured(self, job: Job, progress: Callable[[str], None]) -> Trial:
-        spec, measure = self.spec, job.cell.measure
-        counted = measure.iterations
-        if self.kind == "traced":
-            counted = job.cell.kernels.traced.iterations if job.cell.kernels else 1
-        draw = random.Random(f"fake {self.seed} {job.role} {job.index}")  # noqa: S311 (no secret)
-        slow = spec.mode_ratio if draw.random() < spec.mode_share.get(job.role, 0.0) else 1.0
-        restart = slow * _factor(draw, spec.restart_sd)
-        step_ns = spec.truth("step", spec.step_s, job.role) * restart * NS_PER_S
-        ttft_ns = spec.truth("ttft", spec.ttft_s, job.role) * restart * NS_PER_S
-        startup = _startup(spec, job.role, draw)
-        now_ns = startup.ready_ns
-        lines, iterations = [], []
-        for number in range(measure.warmup_iterations + counted):
-            progress(f"iteration {number + 1} of {measure.warmup_iterations + counted}")
-            answer = self._answer(job, number, now_ns, (ttft_ns, step_ns), draw)
-            now_ns = answer["deliveries"][-1][0]
-            warmup = number < measure.warmup_iterations
-            lines.append({"iteration": number, "warmup": warmup, **answer})
-            if not warmup:
-                iterations.append(read_iteration(answer, job.cell.workload))
-        # A fake that takes time pretends that its iterations filled the time up to now, so that telemetry fits them.
-        shift_ns = time.monotonic_ns() - now_ns if spec.sleep_s > 0 else 0
-        return self._trial(
-            job,
-            startup=startup,
-            iterations=tuple(i.model_copy(update={"begin_ns": i.begin_ns + shift_ns}) for i in iterations),
-            timeline=_write_timeline(job, lines),
-            duration_ns=now_ns,
-            decode=_decode_steps(spec, job.role, sum(len(i.itl_ns) for i in iterations), draw)
-            if self.kind == "traced"
-            else None,
-        )
-
-    def _answer(
-        self, job: Job, number: int, begin_ns: int, means_ns: tuple[float, float], draw: random.Random
-    ) -> dict[str, Any]:
-        """What a worker would have answered; the first return is empty, as asynchronous scheduling has it."""
-        workload, spread = job.cell.workload, self.spec.iteration_sd
-        ttft_ns, step_ns = means_ns
-        submitted = [begin_ns + 1000 * (index + 1) for index in range(workload.batch)]
-        t_ns = submitted[0] + max(1000 * workload.batch + 2, round(ttft_ns * _factor(draw, spread)))
-        deliveries = [[(submitted[-1] + t_ns) // 2, [0] * workload.batch], [t_ns, [1] * workload.batch]]
-        for _ in range(workload.output_tokens - 1):
-            t_ns += max(1, round(step_ns * _factor(draw, spread)))
-            deliveries.append([t_ns, [1] * workload.batch])
-        side = job.role if self.spec.tokens_differ else "base"
-        return {
-            "submitted_ns": submitted,
-            "deliveries": deliveries,
-            "tokens_digest": sha256_hex(f"tokens of {side} in iteration {number} of seed {workload.seed}"),
-            "finish_reasons": ["length"] * workload.batch,
-            "preemptions": 0,
-        }
-
-    def _trial(self, job: Job, **measured: Any) -> Trial:
+        spec = self.kinds.get(job.kind, self.spec)
+        if spec.sleep_s > 0:
+            time.sleep(spec.sleep_s)
+        measured: dict[str, Any] = {"duration_ns": round(NS_PER_S), "failure": self.probe(job.cell, job.subject)}
+        if measured["failure"] is None and (code := spec.failures.get(job.index)) is not None:
+            text = f"a fake failure of trial {job.index}: {REASONS[code].meaning}"
+            measured["failure"] = Failure(code=code, text=text)
+        if measured["failure"] is None:
+            draw = random.Random(f"fake {self.seed} {job.role} {job.index}")  # noqa: S311 (no secret)
+            try:
+                measured |= (_counted if job.kind == "counted" else _measured)(spec, job, progress, draw)
+            except NotMeasuredError as error:
+                measured["failure"] = Failure(code=error.code, text=error.finding)
         return job.trial(
-            kind=self.kind,
             t0_utc=f"2026-01-01T{job.index // 60 % 24:02d}:{job.index % 60:02d}:00+00:00",
             versions={"vllm": "0.0.0+fake", "torch": "0.0.0+fake", "python": "3.11.0"},
             **measured,
         )
+
+
+def _measured(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: random.Random) -> dict[str, Any]:
+    """A timed or traced trial."""
+    measure, traced = job.cell.measure, job.kind == "traced"
+    count = measure.iterations
+    if traced:
+        count = job.cell.kernels.traced.iterations if job.cell.kernels else 1
+    slow = spec.mode_ratio if draw.random() < spec.mode_share.get(job.role, 0.0) else 1.0
+    restart = slow * _factor(draw, spec.restart_sd)
+    step_ns = spec.truth("step", spec.step_s, job.role) * restart * NS_PER_S
+    ttft_ns = spec.truth("ttft", spec.ttft_s, job.role) * restart * NS_PER_S
+    startup = _startup(spec, job.role, draw)
+    now_ns = startup.ready_ns
+    lines, iterations = [], []
+    for number in range(measure.warmup_iterations + count):
+        progress(f"iteration {number + 1} of {measure.warmup_iterations + count}")
+        answer = _answer(spec, job, number, now_ns, (ttft_ns, step_ns), draw)
+        now_ns = answer["deliveries"][-1][0]
+        warmup = number < measure.warmup_iterations
+        lines.append({"iteration": number, "warmup": warmup, **answer})
+        if not warmup:
+            iterations.append(read_iteration(answer, job.cell.workload))
+    # A fake that takes time pretends that its iterations filled the time up to now, so that telemetry fits them.
+    shift_ns = time.monotonic_ns() - now_ns if spec.sleep_s > 0 else 0
+    return {
+        "startup": startup,
+        "iterations": tuple(i.model_copy(update={"begin_ns": i.begin_ns + shift_ns}) for i in iterations),
+        "timeline": _write_timeline(job, lines),
+        "duration_ns": now_ns,
+        "decode": _decode_steps(spec, job.role, sum(len(i.itl_ns) for i in iterations), draw) if traced else None,
+    }
+
+
+def _answer(
+    spec: FakeSpec, job: Job, number: int, begin_ns: int, means_ns: tuple[float, float], draw: random.Random
+) -> dict[str, Any]:
+    """What a worker would have answered; the first return is empty, as asynchronous scheduling has it."""
+    workload, spread = job.cell.workload, spec.iteration_sd
+    ttft_ns, step_ns = means_ns
+    submitted = [begin_ns + 1000 * (index + 1) for index in range(workload.batch)]
+    t_ns = submitted[0] + max(1000 * workload.batch + 2, round(ttft_ns * _factor(draw, spread)))
+    deliveries = [[(submitted[-1] + t_ns) // 2, [0] * workload.batch], [t_ns, [1] * workload.batch]]
+    for _ in range(workload.output_tokens - 1):
+        t_ns += max(1, round(step_ns * _factor(draw, spread)))
+        deliveries.append([t_ns, [1] * workload.batch])
+    side = job.role if spec.tokens_differ else "base"
+    return {
+        "submitted_ns": submitted,
+        "deliveries": deliveries,
+        "tokens_digest": sha256_hex(f"tokens of {side} in iteration {number} of seed {workload.seed}"),
+        "finish_reasons": ["length"] * workload.batch,
+        "preemptions": 0,
+    }
 
 
 def _factor(draw: random.Random, sd: float) -> float:
@@ -275,10 +259,17 @@ def _decode_steps(spec: FakeSpec, role: Role, count: int, draw: random.Random) -
     )
 
 
-def _counted_step(spec: FakeSpec, job: Job, window: LaunchWindow, draw: random.Random) -> CountedStep:
-    """What ncu would have counted: every launch the same, only noisy counters vary."""
+def _counted(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: random.Random) -> dict[str, Any]:
+    """What ncu would have counted: every launch the same, only noisy counters vary.
+
+    Raises:
+        NotMeasuredError: No traced trial shows the launches asked for.
+    """
+    if job.decode is None:
+        raise NotMeasuredError(REASONS["counters-no-trace"].meaning, code="counters-no-trace")
+    window, keys = choose_window(job.decode, job.cell.counters), job.decode.keys
+    progress(f"{window.count} launches")
     names = {name: COUNTERS[name].names_on(H200.architecture)[0].metric for name in spec.counted}
-    keys = job.decode.keys if job.decode else ()
 
     def values() -> dict[str, float]:
         return {
@@ -288,7 +279,7 @@ def _counted_step(spec: FakeSpec, job: Job, window: LaunchWindow, draw: random.R
         }
 
     layers = window.pattern.layers()
-    return CountedStep(
+    step = CountedStep(
         source="fake",
         step=job.cell.counted.step or 1,
         cache_control=job.cell.counted.cache_control,
@@ -301,6 +292,7 @@ def _counted_step(spec: FakeSpec, job: Job, window: LaunchWindow, draw: random.R
             for position in window.positions
         ),
     )  # fmt: skip
+    return {"counted": step}
 
 
 def _write_timeline(job: Job, lines: list[dict[str, Any]]) -> Artifact:

@@ -29,8 +29,7 @@ def finish(
     more = f"kernels: {{traced: {{iterations: 2}}}}\ncounters: [{counters}]\n"
     return use_cases.run(
         [scenario_file(folder, gates=gates, more=more)], options.pop("subjects", BOTH), runs=folder / "runs", seed=1,
-        collector=FakeCollector(TIMED), traced_collector=FakeCollector(TIMED, kind="traced"),
-        counted_collector=FakeCollector(counted, kind="counted"), **options,
+        collector=FakeCollector(TIMED, kinds={"counted": counted}), **options,
     )  # fmt: skip
 
 

@@ -28,28 +28,36 @@ SLOWER = FakeSpec(head_ratio={"attention": 1.06}, restart_sd=0.003)
 NOISY = FakeSpec(restart_sd=0.2)
 
 
+def fake(traced: FakeSpec = STEADY, timed: FakeSpec = TIMED) -> FakeCollector:
+    """A collector whose timed and traced trials are like this."""
+    return FakeCollector(timed, kinds={"traced": traced})
+
+
 def finish(folder: Path, traced: FakeSpec, timed: FakeSpec = TIMED) -> use_cases.Finished:
     """A run whose timed and traced trials are like this."""
     scenario = scenario_file(folder, gates=GATES, more=TRACED)
-    return take(scenario, folder, traced, collector=FakeCollector(timed))
+    return take(scenario, folder, fake(traced, timed))
 
 
 def take(
     scenario: Path,
     folder: Path,
-    traced: FakeSpec = STEADY,
+    collector: FakeCollector | None = None,
     subjects: dict[Role, Subject] = BOTH,
     *,
-    collector: FakeCollector | None = None,
     quick: bool = False,
     kernels_only: bool = False,
 ) -> use_cases.Finished:
     """A run of this scenario."""
     return use_cases.run(
-        [scenario], subjects, runs=folder / "runs", seed=1, collector=collector or FakeCollector(TIMED),
-        traced_collector=FakeCollector(traced, kind="traced"), quick=quick,
+        [scenario],
+        subjects,
+        runs=folder / "runs",
+        seed=1,
+        collector=collector or fake(),
+        quick=quick,
         kernels_only=kernels_only,
-    )  # fmt: skip
+    )
 
 
 def envelope(launches: int) -> str:
@@ -101,8 +109,7 @@ def test_more_goes_to_the_pairs_that_did_not_decide(tmp_path: Path) -> None:
     again = use_cases.resume(
         finished.folder,
         more=4,
-        collector=FakeCollector(TIMED),
-        traced_collector=FakeCollector(NOISY, kind="traced"),
+        collector=fake(NOISY),
     )
 
     record = only_record(finished.folder)
@@ -124,12 +131,10 @@ def test_more_where_a_cell_was_never_begun(tmp_path: Path) -> None:
     """A run interrupted before its second cell can be asked for more: that cell begins with its own looks."""
     scenario = scenario_file(tmp_path, more=f"{TRACED}\nmatrix: {{batch: [1, 2]}}")
     with pytest.raises(InterruptedRunError):
-        take(scenario, tmp_path, collector=Stopped(TIMED))
+        take(scenario, tmp_path, Stopped(TIMED))
     (folder,) = (tmp_path / "runs").iterdir()
 
-    again = use_cases.resume(
-        folder, more=4, collector=FakeCollector(TIMED), traced_collector=FakeCollector(STEADY, kind="traced")
-    )
+    again = use_cases.resume(folder, more=4, collector=fake())
 
     assert [(one.verdict, one.pairs, one.traced_pairs) for one in again.outcome.cells] == [("pass", 4, 1)] * 2
 
@@ -138,12 +143,10 @@ def test_more_adds_no_look_where_the_envelope_decided(tmp_path: Path) -> None:
     """``more`` goes to the cell that further pairs can decide, not to the one whose envelope is stale."""
     stale = scenario_file(tmp_path, "stale", GATES, envelope(295))
     noisy = scenario_file(tmp_path, "noisy", GATES, f"{TRACED}\nmatrix: {{batch: [3]}}")
-    timed, traced = FakeCollector(TIMED), FakeCollector(NOISY, kind="traced")
-    folder = use_cases.run(
-        [stale, noisy], BOTH, runs=tmp_path / "runs", seed=1, collector=timed, traced_collector=traced
-    ).folder
+    collector = fake(NOISY)
+    folder = use_cases.run([stale, noisy], BOTH, runs=tmp_path / "runs", seed=1, collector=collector).folder
 
-    again = use_cases.resume(folder, more=4, collector=timed, traced_collector=traced)
+    again = use_cases.resume(folder, more=4, collector=collector)
 
     assert [(one.verdict, one.traced_pairs) for one in again.outcome.cells] == [
         ("not-comparable", 4),
@@ -170,7 +173,7 @@ def test_one_side_stopped_by_its_traces_keeps_the_rest(tmp_path: Path) -> None:
     failing = FakeSpec(failures=dict.fromkeys(range(40), "trace-missing"))
     scenario = scenario_file(tmp_path, gates=GATES, more=TRACED)
 
-    outcome = take(scenario, tmp_path, failing, {"base": BASE}).outcome
+    outcome = take(scenario, tmp_path, fake(failing), {"base": BASE}).outcome
 
     (found,) = outcome.cells
     assert (outcome.exit_status, codes(found.reasons)) == (22, ["too-many-dropped-pairs"])
@@ -182,7 +185,7 @@ def test_one_side_stopped_by_its_traces_keeps_the_rest(tmp_path: Path) -> None:
 def test_traced_trials_alone_show_other_outputs(tmp_path: Path) -> None:
     """A check of the kernels says so where the head generates other tokens: there is no timed trial to tell."""
     (found,) = take(
-        scenario_file(tmp_path, more=envelope(326)), tmp_path, FakeSpec(tokens_differ=True), kernels_only=True
+        scenario_file(tmp_path, more=envelope(326)), tmp_path, fake(FakeSpec(tokens_differ=True)), kernels_only=True
     ).outcome.cells  # fmt: skip
 
     assert found.verdict == "pass"
@@ -199,7 +202,7 @@ def compared(folder: Path, head: FakeSpec, more: str = "") -> Outcome:
         place = folder / side
         place.mkdir()
         block = more if side == "head" and more else envelope(326)
-        finished = take(scenario_file(place, gates=GATES, more=block), place, spec, {"base": BASE})
+        finished = take(scenario_file(place, gates=GATES, more=block), place, fake(spec), {"base": BASE})
         records.append(str(next((finished.folder / "records").iterdir())))
     return use_cases.compare_records(*records)
 

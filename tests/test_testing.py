@@ -80,10 +80,10 @@ def test_traced(make_cell: Callable[..., Cell], make_job: Callable[..., Job]) ->
     ratio = {"gemm": 1.5, "slack": -1.0}
     spec = FakeSpec(roles={"gemm": (4, 3e-3), "norm": (8, 1e-3)}, slack_s=2e-3, head_ratio=ratio, restart_sd=0,
                     iteration_sd=0)  # fmt: skip
-    collector: Collector = FakeCollector(spec, kind="traced")
+    collector: Collector = FakeCollector(spec)
     cell = make_cell(output_tokens=8)
     base, head = (
-        collector.collect(make_job(cell, SUBJECT, index, role), lambda _: None)
+        collector.collect(make_job(cell, SUBJECT, index, role, "traced"), lambda _: None)
         for index, role in enumerate(("base", "head"))
     )
 

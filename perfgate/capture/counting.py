@@ -61,7 +61,7 @@ class _Plan:
 class Ncu(Instrument):
     """ncu around a worker. Clocks are left alone: perfgate holds them, or nobody."""
 
-    kind, name, unreadable, report_s = "counted", "ncu", "counters-unreadable", 180.0
+    name, unreadable, report_s = "ncu", "counters-unreadable", 180.0
     _plan: _Plan
 
     def __init__(self, job: Job) -> None:

@@ -9,7 +9,7 @@ from perfgate.capture.drivers import Engine, Launch
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import read_iteration
 from perfgate.errors import PerfgateError
-from perfgate.metrics.trial import Iteration, Kind
+from perfgate.metrics.trial import Iteration
 
 Say = Callable[[str], None]
 """Told what is going on, in short phrases for people."""
@@ -25,7 +25,6 @@ class Instrument:
         job: The trial.
     """
 
-    kind: ClassVar[Kind]
     name: ClassVar[str] = ""
     """As people are told while it is at work."""
     report_s: ClassVar[float] = 0.0

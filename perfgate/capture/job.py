@@ -1,4 +1,4 @@
-"""What takes a trial: the protocol that the vLLM driver, the profilers and the fake share."""
+"""What takes a trial: the protocol that engines and the fake share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from perfgate.metrics.trial import Failure, Role, Trial
+from perfgate.metrics.trial import Failure, Kind, Role, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.trace.decode_step import DecodeSteps
@@ -18,7 +18,8 @@ class Job:
     """One trial to take.
 
     Args:
-        cell: What to measure.
+        kind: What is measured: times, kernels or counters.
+        cell: The cell.
         role: The side.
         subject: The build on that side.
         index: Number of the trial in its run.
@@ -35,6 +36,7 @@ class Job:
         architecture: Its compute capability times ten, by which ncu's names differ; ``None`` where it is not known.
     """
 
+    kind: Kind
     cell: Cell
     role: Role
     subject: Subject
@@ -59,6 +61,7 @@ class Job:
     def trial(self, *, t0_utc: str, duration_ns: int, **measured: Any) -> Trial:
         """This job's trial, with what was measured of it: the fields of :class:`perfgate.metrics.trial.Trial`."""
         return Trial(
+            kind=self.kind,
             index=self.index,
             pair=self.pair,
             position=self.position,
@@ -71,9 +74,7 @@ class Job:
 
 
 class Collector(Protocol):
-    """Takes trials of one kind."""
-
-    kind: str
+    """Takes trials of every kind."""
 
     def probe(self, cell: Cell, subject: Subject) -> Failure | None:
         """Why no trial of this cell can be taken, found without starting an engine; ``None`` when it can."""

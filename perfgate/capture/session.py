@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +35,7 @@ from perfgate.machine.locks import hold_devices
 from perfgate.machine.orphans import end_orphans, find_orphans
 from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
-from perfgate.metrics.trial import KINDS, Failure, Kind, Role, Trial
+from perfgate.metrics.trial import Failure, Kind, Role, Trial
 from perfgate.record.cost import trial_seconds
 from perfgate.record.dropped_pairs import HOPELESS, overdrawn, reopened
 from perfgate.record.run_record import Record, Run, Visit, read_record, read_records, record_file, write_record
@@ -93,7 +93,7 @@ class Session:
     Args:
         folder: The run's folder.
         run: Its manifest.
-        collectors: Take the trials, by kind; the real engine where a kind has none.
+        collector: Takes the trials; the real engine where there is none.
         progress: Called at every step.
         deadline_s: Monotonic time at which the visit is to be over.
     """
@@ -102,13 +102,13 @@ class Session:
         self,
         folder: Path,
         run: Run,
-        collectors: Mapping[Kind, Collector],
+        collector: Collector | None,
         progress: Progress,
         deadline_s: float = math.inf,
     ) -> None:
         self._folder = folder
         self._run = run
-        self._collectors = {kind: collectors.get(kind) or EngineCollector(kind) for kind in KINDS}
+        self._collector = collector or EngineCollector()
         self._progress = progress
         self._deadline_s = deadline_s
         self._opened: dict[str, Record] = {}
@@ -268,10 +268,10 @@ class Session:
         folder = trials / f"{index:03}"
         folder.mkdir()
         job = Job(
-            cell=record.cell, role=role, subject=record.subjects[role], index=index, pair=pair, position=position,
-            visit=len(record.visits) - 1, run_folder=self._folder, folder=folder, cache_folder=self._caches / role,
-            environment=self._environment, owner=owner_mark(self._run.name), decode=_last_seen(record, role),
-            gpu=bool(self._gpus.uuids), architecture=self._gpus.architecture,
+            kind=kind, cell=record.cell, role=role, subject=record.subjects[role], index=index, pair=pair,
+            position=position, visit=len(record.visits) - 1, run_folder=self._folder, folder=folder,
+            cache_folder=self._caches / role, environment=self._environment, owner=owner_mark(self._run.name),
+            decode=_last_seen(record, role), gpu=bool(self._gpus.uuids), architecture=self._gpus.architecture,
         )  # fmt: skip
         done = record.measured(kind)
         sides = len(record.subjects)
@@ -285,8 +285,8 @@ class Session:
             left_s = None if trial_s is None else after_s + max(trial_s - (time.monotonic() - begun_s), 0.0)
             self._progress(Step(record.cell.name, index, role, pair, done, target, phase, left_s, kind, after_s))
 
-        trial = self._refused(job, kind) or self._gpus.watch(job, lambda: self._collect(job, kind, show))
-        trial = trial.model_copy(update={"gpus": self._gpus.of(record.cell), **self._floor(job, kind)})
+        trial = self._refused(job) or self._gpus.watch(job, lambda: self._collect(job, show))
+        trial = trial.model_copy(update={"gpus": self._gpus.of(record.cell), **self._floor(job)})
         self._pace.note(cell_id, trial)
         self._starts.note(job.cell, job.subject, trial)
         record = self._save(record.model_copy(update={"trials": (*record.trials, trial)}))
@@ -296,9 +296,9 @@ class Session:
         self._progress(Step(record.cell.name, index, role, pair, done, target, "done", left_s, kind, left_s, trial))
         return record, trial.failure
 
-    def _floor(self, job: Job, kind: Kind) -> dict[str, object]:
+    def _floor(self, job: Job) -> dict[str, object]:
         """What the decode steps of a timed trial are held against, or why that is unknown: gates hear of it early."""
-        if kind != "timed":
+        if job.kind != "timed":
             return {}
         gpus = [gpu.name for gpu in self._gpus.machine.gpus[: len(self._gpus.of(job.cell))]]
         workload = job.cell.workload
@@ -310,7 +310,7 @@ class Session:
             self._progress(f"{job.cell.name}: a gate on {job.role} cannot be judged, no-floor: {no_floor}")
         return {"floor": floor, "no_floor": no_floor}
 
-    def _refused(self, job: Job, kind: Kind) -> Trial | None:
+    def _refused(self, job: Job) -> Trial | None:
         """A failed trial where an earlier one's process cannot be ended, or a stranger is there: engines run alone."""
         end_orphans()
         left = find_orphans()
@@ -320,26 +320,26 @@ class Session:
             failure = Failure(code="foreign-process", text=busy)
         else:
             return None
-        return job.trial(kind=kind, t0_utc=_utc_now(), duration_ns=0, failure=failure)
+        return job.trial(t0_utc=_utc_now(), duration_ns=0, failure=failure)
 
     def _probe(self, cell: Cell, subject: Subject) -> Failure | None:
         try:
-            return self._collectors["timed"].probe(cell, subject)
+            return self._collector.probe(cell, subject)
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 (an unknown error of one cell must not lose the others)
             return _internal_error(error)
 
-    def _collect(self, job: Job, kind: Kind, show: Callable[[str], None]) -> Trial:
+    def _collect(self, job: Job, show: Callable[[str], None]) -> Trial:
         """The collector's trial; an error that its protocol does not name becomes a failed trial with the traceback."""
         t0_utc, begin_ns = _utc_now(), time.monotonic_ns()
         try:
-            return self._collectors[kind].collect(job, show)
+            return self._collector.collect(job, show)
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 (an unknown error of one cell must not lose the others)
             duration_ns = time.monotonic_ns() - begin_ns
-            return job.trial(kind=kind, t0_utc=t0_utc, duration_ns=duration_ns, failure=_internal_error(error))
+            return job.trial(t0_utc=t0_utc, duration_ns=duration_ns, failure=_internal_error(error))
 
     def _save(self, record: Record) -> Record:
         write_record(record_file(self._folder, record.cell), record)

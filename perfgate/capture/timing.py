@@ -19,8 +19,6 @@ from perfgate.metrics.trial import Artifact, Iteration
 class Timed(Instrument):
     """No instrument: no profiler, no hooks, no ranges. It writes the trial's timeline, a line an iteration."""
 
-    kind = "timed"
-
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self._file = job.folder / "timeline.jsonl"

@@ -30,7 +30,7 @@ class Tracer(Instrument):
     A subclass prepares it.
     """
 
-    kind, unreadable, report_s = "traced", "trace-unreadable", 180.0
+    unreadable, report_s = "trace-unreadable", 180.0
     ranges: ClassVar[str]
     """Of :meth:`perfgate.capture.drivers.Engine.profile`."""
     leaves: ClassVar[str]

@@ -34,15 +34,7 @@ INSTRUMENTS: Final[dict[Kind, Callable[[Job], Instrument]]] = {"timed": Timed, "
 
 
 class EngineCollector:
-    """Takes trials of one kind with the driver that the scenario names, see :class:`perfgate.capture.job.Collector`.
-
-    Args:
-        kind: Of :data:`INSTRUMENTS`.
-    """
-
-    def __init__(self, kind: Kind) -> None:
-        self.kind: str = kind
-        self._instrument = INSTRUMENTS[kind]
+    """Takes trials with the driver that the scenario names, see :class:`perfgate.capture.job.Collector`."""
 
     def probe(self, cell: Cell, subject: Subject) -> Failure | None:
         """See :class:`perfgate.capture.drivers.Driver`."""
@@ -50,7 +42,7 @@ class EngineCollector:
 
     def collect(self, job: Job, progress: Say) -> Trial:
         """Take one trial."""
-        return take_trial(job, DRIVERS[job.cell.engine.driver], self._instrument(job), progress)
+        return take_trial(job, DRIVERS[job.cell.engine.driver], INSTRUMENTS[job.kind](job), progress)
 
 
 def take_trial(job: Job, driver: Driver, instrument: Instrument, say: Say) -> Trial:
@@ -85,7 +77,7 @@ def take_trial(job: Job, driver: Driver, instrument: Instrument, say: Say) -> Tr
             failure = _failure(instrument.explain(error), instrument.unreadable, job)
     facts |= {"iterations": tuple(iterations), **instrument.fields()}
     duration_ns = time.monotonic_ns() - begin_ns
-    return job.trial(kind=instrument.kind, t0_utc=t0_utc, duration_ns=duration_ns, failure=failure, **facts)
+    return job.trial(t0_utc=t0_utc, duration_ns=duration_ns, failure=failure, **facts)
 
 
 def _failure(error: PerfgateError, unreadable: str, job: Job) -> Failure:

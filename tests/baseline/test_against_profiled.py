@@ -37,10 +37,13 @@ def measure(
     spec = FakeSpec(restart_sd=0.001, head_ratio=ratio or {})
     file = scenario_file(folder, gates=gates, more=f"{kernels}counters: [{counters}]\n")
     return use_cases.run(
-        [file], {"head": HEAD}, runs=folder / "runs", seed=1, against=folder / "baselines",
-        collector=FakeCollector(spec, seed), traced_collector=FakeCollector(spec, seed, kind="traced"),
-        counted_collector=FakeCollector(spec, seed, kind="counted"),
-    )  # fmt: skip
+        [file],
+        {"head": HEAD},
+        runs=folder / "runs",
+        seed=1,
+        against=folder / "baselines",
+        collector=FakeCollector(spec, seed),
+    )
 
 
 def only(finished: use_cases.Finished) -> CellOutcome:
@@ -89,10 +92,7 @@ def test_pairs_that_were_cut_short(tmp_path: Path) -> None:
     """The base of pairs whose head regressed is no visit of the baseline before it was traced and counted."""
     spec = FakeSpec(restart_sd=0.0001, head_ratio={"step": 1.2})
     file = scenario_file(tmp_path, gates=TIME, more=f"{TRACED}counters: [{{role: gemm, profile: 4}}]\n")
-    folder = use_cases.run(
-        [file], BOTH, runs=tmp_path, seed=1, collector=FakeCollector(spec),
-        traced_collector=FakeCollector(spec, kind="traced"), counted_collector=FakeCollector(spec, kind="counted"),
-    ).folder  # fmt: skip
+    folder = use_cases.run([file], BOTH, runs=tmp_path, seed=1, collector=FakeCollector(spec)).folder
     (record,) = read_records(folder, read_run(folder))
     timed = tuple(t for t in record.trials if t.kind == "timed")
     write_record(record_file(folder, record.cell), record.model_copy(update={"trials": timed}))

@@ -136,7 +136,7 @@ def test_a_start_that_cannot_be(
         "time.sleep(60)"
     )
 
-    trial = EngineCollector("timed").collect(make_job(make_cell(), Subject(python=sys.executable), 1), lambda _: None)
+    trial = EngineCollector().collect(make_job(make_cell(), Subject(python=sys.executable), 1), lambda _: None)
 
     assert trial.failure is not None
     assert trial.failure.code == "protocol-error"

@@ -92,7 +92,7 @@ def prepare(
 
 def collect(job: Job, *, gpu: bool = True) -> Trial:
     """One counted trial."""
-    return EngineCollector("counted").collect(dataclasses.replace(job, gpu=gpu, architecture=90), lambda _: None)
+    return EngineCollector().collect(dataclasses.replace(job, kind="counted", gpu=gpu, architecture=90), lambda _: None)
 
 
 def test_launches_find_their_places(prepare: Callable[..., Job], trace: DecodeSteps) -> None:

@@ -54,7 +54,7 @@ def test_the_worker_takes_a_trial(
     subject: Subject, make_cell: Callable[..., Cell], make_job: Callable[..., Job]
 ) -> None:
     """Every request of a trial is answered, and perfgate's modules do not shadow the subject's."""
-    trial = EngineCollector("timed").collect(make_job(make_cell(), subject), lambda _: None)
+    trial = EngineCollector().collect(make_job(make_cell(), subject), lambda _: None)
 
     assert trial.failure is None, trial.failure.text
     assert len(trial.iterations) == 2

@@ -76,7 +76,7 @@ def session(folder: Path, collector: FakeCollector, steps: list[Step] | None = N
         if steps is not None and isinstance(step, Step):
             steps.append(step)
 
-    return Session(folder, run([cell()], **manifest), {"timed": collector}, note)
+    return Session(folder, run([cell()], **manifest), collector, note)
 
 
 def measure(
@@ -128,7 +128,7 @@ def test_order_of_pairs(tmp_path: Path, seed: int) -> None:
     manifest = run([cell()])
     manifest = manifest.model_copy(update={"plan": manifest.plan.model_copy(update={"seed": seed})})
 
-    with Session(tmp_path, manifest, {"timed": collector}, lambda _: None) as open_session:
+    with Session(tmp_path, manifest, collector, lambda _: None) as open_session:
         record = open_session.measure(cell(), 8)
 
     places = collector.places[2:]
@@ -372,7 +372,7 @@ class Unstarted(Watched):
         if not self.errors:
             return FakeCollector.collect(self, job, progress)
         failure = Failure(code="engine-start-failed", text=self.errors.pop(0))
-        return job.trial(kind="timed", t0_utc="2026-01-01T00:00:00+00:00", duration_ns=1, failure=failure)
+        return job.trial(t0_utc="2026-01-01T00:00:00+00:00", duration_ns=1, failure=failure)
 
 
 TYPING = "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'max_num_seq'"

@@ -59,7 +59,7 @@ def prepare(stub: Path, make_cell: Callable[..., Cell], make_job: Callable[..., 
 
 def collect(job: Job) -> Trial:
     """Take the trial, and see that nothing of it is left running."""
-    collector: Collector = EngineCollector("timed")
+    collector: Collector = EngineCollector()
     trial = collector.collect(job, lambda _: None)
     assert remaining(job) == []
     return trial
@@ -284,7 +284,7 @@ def test_interrupt(prepare: Callable[..., Job]) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        EngineCollector("timed").collect(job, progress)
+        EngineCollector().collect(job, progress)
     assert remaining(job) == []
     lines = (job.folder / "timeline.jsonl").read_text().splitlines()
     assert [json.loads(line)["iteration"] for line in lines] == [0]
@@ -294,7 +294,7 @@ def test_interrupt(prepare: Callable[..., Job]) -> None:
 def test_missing_subject(prepare: Callable[..., Job], subject: dict[str, Any]) -> None:
     """A missing interpreter or folder is found by the probe and fails the trial without starting anything."""
     job = prepare(**subject)
-    probed = EngineCollector("timed").probe(job.cell, job.subject)
+    probed = EngineCollector().probe(job.cell, job.subject)
     assert probed is not None
     assert probed.code == "subject-not-found"
     assert collect(job).failure == probed
@@ -348,11 +348,11 @@ from perfgate.capture.trial_taking import EngineCollector
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 job = Job(
-    Cell.model_validate_json({job.cell.model_dump_json(by_alias=True)!r}), "base",
+    "timed", Cell.model_validate_json({job.cell.model_dump_json(by_alias=True)!r}), "base",
     Subject.model_validate_json({job.subject.model_dump_json()!r}), 0, 0, 0, 0,
     *[Path(folder) for folder in {[str(job.run_folder), str(job.folder), str(job.cache_folder)]!r}],
     {dict(job.environment)!r}, {owner_mark("tests")!r})
-EngineCollector("timed").collect(job, print)
+EngineCollector().collect(job, print)
 """
     log = job.folder / "engine.log"
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as perfgate:

@@ -40,7 +40,7 @@ LLMEngine.stop_profile = leave
 
 def collect(job: Job, *, gpu: bool = False) -> Trial:
     """One traced trial."""
-    return EngineCollector("traced").collect(dataclasses.replace(job, gpu=gpu), lambda _: None)
+    return EngineCollector().collect(dataclasses.replace(job, kind="traced", gpu=gpu), lambda _: None)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from perfgate import gate as use_cases
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.judge.outcome import Outcome, verdict_schema
-from perfgate.metrics.trial import KINDS, Trial
+from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import write_record
 from perfgate.report.formats import render
 from perfgate.testing import FakeCollector, FakeSpec
@@ -333,9 +333,8 @@ def test_an_envelope_learnt_from_a_run_folder(invoke: Invoke) -> None:
     """``learn --from`` writes what the traced pairs of a finished run show, without an engine; without any it is 22."""
     file = Path("tiny.yaml")
     before = file.read_text()
-    timed, traced = (FakeCollector(SAME, kind=kind) for kind in KINDS[:2])
     with_traces, without = (
-        use_cases.run([file], {"base": BASE, "head": BASE}, collector=timed, traced_collector=traced, kernels_only=only)
+        use_cases.run([file], {"base": BASE, "head": BASE}, collector=FakeCollector(SAME), kernels_only=only)
         for only in (True, False)
     )
 

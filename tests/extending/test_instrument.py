@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("no_orphans")
 class ToyProfiler(Instrument):
     """Has the engine write a trace, and reads it."""
 
-    kind, name, report_s = "traced", "toy profiler", 1.0
+    name, report_s = "toy profiler", 1.0
     decode: DecodeSteps | None = None
 
     @property

@@ -161,7 +161,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in (SETTINGS | {"HOME": str(tmp_path), "COLUMNS": "140"}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    monkeypatch.setattr("perfgate.capture.session.EngineCollector", lambda kind: Rehearsed(kind=kind))
+    monkeypatch.setattr("perfgate.capture.session.EngineCollector", Rehearsed)
     for search in ("end_orphans", "find_orphans"):  # it would end those of other tests
         monkeypatch.setattr(f"perfgate.machine.orphans.{search}", tuple)
     numbers = itertools.count()  # names of runs begun in one second are in order, so that latest is the last of them

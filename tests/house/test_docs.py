@@ -27,7 +27,7 @@ def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     (tmp_path / "envs/main/bin").mkdir(parents=True)
     (tmp_path / "envs/main/bin/python").symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("perfgate.capture.session.EngineCollector", lambda kind: FakeCollector(kind=kind))
+    monkeypatch.setattr("perfgate.capture.session.EngineCollector", FakeCollector)
     names: dict[str, object] = {}
 
     for block in blocks("docs/python-api.md", "python"):

@@ -120,8 +120,7 @@ def test_a_run_takes_as_many_engine_starts_as_priced(tmp_path: Path, gates: tupl
     """An unchanged build ends each kind of pairs at a look of it, after the engine starts named for that look."""
     scenario = scenario_file(tmp_path, gates=", ".join(WRITTEN[name] for name in gates),
                              more="kernels: {traced: {looks: [4, 6]}}")  # fmt: skip
-    finished = use_cases.run([scenario], BOTH, runs=tmp_path, seed=1, collector=FakeCollector(),
-                             traced_collector=FakeCollector(kind="traced"))  # fmt: skip
+    finished = use_cases.run([scenario], BOTH, runs=tmp_path, seed=1, collector=FakeCollector())
     (planned,) = read_run(finished.folder).plan.cells
 
     taken = Counter(one.kind for one in read_record(record_file(finished.folder, planned)).trials)
