@@ -15,8 +15,9 @@ from perfgate.errors import PerfgateError, RecordError, ScenarioError
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Trial
 from perfgate.record.run_record import Record, Run, read_run
-from perfgate.scenario.declaration import MAX_BYTES, parse
+from perfgate.scenario.declaration import parse
 from perfgate.scenario.plan import ALPHA, BETA, Cell, head_first, resolve_cells, without_gates
+from perfgate.scenario.yaml_document import MAX_BYTES
 
 SCENARIOS = "scenario"
 """Folder of a run that keeps the text of its scenarios, each by its name."""

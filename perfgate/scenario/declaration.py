@@ -46,14 +46,11 @@ from perfgate.scenario.yaml_document import (
     did_you_mean,
     dotted,
     read_document,
+    read_text,
     to_draft_07,
-    whole_file_error,
 )
 from perfgate.scenario.yaml_writing import replace_block, write_document
 from perfgate.trace.families import SHIPPED, UNLISTED
-
-MAX_BYTES = 256 * 1024
-"""A scenario is a page of text; anything larger is something else."""
 
 MATRIX_WORKLOAD_KEYS = ("batch", "input_tokens", "output_tokens")
 MAX_CELLS = 256
@@ -266,21 +263,7 @@ def load(file: Path) -> LoadedScenario:
     Raises:
         ScenarioError: With every problem found, in file order.
     """
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise whole_file_error(file, f"is larger than {MAX_BYTES} bytes, which no scenario is")
-        text = data.decode("utf-8")
-    except FileNotFoundError:
-        raise whole_file_error(file, "no such file") from None
-    except IsADirectoryError:
-        raise whole_file_error(file, "is a folder, expected a scenario file") from None
-    except UnicodeDecodeError:
-        raise whole_file_error(file, "not UTF-8 text") from None
-    except OSError as error:
-        raise whole_file_error(file, f"cannot be read: {error.strerror}") from error
-    return loads(text, file)
+    return loads(read_text(file, "scenario"), file)
 
 
 def loads(text: str, file: Path) -> LoadedScenario:

@@ -127,7 +127,8 @@ Duration = Annotated[
 ]
 Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME}$"})]
 ArgumentName = Annotated[str, AfterValidator(_argument_name)]
-Variables = dict[Annotated[str, AfterValidator(_variable_name)], Annotated[str, AfterValidator(_without_nul)]]
+VariableName = Annotated[str, AfterValidator(_variable_name)]
+Variables = dict[VariableName, Annotated[str, AfterValidator(_without_nul)]]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 Weight = Annotated[float, Field(ge=0, le=0.8)]
 Listed = Field(strict=False)

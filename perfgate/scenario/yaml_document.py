@@ -28,6 +28,8 @@ from perfgate.errors import Problem, ScenarioError
 FieldPath = tuple[str | int, ...]
 Marks = Mapping[FieldPath, tuple[int, int]]
 
+MAX_BYTES = 256 * 1024
+"""A scenario is a page of text; anything larger is something else."""
 MAX_DEPTH = 32
 """Deeper nesting is no scenario; the limit keeps every recursion below Python's own."""
 MAX_DIGITS = 100
@@ -105,6 +107,28 @@ class Document:
         # A value left out stands nowhere: YAML places it behind the comments that follow.
         place = self.key_marks.get(path, self.marks[path]) if found is None else self.marks[path]
         return Problem(str(self.file), *place, dotted(path), _in_words(kind, detail) + shown)
+
+
+def read_text(file: Path, kind: str) -> str:
+    """The text of a file that should be a ``kind``: a scenario, a plant.
+
+    Raises:
+        ScenarioError: It is not there, not a file, too large, not UTF-8, or cannot be read.
+    """
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise whole_file_error(file, f"is larger than {MAX_BYTES} bytes, which no {kind} is")
+        return data.decode("utf-8")
+    except FileNotFoundError:
+        raise whole_file_error(file, "no such file") from None
+    except IsADirectoryError:
+        raise whole_file_error(file, f"is a folder, expected a {kind} file") from None
+    except UnicodeDecodeError:
+        raise whole_file_error(file, "not UTF-8 text") from None
+    except OSError as error:
+        raise whole_file_error(file, f"cannot be read: {error.strerror}") from error
 
 
 def read_document(text: str, file: Path) -> Document:

@@ -26,7 +26,7 @@ from perfgate.project.build import CACHE
 from perfgate.testing import FakeCollector, FakeSpec
 
 ROOT = Path(__file__).parents[2]
-PLANT = ROOT / "tests" / "plants" / "doubled_forward"
+PLANT = ROOT / "drills" / "doubled_forward"
 RECIPE = """
 [build]
 python = "/bin/true"

@@ -12,7 +12,7 @@ import pytest
 from engine_scenario import write_engine_scenario
 
 ROOT = Path(__file__).parents[2]
-PLANT = ROOT / "tests" / "plants" / "doubled_forward"
+PLANT = ROOT / "drills" / "doubled_forward"
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 

@@ -24,7 +24,7 @@ from perfgate.record.run_record import Record, read_records, read_run
 
 ROOT = Path(__file__).parents[2]
 CPU_TINY = ROOT / "scenarios" / "cpu-tiny.yaml"
-PLANTS = ROOT / "tests" / "plants"
+PLANTS = ROOT / "drills"
 REGRESSED, INCONCLUSIVE, NOT_MEASURED = 10, 20, 22
 
 pytestmark = pytest.mark.engine

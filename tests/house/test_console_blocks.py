@@ -42,7 +42,7 @@ DATA = {"yaml", "toml", "json", "python", "ini"}
 NOT_RUN = 20
 """At most so many sessions are not run."""
 SHELL = str(shutil.which("bash"))
-COPIED = ("scenarios", "tests/fixtures", "tests/plants")
+COPIED = ("scenarios", "tests/fixtures", "drills")
 CONFIG = """[build]
 python = "envs/main/bin/python"
 path = "{tree}"
@@ -114,7 +114,7 @@ class Rehearsed(FakeCollector):
 
     def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
         """Invent a trial of the build that the subject names."""
-        self.spec = SLOWER if any("plants" in folder for folder in job.subject.path) else SAME
+        self.spec = SLOWER if any("drills" in folder for folder in job.subject.path) else SAME
         return super().collect(job, progress)
 
 

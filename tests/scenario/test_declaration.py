@@ -15,7 +15,6 @@ from ruamel.yaml import YAML
 from perfgate.errors import ScenarioError
 from perfgate.metrics.catalogue import PART_METRICS, metric_family, metric_names
 from perfgate.scenario.declaration import (
-    MAX_BYTES,
     LoadedScenario,
     Scenario,
     dump,
@@ -25,6 +24,7 @@ from perfgate.scenario.declaration import (
     model_folder,
     repository_root,
 )
+from perfgate.scenario.yaml_document import MAX_BYTES
 from perfgate.stats.sequential import Schedule
 from perfgate.trace import families
 from perfgate.units import LARGEST_PERCENTAGE, format_percent, parse_percent, parse_quantity

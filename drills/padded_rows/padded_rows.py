@@ -30,7 +30,7 @@ def register() -> None:
     if not rows.isdecimal() or int(rows) < 1:
         raise RuntimeError(f"padded_rows: {ROWS}={rows!r}, expected a number from 1")
     try:
-        from vllm.model_executor.models.llama import (  # noqa: PLC0415 (an error here must reach the engine)
+        from vllm.model_executor.models.llama import (
             LlamaAttention,
             LlamaForCausalLM,
         )
@@ -65,7 +65,7 @@ def pad(layer: Any, rows: int, *, cut: bool) -> None:
     Raises:
         RuntimeError: The weights are not on a GPU: the CPU's linear layers keep them in a packed form.
     """
-    import torch  # noqa: PLC0415 (the engine's own)
+    import torch
 
     weight = layer.weight
     if not weight.is_cuda:

@@ -22,7 +22,7 @@ def register() -> None:
         RuntimeError: This vLLM has no such method, or ``PERFGATE_PLANT_US`` is no number from 1.
     """
     try:
-        from vllm.model_executor.models.llama import LlamaForCausalLM  # noqa: PLC0415 (an error here must reach the engine)
+        from vllm.model_executor.models.llama import LlamaForCausalLM
 
         compute_logits = LlamaForCausalLM.compute_logits
     except (ImportError, AttributeError) as error:

@@ -20,7 +20,7 @@ def register() -> None:
         RuntimeError: This vLLM has no such method.
     """
     try:
-        from vllm.model_executor.models.llama import LlamaForCausalLM  # noqa: PLC0415 (an error here must reach the engine)
+        from vllm.model_executor.models.llama import LlamaForCausalLM
 
         compute_logits = LlamaForCausalLM.compute_logits
     except (ImportError, AttributeError) as error:
@@ -30,7 +30,7 @@ def register() -> None:
 
     @wraps(compute_logits)
     def after_copy(self: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
-        import torch  # noqa: PLC0415 (only an engine has it)
+        import torch
 
         torch.zeros(FLOATS).to(hidden_states.device)
         return compute_logits(self, hidden_states, *args, **kwargs)

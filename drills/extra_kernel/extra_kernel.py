@@ -21,7 +21,7 @@ def register() -> None:
         RuntimeError: This vLLM has no such class, or ``PERFGATE_PLANT_EVERY`` is no number from 1.
     """
     try:
-        from vllm.model_executor.models.llama import LlamaDecoderLayer  # noqa: PLC0415 (an error here must reach the engine)
+        from vllm.model_executor.models.llama import LlamaDecoderLayer
 
         construct, forward = LlamaDecoderLayer.__init__, LlamaDecoderLayer.forward
     except (ImportError, AttributeError) as error:

@@ -19,7 +19,7 @@ def register() -> None:
         RuntimeError: This vLLM has no such class or method.
     """
     try:
-        from vllm.model_executor.models.llama import LlamaForCausalLM  # noqa: PLC0415 (an error here must reach the engine)
+        from vllm.model_executor.models.llama import LlamaForCausalLM
 
         compute_logits = LlamaForCausalLM.compute_logits
     except (ImportError, AttributeError) as error:

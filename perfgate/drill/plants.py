@@ -1,0 +1,292 @@
+"""Plants: what makes a build worse on purpose, and what the gate must say of it.
+
+A plant is a folder with a ``plant.yaml``. Beside it are a module of the plant's name and its ``dist-info``, which make
+it a vLLM plugin; a plant that is only engine arguments or environment variables has none.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Iterable
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_validator, model_validator
+
+from perfgate.errors import Problem, ScenarioError, UsageError
+from perfgate.metrics.catalogue import metric_names, split_name
+from perfgate.models import Strict
+from perfgate.reasons import REASONS
+from perfgate.scenario.fields import (
+    ArgumentName,
+    Expression,
+    Listed,
+    Name,
+    Positive,
+    VariableName,
+    Variables,
+    whole_number,
+)
+from perfgate.scenario.subject import Subject
+from perfgate.scenario.yaml_document import FieldError, did_you_mean, read_document, read_text, whole_file_error
+
+FILE = "plant.yaml"
+PLUGINS = "vllm.general_plugins"
+"""The group of entry points that vLLM calls in each of its processes."""
+Device = Literal["cpu", "cuda"]
+Family = Literal[
+    "device-compute", "memory-traffic", "launch-and-graph", "host-work", "communication", "cache", "scheduler",
+    "sampling", "start-up", "memory-use", "output-change",
+]  # fmt: skip
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Recreated(Strict):
+    """A regression that happened.
+
+    Args:
+        issue: Where it was reported, ``owner/name#number``.
+        mechanism: What caused it, and how much of that the plant does.
+    """
+
+    issue: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+#\d+$")]
+    mechanism: Text
+
+
+class Dial(Strict):
+    """What sets a plant's size.
+
+    Args:
+        variable: An environment variable of the plant; or
+        argument: an engine argument, whose sizes are written as JSON.
+        unit: Of what the sizes are.
+        sizes: By device, the first one the default.
+    """
+
+    variable: VariableName | None = None
+    argument: ArgumentName | None = None
+    unit: Text
+    sizes: dict[Device, Annotated[tuple[Text, ...], Field(min_length=1), Listed]]
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Dial:
+        if (self.variable is None) == (self.argument is None):
+            raise ValueError("expected either a variable or an argument")
+        for device, sizes in self.sizes.items():
+            for number, size in enumerate(sizes if self.argument else ()):
+                try:
+                    json.loads(size)
+                except ValueError as error:
+                    raise FieldError(("sizes", device, number), f"invalid JSON: {error}") from error
+        return self
+
+    def env(self, size: str) -> dict[str, str]:
+        """The environment variable that sets a size."""
+        return {self.variable: size} if self.variable else {}
+
+    def args(self, size: str) -> dict[str, JsonValue]:
+        """The engine argument that does."""
+        return {self.argument: json.loads(size)} if self.argument else {}
+
+
+class Expected(Strict):
+    """What the gate must say of a plant.
+
+    Args:
+        metric: The gate that decides: a metric, or a pattern like ``kernel_time_per_step[*]``.
+        verdict: ``regressed``; ``pass`` with a caution; ``not-measured`` for a reason.
+        caution: The code of the caution that a ``pass`` must carry.
+        reason: The reason code of ``not-measured``.
+        step_us_per_unit: By device, the microseconds that one unit of the dial adds to a decode step, where that is so
+            by construction.
+        cause: By device, an expression, upper or lower case, that a sentence about the cause must match.
+    """
+
+    metric: str = "*"
+    verdict: Literal["regressed", "pass", "not-measured"] = "regressed"
+    caution: str | None = None
+    reason: str | None = None
+    step_us_per_unit: dict[Device, Annotated[float, Field(gt=0)]] = {}
+    cause: dict[Device, Expression] = {}
+
+    @field_validator("metric")
+    @classmethod
+    def _known_metric(cls, metric: str) -> str:
+        names = metric_names()
+        if not fnmatch.filter(names, split_name(metric)[0]):
+            raise ValueError(f"expected one of {', '.join(names)}{did_you_mean(metric, names)}")
+        return metric
+
+    @model_validator(mode="after")
+    def _code_of_the_verdict(self) -> Expected:
+        for field, verdict in (("caution", "pass"), ("reason", "not-measured")):
+            code = getattr(self, field)
+            if (code is not None) != (self.verdict == verdict):
+                raise ValueError(f"verdict: {verdict} and {field}: go together")
+            if code is not None and code not in REASONS:
+                raise FieldError((field,), f"no such reason code{did_you_mean(code, REASONS)}")
+        return self
+
+    def gates(self, gated: Iterable[str]) -> tuple[str, ...]:
+        """Those of the gated metrics that decide."""
+        # Only * is a wildcard: brackets are part of a metric's name.
+        pattern = self.metric.replace("[", "[[]")
+        return tuple(name for name in gated if fnmatch.fnmatchcase(name, pattern))
+
+
+class PlantFile(Strict):
+    """What ``plant.yaml`` says.
+
+    Args:
+        version: Version of this format, written ``schema: 1``.
+        name: The folder's.
+        family: What kind of thing gets worse.
+        what: What the plant does, in one sentence.
+        recreates: The regressions that it does again.
+        runs_on: Devices on which it does what it says.
+        gpus: How many the head needs.
+        env: Environment variables of the head.
+        args: Engine arguments of the head.
+        base_args: Engine arguments of both sides, where the plant needs a feature switched on.
+        dial: What sets the plant's size.
+        expect: What the gate must say.
+    """
+
+    version: Annotated[Literal[1], BeforeValidator(whole_number), Field(alias="schema", examples=[1])]
+    name: Name
+    family: Family
+    what: Text
+    recreates: Annotated[tuple[Recreated, ...], Listed] = ()
+    runs_on: Annotated[tuple[Device, ...], Field(min_length=1), Listed]
+    gpus: Positive = 1
+    env: Variables = {}
+    args: dict[ArgumentName, JsonValue] = {}
+    base_args: dict[ArgumentName, JsonValue] = {}
+    dial: Dial | None = None
+    expect: Expected
+
+    @model_validator(mode="after")
+    def _devices_agree(self) -> PlantFile:
+        if self.dial and {*self.dial.sizes} != {*self.runs_on}:
+            raise FieldError(("dial", "sizes"), f"expected sizes for {' and '.join(self.runs_on)}")
+        for field, devices in (("cause", self.expect.cause), ("step_us_per_unit", self.expect.step_us_per_unit)):
+            if strange := {*devices} - {*self.runs_on}:
+                raise FieldError(("expect", field, min(strange)), "the plant does not run there")
+        for device in self.expect.step_us_per_unit:
+            if not self.dial or not all(size.isdecimal() for size in self.dial.sizes[device]):
+                raise FieldError(("expect", "step_us_per_unit", device), "needs a dial whose sizes are whole numbers")
+        return self
+
+
+class Plant(PlantFile):
+    """A plant as it was found.
+
+    Args:
+        path: Folders to put on the module path of the head: its own, where it is a plugin.
+    """
+
+    path: Annotated[tuple[str, ...], Listed] = ()
+
+    def sizes(self, device: Device) -> tuple[str, ...]:
+        """Sizes of the dial on a device, the default first; empty where there is no dial, or the plant does not run."""
+        return self.dial.sizes.get(device, ()) if self.dial else ()
+
+    def step_s(self, device: Device, size: str | None) -> float | None:
+        """Seconds that a size adds to a decode step by construction; ``None`` where only a measurement tells."""
+        unit_us = self.expect.step_us_per_unit.get(device)
+        return None if unit_us is None or size is None else float(size) * unit_us / 1e6
+
+    def base(self, build: Subject) -> Subject:
+        """The side without the plant: the build with the feature switched on that the plant is about."""
+        return build.model_copy(update={"args": {**build.args, **self.base_args}})
+
+    def subject(self, base: Subject, size: str | None) -> Subject:
+        """The side with the plant, as large as the dial is set.
+
+        Args:
+            base: The build.
+            size: Of the dial; ``None`` only where there is none.
+
+        Raises:
+            UsageError: A size without a dial, or a dial without a size.
+        """
+        if (size is None) != (self.dial is None):
+            raise UsageError(f"plant {self.name}: {'has no dial' if size else 'its dial needs a size'}")
+        env, args = (self.dial.env(size), self.dial.args(size)) if self.dial and size is not None else ({}, {})
+        return base.model_copy(
+            update={
+                "path": (*self.path, *base.path),
+                "env": {**base.env, **self.env, **env},
+                "args": {**base.args, **self.base_args, **self.args, **args},
+            }
+        )
+
+
+def load_plant(folder: Path) -> Plant:
+    """The plant of a folder.
+
+    Raises:
+        ScenarioError: ``plant.yaml`` is wrong, with every problem found, or the folder is not a plugin that it needs.
+    """
+    file = folder / FILE
+    document = read_document(read_text(file, "plant"), file)
+    try:
+        said = PlantFile.model_validate(document.content, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise ScenarioError(document.problems(error, PlantFile)) from error
+    if said.name != folder.name:
+        text = f"must be the name of its folder, {folder.name}, found {said.name!r}"
+        raise ScenarioError((Problem(str(file), *document.marks["name",], "name", text),))
+    found: dict[str, Any] = {name: getattr(said, name) for name in PlantFile.model_fields}
+    return Plant(**found, path=_plugin(said, folder))
+
+
+def _plugin(said: PlantFile, folder: Path) -> tuple[str, ...]:
+    """The folder where it is a plugin; a plant is never one that vLLM does not see."""
+    module = folder / f"{said.name}.py"
+    named = [(e.name, e.value) for found in distributions(path=[str(folder)]) for e in found.entry_points
+             if e.group == PLUGINS]  # fmt: skip
+    if module.is_file() and named != [(said.name, f"{said.name}:register")]:
+        raise whole_file_error(folder / FILE, f"{module.name} needs a dist-info with one entry point of {PLUGINS}, "
+                                              f"{said.name} = {said.name}:register")  # fmt: skip
+    if module.is_file():
+        return (str(folder.absolute()),)
+    if not said.env and not said.args and not (said.dial and said.dial.argument):
+        raise whole_file_error(folder / FILE, f"does nothing: no {module.name} beside it, no args and no env")
+    return ()
+
+
+def load_catalogue(folder: Path, names: Iterable[str] = ()) -> tuple[Plant, ...]:
+    """The plants in a folder, by name.
+
+    Args:
+        folder: Each folder in it is a plant.
+        names: Only these, in this order; all of them, sorted, where none is named.
+
+    Raises:
+        UsageError: There is no such folder, it holds no plant, or none of a name.
+        ScenarioError: Plants are wrong, with every problem of each.
+    """
+    try:
+        known = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] not in "._")
+    except OSError as error:
+        raise UsageError(f"no catalogue of plants: {error.strerror}", where=str(folder)) from error
+    chosen = [*dict.fromkeys(names)] or known
+    for name in chosen:
+        if name not in known:
+            raise UsageError(f"no plant {name!r}{did_you_mean(name, known)}", where=str(folder),
+                             remedy=f"Plants there: {', '.join(known) or 'none'}.")  # fmt: skip
+    if not chosen:
+        raise UsageError("holds no plant", where=str(folder))
+    plants: list[Plant] = []
+    problems: list[Problem] = []
+    for name in chosen:
+        try:
+            plants.append(load_plant(folder / name))
+        except ScenarioError as error:
+            problems += error.problems
+    if problems:
+        raise ScenarioError(tuple(problems))
+    return tuple(plants)
