@@ -8,9 +8,12 @@ field with a validator of its own that sees the value first. So a refusal here i
 from __future__ import annotations
 
 import ast
-import functools
+import contextlib
+import dataclasses
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import resolve_name
 from pathlib import Path
 
 from perfgate.doctor.accepted_values import BOUNDS, Accepted, EngineArguments
@@ -23,6 +26,10 @@ MAX_DEPTH = 12
 
 _KINDS = {"int": "int", "float": "float", "bool": "bool", "str": "str", "list": "list", "tuple": "list", "set": "list",
           "dict": "dict", "List": "list", "Tuple": "list", "Set": "list", "Dict": "dict"}  # fmt: skip
+_UNREADABLE = (ValueError, ImportError, SyntaxError, RecursionError, MemoryError)
+"""What parsing may raise, and the name of a module above the package."""
+_NOTHING = Accepted(frozenset())
+"""Of a type whose values no scenario can hold."""
 
 
 def read_arguments(package: Path, version: str) -> EngineArguments | None:
@@ -33,19 +40,18 @@ def read_arguments(package: Path, version: str) -> EngineArguments | None:
         version: For people.
     """
     source = _Source(package)
-    tree = source.module("vllm.engine.arg_utils")
-    found = None if tree is None else tree.bound.get("EngineArgs")
-    init = source.module("vllm")
-    if tree is None or init is None or "arg_utils" not in init.text or not isinstance(found, ast.ClassDef):
+    module, init = source.module("vllm.engine.arg_utils"), source.module("vllm")
+    cls = module and module.bound.get("EngineArgs")
+    if module is None or init is None or "arg_utils" not in init.text or not isinstance(cls, ast.ClassDef):
         return None
-    if found.bases or found.keywords or [_last_name(one) for one in found.decorator_list] != ["dataclass"]:
+    if cls.bases or cls.keywords or [_last_name(decorator) for decorator in cls.decorator_list] != ["dataclass"]:
         return None
-    unused = _changed_fields(found)
-    passed = {name: to for name, to in _passed(found) if name not in unused}
-    made = _made_of_mappings(found)
+    changed = _changed_fields(cls)
+    passed = {name: target for name, target in _passed(cls) if name not in changed}
+    made = _made_of_mappings(cls)
     accepted = {
-        name: source.argument(tree, statement, passed.get(name), made=name in made)
-        for name, statement in _declared(found)
+        name: source.argument(module, statement, passed.get(name), made=name in made)
+        for name, statement in _declared(cls)
     }
     return EngineArguments(version, accepted)
 
@@ -54,7 +60,6 @@ def read_arguments(package: Path, version: str) -> EngineArguments | None:
 class _Module:
     """A parsed file and what its names are bound to; a name that is bound twice is bound to nothing."""
 
-    name: str
     text: str
     bound: dict[str, ast.AST | tuple[str, str]]
 
@@ -73,29 +78,27 @@ class _Source:
         return self._modules[name]
 
     def _parse(self, name: str) -> _Module | None:
-        parts = name.split(".")
-        if parts[0] != "vllm":
-            return None
-        place = self._package.joinpath(*parts[1:])
-        for file in (place / "__init__.py", place.with_suffix(".py")):
+        root, *parts = name.split(".")
+        place = self._package.joinpath(*parts)
+        for file in (place / "__init__.py", place.with_suffix(".py")) if root == "vllm" else ():
             try:
-                if not file.is_file() or file.stat().st_size > MAX_BYTES:
-                    continue
-                text = file.read_text(encoding="utf-8")
-                return _Module(name, text, _bindings(ast.parse(text), name, is_package=file.name == "__init__.py"))
-            except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+                if file.is_file() and file.stat().st_size <= MAX_BYTES:
+                    text = file.read_text(encoding="utf-8")
+                    inside = name if file.name == "__init__.py" else name.rpartition(".")[0]
+                    return _Module(text, _bindings(ast.parse(text), inside))
+            except (OSError, *_UNREADABLE):
                 return None
         return None
 
     def find(self, module: _Module, name: str, depth: int = 0) -> tuple[_Module, ast.AST] | None:
         """Where a name of a module is defined, through imports from the same package."""
-        found = module.bound.get(name)
-        if isinstance(found, ast.AST):
-            return module, found
-        if found is None or depth > MAX_DEPTH:
+        bound = module.bound.get(name)
+        if isinstance(bound, ast.AST):
+            return module, bound
+        if bound is None or depth > MAX_DEPTH:
             return None
-        other = self.module(found[0])
-        return None if other is None else self.find(other, found[1], depth + 1)
+        imported = self.module(bound[0])
+        return None if imported is None else self.find(imported, bound[1], depth + 1)
 
     def argument(
         self, module: _Module, statement: ast.AnnAssign, passed: tuple[str, str] | None, *, made: bool
@@ -117,160 +120,137 @@ class _Source:
 
     def declared(self, module: _Module, statement: ast.AnnAssign, depth: int = 0) -> Accepted:
         """What a field of a configuration class takes."""
-        found = self.annotation(module, statement.annotation, depth)
-        return Accepted(found.kinds, found.choices, _bounds(statement.value), found.fields)
+        return dataclasses.replace(
+            self.annotation(module, statement.annotation, depth), bounds=_bounds(statement.value)
+        )
 
-    def annotation(self, module: _Module, node: ast.AST | None, depth: int = 0) -> Accepted:
+    def annotation(self, module: _Module, node: ast.AST, depth: int = 0) -> Accepted:
         """What an annotation takes; anything where it cannot be followed."""
-        if depth > MAX_DEPTH or node is None:
-            return Accepted()
+        return Accepted() if depth > MAX_DEPTH else _either(list(self._alternatives(module, node, depth + 1)))
+
+    def _alternatives(self, module: _Module, node: ast.AST, depth: int) -> Iterator[Accepted]:
+        """What each member of a union takes; any other annotation is the only one."""
         match node:
-            case ast.Constant():
-                found = self._constant(module, node, depth)
-            case ast.BinOp(op=ast.BitOr()):
-                found = _either([self.annotation(module, side, depth + 1) for side in (node.left, node.right)])
+            case ast.Constant(value=None) | ast.Attribute(value=ast.Name(id="torch"), attr="dtype"):
+                yield _NOTHING
+            case ast.Constant(value=str() as quoted):
+                yield self.annotation(module, _parsed(quoted), depth)
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                yield from (self.annotation(module, side, depth) for side in (left, right))
             case ast.Subscript():
-                found = self._subscript(module, node, depth)
-            case ast.Name():
-                found = self._name(module, node.id, depth)
-            case ast.Attribute(value=ast.Name(id="torch"), attr="dtype"):
-                found = Accepted(frozenset())  # no scenario can hold one
+                yield from self._subscript(module, node, depth)
+            case ast.Name(id=name) if name in _KINDS and name not in module.bound:
+                yield Accepted(frozenset({_KINDS[name]}))
+            case ast.Name(id=name) if found := self.find(module, name):
+                yield self.annotation(*found, depth)
+            case ast.ClassDef():
+                yield Accepted(fields=self.fields(module, node, depth))
             case _:
-                found = Accepted()
-        return found
+                yield Accepted()
 
-    def _name(self, module: _Module, name: str, depth: int) -> Accepted:
-        if name in _KINDS and name not in module.bound:
-            return Accepted(frozenset({_KINDS[name]}))
-        found = self.find(module, name)
-        if found is None:
-            return Accepted()
-        where, what = found
-        if isinstance(what, ast.ClassDef):
-            return Accepted(fields=self.class_fields(where, what, depth + 1))
-        return self.annotation(where, what, depth + 1)
-
-    def _constant(self, module: _Module, node: ast.Constant, depth: int) -> Accepted:
-        if node.value is None:
-            return Accepted(frozenset())
-        try:
-            quoted = ast.parse(str(node.value), mode="eval").body
-        except (SyntaxError, ValueError):
-            return Accepted()
-        return Accepted() if isinstance(quoted, ast.Constant) else self.annotation(module, quoted, depth + 1)
-
-    def _subscript(self, module: _Module, node: ast.Subscript, depth: int) -> Accepted:
+    def _subscript(self, module: _Module, node: ast.Subscript, depth: int) -> Iterator[Accepted]:
         name = _last_name(node.value)
-        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if name == "Literal":
-            parts = [self._choice(module, one, depth) for one in inner]
-            return _either(parts)
-        if name == "type":
-            return Accepted(frozenset())  # a class, which no scenario can hold
-        if name == "Optional":
-            return self.annotation(module, inner[0], depth + 1)
-        if name == "Union":
-            return _either([self.annotation(module, one, depth + 1) for one in inner])
-        return Accepted(frozenset({_KINDS[name]})) if _KINDS.get(name) in ("list", "dict") else Accepted()
+        for inner in node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]:
+            match name, inner:
+                case "Literal", ast.Constant(value=str() | int() | float() as value):
+                    yield Accepted(frozenset(), (value,))
+                case ("type", _) | ("Literal", ast.Constant()):
+                    yield _NOTHING
+                case "Literal" | "Optional" | "Union", _:
+                    yield self.annotation(module, inner, depth)
+                case _:
+                    yield Accepted(frozenset({_KINDS[name]})) if _KINDS.get(name) in ("list", "dict") else Accepted()
 
-    def _choice(self, module: _Module, node: ast.AST, depth: int) -> Accepted:
-        """One entry of ``Literal[...]``: a value, or the name of another such list."""
-        match node:
-            case ast.Constant(value=str() | int() | float() as value):
-                return Accepted(frozenset(), (value,))
-            case ast.Constant():
-                return Accepted(frozenset())
-        return self.annotation(module, node, depth + 1)
-
-    def class_fields(self, module: _Module, cls: ast.ClassDef, depth: int) -> Mapping[str, Accepted] | None:
+    def fields(self, module: _Module, cls: ast.ClassDef, depth: int) -> Mapping[str, Accepted] | None:
         """The fields of a configuration class that refuses others; ``None`` where it may take more than it shows."""
         if not _is_config(cls) or _validated_first(cls, ""):
             return None
         return {
-            name: Accepted() if _validated_first(cls, name) else self.declared(module, statement, depth + 1)
+            name: Accepted() if _validated_first(cls, name) else self.declared(module, statement, depth)
             for name, statement in _declared(cls)
         }
 
 
-def _bindings(tree: ast.Module, name: str, *, is_package: bool) -> dict[str, ast.AST | tuple[str, str]]:
-    """What the names of a module mean: an import, a class, or the expression that was assigned."""
-    found: dict[str, list[ast.AST | tuple[str, str]]] = {}
+def _parsed(annotation: str) -> ast.AST:
+    try:
+        return ast.parse(annotation, mode="eval").body
+    except _UNREADABLE:
+        return ast.Pass()
+
+
+def _bindings(tree: ast.Module, package: str) -> dict[str, ast.AST | tuple[str, str]]:
+    """What the names of a module mean: an import, a class, or the expression that was assigned.
+
+    Raises:
+        ImportError: A relative import leads out of the package.
+    """
+    bound: dict[str, list[ast.AST | tuple[str, str]]] = defaultdict(list)
     for node in _top_level(tree.body):
-        if isinstance(node, ast.ImportFrom):
-            above = name.split(".") if is_package else name.split(".")[:-1]
-            base = above[: len(above) - node.level + 1] if node.level else []
-            module = ".".join([*base, *filter(None, [node.module])])
-            for alias in node.names:
-                found.setdefault(alias.asname or alias.name, []).append((module, alias.name))
-        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
-            found.setdefault(node.name, []).append(node)
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    found.setdefault(target.id, []).append(node.value)
-    return {key: values[0] for key, values in found.items() if len(values) == 1}
+        match node:
+            case ast.ImportFrom(module=module, names=names, level=level):
+                source = resolve_name("." * level + (module or ""), package)
+                for alias in names:
+                    bound[alias.asname or alias.name].append((source, alias.name))
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                bound[name].append(node)
+            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    if isinstance(target, ast.Name):
+                        bound[target.id].append(value)
+    return {name: meanings[0] for name, meanings in bound.items() if len(meanings) == 1}
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements of a module, those under ``if`` and ``try`` too: a name may be bound by either branch."""
     for node in body:
         yield node
-        for part in ("body", "orelse", "handlers", "finalbody") if isinstance(node, ast.If | ast.Try) else ():
-            for one in getattr(node, part, ()):
-                yield from _top_level(one.body if isinstance(one, ast.ExceptHandler) else [one])
+        match node:
+            case ast.If():
+                yield from _top_level([*node.body, *node.orelse])
+            case ast.Try():
+                handled = [statement for handler in node.handlers for statement in handler.body]
+                yield from _top_level([*node.body, *node.orelse, *handled, *node.finalbody])
 
 
 def _declared(cls: ast.ClassDef) -> Iterator[tuple[str, ast.AnnAssign]]:
     """The fields that a dataclass takes when it is made."""
     for node in cls.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            kind = _last_name(node.annotation.value if isinstance(node.annotation, ast.Subscript) else node.annotation)
-            keywords = node.value.keywords if isinstance(node.value, ast.Call) else []
-            made_later = any(
-                one.arg == "init" and isinstance(one.value, ast.Constant) and one.value.value is False
-                for one in keywords
-            )
-            if kind != "ClassVar" and not made_later:
+            options = node.value.keywords if isinstance(node.value, ast.Call) else []
+            if _last_name(node.annotation) != "ClassVar" and "init=False" not in map(ast.unparse, options):
                 yield node.target.id, node
+
+
+def _methods(cls: ast.ClassDef) -> list[ast.FunctionDef]:
+    return [node for node in cls.body if isinstance(node, ast.FunctionDef)]
 
 
 def _changed_fields(cls: ast.ClassDef) -> set[str]:
     """Fields that the class's own methods change although a value was given: its declaration says little then."""
     changed: set[str] = set()
-    for method in (node for node in cls.body if isinstance(node, ast.FunctionDef)):
+    for method in _methods(cls):
+        nodes = list(ast.walk(method))
         aliases = {
             target.id: name
-            for node in ast.walk(method)
+            for node in nodes
             if isinstance(node, ast.Assign) and (name := _own(node.value))
             for target in node.targets
             if isinstance(target, ast.Name)
         }
-        changed |= set(_changes(method.body, aliases, frozenset()))
+        harmless = {
+            id(node)
+            for branch in nodes
+            if isinstance(branch, ast.If) and (absent := _absent(branch.test, aliases))
+            for statement in branch.body
+            for node in ast.walk(statement)
+            if _own(node) in absent
+        }
+        stored = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+        changed |= {_own(node) for node in stored if id(node) not in harmless}
     return changed
 
 
-def _changes(body: Iterable[ast.AST], aliases: Mapping[str, str], absent: frozenset[str]) -> Iterator[str]:
-    """Names of own fields that are assigned where they are not known to be absent (``if self.x is None:``)."""
-    for node in body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        for target in targets:
-            for one in target.elts if isinstance(target, ast.Tuple) else [target]:
-                name = _own(one)
-                if name and name not in absent:
-                    yield name
-        if isinstance(node, ast.If):
-            tests = node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And) else []
-            missing = frozenset(name for test in (node.test, *tests) if (name := _absent(test, aliases)))
-            yield from _changes(node.body, aliases, absent | missing)
-            yield from _changes(node.orelse, aliases, absent)
-        else:
-            inner = (getattr(node, part, ()) for part in ("body", "orelse", "handlers", "finalbody", "cases"))
-            for part in inner:
-                yield from _changes(part if isinstance(part, list) else (), aliases, absent)
-
-
-def _own(node: ast.AST | None) -> str:
+def _own(node: ast.AST) -> str:
     """``x`` for ``self.x``."""
     match node:
         case ast.Attribute(value=ast.Name(id="self"), attr=name):
@@ -278,44 +258,45 @@ def _own(node: ast.AST | None) -> str:
     return ""
 
 
-def _absent(test: ast.AST, aliases: Mapping[str, str]) -> str:
-    """The field that ``test`` says is ``None``, also by a variable that holds its first value."""
-    match test:
-        case ast.Compare(left=left, ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
-            return _own(left) or (aliases.get(left.id, "") if isinstance(left, ast.Name) else "")
-    return ""
+def _absent(test: ast.expr, aliases: Mapping[str, str]) -> set[str]:
+    """The fields that a condition says are ``None``, also by a variable that holds the first value of one."""
+    absent = set()
+    for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
+        match part:
+            case ast.Compare(left=ast.Name(id=alias), ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+                absent.add(aliases.get(alias, ""))
+            case ast.Compare(left=left, ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+                absent.add(_own(left))
+    return absent - {""}
 
 
 def _validated_first(cls: ast.ClassDef, name: str) -> bool:
     """Whether a validator sees the value of a field, or of the whole class, before its declaration does."""
-    for method in (node for node in cls.body if isinstance(node, ast.FunctionDef)):
-        for one in method.decorator_list:
-            kind = _last_name(one.func) if isinstance(one, ast.Call) else ""
-            if not isinstance(one, ast.Call) or kind not in ("field_validator", "model_validator"):
-                continue
-            modes = [word.value.value for word in one.keywords
-                     if word.arg == "mode" and isinstance(word.value, ast.Constant)]  # fmt: skip
-            named = {word.value for word in one.args if isinstance(word, ast.Constant)}
-            if modes not in ([], ["after"]) and (kind == "model_validator" or {name, "*"} & named):
+    for decorator in (decorator for method in _methods(cls) for decorator in method.decorator_list):
+        kind = _last_name(decorator)
+        if isinstance(decorator, ast.Call) and kind in ("field_validator", "model_validator"):
+            modes = [ast.unparse(option.value) for option in decorator.keywords if option.arg == "mode"]
+            named = {argument.value for argument in decorator.args if isinstance(argument, ast.Constant)}
+            if modes not in ([], ["'after'"]) and (kind == "model_validator" or {name, "*"} & named):
                 return True
     return False
 
 
 def _is_config(cls: ast.ClassDef) -> bool:
     """Whether it is a ``@config`` of vLLM's: a dataclass of pydantic's that refuses what it does not declare."""
-    said = [ast.unparse(one) for one in cls.decorator_list]
-    return len(said) == 1 and _last_name(cls.decorator_list[0]) == "config" and "extra" not in said[0] and not cls.bases
+    decorators = [(_last_name(decorator), "extra" in ast.unparse(decorator)) for decorator in cls.decorator_list]
+    return decorators == [("config", False)] and not cls.bases
 
 
 def _passed(cls: ast.ClassDef) -> Iterator[tuple[str, tuple[str, str]]]:
     """Fields that methods hand to another class as they are and in any case, with that class and its field."""
-    for method in (node for node in cls.body if isinstance(node, ast.FunctionDef)):
+    for method in _methods(cls):
         for statement in method.body:
-            call = statement.value if isinstance(statement, ast.Assign | ast.Return | ast.Expr) else None
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-                for word in call.keywords:
-                    if word.arg and (name := _own(word.value)):
-                        yield name, (call.func.id, word.arg)
+            match getattr(statement, "value", None):
+                case ast.Call(func=ast.Name(id=called), keywords=options):
+                    for option in options:
+                        if option.arg and (name := _own(option.value)):
+                            yield name, (called, option.arg)
             if any(isinstance(node, ast.Return) for node in ast.walk(statement)):
                 break  # what follows may not be reached
 
@@ -332,19 +313,13 @@ def _made_of_mappings(cls: ast.ClassDef) -> set[str]:
 
 def _bounds(value: ast.AST | None) -> dict[str, float]:
     """The limits that ``Field(...)`` sets."""
-    if not isinstance(value, ast.Call) or _last_name(value.func) != "Field":
-        return {}
-    named = {word.arg: word.value for word in value.keywords if word.arg}
-    return {name: limit for name in BOUNDS if name in named and (limit := _number(named[name])) is not None}
-
-
-def _number(node: ast.AST) -> float | None:
-    match node:
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -float(value)
-        case ast.Constant(value=int() | float() as value):
-            return float(value)
-    return None
+    limits = {}
+    for option in value.keywords if isinstance(value, ast.Call) and _last_name(value) == "Field" else ():
+        with contextlib.suppress(ValueError):  # an expression that is no literal
+            limit = ast.literal_eval(option.value)
+            if option.arg in BOUNDS and isinstance(limit, int | float):
+                limits[option.arg] = float(limit)
+    return limits
 
 
 def _either(parts: list[Accepted]) -> Accepted:
@@ -354,11 +329,15 @@ def _either(parts: list[Accepted]) -> Accepted:
     fields = makers[0] if len(makers) == 1 and all(part.kinds == frozenset() for part in others) else None
     if any(part.kinds is None for part in parts):
         return Accepted(fields=fields)
-    kinds = functools.reduce(frozenset.union, (part.kinds or frozenset() for part in parts))
+    kinds = frozenset(kind for part in parts for kind in part.kinds or ())
     return Accepted(kinds, tuple(dict.fromkeys(choice for part in parts for choice in part.choices)))
 
 
 def _last_name(node: ast.AST) -> str:
-    if isinstance(node, ast.Call):
-        return _last_name(node.func)
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    """``c`` for ``a.b.c``, also where that is called or subscripted."""
+    match node:
+        case ast.Call(func=inner) | ast.Subscript(value=inner):
+            return _last_name(inner)
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
