@@ -236,9 +236,7 @@ def _look_ahead(
     """Refuse what no engine could run; what takes the trials in an engine's place has no interpreter to ask."""
     if ask:
         _require_subjects(subjects)
-    checked = preflight(loaded, subjects, ask=ask)
-    checked.refuse()
-    for warning in checked.warnings:
+    for warning in preflight(loaded, subjects, ask=ask).warnings:
         progress(f"warning: {warning}")
 
 

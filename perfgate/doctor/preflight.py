@@ -7,9 +7,11 @@ left to the engine.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, 
 from perfgate.scenario.plan import points
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import Workload
-from perfgate.scenario.yaml_document import FieldPath
+from perfgate.scenario.yaml_document import FieldPath, did_you_mean
 
 NOBODY_ASKED = "engine arguments are not checked: name a build with --base python=..., or as [subjects.base]"
 LEAST_CACHE_BYTES = 64 * 1024**2
@@ -37,58 +39,34 @@ THREADS_VARIABLE = "VLLM_CPU_OMP_THREADS_BIND"
 
 @dataclass(frozen=True)
 class Preflight:
-    """What was found.
+    """What was found of scenarios that an engine may run.
 
     Args:
-        problems: What no engine would accept, or no gate could be judged by, in file order.
-        warnings: What can run and is hardly meant.
+        warnings: What can run and is hardly meant, in file order.
         notes: Sides whose arguments were not checked, and why.
     """
 
-    problems: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
     notes: tuple[str, ...]
-
-    def refuse(self) -> None:
-        """Raise where there are problems.
-
-        Raises:
-            ScenarioError: With all of them.
-        """
-        if self.problems:
-            raise ScenarioError(self.problems)
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One build under one scenario: what its interpreter says, as far as it was asked."""
+    """One build under one scenario: what it is given, and what its interpreter says, as far as it was asked.
+
+    Args:
+        role: Base or head; ``None`` where no build is named.
+        args: The build's own engine arguments.
+        env: The build's own variables.
+        cpu: Whether it is one for CPUs; ``None`` where that is not known.
+        takes: The engine arguments that it takes, or why they are not known; empty where it was not asked.
+    """
 
     role: Role | None = None
-    subject: Subject | None = None
-    located: Located | None = None
-    takes: EngineArguments | None = None
-    note: str = ""
-
-
-@dataclass
-class _Found:
-    """Problems by what they say, with the sides that have them: cells and sides share most."""
-
-    by_text: dict[tuple[str, int, int, str, str], list[_Side]] = field(default_factory=dict)
-
-    def add(self, problem: Problem, side: _Side) -> None:
-        key = (problem.file, problem.line, problem.column, problem.field, problem.text)
-        sides = self.by_text.setdefault(key, [])
-        if side not in sides:
-            sides.append(side)
-
-    def all(self, sides: int) -> tuple[Problem, ...]:
-        """In file order; those of one side of two name it."""
-        found = []
-        for (file, line, column, name, text), having in self.by_text.items():
-            alone = f" ({having[0].role})" if line and len(having) < sides and having[0].role else ""
-            found.append(Problem(file, line, column, name, text + alone))
-        return tuple(sorted(found, key=lambda one: (one.line, one.column)))
+    args: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    cpu: bool | None = None
+    takes: EngineArguments | str = ""
 
 
 @dataclass(frozen=True)
@@ -101,30 +79,30 @@ class _Cell:
 
     @property
     def workload(self) -> Workload:
-        said = {key: value for key, value in self.point.items() if key in MATRIX_WORKLOAD_KEYS}
-        return self.loaded.scenario.workload.model_copy(update=said)
+        sizes = {key: value for key, value in self.point.items() if key in MATRIX_WORKLOAD_KEYS}
+        return self.loaded.scenario.workload.model_copy(update=sizes)
 
     @property
     def args(self) -> dict[str, Any]:
         """The engine's arguments: the scenario's, the matrix's, the subject's; later ones win."""
         own = {key: value for key, value in self.point.items() if key not in MATRIX_WORKLOAD_KEYS}
-        return {**self.loaded.scenario.engine.args, **own, **(self.side.subject.args if self.side.subject else {})}
+        return {**self.loaded.scenario.engine.args, **own, **self.side.args}
 
     @property
     def variables(self) -> dict[str, str]:
         """The variables that scenario and subject give the engine."""
-        return {**self.loaded.scenario.engine.env, **(self.side.subject.env if self.side.subject else {})}
+        return {**self.loaded.scenario.engine.env, **self.side.env}
 
     @property
     def on_cpu(self) -> bool:
         """Whether the build is one for CPUs; by the variables where no build could be asked."""
-        if self.side.located:
-            return self.side.located.cpu
-        return any(name.startswith("VLLM_CPU_") for name in self.variables)
+        if self.side.cpu is None:
+            return any(name.startswith("VLLM_CPU_") for name in self.variables)
+        return self.side.cpu
 
     def problem(self, key: str, text: str, within: Sequence[str] = (), *, at_key: bool = False) -> Problem:
-        """Something wrong with a workload key or an engine argument, where it is said."""
-        if key not in MATRIX_WORKLOAD_KEYS and self.side.subject and key in self.side.subject.args:
+        """Something wrong with a workload key or an engine argument, at the place that sets it."""
+        if key not in MATRIX_WORKLOAD_KEYS and key in self.side.args:
             return Problem(f"--{self.side.role}", 0, 0, ".".join(("args", key, *within)), text)
         path: FieldPath = ("workload", key) if key in MATRIX_WORKLOAD_KEYS else ("engine", "args", key)
         if key in self.point:
@@ -140,53 +118,61 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Mapping[Role, Subje
         scenarios: What is to be measured.
         subjects: The builds by role; without any, arithmetic is all there is.
         ask: Whether the builds' interpreters may be started.
+
+    Raises:
+        ScenarioError: With all that no engine would accept, or no gate could be judged by, in file order.
     """
-    problems, warnings = _Found(), _Found()
+    problems: list[tuple[Problem, _Side]] = []
+    warnings: list[tuple[Problem, _Side]] = []
     notes: list[str] = []
-    asked: dict[tuple[str, tuple[tuple[str, str], ...]], Located | str] = {}
+    asked: dict[str, Located | str] = {}
     for loaded in scenarios:
         asks = ask and loaded.scenario.engine.driver == "vllm"  # what other engines take is not known here
-        sides = [_side(loaded, role, subject, asked) if asks else _Side(role, subject)
-                 for role, subject in subjects.items()] or [_Side()]  # fmt: skip
-        notes += [side.note for side in sides if side.note] if subjects else [NOBODY_ASKED]
-        for side in sides:
-            for point in points(loaded.scenario):
-                cell = _Cell(loaded, point, side)
-                for problem in (*_wrong_arguments(cell), *_wrong_sizes(cell), *_too_many_figures(cell)):
-                    problems.add(problem, side)
-                for problem in (*_unbounded_cache(cell), *_bound_threads(cell)):
-                    warnings.add(problem, side)
-    count = max(1, len(subjects))
-    return Preflight(problems.all(count), warnings.all(count), tuple(dict.fromkeys(notes)))
+        sides = [_side(loaded, role, subject, asked if asks else None) for role, subject in subjects.items()]
+        unknown = [side for side in sides if isinstance(side.takes, str) and side.takes]
+        notes += [f"{side.role}: engine arguments are not checked: {side.takes}" for side in unknown]
+        notes += [] if subjects else [NOBODY_ASKED]
+        for cell in (_Cell(loaded, point, side) for side in sides or [_Side()] for point in points(loaded.scenario)):
+            wrong = (*_wrong_arguments(cell), *_wrong_sizes(cell), *_too_many_figures(cell))
+            problems += [(problem, cell.side) for problem in wrong]
+            warnings += [(problem, cell.side) for problem in (*_unbounded_cache(cell), *_bound_threads(cell))]
+    if problems:
+        raise ScenarioError(_distinct(problems, len(subjects)))
+    return Preflight(_distinct(warnings, len(subjects)), tuple(dict.fromkeys(notes)))
 
 
-def _side(
-    loaded: LoadedScenario,
-    role: Role,
-    subject: Subject,
-    asked: dict[tuple[str, tuple[tuple[str, str], ...]], Located | str],
-) -> _Side:
+def _distinct(found: Iterable[tuple[Problem, _Side]], sides: int) -> tuple[Problem, ...]:
+    """Each problem once, in file order: cells and sides share most; one that only some sides have names the first."""
+    roles: dict[Problem, dict[Role | None, None]] = {}
+    for problem, side in found:
+        roles.setdefault(problem, {})[side.role] = None
+    named = []
+    for problem, (role, *others) in roles.items():
+        alone = f" ({role})" if problem.line and role and 1 + len(others) < sides else ""
+        named.append(dataclasses.replace(problem, text=problem.text + alone))
+    return tuple(sorted(named, key=lambda problem: (problem.line, problem.column)))
+
+
+def _side(loaded: LoadedScenario, role: Role, subject: Subject, asked: dict[str, Located | str] | None) -> _Side:
     """A build under the variables of a scenario; what was asked before is not asked again."""
+    if asked is None:
+        return _Side(role, subject.args, subject.env)
     settings = {**allowed_environment(os.environ), **engine_settings(Path("/nonexistent"))}
     variables = subject_environment({**settings, **loaded.scenario.engine.env}, subject)
-    key = (subject.python, tuple(sorted(variables.items())))
+    key = json.dumps([subject.python, variables], sort_keys=True)
     if key not in asked:
         asked[key] = locate(subject, variables)
-    located = asked[key]
+    located, source = asked[key], subject.built_from
     takes = located if isinstance(located, str) else arguments_of(subject, located)
-    if isinstance(takes, str):
-        source = subject.built_from
-        to_be_built = source is not None and not Path(source.folder, "tree").is_dir()
-        why = f"{source.name} is not built yet" if source is not None and to_be_built else takes
-        note = f"{role}: engine arguments are not checked: {why}"
-        return _Side(role, subject, None if isinstance(located, str) else located, None, note)
-    return _Side(role, subject, located if isinstance(located, Located) else None, takes)
+    if isinstance(takes, str) and source is not None and not Path(source.folder, "tree").is_dir():
+        takes = f"{source.name} is not built yet"
+    return _Side(role, subject.args, subject.env, None if isinstance(located, str) else located.cpu, takes)
 
 
 def _wrong_arguments(cell: _Cell) -> Iterator[Problem]:
     """Arguments that the build does not take; without a build, keys of the matrix that are misspelt workload keys."""
     takes = cell.side.takes
-    if takes is None:
+    if isinstance(takes, str):
         for key in cell.point:
             near = difflib.get_close_matches(key, MATRIX_WORKLOAD_KEYS, n=1, cutoff=0.75)
             if near and key not in MATRIX_WORKLOAD_KEYS:
@@ -194,13 +180,11 @@ def _wrong_arguments(cell: _Cell) -> Iterator[Problem]:
                 yield cell.problem(key, text, at_key=True)
         return
     for key, value in cell.args.items():
-        found = takes.problem(key, value)
-        if found is not None:
+        if found := takes.problem(key, value):
             within, text = found
             unknown = key not in takes.accepted
-            near = difflib.get_close_matches(key, MATRIX_WORKLOAD_KEYS, n=1, cutoff=0.6)
-            if unknown and key in cell.point and near:
-                text = f"vLLM {takes.version} has no such engine argument (did you mean {near[0]!r}?)"
+            if unknown and key in cell.point and (near_key := did_you_mean(key, MATRIX_WORKLOAD_KEYS)):
+                text = f"vLLM {takes.version} has no such engine argument{near_key}"
             yield cell.problem(key, text, within, at_key=unknown or text.startswith("unknown key"))
 
 
@@ -235,11 +219,11 @@ def _too_many_figures(cell: _Cell) -> Iterator[Problem]:
     """More than a record holds; half of it is left to dropped pairs, further looks and traces."""
     work, measure = cell.workload, cell.loaded.scenario.measure
     each = 2 * work.batch + work.output_tokens
-    found, most = 2 * measure.looks[-1] * measure.iterations * each, RECORD.values // 2
-    if found > most:
+    figures, most = 2 * measure.looks[-1] * measure.iterations * each, RECORD.values // 2
+    if figures > most:
         text = (
             f"{measure.looks[-1]} pairs of {measure.iterations} iterations with {work.batch} requests and "
-            f"{work.output_tokens} tokens each yield {found / 1e6:.0f} million figures, and a record takes "
+            f"{work.output_tokens} tokens each yield {figures / 1e6:.0f} million figures, and a record takes "
             f"{most / 1e6:.0f}: take fewer iterations, requests or tokens"
         )
         yield cell.loaded.problem(("measure", "iterations"), text)
