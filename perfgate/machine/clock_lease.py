@@ -16,6 +16,7 @@ import fcntl
 import os
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perfgate.errors import NotMeasuredError
+from perfgate.machine.fingerprint import boot_id
 from perfgate.machine.locks import GRACE_S, open_shared, state_folder
 
 SUFFIX: Final = ".lease.json"
@@ -85,6 +87,7 @@ class Lease(BaseModel):
         return f"SM at {self.sm_mhz} MHz{memory}, by run {self.run} (pid {self.pid}) since {self.since}"
 
 
+@dataclass(frozen=True)
 class Hold:
     """A lease in force, from :func:`take`; its file is locked until :meth:`drop` or the end of this process.
 
@@ -93,14 +96,13 @@ class Hold:
         descriptor: The open, locked file.
     """
 
-    def __init__(self, lease: Lease, descriptor: int) -> None:
-        self.lease = lease
-        self._descriptor = descriptor
+    lease: Lease
+    descriptor: int
 
     def drop(self) -> None:
         """Remove the lease, once its lock is undone."""
-        _void(self.lease.uuid, self._descriptor)
-        os.close(self._descriptor)
+        _void(self.lease.uuid, self.descriptor)
+        os.close(self.descriptor)
 
 
 def take(lease: Lease) -> Hold:
@@ -113,24 +115,14 @@ def take(lease: Lease) -> Hold:
         NotMeasuredError: ``clocks-held``: somebody else holds the file; ``storage-failed``: it is not a regular file.
         OSError: The state folder cannot be written.
     """
-    file, deadline = _file(lease.uuid), time.monotonic() + GRACE_S
-    while True:
-        descriptor = open_shared(file, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_still(file, descriptor):
-                _write(descriptor, lease.model_dump_json().encode())
-                os.fsync(descriptor)
-                return Hold(lease, descriptor)
-        except BlockingIOError:  # who looks whether there is something to undo holds it for a moment
-            if time.monotonic() > deadline:
-                os.close(descriptor)
-                raise held_by_another(lease) from None
-            time.sleep(POLL_S)
-        except BaseException:
-            os.close(descriptor)
-            raise
+    descriptor = _open_locked(lease.uuid, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+    try:
+        _write(descriptor, lease.model_dump_json().encode())
+        os.fsync(descriptor)
+    except BaseException:
         os.close(descriptor)
+        raise
+    return Hold(lease, descriptor)
 
 
 def _write(descriptor: int, content: bytes) -> None:
@@ -157,30 +149,26 @@ def adopt(uuid: str) -> Iterator[Lease | None]:
         NotMeasuredError: ``clocks-held``: the owner lives, or somebody else does not come to an end of undoing it.
         OSError: The lease cannot be opened or removed.
     """
-    if not find_leases([uuid]):
-        yield None
-        return
-    with _alone(uuid):
-        descriptor = _open_abandoned(uuid)
-        if descriptor is None:
-            yield None
-            return
-        try:
-            lease = _parse(uuid, descriptor)
-            yield lease
-            if lease is not None:
-                _void(uuid, descriptor)
-        finally:
-            os.close(descriptor)
+    with contextlib.ExitStack() as held:
+        lease = None
+        if find_leases([uuid]):
+            held.enter_context(_alone(uuid))
+            with contextlib.suppress(FileNotFoundError):  # its owner, or who undid it, has just removed it
+                descriptor = _open_locked(uuid, os.O_RDWR, fcntl.LOCK_SH)
+                held.callback(os.close, descriptor)
+                lease = _parse(uuid, descriptor)
+        yield lease
+        if lease is not None:
+            _void(uuid, descriptor)
 
 
 def find_leases(uuids: Collection[str]) -> tuple[Lease, ...]:
     """The leases of these GPUs, whether their owners live or not."""
-    found = []
+    leases = []
     for uuid in uuids:
         with contextlib.suppress(FileNotFoundError), _opened(uuid) as descriptor:
-            found += [lease] if (lease := _parse(uuid, descriptor)) is not None else []
-    return tuple(found)
+            leases.append(_parse(uuid, descriptor))
+    return tuple(lease for lease in leases if lease is not None)
 
 
 def owner_lives(uuid: str) -> bool:
@@ -200,20 +188,11 @@ def held_by_another(lease: Lease) -> NotMeasuredError:
     return NotMeasuredError(f"held by a living process: {lease}", where=lease.uuid, code="clocks-held")
 
 
-def boot_id() -> str:
-    """Changes with every boot; empty where the kernel keeps it to itself."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-@contextlib.contextmanager
-def _alone(uuid: str) -> Iterator[None]:
+def _alone(uuid: str) -> contextlib.AbstractContextManager[object]:
     """A block in which nobody else undoes the lock of this GPU."""
     undoing = FileLock(state_folder() / f"{uuid}.undo.lock", mode=0o666)
     try:
-        undoing.acquire(timeout=UNDO_LIMIT_S, poll_interval=POLL_S)
+        return undoing.acquire(timeout=UNDO_LIMIT_S, poll_interval=POLL_S)
     except Timeout:
         raise NotMeasuredError(
             f"another process has been giving the clocks free for {UNDO_LIMIT_S:.0f} s",
@@ -221,33 +200,32 @@ def _alone(uuid: str) -> Iterator[None]:
             remedy="See whether nvidia-smi answers for this GPU, and what perfgate clocks show says.",
             code="clocks-held",
         ) from None
-    try:
-        yield
-    finally:
-        undoing.release()
 
 
-def _open_abandoned(uuid: str) -> int | None:
-    """The lease's file, open and locked, once its owner is gone; ``None`` where there is no lease (any more)."""
+def _open_locked(uuid: str, flags: int, operation: int) -> int:
+    """The lease's file, open and locked, as soon as nobody else holds it.
+
+    Raises:
+        NotMeasuredError: ``clocks-held``: somebody holds it.
+        FileNotFoundError: It is not there, and was not to be made.
+    """
     deadline = time.monotonic() + GRACE_S
     while True:
-        try:
-            descriptor = _open(uuid)
-        except FileNotFoundError:
-            return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lease = _parse(uuid, descriptor)
-            os.close(descriptor)
-            # An owner killed while it starts an engine leaves a copy of itself.
-            if time.monotonic() > deadline:
-                raise held_by_another(lease or Lease(uuid=uuid)) from None
-            time.sleep(POLL_S)
-            continue
-        if _is_still(_file(uuid), descriptor):
-            return descriptor
-        os.close(descriptor)  # its owner has just given it up, and perhaps a new one is there
+        with contextlib.ExitStack() as opened:
+            descriptor = open_shared(_file(uuid), flags)
+            opened.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+            except BlockingIOError:
+                # Who looks for something to undo holds it for a moment; so does what an owner forked before it was
+                # killed.
+                if time.monotonic() > deadline:
+                    raise held_by_another(_parse(uuid, descriptor) or Lease(uuid=uuid)) from None
+                time.sleep(POLL_S)
+                continue
+            if _is_still(_file(uuid), descriptor):  # else its owner has given it up, and perhaps a new one is there
+                opened.pop_all()
+                return descriptor
 
 
 def _is_still(file: Path, descriptor: int) -> bool:
@@ -259,19 +237,11 @@ def _is_still(file: Path, descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def _opened(uuid: str) -> Iterator[int]:
-    descriptor = _open(uuid)
+    descriptor = open_shared(_file(uuid), os.O_RDWR)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _open(uuid: str) -> int:
-    """Its file, to be written where that is possible: an earlier version's was its owner's alone."""
-    try:
-        return open_shared(_file(uuid), os.O_RDWR)
-    except PermissionError:
-        return open_shared(_file(uuid), os.O_RDONLY)
 
 
 def _parse(uuid: str, descriptor: int) -> Lease | None:

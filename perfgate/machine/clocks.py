@@ -19,8 +19,8 @@ from typing import Any, Self
 
 from perfgate.errors import NotMeasuredError
 from perfgate.machine.clock_helper import ask_helper
-from perfgate.machine.clock_lease import Hold, Lease, adopt, boot_id, find_leases, held_by_another, owner_lives, take
-from perfgate.machine.fingerprint import Gpu
+from perfgate.machine.clock_lease import Hold, Lease, adopt, find_leases, held_by_another, owner_lives, take
+from perfgate.machine.fingerprint import Gpu, boot_id
 from perfgate.machine.nvml import GpuError, NothingDoneError, Nvml
 
 

@@ -161,10 +161,15 @@ def read_machine(gpus: tuple[Gpu, ...] = (), driver: str = "", cuda: str = "") -
         cuda=cuda,
         memory_bytes=psutil.virtual_memory().total,
         host=socket.gethostname(),
-        boot_id=_line(Path("/proc/sys/kernel/random/boot_id")),
+        boot_id=boot_id(),
         kernel=platform.release(),
         container=_container(),
     )
+
+
+def boot_id() -> str:
+    """Changes with every boot; empty where the kernel keeps it to itself."""
+    return _line(Path("/proc/sys/kernel/random/boot_id"))
 
 
 def _line(file: Path) -> str:

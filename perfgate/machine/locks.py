@@ -42,19 +42,17 @@ def hold(folder: Path) -> Iterator[None]:
         OSError: The folder is not there, or cannot be written.
     """
     file = folder / LOCK
-    holder = _read(file)  # before asking: older filelocks empty the file they ask for
-    lock = FileLock(file)
+    holder = ""
+    with contextlib.suppress(FileNotFoundError):  # before asking: older filelocks empty the file they ask for
+        holder = file.read_text().strip()
     try:
-        lock.acquire(timeout=GRACE_S)
+        held = FileLock(file).acquire(timeout=GRACE_S)
     except Timeout:
         by = f"process {holder}" if holder else "another process"
         raise NotMeasuredError(f"{by} is measuring into it", where=str(folder), code="run-folder-busy") from None
-    try:
-        with file.open("w") as stream:
-            stream.write(f"{os.getpid()}\n")
+    with held:
+        file.write_text(f"{os.getpid()}\n")
         yield
-    finally:
-        lock.release()
 
 
 def state_folder() -> Path:
@@ -227,11 +225,3 @@ def _read_note(note: Path) -> str:
         return ""
     with os.fdopen(descriptor, "rb") as stream:
         return stream.read(NOTE_BYTES).decode(errors="replace").strip()
-
-
-def _read(file: Path) -> str:
-    """What the holder of a run folder wrote; empty where there is nothing."""
-    try:
-        return file.read_text().strip()
-    except FileNotFoundError:
-        return ""

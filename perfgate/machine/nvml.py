@@ -1,6 +1,6 @@
 """GPUs as NVML sees them: what they are, what they do now, who uses them, and the two calls that hold their clocks.
 
-All of NVML that perfgate uses stands here, and nothing here decides anything. Every call names its GPU by UUID. What a
+perfgate uses NVML here alone, and nothing here decides anything. Every call names its GPU by UUID. What a
 GPU or driver does not offer reads as ``None``; what goes wrong is a :class:`GpuError` with its reason code. No call is
 used that CUDA 14 takes away, but for the temperature on drivers before 570, which know the old name only.
 
@@ -10,10 +10,9 @@ A driver in trouble may not return from a call. So all calls are made in a proce
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
@@ -75,11 +74,11 @@ def _there(method: Callable[Concatenate[Nvml, _P], _T]) -> Callable[Concatenate[
     """
 
     @functools.wraps(method)
-    def ask(self: Nvml, /, *words: _P.args, **named: _P.kwargs) -> _T:
+    def ask(self: Nvml, /, *arguments: _P.args, **named: _P.kwargs) -> _T:
         if self._process is None:
-            return method(self, *words, **named)
+            return method(self, *arguments, **named)
         try:
-            answer: _T = self._process.call(method.__name__, words, named, self._limit_s)
+            answer: _T = self._process.call(method.__name__, arguments, named, self._limit_s)
         except NoAnswerError as error:
             raise GpuError(f"the NVIDIA driver does not answer: {error}", code="gpu-unreadable") from error
         return answer
@@ -153,28 +152,28 @@ class Nvml:
     @_there
     def architecture(self, uuid: str) -> int | None:
         """Compute capability times ten, 90 for 9.0; ``None`` where the driver does not tell."""
-        found = self._asker(uuid)(pynvml.nvmlDeviceGetCudaComputeCapability)
-        return None if found is None else 10 * int(found[0]) + int(found[1])
+        version = self._read(uuid, pynvml.nvmlDeviceGetCudaComputeCapability)
+        return None if version is None else 10 * int(version[0]) + int(version[1])
 
     @_there
     def facts(self, uuid: str) -> Gpu:
         """What the GPU is and how it is set up."""
-        ask = self._asker(uuid)
-        ecc, mig = ask(pynvml.nvmlDeviceGetEccMode), ask(pynvml.nvmlDeviceGetMigMode)
-        persistence = ask(pynvml.nvmlDeviceGetPersistenceMode)
-        memory = ask(pynvml.nvmlDeviceGetMemoryInfo)
+        read = functools.partial(self._read, uuid)
+        ecc, mig = read(pynvml.nvmlDeviceGetEccMode), read(pynvml.nvmlDeviceGetMigMode)
+        persistence = read(pynvml.nvmlDeviceGetPersistenceMode)
+        memory = read(pynvml.nvmlDeviceGetMemoryInfo)
         return Gpu(
             name=str(_ask("read the name", pynvml.nvmlDeviceGetName, self._handle(uuid))),
             uuid=uuid,
             memory_bytes=memory and int(memory.total),
             ecc=None if ecc is None else bool(ecc[0]),
             mig=None if mig is None else bool(mig[0]),
-            pcie_generation=ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
-            pcie_width=ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
-            power_limit_mw=ask(pynvml.nvmlDeviceGetEnforcedPowerLimit),
-            vbios=ask(pynvml.nvmlDeviceGetVbiosVersion),
+            pcie_generation=read(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
+            pcie_width=read(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+            power_limit_mw=read(pynvml.nvmlDeviceGetEnforcedPowerLimit),
+            vbios=read(pynvml.nvmlDeviceGetVbiosVersion),
             persistence=None if persistence is None else bool(persistence),
-            numa_node=ask(pynvml.nvmlDeviceGetNumaNodeId),
+            numa_node=read(pynvml.nvmlDeviceGetNumaNodeId),
         )
 
     @_there
@@ -184,19 +183,22 @@ class Nvml:
         Raises:
             GpuError: ``gpu-lost`` where it has fallen off the bus.
         """
-        ask = self._asker(uuid)
-        utilisation = ask(pynvml.nvmlDeviceGetUtilizationRates)
+        read = functools.partial(self._read, uuid)
+        utilisation = read(pynvml.nvmlDeviceGetUtilizationRates)
         fields = self._fields(uuid, (_MEMORY_TEMPERATURE, _ENERGY, _INSTANT_POWER, *SLOWDOWN_COUNTERS.values()))
-        power_mw = fields.get(_INSTANT_POWER)
+        power_mw, temperature_c = fields.get(_INSTANT_POWER), read(pynvml.nvmlDeviceGetTemperatureV, _SENSOR_GPU)
         return Sample(
-            sm_mhz=ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-            memory_mhz=ask(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
-            # Without the field of the moment's power the driver's one-second average must do.
-            power_mw=ask(pynvml.nvmlDeviceGetPowerUsage) if power_mw is None else power_mw,
-            temperature_c=self._temperature(uuid),
+            sm_mhz=read(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+            memory_mhz=read(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
+            # Without the field of the moment's power the driver's one-second average must do; before driver 570 the
+            # temperature has its old name alone.
+            power_mw=read(pynvml.nvmlDeviceGetPowerUsage) if power_mw is None else power_mw,
+            temperature_c=(
+                read(pynvml.nvmlDeviceGetTemperature, _SENSOR_GPU) if temperature_c is None else temperature_c
+            ),
             memory_temperature_c=fields.get(_MEMORY_TEMPERATURE),
             utilisation_percent=utilisation and int(utilisation.gpu),
-            reasons=ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons),
+            reasons=read(pynvml.nvmlDeviceGetCurrentClocksEventReasons),
             energy_mj=fields.get(_ENERGY),
             slowdown_ns={name: fields[number] for name, number in SLOWDOWN_COUNTERS.items() if number in fields},
         )
@@ -204,21 +206,21 @@ class Nvml:
     @_there
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """Who computes on the GPU, ordered by pid; empty also where the driver does not tell."""
-        found = self._asker(uuid)(pynvml.nvmlDeviceGetComputeRunningProcesses) or ()
-        return tuple(sorted((GpuProcess(p.pid, p.usedGpuMemory) for p in found), key=lambda process: process.pid))
+        contexts = self._read(uuid, pynvml.nvmlDeviceGetComputeRunningProcesses) or ()
+        return tuple(sorted((GpuProcess(p.pid, p.usedGpuMemory) for p in contexts), key=lambda process: process.pid))
 
     @_there
     def memory_used_bytes(self, uuid: str) -> int | None:
         """Memory allocated on the GPU by anybody, seen or not."""
-        memory = self._asker(uuid)(pynvml.nvmlDeviceGetMemoryInfo)
+        memory = self._read(uuid, pynvml.nvmlDeviceGetMemoryInfo)
         return memory and int(memory.used)
 
     @_there
     def supported_clocks_mhz(self, uuid: str) -> Mapping[int, Sequence[int]]:
         """The SM clocks that can be held, by memory clock; empty where the GPU does not tell."""
-        ask = self._asker(uuid)
-        memory = ask(pynvml.nvmlDeviceGetSupportedMemoryClocks) or ()
-        return {mhz: tuple(ask(pynvml.nvmlDeviceGetSupportedGraphicsClocks, mhz) or ()) for mhz in memory}
+        read = functools.partial(self._read, uuid)
+        memory = read(pynvml.nvmlDeviceGetSupportedMemoryClocks) or ()
+        return {mhz: tuple(read(pynvml.nvmlDeviceGetSupportedGraphicsClocks, mhz) or ()) for mhz in memory}
 
     @_there
     def lock_clocks(self, uuid: str, sm_mhz: int, memory_mhz: int | None) -> None:
@@ -231,15 +233,13 @@ class Nvml:
             GpuError: ``clock-not-supported``, ``gpu-lost`` or ``gpu-unreadable``; something may be locked.
         """
         handle = self._handle(uuid)
-        with _refusal_does_nothing():
-            what = f"lock the SM clock at {sm_mhz} MHz"
-            _ask(what, pynvml.nvmlDeviceSetGpuLockedClocks, handle, sm_mhz, sm_mhz, gpu=uuid)
+        lock = functools.partial(_ask, gpu=uuid, refusal=NothingDoneError)
+        lock(f"lock the SM clock at {sm_mhz} MHz", pynvml.nvmlDeviceSetGpuLockedClocks, handle, sm_mhz, sm_mhz)
         if memory_mhz is None:
             return
         try:
-            with _refusal_does_nothing():
-                what = f"lock the memory clock at {memory_mhz} MHz"
-                _ask(what, pynvml.nvmlDeviceSetMemoryLockedClocks, handle, memory_mhz, memory_mhz, gpu=uuid)
+            what = f"lock the memory clock at {memory_mhz} MHz"
+            lock(what, pynvml.nvmlDeviceSetMemoryLockedClocks, handle, memory_mhz, memory_mhz)
         except GpuError:
             _ask("release the SM clock", pynvml.nvmlDeviceResetGpuLockedClocks, handle, gpu=uuid)
             raise
@@ -265,32 +265,22 @@ class Nvml:
             self._handles[uuid] = _ask("find the GPU", pynvml.nvmlDeviceGetHandleByUUID, uuid, gpu=uuid)
         return self._handles[uuid]
 
-    def _asker(self, uuid: str) -> Callable[..., Any]:
-        """A function that asks this GPU, and answers ``None`` to what it does not know."""
+    def _read(self, uuid: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What this GPU answers; ``None`` to what it does not know."""
         handle = self._handle(uuid)
-
-        def ask(function: Callable[..., Any], *words: Any) -> Any:
-            try:
-                return function(handle, *words)
-            except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NoPermission):
-                return None
-            except pynvml.NVMLError as error:
-                raise _named(error, function.__name__.removeprefix("nvmlDeviceGet"), uuid) from error
-
-        return ask
-
-    def _temperature(self, uuid: str) -> int | None:
-        ask = self._asker(uuid)
-        found: int | None = ask(pynvml.nvmlDeviceGetTemperatureV, _SENSOR_GPU)
-        return ask(pynvml.nvmlDeviceGetTemperature, _SENSOR_GPU) if found is None else found
+        try:
+            return function(handle, *arguments)
+        except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NoPermission):
+            return None
+        except pynvml.NVMLError as error:
+            raise _named(error, function.__name__.removeprefix("nvmlDeviceGet"), uuid) from error
 
     def _fields(self, uuid: str, numbers: Sequence[int]) -> dict[int, int]:
         """The values of those fields that the GPU has."""
-        found = self._asker(uuid)(pynvml.nvmlDeviceGetFieldValues, list(numbers)) or ()
         return {
-            one.fieldId: int(getattr(one.value, _VALUE_FIELDS[one.valueType]))
-            for one in found
-            if one.nvmlReturn == pynvml.NVML_SUCCESS
+            field.fieldId: int(getattr(field.value, _VALUE_FIELDS[field.valueType]))
+            for field in self._read(uuid, pynvml.nvmlDeviceGetFieldValues, list(numbers)) or ()
+            if field.nvmlReturn == pynvml.NVML_SUCCESS
         }
 
 
@@ -306,25 +296,17 @@ def connect() -> Nvml | None:
         return None
 
 
-def _ask(what: str, function: Callable[..., _T], *words: Any, gpu: str = "") -> _T:
+def _ask(
+    what: str, function: Callable[..., _T], *arguments: Any, gpu: str = "", refusal: type[GpuError] = GpuError
+) -> _T:
+    """What NVML answers; a call that this user may not make raises ``refusal``."""
     try:
-        return function(*words)
+        return function(*arguments)
     except pynvml.NVMLError as error:
-        raise _named(error, what, gpu) from error
+        raise _named(error, what, gpu, refusal) from error
 
 
-@contextlib.contextmanager
-def _refusal_does_nothing() -> Iterator[None]:
-    """For one call that sets a clock: who may not has changed nothing."""
-    try:
-        yield
-    except GpuError as error:
-        if error.code != "clock-no-permission":
-            raise
-        raise NothingDoneError(error.text, where=error.where, code=error.code) from error
-
-
-def _named(error: pynvml.NVMLError, what: str, gpu: str) -> GpuError:
+def _named(error: pynvml.NVMLError, what: str, gpu: str, refusal: type[GpuError] = GpuError) -> GpuError:
     """NVML's error with our reason code."""
     codes = {
         pynvml.NVML_ERROR_NO_PERMISSION: "clock-no-permission",
@@ -334,7 +316,8 @@ def _named(error: pynvml.NVMLError, what: str, gpu: str) -> GpuError:
         pynvml.NVML_ERROR_GPU_IS_LOST: "gpu-lost",
         pynvml.NVML_ERROR_RESET_REQUIRED: "gpu-lost",
     }
-    return GpuError(f"cannot {what}: {error}", where=gpu, code=codes.get(error.value, "gpu-unreadable"))
+    kind = refusal if error.value == pynvml.NVML_ERROR_NO_PERMISSION else GpuError
+    return kind(f"cannot {what}: {error}", where=gpu, code=codes.get(error.value, "gpu-unreadable"))
 
 
 def _identify(number: int) -> str | GpuError:
@@ -346,25 +329,11 @@ def _identify(number: int) -> str | GpuError:
         return error
 
 
-def _numbered(found: Sequence[str | GpuError], number: int) -> list[str]:
-    """The GPU of that number; none where there are not so many."""
-    if number >= len(found):
-        return []
-    for one in found[: number + 1]:
-        if isinstance(one, GpuError):
-            raise GpuError(
-                f"which GPU is number {number} cannot be told: {one.text}",
-                where="CUDA_VISIBLE_DEVICES",
-                code="gpu-lost" if one.code == "gpu-lost" else "gpu-unreadable",
-                remedy="Name GPUs by UUID there; nvidia-smi -L lists those that can be opened.",
-            )
-    return [one for one in found[number : number + 1] if isinstance(one, str)]
-
-
-def _admitted(found: Sequence[str | GpuError], visible: str | None) -> list[str]:
-    uuids = [one for one in found if isinstance(one, str)]
-    broken = [one for one in found if isinstance(one, GpuError)]
-    broken = [one for one in broken if not isinstance(one.__cause__, pynvml.NVMLError_NoPermission)]
+def _admitted(gpus: Sequence[str | GpuError], visible: str | None) -> list[str]:
+    """The UUIDs that ``CUDA_VISIBLE_DEVICES`` admits of these GPUs and of those that cannot be read."""
+    uuids = [gpu for gpu in gpus if isinstance(gpu, str)]
+    broken = [gpu for gpu in gpus if isinstance(gpu, GpuError)]
+    broken = [error for error in broken if not isinstance(error.__cause__, pynvml.NVMLError_NoPermission)]
     if visible is None:
         if broken:
             raise broken[0]
@@ -373,7 +342,7 @@ def _admitted(found: Sequence[str | GpuError], visible: str | None) -> list[str]
     for entry in (part.strip() for part in visible.split(",")):
         matches: list[str] = []
         if entry.isdigit():
-            matches = _numbered(found, int(entry))
+            matches = _numbered(gpus, int(entry))
         elif entry.startswith("GPU-"):
             matches = [uuid for uuid in uuids if uuid.startswith(entry)]
             if not matches and broken:  # it may be this one that is meant
@@ -382,3 +351,18 @@ def _admitted(found: Sequence[str | GpuError], visible: str | None) -> list[str]
             break
         chosen += matches
     return chosen
+
+
+def _numbered(gpus: Sequence[str | GpuError], number: int) -> list[str]:
+    """The GPU of that number; none where there are not so many."""
+    uuids = []
+    for gpu in gpus[: number + 1] if number < len(gpus) else ():
+        if isinstance(gpu, GpuError):
+            raise GpuError(
+                f"which GPU is number {number} cannot be told: {gpu.text}",
+                where="CUDA_VISIBLE_DEVICES",
+                code=gpu.code if gpu.code == "gpu-lost" else "gpu-unreadable",
+                remedy="Name GPUs by UUID there; nvidia-smi -L lists those that can be opened.",
+            )
+        uuids.append(gpu)
+    return uuids[number:]

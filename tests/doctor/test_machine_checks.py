@@ -26,6 +26,7 @@ from perfgate.doctor import profilers
 from perfgate.doctor.diagnosis import FORMAT, Diagnosis, Finding, diagnosis_schema
 from perfgate.doctor.folders import RUNS_FOLDER, STATE_FOLDER, check_disk, check_folder
 from perfgate.machine import clock_lease
+from perfgate.machine.fingerprint import boot_id
 from perfgate.machine.locks import hold_devices
 from perfgate.machine.sampler import program_of
 from perfgate.report.formats import render
@@ -231,7 +232,7 @@ def lease_of(boot: str) -> clock_lease.Lease:
 def test_a_lock_that_a_killed_run_left(examine: Examine, fake_nvml: FakeMachine, state_of_its_own: Path) -> None:
     """The lease of a dead run is a warning with the command that undoes it, which doctor itself does not do."""
     file = state_of_its_own / f"{fake_uuid(0)}{clock_lease.SUFFIX}"
-    file.write_text(lease_of(clock_lease.boot_id()).model_dump_json())
+    file.write_text(lease_of(boot_id()).model_dump_json())
     finding = only(examine(check="stale-leases"))
     assert (finding.status, finding.mend) == ("warning", "perfgate clocks reset")
     assert "by run killed (pid 1)" in finding.found
@@ -246,7 +247,7 @@ def test_leases_that_need_no_mending(examine: Examine, state_of_its_own: Path) -
     file.write_text(lease_of("another boot").model_dump_json())
     assert only(examine(check="stale-leases")).status == "ok"
     file.unlink()
-    hold = clock_lease.take(lease_of(clock_lease.boot_id()))
+    hold = clock_lease.take(lease_of(boot_id()))
     try:
         finding = only(examine(check="stale-leases"))
     finally:

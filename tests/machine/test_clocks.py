@@ -23,6 +23,7 @@ from perfgate.machine import clock_helper, clock_lease
 from perfgate.machine.clock_lease import Lease, adopt, find_leases, owner_lives, take
 from perfgate.machine.clocks import ClockGuard, undo_stale
 from perfgate.machine.clocks import reset as reset_clocks
+from perfgate.machine.fingerprint import boot_id
 from perfgate.machine.nvml import GpuError, Nvml
 
 HERE = Path(__file__).parents[1]
@@ -70,8 +71,8 @@ def holder(fake_nvml: FakeMachine) -> Iterator[subprocess.Popen[str]]:
 
 def abandon(machine: FakeMachine, **facts: Any) -> None:
     """Leave the first GPU locked with the lease of an owner that is gone."""
-    known: dict[str, Any] = {"run": "dead", "pid": 4711, "boot_id": clock_lease.boot_id(), "sm_mhz": 1500}
-    os.close(take(Lease(uuid=UUID, **(known | facts)))._descriptor)
+    known: dict[str, Any] = {"run": "dead", "pid": 4711, "boot_id": boot_id(), "sm_mhz": 1500}
+    os.close(take(Lease(uuid=UUID, **(known | facts))).descriptor)
     machine.gpu(0).lock(1500, facts.get("memory_mhz"))
 
 
@@ -126,7 +127,7 @@ def test_lease_tells_who_holds_what(guard: ClockGuard) -> None:
     (found,) = find_leases([UUID, OTHER])
 
     assert guard.held == (found,)
-    assert (found.uuid, found.run, found.pid, found.boot_id) == (UUID, "r", os.getpid(), clock_lease.boot_id())
+    assert (found.uuid, found.run, found.pid, found.boot_id) == (UUID, "r", os.getpid(), boot_id())
     assert (found.sm_mhz, found.memory_mhz, found.sm_mhz_before, found.memory_mhz_before) == (1500, 2201, 1980, 3201)
     assert str(found).startswith(f"SM at 1500 MHz, memory at 2201 MHz, by run r (pid {os.getpid()}) since 20")
     guard.release()
@@ -474,7 +475,7 @@ def test_undoing_that_fails_keeps_the_lease(nvml: Nvml, fake_nvml: FakeMachine) 
 def test_undoing_goes_on_after_a_failure(nvml: Nvml, fake_nvml: FakeMachine) -> None:
     """One GPU that cannot be reset is told when the others have been."""
     abandon(fake_nvml)
-    os.close(take(Lease(uuid=OTHER, run="dead", boot_id=clock_lease.boot_id(), sm_mhz=1500))._descriptor)
+    os.close(take(Lease(uuid=OTHER, run="dead", boot_id=boot_id(), sm_mhz=1500)).descriptor)
     fake_nvml.gpu(1).lock(1500)
     fake_nvml.gpu(0).update(errors={RESET_SM: nvml_stand_in.NVML_ERROR_UNKNOWN})
 
