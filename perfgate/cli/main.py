@@ -15,6 +15,7 @@ from perfgate import __version__
 from perfgate.cli import completion
 from perfgate.cli.baseline_commands import baseline
 from perfgate.cli.check import check
+from perfgate.cli.drilling import drill
 from perfgate.cli.envelope_commands import envelope
 from perfgate.cli.github_commands import github
 from perfgate.cli.init import init
@@ -212,6 +213,7 @@ for command in (
     baseline,
     github,
     nightly,
+    drill,
     init,
     verify,
 ):

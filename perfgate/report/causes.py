@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from perfgate.judge.outcome import CellOutcome, CounterRow, CountersOutcome
 from perfgate.metrics.catalogue import METRICS, split_name
@@ -38,7 +38,7 @@ SIDES: tuple[Role, ...] = ("base", "head")
 
 def attribution_section(found: Attribution) -> Section:
     """The parts of a difference in microseconds a step, and the sentence that they make."""
-    return Section(rows=[ATTRIBUTED, *_part_rows(found)], lines=(_attribution(found),), importance=2)
+    return Section(rows=[ATTRIBUTED, *_part_rows(found)], lines=(attribution_sentence(found),), importance=2)
 
 
 def _part_rows(found: Attribution) -> list[tuple[str, ...]]:
@@ -57,7 +57,7 @@ def _part_rows(found: Attribution) -> list[tuple[str, ...]]:
     return rows
 
 
-def _attribution(found: Attribution) -> str:
+def attribution_sentence(found: Attribution) -> str:
     """What made the step longer or shorter, and what the host had to do with it."""
     told = [_told(part) for part in found.parts if part.kind == "kernels" and _matters(part.difference_s, found)]
     for kind, words in (("busy", "copies"), ("idle", "idle")):
@@ -128,6 +128,16 @@ def why_slower(cell: CellOutcome) -> list[str]:
     parts = [part or (_largest_part(cell) if metric in of_the_step else None) for metric, part in blocked]
     told = (cell.counters.sentences.get(part) for part in dict.fromkeys(parts) if part)
     return [text for text in told if text]
+
+
+def told_causes(cell: CellOutcome) -> Iterator[str]:
+    """Every sentence that says why a cell is slower, and what blocked it."""
+    yield from (gate.metric for gate in cell.gates if gate.verdict == "regressed")
+    if cell.attribution is not None:
+        yield attribution_sentence(cell.attribution)
+    if cell.counters is not None:
+        yield from cell.counters.sentences.values()
+    yield from (note.text for note in (*cell.reasons, *cell.cautions))
 
 
 def _largest_part(cell: CellOutcome) -> str | None:

@@ -40,6 +40,7 @@ FORMATS: dict[str, Format] = {
             "counters": "perfgate.report.counter_table:counters_json",
             "joined": "perfgate.report.joined_counters:joined_json",
             "doctor": "perfgate.report.doctor_report:findings_json",
+            "drill": "perfgate.drill.board_document:board_json",
         },
         suffix=".json",
     ),
@@ -60,6 +61,7 @@ REPORTS: dict[str, str] = {
     "counters": "perfgate.report.counter_table:counters_document",
     "joined": "perfgate.report.joined_counters:joined_document",
     "doctor": "perfgate.report.doctor_report:doctor_document",
+    "drill": "perfgate.drill.board_document:board_document",
 }
 """What makes the document of each report."""
 

@@ -20,7 +20,8 @@ from perfgate.scenario.subject import Subject
 
 LATEST = "latest"
 """The word for the newest run folder."""
-RUN, NIGHT = "run.json", "night.json"
+RUN, NIGHT, DRILL = "run.json", "night.json", "drill.json"
+"""The file that each kind of folder is known by."""
 LIST = "perfgate list shows the runs; name another folder of them with --runs."
 _STAMP = re.compile(r"-(\d{8}T\d{6}Z)-[0-9a-f]+$")
 
@@ -58,7 +59,7 @@ def find_run(word: Path, runs: Path, manifest: str = RUN) -> Path:
     if str(word) == LATEST:
         folders = [file.parent for file in runs.glob(f"*/{manifest}")]
         if not folders:
-            what = "run" if manifest == RUN else "night"
+            what = Path(manifest).stem
             raise RecordError(f"holds no {what}", where=str(runs), remedy="Name another folder of runs with --runs.")
         return max(folders, key=_age)
     named = runs / word

@@ -1,0 +1,99 @@
+"""``perfgate drill``: is the gate still able to see, and does it stay silent where there is nothing.
+
+As in :mod:`perfgate.cli.main`, imports are in the bodies, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perfgate.cli.measuring import BASE_OPTION, BUDGET_OPTION, measuring, subjects_of
+from perfgate.cli.output_options import RUNS_OPTION, format_option, terminal_width
+
+if TYPE_CHECKING:
+    from perfgate.capture.job import Collector
+    from perfgate.drill.plants import Plant
+
+PLANTS = Path("drills")
+"""Where the catalogue is, unless another folder is named."""
+
+
+@click.command()
+@click.argument("scenario", required=False, type=click.Path(path_type=Path))
+@BASE_OPTION
+@click.option("--same-build", type=click.IntRange(0, 1000), default=4, show_default=True,
+              help="Runs of the base against itself.")  # fmt: skip
+@click.option("--plant", "plants", multiple=True, metavar="NAME[=SIZE,...]",
+              help="Only this plant of the catalogue, at these sizes; may be given several times.")  # fmt: skip
+@click.option("--catalogue", type=click.Path(path_type=Path, file_okay=False), default=PLANTS, show_default=True,
+              help="Folder of plants.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
+@click.option("--resume", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DRILL",
+              help="Go on with this campaign instead (a folder, its name, or latest); one that is over is shown "
+              "again.")  # fmt: skip
+@click.option("--only", multiple=True, metavar="EXERCISE", help="With --resume: only this exercise.")
+@click.option("--pool", "pool", multiple=True, type=click.Path(path_type=Path, dir_okay=False), metavar="BOARD",
+              help="Count the runs of this board.json too; those beside the campaign are counted anyway.")  # fmt: skip
+@RUNS_OPTION
+@BUDGET_OPTION
+@format_option("drill")
+@click.pass_obj
+def drill(  # noqa: PLR0913 (options by name)
+    collector: Collector | None, *, scenario: Path | None, base_words: tuple[str, ...], same_build: int,
+    plants: tuple[str, ...], catalogue: Path, seed: int | None, folder: Path | None, only: tuple[str, ...],
+    pool: tuple[Path, ...], runs: Path, budget_s: float, form: str,
+) -> None:  # fmt: skip
+    """Test the gate itself: run a build against itself, and against itself with plants of known size.
+
+    A plant is a regression put in on purpose (docs/drills.md). The board says which were caught, with which cause, and
+    how often the gate blocked a build that was not slower, over all campaigns on this class of machines. GPUs that are
+    free work side by side.
+
+    Exit status: 10 where a plant that must be caught passed, or more runs of one build were blocked than declared;
+    22 or 20 where something was not measured or decided.
+
+    \b
+    perfgate drill scenarios/cpu-tiny.yaml --base python=~/engine/bin/python --plant host_work=20000
+    perfgate drill --resume latest
+    """  # noqa: D301 (click reads a real backspace: keep the lines)
+    import os
+
+    from perfgate.drill.board import boards_beside, exit_status, false_blocks, make_board, read_board, write_board
+    from perfgate.drill.board_document import BoardReport
+    from perfgate.drill.campaign import begin_drill, device_here, measure_drill, plan_drill
+    from perfgate.errors import UsageError
+    from perfgate.report.formats import render
+    from perfgate.report.run_folders import DRILL, find_run
+
+    if (folder is None) != bool(scenario) or (folder is not None and (base_words or plants or seed is not None)):
+        raise UsageError("expected a scenario and a base, or --resume DRILL alone")
+    pooled = [read_board(file) for file in pool]
+    with measuring() as progress:
+        if scenario is None:
+            found = find_run(Path(str(folder)), runs, DRILL)
+        else:
+            base = subjects_of(base_words, (), progress, runs=runs, scenarios=(scenario,))["base"]
+            means: dict[str, Any] = dict(zip(("device", "gpus"), device_here(os.environ), strict=True))
+            chosen = chosen_plants(catalogue, plants)
+            found = begin_drill(plan_drill(scenario, base, chosen, same_build=same_build, seed=seed, **means), runs)
+        click.echo(f"drill folder: {found}", err=True)
+        try:
+            measure_drill(found, only=only, budget_s=budget_s, progress=progress, collector=collector)
+        finally:
+            board = make_board(found)
+            write_board(found, board)
+    report = BoardReport(board, false_blocks([board, *boards_beside(found, board.machine_class), *pooled]))
+    click.echo(render("drill", form, report, terminal_width()), nl=False)
+    click.get_current_context().exit(exit_status(board, report.pooled))
+
+
+def chosen_plants(catalogue: Path, words: Sequence[str]) -> list[tuple[Plant, tuple[str, ...]]]:
+    """The plants that ``--plant`` names, each with its sizes; the whole catalogue where it names none."""
+    from perfgate.drill.plants import load_catalogue
+
+    named = {name: tuple(filter(None, sizes.split(","))) for name, _, sizes in (word.partition("=") for word in words)}
+    return [(plant, named.get(plant.name, ())) for plant in load_catalogue(catalogue, tuple(named))]

@@ -1,0 +1,340 @@
+"""A campaign: one build against itself, and against itself with plants of the catalogue, on this machine.
+
+Each exercise is an ordinary run in a folder of its own, judged like any other, so a campaign that was stopped goes on
+where it was, and its board can be made again from its folder anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import secrets
+import shlex
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from perfgate import gate
+from perfgate.capture.engine import gpus_of
+from perfgate.capture.session import Progress
+from perfgate.drill.plants import Plant
+from perfgate.errors import InterruptedRunError, PerfgateError, UsageError
+from perfgate.judge.next_pairs import due
+from perfgate.machine.locks import hold
+from perfgate.machine.nvml import connect
+from perfgate.machine.sampler import company
+from perfgate.machine.versioned_json import read_model, write_model
+from perfgate.metrics.trial import Role
+from perfgate.models import Frozen, Note
+from perfgate.record.manifest import read_manifest
+from perfgate.record.run_record import read_records
+from perfgate.report.run_folders import DRILL
+from perfgate.scenario.declaration import load
+from perfgate.scenario.plan import Cell, resolve_cells
+from perfgate.scenario.subject import Subject
+
+RunsOn = Literal["cpu", "cuda"]
+SAME = "same-build"
+"""Exercises of one build against itself are called so, and numbered."""
+REFUSED = "refused.json"
+LOOK_S = 0.5
+"""How often processes side by side are looked at."""
+
+
+class Exercise(Frozen):
+    """One run of a campaign.
+
+    Args:
+        name: Of its folder.
+        plant: What the head has more than the base; ``None`` for one build against itself.
+        size: Of the plant's dial; ``None`` where it has none.
+    """
+
+    name: str
+    plant: Plant | None = None
+    size: str | None = None
+
+
+class Drill(Frozen):
+    """What a campaign runs; ``drill.json``.
+
+    Args:
+        name: Of its folder.
+        scenario: The scenario's file.
+        cells: The cells that it had when the campaign began.
+        base: The build.
+        device: What its engines run on.
+        exercises: In the order they are begun.
+        left_out: Plants that were asked for and are not run: ``plant`` as the code, and why.
+        seed: The first exercise's; each later one takes the next number.
+    """
+
+    format: Literal["perfgate-drill/1"] = "perfgate-drill/1"
+    name: str
+    scenario: Path
+    cells: tuple[str, ...]
+    base: Subject
+    device: RunsOn
+    exercises: tuple[Exercise, ...]
+    left_out: tuple[Note, ...] = ()
+    seed: int
+
+    def subjects(self, exercise: Exercise) -> dict[Role, Subject]:
+        """Both sides of an exercise: a plant's feature is switched on for both."""
+        plant = exercise.plant
+        if plant is None:
+            return {"base": self.base, "head": self.base}
+        return {"base": plant.base(self.base), "head": plant.subject(self.base, exercise.size)}
+
+    def gpus(self, exercise: Exercise, cells: Sequence[Cell]) -> int:
+        """How many GPUs an exercise takes; 0 on the CPU."""
+        if self.device == "cpu":
+            return 0
+        sides = self.subjects(exercise).values()
+        return max(gpus_of({**cell.engine.args, **side.args}) for cell in cells for side in sides)
+
+
+class Refused(Frozen):
+    """Why an exercise could not begin: what perfgate said."""
+
+    format: Literal["perfgate-refused/1"] = "perfgate-refused/1"
+    code: str
+    text: str
+
+
+def plan_drill(
+    scenario: Path,
+    base: Subject,
+    plants: Iterable[tuple[Plant, Sequence[str]]],
+    *,
+    same_build: int,
+    device: RunsOn,
+    gpus: int = 1,
+    seed: int | None = None,
+) -> Drill:
+    """What a campaign of a scenario would run.
+
+    Args:
+        scenario: Its file.
+        base: The build.
+        plants: Those asked for, each with sizes of its dial; its own first size where none are given.
+        same_build: How often the build is run against itself, from 0.
+        device: What engines run on.
+        gpus: How many GPUs there are.
+        seed: Drawn where not given.
+
+    Raises:
+        UsageError: Nothing is left to run.
+        ScenarioError: The scenario is wrong.
+    """
+    cells = resolve_cells(load(scenario))
+    gated = {gate.gate.metric for cell in cells for gate in cell.gates}
+    chosen, left_out = [], []
+    draft = Drill(name="draft", scenario=scenario, cells=(), base=base, device=device, exercises=(), seed=0)
+    for plant, sizes in plants:
+        found = [Exercise(name="-".join([plant.name, *([size] if size else [])]), plant=plant, size=size)
+                 for size in (sizes or plant.sizes(device)[:1] or (None,))]  # fmt: skip
+        if why := _unfit(plant, device, gated, gpus, max(draft.gpus(one, cells) for one in found)):
+            left_out.append(Note(code=plant.name, text=why))
+        else:
+            chosen += found
+    exercises = (*_spread([Exercise(name=f"{SAME}-{n + 1}") for n in range(same_build)], chosen),)
+    if not exercises:
+        said = "; ".join(f"{note.code}: {note.text}" for note in left_out) or "no plant was named"
+        raise UsageError(f"nothing to drill: {said}", remedy="Ask for runs of the same build with --same-build 4.")
+    return draft.model_copy(
+        update={
+            "name": f"drill-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+            "cells": tuple(cell.cell_id for cell in cells),
+            "exercises": exercises,
+            "left_out": tuple(left_out),
+            "seed": secrets.randbits(32) if seed is None else seed,
+        }
+    )
+
+
+def _unfit(plant: Plant, device: RunsOn, gated: set[str], gpus: int, needed: int) -> str:
+    """Why a plant cannot be drilled here; empty where it can."""
+    if device not in plant.runs_on:
+        return f"runs on {' and '.join(plant.runs_on)} only"
+    if needed > gpus:
+        return f"takes {needed} GPUs, and {gpus} can be used"
+    if plant.expect.verdict == "regressed" and not plant.expect.gates(gated):
+        return f"the scenario has no gate on {plant.expect.metric}"
+    return ""
+
+
+def _spread(same: Sequence[Exercise], chosen: Sequence[Exercise]) -> Iterator[Exercise]:
+    """Runs of the same build evenly among the others: a budget that ends early has both."""
+    places = [(n + 0.5) / len(row) for row in (same, chosen) for n in range(len(row))]
+    yield from (one for _, one in sorted(zip(places, [*same, *chosen], strict=True), key=lambda pair: pair[0]))
+
+
+def begin_drill(drill: Drill, runs: Path) -> Path:
+    """Make the campaign's folder."""
+    folder = runs / drill.name
+    folder.mkdir(parents=True)
+    write_model(folder / DRILL, drill)
+    return folder
+
+
+def read_drill(folder: Path) -> Drill:
+    """The manifest of a campaign.
+
+    Raises:
+        RecordError: There is none, or another version wrote it.
+    """
+    return read_model(Drill, folder / DRILL)
+
+
+def measure_drill(
+    folder: Path,
+    *,
+    only: Sequence[str] = (),
+    budget_s: float = math.inf,
+    progress: Progress = lambda _: None,
+    **means: Any,
+) -> None:
+    """Run what is open of a campaign, side by side on GPUs that are free; a later call goes on.
+
+    Args:
+        folder: The campaign's.
+        only: Exercises by name; all where none is named.
+        budget_s: No pair is begun that would not end within so many seconds.
+        progress: As for :func:`perfgate.gate.run`.
+        means: Further options of :func:`perfgate.gate.run`, for exercises that run in this process.
+
+    Raises:
+        UsageError: ``only`` names an exercise that the campaign does not have.
+        InterruptedRunError: Stopped or out of budget; what was measured is kept.
+        RecordError: The folder holds no campaign.
+    """
+    deadline_s = time.monotonic() + budget_s
+    drill = read_drill(folder)
+    known = {exercise.name: exercise for exercise in drill.exercises}
+    if unknown := [name for name in only if name not in known]:
+        raise UsageError(f"no exercise {', '.join(unknown)} in {folder}", remedy=f"It has {', '.join(known)}.")
+    chosen = [known[name] for name in only or known if not is_over(folder, known[name])]
+    cells = resolve_cells(load(drill.scenario))
+    if (found := tuple(cell.cell_id for cell in cells)) != drill.cells:
+        text = f"{drill.scenario} is not what it was when the campaign began: {len(found)} other cells"
+        raise UsageError(text, remedy="Begin a new campaign.")
+    for needed, alike in itertools.groupby(
+        sorted(chosen, key=lambda one: drill.gpus(one, cells)), key=lambda one: drill.gpus(one, cells)
+    ):
+        group = list(alike)
+        places = stations(needed, os.environ) if needed else []
+        if min(len(places), len(group)) > 1:
+            _side_by_side(folder, group, places, deadline_s, progress)
+        else:
+            for exercise in group:
+                _take(folder, drill, exercise, deadline_s, progress, means)
+
+
+def stations(needed: int, environment: Mapping[str, str]) -> list[str]:
+    """Values of ``CUDA_VISIBLE_DEVICES``, each with so many GPUs that are free."""
+    with connect() or contextlib.nullcontext() as nvml:
+        if nvml is None:
+            return []
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
+        gpus = nvml.gpus(environment)
+        words = visible.split(",")[: len(gpus)] if visible else [str(n) for n in range(len(gpus))]
+        free = [word.strip() for word, gpu in zip(words, gpus, strict=True) if not company(nvml, [gpu.uuid])]
+    return [",".join(free[n : n + needed]) for n in range(0, len(free) - needed + 1, needed)]
+
+
+def device_here(environment: Mapping[str, str]) -> tuple[RunsOn, int]:
+    """What engines would run on, and how many GPUs there are."""
+    with connect() or contextlib.nullcontext() as nvml:
+        count = len(nvml.gpus(environment)) if nvml is not None else 0
+    return ("cuda", count) if count else ("cpu", 0)
+
+
+def run_of(folder: Path, exercise: Exercise) -> Path | None:
+    """The run folder of an exercise; ``None`` before it has begun."""
+    return next((file.parent for file in sorted((folder / exercise.name).glob("*/run.json"))), None)
+
+
+def is_over(folder: Path, exercise: Exercise) -> bool:
+    """Whether an exercise was measured to its end, or cannot be measured."""
+    begun = run_of(folder, exercise)
+    if begun is None:
+        return False
+    run = read_manifest(begun)
+    return not any(due(run, {record.cell.cell_id: record for record in read_records(begun, run)}))
+
+
+def _take(
+    folder: Path, drill: Drill, exercise: Exercise, deadline_s: float, progress: Progress, means: Mapping[str, Any]
+) -> None:
+    """Run an exercise in this process; what perfgate refuses is noted, and costs the others nothing."""
+    own = folder / exercise.name
+    own.mkdir(exist_ok=True)
+    seed = drill.seed + drill.exercises.index(exercise)
+    progress(f"{exercise.name} begins")
+    with hold(own):
+        begun, left_s = run_of(folder, exercise), deadline_s - time.monotonic()
+        try:
+            if begun is None:
+                subjects = drill.subjects(exercise)
+                gate.run([drill.scenario], subjects, runs=own, seed=seed, budget_s=left_s, progress=progress, **means)
+            else:
+                gate.resume(begun, budget_s=left_s, progress=progress, **means)
+        except InterruptedRunError as error:
+            raise InterruptedRunError(error.text, remedy=way_on(folder), code=error.code) from error
+        except PerfgateError as error:
+            write_model(own / REFUSED, Refused(code=error.code, text=error.finding))
+            progress(f"{exercise.name} was refused: {error.finding}")
+        else:
+            (own / REFUSED).unlink(missing_ok=True)
+
+
+def _side_by_side(
+    folder: Path, group: Sequence[Exercise], places: Sequence[str], deadline_s: float, progress: Progress
+) -> None:
+    """Run exercises in processes of their own, one a station; each is ``perfgate drill --only``."""
+    waiting, free = deque(group), deque(places)
+    at_work: dict[psutil.Process, tuple[Exercise, str]] = {}
+    stopped = False
+    try:
+        while at_work or (waiting and not stopped):
+            while waiting and free and not stopped:
+                exercise, place = waiting.popleft(), free.popleft()
+                at_work[_start(folder, exercise, place, deadline_s)] = (exercise, place)
+                progress(f"{exercise.name} begins on GPU {place}")
+            gone, _ = psutil.wait_procs(list(at_work), timeout=LOOK_S)
+            for process in gone:
+                (exercise, place), status = at_work.pop(process), process.wait()
+                free.append(place)
+                stopped |= status == InterruptedRunError.exit_status
+                progress(f"{exercise.name} ended with exit status {status}, {len(waiting)} waiting")
+    finally:
+        for process in at_work:
+            process.terminate()
+        psutil.wait_procs(list(at_work))
+    if stopped:
+        raise InterruptedRunError("stopped or out of budget", remedy=way_on(folder), code="out-of-budget")
+
+
+def _start(folder: Path, exercise: Exercise, place: str, deadline_s: float) -> psutil.Popen:
+    command = [sys.executable, "-m", "perfgate", "drill", "--resume", str(folder), "--only", exercise.name]
+    if deadline_s < math.inf:
+        command += ["--budget", str(max((deadline_s - time.monotonic()) / 60, 0.001))]
+    (folder / exercise.name).mkdir(exist_ok=True)
+    with (folder / exercise.name / "perfgate.log").open("ab") as log:
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": place}
+        return psutil.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+
+
+def way_on(folder: Path) -> str:
+    """How to go on with a campaign."""
+    return f"Go on with: perfgate drill --resume {shlex.quote(str(folder))}"

@@ -1,0 +1,265 @@
+"""A campaign from the command line: exercises, their board, its exit status, and going on after a stop."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from conftest import CONFIG
+
+from perfgate.capture.job import Job
+from perfgate.cli.main import main
+from perfgate.drill.board import FalseBlocks, exit_status, false_blocks, make_board, rate_bounds, read_board
+from perfgate.drill.campaign import Exercise, read_drill, run_of
+from perfgate.errors import ExitStatus, RecordError
+from perfgate.metrics.trial import Trial
+from perfgate.testing import FakeCollector, FakeSpec
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+SCENARIO = """\
+schema: 1
+name: tiny
+engine: {model: {config: model}, args: {max_num_seqs: 8}}
+workload: {batch: 8, input_tokens: 16, output_tokens: 8, seed: 0}
+measure: {warmup_iterations: 0, iterations: 2}
+kernels: {}
+gates:
+  - {metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}
+"""
+
+
+class Planted(FakeCollector):
+    """A fake whose head is slower by what the plant on its module path, and the size of its dial, say."""
+
+    SLOWER = {"slow": 1.02, "tiny": 1.0, "noisy": 1.0}
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """Take a fake trial of the plant that is there."""
+        plant = next((Path(folder).name for folder in job.subject.path), "")
+        ratio = self.SLOWER.get(plant, 1.0) + int(job.subject.env.get("PERFGATE_PLANT_PPM", 0)) / 1e6
+        head = {"step": ratio, "gemm": ratio} if job.role == "head" else {}
+        spread = 0.05 if plant == "noisy" else 0.0003
+        return FakeCollector(FakeSpec(head_ratio=head, restart_sd=spread)).collect(job, progress)
+
+
+def plant(folder: Path, name: str, **more: Any) -> None:
+    """Write a plant of the catalogue; it would add 1 % of a fake's step of 5.3 ms for each unit of its dial."""
+    own = folder / name
+    (own / f"{name}-0.1.dist-info").mkdir(parents=True)
+    (own / f"{name}.py").touch()
+    info = own / f"{name}-0.1.dist-info"
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{name} = {name}:register\n")
+    said: dict[str, Any] = {
+        "schema": 1, "name": name, "family": "device-compute", "what": "Slower.", "runs_on": ["cpu", "cuda"],
+        "expect": {"metric": "itl_median", "cause": {"cpu": "gemm", "cuda": "gemm"}},
+    }  # fmt: skip
+    (own / "plant.yaml").write_text(json.dumps(said | more))
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a scenario and a catalogue, which is the working directory."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "perfgate.toml").touch()
+    (tmp_path / "tiny.yaml").write_text(SCENARIO)
+    plant(tmp_path / "drills", "slow")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def drill(*words: str, collector: FakeCollector | None = None) -> Result:
+    """``perfgate drill`` on fakes."""
+    return CliRunner().invoke(main, ["drill", *words], obj=collector or Planted())
+
+
+NEW = ("tiny.yaml", "--base", "python=/bin/true", "--seed", "5", "--format", "json")
+
+
+def board_of(result: Result) -> dict[str, Any]:
+    """What ``--format json`` printed."""
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def rows(result: Result) -> dict[str, dict[str, Any]]:
+    """The board's rows by exercise."""
+    return {row["exercise"]: row for row in board_of(result)["rows"]}
+
+
+def test_a_plant_is_caught_with_its_cause(project: Path) -> None:
+    """A plant is blocked with its cause named, the build against itself is not, and the board is kept."""
+    ended = drill(*NEW, "--same-build", "1")
+    assert ended.exit_code == 0, ended.output
+    found = rows(ended)
+    assert list(found) == ["same-build-1", "slow"]
+    assert (found["slow"]["result"], found["slow"]["cause"], found["slow"]["verdict"]) == (
+        "as-expected", True, "regressed",
+    )  # fmt: skip
+    assert "gemm" in found["slow"]["told"]
+    assert found["slow"]["change"] == pytest.approx(0.02, abs=0.002)
+    assert found["slow"]["true_size"] is None
+    assert (found["same-build-1"]["result"], found["same-build-1"]["pairs"]) == ("as-expected", 4)
+    (folder,) = (project / "runs").glob("drill-*")
+    assert read_board(folder / "board.json") == make_board(folder)
+    assert board_of(ended)["false_blocks"]["at_most"] == pytest.approx(0.95)
+
+
+def test_a_plant_that_passes_is_missed(project: Path) -> None:
+    """A plant that must be caught and passes ends the command with 10, and the report says which."""
+    plant(project / "drills", "tiny", expect={"metric": "itl_median", "step_us_per_unit": {"cpu": 53, "cuda": 53}},
+          dial={"variable": "X", "unit": "us", "sizes": {"cpu": ["1"], "cuda": ["1"]}})  # fmt: skip
+    ended = drill(*NEW[:-1], "text", "--same-build", "0", "--plant", "tiny")
+    assert ended.exit_code == ExitStatus.REGRESSED, ended.output
+    assert "missed: tiny-1" in ended.stdout
+    assert "+1 %" in ended.stdout
+
+
+def test_a_small_plant_may_pass(project: Path) -> None:
+    """A plant whose true size is below must_catch may pass; sizes make an exercise each."""
+    expect = {"metric": "itl_median", "step_us_per_unit": {"cpu": 0.0053}}
+    dial = {"variable": "PERFGATE_PLANT_PPM", "unit": "ppm", "sizes": {"cpu": ["9"]}}
+    plant(project / "drills", "dialled", expect=expect, runs_on=["cpu"], dial=dial)
+    ended = drill(*NEW, "--same-build", "0", "--plant", "dialled=100,20000")
+    assert ended.exit_code == 0, ended.output
+    small, large = rows(ended).values()
+    assert (small["exercise"], small["result"], small["size"]) == ("dialled-100", "small", "100 ppm")
+    assert (large["exercise"], large["result"]) == ("dialled-20000", "as-expected")
+    assert small["true_size"] == pytest.approx(1e-4, rel=0.01)
+
+
+def test_a_cause_that_is_not_named(project: Path) -> None:
+    """A plant that is blocked without its cause ends the command with 20, and shows what was said instead."""
+    plant(project / "drills", "slow2", expect={"metric": "itl_median", "cause": {"cpu": "waited", "cuda": "waited"}})
+    Planted.SLOWER["slow2"] = 1.02
+    ended = drill(*NEW, "--same-build", "0", "--plant", "slow2")
+    assert ended.exit_code == ExitStatus.INCONCLUSIVE, ended.output
+    (row,) = rows(ended).values()
+    assert row["cause"] is False
+    assert "gemm" in row["told"]
+
+
+def test_what_cannot_be_drilled_is_left_out(project: Path) -> None:
+    """Plants without a gate, or for another device, are left out by name; nothing left to run is an error."""
+    plant(project / "drills", "capacity", expect={"metric": "kv_token_capacity"})
+    plant(project / "drills", "device", runs_on=["cuda"], expect={"metric": "itl_median"})
+    plant(project / "drills", "many", base_args={"tensor_parallel_size": 2}, runs_on=["cuda"])
+    ended = drill(*NEW, "--same-build", "1", "--plant", "capacity", "--plant", "device")
+    assert [(note["code"], note["text"]) for note in board_of(ended)["left_out"]] == [
+        ("capacity", "the scenario has no gate on kv_token_capacity"),
+        ("device", "runs on cuda only"),
+    ]
+    refused = drill(*NEW, "--same-build", "0", "--plant", "device")
+    assert refused.exit_code == ExitStatus.USAGE
+    assert "nothing to drill: device: runs on cuda only" in refused.stderr
+
+
+def test_an_exercise_that_is_refused_costs_no_other(project: Path) -> None:
+    """What perfgate refuses to begin is on the board with its reason, and the rest is measured."""
+    plant(project / "drills", "bad", args={"max_num_seqs": 16}, expect={"metric": "itl_median"})
+    (project / "drills" / "bad" / "bad.py").unlink()
+
+    class Refusing(Planted):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            if job.subject.args:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().collect(job, progress)
+
+    ended = drill(*NEW, "--same-build", "1", collector=Refusing())
+    assert ended.exit_code == ExitStatus.NOT_MEASURED, ended.output
+    found = rows(ended)
+    assert found["bad"]["result"] == "not-measured"
+    assert "No space left on device" in found["bad"]["why"]
+    assert found["slow"]["result"] == found["same-build-1"]["result"] == "as-expected"
+
+
+def test_a_campaign_goes_on(project: Path) -> None:
+    """A budget that is spent ends with 130 and the way on; going on takes up what is open, and only that."""
+    ended = drill(*NEW, "--same-build", "2", "--budget", "0.000001")
+    assert ended.exit_code == ExitStatus.INTERRUPTED
+    (folder,) = (project / "runs").glob("drill-*")
+    assert f"perfgate drill --resume {folder.relative_to(project)}" in ended.stderr
+    assert {row.result for row in read_board(folder / "board.json").rows} == {"open"}
+
+    first = drill("--resume", "latest", "--only", "slow", "--format", "json")
+    assert rows(first)["slow"]["result"] == "as-expected"
+    assert rows(first)["same-build-1"]["result"] == "open"
+    assert first.exit_code == ExitStatus.NOT_MEASURED
+    slow = run_of(folder, Exercise(name="slow"))
+    assert slow is not None
+    before = (slow / "run.json").stat().st_mtime_ns
+
+    last = drill("--resume", str(folder), "--format", "json")
+    assert last.exit_code == 0, last.output
+    assert (slow / "run.json").stat().st_mtime_ns == before
+
+
+def test_boards_beside_are_pooled(project: Path) -> None:
+    """Runs of one build against itself add up over the campaigns in a folder, and over boards that are named."""
+    drill(*NEW, "--same-build", "2", "--plant", "slow")
+    second = drill(*NEW, "--same-build", "3", "--plant", "slow")
+    assert board_of(second)["false_blocks"]["verdicts"] == 5
+    elsewhere = project / "kept.json"
+    first = min((project / "runs").glob("drill-*/board.json"))
+    elsewhere.write_bytes(first.read_bytes())
+    again = drill("--resume", "latest", "--pool", str(elsewhere), "--format", "json")
+    assert board_of(again)["false_blocks"]["verdicts"] == 5, "a board counts once, wherever it was found"
+
+
+def test_another_build_in_the_folder(project: Path) -> None:
+    """A run folder of other subjects in a campaign's place is refused, not judged."""
+    drill(*NEW, "--same-build", "1", "--plant", "slow")
+    (folder,) = (project / "runs").glob("drill-*")
+    exercises = {one.name: run_of(folder, one) for one in read_drill(folder).exercises}
+    slow, same = exercises["slow"], exercises["same-build-1"]
+    assert slow is not None
+    assert same is not None
+    slow.rename(folder / "moved")
+    same.rename(slow)
+    with pytest.raises(RecordError, match="other subjects"):
+        make_board(folder)
+
+
+def test_a_changed_scenario_ends_the_campaign(project: Path) -> None:
+    """A scenario that is not what it was is refused before anything more is measured."""
+    drill(*NEW, "--same-build", "1", "--budget", "0.000001")
+    (project / "tiny.yaml").write_text(SCENARIO.replace("batch: 8", "batch: 4"))
+    ended = drill("--resume", "latest")
+    assert ended.exit_code == ExitStatus.USAGE
+    assert "is not what it was when the campaign began" in ended.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("--resume", "latest", "--plant", "slow"), ("tiny.yaml", "--resume", "latest")])
+def test_what_does_not_go_together(words: tuple[str, ...]) -> None:
+    """A scenario begins a campaign, --resume goes on with one: one of them."""
+    assert drill(*words).exit_code == ExitStatus.USAGE
+
+
+def test_a_single_false_block_is_not_proof(project: Path) -> None:
+    """Bounds are exact: one block in eight is possible at 1 %, two are not, and then the exit status is 10."""
+    assert rate_bounds(0, 8)[1] == pytest.approx(1 - 0.05 ** (1 / 8))
+    assert rate_bounds(0, 0) == (0.0, 1.0)
+    drill(*NEW, "--same-build", "8", "--plant", "slow")
+    (folder,) = (project / "runs").glob("drill-*")
+    board = make_board(folder)
+    same = [n for n, row in enumerate(board.rows) if not row.plant]
+
+    def with_blocks(count: int) -> tuple[FalseBlocks, ExitStatus]:
+        blocked = {"result": "false-block", "verdict": "regressed"}
+        changed = [row.model_copy(update=blocked if n in same[:count] else {}) for n, row in enumerate(board.rows)]
+        made = board.model_copy(update={"rows": tuple(changed)})
+        pooled = false_blocks([made])
+        return pooled, exit_status(made, pooled)
+
+    assert with_blocks(0)[1] == ExitStatus.PASS
+    assert with_blocks(1)[1] == ExitStatus.INCONCLUSIVE
+    pooled, status = with_blocks(2)
+    assert status == ExitStatus.REGRESSED
+    assert pooled.at_least > board.alpha
