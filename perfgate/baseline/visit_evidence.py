@@ -51,7 +51,7 @@ class VisitSeries(Series):
             [one.estimate() for one in self.predictions(margin)] for margin in (None, gate.ignorable, gate.must_catch)
         )
         if off:
-            return (stats.single_look(len(self.visits), off[0], over, under, (1.0, 1.0)),)
+            return (stats.look_at(len(self.visits), off[0], over, under),)
         if self.fault or len(self.visits) != 1:
             return ()
         return Series(self.gate, self.visits[0], self.head, resolution=self.resolution).looks()

@@ -112,7 +112,7 @@ class Series:
         )
         once = stats.one_look(fewer)
         estimate = stats.difference_estimate(base, head, sign, self.resolution)
-        return (stats.single_look(fewer, estimate, over, under, (once.block[0], once.pass_[0])),)
+        return (stats.look_at(fewer, estimate, over, under, (once.block[0], once.pass_[0])),)
 
     def slower_by(self, margin: float, base: Sequence[float]) -> stats.Floats:
         """What each value of the base would be slower by at a margin, as logarithms; a row for each that binds."""

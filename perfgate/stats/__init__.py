@@ -1,29 +1,4 @@
 """Statistics: arrays in, results out. Nothing here knows of trials, kernels or files."""
 
-from perfgate.stats.estimate import QUADRATURE_NODES as QUADRATURE_NODES
-from perfgate.stats.estimate import ROUNDING as ROUNDING
-from perfgate.stats.estimate import Estimate as Estimate
-from perfgate.stats.estimate import Floats as Floats
-from perfgate.stats.estimate import adjusted_difference as adjusted_difference
-from perfgate.stats.estimate import all_equal as all_equal
-from perfgate.stats.estimate import detectable as detectable
-from perfgate.stats.estimate import difference_estimate as difference_estimate
-from perfgate.stats.estimate import floats as floats
-from perfgate.stats.estimate import log_ratios as log_ratios
-from perfgate.stats.estimate import logs as logs
-from perfgate.stats.estimate import mean_estimate as mean_estimate
-from perfgate.stats.estimate import power_at as power_at
-from perfgate.stats.estimate import side_estimate as side_estimate
-from perfgate.stats.estimate import to_ratio as to_ratio
-from perfgate.stats.sequential import DEFAULT_SCHEDULE as DEFAULT_SCHEDULE
-from perfgate.stats.sequential import FIRST_BLOCKING_PAIRS as FIRST_BLOCKING_PAIRS
-from perfgate.stats.sequential import FIRST_PASSING_PAIRS as FIRST_PASSING_PAIRS
-from perfgate.stats.sequential import FURTHER_LOOK_PAIRS as FURTHER_LOOK_PAIRS
-from perfgate.stats.sequential import Look as Look
-from perfgate.stats.sequential import Schedule as Schedule
-from perfgate.stats.sequential import binding as binding
-from perfgate.stats.sequential import holm as holm
-from perfgate.stats.sequential import holm_level as holm_level
-from perfgate.stats.sequential import looks as looks
-from perfgate.stats.sequential import one_look as one_look
-from perfgate.stats.sequential import single_look as single_look
+from perfgate.stats.estimate import *  # noqa: F403 (the arithmetic of every rule is named stats.NAME)
+from perfgate.stats.sequential import *  # noqa: F403

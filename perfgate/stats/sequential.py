@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -99,16 +99,8 @@ class Look:
     over_must_catch: Estimate
     block_weight: float
     pass_weight: float
-    p: float = 1.0
-    q: float = 1.0
-
-    def after(self, p: float, q: float) -> Look:
-        """With its own p and q where they are smaller than those of earlier looks."""
-        return replace(
-            self,
-            p=min(p, _weighted(self.over_ignorable.p_above(0.0), self.block_weight)),
-            q=min(q, _weighted(self.over_must_catch.p_below(0.0), self.pass_weight)),
-        )
+    p: float
+    q: float
 
 
 def looks(
@@ -135,17 +127,14 @@ def looks(
     x = floats(d)
     both = (np.atleast_2d(np.asarray(margins, dtype=np.float64)) for margins in (ignorable, must_catch))
     sides = [np.broadcast_to(rows, (len(rows), len(x))) for rows in both]
-    p = q = 1.0
-    found = []
+    found: list[Look] = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
         if pairs > len(x):
             break
         over, under = (
             [mean_estimate(x[:pairs] - np.log1p(row), resolution) for row in binding(side[:, :pairs])] for side in sides
         )
-        look = _look(pairs, mean_estimate(x[:pairs], resolution), over, under, (block, passing)).after(p, q)
-        p, q = look.p, look.q
-        found.append(look)
+        found.append(look_at(pairs, mean_estimate(x[:pairs], resolution), over, under, (block, passing), found[-1:]))
     return tuple(found)
 
 
@@ -161,36 +150,30 @@ def binding(margins: ArrayLike) -> Floats:
     return rows[whole[:1]] if len(whole) else rows[largest.any(axis=1)]
 
 
-def single_look(
+def look_at(
     observations: int,
     estimate: Estimate,
     over: Sequence[Estimate],
     under: Sequence[Estimate],
-    weights: tuple[float, float],
+    weights: tuple[float, float] = (1.0, 1.0),
+    earlier: Sequence[Look] = (),
 ) -> Look:
-    """The one look at what was not taken in pairs.
+    """A look, with the margin that is hardest to exceed and the one that is easiest to stay below.
 
     Args:
-        observations: Of the smaller side, or visits.
+        observations: Pairs; of what was not taken in pairs those of the smaller side, or visits.
         estimate: Of the difference.
         over: Of what is above ``ignorable``, one for each margin that binds.
         under: Of what is above ``must_catch``, likewise.
-        weights: Shares of alpha and beta that it may use.
+        weights: Shares of alpha and beta that it may use; of a look that is the only one all of them.
+        earlier: The look before it, whose p and q hold where its own are larger.
     """
-    return _look(observations, estimate, over, under, weights).after(1.0, 1.0)
-
-
-def _look(
-    observations: int,
-    estimate: Estimate,
-    over: Sequence[Estimate],
-    under: Sequence[Estimate],
-    weights: tuple[float, float],
-) -> Look:
-    """With the margin that is hardest to exceed, and the one that is easiest to stay below."""
-    above = max(over, key=lambda one: (one.p_above(0.0), -one.mean))
-    below = min(under, key=lambda one: (one.p_below(0.0), one.mean))
-    return Look(observations, estimate, above, below, weights[0], weights[1] / len(under))
+    above = max(over, key=lambda excess: (excess.p_above(0.0), -excess.mean))
+    below = min(under, key=lambda excess: (excess.p_below(0.0), excess.mean))
+    block, passing = weights[0], weights[1] / len(under)
+    p = min([_weighted(above.p_above(0.0), block), *(look.p for look in earlier)])
+    q = min([_weighted(below.p_below(0.0), passing), *(look.q for look in earlier)])
+    return Look(observations, estimate, above, below, block, passing, p, q)
 
 
 def _weighted(p: float, weight: float) -> float:
