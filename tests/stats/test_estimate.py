@@ -181,7 +181,7 @@ def test_single_look() -> None:
     estimate = stats.difference_estimate(EXAMPLE[:6], [x + 0.02 for x in EXAMPLE[6:]], 1)
     over, under = (replace(estimate, mean=estimate.mean - math.log1p(m)) for m in (IGNORABLE, MUST_CATCH))
 
-    whole, none = (stats.single_look(6, estimate, [over], [under], weights) for weights in ((1.0, 1.0), (0.0, 0.0)))
+    whole, none = (stats.look_at(6, estimate, [over], [under], weights) for weights in ((1.0, 1.0), (0.0, 0.0)))
 
     assert whole.p == pytest.approx(estimate.p_above(math.log1p(IGNORABLE)))
     assert whole.q == pytest.approx(estimate.p_below(math.log1p(MUST_CATCH)))
@@ -302,14 +302,13 @@ def test_hodges_lehmann(d: list[float]) -> None:
     assert pytest.approx(middle, abs=1e-15) == modes.hodges_lehmann(d)
 
 
-@given(d=st.lists(MICRO | st.sampled_from([0.0, 0.001]), min_size=1, max_size=40))
-def test_hodges_lehmann_without_its_matrix(d: list[float]) -> None:
-    """The search that never writes the averages out finds the very number, ties and all."""
-    x = np.array(d)
-    i, j = np.triu_indices(len(x))
+@given(d=st.lists(MICRO, min_size=1, max_size=13), every=st.integers(2, 4))
+def test_hodges_lehmann_of_more_than_are_averaged(d: list[float], every: int) -> None:
+    """Of too many observations the middle one of every few enters, in order of size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(modes, "ENUMERATED", 3)
-        assert float(np.median((x[i] + x[j]) / 2)) == modes.hodges_lehmann(d)
+        patch.setattr(modes, "MOST_AVERAGED", len(d))
+        repeated = [value for value in d for _ in range(every)]
+        assert modes.hodges_lehmann(repeated) == modes.hodges_lehmann(d)
 
 
 def test_hodges_lehmann_of_many_pairs_takes_little_memory() -> None:
