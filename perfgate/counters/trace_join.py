@@ -229,7 +229,6 @@ def _places(counted: Sequence[KernelLaunch]) -> list[str]:
         return [""] * len(counted)
     table = filled(
         Kernels,
-        len(counted),
         start_ns=np.arange(len(counted)),
         name=np.array([names.index(launch.key.name) for launch in counted]),
         device=np.array([launch.device for launch in counted]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +22,6 @@ from perfgate.trace.kernel_table import (
     Names,
     Steps,
     Trace,
-    empty,
 )
 from perfgate.trace.layers import assign_layers, places_caution
 from perfgate.trace.limits import (
@@ -37,112 +35,76 @@ from perfgate.trace.limits import (
 from perfgate.trace.steps import Range, find_steps, layers_at, steps_at
 from perfgate.units import plural
 
-_Rows = TypeVar("_Rows", Events, Calls)
+_Timed = TypeVar("_Timed", Events, Calls)
 
 
-@dataclass(frozen=True)
-class Recording:
-    """What a reader takes from a file, in any order, with steps, layers and places still open.
+def named(demangled: tuple[str, ...], roles: Sequence[RoleRule], where: str) -> Names:
+    """Kernel names in all their forms; ``roles`` are the scenario's own, tried before the shipped list.
 
-    Args:
-        source: The profiler and its version.
-        where: The file, for errors.
-        processes: Process ids.
-        devices: Names of the devices, by number.
-        names: Demangled kernel names.
-        shapes: Launch shapes.
-        kernels: Kernels; operators on the CPU carry their own start as their launch.
-        calls: Every call of the CUDA interface that is in the file.
-        ranges: Named ranges on the host, those that name steps and layers at least.
-        copies: Copies.
-        memsets: Memsets.
-        overhead: The profiler's own work.
-        cautions: What the reader noticed.
+    Raises:
+        RecordError: One is too long; ``where`` names the file.
+        UsageError: A role's pattern is not a regular expression.
     """
-
-    source: str
-    where: str
-    processes: tuple[int, ...]
-    devices: dict[int, str]
-    names: tuple[str, ...]
-    shapes: NDArray[np.int64]
-    kernels: Kernels
-    calls: Calls
-    ranges: Sequence[Range]
-    copies: Events = field(default_factory=lambda: empty(Events))
-    memsets: Events = field(default_factory=lambda: empty(Events))
-    overhead: Events = field(default_factory=lambda: empty(Events))
-    cautions: tuple[Note, ...] = ()
+    longest = max(map(len, demangled), default=0)
+    if longest > MAX_NAME_CHARACTERS:
+        raise RecordError(f"holds a kernel's name of {longest} characters: the file is damaged", where=where)
+    short, normalised = tuple(map(short_name, demangled)), tuple(map(normalised_name, demangled))
+    return Names(demangled, short, normalised, classify(demangled, roles))
 
 
-def build(recording: Recording, roles: Sequence[RoleRule] = ()) -> Trace:
-    """The kernel table of a recording.
+def build(recorded: Trace, ranges: Sequence[Range]) -> Trace:
+    """The kernel table of what a reader took from a file, in any order, with steps, layers and places still open.
 
     A kernel belongs to the step in which the host launched it, a kernel of a CUDA graph to that of the graph's launch.
 
     Args:
-        recording: What the profiler saw.
-        roles: The scenario's own roles, tried before the shipped list.
+        recorded: What the profiler saw; operators on the CPU carry their own start as their launch.
+        ranges: Named ranges on the host, those that name steps and layers at least.
 
     Raises:
         RecordError: There is no kernel, something ends before it starts, a number is outside the bounds of
             :mod:`perfgate.trace.limits`, or two steps of a process have one number.
-        UsageError: A role's pattern is not a regular expression.
     """
-    _check(recording)
-    launches = _Launches(recording.calls)
-    kernels = _launched(recording.kernels, launches)
-    steps, cautions = find_steps(recording.ranges, np.unique(kernels.process).tolist(), recording.where)
+    _check(recorded, ranges)
+    launches = _Launches(recorded.calls)
+    kernels = _launched(recorded.kernels, launches)
+    steps, cautions = find_steps(ranges, np.unique(kernels.process).tolist(), recorded.where)
     kernels = dataclasses.replace(kernels, step=steps_at(steps, kernels.process, kernels.launched_ns))
     if (np.diff(kernels.start_ns) <= 0).any():  # most exports are in order
         kernels = kernels.take(np.lexsort((kernels.correlation, kernels.stream, kernels.device, kernels.start_ns)))
-    names = Names(
-        demangled=recording.names,
-        short=tuple(map(short_name, recording.names)),
-        normalised=tuple(map(normalised_name, recording.names)),
-        role=classify(recording.names, roles),
-    )
-    by_range = layers_at(recording.ranges, kernels.process, kernels.launched_ns)
-    layer, place = assign_layers(kernels, names, by_range)
-    kernels = dataclasses.replace(kernels, layer=layer, place=place)
-    wanted = recording.calls.kind != CALL_KINDS.index("other")
-    kept = recording.calls if wanted.all() else recording.calls.take(wanted)
-    trace = Trace(
-        source=recording.source,
-        processes=recording.processes,
-        devices=recording.devices,
-        names=names,
-        shapes=recording.shapes,
-        kernels=kernels,
+    by_range = layers_at(ranges, kernels.process, kernels.launched_ns)
+    layer, place = assign_layers(kernels, recorded.names, by_range)
+    wanted = recorded.calls.kind != CALL_KINDS.index("other")
+    calls = recorded.calls if wanted.all() else recorded.calls.take(wanted)
+    trace = dataclasses.replace(
+        recorded,
+        kernels=dataclasses.replace(kernels, layer=layer, place=place),
         steps=steps,
-        copies=_placed(recording.copies, steps, launches),
-        memsets=_placed(recording.memsets, steps, launches),
-        overhead=_placed(recording.overhead, steps, None),
-        calls=_ordered(dataclasses.replace(kept, step=steps_at(steps, kept.process, kept.start_ns))),
+        copies=_placed(recorded.copies, steps, launches),
+        memsets=_placed(recorded.memsets, steps, launches),
+        overhead=_placed(recorded.overhead, steps, None),
+        calls=_placed(calls, steps, None),
     )
-    return dataclasses.replace(trace, cautions=(*recording.cautions, *cautions, *_cautions(trace)))
+    return dataclasses.replace(trace, cautions=(*recorded.cautions, *cautions, *_cautions(trace)))
 
 
-def _check(recording: Recording) -> None:
-    if not len(recording.kernels):
-        raise RecordError("holds no kernel", where=recording.where)
-    longest = max(map(len, recording.names))
-    if longest > MAX_NAME_CHARACTERS:
-        raise RecordError(f"holds a kernel's name of {longest} characters: the file is damaged", where=recording.where)
+def _check(recorded: Trace, ranges: Sequence[Range]) -> None:
+    if not len(recorded.kernels):
+        raise RecordError("holds no kernel", where=recorded.where)
     for what in ("kernels", "copies", "memsets", "overhead", "calls"):
-        table = getattr(recording, what)
+        table = getattr(recorded, what)
         if (table.duration_ns < 0).any():
-            raise RecordError(f"{what} that end before they start: the file is damaged", where=recording.where)
+            raise RecordError(f"{what} that end before they start: the file is damaged", where=recorded.where)
         for name, (least, most) in _BOUNDS.items():
             column = getattr(table, name, None)
             if column is not None and len(column) and not least <= column.min() <= column.max() <= most:
                 text = f"{what} with a {name} outside {least} to {most}: the file is damaged"
-                raise RecordError(text, where=recording.where)
-    for one in recording.ranges:
-        end = one.start_ns if one.end_ns is None else one.end_ns
-        if not -MAX_TIME_NS <= one.start_ns <= end <= MAX_TIME_NS:
-            text = f"range {one.name[:80]} that ends before it starts, or at no time: the file is damaged"
-            raise RecordError(text, where=recording.where)
+                raise RecordError(text, where=recorded.where)
+    for span in ranges:
+        end = span.start_ns if span.end_ns is None else span.end_ns
+        if not -MAX_TIME_NS <= span.start_ns <= end <= MAX_TIME_NS:
+            text = f"range {span.name[:80]} that ends before it starts, or at no time: the file is damaged"
+            raise RecordError(text, where=recorded.where)
 
 
 _BOUNDS = {
@@ -184,16 +146,13 @@ def _launched(kernels: Kernels, launches: _Launches) -> Kernels:
     return dataclasses.replace(kernels, launched_ns=np.where(known, kernels.launched_ns, found))
 
 
-def _placed(events: Events, steps: Steps, launches: _Launches | None) -> Events:
+def _placed(rows: _Timed, steps: Steps, launches: _Launches | None) -> _Timed:
     """Events with their steps, by their launch where one is known and by their own start elsewhere, in order."""
-    time_ns = events.start_ns
+    time_ns = rows.start_ns
     if launches is not None:
-        launched_ns = launches.start_of(events.process, events.correlation)
+        launched_ns = launches.start_of(rows.process, rows.correlation)
         time_ns = np.where(launched_ns != NO_TIME, launched_ns, time_ns)
-    return _ordered(dataclasses.replace(events, step=steps_at(steps, events.process, time_ns)))
-
-
-def _ordered(rows: _Rows) -> _Rows:
+    rows = dataclasses.replace(rows, step=steps_at(steps, rows.process, time_ns))
     if not (np.diff(rows.start_ns) <= 0).any():
         return rows
     return rows.take(np.lexsort((rows.correlation, rows.process, rows.start_ns)))
@@ -203,10 +162,8 @@ def _cautions(trace: Trace) -> list[Note]:
     found = []
     lost = int((trace.kernels.launched_ns == NO_TIME).sum())
     if lost:
-        share = f"{lost} of {len(trace.kernels)} kernels"
-        found.append(
-            Note(code="launch-not-traced", text=f"{share} have no launching call in the trace and belong to no step")
-        )
+        text = f"{lost} of {len(trace.kernels)} kernels have no launching call in the trace and belong to no step"
+        found.append(Note(code="launch-not-traced", text=text))
     if not len(trace.steps):
         found.append(Note(code="no-step-ranges", text="no range names a step, so the table is of the whole trace"))
     if (caution := places_caution(trace.kernels, trace.names)) is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,9 @@ class Columns:
     def take(self, rows: NDArray[Any]) -> Self:
         """These rows (indices, or a mask), in this order."""
         return dataclasses.replace(self, **{f.name: getattr(self, f.name)[rows] for f in dataclasses.fields(self)})
+
+
+Rows = TypeVar("Rows", bound=Columns)
 
 
 @dataclass(frozen=True)
@@ -203,6 +206,7 @@ class Trace:
         overhead: The profiler's own work on the host.
         calls: Calls on the host that launch, copy or synchronise.
         cautions: What the reader should know.
+        where: The file, for errors.
     """
 
     source: str
@@ -216,7 +220,8 @@ class Trace:
     memsets: Events
     overhead: Events
     calls: Calls
-    cautions: tuple[Note, ...] = ()
+    cautions: tuple[Note, ...]
+    where: str
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -225,8 +230,8 @@ class Trace:
 
     def role_of_name(self) -> NDArray[np.int16]:
         """Per name the index of its role in :attr:`roles`."""
-        place = {role: number for number, role in enumerate(self.roles)}
-        return np.array([place[role] for role in self.names.role], np.int16)
+        number_of = {role: number for number, role in enumerate(self.roles)}
+        return np.array([number_of[role] for role in self.names.role], np.int16)
 
 
 _CALLS = {
@@ -246,26 +251,21 @@ def call_kind(name: str) -> str:
     return next((kind for kind, pattern in _CALLS.items() if pattern.match(name)), "other")
 
 
-def empty(table: type[Columns]) -> Any:
-    """No rows of ``table`` (:class:`Kernels`, :class:`Steps`, :class:`Events` or :class:`Calls`)."""
-    return filled(table, 0)
-
-
-def filled(table: type[Columns], length: int, /, **columns: NDArray[Any] | None) -> Any:
+def filled(table: type[Rows], /, **columns: NDArray[Any]) -> Rows:
     """Rows of ``table`` from the columns given, each cast to its type; the others say "does not apply".
 
     Raises:
         OverflowError: A value does not fit into its column.
     """
-    neutral = {"bool": False, "bytes": 0, "place": 0, "kind": 0, "duration_ns": 0, "launched_ns": NO_TIME}
+    length = len(next(iter(columns.values()), ()))
     made = {}
-    for field in dataclasses.fields(table):
-        dtype = _DTYPES[field.name]
-        value = columns.get(field.name)
-        if value is None:
-            value = np.full(length, neutral.get("bool" if dtype is np.bool_ else field.name, NONE))
-        made[field.name] = _cast(field.name, np.asarray(value), dtype)
+    for name, hint in get_type_hints(table).items():
+        dtype = get_args(get_args(hint)[1])[0]  # of NDArray[dtype]
+        made[name] = _cast(name, np.asarray(columns.get(name, np.full(length, _NEUTRAL.get(name, NONE)))), dtype)
     return table(**made)
+
+
+_NEUTRAL = {"graph": 0, "bytes": 0, "place": 0, "kind": 0, "duration_ns": 0, "launched_ns": NO_TIME}
 
 
 def _cast(name: str, column: NDArray[Any], dtype: Any) -> NDArray[Any]:
@@ -278,10 +278,13 @@ def _cast(name: str, column: NDArray[Any], dtype: Any) -> NDArray[Any]:
     return column.astype(dtype, copy=False)
 
 
-_DTYPES: dict[str, Any] = {
-    "start_ns": np.int64, "duration_ns": np.int64, "end_ns": np.int64, "launched_ns": np.int64, "bytes": np.int64,
-    "correlation": np.int64, "stream": np.int64, "index": np.int64, "name": np.int32, "shape": np.int32,
-    "step": np.int32, "device": np.int16, "process": np.int16, "layer": np.int16, "place": np.int8, "kind": np.int8,
-    "graph": np.bool_, "complete": np.bool_,
-    "own": np.bool_,
-}  # fmt: skip
+def combinations(*columns: NDArray[Any]) -> tuple[list[list[int]], NDArray[np.int64]]:
+    """The combinations of values that rows have, in order, and which of them each row has.
+
+    Args:
+        columns: Of one length, values from -1 up; shape (n,).
+    """
+    sizes = [int(column.max(initial=NONE)) + 2 for column in columns]
+    packed = np.ravel_multi_index(tuple(column.astype(np.int64) + 1 for column in columns), sizes)
+    distinct, group = np.unique(packed, return_inverse=True)
+    return (np.stack(np.unravel_index(distinct, sizes), axis=1) - 1).tolist(), group

@@ -8,10 +8,10 @@ given only where a layer's gemms come in an order that is known.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from perfgate.trace.families import ACTIVATION, ATTENTION, GEMM, GEMM_REDUCE, KV
 from perfgate.trace.kernel_table import NONE, PLACES, Kernels, Names
 
 PLACE = {place: number for number, place in enumerate(PLACES)}
-Pattern = tuple[NDArray[np.int16], NDArray[np.int8]]
 
 
 def assign_layers(
@@ -43,32 +42,18 @@ def assign_layers(
     inside = order[np.searchsorted(kernels.step[order], 0) :]
     if not len(inside):
         return layer, place
-    step, device = kernels.step[inside], kernels.device[inside]
-    cuts = np.flatnonzero((np.diff(step) != 0) | (np.diff(device) != 0)) + 1
-    told = np.full(len(inside), NONE, np.int16) if by_range is None else by_range[inside]
-    sequences = _Sequences(names.role)
-    name, stream = kernels.name[inside], kernels.stream[inside]
-    for first, beyond in zip([0, *cuts], [*cuts, len(inside)], strict=True):
-        rows = inside[first:beyond]
-        part = slice(first, beyond)
-        layer[rows], place[rows] = sequences.read(name[part], stream[part], told[part])
+    cuts = np.flatnonzero((np.diff(kernels.step[inside]) != 0) | (np.diff(kernels.device[inside]) != 0)) + 1
+    told = layer.copy() if by_range is None else by_range
+    known: dict[tuple[bytes, ...], tuple[NDArray[np.int16], NDArray[np.int8]]] = {}
+    for rows in np.split(inside, cuts):
+        name, stream, ranges = kernels.name[rows], kernels.stream[rows], told[rows]
+        sequence = (name.tobytes(), stream.tobytes(), ranges.tobytes())
+        if sequence not in known:
+            roles = [names.role[number] for number in name]
+            layers = ranges if (ranges != NONE).any() else _by_repetition(name, stream, roles)
+            known[sequence] = layers, _places(layers, roles)
+        layer[rows], place[rows] = known[sequence]
     return layer, place
-
-
-@dataclass
-class _Sequences:
-    """Reads kernel sequences; one that was seen before is known."""
-
-    roles: Sequence[str]
-    known: dict[tuple[bytes, bytes, bytes], Pattern] = field(default_factory=dict)
-
-    def read(self, name: NDArray[np.int32], stream: NDArray[np.int64], told: NDArray[np.int16]) -> Pattern:
-        key = (name.tobytes(), stream.tobytes(), told.tobytes())
-        if key not in self.known:
-            roles = [self.roles[number] for number in name]
-            layers = told if (told != NONE).any() else _by_repetition(name, stream, roles)
-            self.known[key] = layers, _places(layers, roles)
-        return self.known[key]
 
 
 def _by_repetition(name: NDArray[np.int32], stream: NDArray[np.int64], roles: Sequence[str]) -> NDArray[np.int16]:
@@ -111,19 +96,17 @@ def _anchors(name: NDArray[np.int32], roles: Sequence[str]) -> list[int]:
     """
     numbers: list[int] = name.tolist()
     counts = Counter(numbers)
+    repeated = [row for row, number in enumerate(numbers) if counts[number] > 1]
     for role in (KV_WRITE, ATTENTION):
-        repeated = [(counts[n], -row) for row, n in enumerate(numbers) if roles[row] == role and counts[n] > 1]
-        if repeated:
-            return _places_of(numbers, numbers[-max(repeated)[1]])
-    shared = Counter(count for count in counts.values() if count > 1)
-    if not shared:
-        return []
-    often = max(shared, key=lambda count: (shared[count], count))
-    return _places_of(numbers, next(number for number in numbers if counts[number] == often))
-
-
-def _places_of(numbers: Sequence[int], wanted: int) -> list[int]:
-    return [place for place, number in enumerate(numbers) if number == wanted]
+        candidates = [row for row in repeated if roles[row] == role]
+        if candidates:
+            break
+    else:
+        shared = Counter(count for count in counts.values() if count > 1)
+        often = max(shared, key=lambda count: (shared[count], count), default=0)
+        candidates = [row for row in repeated if counts[numbers[row]] == often]
+    anchor = max(candidates, key=lambda row: counts[numbers[row]], default=NONE)
+    return [row for row in repeated if numbers[row] == numbers[anchor]]
 
 
 def _agrees(symbols: Sequence[str | int], anchors: Sequence[int], offset: int, edge: int) -> bool:
@@ -145,9 +128,11 @@ def _places(layers: NDArray[np.int16], roles: Sequence[str]) -> NDArray[np.int8]
     inside: dict[int, list[int]] = {}
     for row in np.flatnonzero(layers != NONE).tolist():
         inside.setdefault(int(layers[row]), []).append(row)
-    drafted = _drafted(inside, roles)
+    # Layers from the first sampler on are a draft model's; where most hold one, it is a router's softmax and largest.
+    sampling = [layer for layer, rows in inside.items() if any(roles[row] == SAMPLER for row in rows)]
+    drafted = sampling[0] if sampling and 2 * len(sampling) < len(inside) else math.inf
     for number, (layer, rows) in enumerate(inside.items()):
-        if layer in drafted:
+        if layer >= drafted:
             return places
         order = "".join(_SYMBOLS.get(roles[row], "") for row in rows)
         known = _DENSE.fullmatch(order) or (number == len(inside) - 1 and _BEGUN.fullmatch(order))
@@ -167,17 +152,6 @@ _EXPERTS = re.compile(r"A*GA+G(?=.*M)[GSM]*")
 """A router and shared experts run gemms too, which have no place."""
 _BEGUN = re.compile(r"A*G(A+(G(GS?G?)?)?)?")
 """The last layer of launches that were chosen may be cut."""
-
-
-def _drafted(inside: dict[int, list[int]], roles: Sequence[str]) -> set[int]:
-    """The layers from the first one on in which a sampler runs: those behind it are a draft model's.
-
-    Where most layers hold such a kernel it belongs to them: routers take a softmax and the largest of it.
-    """
-    sampling = [layer for layer, rows in inside.items() if any(roles[row] == SAMPLER for row in rows)]
-    if not sampling or 2 * len(sampling) >= len(inside):
-        return set()
-    return {layer for layer in inside if layer >= sampling[0]}
 
 
 def _place_in_order(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from perfgate.errors import RecordError
 from perfgate.models import Note
-from perfgate.trace.assembly import Recording, build, call_keys
+from perfgate.trace.assembly import build, call_keys, named
 from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
@@ -26,6 +26,7 @@ from perfgate.trace.kernel_table import (
     Calls,
     Events,
     Kernels,
+    Steps,
     Trace,
     call_kind,
     filled,
@@ -96,7 +97,12 @@ def read_nsys(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
     """
     with Export(file) as export:
         check_content(export)
-        return build(_Reader(export).recording(), roles)
+        try:
+            recorded, ranges = _Reader(export).read(roles)
+        except OverflowError as error:
+            text = f"holds a number that is too large: {error}"
+            raise RecordError(text, where=export.where, remedy=DAMAGED) from error
+        return build(recorded, ranges)
 
 
 def check_content(export: Export) -> None:
@@ -133,34 +139,28 @@ class _Reader:
         self.kinds: dict[int, int] = {}
         """Kinds of calls by the id of their name, as far as they were seen."""
 
-    def recording(self) -> Recording:
-        """Everything that the kernel table is made of."""
-        try:
-            return self._recording()
-        except OverflowError as error:
-            text = f"holds a number that is too large: {error}"
-            raise RecordError(text, where=self.export.where, remedy=DAMAGED) from error
-
-    def _recording(self) -> Recording:
+    def read(self, roles: Sequence[RoleRule]) -> tuple[Trace, list[Range]]:
+        """What the kernel table is made of, see :func:`perfgate.trace.assembly.build`."""
         diagnostics = self._diagnostics()
         kernels, names, shapes = self._kernels()
         copies = self._events("MEMCPY", _COPY_KIND, _COPY, COPY_KINDS)
         memsets = self._events("MEMSET", "0", {}, MEMSET_KINDS)
-        return Recording(
+        trace = Trace(
             source=self.export.version,
             where=self.export.where,
             processes=tuple((self.pids >> 24 & 0xFFFFFF).tolist()),
             devices=self._devices(),
-            names=names,
+            names=named(names, roles, self.export.where),
             shapes=shapes,
             kernels=kernels,
+            steps=filled(Steps),
             calls=self._calls((kernels, copies, memsets)),
-            ranges=self._ranges(),
             copies=copies,
             memsets=memsets,
             overhead=self._overhead(),
             cautions=diagnostics,
         )
+        return trace, self._ranges()
 
     def _process_of(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Indices of the processes of global thread or process ids, and whether they are among those with kernels."""
@@ -185,9 +185,8 @@ class _Reader:
         blocks, block = _unique(block)
         shapes, shape = _unique(grid.astype(np.int64) * len(blocks) + block)
         table = [*_unpacked(grids[shapes // len(blocks)]), *_unpacked(blocks[shapes % len(blocks)])]
-        made: Kernels = filled(
+        made = filled(
             Kernels,
-            len(start),
             start_ns=start,
             duration_ns=end - start,
             name=name,
@@ -223,16 +222,14 @@ class _Reader:
         self.export.check_range(_CALL, {"correlationId": _MAX_CALL, "nameId": _MAX_STRING})
         start, end, tid, link = self.export.integers(_CALL, ("start", "end", "globalTid", _link("nameId")), matters)
         correlation, name = _unlinked(link)
-        made: Calls = filled(
+        return filled(
             Calls,
-            len(start),
             kind=self._call_kinds(name),
             start_ns=start,
             duration_ns=end - start,
             process=self._process_of(tid)[0],
             correlation=correlation,
         )
-        return made
 
     def _call_kinds(self, name: NDArray[np.int64]) -> NDArray[np.int8]:
         """The kind of each call, by the id of its name."""
@@ -273,9 +270,8 @@ class _Reader:
         codes = np.full(len(start), other, np.int8)
         for value, word in kinds.items():
             codes[number == value] = words.index(word)
-        made: Events = filled(
+        made = filled(
             Events,
-            len(start),
             kind=codes,
             start_ns=start,
             duration_ns=end - start,
@@ -292,7 +288,7 @@ class _Reader:
         """CUPTI's own work on the host, in whichever thread of the process it was done."""
         start, end, tid = self.export.integers("PROFILER_OVERHEAD", ("start", "end", "COALESCE(globalTid, 0)"))
         process, known = self._process_of(tid)
-        made: Events = filled(Events, len(start), start_ns=start, duration_ns=end - start, process=process)
+        made = filled(Events, start_ns=start, duration_ns=end - start, process=process)
         return made.take(known)
 
     def _devices(self) -> dict[int, str]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from perfgate.errors import RecordError
 from perfgate.models import Note
-from perfgate.trace.kernel_table import NO_TIME, NONE, STEP_KINDS, Steps, empty, filled
+from perfgate.trace.kernel_table import NO_TIME, NONE, STEP_KINDS, Steps, filled
 
 STEP = re.compile(r"perfgate\.step\.(\d{1,18})(?:\.(decode|prefill|mixed))?")
 EXECUTE = re.compile(r"execute_(?:\d+_)?context_(\d+)\([\dsqk]*\)_generation_(\d+)\([\dsqk]*\)")
@@ -75,7 +75,7 @@ def find_steps(ranges: Iterable[Range], processes: Iterable[int], where: str) ->
         elif engine:
             parts.append(_engine_steps(engine))
     if not parts:
-        return empty(Steps), tuple(cautions)
+        return filled(Steps), tuple(cautions)
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])}
     return Steps(**columns), tuple(cautions)
 
@@ -107,9 +107,8 @@ def _steps(ranges: Sequence[Range], index: list[int], kinds: list[int], ends: li
     """Steps of one process; the last of those from vLLM's own ranges has no end."""
     complete = np.ones(len(ranges), bool)
     complete[-1] = own
-    made: Steps = filled(
+    return filled(
         Steps,
-        len(ranges),
         index=np.array(index),
         kind=np.array(kinds),
         start_ns=np.array([one.start_ns for one in ranges]),
@@ -118,7 +117,6 @@ def _steps(ranges: Sequence[Range], index: list[int], kinds: list[int], ends: li
         complete=complete,
         own=np.full(len(ranges), own),
     )
-    return made
 
 
 def _kind(engine: Sequence[Range]) -> int:

@@ -19,16 +19,17 @@ import numpy as np
 
 from perfgate.errors import RecordError
 from perfgate.models import Note
-from perfgate.trace.assembly import Recording, build
+from perfgate.trace.assembly import build, named
 from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
     COPY_KINDS,
     NONE,
     Calls,
-    Columns,
     Events,
     Kernels,
+    Rows,
+    Steps,
     Trace,
     call_kind,
     filled,
@@ -67,7 +68,12 @@ def read_torch(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
         UsageError: A role's pattern is not a regular expression.
     """
     content = load_events(file)
-    return build(_Reader(complete_events(content, file), content, file).recording(), roles)
+    reader = _Reader(complete_events(content, file), content, file)
+    try:
+        recorded, ranges = reader.read(roles)
+    except (ValueError, OverflowError) as error:
+        raise RecordError(f"holds an event with a wrong number: {error}", where=str(file)) from error
+    return build(recorded, ranges)
 
 
 def load_events(file: Path) -> dict[str, Any]:
@@ -211,14 +217,8 @@ class _Reader:
     def _of(self, *categories: str) -> list[Event]:
         return [event for category in categories for event in self.by_category.get(category, ())]
 
-    def recording(self) -> Recording:
-        """Everything that the kernel table is made of."""
-        try:
-            return self._recording()
-        except (ValueError, OverflowError) as error:
-            raise RecordError(f"holds an event with a wrong number: {error}", where=self.file) from error
-
-    def _recording(self) -> Recording:
+    def read(self, roles: Sequence[RoleRule]) -> tuple[Trace, list[Range]]:
+        """What the kernel table is made of, see :func:`perfgate.trace.assembly.build`."""
         operators, ranges = self._of("cpu_op", "operator"), self._of("user_annotation")
         pids = sorted({event.pid for event in (*self.calls, *operators, *ranges) if event.pid is not None})
         if len(pids) > 1:
@@ -239,21 +239,22 @@ class _Reader:
             columns["launched_ns"] = [event.start_ns for event in launches]
             columns["stream"] = [_whole(event.thread) for event in launches]
         copies = self._of("gpu_memcpy")
-        return Recording(
+        trace = Trace(
             source="torch profiler" + (f" on {version}" if (version := self._version()) else ""),
             where=self.file,
             processes=tuple(pids) or (0,),
             devices=device_names(self.head),
-            names=tuple(distinct),
+            names=named(tuple(distinct), roles, self.file),
             shapes=np.array(shapes, np.int64).reshape(-1, 6),
             kernels=_table(Kernels, launches, columns),
+            steps=filled(Steps),
             calls=_table(Calls, self.calls, {"kind": [CALL_KINDS.index(call_kind(e.name)) for e in self.calls]}),
-            ranges=[Range(one.name, one.start_ns, one.end_ns, 0, hash(one.thread)) for one in ranges],
             copies=_table(Events, copies, {"kind": [_copy_kind(event) for event in copies]}),
             memsets=_table(Events, self._of("gpu_memset"), {}),
             overhead=_table(Events, self._of("overhead"), {}),
             cautions=cautions,
         )
+        return trace, [Range(event.name, event.start_ns, event.end_ns, 0, hash(event.thread)) for event in ranges]
 
     def _check_devices(self) -> tuple[Note, ...]:
         """Operators represent kernels only where no device worked; other work of a device is never left out unsaid."""
@@ -292,7 +293,7 @@ def device_names(head: dict[str, Any]) -> dict[int, str]:
     return {one["id"]: str(one.get("name", "")) for one in described if isinstance(one.get("id"), int)}
 
 
-def _table(table: type[Columns], events: Sequence[Event], own: dict[str, list[Any]]) -> Any:
+def _table(table: type[Rows], events: Sequence[Event], own: dict[str, list[Any]]) -> Rows:
     """Columns that every sort of event has, and its own.
 
     Raises:
@@ -306,8 +307,7 @@ def _table(table: type[Columns], events: Sequence[Event], own: dict[str, list[An
     }
     known = {field.name for field in fields(table)}
     columns |= {name: [read(event) for event in events] for name, read in _ARGUMENTS.items() if name in known} | own
-    made = {name: np.array(column, np.int64) for name, column in columns.items()}
-    return filled(table, len(events), **made)
+    return filled(table, **{name: np.array(column, np.int64) for name, column in columns.items()})
 
 
 def _whole(value: int | str | None) -> int:

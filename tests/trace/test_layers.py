@@ -30,9 +30,8 @@ def layers_of(sequence: list[str], streams: list[int] | None = None) -> tuple[li
     distinct = sorted(set(sequence))
     names = Names(tuple(distinct), tuple(distinct), tuple(distinct), classify(distinct))
     count = len(sequence)
-    kernels: Kernels = filled(
+    kernels = filled(
         Kernels,
-        count,
         start_ns=np.arange(count),
         name=np.array([distinct.index(name) for name in sequence]),
         stream=np.array(streams or [7] * count),
