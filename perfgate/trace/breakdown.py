@@ -8,6 +8,7 @@ device is idle where nothing ran on it, of this step or of another.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,17 +113,16 @@ class StepFigures(Columns):
 
 def figures(trace: Trace) -> StepFigures:
     """The figures of every step and device with a kernel."""
-    groups = _Groups.of(trace.kernels)
     activity = Activity.of(trace)
-    parts = [_device_figures(_Part.of(trace, groups, *which), activity) for which in groups.parts()]
+    parts = [_device_figures(part, activity) for part in _parts(trace)]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    step, device = groups.keys >> _DEVICE_BITS, (groups.keys & _DEVICES) - 1
+    step, device = columns["step"], columns["device"]
     edges = (columns.pop(name) for name in ("first_ns", "last_ns", "launched_ns"))
     columns["step_ns"], lead_ns = _neighbours(trace, step, device, *edges)
     waited_ns = _waited_ns(trace)
     columns["slack_ns"] = _slack_ns(trace, step, lead_ns, waited_ns)
     columns["work_ns"] = _work_ns(trace, step, device, waited_ns)
-    return StepFigures(step=step, device=device, **columns, **_host(trace, step))
+    return StepFigures(**columns, **_host(trace, step))
 
 
 _DEVICE_BITS = 16
@@ -137,39 +137,8 @@ def _key(step: NDArray[Any], device: NDArray[Any]) -> Ints:
 
 
 @dataclass(frozen=True)
-class _Groups:
-    """The kernels inside steps, in order of step, device and start.
-
-    Args:
-        rows: Rows of the kernel table in that order.
-        keys: Step and device of each group, ascending.
-        edges: Where each group begins in ``rows``, and at last their number.
-    """
-
-    rows: NDArray[np.int32]
-    keys: Ints
-    edges: Ints
-
-    @classmethod
-    def of(cls, kernels: Kernels) -> _Groups:
-        rows = np.flatnonzero(kernels.step != NONE).astype(np.int32)
-        key = _key(kernels.step[rows], kernels.device[rows])
-        if (np.diff(key) < 0).any():  # kernels are in order of start already, so a stable sort keeps that
-            order = np.argsort(key, kind="stable")
-            rows, key = rows[order], key[order]
-        edges = np.flatnonzero(np.diff(key, prepend=NONE, append=_LATE))
-        return cls(rows, key[edges[:-1]], edges)
-
-    def parts(self) -> list[tuple[int, int]]:
-        """Stretches of whole groups of about a quarter of a million kernels: what is worked on stays small."""
-        beyond = np.flatnonzero(np.diff(self.edges[1:] // _PART_ROWS)) + 1
-        cuts = [0, *beyond.tolist(), len(self.keys)]
-        return list(itertools.pairwise(cuts))
-
-
-@dataclass(frozen=True)
 class _Part:
-    """Some groups with their kernels.
+    """Some groups, each of a step's kernels on one device.
 
     Args:
         trace: All of it.
@@ -183,12 +152,15 @@ class _Part:
     kernels: Kernels
     group: Ints
 
-    @classmethod
-    def of(cls, trace: Trace, groups: _Groups, first: int, beyond: int) -> _Part:
-        edges = groups.edges[first : beyond + 1]
-        rows = groups.rows[edges[0] : edges[-1]]
-        group = np.repeat(np.arange(beyond - first), np.diff(edges))
-        return cls(trace, groups.keys[first:beyond], trace.kernels.take(rows), group)
+    @property
+    def step(self) -> Ints:
+        """The step of each group."""
+        return self.keys >> _DEVICE_BITS
+
+    @property
+    def device(self) -> Ints:
+        """The device of each group."""
+        return (self.keys & _DEVICES) - 1
 
     def find(self, events: Events) -> tuple[NDArray[np.bool_], Ints]:
         """Which events fall into a group, and the groups of those."""
@@ -199,25 +171,46 @@ class _Part:
 
     def sums(self, group: Ints, values: NDArray[Any] | None = None) -> Ints:
         """How many rows each group has, or the sum of their values: exact below 2**53 ns, a hundred days."""
-        found: Ints = np.bincount(group, values, len(self.keys)).astype(np.int64)
-        return found
+        return np.bincount(group, values, len(self.keys)).astype(np.int64)
 
     def table(self, group: Ints, column: NDArray[Any], width: int, values: NDArray[Any] | None = None) -> Ints:
         """The same for each group and column."""
-        counts: Ints = np.bincount(group * width + column, values, len(self.keys) * width).astype(np.int64)
-        cells: Ints = np.reshape(counts, (len(self.keys), width))
-        return cells
+        counts = np.bincount(group * width + column, values, len(self.keys) * width)
+        return counts.reshape(-1, width).astype(np.int64)
+
+
+def _parts(trace: Trace) -> Iterator[_Part]:
+    """The kernels inside steps, whole groups of about a quarter of a million: what is worked on stays small."""
+    kernels = trace.kernels
+    rows = np.flatnonzero(kernels.step != NONE).astype(np.int32)
+    key = _key(kernels.step[rows], kernels.device[rows])
+    if (np.diff(key) < 0).any():  # kernels are in order of start already, so a stable sort keeps that
+        order = np.argsort(key, kind="stable")
+        rows, key = rows[order], key[order]
+    edges = np.flatnonzero(np.diff(key, prepend=NONE, append=_LATE))
+    cuts = np.flatnonzero(np.diff(edges[1:] // _PART_ROWS)) + 1
+    for first, beyond in itertools.pairwise([0, *cuts.tolist(), len(edges) - 1]):
+        part = slice(edges[first], edges[beyond])
+        group = np.repeat(np.arange(beyond - first), np.diff(edges[first : beyond + 1]))
+        yield _Part(trace, key[edges[first:beyond]], kernels.take(rows[part]), group)
 
 
 def _device_figures(part: _Part, activity: Activity) -> dict[str, Ints]:
     """Everything about a step that its own events on a device tell."""
-    trace, kernels, group = part.trace, part.kernels, part.group
+    trace, kernels, group, count = part.trace, part.kernels, part.group, len(part.keys)
     role = trace.role_of_name()[kernels.name].astype(np.int64)
     copied, of_group = part.find(trace.copies)
     copy = trace.copies.kind[copied].astype(np.int64)
-    first_ns, end_ns = _Work.of(part).edges_ns(len(part.keys))
+    first_ns, last_ns = _edges_ns(kernels, group, count)
+    edges = [(first_ns, last_ns)]
+    for events in (trace.copies, trace.memsets):
+        found, owner = part.find(events)
+        edges.append(_edges_ns(events.take(found), owner, count))
+    begin_ns, end_ns = np.min([begin for begin, _ in edges], axis=0), np.max([end for _, end in edges], axis=0)
     known = kernels.launched_ns != NO_TIME
     return {
+        "step": part.step,
+        "device": part.device,
         "launches": part.sums(group),
         "graph_launches": part.sums(group, kernels.graph),
         "kernel_ns": part.sums(group, kernels.duration_ns),
@@ -227,27 +220,24 @@ def _device_figures(part: _Part, activity: Activity) -> dict[str, Ints]:
         "copies": part.table(of_group, copy, len(COPY_KINDS)),
         "copy_bytes": part.table(of_group, copy, len(COPY_KINDS), trace.copies.bytes[copied]),
         "memsets": part.sums(part.find(trace.memsets)[1]),
-        "span_ns": end_ns - first_ns,
-        "gap_ns": activity.gaps(
-            trace.steps.process[part.keys >> _DEVICE_BITS], (part.keys & _DEVICES) - 1, first_ns, end_ns
-        ),
-        "first_ns": _first(group, kernels.start_ns, len(part.keys)),
-        "last_ns": _last(group, kernels.start_ns + kernels.duration_ns, len(part.keys)),
-        "launched_ns": _first(group[known], kernels.launched_ns[known], len(part.keys)),
+        "span_ns": end_ns - begin_ns,
+        "gap_ns": activity.gaps(trace.steps.process[part.step], part.device, begin_ns, end_ns),
+        "first_ns": first_ns,
+        "last_ns": last_ns,
+        "launched_ns": _first(group[known], kernels.launched_ns[known], count),
     }
 
 
+def _edges_ns(events: Kernels | Events, group: Ints, count: int) -> tuple[Ints, Ints]:
+    """The first start and the last end of each group; where it has no event the end and the beginning of time."""
+    last = np.full(count, _EARLY)
+    np.maximum.at(last, group, events.start_ns + events.duration_ns)
+    return _first(group, events.start_ns, count), last
+
+
 def _first(group: Ints, time_ns: Ints, count: int) -> Ints:
-    """The earliest time of each group; the end of time where it has none."""
     found = np.full(count, _LATE)
     np.minimum.at(found, group, time_ns)
-    return found
-
-
-def _last(group: Ints, time_ns: Ints, count: int) -> Ints:
-    """The latest time of each group."""
-    found = np.full(count, _EARLY)
-    np.maximum.at(found, group, time_ns)
     return found
 
 
@@ -266,17 +256,24 @@ def _host(trace: Trace, step: Ints) -> dict[str, Ints]:
 
 def _communication(part: _Part, role: Ints) -> dict[str, Ints]:
     """Time of communication, and how much of it other kernels hide: what the unions have in common."""
-    roles, kernels, group, count = part.trace.roles, part.kernels, part.group, len(part.keys)
-    if COMMUNICATION not in roles:
-        return {"communication_ns": np.zeros(count, np.int64), "hidden_ns": np.zeros(count, np.int64)}
-    talks = role == roles.index(COMMUNICATION)
-    talking = _union_ns(kernels.take(talks), group[talks], count)
-    computing = _union_ns(kernels.take(~talks), group[~talks], count)
-    return {"communication_ns": talking, "hidden_ns": talking + computing - _union_ns(kernels, group, count)}
+    roles, kernels, count = part.trace.roles, part.kernels, len(part.keys)
+    times = np.zeros((count, 3), np.int64)
+    if COMMUNICATION in roles and count:
+        talks = role == roles.index(COMMUNICATION)
+        start_ns, end_ns = kernels.start_ns, kernels.start_ns + kernels.duration_ns
+        for group, rows in enumerate(np.split(np.arange(len(kernels)), np.flatnonzero(np.diff(part.group)) + 1)):
+            chosen = (rows[talks[rows]], rows[~talks[rows]], rows)
+            times[group] = [_union_ns(start_ns[which], end_ns[which]) for which in chosen]
+    talking, computing, either = times.T
+    return {"communication_ns": talking, "hidden_ns": talking + computing - either}
 
 
-def _union_ns(kernels: Kernels, group: Ints, count: int) -> Ints:
-    return _Work(group, kernels.start_ns, kernels.start_ns + kernels.duration_ns).union_ns(count)
+def _union_ns(start_ns: Ints, end_ns: Ints) -> int:
+    """How long at least one of these intervals runs; they are in order of start."""
+    if not len(start_ns):
+        return 0
+    reached = np.maximum.accumulate(end_ns)
+    return int(reached[-1] - start_ns[0] - np.maximum(start_ns[1:] - reached[:-1], 0).sum())
 
 
 def consecutive(trace: Trace, step: Ints, device: Ints) -> tuple[Ints, Ints]:
@@ -330,49 +327,3 @@ def _work_ns(trace: Trace, step: Ints, device: Ints, waited_ns: Ints) -> Ints:
     steps = trace.steps
     shown = steps.own[step] & (device != NONE)
     return np.where(shown, (steps.end_ns - steps.start_ns - waited_ns)[step], NO_TIME)
-
-
-@dataclass(frozen=True)
-class _Work:
-    """Intervals of groups, in order of group and start."""
-
-    group: Ints
-    start_ns: Ints
-    end_ns: Ints
-
-    @classmethod
-    def of(cls, part: _Part) -> _Work:
-        """Everything of a step that keeps a device busy: kernels, copies and memsets."""
-        parts = [(part.group, part.kernels.start_ns, part.kernels.duration_ns)]
-        for events in (part.trace.copies, part.trace.memsets):
-            known, group = part.find(events)
-            found = events.take(known)
-            parts.append((group, found.start_ns, found.duration_ns))
-        group, start, duration = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.lexsort((start, group))
-        start = start[order]
-        return cls(group[order], start, start + duration[order])
-
-    def edges_ns(self, count: int) -> tuple[Ints, Ints]:
-        """The first start and the last end of each group; zeros where it has no interval."""
-        first, last = _first(self.group, self.start_ns, count), _last(self.group, self.end_ns, count)
-        shown = first <= last
-        return np.where(shown, first, 0), np.where(shown, last, 0)
-
-    def union_ns(self, count: int) -> Ints:
-        """How long at least one interval of each group runs."""
-        first, last = self.edges_ns(count)
-        return last - first - np.bincount(self.group, self._idle_ns(), count).astype(np.int64)
-
-    def _idle_ns(self) -> Ints:
-        """Before each interval, how long nothing of its group had run."""
-        if not len(self.group):
-            return self.start_ns
-        opens = np.diff(self.group, prepend=NONE) != 0
-        origin = self.start_ns[np.maximum.accumulate(np.where(opens, np.arange(len(opens)), 0))]
-        # Lifted by a height each, no group reaches into the next, so that one running maximum serves all.
-        height = int((self.end_ns - origin).max()) + 1
-        reached = np.maximum.accumulate(self.end_ns - origin + self.group * height) - self.group * height
-        idle = np.zeros(len(opens), np.int64)
-        idle[1:] = np.where(opens[1:], 0, (self.start_ns - origin)[1:] - reached[:-1])
-        return np.maximum(idle, 0)
