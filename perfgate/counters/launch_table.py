@@ -9,7 +9,7 @@ Stability tiers say what a comparison may rest on: ``exact`` counters repeat to 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeVar
 
@@ -145,12 +145,12 @@ class LaunchGroup:
         return ranked[len(ranked) // 2]
 
 
-def grouped(launches: Iterable[KernelLaunch], key: Callable[[KernelLaunch], _Key]) -> dict[_Key, LaunchGroup]:
+def grouped(launches: Iterable[tuple[_Key, KernelLaunch]]) -> dict[_Key, LaunchGroup]:
     """Launches that agree in a key, in the order in which they first come."""
-    found: dict[_Key, list[KernelLaunch]] = {}
-    for launch in launches:
-        found.setdefault(key(launch), []).append(launch)
-    return {one: LaunchGroup(tuple(group)) for one, group in found.items()}
+    groups: dict[_Key, list[KernelLaunch]] = {}
+    for key, launch in launches:
+        groups.setdefault(key, []).append(launch)
+    return {key: LaunchGroup(tuple(group)) for key, group in groups.items()}
 
 
 @dataclass(frozen=True)

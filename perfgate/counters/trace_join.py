@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfgate.counters.launch_table import KernelLaunch, LaunchGroup, NcuReport
+from perfgate.counters.launch_table import KernelLaunch, LaunchGroup, NcuReport, grouped
 from perfgate.errors import NotComparableError
 from perfgate.models import Note
 from perfgate.trace.families import ACTIVATION, ATTENTION, normalised_name, short_name, unqualified_name
-from perfgate.trace.kernel_table import PLACES, Kernels, Names, filled
+from perfgate.trace.kernel_table import PLACES, Kernels, Names, combinations, filled
 from perfgate.trace.layers import assign_layers
 from perfgate.trace.selection import Selection
 
@@ -122,19 +122,23 @@ def join(selection: Selection, counted: NcuReport) -> Join:
         NotComparableError: ``counters-other-workload``: less than :data:`LEAST_SHARE` of what was counted is the
             trace's.
     """
-    timed, launches = _timed_rows(selection), _counted_launches(counted)
+    launches = _counted_launches(counted)
     share = _share(selection, launches, counted.source)
-    found: dict[Identity, Row] = {}
+    rows = {row.identity: row for row in _timed_rows(selection)}
     for key in _KEYS:
-        offered = _grouped([(key(identity), launch) for identity, launch in launches])
-        wanted = [row for row in timed if row.identity not in found and key(row.identity) in offered]
-        for row in wanted:
-            words = ", ".join(word for word, value in key(row.identity)._asdict().items() if value)
-            found[row.identity] = dataclasses.replace(row, counted=offered[key(row.identity)], joined_by=words)
-        taken = {key(row.identity) for row in wanted}
+        offered = grouped((key(identity), launch) for identity, launch in launches)
+        keys = {identity: key(identity) for identity, row in rows.items() if not row.counted}
+        wanted = {identity: agreed for identity, agreed in keys.items() if agreed in offered}
+        for identity, agreed in wanted.items():
+            words = ", ".join(word for word, value in agreed._asdict().items() if value)
+            rows[identity] = dataclasses.replace(rows[identity], counted=offered[agreed], joined_by=words)
+        taken = set(wanted.values())
         launches = [(identity, launch) for identity, launch in launches if key(identity) not in taken]
-    rows = [found.get(row.identity, row) for row in timed]
-    return Join(selection, counted, (*rows, *_counted_rows(launches)), share, tuple(_cautions(selection, counted)))
+    stray = [
+        Row(identity, group.launches[0].key.role, short_name(group.launches[0].key.name), counted=group)
+        for identity, group in grouped(launches).items()
+    ]
+    return Join(selection, counted, (*rows.values(), *stray), share, tuple(_cautions(selection, counted)))
 
 
 _KEYS: tuple[Callable[[Identity], Identity], ...] = (
@@ -174,7 +178,7 @@ def _share(selection: Selection, launches: Sequence[tuple[Identity, KernelLaunch
 def _shapes(selection: Selection) -> dict[str, set[Shape]]:
     """The shapes that each kernel of the whole trace has, by name; ``()`` among them where any shape will do."""
     trace, found = selection.trace, dict[str, set[Shape]]()
-    for name, shape in np.unique(np.stack((trace.kernels.name, trace.kernels.shape)), axis=1).T.tolist():
+    for name, shape in combinations(trace.kernels.name, trace.kernels.shape)[0]:
         sizes = tuple(trace.shapes[shape].tolist())
         fixed = trace.names.role[name] != ATTENTION and any(sizes)
         found.setdefault(unqualified_name(trace.names.normalised[name]), set()).add(sizes if fixed else ())
@@ -190,13 +194,10 @@ def _timed_rows(selection: Selection) -> list[Row]:
     """The selection's kernels by name, shape and place, the longest first."""
     trace = selection.trace
     kernels = trace.kernels.take(selection.rows)
-    keys = (kernels.name.astype(np.int64) * len(trace.shapes) + kernels.shape) * len(PLACES) + kernels.place
-    distinct, group = np.unique(keys, return_inverse=True)
+    distinct, group = combinations(kernels.name, kernels.shape, kernels.place)
     launches, times = np.bincount(group), np.bincount(group, kernels.duration_ns)
     sums: dict[Identity, tuple[int, float, float]] = {}
-    for key, count, time_ns in zip(distinct.tolist(), launches.tolist(), times.tolist(), strict=True):
-        rest, place = divmod(key, len(PLACES))
-        name, shape = divmod(rest, len(trace.shapes))
+    for (name, shape, place), count, time_ns in zip(distinct, launches.tolist(), times.tolist(), strict=True):
         sizes = tuple(trace.shapes[shape].tolist())
         same = Identity(unqualified_name(trace.names.normalised[name]), sizes if any(sizes) else (), PLACES[place])
         _, counts, total = sums.get(same, (name, 0.0, 0.0))
@@ -238,20 +239,6 @@ def _places(counted: Sequence[KernelLaunch]) -> list[str]:
     single = None if max(attention.values()) > 1 else np.zeros(len(counted), np.int16)  # one layer repeats nothing
     _, places = assign_layers(table, Names(names, tuple(map(short_name, names)), names, roles), single)
     return [PLACES[place] for place in places.tolist()]
-
-
-def _counted_rows(launches: Sequence[tuple[Identity, KernelLaunch]]) -> Iterator[Row]:
-    """What ncu counted and the trace does not show, in the order counted."""
-    for identity, group in _grouped(launches).items():
-        key = group.launches[0].key
-        yield Row(identity, key.role, short_name(key.name), counted=group)
-
-
-def _grouped(pairs: Sequence[tuple[Identity, KernelLaunch]]) -> dict[Identity, LaunchGroup]:
-    found: dict[Identity, list[KernelLaunch]] = {}
-    for key, launch in pairs:
-        found.setdefault(key, []).append(launch)
-    return {key: LaunchGroup(tuple(launches)) for key, launches in found.items()}
 
 
 def _cautions(selection: Selection, counted: NcuReport) -> Iterator[Note]:

@@ -150,8 +150,8 @@ def _launches(side: _Steps) -> list[KernelLaunch]:
 
 def _rows(base: _Steps, head: _Steps) -> Iterator[CounterRow]:
     sides: dict[Role, dict[KernelKey, LaunchGroup]] = {
-        "base": grouped(_launches(base), lambda launch: launch.key),
-        "head": grouped(_launches(head), lambda launch: launch.key),
+        "base": grouped((launch.key, launch) for launch in _launches(base)),
+        "head": grouped((launch.key, launch) for launch in _launches(head)),
     }
     for key in dict.fromkeys([*sides["base"], *sides["head"]]):
         there: dict[Role, LaunchGroup] = {role: found[key] for role, found in sides.items() if key in found}

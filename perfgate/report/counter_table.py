@@ -64,7 +64,9 @@ def counters_json(counted: NcuReport) -> str:
 
 def _groups(counted: NcuReport) -> tuple[LaunchGroup, ...]:
     """Launches by name and shape."""
-    return tuple(grouped(counted.launches, lambda launch: (launch.key.name, launch.grid, launch.block)).values())
+    return tuple(
+        grouped(((launch.key.name, launch.grid, launch.block), launch) for launch in counted.launches).values()
+    )
 
 
 def _launch(kernel: KernelLaunch) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from perfgate.models import Frozen
 from perfgate.trace.breakdown import StepFigures, consecutive, figures
 from perfgate.trace.families import UNLISTED
 from perfgate.trace.idle_gaps import GAPS
-from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace
+from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace, combinations
 
 STEADY = ("hashes", "addresses")
 """What must be held for the host's work to agree between two engines of one build: Python's hashes, which order its
@@ -297,14 +297,12 @@ class _Sequences:
 
     def __init__(self, trace: Trace, rows: NDArray[np.int64]) -> None:
         kernels = trace.kernels.take(rows)
-        pair, inverse = np.unique(kernels.name.astype(np.int64) * len(PLACES) + kernels.place, return_inverse=True)
-        named = []
-        for name, place in (divmod(one, len(PLACES)) for one in pair.tolist()):
-            text, role = trace.names.normalised[name], trace.names.role[name]
-            named.append(KernelKey(role=role, place=PLACES[place], name=text))
+        distinct, group = combinations(kernels.name, kernels.place)
+        normalised, role = trace.names.normalised, trace.names.role
+        named = [KernelKey(role=role[name], place=PLACES[place], name=normalised[name]) for name, place in distinct]
         self.keys = tuple(sorted(set(named), key=_in_order))
         number = {key: n for n, key in enumerate(self.keys)}
-        self.key = np.array([number[key] for key in named])[inverse]
+        self.key = np.array([number[key] for key in named])[group]
         self.graph = kernels.graph
         self.layer = kernels.layer
         self.cuts = np.flatnonzero(np.diff(kernels.step, prepend=-2) | np.diff(kernels.device, prepend=-2))

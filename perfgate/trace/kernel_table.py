@@ -285,6 +285,10 @@ def combinations(*columns: NDArray[Any]) -> tuple[list[list[int]], NDArray[np.in
         columns: Of one length, values from -1 up; shape (n,).
     """
     sizes = [int(column.max(initial=NONE)) + 2 for column in columns]
-    packed = np.ravel_multi_index(tuple(column.astype(np.int64) + 1 for column in columns), sizes)
-    distinct, group = np.unique(packed, return_inverse=True)
-    return (np.stack(np.unravel_index(distinct, sizes), axis=1) - 1).tolist(), group
+    packed = np.zeros(len(columns[0]), np.int64)
+    for column, size in zip(columns, sizes, strict=True):  # in place: there may be millions of rows
+        packed *= size
+        packed += column
+        packed += 1
+    distinct = np.unique(packed)
+    return (np.stack(np.unravel_index(distinct, sizes), axis=1) - 1).tolist(), np.searchsorted(distinct, packed)

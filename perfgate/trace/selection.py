@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from perfgate.errors import UsageError
 from perfgate.trace.breakdown import StepFigures, figures
-from perfgate.trace.kernel_table import NONE, PLACES, STEP_KINDS, Trace
+from perfgate.trace.kernel_table import NONE, PLACES, STEP_KINDS, Trace, combinations
 from perfgate.units import plural
 
 
@@ -109,8 +109,7 @@ def _one_step(trace: Trace, found: StepFigures, step: int) -> tuple[NDArray[np.b
 def _decode_steps(trace: Trace, found: StepFigures) -> tuple[NDArray[np.bool_], str]:
     decode = found.pure_decode(trace)
     chosen, word = (decode, "decode step") if decode.any() else (np.ones(len(found), bool), "step")
-    count = len(np.unique(found.step[chosen]))
-    return chosen, plural(count, word)
+    return chosen, plural(len(np.unique(found.step[chosen])), word)
 
 
 def _layers(layer: NDArray[np.int16]) -> str:
@@ -125,24 +124,23 @@ def patterns(selection: Selection) -> list[tuple[int, int]]:
 
 def by_kernel(selection: Selection) -> list[KernelSum]:
     """Each kernel and place, the longest first."""
-    return sorted(_sums(selection, by_step=False), key=lambda one: (-one.time_ns, one.name, one.place))
+    return _sums(selection, "name", "place")
 
 
 def by_step_and_kernel(selection: Selection) -> list[KernelSum]:
     """Each step, device, kernel and place, in order of steps, the longest first; outside the steps comes first."""
-    return sorted(
-        _sums(selection, by_step=True), key=lambda one: (one.step, one.device, -one.time_ns, one.name, one.place)
-    )
+    return sorted(_sums(selection, "name", "place", "step", "device"), key=lambda kernel: (kernel.step, kernel.device))
 
 
 def by_role(selection: Selection) -> list[KernelSum]:
     """Each role, the longest first."""
-    sums: dict[str, list[int]] = {}
-    for one in _sums(selection, by_step=False):
-        known = sums.setdefault(one.role, [0, 0, 0])
-        sums[one.role] = [a + b for a, b in zip(known, (one.launches, one.graph_launches, one.time_ns), strict=True)]
-    made = [KernelSum(role, "", NONE, *values) for role, values in sums.items()]
-    return sorted(made, key=lambda one: (-one.time_ns, one.role))
+    launches, graph_launches, time_ns = Counter[str](), Counter[str](), Counter[str]()
+    for kernel in by_kernel(selection):
+        launches[kernel.role] += kernel.launches
+        graph_launches[kernel.role] += kernel.graph_launches
+        time_ns[kernel.role] += kernel.time_ns
+    sums = [KernelSum(role, "", NONE, launches[role], graph_launches[role], time_ns[role]) for role in launches]
+    return sorted(sums, key=lambda total: (-total.time_ns, total.role))
 
 
 def outside(trace: Trace) -> tuple[int, int]:
@@ -151,21 +149,14 @@ def outside(trace: Trace) -> tuple[int, int]:
     return int(rows.sum()), int(trace.kernels.duration_ns[rows].sum())
 
 
-def _sums(selection: Selection, *, by_step: bool) -> list[KernelSum]:
+def _sums(selection: Selection, *columns: str) -> list[KernelSum]:
+    """Sums over the kernels that agree in ``columns``: name, place, and perhaps step and device; the longest first."""
     kernels, names, rows = selection.trace.kernels, selection.trace.names, selection.rows
-    key = kernels.name[rows].astype(np.int64) * len(PLACES) + kernels.place[rows]
-    if by_step:  # step in the high bits, then device; both may be -1
-        key += ((kernels.step[rows].astype(np.int64) + 1) << 16 | (kernels.device[rows] + 1)) * len(PLACES) * len(names)
-    distinct = np.unique(key)
-    group = np.searchsorted(distinct, key)
-    launches = np.bincount(group)
-    graphs = np.bincount(group, kernels.graph[rows])
-    times = np.bincount(group, kernels.duration_ns[rows])
-    found = []
-    for number, one in enumerate(distinct.tolist()):
-        rest, place = divmod(one, len(PLACES))
-        owner, name = divmod(rest, len(names))
-        counts = int(launches[number]), int(graphs[number]), int(times[number])
-        where = ((owner >> 16) - 1, (owner & 0xFFFF) - 1) if by_step else (NONE, NONE)
-        found.append(KernelSum(names.role[name], PLACES[place], name, *counts, *where))
-    return found
+    distinct, group = combinations(*(getattr(kernels, column)[rows] for column in columns))
+    summed = (None, kernels.graph[rows], kernels.duration_ns[rows])
+    counts = np.stack([np.bincount(group, weights) for weights in summed], axis=1)
+    sums = [
+        KernelSum(names.role[name], PLACES[place], name, *figures, *owner)
+        for (name, place, *owner), figures in zip(distinct, counts.astype(np.int64).tolist(), strict=True)
+    ]
+    return sorted(sums, key=lambda kernel: (-kernel.time_ns, kernel.name, kernel.place))
