@@ -17,10 +17,10 @@ from perfgate.trace.kernel_table import (
     NO_TIME,
     NONE,
     Calls,
-    Events,
     Kernels,
     Names,
     Steps,
+    Timed,
     Trace,
 )
 from perfgate.trace.layers import assign_layers, places_caution
@@ -35,7 +35,7 @@ from perfgate.trace.limits import (
 from perfgate.trace.steps import Range, find_steps, layers_at, steps_at
 from perfgate.units import plural
 
-_Timed = TypeVar("_Timed", Events, Calls)
+_Rows = TypeVar("_Rows", bound=Timed)
 
 
 def named(demangled: tuple[str, ...], roles: Sequence[RoleRule], where: str) -> Names:
@@ -146,7 +146,7 @@ def _launched(kernels: Kernels, launches: _Launches) -> Kernels:
     return dataclasses.replace(kernels, launched_ns=np.where(known, kernels.launched_ns, found))
 
 
-def _placed(rows: _Timed, steps: Steps, launches: _Launches | None) -> _Timed:
+def _placed(rows: _Rows, steps: Steps, launches: _Launches | None) -> _Rows:
     """Events with their steps, by their launch where one is known and by their own start elsewhere, in order."""
     time_ns = rows.start_ns
     if launches is not None:

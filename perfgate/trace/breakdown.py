@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.trace.families import COMMUNICATION
-from perfgate.trace.idle_gaps import GAP_CALLS, Activity, covered
+from perfgate.trace.idle_gaps import GAP_CALLS, covered, idle_ns
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
     COPY_KINDS,
@@ -27,6 +27,7 @@ from perfgate.trace.kernel_table import (
     Columns,
     Events,
     Kernels,
+    OnDevice,
     Trace,
 )
 
@@ -113,8 +114,7 @@ class StepFigures(Columns):
 
 def figures(trace: Trace) -> StepFigures:
     """The figures of every step and device with a kernel."""
-    activity = Activity.of(trace)
-    parts = [_device_figures(part, activity) for part in _parts(trace)]
+    parts = [_device_figures(part) for part in _parts(trace)]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     step, device = columns["step"], columns["device"]
     edges = (columns.pop(name) for name in ("first_ns", "last_ns", "launched_ns"))
@@ -195,7 +195,7 @@ def _parts(trace: Trace) -> Iterator[_Part]:
         yield _Part(trace, key[edges[first:beyond]], kernels.take(rows[part]), group)
 
 
-def _device_figures(part: _Part, activity: Activity) -> dict[str, Ints]:
+def _device_figures(part: _Part) -> dict[str, Ints]:
     """Everything about a step that its own events on a device tell."""
     trace, kernels, group, count = part.trace, part.kernels, part.group, len(part.keys)
     role = trace.role_of_name()[kernels.name].astype(np.int64)
@@ -221,14 +221,14 @@ def _device_figures(part: _Part, activity: Activity) -> dict[str, Ints]:
         "copy_bytes": part.table(of_group, copy, len(COPY_KINDS), trace.copies.bytes[copied]),
         "memsets": part.sums(part.find(trace.memsets)[1]),
         "span_ns": end_ns - begin_ns,
-        "gap_ns": activity.gaps(trace.steps.process[part.step], part.device, begin_ns, end_ns),
+        "gap_ns": idle_ns(trace, trace.steps.process[part.step], part.device, begin_ns, end_ns),
         "first_ns": first_ns,
         "last_ns": last_ns,
         "launched_ns": _first(group[known], kernels.launched_ns[known], count),
     }
 
 
-def _edges_ns(events: Kernels | Events, group: Ints, count: int) -> tuple[Ints, Ints]:
+def _edges_ns(events: OnDevice, group: Ints, count: int) -> tuple[Ints, Ints]:
     """The first start and the last end of each group; where it has no event the end and the beginning of time."""
     last = np.full(count, _EARLY)
     np.maximum.at(last, group, events.start_ns + events.duration_ns)

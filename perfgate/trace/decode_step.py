@@ -55,8 +55,8 @@ class Pattern(Frozen):
         kernels: Indices into :attr:`DecodeSteps.keys`, in the order of one such step.
         outside_graphs: Positions in ``kernels`` of those that no CUDA graph launched, ascending.
         copies: Copies a step by kind of :data:`perfgate.trace.kernel_table.COPY_KINDS`; kinds that do not occur are
-            left out. layer_begins: Positions in ``kernels`` at which a layer begins, then the one behind the last
-            layer; empty where
+            left out.
+        layer_begins: Positions in ``kernels`` at which a layer begins, then the one behind the last layer; empty where
             no layers are known.
     """
 
@@ -94,6 +94,7 @@ class DecodeSteps(Frozen):
         kernel_ns: Sum over the kernels.
         slack_ns: How much longer the host could have worked in a step before the device would have waited, where its
             predecessor is one of these, see :class:`perfgate.trace.breakdown.StepFigures`.
+        work_ns: The host's work in a step, waits left out.
         call_ns: The host's launching calls.
         gap_ns: Idle time by what it goes with, see :data:`perfgate.trace.idle_gaps.GAPS`.
         role_ns: Kernel time by role.
@@ -101,7 +102,6 @@ class DecodeSteps(Frozen):
         key_launches: Launches of each key, over all steps.
         key_ns: Kernel time of each key, over all steps.
         copy_bytes: Bytes copied by kind, over all steps.
-        work_ns: The host's work in a step, waits left out; empty in records of before.
         held: What of the worker was the same in every engine: of :data:`STEADY`, and its cores.
         cautions: What the reader should know: reason code and words.
     """
@@ -114,13 +114,13 @@ class DecodeSteps(Frozen):
     busy_ns: tuple[int, ...]
     kernel_ns: tuple[int, ...]
     slack_ns: tuple[int | None, ...]
+    work_ns: tuple[int | None, ...]
     call_ns: tuple[int, ...]
     gap_ns: dict[str, tuple[int, ...]]
     role_ns: dict[str, tuple[int, ...]]
     key_launches: tuple[int, ...]
     key_ns: tuple[int, ...]
     copy_bytes: dict[str, int] = {}
-    work_ns: tuple[int | None, ...] = ()
     held: tuple[str, ...] = ()
     cautions: tuple[tuple[str, str], ...] = ()
     tick_ns: Annotated[int, Field(ge=1, le=COARSEST_TICK_NS)] = 1
@@ -174,13 +174,7 @@ def summarise(trace: Trace) -> DecodeSteps:
         source=trace.source,
         keys=steps.keys,
         patterns=steps.patterns(found),
-        step_ns=_known(found.step_ns),
-        span_ns=tuple(found.span_ns.tolist()),
-        busy_ns=tuple(found.busy_ns.tolist()),
-        kernel_ns=tuple(found.kernel_ns.tolist()),
-        slack_ns=_known(found.slack_ns),
-        work_ns=_known(found.work_ns),
-        call_ns=tuple(found.call_ns.tolist()),
+        **{name: _known(getattr(found, name)) for name in _COLUMNS},
         gap_ns={gap: tuple(found.gap_ns[:, n].tolist()) for n, gap in enumerate(GAPS)},
         role_ns={role: tuple(column.tolist()) for role, column in roles.items()},
         key_launches=tuple(np.bincount(steps.key, minlength=len(steps.keys)).tolist()),
@@ -252,7 +246,7 @@ def pool(trials: Sequence[DecodeSteps]) -> DecodeSteps:
         source=", ".join(dict.fromkeys(one.source for one in trials)),
         keys=keys,
         patterns=tuple(first[one].model_copy(update={"steps": steps}) for one, steps in count.most_common()),
-        **{name: tuple(chain.from_iterable(_column(one, name) for one in trials)) for name in _COLUMNS},
+        **{name: tuple(chain.from_iterable(getattr(one, name) for one in trials)) for name in _COLUMNS},
         gap_ns=_joined(trials, [one.gap_ns for one in trials]),
         role_ns=_joined(trials, [one.role_ns for one in trials]),
         key_launches=tuple(launches),
@@ -265,11 +259,6 @@ def pool(trials: Sequence[DecodeSteps]) -> DecodeSteps:
 
 
 _COLUMNS = ("step_ns", "span_ns", "busy_ns", "kernel_ns", "slack_ns", "work_ns", "call_ns")
-
-
-def _column(one: DecodeSteps, name: str) -> Sequence[int | None]:
-    """An entry a step, also where a record of before lacks the column."""
-    return getattr(one, name) or (None,) * one.steps
 
 
 def _joined(trials: Sequence[DecodeSteps], tables: Sequence[dict[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:

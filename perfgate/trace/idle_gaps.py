@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.trace.kernel_table import CALL_KINDS, Calls, Events, Kernels, Trace
+from perfgate.trace.kernel_table import CALL_KINDS, Calls, OnDevice, Trace
 
 Ints = NDArray[np.int64]
 
@@ -20,66 +19,38 @@ Otherwise the CUDA calls that the host had open during it, the first of these wh
 GAP_CALLS = (("launch", "graph-launch"), ("copy",), ("synchronise",))
 
 
-@dataclass(frozen=True)
-class _Busy:
-    """One sort of device work of the whole trace, in order of start, and its longest duration."""
+def idle_ns(trace: Trace, process: NDArray[Any], device: Ints, first_ns: Ints, end_ns: Ints) -> Ints:
+    """The idle time within each span of a process's device by what it goes with, a column for each of :data:`GAPS`.
 
-    events: Kernels | Events
-    longest_ns: int
-
-    @classmethod
-    def of(cls, events: Kernels | Events) -> _Busy:
-        return cls(events, int(events.duration_ns.max(initial=0)))
-
-    def around(self, first_ns: int, end_ns: int, process: int, device: int) -> tuple[NDArray[Any], ...]:
-        """Start, end, whether from a graph, and launch, of a device's work that may run between two times."""
-        start_ns = self.events.start_ns
-        begin = np.searchsorted(start_ns, first_ns - self.longest_ns)
-        near = slice(begin, np.searchsorted(start_ns, end_ns, side="right"))
-        own = np.flatnonzero((self.events.device[near] == device) & (self.events.process[near] == process)) + begin
-        start = start_ns[own]
-        return start, start + self.events.duration_ns[own], self.events.graph[own], self.events.correlation[own]
-
-
-@dataclass(frozen=True)
-class Activity:
-    """What kept the devices of a trace busy, and what the host did.
-
-    Args:
-        work: Kernels, copies and memsets.
-        calls: Of the host, in order of start.
-        reached_ns: For each call, the latest end up to it.
+    Work of other steps keeps a device as busy as the step's own: a copy that a step starts early on a side stream
+    runs while its predecessor computes. Devices are told apart by process too, because each process numbers what it
+    sees from 0.
     """
+    idle = np.zeros((len(first_ns), len(GAPS)), np.int64)
+    for owner, number in sorted(set(zip(process.tolist(), device.tolist(), strict=True))):
+        spans = np.flatnonzero((process == owner) & (device == number))
+        first, end = first_ns[spans], end_ns[spans]
+        work = [
+            _around(events, int(first.min()), int(end.max()), owner, number)
+            for events in (trace.kernels, trace.copies, trace.memsets)
+        ]
+        gaps = _Gaps.between(*(np.concatenate(column) for column in zip(*work, strict=True)))
+        until = np.concatenate(
+            [np.zeros((1, len(GAPS)), np.int64), np.cumsum(_kinds(gaps, trace.calls, owner), axis=0)]
+        )
+        # A span begins with work and ends with it, so that a gap is inside or outside as a whole.
+        inside, beyond = np.searchsorted(gaps.begin_ns, first), np.searchsorted(gaps.end_ns, end, side="right")
+        idle[spans] = until[beyond] - until[inside]
+    return idle
 
-    work: Sequence[_Busy]
-    calls: Calls
-    reached_ns: Ints
 
-    @classmethod
-    def of(cls, trace: Trace) -> Activity:
-        """Of a whole trace."""
-        work = [_Busy.of(events) for events in (trace.kernels, trace.copies, trace.memsets)]
-        return cls(work, trace.calls, np.maximum.accumulate(trace.calls.start_ns + trace.calls.duration_ns))
-
-    def gaps(self, process: NDArray[Any], device: Ints, first_ns: Ints, end_ns: Ints) -> Ints:
-        """The idle time within each span of a process's device by what it goes with, a column for each of :data:`GAPS`.
-
-        Work of other steps keeps a device as busy as the step's own: a copy that a step starts early on a side stream
-        runs while its predecessor computes. Devices are told apart by process too, because each process numbers what it
-        sees from 0.
-        """
-        found = np.zeros((len(first_ns), len(GAPS)), np.int64)
-        for one, number in sorted(set(zip(process.tolist(), device.tolist(), strict=True))):
-            groups = np.flatnonzero((process == one) & (device == number))
-            first, end = first_ns[groups], end_ns[groups]
-            work = [sort.around(int(first.min()), int(end.max()), one, number) for sort in self.work]
-            gaps = _Gaps.between(*(np.concatenate(column) for column in zip(*work, strict=True)))
-            kinds = _gap_kinds(gaps, self.calls, self.reached_ns, one)
-            until = np.concatenate([np.zeros((1, len(GAPS)), np.int64), np.cumsum(kinds, axis=0)])
-            # A span begins with work and ends with it, so that a gap is inside or outside as a whole.
-            inside, beyond = np.searchsorted(gaps.begin_ns, first), np.searchsorted(gaps.end_ns, end, side="right")
-            found[groups] = until[beyond] - until[inside]
-        return found
+def _around(events: OnDevice, first_ns: int, end_ns: int, process: int, device: int) -> tuple[NDArray[Any], ...]:
+    """Start, end, whether from a graph, and launch, of a device's work that may run between two times."""
+    begin = np.searchsorted(events.start_ns, first_ns - events.duration_ns.max(initial=0))
+    near = slice(begin, np.searchsorted(events.start_ns, end_ns, side="right"))
+    rows = np.flatnonzero((events.device[near] == device) & (events.process[near] == process)) + begin
+    start_ns = events.start_ns[rows]
+    return start_ns, start_ns + events.duration_ns[rows], events.graph[rows], events.correlation[rows]
 
 
 @dataclass(frozen=True)
@@ -101,18 +72,20 @@ class _Gaps:
         return cls(reached[after - 1], start_ns[after], one_graph)
 
 
-def _gap_kinds(gaps: _Gaps, calls: Calls, reached_ns: Ints, process: int) -> Ints:
+def _kinds(gaps: _Gaps, calls: Calls, process: int) -> Ints:
     """The time of each gap by what it goes with, a column for each of :data:`GAPS`."""
     length = gaps.end_ns - gaps.begin_ns
     parts = np.zeros((len(length), len(GAPS)), np.int64)
     parts[gaps.one_graph, GAPS.index("graph")] = length[gaps.one_graph]
     free = np.flatnonzero(~gaps.one_graph)
+    if not len(free):
+        return parts
     begin, end = gaps.begin_ns[free], gaps.end_ns[free]
-    calls = _calls_between(calls, reached_ns, begin, end)
+    calls = calls.take((calls.start_ns < end.max()) & (calls.start_ns + calls.duration_ns > begin.min()))
     taken = np.zeros(len(free), np.int64)
     kinds: list[int] = []
-    for column, words in enumerate(GAP_CALLS, start=1):
-        added = [CALL_KINDS.index(word) for word in words]
+    for column, names in enumerate(GAP_CALLS, start=1):
+        added = [CALL_KINDS.index(name) for name in names]
         kinds += added
         if np.isin(calls.kind, added).any():
             chosen, owner = calls.take(np.isin(calls.kind, kinds)), np.full(len(free), process)
@@ -120,14 +93,6 @@ def _gap_kinds(gaps: _Gaps, calls: Calls, reached_ns: Ints, process: int) -> Int
             parts[free, column] = taken - before
     parts[free, GAPS.index("nothing")] = length[free] - taken
     return parts
-
-
-def _calls_between(calls: Calls, reached_ns: Ints, begin: Ints, end: Ints) -> Calls:
-    """The calls that may lie in one of these intervals: from the first one open at their first begin on."""
-    if not len(begin):
-        return calls.take(np.arange(0))
-    first = np.searchsorted(reached_ns, begin.min(), side="right")
-    return calls.take(np.arange(first, max(np.searchsorted(calls.start_ns, end.max()), first)))
 
 
 def covered(calls: Calls, process: NDArray[Any], begin: Ints, end: Ints) -> Ints:

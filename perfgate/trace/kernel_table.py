@@ -65,36 +65,54 @@ Rows = TypeVar("Rows", bound=Columns)
 
 
 @dataclass(frozen=True)
-class Kernels(Columns):
-    """Kernels as they ran, one row a launch.
+class Timed(Columns):
+    """What ran, one row a launch, call or piece of work.
 
     Args:
-        start_ns: Start on the device.
-        duration_ns: Time on the device.
-        name: Index into :class:`Names`.
-        shape: Index into :attr:`Trace.shapes`.
-        stream: The stream's number.
-        device: The device's number; -1 for operators on the CPU.
+        start_ns: Start.
+        duration_ns: Length.
         process: Index into :attr:`Trace.processes`.
-        graph: True where a CUDA graph launched it.
-        correlation: The profiler's number of the launching call, unique within a process.
-        launched_ns: Start of the launching call on the host; :data:`NO_TIME` where it is not in the trace.
+        correlation: The profiler's number of the launching call, unique within a process; -1 where there is none.
         step: Row of :class:`Steps`, or -1.
-        layer: Number of the layer from 0, or -1 outside the layers.
-        place: Index into :data:`PLACES`.
     """
 
     start_ns: NDArray[np.int64]
     duration_ns: NDArray[np.int64]
+    process: NDArray[np.int16]
+    correlation: NDArray[np.int64]
+    step: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class OnDevice(Timed):
+    """What ran on a device.
+
+    Args:
+        device: The device's number; -1 where it has none, as operators on the CPU.
+        stream: The stream's number; -1 where it has none.
+        graph: True where a CUDA graph launched it.
+    """
+
+    device: NDArray[np.int16]
+    stream: NDArray[np.int64]
+    graph: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Kernels(OnDevice):
+    """Kernels as they ran.
+
+    Args:
+        name: Index into :class:`Names`.
+        shape: Index into :attr:`Trace.shapes`.
+        launched_ns: Start of the launching call on the host; :data:`NO_TIME` where it is not in the trace.
+        layer: Number of the layer from 0, or -1 outside the layers.
+        place: Index into :data:`PLACES`.
+    """
+
     name: NDArray[np.int32]
     shape: NDArray[np.int32]
-    stream: NDArray[np.int64]
-    device: NDArray[np.int16]
-    process: NDArray[np.int16]
-    graph: NDArray[np.bool_]
-    correlation: NDArray[np.int64]
     launched_ns: NDArray[np.int64]
-    step: NDArray[np.int32]
     layer: NDArray[np.int16]
     place: NDArray[np.int8]
 
@@ -140,53 +158,27 @@ class Steps(Columns):
 
 
 @dataclass(frozen=True)
-class Events(Columns):
+class Events(OnDevice):
     """Copies, memsets or the profiler's own work, in order of start.
 
     Args:
         kind: Index into the kinds of its sort.
-        start_ns: Start.
-        duration_ns: Length.
-        device: The device's number; -1 where it has none.
-        stream: The stream's number; -1 where it has none.
-        process: Index into :attr:`Trace.processes`.
         bytes: Bytes moved or set; 0 where it has none.
-        graph: True where a CUDA graph launched it.
-        correlation: The number of the launching call; -1 where it has none.
-        step: Row of :class:`Steps`, or -1.
     """
 
     kind: NDArray[np.int8]
-    start_ns: NDArray[np.int64]
-    duration_ns: NDArray[np.int64]
-    device: NDArray[np.int16]
-    stream: NDArray[np.int64]
-    process: NDArray[np.int16]
     bytes: NDArray[np.int64]
-    graph: NDArray[np.bool_]
-    correlation: NDArray[np.int64]
-    step: NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Calls(Columns):
+class Calls(Timed):
     """Calls of the CUDA interface on the host, in order of start.
 
     Args:
         kind: Index into :data:`CALL_KINDS`.
-        start_ns: Start.
-        duration_ns: Length.
-        process: Index into :attr:`Trace.processes`.
-        correlation: The call's number, unique within a process.
-        step: Row of :class:`Steps`, or -1.
     """
 
     kind: NDArray[np.int8]
-    start_ns: NDArray[np.int64]
-    duration_ns: NDArray[np.int64]
-    process: NDArray[np.int16]
-    correlation: NDArray[np.int64]
-    step: NDArray[np.int32]
 
 
 @dataclass(frozen=True)

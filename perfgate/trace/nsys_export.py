@@ -8,7 +8,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -25,7 +25,7 @@ _HEADER_BYTES = 100
 DAMAGED = "The file is damaged: copy it again, or export the report again."
 
 
-class Export:
+class Export(contextlib.AbstractContextManager["Export"]):
     """An open export: its tables, its columns, its strings.
 
     Args:
@@ -38,7 +38,7 @@ class Export:
     def __init__(self, file: Path) -> None:
         self.where = str(file)
         _check_file(file)
-        self.connection = sqlite3.connect(f"file:{quoted_path(file)}?mode=ro&immutable=1", uri=True)
+        self.connection = sqlite3.connect(read_only(file), uri=True)
         self.columns: dict[str, set[str]] = {}
         try:
             harden(self.connection)
@@ -47,10 +47,6 @@ class Export:
         except BaseException:
             self.connection.close()
             raise
-
-    def __enter__(self) -> Self:
-        """Nothing more to open."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close the file."""
@@ -103,12 +99,10 @@ class Export:
         fits = " AND ".join(f'"{name}" BETWEEN -1 AND {value}' for name, value in most.items())
         query = f'SELECT {", ".join(most)} FROM "{table}" WHERE NOT ({fits}) LIMIT 1'  # noqa: S608 (named in this package)
         for row in self.select(query):
-            found = zip(most.items(), row, strict=True)
-            name, value = next(
-                (name, one) for (name, top), one in found if not (isinstance(one, int | float) and -1 <= one <= top)
-            )
-            text = f"table {table} has {name} {str(value)[:60]!r}, expected a whole number up to {most[name]}"
-            raise RecordError(text, where=self.where, remedy=DAMAGED)
+            for (name, top), value in zip(most.items(), row, strict=True):
+                if not (isinstance(value, int | float) and -1 <= value <= top):
+                    text = f"table {table} has {name} {str(value)[:60]!r}, expected a whole number up to {top}"
+                    raise RecordError(text, where=self.where, remedy=DAMAGED)
 
     def integers(
         self, table: str, expressions: Sequence[str], keep: Callable[[Sequence[Ints]], NDArray[np.bool_]] | None = None
@@ -129,10 +123,9 @@ class Export:
         query = f'SELECT {", ".join(expressions)} FROM "{table}"'  # noqa: S608 (tables and columns named in this package)
         chunks, count = [], 0
         with contextlib.closing(self.select(query)) as rows:
-            for read in self._chunks(rows, len(expressions), table):
-                chunk = read
-                if keep is not None and not (kept := keep(read)).all():
-                    chunk = [column[kept] for column in read]
+            for chunk in self._chunks(rows, len(expressions), table):
+                if keep is not None and not (kept := keep(chunk)).all():
+                    chunk[:] = [column[kept] for column in chunk]
                 count += len(chunk[0])
                 if count > MAX_ROWS:
                     text = f"table {table} has more than {MAX_ROWS} rows"
@@ -165,16 +158,15 @@ class Export:
             RecordError: An id has none.
         """
         wanted: list[int] = ids.tolist()
-        found: dict[int, Any] = {}
+        texts: dict[int, Any] = {}
         for first in range(0, len(wanted), 500):
             part = wanted[first : first + 500]
             marks = ",".join("?" * len(part))
-            rows = self.select(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", part)  # noqa: S608
-            found.update((row[0], row[1]) for row in rows)
-        missing = [one for one in wanted if not isinstance(found.get(one), str)]
+            texts.update(self.select(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", part))  # noqa: S608
+        missing = [number for number in wanted if not isinstance(texts.get(number), str)]
         if missing:
             raise RecordError(f"StringIds has no text {missing[0]}", where=self.where, remedy=DAMAGED)
-        return tuple(found[one] for one in wanted)
+        return tuple(texts[number] for number in wanted)
 
     @property
     def version(self) -> str:
@@ -199,9 +191,9 @@ def quoted(name: str) -> str:
     return f'"{name.replace(chr(34), chr(34) * 2)}"'
 
 
-def quoted_path(file: Path) -> str:
-    """A path in a URI, whatever bytes it has."""
-    return quote(os.fsencode(file))
+def read_only(file: Path) -> str:
+    """The URI by which SQLite reads a file without locks, whatever bytes its path has."""
+    return f"file:{quote(os.fsencode(file))}?mode=ro&immutable=1"
 
 
 _UNKNOWN = "nsys of an unknown version"

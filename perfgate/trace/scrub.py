@@ -19,7 +19,7 @@ from typing import Any
 
 from perfgate.errors import RecordError, UsageError
 from perfgate.trace.nsys import check_content, lost_data
-from perfgate.trace.nsys_export import MAGIC, Export, harden, quoted, quoted_path
+from perfgate.trace.nsys_export import MAGIC, Export, harden, quoted, read_only
 from perfgate.trace.steps import EXECUTE, LAYER, STEP
 from perfgate.trace.torch_profiler import CALLS, WORK, Event, complete_events, device_names, load_events
 from perfgate.trace.trace_file import as_plain_file
@@ -71,25 +71,24 @@ def scrub(file: Path, target: Path) -> None:
 def _scrub_export(file: Path, target: Path) -> None:
     with Export(file) as export:
         check_content(export)
-        tables = export.columns
-        types = {table: _types(export, table) for table in tables}
+        types = {table: _types(export, table) for table in export.columns}
     connection = sqlite3.connect(target, isolation_level=None, uri=True)
     try:
         harden(connection)
-        connection.execute("ATTACH ? AS source", (f"file:{quoted_path(file)}?mode=ro&immutable=1",))
+        connection.execute("ATTACH ? AS source", (read_only(file),))
         connection.execute("BEGIN")
-        for table in _INTEGER_TABLES:
-            if table in tables:
-                _copy(connection, table, {name: kind for name, kind in types[table].items() if kind == "INTEGER"})
-        if "TARGET_INFO_GPU" in tables:
-            known = types["TARGET_INFO_GPU"]
-            _copy(connection, "TARGET_INFO_GPU", {name: known[name] for name in _GPU_COLUMNS if name in known})
-        for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
-            if table in tables:
+        for table, columns in types.items():
+            if table in _INTEGER_TABLES:
+                _copy(connection, table, {name: kind for name, kind in columns.items() if kind == "INTEGER"})
+            elif table == "TARGET_INFO_GPU":
+                _copy(connection, table, {name: columns[name] for name in _GPU_COLUMNS if name in columns})
+            elif table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
                 condition = "name = 'EXPORT_PRODUCT_VERSION' OR name GLOB 'EXPORT_SCHEMA_VERSION*'"
                 _copy(connection, table, {"name": "TEXT", "value": "TEXT"}, condition)
-        _copy_ranges(connection, "NVTX_EVENTS" in tables)
-        _copy_diagnostics(connection, "DIAGNOSTIC_EVENT" in tables)
+            elif table == "NVTX_EVENTS":
+                _copy_ranges(connection)
+            elif table == "DIAGNOSTIC_EVENT":
+                _copy_diagnostics(connection)
         _copy_strings(connection, types)
         connection.execute("COMMIT")
     except sqlite3.Error as error:
@@ -115,10 +114,8 @@ def _copy(connection: sqlite3.Connection, table: str, columns: dict[str, str], c
     connection.execute(f'INSERT INTO "{table}" SELECT {values} FROM source."{table}" WHERE {condition}')  # noqa: S608
 
 
-def _copy_ranges(connection: sqlite3.Connection, present: bool) -> None:  # noqa: FBT001 (private)
+def _copy_ranges(connection: sqlite3.Connection) -> None:
     """Ranges that name a step or a layer, under names of ours."""
-    if not present:
-        return
     connection.execute(
         "CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER, "
         "textId INTEGER)"
@@ -140,17 +137,14 @@ def _range_name(name: str) -> str:
     return f"perfgate.layer.{layer[1]}" if layer else ""
 
 
-def _copy_diagnostics(connection: sqlite3.Connection, present: bool) -> None:  # noqa: FBT001 (private)
+def _copy_diagnostics(connection: sqlite3.Connection) -> None:
     """That nsys had something to say stays, and whether it was lost data; its words may hold paths."""
-    if not present:
-        return
     connection.execute("CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, severity INTEGER, text TEXT)")
     rows = connection.execute("SELECT timestamp, severity, text FROM source.DIAGNOSTIC_EVENT").fetchall()
     kept = [
-        (*(value if _only_numbers([value]) else 0 for value in row[:2]),
-         _LOSSES[lost_data(str(row[2]))])
-        for row in rows
-    ]  # fmt: skip
+        (*(number if _only_numbers([number]) else 0 for number in numbers), _LOSSES[lost_data(str(text))])
+        for *numbers, text in rows
+    ]
     connection.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (?, ?, ?)", kept)
 
 
@@ -181,9 +175,8 @@ def _scrub_events(file: Path, target: Path) -> None:
     content = load_events(file)
     events = [event for event in complete_events(content, file) if event.category in _CATEGORIES]
     origin = min((event.start_ns for event in events), default=0)
-    kept = [(event, _shown_name(event)) for event in events]
     try:
-        rows = [_scrub_event(event, name, origin) for event, name in kept if name]
+        rows = [_scrub_event(event, name, origin) for event in events if (name := _shown_name(event))]
     except ValueError as error:
         raise RecordError(f"holds an event with a wrong number: {error}", where=str(file)) from error
     devices = [{"id": number, "name": name} for number, name in device_names(content).items()]

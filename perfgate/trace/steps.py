@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,27 +55,27 @@ def find_steps(ranges: Iterable[Range], processes: Iterable[int], where: str) ->
     Raises:
         RecordError: A process has two steps of one number.
     """
-    wanted = {process: (list[Range](), list[Range]()) for process in processes}
-    for one in ranges:
-        if one.process in wanted:
-            own, engine = wanted[one.process]
-            if STEP.fullmatch(one.name):
-                own.append(one)
-            elif EXECUTE.fullmatch(one.name):
-                engine.append(one)
+    owned = {process: (list[Range](), list[Range]()) for process in processes}
+    for span in ranges:
+        if span.process in owned:
+            own, engine = owned[span.process]
+            if STEP.fullmatch(span.name):
+                own.append(span)
+            elif EXECUTE.fullmatch(span.name):
+                engine.append(span)
     parts, cautions = [], []
-    for _, (own, engine) in sorted(wanted.items()):
-        unclosed = [one.name for one in own if one.end_ns is None]
+    for _, (own, engine) in sorted(owned.items()):
+        unclosed = [span.name for span in own if span.end_ns is None]
         if unclosed:
-            cautions.append(
-                Note(code="trace-incomplete", text=f"range {unclosed[0]} was never closed; its step is left out")
-            )
-        closed = sorted((one for one in own if one.end_ns is not None), key=lambda one: one.start_ns)
-        engine.sort(key=lambda one: one.start_ns)
+            text = f"range {unclosed[0]} was never closed; its step is left out"
+            cautions.append(Note(code="trace-incomplete", text=text))
+        closed = sorted((span for span in own if span.end_ns is not None), key=lambda span: span.start_ns)
+        engine.sort(key=lambda span: span.start_ns)
         if closed:
             parts.append(_own_steps(closed, engine, where))
         elif engine:
-            parts.append(_engine_steps(engine))
+            ends = [*(span.start_ns for span in engine[1:]), int(OPEN_END)]
+            parts.append(_steps(engine, range(len(engine)), [_kind([span]) for span in engine], ends, own=False))
     if not parts:
         return filled(Steps), tuple(cautions)
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])}
@@ -82,28 +84,21 @@ def find_steps(ranges: Iterable[Range], processes: Iterable[int], where: str) ->
 
 def _own_steps(own: Sequence[Range], engine: Sequence[Range], where: str) -> Steps:
     """Steps from ``perfgate.step.N``; what vLLM's ranges inside one say is its kind."""
-    matches = [STEP.fullmatch(one.name) for one in own]
-    index = [int(match[1]) for match in matches if match]
-    if len(set(index)) < len(index):
-        twice = next(number for number in index if index.count(number) > 1)
+    matches = [match for span in own if (match := STEP.fullmatch(span.name))]
+    index = [int(match[1]) for match in matches]
+    twice = next((number for number, count in Counter(index).items() if count > 1), None)
+    if twice is not None:
         text = f"a process has perfgate.step.{twice} twice"
         raise RecordError(text, where=where, remedy="Trace one run at a time.")
-    starts = np.array([one.start_ns for one in engine], np.int64)
-    kinds = []
-    for one, match in zip(own, matches, strict=True):
-        first, last = np.searchsorted(starts, (one.start_ns, one.end_ns or 0))
-        told = match[2] if match else None
-        kinds.append(KIND[told] if told else _kind(engine[first:last]))
-    return _steps(own, index, kinds, [one.end_ns or 0 for one in own], own=True)
+    starts = np.array([span.start_ns for span in engine], np.int64)
+    kinds, ends = [], [span.end_ns or 0 for span in own]
+    for span, match, end in zip(own, matches, ends, strict=True):
+        first, last = np.searchsorted(starts, (span.start_ns, end))
+        kinds.append(KIND[match[2]] if match[2] else _kind(engine[first:last]))
+    return _steps(own, index, kinds, ends, own=True)
 
 
-def _engine_steps(engine: Sequence[Range]) -> Steps:
-    ends = [one.start_ns for one in engine[1:]] + [int(OPEN_END)]
-    kinds = [_kind([one]) for one in engine]
-    return _steps(engine, list(range(len(engine))), kinds, ends, own=False)
-
-
-def _steps(ranges: Sequence[Range], index: list[int], kinds: list[int], ends: list[int], *, own: bool) -> Steps:
+def _steps(ranges: Sequence[Range], index: Sequence[int], kinds: list[int], ends: list[int], *, own: bool) -> Steps:
     """Steps of one process; the last of those from vLLM's own ranges has no end."""
     complete = np.ones(len(ranges), bool)
     complete[-1] = own
@@ -111,9 +106,9 @@ def _steps(ranges: Sequence[Range], index: list[int], kinds: list[int], ends: li
         Steps,
         index=np.array(index),
         kind=np.array(kinds),
-        start_ns=np.array([one.start_ns for one in ranges]),
+        start_ns=np.array([span.start_ns for span in ranges]),
         end_ns=np.array(ends),
-        process=np.array([one.process for one in ranges]),
+        process=np.array([span.process for span in ranges]),
         complete=complete,
         own=np.full(len(ranges), own),
     )
@@ -121,7 +116,7 @@ def _steps(ranges: Sequence[Range], index: list[int], kinds: list[int], ends: li
 
 def _kind(engine: Sequence[Range]) -> int:
     """What vLLM says of a step: requests in prefill (context) and in decode (generation)."""
-    counts = [(int(match[1]), int(match[2])) for match in (EXECUTE.fullmatch(one.name) for one in engine) if match]
+    counts = [(int(match[1]), int(match[2])) for span in engine if (match := EXECUTE.fullmatch(span.name))]
     if not counts:
         return KIND["unknown"]
     context, generation = (any(count) for count in zip(*counts, strict=True))
@@ -139,39 +134,31 @@ def layers_at(
     ranges: Iterable[Range], process: NDArray[np.int16], time_ns: NDArray[np.int64]
 ) -> NDArray[np.int16] | None:
     """Per event, the layer whose range was open at that time, else -1; ``None`` where there are no layer ranges."""
-    found = [(one, match[1]) for one in ranges if one.end_ns is not None and (match := LAYER.search(one.name))]
-    if not found:
+    named = [(span, match[1]) for span in ranges if span.end_ns is not None and (match := LAYER.search(span.name))]
+    if not named:
         return None
-    found.sort(key=lambda pair: (pair[0].process, pair[0].start_ns, -(pair[0].end_ns or 0)))
-    outer: list[tuple[Range, str]] = []
-    for one, layer in found:  # a layer's own modules lie inside its range and say the same
-        last = outer[-1][0] if outer else None
-        if last is None or last.process != one.process or one.start_ns >= (last.end_ns or 0):
-            outer.append((one, layer))
-    rows = _spans_at(
-        np.array([one.process for one, _ in outer], np.int16),
-        np.array([one.start_ns for one, _ in outer], np.int64),
-        np.array([one.end_ns for one, _ in outer], np.int64),
-        process,
-        time_ns,
-    )
-    number = np.array([int(layer) for _, layer in outer] + [NONE], np.int16)
-    return number[rows]
+    named.sort(key=lambda pair: (pair[0].process, pair[0].start_ns, -(pair[0].end_ns or 0)))
+    outer: list[tuple[int, int, int, int]] = []
+    for span, layer in named:  # a layer's own modules lie inside its range and say the same
+        if not outer or outer[-1][0] != span.process or span.start_ns >= outer[-1][2]:
+            outer.append((span.process, span.start_ns, span.end_ns or 0, int(layer)))
+    owner, start_ns, end_ns, number = np.array(outer, np.int64).T
+    return np.append(number, NONE).astype(np.int16)[_spans_at(owner, start_ns, end_ns, process, time_ns)]
 
 
-def _spans_at(  # three columns of spans, two of what is looked up
-    owner: NDArray[np.int16],
+def _spans_at(
+    owner: NDArray[Any],
     starts: NDArray[np.int64],
     ends: NDArray[np.int64],
-    process: NDArray[np.int16],
-    time_ns: NDArray[np.int64],
+    process: NDArray[Any],
+    time_ns: NDArray[Any],
 ) -> NDArray[np.int32]:
-    """The last span of one's process that began by a time, where it had not ended; spans are sorted by both."""
+    """The last span of an event's process that began by its time, where it had not ended; spans are sorted by both."""
     found = np.full(len(time_ns), NONE, np.int32)
-    for one, at in itertools.product(np.unique(owner), range(0, len(time_ns), _PART_ROWS)):
-        first, beyond = np.searchsorted(owner, (one, one + 1))
+    for number, at in itertools.product(np.unique(owner), range(0, len(time_ns), _PART_ROWS)):
+        first, beyond = np.searchsorted(owner, (number, number + 1))
         part = slice(at, at + _PART_ROWS)  # in parts, so that what is worked on stays small
-        rows = np.flatnonzero((process[part] == one) & (time_ns[part] != NO_TIME)) + at
+        rows = np.flatnonzero((process[part] == number) & (time_ns[part] != NO_TIME)) + at
         place = np.searchsorted(starts[first:beyond], time_ns[rows], side="right") - 1 + first
         inside = (place >= first) & (time_ns[rows] <= ends[np.maximum(place, first)])
         found[rows[inside]] = place[inside]

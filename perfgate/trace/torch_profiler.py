@@ -227,12 +227,12 @@ class _Reader:
         on_gpu = self._of("kernel")
         launches = on_gpu or outermost(operators)
         distinct = sorted({event.name for event in launches})
-        number = {name: place for place, name in enumerate(distinct)}
+        number = {name: index for index, name in enumerate(distinct)}
         shapes = sorted({event.shape() for event in launches})
-        place = {shape: row for row, shape in enumerate(shapes)}
+        row_of = {shape: row for row, shape in enumerate(shapes)}
         columns: dict[str, list[Any]] = {
             "name": [number[event.name] for event in launches],
-            "shape": [place[event.shape()] for event in launches],
+            "shape": [row_of[event.shape()] for event in launches],
             "graph": [bool(event.detail.get("graph node id")) for event in launches],
         }
         if not on_gpu:  # an operator is launched where it runs, and its thread represents a stream
@@ -271,9 +271,8 @@ class _Reader:
             return (Note(code="device-events-unknown", text=text),) if unknown else ()
         launching = next((e.name for e in self.calls if call_kind(e.name) in ("launch", "graph-launch")), "")
         if unknown or launching or self._of(*WORK):
-            what = f"work of a device in {words}" if unknown else f"calls that launch kernels ({_cut(launching)})"
-            what = what if unknown or launching else "copies of a device"
-            text = f"holds {what}, but no event of category kernel"
+            called = f"calls that launch kernels ({_cut(launching)})" if launching else "copies of a device"
+            text = f"holds {f'work of a device in {words}' if unknown else called}, but no event of category kernel"
             remedy = "Trace again without another profiler on the GPU; report a category of a new PyTorch."
             raise RecordError(text, where=self.file, remedy=remedy)
         return ()
@@ -300,13 +299,9 @@ def _table(table: type[Rows], events: Sequence[Event], own: dict[str, list[Any]]
         ValueError: An argument is not the number that it should be.
         OverflowError: It is larger than any.
     """
-    columns: dict[str, list[Any]] = {
-        "start_ns": [event.start_ns for event in events],
-        "duration_ns": [event.end_ns - event.start_ns for event in events],
-        "process": [0] * len(events),
-    }
     known = {field.name for field in fields(table)}
-    columns |= {name: [read(event) for event in events] for name, read in _ARGUMENTS.items() if name in known} | own
+    read = {name: argument for name, argument in _ARGUMENTS.items() if name in known}
+    columns = {name: [argument(event) for event in events] for name, argument in read.items()} | own
     return filled(table, **{name: np.array(column, np.int64) for name, column in columns.items()})
 
 
@@ -314,21 +309,19 @@ def _whole(value: int | str | None) -> int:
     return value if isinstance(value, int) else NONE
 
 
-def _device_of(event: Event) -> int:
-    """The device of its work; some releases for ROCm give it as the process alone."""
-    given = event.whole("device")
-    return given if given is not None else _whole(event.pid) if event.category in WORK else NONE
-
-
-def _stream_of(event: Event) -> int:
-    given = event.whole("stream")
-    return given if given is not None else _whole(event.thread) if event.category in WORK else NONE
+def _owner(event: Event, key: str, beside: int | str | None) -> int:
+    """The device or stream of its work; some releases for ROCm give it as the process or thread alone."""
+    given = event.whole(key)
+    return given if given is not None else _whole(beside) if event.category in WORK else NONE
 
 
 _ARGUMENTS: dict[str, Callable[[Event], int]] = {
+    "start_ns": lambda event: event.start_ns,
+    "duration_ns": lambda event: event.end_ns - event.start_ns,
+    "process": lambda _: 0,
     "correlation": lambda event: NONE if (given := event.whole("correlation")) is None else given,
-    "device": _device_of,
-    "stream": _stream_of,
+    "device": lambda event: _owner(event, "device", event.pid),
+    "stream": lambda event: _owner(event, "stream", event.thread),
     "bytes": lambda event: event.whole("bytes") or 0,
 }
 

@@ -64,6 +64,7 @@ def any_decode(draw: st.DrawFn) -> DecodeSteps:
         busy_ns=column(),
         kernel_ns=column(),
         slack_ns=tuple(draw(st.lists(st.none() | st.integers(-(10**7), 10**7), min_size=count, max_size=count))),
+        work_ns=column(),
         call_ns=column(),
         gap_ns={gap: column() for gap in GAPS},
         role_ns={role: column() for role in roles},

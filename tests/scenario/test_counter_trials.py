@@ -31,7 +31,8 @@ def step(layers: int = 3, before: tuple[str, ...] = ("index",), after: tuple[str
     zeros = (0,) * 5
     return DecodeSteps(
         source="made up", keys=keys, patterns=(pattern,), step_ns=zeros, span_ns=zeros, busy_ns=zeros, kernel_ns=zeros,
-        slack_ns=zeros, call_ns=zeros, gap_ns={}, role_ns={}, key_launches=(0,) * len(keys), key_ns=(0,) * len(keys),
+        slack_ns=zeros, work_ns=zeros, call_ns=zeros, gap_ns={}, role_ns={},
+        key_launches=(0,) * len(keys), key_ns=(0,) * len(keys),
     )  # fmt: skip
 
 
