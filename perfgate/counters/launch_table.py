@@ -52,9 +52,10 @@ class Device(Frozen):
 
     @classmethod
     def of(cls, values: Mapping[str, float], name: str, architecture: int | None) -> Device:
-        """The GPU that these values of a launch tell of, by ncu's names."""
-        found = {field: values[metric] * to for field, (metric, to) in _FIGURES.items() if metric in values}
-        return cls(name=name, architecture=architecture, **found)
+        """The GPU that these values of a launch tell of, and where it is not given their architecture."""
+        figures = {field: values[metric] * to for field, (metric, to) in _FIGURES.items() if metric in values}
+        major, minor = (values.get(f"device__attribute_compute_capability_{part}", 0.0) for part in ("major", "minor"))
+        return cls(name=name, architecture=architecture or int(10 * major + minor) or None, **figures)
 
 
 GPU_NAME = "device__attribute_display_name"

@@ -12,7 +12,7 @@ import csv
 import math
 import re
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from perfgate.counters.launch_table import GPU_NAME, Device, KernelLaunch, NcuReport
@@ -67,8 +67,7 @@ def read_page(content: bytes, source: str) -> NcuReport:
     if not content.strip():
         raise RecordError("is empty", where=source, code="counters-empty")
     if b"\0" in content[:4096]:
-        text = "neither text nor a report of ncu"
-        raise RecordError(text, where=source, code="counters-unreadable")
+        raise _unreadable("neither text nor a report of ncu", source)
     return parse_ncu(content.decode("utf-8-sig", "replace"), source)
 
 
@@ -85,8 +84,7 @@ def parse_ncu(text: str, source: str) -> NcuReport:
     if fault is not None:
         raise fault
     if not page.heading:
-        what = "holds no raw page of ncu: no line with the columns ID and Kernel Name"
-        raise RecordError(what, where=source, code="counters-unreadable")
+        raise _unreadable("holds no raw page of ncu: no line with the columns ID and Kernel Name", source)
     if not launches:
         what = "holds the heading of ncu's raw page and no kernel"
         raise NotMeasuredError(what, where=source, code="counters-no-kernel")
@@ -203,8 +201,7 @@ class _Page:
 
     def _head(self, line: str) -> None:
         if line.startswith("ID,"):  # without quotes a row cannot be told from what the program prints
-            what = "has lost ncu's quotation marks: another program has saved it anew"
-            raise RecordError(what, where=self._source, code="counters-unreadable")
+            raise _unreadable("has lost ncu's quotation marks: another program has saved it anew", self._source)
         cells = _cells(line[line.find('"ID"') :]) or []
         if "Metric Name" in cells and "Metric Value" in cells:
             what = "is ncu's details page, which has labels in place of names"
@@ -223,46 +220,60 @@ class _Page:
 
     def _launch(self, row: list[str], where: str) -> KernelLaunch:
         if not self.units:
-            what = "a kernel comes before the row of units, so its figures have none"
-            raise RecordError(what, where=where, code="counters-unreadable")
+            raise _unreadable("a kernel comes before the row of units, so its figures have none", where)
         cells = dict(zip(self.heading, row, strict=True))
         first = next((n for n, name in enumerate(self.heading) if "__" in name), len(row))
-        values: dict[str, float] = {}
-        units: dict[str, str] = {}
-        for name, unit, text in zip(self.heading[first:], self.units[first:], row[first:], strict=True):
-            value = _value(name, unit, text, where)
-            if value is not None:
-                base, scale = base_unit(unit)
-                values[name], units[name] = value * scale, base
+        metrics = [
+            (name, value, unit)
+            for name, unit, text in zip(self.heading[first:], self.units[first:], row[first:], strict=True)
+            if (value := _value(name, unit, text, where)) is not None
+        ]
         _ordinal("Process ID", cells.get("Process ID", ""), where)
         extra = (name for name in self.heading[:first] if name not in IDENTITY)
-        gpu = cells.get(GPU_NAME, "")
+        gpu, sizes = cells.get(GPU_NAME, ""), {"grid": "Grid Size", "block": "Block Size"}
         return launch_of(
             cells["Kernel Name"],
-            values,
-            units,
+            metrics,
+            gpu="" if gpu.strip().lower() in _MISSING else gpu,
+            architecture=_architecture(cells.get("CC", ""), where),
             number=_ordinal("ID", cells["ID"], where),
             device=_ordinal("Device", cells.get("Device", ""), where),
-            grid=_shape("grid", cells.get("Grid Size"), values, where),
-            block=_shape("block", cells.get("Block Size"), values, where),
             ranges=tuple(shown for name in extra for shown in _ranges(name, cells[name])),
-            gpu=Device.of(values, "" if gpu.strip().lower() in _MISSING else gpu,
-                          _architecture(cells.get("CC", ""), values, where)),
-        )  # fmt: skip
+            **{what: _shape(what, cells[column], where) for what, column in sizes.items() if column in cells},
+        )
 
 
-def launch_of(name: str, values: dict[str, float], units: dict[str, str], **identity: Any) -> KernelLaunch:
-    """A launch of a file: the kernel of that demangled name, its role by the shipped list."""
+def launch_of(
+    name: str, metrics: Iterable[tuple[str, float, str]], *, gpu: str, architecture: int | None = None, **identity: Any
+) -> KernelLaunch:
+    """A launch of a file, its role by the shipped list.
+
+    Args:
+        name: The kernel's demangled name.
+        metrics: Name, value and unit of each; what is not finite is left out.
+        gpu: The GPU's name; empty where the file does not say.
+        architecture: Compute capability times ten; by the device's attributes where the file does not say.
+        identity: Further fields; sizes that are not among them are the launch's metrics, where these were collected.
+    """
     (role,) = classify([name])
-    return KernelLaunch(key=KernelKey(role=role, name=name), values=values, units=units, **identity)
+    values: dict[str, float] = {}
+    units: dict[str, str] = {}
+    for metric, value, unit in metrics:
+        base, scale = base_unit(unit)
+        if math.isfinite(value * scale):
+            values[metric], units[metric] = value * scale, base
+    for what in ("grid", "block"):
+        names = [f"launch__{what}_dim_{axis}" for axis in "xyz"]
+        identity.setdefault(what, tuple(int(values[metric]) for metric in names if metric in values))
+    device = Device.of(values, gpu, architecture)
+    return KernelLaunch(key=KernelKey(role=role, name=name), values=values, units=units, gpu=device, **identity)
 
 
 def _value(name: str, unit: str, text: str, where: str) -> float | None:
     """A metric's cell as a number; ``None`` where it is none, because there is no value or it is a text."""
     value = number(text)
     if value is None and unit and text.strip().lower() not in _MISSING:
-        what = f"{name} is {_SHOWN.repr(text)}, no number"
-        raise RecordError(what, where=where, code="counters-unreadable")
+        raise _unreadable(f"{name} is {_SHOWN.repr(text)}, no number", where)
     return value
 
 
@@ -275,8 +286,7 @@ def _ordinal(name: str, text: str, where: str) -> int:
     if text.strip().lower() in _MISSING:
         return 0
     if not _ORDINAL.fullmatch(text):
-        what = f"{name} is {_SHOWN.repr(text)}, expected a whole number"
-        raise RecordError(what, where=where, code="counters-unreadable")
+        raise _unreadable(f"{name} is {_SHOWN.repr(text)}, expected a whole number", where)
     return int(text)
 
 
@@ -298,34 +308,23 @@ def _cells(line: str) -> list[str] | None:
         return None
 
 
-def architecture_of(values: Mapping[str, float]) -> int | None:
-    """Compute capability times ten by the device's attributes; ``None`` where they were not collected."""
-    major, minor = (values.get(f"device__attribute_compute_capability_{part}", 0.0) for part in ("major", "minor"))
-    return int(10 * major + minor) or None
-
-
-def shape_of(what: str, values: Mapping[str, float]) -> tuple[int, ...]:
-    """Sizes of ``grid`` or ``block`` in x, y, z by the launch's metrics; none where they were not collected."""
-    names = [f"launch__{what}_dim_{axis}" for axis in "xyz"]
-    return tuple(int(values[name]) for name in names if name in values)
-
-
-def _architecture(text: str, values: Mapping[str, float], where: str) -> int | None:
-    """Compute capability times ten, from its column or, in versions without one, from the device's attributes."""
+def _architecture(text: str, where: str) -> int | None:
+    """Compute capability times ten, from its column; ``None`` in versions without one."""
     if not text:
-        return architecture_of(values)
+        return None
     match = re.fullmatch(r"([0-9]{1,3})\.([0-9])", text)
     if match is None:
-        raise RecordError(f"CC is {_SHOWN.repr(text)}, expected one like 9.0", where=where, code="counters-unreadable")
+        raise _unreadable(f"CC is {_SHOWN.repr(text)}, expected one like 9.0", where)
     return int(match[1]) * 10 + int(match[2])
 
 
-def _shape(what: str, text: str | None, values: Mapping[str, float], where: str) -> tuple[int, ...]:
-    """Sizes in x, y, z, from their column or, in versions without one, from the launch's metrics; else none."""
-    if text is None:
-        return shape_of(what, values)
+def _shape(what: str, text: str, where: str) -> tuple[int, ...]:
+    """Sizes in x, y, z."""
     sizes = re.findall(r"[0-9]+", text)
     if len(sizes) != 3 or not all(map(_ORDINAL.fullmatch, sizes)):  # noqa: PLR2004 (x, y, z)
-        what = f"{what} size is {_SHOWN.repr(text)}, expected one like (1, 2, 3)"
-        raise RecordError(what, where=where, code="counters-unreadable")
+        raise _unreadable(f"{what} size is {_SHOWN.repr(text)}, expected one like (1, 2, 3)", where)
     return tuple(map(int, sizes))
+
+
+def _unreadable(text: str, where: str) -> RecordError:
+    return RecordError(text, where=where, code="counters-unreadable")

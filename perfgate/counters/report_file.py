@@ -8,12 +8,13 @@ are walked first; their layout is in the Customization Guide of Nsight Compute, 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from perfgate.counters.launch_table import COUNTERS, GPU_NAME, Device, KernelLaunch, NcuReport
-from perfgate.counters.ncu_csv import architecture_of, base_unit, launch_of, read_page, shape_of
+from perfgate.counters.launch_table import COUNTERS, GPU_NAME, KernelLaunch, NcuReport
+from perfgate.counters.ncu_csv import launch_of, read_page
 from perfgate.errors import NotMeasuredError, RecordError
 from perfgate.trace.trace_file import as_plain_file
 
@@ -22,10 +23,10 @@ _COMPRESSED = ".ncu-repz"
 """Reports as ncu compresses them since 2025.4, whose blocks are not walked."""
 _LENGTH = 4
 """Bytes of the number before each header."""
-_BITS = 64
-"""Of the longest number in a header."""
 _PAYLOAD = 5
 """Field of a block's header: how many bytes follow it."""
+_TEXT = 2
+"""Wire type of a length and its bytes; 0 is a number."""
 _DEVICES = 2**16
 """More GPUs than any host has."""
 _CSV = "ncu --import REPORT.ncu-rep --csv --page raw --print-units base > FILE.csv prints what can be read without it."
@@ -97,31 +98,22 @@ def _launch(action: Any, number: int, where: str) -> KernelLaunch:
     name = action.name(action.NameBase_DEMANGLED)
     if not name:
         raise _unreadable(f"launch {number} has no name", where)
-    values: dict[str, float] = {}
-    units: dict[str, str] = {}
+    figures: dict[str, tuple[float, str]] = {}
     gpu = ""
     for metric in sorted(action.metric_names()):
         read = action[metric]
-        found = read.value() if read.has_value() else None
-        unit, scale = base_unit(read.unit() or "")
-        if isinstance(found, int | float) and math.isfinite(found * scale):
-            values[metric], units[metric] = found * scale, unit
-        elif metric == GPU_NAME and isinstance(found, str):
-            gpu = found
-    device = values.get("launch__device_id", values.get("device__attribute_device_index", 0.0))
+        value = read.value() if read.has_value() else None
+        if isinstance(value, int | float) and math.isfinite(value):
+            figures[metric] = value, read.unit() or ""
+        elif metric == GPU_NAME and isinstance(value, str):
+            gpu = value
+    ordinals = (figures.get(name) for name in ("launch__device_id", "device__attribute_device_index"))
+    device, _ = next(filter(None, ordinals), (0.0, ""))
     if not 0 <= device < _DEVICES:
         raise _unreadable(f"launch {number} ran on device {device:g}", where)
-    return launch_of(
-        name,
-        values,
-        units,
-        number=number,
-        device=int(device),
-        grid=shape_of("grid", values),
-        block=shape_of("block", values),
-        ranges=tuple(_ranges(action.nvtx_state())),
-        gpu=Device.of(values, gpu, architecture_of(values)),
-    )
+    metrics = [(metric, *figure) for metric, figure in figures.items()]
+    ranges = tuple(_ranges(action.nvtx_state()))
+    return launch_of(name, metrics, gpu=gpu, number=number, device=int(device), ranges=ranges)
 
 
 def _ranges(state: Any) -> Iterator[str]:
@@ -153,25 +145,18 @@ def _cut_short(file: Path) -> bool:
     return False
 
 
+_FIELD = re.compile(rb"(?P<key>[\x00-\x7f])(?P<value>[\x80-\xff]{0,9}[\x00-\x7f])", re.DOTALL)
+"""A number or the length of a text in a Protocol Buffers message, whose fields are below 16: a key, then groups of
+seven bits, of which the last one has no high bit."""
+
+
 def _payload(header: bytes) -> int:
-    """The bytes that follow a block's header, a Protocol Buffers message; none where it is no whole one."""
+    """The bytes that follow a block, by its header; none where it does not say."""
     place = 0
-    while place < len(header):
-        key, place = _varint(header, place)
-        value, after = _varint(header, place) if key & 7 in (0, 2) else (0, place + {1: 8, 5: 4}.get(key & 7, 0))
-        if key == _PAYLOAD << 3:
+    while field := _FIELD.match(header, place):
+        value: int = sum((byte & 0x7F) << 7 * n for n, byte in enumerate(field["value"]))
+        number, kind = divmod(field["key"][0], 8)
+        if number == _PAYLOAD:
             return value
-        place = after + (value if key & 7 == 2 else 0)  # noqa: PLR2004 (the wire type of a length and its bytes)
+        place = field.end() + (value if kind == _TEXT else 0)
     return 0
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """A number in groups of seven bits, the last one without its high bit; and the place behind it."""
-    value = shift = 0
-    while place < len(data) and shift < _BITS:
-        byte, place = data[place], place + 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:  # noqa: PLR2004 (the high bit)
-            break
-    return value, place
