@@ -20,7 +20,8 @@ from perfgate.record.cost import PASS_S, KindCost, kind_cost
 from perfgate.record.run_record import Record
 from perfgate.scenario.launch_window import choose_window
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
-from perfgate.stats.estimate import Estimate, detectable, log_ratios, mean_estimate, power_at
+from perfgate.stats.estimate import ROUNDING, Estimate, detectable, log_ratios, mean_estimate, power_at
+from perfgate.stats.sequential import Schedule
 
 USUALLY = 0.9
 """A plan under which an unchanged build passes less often than this is warned of."""
@@ -150,3 +151,43 @@ def _problem(plan: GatePlan, block: tuple[float, ...], effects: list[float | Non
             yield f"a slowdown of must_catch would often not be blocked: at best {min(known) * 100:.3g} % is"
 
     return "; ".join(said())
+
+
+def promised_block(
+    schedule: Schedule,
+    margins: tuple[float, float],
+    pair_sd: float,
+    slowdown: float,
+    *,
+    alpha: float,
+    beta: float = BETA,
+    resolution: float = 0.0,
+) -> float:
+    """How often a slowdown is blocked at least, where pairs are normal and spread as given.
+
+    A look blocks with the power of its t test, unless the run has passed before: of any look that is at least its
+    power less the chances to pass at earlier ones (Bonferroni), and the best of them counts.
+
+    Args:
+        schedule: When to look.
+        margins: ``ignorable`` and ``must_catch`` of the gate.
+        pair_sd: Standard deviation of the pairs' log ratios.
+        slowdown: The true one, a ratio minus one.
+        alpha: The gate's share of alpha: the whole by the number of gates in the run.
+        beta: Probability of passing a slowdown of ``must_catch``.
+        resolution: See :func:`perfgate.stats.mean_estimate`.
+    """
+    above, below = (math.log1p(slowdown) - math.log1p(margin) for margin in margins)
+    best = passed = 0.0
+    for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
+        error = max(pair_sd, resolution / math.sqrt(6), ROUNDING) / math.sqrt(pairs)
+        if block > 0:
+            best = max(best, _power((above - 2 * resolution) / error, alpha * block, pairs) - passed)
+        if passing > 0:
+            passed += _power(-below / error, beta * passing, pairs)
+    return best
+
+
+def _power(shift: float, level: float, pairs: int) -> float:
+    """Beyond these shifts it is 0 or 1, and the noncentral t no number."""
+    return power_at(min(max(shift, -10.0), 30.0), level, pairs - 1)

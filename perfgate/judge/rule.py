@@ -126,7 +126,44 @@ class Series:
 
 
 def judge_series(series: Sequence[Series], alpha: float, beta: float) -> tuple[GateOutcome, ...]:
-    """Judge all gates of a run together: Holm's family is everything that can block it.
+    """Judge all gates of a run together, see :func:`decide`, and put each into figures and words."""
+    return tuple(map(_gate_outcome, decide(series, alpha, beta)))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the rule says of one gate given all others.
+
+    Args:
+        series: Its values.
+        looks: Every look that they reach.
+        rejected: Whether Holm's procedure rejects "slower by at most ``ignorable``".
+        block_level: The level at which it would.
+        beta: Probability of passing a slowdown of ``must_catch``.
+    """
+
+    series: Series
+    looks: tuple[stats.Look, ...]
+    rejected: bool
+    block_level: float
+    beta: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """The rule itself: regressed is tested before pass, and neither is inconclusive."""
+        if self.series.fault is not None:
+            return "not-measured"
+        if self.rejected:
+            return "regressed"
+        if not self.looks or self.looks[-1].q > self.beta:
+            return "inconclusive"
+        look = self.looks[-1]
+        fastest = look.estimate.upper(self.beta * look.pass_weight)
+        return "improved" if stats.to_ratio(fastest) < -self.series.ignorable else "pass"
+
+
+def decide(series: Sequence[Series], alpha: float, beta: float) -> tuple[Decision, ...]:
+    """Decide all gates of a run together: Holm's family is everything that can block it.
 
     Gates without data stay in the family with p = 1, so that losing a measurement never loosens another gate.
     """
@@ -134,21 +171,13 @@ def judge_series(series: Sequence[Series], alpha: float, beta: float) -> tuple[G
     p = [found[-1].p if found else 1.0 for found in looks]
     rejected = stats.holm(p, alpha)
     return tuple(
-        _gate_outcome(one, found, _Levels(rejected[n], stats.holm_level(p, n, alpha), beta))
+        Decision(one, found, rejected[n], stats.holm_level(p, n, alpha), beta)
         for n, (one, found) in enumerate(zip(series, looks, strict=True))
     )
 
 
-@dataclass(frozen=True)
-class _Levels:
-    """What the rule says of one gate given all others: rejected by Holm, at which threshold; and beta."""
-
-    rejected: bool
-    block_level: float
-    beta: float
-
-
-def _gate_outcome(series: Series, looks: tuple[stats.Look, ...], levels: _Levels) -> GateOutcome:
+def _gate_outcome(decision: Decision) -> GateOutcome:
+    series, looks = decision.series, decision.looks
     used = looks[-1].pairs if looks and series.schedule else None
     blank = GateOutcome(
         **both_sides(series.metric, series.base[:used], series.head[:used]).model_dump(),
@@ -157,43 +186,36 @@ def _gate_outcome(series: Series, looks: tuple[stats.Look, ...], levels: _Levels
         floor=series.gate.gate.floor_value,
         where=series.gate.where,
         kind=series.metric.kind,
-        verdict="inconclusive",
-        block_level=levels.block_level,
+        verdict=decision.verdict,
+        block_level=decision.block_level,
     )
     if series.fault is not None:
-        return blank.model_copy(update={"verdict": "not-measured", "reasons": (series.fault,)})
+        return blank.model_copy(update={"reasons": (series.fault,)})
     if not looks:
         measured = min(len(series.base), len(series.head))
         first = series.schedule.looks[0] if series.schedule else 2
         note = Note(code="too-few-pairs", text=f"{measured} measured, the first look comes at {first}")
         return blank.model_copy(update={"reasons": (note,)})
-    return _decide(series, looks, levels, blank)
+    return _with_figures(blank, decision)
 
 
-def _decide(series: Series, looks: tuple[stats.Look, ...], levels: _Levels, blank: GateOutcome) -> GateOutcome:
-    """The rule itself: regressed is tested before pass, and neither is inconclusive."""
+def _with_figures(blank: GateOutcome, decision: Decision) -> GateOutcome:
+    series, looks, beta, verdict = decision.series, decision.looks, decision.beta, decision.verdict
     look, metric = looks[-1], series.metric
     # Bounds of what is tested, put beside the margins shown: with a floor each pair has its own.
-    low = math.log1p(series.ignorable) + look.over_ignorable.lower(levels.block_level * look.block_weight)
-    high = math.log1p(series.must_catch) + look.over_must_catch.upper(levels.beta * look.pass_weight)
-    verdict: Verdict = "inconclusive"
-    if levels.rejected:
-        verdict = "regressed"
-    elif look.q <= levels.beta:
-        fastest = look.estimate.upper(levels.beta * look.pass_weight)
-        verdict = "improved" if stats.to_ratio(fastest) < -series.ignorable else "pass"
+    low = math.log1p(series.ignorable) + look.over_ignorable.lower(decision.block_level * look.block_weight)
+    high = math.log1p(series.must_catch) + look.over_must_catch.upper(beta * look.pass_weight)
     own_low, own_high = sorted((metric.sign * low, metric.sign * high))
     d = _pairs(series, look)
     return blank.model_copy(
         update={
-            "verdict": verdict,
             "pairs": look.pairs,
-            "passed_at": next((one.pairs for one in looks if one.q <= levels.beta), None),
+            "passed_at": next((one.pairs for one in looks if one.q <= beta), None),
             "change_low": _ratio_or_none(own_low),
             "change_high": _ratio_or_none(own_high),
             "p": look.p,
             "q": look.q,
-            "detectable": _detectable(series, look, levels),
+            "detectable": _detectable(decision, look),
             "pair_sd": float(d.std(ddof=1)) if d is not None else None,
             "reasons": (_undecided(series, low, high),) if verdict == "inconclusive" else (),
             "cautions": tuple(_gate_cautions(series, look, verdict, d)),
@@ -208,14 +230,14 @@ def _pairs(series: Series, look: stats.Look) -> stats.Floats | None:
     return stats.log_ratios(series.base, series.head, series.metric.sign)[: look.pairs]
 
 
-def _detectable(series: Series, look: stats.Look, levels: _Levels) -> float | None:
+def _detectable(decision: Decision, look: stats.Look) -> float | None:
     """At this look or, where it cannot block, at the first one that can, with the spread seen so far."""
-    estimate, weight = look.over_ignorable, look.block_weight
+    series, estimate, weight = decision.series, look.over_ignorable, look.block_weight
     if weight == 0 and series.schedule is not None:
         pairs, weight = series.schedule.first_blocking or (look.pairs, 0.0)
         estimate = estimate.with_pairs(look.pairs, pairs)
-    level = levels.block_level * weight
-    return stats.detectable(estimate, level, series.ignorable, 1 - levels.beta, look.over_ignorable.df)
+    level = decision.block_level * weight
+    return stats.detectable(estimate, level, series.ignorable, 1 - decision.beta, look.over_ignorable.df)
 
 
 def _undecided(series: Series, low: float, high: float) -> Note:

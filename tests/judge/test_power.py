@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hand_made import (
     BOTH,
@@ -25,7 +26,8 @@ from hand_made import (
 from scipy import stats as scipy_stats
 
 from perfgate import gate as use_cases
-from perfgate.judge.power import cell_power
+from perfgate.judge.power import cell_power, promised_block
+from perfgate.judge.rule import Series, decide
 from perfgate.record.cost import newest_records
 from perfgate.record.run_record import Visit, read_record, read_run, record_file, write_record
 from perfgate.report.power_report import power_document
@@ -33,6 +35,9 @@ from perfgate.report.text import to_text
 from perfgate.scenario.declaration import Expect
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.plan import ALPHA, BETA, Cell
+from perfgate.stats.estimate import power_at
+from perfgate.stats.rates import rate_bounds
+from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
 from perfgate.testing import FakeCollector
 
 WRITTEN = {
@@ -252,3 +257,34 @@ def test_the_newest_records_of_the_same_cell(tmp_path: Path) -> None:
     assert newest_records(tmp_path, planned) == {"timed": stored[4], "traced": stored[6]}
     assert newest_records(tmp_path, with_kernels("gemm")) == {}
     assert newest_records(tmp_path / "nowhere", planned) == {}
+
+
+@pytest.mark.parametrize("slowdown", [0.0012, 0.003, 0.005])
+def test_promised_block_is_kept_by_normal_pairs(slowdown: float) -> None:
+    """Normal pairs are blocked at least as often as promised, over all looks and with passes before them."""
+    gated, schedule, sd, runs = gate(), DEFAULT_SCHEDULE, 0.0012, 300
+    rng = np.random.default_rng(1)
+    blocked = 0
+    for d in rng.normal(math.log1p(slowdown), sd, (runs, 12)):
+        for pairs in schedule.looks:
+            series = Series(gated, (1.0,) * pairs, tuple(np.exp(d[:pairs]).tolist()), schedule)
+            (decision,) = decide([series], 0.01, 0.05)
+            if decision.verdict != "inconclusive":
+                break
+        blocked += decision.verdict == "regressed"
+
+    promised = promised_block(schedule, (0.001, 0.005), sd, slowdown, alpha=0.01)
+
+    assert promised <= rate_bounds(blocked, runs, 0.999)[1]
+    assert promised > (0.5 if slowdown == 0.005 else -1)
+
+
+def test_promised_block_of_one_look_is_its_power() -> None:
+    """Where nothing can end a run before, the promise is the power of the t test."""
+    schedule = Schedule((8,), (1.0,), (0.0,))
+
+    promised = promised_block(schedule, (0.001, 0.005), 0.001, 0.002, alpha=0.01)
+
+    shift = (math.log1p(0.002) - math.log1p(0.001)) / (0.001 / math.sqrt(8))
+    assert promised == pytest.approx(power_at(shift, 0.01, 7))
+    assert promised_block(schedule, (0.001, 0.005), 0.0, 0.5, alpha=0.01) == 1.0

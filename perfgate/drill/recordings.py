@@ -1,0 +1,246 @@
+"""Recorded restarts: what the trials of a run measured, pair by pair, whatever file keeps it.
+
+Three kinds of place hold them: run folders; CSVs with a line a trial and metric (:mod:`perfgate.record.csv_table`);
+and CSVs with a line an iteration, ``run,pair,subject,iteration,itl_ns`` and perhaps ``ttft_ns`` and ``card``, in which
+a conditioning trial has an empty ``pair``.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from perfgate import stats
+from perfgate.errors import RecordError
+from perfgate.machine.fingerprint import machine_class
+from perfgate.metrics.catalogue import METRICS, Metric
+from perfgate.metrics.trial import Trial
+from perfgate.project.subjects import same_build
+from perfgate.record.csv_table import ROLES, Values, read_table
+from perfgate.record.manifest import read_manifest
+from perfgate.record.run_record import Record, read_records
+from perfgate.report.run_folders import RUN
+from perfgate.units import NS_PER_S
+
+STEP = "itl_median"
+"""The metric that is kept by iteration."""
+BY_ITERATION = {STEP: "itl_ns", "ttft_median": "ttft_ns"}
+"""Metrics that are the median of a column with a value an iteration."""
+NEEDED = ("run", "pair", "subject", "iteration", "itl_ns")
+LONGEST_NS = 24 * 3600 * 10**9
+SAME_BUILD = re.compile(r"\bsame[ -]build\b")
+"""In the name of a recording in a CSV, which does not say otherwise what its sides were."""
+SAME_TRIAL = 5e-4
+"""Two recordings whose trials all agree within this are one run: the median of iterations and that of all steps differ
+a little."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The pairs of one run.
+
+    Args:
+        name: Of the run.
+        kind: What was measured on which class of machine: pairs of one kind may be put in one sequence.
+        same_build: Whether both sides were one build.
+        metrics: By name, values of base and head in base units, entry i of both of pair i, in the order of the pairs.
+        visits: The visit of each pair, from 0.
+        iterations: Decode step of each iteration in seconds, shape (pairs, iterations), of base and head; ``None``
+            where only one value a trial was kept.
+    """
+
+    name: str
+    kind: str
+    same_build: bool
+    metrics: Mapping[str, Values]
+    visits: tuple[int, ...]
+    iterations: tuple[stats.Floats, stats.Floats] | None = field(default=None, compare=False)
+
+    @property
+    def pairs(self) -> int:
+        """How many there are."""
+        return len(self.visits)
+
+    def log_ratios(self, metric: str) -> stats.Floats:
+        """Of head to base in each pair, positive is worse, shape (pairs,)."""
+        values = self.metrics[metric]
+        return stats.log_ratios(values.base, values.head, METRICS[metric].sign)
+
+
+def read_recordings(place: Path) -> tuple[Recording, ...]:
+    """The recordings of a CSV, of a run folder, or of all CSVs in a folder and all run folders below it.
+
+    A run that is there twice, by iteration and by trial, counts once.
+
+    Raises:
+        RecordError: With place and line: there is none, or one cannot be read.
+    """
+    if place.is_dir():
+        files = [*sorted(place.glob("*.csv")), *sorted(file.parent for file in place.rglob(RUN))]
+    else:
+        files = [place]
+    found = [one for file in files for one in (_of_run(file) if file.is_dir() else _of_csv(file))]
+    if not found:
+        text = "holds no pair of trials" if files else "holds neither a run folder nor a CSV"
+        raise RecordError(text, where=str(place), remedy="Name a run folder, a folder of them, or a CSV of trials.")
+    return tuple(_distinct(found))
+
+
+def _distinct(found: Iterable[Recording]) -> Iterator[Recording]:
+    kept: list[Recording] = []
+    for one in sorted(found, key=lambda one: one.iterations is None):
+        if not any(same_run(one, other) for other in kept):
+            kept.append(one)
+            yield one
+
+
+def same_run(one: Recording, other: Recording) -> bool:
+    """Whether the decode steps of two recordings agree in every trial."""
+    if one.pairs != other.pairs or STEP not in one.metrics or STEP not in other.metrics:
+        return False
+    a, b = one.metrics[STEP], other.metrics[STEP]
+    return np.allclose([a.base, a.head], [b.base, b.head], rtol=SAME_TRIAL, atol=0)
+
+
+# --- run folders
+
+
+def _of_run(folder: Path) -> Iterator[Recording]:
+    for record in read_records(folder, read_manifest(folder)):
+        pairs = [pair for pair in record.pairs() if pair[0].visit == pair[1].visit]
+        if pairs:
+            yield _of_record(f"{folder.name} {record.cell.name}", record, pairs)
+
+
+def _of_record(name: str, record: Record, pairs: Sequence[tuple[Trial, Trial]]) -> Recording:
+    metrics = {m.name: m for m in METRICS.values() if m.kind == "timed" and not m.signed}
+    values = {name: _values_of(metric, pairs) for name, metric in metrics.items()}
+    machine = machine_class(record.visits[pairs[0][0].visit].machine, record.cell.clocks.mode)
+    return Recording(
+        name=name,
+        kind=f"{record.cell.cell_id[:12]} on {machine}",
+        same_build=same_build(record.subjects.get("base"), record.subjects.get("head")),
+        metrics={name: found for name, found in values.items() if found is not None},
+        visits=tuple(base.visit for base, _ in pairs),
+        iterations=_iterations_of(pairs),
+    )
+
+
+def _values_of(metric: Metric, pairs: Sequence[tuple[Trial, Trial]]) -> Values | None:
+    base, head = ([metric.summarise(pair[n]) for pair in pairs] for n in (0, 1))
+    known = [[value for value in side if value is not None and value > 0] for side in (base, head)]
+    if min(map(len, known)) < len(pairs):
+        return None
+    step = max(metric.resolution(trial) for pair in pairs for trial in pair)
+    return Values(tuple(known[0]), tuple(known[1]), step)
+
+
+def _iterations_of(pairs: Sequence[tuple[Trial, Trial]]) -> tuple[stats.Floats, stats.Floats] | None:
+    rows = [[[one.itl_ns for one in trial.iterations] for trial in pair] for pair in pairs]
+    lengths = {len(trial) for row in rows for trial in row}
+    if len(lengths) > 1 or not all(steps for row in rows for trial in row for steps in trial):
+        return None
+    base, head = (np.array([[np.median(s) for s in row[n]] for row in rows]) / NS_PER_S for n in (0, 1))
+    return base, head
+
+
+# --- CSVs
+
+
+def _of_csv(file: Path) -> list[Recording]:
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.DictReader(stream)
+            reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+            if "iteration" in reader.fieldnames:
+                return _by_iteration(reader, file)
+    except FileNotFoundError as error:
+        raise RecordError("does not exist", where=str(file)) from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RecordError(f"cannot be read as CSV: {error}", where=str(file)) from error
+    table = read_table(file)
+    if not table.paired:
+        raise RecordError("has no column 'pair': trials that were not taken in pairs cannot be replayed",
+                          where=f"{file}:1")  # fmt: skip
+    metrics = {name: values for name, values in table.metrics.items() if name in METRICS}
+    pairs = {len(values.base) for values in metrics.values()}
+    if len(pairs) != 1:
+        text = "its metrics have different numbers of pairs" if pairs else "holds no metric of a timed trial"
+        raise RecordError(text, where=str(file))
+    return [Recording(file.stem, file.stem, bool(SAME_BUILD.search(file.stem)), metrics, (0,) * pairs.pop())]
+
+
+@dataclass
+class _Run:
+    """A run as its lines are read: values of each pair by column and subject, and the visit each began in."""
+
+    kind: str
+    values: dict[int, dict[tuple[str, str], list[int]]] = field(default_factory=dict)
+    visits: dict[int, int] = field(default_factory=dict)
+    visit: int = 0
+    conditioned: bool = False
+
+    def take(self, pair: str, subject: str, figures: Mapping[str, int]) -> None:
+        """A line. A visit begins with conditioning trials, so one after a pair begins another visit."""
+        if not pair:
+            self.visit += not self.conditioned and bool(self.values)
+            self.conditioned = True
+            return
+        self.conditioned = False
+        number = int(float(pair))
+        self.visits.setdefault(number, self.visit)
+        for column, figure in figures.items():
+            self.values.setdefault(number, {}).setdefault((column, subject), []).append(figure)
+
+
+def _by_iteration(reader: csv.DictReader[str], file: Path) -> list[Recording]:
+    header = reader.fieldnames or ()
+    missing = [name for name in NEEDED if name not in header]
+    if missing:
+        raise RecordError(f"has no column {missing[0]!r}, expected {','.join(NEEDED)}", where=f"{file}:1")
+    columns = [column for column in BY_ITERATION.values() if column in header]
+    runs: dict[str, _Run] = {}
+    for row in reader:
+        where = f"{file}:{reader.line_num}"
+        subject, cards = row["subject"], (row.get("card") or "").count("+") + 1
+        if subject not in ROLES:
+            raise RecordError(f"subject is {subject!r}, expected base or head", where=where)
+        try:
+            figures = {column: int(row[column]) for column in columns}
+            runs.setdefault(row["run"] or "", _Run(f"{file.stem} x{cards}")).take(row["pair"] or "", subject, figures)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise RecordError(f"pair and times must be whole numbers: {error}", where=where) from error
+        if not all(0 < figure < LONGEST_NS for figure in figures.values()):
+            raise RecordError("a time must be above 0 and below a day", where=where)
+    return [one for name, run in runs.items() if (one := _recording(name, run, columns)) is not None]
+
+
+def _recording(name: str, run: _Run, columns: Sequence[str]) -> Recording | None:
+    """The whole pairs of a run: both sides have as many iterations as most trials have."""
+    lengths = [len(figures) for pair in run.values.values() for figures in pair.values()]
+    usual = max(set(lengths), key=lengths.count, default=0)
+    cells = [*itertools.product(columns, ROLES)]
+    whole = [n for n in sorted(run.values) if all(len(run.values[n].get(cell, ())) == usual for cell in cells)]
+    if not whole:
+        return None
+    sides = {cell: np.array([run.values[n][cell] for n in whole]) / NS_PER_S for cell in cells}
+    metrics = {
+        metric: _medians(sides[column, "base"], sides[column, "head"])
+        for metric, column in BY_ITERATION.items()
+        if column in columns
+    }
+    return Recording(
+        name, run.kind, bool(SAME_BUILD.search(name)), metrics, tuple(run.visits[n] for n in whole),
+        (sides["itl_ns", "base"], sides["itl_ns", "head"]),
+    )  # fmt: skip
+
+
+def _medians(base: stats.Floats, head: stats.Floats) -> Values:
+    values = [tuple(np.median(side, axis=1).tolist()) for side in (base, head)]
+    return Values(values[0], values[1], 1 / NS_PER_S / min(map(min, values)))
