@@ -29,6 +29,7 @@ PLANTS = Path("drills")
               help="Runs of the base against itself.")  # fmt: skip
 @click.option("--plant", "plants", multiple=True, metavar="NAME[=SIZE,...]",
               help="Only this plant of the catalogue, at these sizes; may be given several times.")  # fmt: skip
+@click.option("--no-plants", is_flag=True, help="Only the build against itself.")
 @click.option("--catalogue", type=click.Path(path_type=Path, file_okay=False), default=PLANTS, show_default=True,
               help="Folder of plants.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
@@ -44,8 +45,8 @@ PLANTS = Path("drills")
 @click.pass_obj
 def drill(  # noqa: PLR0913 (options by name)
     collector: Collector | None, *, scenario: Path | None, base_words: tuple[str, ...], same_build: int,
-    plants: tuple[str, ...], catalogue: Path, seed: int | None, folder: Path | None, only: tuple[str, ...],
-    pool: tuple[Path, ...], runs: Path, budget_s: float, form: str,
+    plants: tuple[str, ...], no_plants: bool, catalogue: Path, seed: int | None, folder: Path | None,
+    only: tuple[str, ...], pool: tuple[Path, ...], runs: Path, budget_s: float, form: str,
 ) -> None:  # fmt: skip
     """Test the gate itself: run a build against itself, and against itself with plants of known size.
 
@@ -78,7 +79,7 @@ def drill(  # noqa: PLR0913 (options by name)
         else:
             base = subjects_of(base_words, (), progress, runs=runs, scenarios=(scenario,))["base"]
             means: dict[str, Any] = dict(zip(("device", "gpus"), device_here(os.environ), strict=True))
-            chosen = chosen_plants(catalogue, plants)
+            chosen = [] if no_plants else chosen_plants(catalogue, plants)
             found = begin_drill(plan_drill(scenario, base, chosen, same_build=same_build, seed=seed, **means), runs)
         click.echo(f"drill folder: {found}", err=True)
         try:

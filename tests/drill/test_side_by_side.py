@@ -1,0 +1,67 @@
+"""Exercises side by side: one on each GPU that is free, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from fake_nvml import FakeMachine
+from perfgate_process import stub_words
+
+from perfgate.cli.main import main
+from perfgate.drill.campaign import stations
+from perfgate.errors import ExitStatus
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    """A machine with two GPUs, here and in processes that are started."""
+    machine = FakeMachine.build(fake_nvml.file, {}, {})
+    for name, value in machine.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return machine
+
+
+def test_stations_are_free_gpus(two_gpus: FakeMachine) -> None:
+    """Stations are made of the GPUs that may be used and that nobody uses, as many as an engine takes."""
+    assert stations(1, {}) == ["0", "1"]
+    assert stations(2, {}) == ["0,1"]
+    assert stations(1, {"CUDA_VISIBLE_DEVICES": "1"}) == ["1"]
+    two_gpus.gpu(0).update(processes=[{"pid": os.getpid(), "memory_bytes": 2**30}])
+    assert stations(1, {}) == ["1"]
+    assert stations(2, {}) == []
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_each_exercise_has_a_gpu(tmp_path: Path) -> None:
+    """Exercises run at once, each in a process that sees one GPU, and end on one board."""
+    words = stub_words(tmp_path)[:5]
+    ended = CliRunner().invoke(main, ["drill", *words, "--no-plants", "--same-build", "3", "--format", "json"])
+    assert ended.exit_code == ExitStatus.PASS, ended.output
+    board = json.loads(ended.stdout)
+    assert [(row["exercise"], row["result"]) for row in board["rows"]] == [
+        (f"same-build-{n}", "as-expected") for n in (1, 2, 3)
+    ]
+    begun = re.findall(r"(same-build-\d) begins on GPU (\d)", ended.stderr)
+    assert begun[:2] == [("same-build-1", "0"), ("same-build-2", "1")]
+    assert "nvidia-h200-x1" in board["machine_class"]
+    (folder,) = (tmp_path / "runs").glob("drill-*")
+    assert (folder / "same-build-1" / "perfgate.log").read_text()
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_spent_budget_stops_all(tmp_path: Path) -> None:
+    """When the budget is spent nothing more is begun, and the way on is named."""
+    words = [*stub_words(tmp_path)[:5], "--no-plants", "--same-build", "4", "--budget", "0.0001"]
+    ended = CliRunner().invoke(main, ["drill", *words])
+    assert ended.exit_code == ExitStatus.INTERRUPTED, ended.output
+    assert "perfgate drill --resume" in ended.stderr
+    assert "same-build-4 begins" not in ended.stderr
