@@ -79,8 +79,7 @@ docs: .venv/ready
 	.venv/bin/perfgate schema config > docs/schema/config.schema.json
 	.venv/bin/perfgate schema verdict > docs/schema/verdict.schema.json
 	.venv/bin/python -c "from perfgate.report.reasons_page import render_pages; print(render_pages(), end='')" > docs/reasons.md
-	.venv/bin/python -c "from perfgate.report.scenario_page import render_scenario_page as page; print(page(), end='')" \
-	  > docs/scenario.md
+	.venv/bin/python docs/scenario_page.py > docs/scenario.md
 
 # What the actions install beside tokens that may write: every file by its hash. Read the difference before committing it.
 lock: .venv/ready

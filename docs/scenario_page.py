@@ -1,18 +1,19 @@
-"""The reference page of scenarios, ``docs/scenario.md``, written from the models that read them."""
+"""Writes docs/scenario.md, the reference page of scenarios, from the models that read them."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from perfgate.scenario.declaration import json_schema
 from perfgate.scenario.yaml_document import in_flow, read_document
 
-TOUR = "tour.yaml"
+TOUR = Path(__file__).with_name("tour.yaml")
 """A scenario that has every key once, but for those that exclude one another."""
+FIRST = Path(__file__).parents[1] / "scenarios" / "cpu-tiny.yaml"
+"""The scenario whose values are explained."""
 ELSEWHERE = {
     "engine.model.path": "models/my-weights",
     "engine.model.hub": "meta-llama/Llama-3.1-8B",
@@ -80,12 +81,7 @@ def render_scenario_page() -> str:
     """The page as Markdown."""
     sections = "\n".join(_section(path, node) for path, node in _blocks())
     why = "".join(f"| `{key}` | {_code(value)} | {CPU_TINY.get(key, '')} |\n" for key, value in explained())
-    return f"{_HEAD}```yaml\n{tour()}```\n\n{sections}{_WHY}{why}"
-
-
-def tour() -> str:
-    """The text of the scenario that has every key."""
-    return _template(TOUR)
+    return f"{_HEAD}```yaml\n{TOUR.read_text(encoding='utf-8')}```\n\n{sections}{_WHY}{why}"
 
 
 def rows() -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -111,7 +107,7 @@ def example(path: str) -> Any:
 
 def explained() -> Iterator[tuple[str, Any]]:
     """Every key of cpu-tiny with its value, as deep as there is something to say about it."""
-    yield from _explained(_content("scenarios/cpu-tiny.yaml"), "")
+    yield from _explained(_content(FIRST), "")
 
 
 def _explained(content: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
@@ -229,12 +225,9 @@ def _join(path: str, key: str) -> str:
 
 
 @functools.cache
-def _content(name: str) -> dict[str, Any]:
-    return read_document(_template(name), Path(name)).content
+def _content(file: Path) -> dict[str, Any]:
+    return read_document(file.read_text(encoding="utf-8"), file).content
 
 
-def _template(name: str) -> str:
-    found = files("perfgate").joinpath("templates")
-    for part in name.split("/"):
-        found = found / part
-    return found.read_text(encoding="utf-8")
+if __name__ == "__main__":
+    print(render_scenario_page(), end="")
