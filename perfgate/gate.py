@@ -313,8 +313,8 @@ def outcome_of(folder: Path) -> Outcome:
     records = {record.cell.cell_id: record for record in read_records(folder, manifest)}
     check_sequence(records.values())
     if manifest.against is None:
-        return judge(manifest, records, __version__)
-    return judge_against(manifest, records, kept(folder, manifest), __version__)
+        return judge(manifest, records)
+    return judge_against(manifest, records, kept(folder, manifest))
 
 
 def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Outcome:

@@ -193,7 +193,7 @@ _DECLARED = ("engine", "workload", "measure", "clocks", "kernels", "counters", "
 def judged(taken: Sequence[Trial], measured: Cell | None = None, **changes: Any) -> Outcome:
     """The outcome of a run of one cell with these trials."""
     measured = measured or cell()
-    return judge(run([measured]), {measured.cell_id: record(measured, taken, **changes)}, "0.0")
+    return judge(run([measured]), {measured.cell_id: record(measured, taken, **changes)})
 
 
 def only(outcome: Outcome) -> GateOutcome:

@@ -101,7 +101,7 @@ def _record(file: Path) -> None:
     """What is read must also be judged, shown and tabulated."""
     found = read_record(file)
     manifest = run([found.cell], subjects=found.subjects)
-    render("outcome", "text", judge(manifest, {found.cell.cell_id: found}, "0"))
+    render("outcome", "text", judge(manifest, {found.cell.cell_id: found}))
     found.frame()
 
 

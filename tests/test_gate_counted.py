@@ -167,7 +167,7 @@ def test_work_that_is_split_over_more_launches_is_not_compared(tmp_path: Path) -
         trials.append(one)
     split = record.model_copy(update={"trials": tuple(trials)})
 
-    cell = judge(run([record.cell]), {record.cell.cell_id: split}, "0.0").cells[0]
+    cell = judge(run([record.cell]), {record.cell.cell_id: split}).cells[0]
 
     assert codes(cell.gates[1].reasons) == ["launches-differ"]
     assert cell.gates[1].reasons[0].text == "launches of gemm in a trial's window: base 4, head 5"
@@ -184,6 +184,6 @@ def test_same_compares_kernels_and_not_windows(tmp_path: Path) -> None:
         for one in record.trials
     ]  # fmt: skip
 
-    cell = judge(run([record.cell]), {record.cell.cell_id: record.model_copy(update={"trials": tuple(trials)})}, "0.0")
+    cell = judge(run([record.cell]), {record.cell.cell_id: record.model_copy(update={"trials": tuple(trials)})})
 
     assert cell.verdict == "pass"

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from perfgate import __version__
 from perfgate.baseline.lineage import Baseline, Build, Change, Entry, draft
 from perfgate.baseline.store import author, changing, commit, place, read, write
 from perfgate.baseline.visit_comparison import judge_sides
@@ -95,7 +94,7 @@ def promote(
     records = {record.cell.cell_id: record for record in read_records(folder, run)}
     if scenarios is not None:  # somebody else measured it
         check_sequence(records.values())
-    outcomes = {one.cell_id: one for one in judge(run, records, __version__).cells}
+    outcomes = {one.cell_id: one for one in judge(run, records).cells}
     chosen = [cell for cell in run.plan.cells if not cells or cell.name in cells]
     if unknown := set(cells) - {cell.name for cell in chosen}:
         known = ", ".join(cell.name for cell in run.plan.cells)
@@ -222,7 +221,7 @@ def _by_its_times(candidate: _Candidate, build: Build, before: Baseline, held: C
 def _held(candidate: _Candidate, before: Baseline, plan: Plan) -> CellOutcome:
     cell_id = candidate.cell.cell_id
     alone = plan.model_copy(update={"cells": (candidate.cell,)})
-    outcome = judge_sides("promotion", __version__, alone, {cell_id: candidate.side}, {cell_id: [before]})
+    outcome = judge_sides("promotion", alone, {cell_id: candidate.side}, {cell_id: [before]})
     return outcome.cells[0]
 
 

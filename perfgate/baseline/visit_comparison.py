@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from perfgate import __version__
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.store import find
 from perfgate.baseline.visit_evidence import VisitEvidence, VisitSeries
@@ -28,20 +27,14 @@ from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
 from perfgate.units import plural
 
 
-def judge_against(
-    run: Run, records: Mapping[str, Record], baselines: Mapping[str, Sequence[Baseline]], perfgate: str
-) -> Outcome:
-    """Judge a run of one side against the baselines that it keeps, by cell_id; ``perfgate`` is the version judging."""
+def judge_against(run: Run, records: Mapping[str, Record], baselines: Mapping[str, Sequence[Baseline]]) -> Outcome:
+    """Judge a run of one side against the baselines that it keeps, by cell_id."""
     sides = {cell_id: Side(record, record.alone or "head") for cell_id, record in records.items()}
-    return judge_sides(run.name, perfgate, run.plan, sides, baselines)
+    return judge_sides(run.name, run.plan, sides, baselines)
 
 
 def judge_sides(
-    name: str,
-    perfgate: str,
-    plan: Plan,
-    sides: Mapping[str, Side],
-    baselines: Mapping[str, Sequence[Baseline]],
+    name: str, plan: Plan, sides: Mapping[str, Side], baselines: Mapping[str, Sequence[Baseline]]
 ) -> Outcome:
     """Judge sides of records against baselines, both by cell_id.
 
@@ -49,7 +42,6 @@ def judge_sides(
 
     Args:
         name: What the outcome is of.
-        perfgate: Version that judges.
         plan: Cells and error rates; a cell without a side was not started.
         sides: What was measured.
         baselines: What each may be held against: of other machines too.
@@ -60,7 +52,7 @@ def judge_sides(
     for one, unjudged in found:
         gates = tuple(next(judged) for _ in one.cell.gates)
         cells.append(_beside_its_baseline(one, judge_cell(one, gates if unjudged is None else (), unjudged)))
-    outcome = judge_cells(name, perfgate, plan, tuple(cells))
+    outcome = judge_cells(name, plan, tuple(cells))
     if outcome.verdict != "advisory":
         return outcome
     would_be = worst(gate.would_be or gate.verdict for cell in cells for gate in cell.gates)
@@ -177,4 +169,4 @@ def compare_with_baseline(word: str, file: Path) -> Outcome:
     cells = tuple(side.record.cell for side in sides.values())
     baselines = {cell_id: [one.baseline for one in stored] for cell_id, stored in find(file, cells).items()}
     plan = Plan(cells=cells, seed=next(iter(sides.values())).record.seed)
-    return judge_sides(f"{word} {file}", __version__, plan, sides, baselines)
+    return judge_sides(f"{word} {file}", plan, sides, baselines)

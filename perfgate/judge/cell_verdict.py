@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from perfgate import __version__
 from perfgate.judge.cautions import clocks_differ, floors
 from perfgate.judge.counter_checks import count_one_side, judge_counters
 from perfgate.judge.envelope import judge_envelope
@@ -35,8 +36,8 @@ from perfgate.scenario.plan import Cell, Plan
 from perfgate.trace.attribution import Attribution, attribute
 
 
-def judge(run: Run, records: Mapping[str, Record], perfgate: str) -> Outcome:
-    """Judge a run from its manifest and the records there are, by cell_id; ``perfgate`` is the version judging."""
+def judge(run: Run, records: Mapping[str, Record]) -> Outcome:
+    """Judge a run from its manifest and the records there are, by cell_id."""
     found = [_of_a_run(run, cell, records.get(cell.cell_id)) for cell in run.plan.cells]
     if run.alone is not None:
         cells = tuple(map(judge_alone, found))
@@ -45,7 +46,7 @@ def judge(run: Run, records: Mapping[str, Record], perfgate: str) -> Outcome:
         judged = iter(judge_series(series, run.plan.alpha, run.plan.beta))
         cells = tuple(judge_cell(one, tuple(next(judged) for _ in one.cell.gates)) for one in found)
     reasons = (_of_a_quick_run(cells),) if run.quick else ()
-    return judge_cells(run.name, perfgate, run.plan, cells, reasons)
+    return judge_cells(run.name, run.plan, cells, reasons)
 
 
 def _of_a_run(run: Run, cell: Cell, record: Record | None) -> Evidence:
@@ -68,22 +69,20 @@ def _of_a_quick_run(cells: Sequence[CellOutcome]) -> Note:
     return Note(code="quick-run", text=text)
 
 
-def judge_cells(
-    name: str, perfgate: str, plan: Plan, cells: tuple[CellOutcome, ...], reasons: tuple[Note, ...] = ()
-) -> Outcome:
+def judge_cells(name: str, plan: Plan, cells: tuple[CellOutcome, ...], reasons: tuple[Note, ...] = ()) -> Outcome:
     """The outcome of a run whose cells are judged: the worst of them."""
     verdict = worst(cell.verdict for cell in cells)
     return Outcome(
-        run=name, perfgate=perfgate, verdict=verdict, exit_status=WORST_FIRST[verdict], alpha=plan.alpha,
+        run=name, perfgate=__version__, verdict=verdict, exit_status=WORST_FIRST[verdict], alpha=plan.alpha,
         beta=plan.beta, cells=cells, reasons=reasons,
     )  # fmt: skip
 
 
-def judge_advisory(name: str, perfgate: str, plan: Plan, cells: tuple[CellOutcome, ...], reason: Note) -> Outcome:
+def judge_advisory(name: str, plan: Plan, cells: tuple[CellOutcome, ...], reason: Note) -> Outcome:
     """Wrap comparisons whose data were not taken in pairs: the verdict is printed and never blocks."""
     cells = tuple(cell.model_copy(update={"gates": tuple(map(_unpaired, cell.gates))}) for cell in cells)
     advisory = [c if c.verdict == "not-measured" else c.model_copy(update={"verdict": "advisory"}) for c in cells]
-    outcome = judge_cells(name, perfgate, plan, tuple(advisory), (reason,))
+    outcome = judge_cells(name, plan, tuple(advisory), (reason,))
     if outcome.verdict != "advisory":
         return outcome
     return outcome.model_copy(update={"would_be": worst(cell.verdict for cell in cells)})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from perfgate import __version__, stats
+from perfgate import stats
 from perfgate.errors import NotComparableError, RecordError, UsageError
 from perfgate.judge.cell_verdict import compare_sides, judge_advisory, judge_cells
 from perfgate.judge.evidence import Side
@@ -52,7 +52,7 @@ def compare_records(base: str, head: str) -> Outcome:
     cells = tuple(compare_sides(*both, share) for both in sides)
     others = [one.record.cell.name for s in (bases, heads) for cell_id, one in s.items() if cell_id not in shared]
     text = f"measured apart from each other{'; not in both: ' if others else ''}{', '.join(others)}"
-    return judge_advisory(f"{base} {head}", __version__, plan, cells, Note(code="advisory-unpaired", text=text))
+    return judge_advisory(f"{base} {head}", plan, cells, Note(code="advisory-unpaired", text=text))
 
 
 def _cells(sides: dict[str, Side]) -> str:
@@ -93,8 +93,8 @@ def compare_table(file: Path, gates: Sequence[GatePlan]) -> Outcome:
         gates=judged, ungated=(),
     )  # fmt: skip
     if table.paired:
-        return judge_cells(file.name, __version__, plan, (cell,))
-    return judge_advisory(file.name, __version__, plan, (cell,), Note(code="advisory-unpaired", text="no pair column"))
+        return judge_cells(file.name, plan, (cell,))
+    return judge_advisory(file.name, plan, (cell,), Note(code="advisory-unpaired", text="no pair column"))
 
 
 def parse_gate(word: str) -> GatePlan:

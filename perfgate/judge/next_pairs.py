@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from perfgate import __version__
 from perfgate.judge.cell_verdict import judge
 from perfgate.metrics.trial import KINDS, Kind
 from perfgate.record.run_record import Record, Run
@@ -34,7 +33,7 @@ def next_target(run: Run, cell: Cell, records: Mapping[str, Record], kind: Kind)
     elif run.alone is not None:
         due = cell.due_alone(kind)
     elif taken and cell.gates_on(kind):
-        outcomes = judge(run, records, __version__).cells
+        outcomes = judge(run, records).cells
         return next(one.next_look_at(kind) for one in outcomes if one.cell_id == cell.cell_id)
     else:
         due = cell.due_in_pairs(kind)
@@ -44,7 +43,7 @@ def next_target(run: Run, cell: Cell, records: Mapping[str, Record], kind: Kind)
 def with_further_looks(run: Run, records: Mapping[str, Record], more: int) -> dict[str, Record]:
     """The records of the cells that are inconclusive at their last look, with one look more at that kind of pair."""
     added: dict[str, Record] = {}
-    for cell in () if run.quick else judge(run, records, __version__).cells:
+    for cell in () if run.quick else judge(run, records).cells:
         record = records.get(cell.cell_id)
         if record is None:  # interrupted before it began: its own looks come first
             continue

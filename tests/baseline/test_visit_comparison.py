@@ -42,7 +42,7 @@ def against(visits: Sequence[Sequence[float]], head: Sequence[float], **machine:
 def held(side: Record, *baselines: Baseline) -> Outcome:
     """One side's record against these baselines."""
     manifest = run([side.cell], subjects=side.subjects)
-    return judge_against(manifest, {side.cell.cell_id: side}, {side.cell.cell_id: baselines}, "0.0")
+    return judge_against(manifest, {side.cell.cell_id: side}, {side.cell.cell_id: baselines})
 
 
 SIX = [0.0, 0.001, -0.001, 0.0, 0.001, -0.001]

@@ -257,7 +257,7 @@ def test_holm_over_the_run(others: list[list[float] | None], level: float, *, bl
         if d is not None
     }
 
-    found = judge(run(cells), records, "0.0").cells[0].gates[0]
+    found = judge(run(cells), records).cells[0].gates[0]
 
     assert found.p == pytest.approx(0.007, rel=1e-3)
     assert found.block_level == pytest.approx(level)
@@ -335,7 +335,7 @@ def test_not_started() -> None:
     """A cell without a record is not measured, says so once, and outweighs cells that pass."""
     first, second = cell("first"), cell("second")
 
-    outcome = judge(run([first, second]), {"first": record(first, trials(spread(0.0, 0.0002, 4)))}, "0.0")
+    outcome = judge(run([first, second]), {"first": record(first, trials(spread(0.0, 0.0002, 4)))})
 
     assert (outcome.verdict, outcome.exit_status) == ("not-measured", 22)
     assert [one.verdict for one in outcome.cells] == ["pass", "not-measured"]
@@ -417,8 +417,8 @@ def test_internal_error() -> None:
     stop = Failure(code="internal-error", text="ValueError: x\nTraceback ...")
     records = {"broken": record(broken, stopped=stop), "slow": record(slow, trials(spread(0.01, 0.0002, 6)))}
 
-    two = judge(run([broken, absent]), records, "0.0")
-    three = judge(run([broken, slow, absent]), records, "0.0")
+    two = judge(run([broken, absent]), records)
+    three = judge(run([broken, slow, absent]), records)
 
     assert (two.verdict, two.exit_status) == ("internal-error", 1)
     assert [one.verdict for one in two.cells] == ["internal-error", "not-measured"]
@@ -430,7 +430,7 @@ def test_one_sided() -> None:
     measured = cell()
     alone = record(measured, [trial(n, n, "base") for n in range(4)], subjects={"base": BASE})
 
-    outcome = judge(run([measured], subjects={"base": BASE}), {"cell": alone}, "0.0")
+    outcome = judge(run([measured], subjects={"base": BASE}), {"cell": alone})
 
     assert (outcome.verdict, outcome.exit_status) == ("not-comparable", 21)
     (found,) = outcome.cells
@@ -453,7 +453,7 @@ def test_one_sided_without_values(stop: str | None, verdict: str) -> None:
     failure = Failure(code=stop, text="words") if stop else None
     records = {"cell": record(measured, subjects=subjects, stopped=failure)} if failure else {}
 
-    outcome = judge(run([measured], subjects=subjects), records, "0.0")
+    outcome = judge(run([measured], subjects=subjects), records)
 
     assert verdict == outcome.verdict
     assert [stop or "not-started"] == codes(outcome.cells[0].reasons)
@@ -463,7 +463,7 @@ def test_quick() -> None:
     """A quick run is inconclusive and says that it is quick."""
     measured = cell()
 
-    outcome = judge(run([measured], quick=True), {"cell": record(measured, trials([0.5]))}, "0.0")
+    outcome = judge(run([measured], quick=True), {"cell": record(measured, trials([0.5]))})
 
     assert (outcome.verdict, outcome.exit_status) == ("inconclusive", 20)
     assert codes(outcome.reasons) == ["quick-run"]
@@ -472,7 +472,7 @@ def test_quick() -> None:
 
 def test_nothing_planned() -> None:
     """A run without cells is not measured."""
-    outcome = judge(run([]), {}, "0.0")
+    outcome = judge(run([]), {})
 
     assert (outcome.verdict, outcome.exit_status) == ("not-measured", ExitStatus.NOT_MEASURED)
 
@@ -487,10 +487,10 @@ def test_order_of_cells(slowdowns: list[list[float]], order: list[int]) -> None:
     """Judging twice gives the same bytes, whatever the order of records; permuted cells keep their outcomes."""
     cells = [cell(f"cell-{n}") for n in range(3)]
     records = {c.cell_id: record(c, trials(d)) for c, d in zip(cells, slowdowns, strict=True)}
-    straight = judge(run(cells), records, "0.0")
+    straight = judge(run(cells), records)
 
-    again = judge(run(cells), dict(reversed(records.items())), "0.0")
-    permuted = judge(run([cells[n] for n in order]), records, "0.0")
+    again = judge(run(cells), dict(reversed(records.items())))
+    permuted = judge(run([cells[n] for n in order]), records)
 
     assert verdict_json(straight) == verdict_json(again)
     assert [straight.cells[n] for n in order] == list(permuted.cells)

@@ -195,7 +195,7 @@ def test_compare(factor: float, count: int, verdict: str) -> None:
     found = compared(STEADY[:count], [factor * x for x in STEADY[:count]])
     note = Note(code="advisory-unpaired", text="a against b")
 
-    outcome = judge_advisory("a b", "0.0", Plan(cells=(), seed=0), (found,), note)
+    outcome = judge_advisory("a b", Plan(cells=(), seed=0), (found,), note)
 
     assert verdict == found.verdict
     assert ("advisory", 20, verdict) == (outcome.verdict, outcome.exit_status, outcome.would_be)
@@ -225,7 +225,7 @@ def test_compare_without_the_metric() -> None:
     """A gate whose metric some trials lack is not measured, and then there is nothing to advise."""
     one, other, plan = two_records(STEADY, STEADY, iterations=())
 
-    outcome = judge_advisory("a b", "0.0", plan, (compare_sides(Side(one, "base"), Side(other, "base"), plan),),
+    outcome = judge_advisory("a b", plan, (compare_sides(Side(one, "base"), Side(other, "base"), plan),),
                              Note(code="advisory-unpaired", text="a against b"))  # fmt: skip
 
     assert (outcome.verdict, outcome.exit_status, outcome.would_be) == ("not-measured", 22, None)
@@ -238,9 +238,7 @@ def test_an_unpaired_comparison_is_not_gone_on_with() -> None:
     one, other, plan = two_records(noisy, [step * 1.02 for step in noisy])
     note = Note(code="advisory-unpaired", text="a against b")
 
-    (found,) = judge_advisory(
-        "a b", "0", plan, (compare_sides(Side(one, "base"), Side(other, "base"), plan),), note
-    ).cells
+    (found,) = judge_advisory("a b", plan, (compare_sides(Side(one, "base"), Side(other, "base"), plan),), note).cells
 
     assert codes(found.gates[0].reasons) == ["undecided-unpaired"]
     assert "--resume" not in REASONS["undecided-unpaired"].remedy
@@ -317,7 +315,7 @@ def test_a_quick_run_says_what_is_implausible(slowdown: float, *, said: bool) ->
     measured = cell()
     manifest = run([measured], quick=True)
 
-    outcome = judge(manifest, {measured.cell_id: record(measured, trials([slowdown], [1e8]))}, "0.0")
+    outcome = judge(manifest, {measured.cell_id: record(measured, trials([slowdown], [1e8]))})
 
     (reason,) = outcome.reasons
     assert reason.code == "quick-run"

@@ -31,16 +31,16 @@ def outcomes() -> dict[str, Outcome]:
     plan = Plan(cells=(slow,), seed=0)
     stop = Failure(code="engine-start-failed", text="base: Error\n  | <words>")
     return {
-        "pass": judge(run([two]), {"two": record(two, trials(spread(0.0, 0.0002, 6)))}, "0.0"),
-        "regressed": judge(run([slow, absent]), {"slow": record(slow, trials(spread(0.01, 0.0002, 6)))}, "0.0"),
-        "stopped": judge(run([slow]), {"slow": record(slow, [failed(0, None, "base")], stopped=stop)}, "0.0"),
-        "one-sided": judge(run([slow], subjects={"base": BASE}), {"slow": alone}, "0.0"),
-        "quick": judge(run([slow], quick=True), {"slow": record(slow, trials([0.1]))}, "0.0"),
+        "pass": judge(run([two]), {"two": record(two, trials(spread(0.0, 0.0002, 6)))}),
+        "regressed": judge(run([slow, absent]), {"slow": record(slow, trials(spread(0.01, 0.0002, 6)))}),
+        "stopped": judge(run([slow]), {"slow": record(slow, [failed(0, None, "base")], stopped=stop)}),
+        "one-sided": judge(run([slow], subjects={"base": BASE}), {"slow": alone}),
+        "quick": judge(run([slow], quick=True), {"slow": record(slow, trials([0.1]))}),
         "advisory": judge_advisory(
-            "a b", "0.0", plan, (compare_sides(Side(alone, "base"), Side(alone, "base"), plan),),
+            "a b", plan, (compare_sides(Side(alone, "base"), Side(alone, "base"), plan),),
             Note(code="advisory-unpaired", text="a against b"),
         ),
-        "empty": judge(run([]), {}, "0.0"),
+        "empty": judge(run([]), {}),
     }  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def kernels(base: list[int], head: list[int], ignorable: str = "0.1%", must_catc
     )
     measured = cell(gates=[gate("kernel_time_per_step", ignorable, must_catch, role="norm")])
     measured = measured.model_copy(update={"kernels": Expectation()})
-    return only(judge(run([measured]), {measured.cell_id: record(measured, traces(b, h))}, "0.0"))
+    return only(judge(run([measured]), {measured.cell_id: record(measured, traces(b, h))}))
 
 
 def test_one_step_of_the_clock_in_six_pairs_is_no_regression() -> None:

@@ -93,7 +93,7 @@ def passing() -> Outcome:
     measured = cell("llama-8b-decode", [gate(), gate("ttft_median", "2%", "8%", floor="1ms")])
     seen = {role: {"telemetry": (_gpu(role),), "floor": FLOOR} for role in ("base", "head")}
     taken = [one.model_copy(update=seen[one.subject]) for one in trials(spread(0.003, 0.0002, 4))]
-    return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
+    return judge(run([measured]), {measured.cell_id: record(measured, taken)})
 
 
 def regressed() -> Outcome:
@@ -103,14 +103,14 @@ def regressed() -> Outcome:
     measured = cell("llama-8b-decode", gates)
     taken = [_with_tokens(one, one.subject) for one in trials(spread(0.01, 0.0002, 6))]
     taken += [trial(12, 6, "base"), failed(13, 6, "head")]
-    return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
+    return judge(run([measured]), {measured.cell_id: record(measured, taken)})
 
 
 def inconclusive() -> Outcome:
     """Noise between the margins at the fourth look, and another cell between two looks."""
     first, second = cell("noisy"), cell("open")
     records = {"noisy": record(first, trials(spread(0.003, 0.004, 12))), "open": record(second, trials([0.01, 0.02]))}
-    return judge(run([first, second]), records, "0.1.0")
+    return judge(run([first, second]), records)
 
 
 def not_measured(words: str = ENGINE_WORDS) -> Outcome:
@@ -118,7 +118,7 @@ def not_measured(words: str = ENGINE_WORDS) -> Outcome:
     measured = cell("llama-8b-decode")
     stop = Failure(code="engine-start-failed", text=words)
     taken = [trial(0, None, "base"), failed(1, None, "head", "engine-start-failed", words)]
-    return judge(run([measured]), {measured.cell_id: record(measured, taken, stopped=stop)}, "0.1.0")
+    return judge(run([measured]), {measured.cell_id: record(measured, taken, stopped=stop)})
 
 
 def advisory() -> Outcome:
@@ -131,9 +131,7 @@ def advisory() -> Outcome:
     ]  # fmt: skip
     plan = Plan(cells=(measured,), seed=0)
     compared = compare_sides(Side(sides[0], "base"), Side(sides[1], "base"), plan)
-    return judge_advisory(
-        "a.json b.json", "0.1.0", plan, (compared,), Note(code="advisory-unpaired", text="a against b")
-    )
+    return judge_advisory("a.json b.json", plan, (compared,), Note(code="advisory-unpaired", text="a against b"))
 
 
 def _gpu(role: str) -> GpuTelemetry:
@@ -155,7 +153,7 @@ def _gpu(role: str) -> GpuTelemetry:
 def two_cells() -> Outcome:
     """One cell of a matrix passes, the next one was never started."""
     cells = [cell(f"llama[batch={n}]") for n in (1, 8)]
-    return judge(run(cells), {cells[0].cell_id: record(cells[0], trials(spread(0.0, 0.0002, 4)))}, "0.1.0")
+    return judge(run(cells), {cells[0].cell_id: record(cells[0], trials(spread(0.0, 0.0002, 4)))})
 
 
 def kernels_regressed() -> Outcome:
@@ -174,7 +172,7 @@ def kernels_regressed() -> Outcome:
     gates = [gate("itl_median", "1%", "3%"), gate("kernel_time_per_step", "1%", "5%", role="attention")]
     measured = cell("llama-8b-decode", gates)
     taken = [*trials(spread(0.0066, 0.0002, 6)), *traces(base, head, first=12)]
-    return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
+    return judge(run([measured]), {measured.cell_id: record(measured, taken)})
 
 
 def counted() -> Outcome:
@@ -206,7 +204,7 @@ def counted() -> Outcome:
     taken = [*trials(spread(0.0066, 0.0002, 6)), *traces([base] * 6, [head] * 6, first=12)]
     taken += [trial(24, 0, "base", kind="counted", iterations=(), counted=step({}, 1)),
               trial(25, 0, "head", kind="counted", iterations=(), counted=step(slow, 2))]  # fmt: skip
-    return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
+    return judge(run([measured]), {measured.cell_id: record(measured, taken)})
 
 
 def host_bound() -> Outcome:
@@ -218,7 +216,7 @@ def host_bound() -> Outcome:
         decode(kernels, slack_ns=-900_000, work_ns=5_600_000, nothing=3_000, between=905_000),
     )
     taken = [*trials(spread(math.log(5.9 / 5.0), 0.0002, 6)), *traces([base] * 2, [head] * 2, first=12)]
-    return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
+    return judge(run([measured]), {measured.cell_id: record(measured, taken)})
 
 
 def checked(more: Sequence[Kernel] = ()) -> Outcome:
@@ -227,14 +225,14 @@ def checked(more: Sequence[Kernel] = ()) -> Outcome:
     block = Expectation.model_validate({"per_decode_step": {"patterns": [{"launches": 8}]}})
     measured = cell("llama-8b-decode", []).model_copy(update={"kernels": block})
     taken = traces([decode(layer * 4)], [decode([*layer, *more] * 4)])
-    return judge(run([measured]), {measured.cell_id: record(measured, taken)}, "0.1.0")
+    return judge(run([measured]), {measured.cell_id: record(measured, taken)})
 
 
 def internal_error() -> Outcome:
     """Perfgate itself failed."""
     measured = cell("llama-8b-decode")
     stop = Failure(code="internal-error", text="base: KeyError: 'x'\nTraceback (most recent call last):\n  ...")
-    return judge(run([measured]), {measured.cell_id: record(measured, stopped=stop)}, "0.1.0")
+    return judge(run([measured]), {measured.cell_id: record(measured, stopped=stop)})
 
 
 def against_baseline(visits: int = 4) -> Outcome:
@@ -250,9 +248,7 @@ def against_baseline(visits: int = 4) -> Outcome:
         entries.append(entry.model_copy(update={"visits": (loud,), "digest": "0123456789abcdef"}))
     side = alone([0.08 + 0.001 * n for n in range(6)], of=measured)
     manifest = run([measured], subjects=side.subjects)
-    return judge_against(
-        manifest, {measured.cell_id: side}, {measured.cell_id: [Baseline(entries=tuple(entries))]}, "0.1.0"
-    )
+    return judge_against(manifest, {measured.cell_id: side}, {measured.cell_id: [Baseline(entries=tuple(entries))]})
 
 
 OUTCOMES: dict[str, Callable[[], Outcome]] = {
@@ -383,7 +379,7 @@ def test_verdict_stands_where_it_is_read(kind: str) -> None:
 def test_passes(slowdown: float, sentence: str) -> None:
     """An improvement is named in the sentence of a pass."""
     measured = cell()
-    outcome = judge(run([measured]), {"cell": record(measured, trials(spread(slowdown, 0.0002, 4)))}, "0.1.0")
+    outcome = judge(run([measured]), {"cell": record(measured, trials(spread(slowdown, 0.0002, 4)))})
 
     assert render_text(outcome).splitlines()[-1].startswith(sentence)
 
@@ -400,7 +396,7 @@ def test_regressed_cells_are_named() -> None:
     slow, same = cell("slow"), cell("same")
     records = {"slow": record(slow, trials(spread(0.01, 0.0002, 6))), "same": record(same, trials([0.0] * 4))}
 
-    text = render_text(judge(run([same, slow]), records, "0.1.0"))
+    text = render_text(judge(run([same, slow]), records))
 
     assert text.splitlines()[-1].startswith("REGRESSED: slow itl_median +1.01 % (alpha")
 
@@ -431,7 +427,7 @@ def test_one_sided() -> None:
     subjects = {"base": BASE}
     alone = record(measured, [trial(n, n, "base") for n in range(4)], subjects=subjects)
 
-    text = render_text(judge(run([measured], subjects=subjects), {"cell": alone}, "0.1.0"))
+    text = render_text(judge(run([measured], subjects=subjects), {"cell": alone}))
 
     assert "itl_median 5.000 ms" in text
     assert text.splitlines()[-1].startswith("MEASURED ONE SIDE:")
@@ -440,7 +436,7 @@ def test_one_sided() -> None:
 def test_quick() -> None:
     """The reason of the whole run stands in both reports."""
     measured = cell()
-    outcome = judge(run([measured], quick=True), {"cell": record(measured, trials([0.0]))}, "0.1.0")
+    outcome = judge(run([measured], quick=True), {"cell": record(measured, trials([0.0]))})
 
     assert "reason quick-run (hand-made): one trial a subject was measured" in render_text(outcome)
     assert "reason `quick-run` (hand-made): one trial a subject was measured." in render_markdown(outcome)
@@ -450,7 +446,7 @@ def test_unknown_code() -> None:
     """A record of another version may carry a code that this one does not know; the report shows it all the same."""
     measured = cell()
     stop = Failure(code="from-the-future", text="words")
-    outcome = judge(run([measured]), {"cell": record(measured, stopped=stop)}, "0.1.0")
+    outcome = judge(run([measured]), {"cell": record(measured, stopped=stop)})
 
     assert "reason from-the-future (cell): words" in render_text(outcome)
     assert "reason `from-the-future` (cell): words." in render_markdown(outcome)
@@ -485,7 +481,7 @@ def test_hostile_names() -> None:
     """Names of cells and versions of packages are escaped too, and steer no terminal."""
     measured = cell("llama", [gate()]).model_copy(update={"name": 'x[a="<b>|`@all\x1b[2J"]'})
     taken = [one.model_copy(update={"versions": {"vllm": "<i>@everyone\x07"}}) for one in trials([0.0] * 4)]
-    outcome = judge(run([measured]), {"llama": record(measured, taken)}, "0.1.0")
+    outcome = judge(run([measured]), {"llama": record(measured, taken)})
 
     page, text = render_markdown(outcome), render_text(outcome)
 
@@ -507,7 +503,7 @@ def test_a_report_stands_alone(golden: Callable[[str, str], None]) -> None:
     sides: dict[Role, Subject] = {"base": base, "head": head}
     measured = cell("llama-8b-decode")
     kept = record(measured, trials(spread(0.01, 0.0002, 6)), subjects=sides)
-    outcome = judge(run([measured], subjects=sides), {measured.cell_id: kept}, "0.1.0")
+    outcome = judge(run([measured], subjects=sides), {measured.cell_id: kept})
 
     page, text = render_markdown(outcome), render_text(outcome)
 
@@ -527,9 +523,9 @@ def test_a_report_stands_alone(golden: Callable[[str, str], None]) -> None:
         (kernels_regressed, []),
         (advisory, []),
         (lambda: against_baseline(4), []),
-        (lambda: judge(run([cell()]), {"cell": record(cell(), trials([0.0, 0.0]))}, ""),
+        (lambda: judge(run([cell()]), {"cell": record(cell(), trials([0.0, 0.0]))}),
          ["perfgate run --resume hand-made"]),
-        (lambda: judge(run([cell()], quick=True), {"cell": record(cell(), trials([0.0]))}, ""),
+        (lambda: judge(run([cell()], quick=True), {"cell": record(cell(), trials([0.0]))}),
          ["perfgate run hand-made.yaml --base python=/envs/base/bin/python --head python=/envs/head/bin/python"]),
     ],
     ids=["pass", "not-started", "used-up", "traced", "advisory", "baseline", "open", "quick"],
@@ -544,7 +540,7 @@ def test_the_next_step_of_a_quick_a_a_run_names_both_sides() -> None:
     same: dict[Role, Subject] = {role: Subject(python="/envs/base/bin/python") for role in ("base", "head")}
     kept = record(cell(), trials([0.0]), subjects=same)
 
-    steps = next_steps(judge(run([cell()], quick=True, subjects=same), {"cell": kept}, ""))
+    steps = next_steps(judge(run([cell()], quick=True, subjects=same), {"cell": kept}))
 
     python = "python=/envs/base/bin/python"
     assert steps == [f"perfgate run hand-made.yaml --base {python} --head {python}"]
@@ -681,7 +677,7 @@ def test_versions_of_both_sides() -> None:
     def text(base: str, head: str) -> str:
         versions = {"base": {"vllm": base}, "head": {"vllm": head}}
         taken = [one.model_copy(update={"versions": versions[one.subject]}) for one in trials([0.0] * 4)]
-        return render_text(judge(run([measured]), {"cell": record(measured, taken)}, "0.1.0"))
+        return render_text(judge(run([measured]), {"cell": record(measured, taken)}))
 
     assert text("1.0", "1.0").startswith("cell: 4 pairs, vllm 1.0\n")
     assert text("1.0", "1.1").startswith("cell: 4 pairs, base vllm 1.0, head vllm 1.1\n")
