@@ -21,7 +21,7 @@ from annotated_types import MinLen
 from pydantic import JsonValue
 
 from perfgate.errors import RecordError
-from perfgate.judge.cautions import gpu_outcomes
+from perfgate.judge.cautions import gpu_outcome
 from perfgate.judge.outcome import GpuOutcome
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.fingerprint import Machine, anonymous, machine_class
@@ -233,7 +233,7 @@ def _visits(record: Record, role: Role) -> Iterator[BaselineVisit]:
             yield BaselineVisit(
                 t0_utc=visit.t0_utc,
                 values={name: found for name, found in sorted(values.items()) if found},
-                gpu=gpu_outcomes(seen, ()).get("base"),
+                gpu=gpu_outcome(seen),
                 outputs=outputs(seen),
             )
 

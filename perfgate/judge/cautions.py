@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from perfgate import stats
 from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.outcome import GpuOutcome
-from perfgate.machine.telemetry import GpuTelemetry, Spread
+from perfgate.machine.telemetry import GpuTelemetry
 from perfgate.metrics.catalogue import Metric, split_name, trial_value
-from perfgate.metrics.trial import KINDS, Role, Trial, key_of
+from perfgate.metrics.trial import KINDS, ROLES, Role, Trial, key_of
 from perfgate.models import Note
 from perfgate.project.subjects import same_build
 from perfgate.record.dropped_pairs import unevenness
@@ -75,12 +75,10 @@ def trace_cautions(pairs: Sequence[tuple[Trial, Trial]]) -> Iterator[Note]:
             said.setdefault(code, []).append(words)
     for code, texts in sorted(said.items()):
         yield Note(code=code, text=f"in {len(texts)} of {len(traces)} traces, the first: {texts[0]}")
-    lost = _slack_lost(pairs)
-    if lost is not None:
-        yield lost
+    yield from _slack_lost(pairs)
 
 
-def _slack_lost(pairs: Sequence[tuple[Trial, Trial]]) -> Note | None:
+def _slack_lost(pairs: Sequence[tuple[Trial, Trial]]) -> Iterator[Note]:
     """The caution of a head whose host works longer a step, by more than chance, or for which the device now waits.
 
     What the host works more is what it has less to spare. It is read from the work itself, because the slack is the
@@ -98,8 +96,8 @@ def _slack_lost(pairs: Sequence[tuple[Trial, Trial]]) -> Note | None:
         base, head = _shown(slack)
         text = f"base {base} to spare, head {head} ({_traced(slack)}): the device now waits for the host"
     else:
-        return None
-    return Note(code="host-slack-lost", text=text)
+        return
+    yield Note(code="host-slack-lost", text=text)
 
 
 _Values = Sequence[tuple[float, float]]
@@ -170,7 +168,7 @@ def _output_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[N
     if different:
         text = f"in {len(different)} of {len(both)} iterations no head trial generated what a base trial did"
         yield Note(code="outputs-differ", text=text)
-    for role, side in zip(("base", "head"), sides, strict=True):
+    for role, side in zip(ROLES, sides, strict=True):
         unstable = sum(len(digests) > 1 for digests in side.values())
         if unstable:
             yield Note(code="outputs-unstable", text=f"{role}: {unstable} of {len(side)} iterations")
@@ -188,15 +186,12 @@ def _trial_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[No
     for code, count in sorted(Counter(code for t in (*base, *head) for code in t.cautions).items()):
         yield Note(code=code, text=f"in {count} of {len(base) + len(head)} trials")
     for role, side in (("base", base), ("head", head)):
-        uneven = _uneven(side)
-        if uneven:
-            yield Note(code="iterations-uneven", text=f"{role}: {uneven}")
-        for kind in ("timed", "traced"):
-            if slow := _slow([trial for trial in side if trial.kind == kind]):
-                yield Note(code="trials-uneven", text=f"{role}: {slow}")
-        changed = _changed_versions(side)
-        if changed:
-            yield Note(code="subject-changed", text=f"{role}: {changed}")
+        found = [
+            ("iterations-uneven", _uneven(side)),
+            *(("trials-uneven", _slow([trial for trial in side if trial.kind == kind])) for kind in KINDS[:2]),
+            ("subject-changed", _changed_versions(side)),
+        ]
+        yield from (Note(code=code, text=f"{role}: {text}") for code, text in found if text)
 
 
 def _uneven(trials: Sequence[Trial]) -> str:
@@ -276,48 +271,41 @@ def clocks_differ(gpus: Mapping[Role, GpuOutcome]) -> Note | None:
 
 def gpu_outcomes(base: Sequence[Trial], head: Sequence[Trial]) -> dict[Role, GpuOutcome]:
     """What the GPUs of each side did; a side without telemetry is left out."""
-    sides: tuple[tuple[Role, Sequence[Trial]], ...] = (("base", base), ("head", head))
-    found = ((role, _gpu_outcome([trial.telemetry for trial in side])) for role, side in sides)
-    return {role: outcome for role, outcome in found if outcome is not None}
+    sides = zip(ROLES, (base, head), strict=True)
+    return {role: outcome for role, side in sides if (outcome := gpu_outcome(side)) is not None}
 
 
-def _gpu_outcome(trials: Sequence[Sequence[GpuTelemetry]]) -> GpuOutcome | None:
-    """One side's GPUs in a few figures; ``None`` where no SM clock is known.
-
-    A trial's clock is that of its slowest GPU, which the others wait for.
-    """
-    seen = [one for gpus in trials for one in gpus]
-    decode = [_slowest(one.decode_sm_mhz or _median(one.sm_mhz) for one in gpus) for gpus in trials]
-    memory = [_slowest(_median(one.memory_mhz) for one in gpus) for gpus in trials]
-    known = [mhz for mhz in decode if mhz is not None]
-    if not known:
+def gpu_outcome(trials: Sequence[Trial]) -> GpuOutcome | None:
+    """One side's GPUs in a few figures; ``None`` where no SM clock is known."""
+    gpus = [gpu for trial in trials for gpu in trial.telemetry]
+    sm_mhz = _usual_clock(trials, lambda gpu: gpu.decode_sm_mhz or (gpu.sm_mhz.median if gpu.sm_mhz else None))
+    if sm_mhz is None:
         return None
-    powers = [one.power_mw.median / 1000 for one in seen if one.power_mw]
-    known_memory = [mhz for mhz in memory if mhz is not None]
+    powers = [gpu.power_mw.median / 1000 for gpu in gpus if gpu.power_mw]
     return GpuOutcome(
-        sm_mhz=statistics.median_low(known),
-        sm_low_mhz=min(one.sm_mhz.low for one in seen if one.sm_mhz),
-        sm_high_mhz=max(one.sm_mhz.high for one in seen if one.sm_mhz),
-        memory_mhz=statistics.median_low(known_memory) if known_memory else None,
+        sm_mhz=sm_mhz,
+        sm_low_mhz=min(gpu.sm_mhz.low for gpu in gpus if gpu.sm_mhz),
+        sm_high_mhz=max(gpu.sm_mhz.high for gpu in gpus if gpu.sm_mhz),
+        memory_mhz=_usual_clock(trials, lambda gpu: gpu.memory_mhz.median if gpu.memory_mhz else None),
         power_w=statistics.median(powers) if powers else None,
-        temperature_c=max((one.temperature_c.high for one in seen if one.temperature_c), default=None),
-        events=tuple(sorted({name for one in seen for name in one.reasons} - {"idle", "clocks-setting"})),
+        temperature_c=max((gpu.temperature_c.high for gpu in gpus if gpu.temperature_c), default=None),
+        events=tuple(sorted({name for gpu in gpus for name in gpu.reasons} - {"idle", "clocks-setting"})),
     )
 
 
-def _median(spread: Spread | None) -> int | None:
-    return None if spread is None else spread.median
-
-
-def _slowest(clocks: Iterable[int | None]) -> int | None:
-    return min((mhz for mhz in clocks if mhz is not None), default=None)
+def _usual_clock(trials: Sequence[Trial], clock: Callable[[GpuTelemetry], int | None]) -> int | None:
+    """The median over trials of the clock of their slowest GPU, which the others wait for."""
+    known = [[mhz for gpu in trial.telemetry if (mhz := clock(gpu)) is not None] for trial in trials]
+    slowest = [min(clocks) for clocks in known if clocks]
+    return statistics.median_low(slowest) if slowest else None
 
 
 def floors(base: Sequence[Trial], head: Sequence[Trial]) -> dict[Role, Floor]:
     """The floor of each side: that of its first trial that has one, since one build on one kind of GPU has one."""
-    sides: tuple[tuple[Role, Sequence[Trial]], ...] = (("base", base), ("head", head))
-    found = ((role, next((trial.floor for trial in side if trial.floor), None)) for role, side in sides)
-    return {role: floor for role, floor in found if floor}
+    found = (
+        (role, [trial.floor for trial in side if trial.floor]) for role, side in zip(ROLES, (base, head), strict=True)
+    )
+    return {role: own[0] for role, own in found if own}
 
 
 def why_missing(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
@@ -331,9 +319,8 @@ def _no_floor(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> N
         return None
     found: dict[str, list[str]] = {}
     for role, side in (("base", base), ("head", head)):
-        without = next((trial for trial in side if trial.floor is None), None)
-        if without is not None:
-            found.setdefault(without.no_floor or "its trials keep none", []).append(role)
+        if without := [trial.no_floor for trial in side if trial.floor is None]:
+            found.setdefault(without[0] or "its trials keep none", []).append(role)
     text = "; ".join(f"{' and '.join(roles)}: {words}" for words, roles in found.items())
     return Note(code="no-floor", text=text) if found else None
 
@@ -347,6 +334,6 @@ def _role_gone(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> 
     without = [[t for t in side if t.decode and role not in t.decode.role_ns] for side in (base, head)]
     if role is None or sum(map(len, without)) in (0, len(base) + len(head)):
         return None
-    sides = zip(("base", "head"), without, (base, head), strict=True)
+    sides = zip(ROLES, without, (base, head), strict=True)
     found = [f"{name} in {len(gone)} of {len(side)} traced trials" for name, gone, side in sides if gone]
     return Note(code="role-gone", text=f"no kernel of role {role} runs on {' and on '.join(found)}")

@@ -35,6 +35,7 @@ def key_of(kind: Kind, what: str) -> str:
 
 Role = Literal["base", "head"]
 
+ROLES: tuple[Role, ...] = get_args(Role)
 
 TAKE_AGAIN: Final = "Take the run folder from where it was measured, or its artifact, again; do not edit it."
 
