@@ -13,11 +13,11 @@ from pathlib import Path
 
 from perfgate.errors import RecordError
 from perfgate.metrics.catalogue import find_metric, metric_names
+from perfgate.metrics.trial import ROLES
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.units import UNIT_SCALE
 
 COLUMNS = ("pair", "subject", "metric", "unit", "value")
-ROLES = ("base", "head")
 
 
 @dataclass(frozen=True)

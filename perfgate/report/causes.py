@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from perfgate.judge.outcome import CellOutcome, CounterRow, CountersOutcome
 from perfgate.metrics.catalogue import METRICS, split_name
-from perfgate.metrics.trial import Role
+from perfgate.metrics.trial import ROLES
 from perfgate.report.document import Section
 from perfgate.trace.attribution import Attribution, Part
 from perfgate.units import format_si, format_value, plural
@@ -33,7 +33,6 @@ SHOWN_POINTS = 5.0
 """The same for shares in percent."""
 SHARES = ("dram_throughput", "sm_throughput", "occupancy")
 """Counters in percent that have a column."""
-SIDES: tuple[Role, ...] = ("base", "head")
 
 
 def attribution_section(found: Attribution) -> Section:
@@ -153,10 +152,10 @@ def _counter_row(row: CounterRow) -> tuple[str, ...]:
     return (
         f"{row.kernel} ({row.place})" if row.place else row.kernel,
         row.role,
-        " to ".join(dict.fromkeys(str(row.launches.get(role, "-")) for role in SIDES)),
+        " to ".join(dict.fromkeys(str(row.launches.get(role, "-")) for role in ROLES)),
         _both(sides["dram_bytes"], lambda value: format_si(value, "B", ".4g"), least),
         *(_both(sides[name], "{:.0f} %".format, SHOWN_POINTS) for name in SHARES),
-        _both([row.distance.get(role) for role in SIDES], "{:.2g}".format),
+        _both([row.distance.get(role) for role in ROLES], "{:.2g}".format),
         " to ".join(dict.fromkeys(row.bound.values())),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
+from perfgate.models import Note
 from perfgate.reasons import REASONS
 
 Rows = Sequence[tuple[str, ...]]
@@ -35,11 +36,11 @@ class NoteLine:
     why: str = ""
 
     @classmethod
-    def of(cls, kind: str, place: str, code: str, text: str) -> NoteLine:
+    def of(cls, kind: str, place: str, note: Note) -> NoteLine:
         """A note with the remedy of its code."""
-        known = REASONS.get(code)
+        known = REASONS.get(note.code)
         remedy = known.remedy if known else "This version does not know this reason; the perfgate that measured does."
-        return cls(kind, code, printable(place), printable(text), remedy)
+        return cls(kind, note.code, printable(place), printable(note.text), remedy)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The outcome as JUnit XML, for systems that show tests: a suite a cell, a case a gate, one for envelope and counters.
 
 A verdict that is not a pass is never shown as one: regressed is a failure; not measured, not comparable and an internal
-error are errors; inconclusive and advisory are skipped, which is the nearest that JUnit has.
+error are errors; inconclusive and advisory are skipped, which is the nearest that JUnit has. XML 1.0 cannot hold the
+characters that are not printable.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ENVELOPE = ("outside-envelope", "envelope-stale")
 
 def render_junit(outcome: Outcome) -> str:
     """The whole outcome as one ``testsuites`` document."""
-    root = ET.Element("testsuites", name=_xml(outcome.run))
+    root = ET.Element("testsuites", name=printable(outcome.run))
     for cell in outcome.cells:
         _suite(root, cell)
     if outcome.reasons or not outcome.cells:
@@ -38,13 +39,13 @@ def render_junit(outcome: Outcome) -> str:
 
 
 def _suite(root: ET.Element, cell: CellOutcome) -> None:
-    suite = ET.SubElement(root, "testsuite", name=_xml(cell.name))
+    suite = ET.SubElement(root, "testsuite", name=printable(cell.name))
     found = list(notes(cell))
     for gate in cell.gates:
         case = _case(suite, gate.metric, gate.verdict, _figures(gate), [n for n in found if n.place == gate.metric])
         file, line = where(gate)
         if file:
-            case.attrib.update(file=_xml(file), line=str(line))
+            case.attrib.update(file=printable(file), line=str(line))
     of_cell = [note for note in found if note.place == printable(cell.name)]
     outside = [note for note in of_cell if note.code in ENVELOPE and note.kind == "reason"]
     if cell.traced_pairs or outside:
@@ -59,18 +60,18 @@ def _suite(root: ET.Element, cell: CellOutcome) -> None:
     if not shown or worst((cell.verdict, worst(shown))) != worst(shown):
         _case(suite, "cell", cell.verdict, cell_heading(cell), of_cell)
     elif of_cell:
-        ET.SubElement(suite, "system-out").text = _xml(_lines(of_cell))
+        ET.SubElement(suite, "system-out").text = printable(_lines(of_cell))
 
 
 def _case(suite: ET.Element, name: str, verdict: Verdict, message: str, found: Sequence[NoteLine]) -> ET.Element:
-    case = ET.SubElement(suite, "testcase", classname=suite.attrib["name"], name=_xml(name))
+    case = ET.SubElement(suite, "testcase", classname=suite.attrib["name"], name=printable(name))
     if tag := TAGS[verdict]:
-        child = ET.SubElement(case, tag, message=_xml(message))
+        child = ET.SubElement(case, tag, message=printable(message))
         if tag != "skipped":
             child.set("type", verdict)
-        child.text = _xml(_lines(found))
+        child.text = printable(_lines(found))
     else:
-        ET.SubElement(case, "system-out").text = _xml("\n".join(filter(None, (message, _lines(found)))))
+        ET.SubElement(case, "system-out").text = printable("\n".join(filter(None, (message, _lines(found)))))
     return case
 
 
@@ -85,8 +86,3 @@ def _figures(gate: GateOutcome) -> str:
 def _count(element: ET.Element, *suites: ET.Element) -> None:
     for attribute, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         element.set(attribute, str(sum(len(list(suite.iter(tag))) for suite in suites)))
-
-
-def _xml(text: str) -> str:
-    """Text without the characters that XML 1.0 cannot hold."""
-    return printable(text)

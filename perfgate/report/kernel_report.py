@@ -55,7 +55,7 @@ def kernels_document(selection: Selection) -> Document:
 
 def caution_section(cautions: Iterable[Note]) -> Section:
     """What to know about a trace."""
-    return Section(notes=tuple(NoteLine.of("caution", "", one.code, one.text) for one in cautions))
+    return Section(notes=tuple(NoteLine.of("caution", "", note) for note in cautions))
 
 
 def kernels_json(selection: Selection) -> str:

@@ -9,7 +9,6 @@ from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, GpuOutcome, MetricOutcome, Outcome
 from perfgate.metrics.catalogue import needs_floor
 from perfgate.metrics.trial import KINDS
-from perfgate.models import Note
 from perfgate.report.causes import why_slower
 from perfgate.report.document import NoteLine
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
@@ -133,16 +132,16 @@ def _halving(gate: GateOutcome) -> str:
 def notes(cell: CellOutcome) -> Iterator[NoteLine]:
     """Every reason and caution of a cell, each with its remedy."""
     for gate in ordered_gates(cell):
-        yield from (_note("reason", gate.metric, note) for note in gate.reasons)
-    yield from (_note("reason", cell.name, note) for note in cell.reasons)
+        yield from (NoteLine.of("reason", gate.metric, note) for note in gate.reasons)
+    yield from (NoteLine.of("reason", cell.name, note) for note in cell.reasons)
     for gate in ordered_gates(cell):
-        yield from (_note("caution", gate.metric, note) for note in gate.cautions)
-    yield from (_note("caution", cell.name, note) for note in cell.cautions)
+        yield from (NoteLine.of("caution", gate.metric, note) for note in gate.cautions)
+    yield from (NoteLine.of("caution", cell.name, note) for note in cell.cautions)
 
 
 def run_notes(outcome: Outcome) -> list[NoteLine]:
     """Reasons that concern the run as a whole."""
-    return [_note("reason", outcome.run, note) for note in outcome.reasons]
+    return [NoteLine.of("reason", outcome.run, note) for note in outcome.reasons]
 
 
 def cell_heading(cell: CellOutcome) -> str:
@@ -237,7 +236,3 @@ def _interval(gate: GateOutcome, decimals: int) -> str:
     if high is None:
         return f"above {signed_percent(low, decimals)}"
     return f"{signed_percent(low, decimals)} to {signed_percent(high, decimals)}"
-
-
-def _note(kind: str, place: str, note: Note) -> NoteLine:
-    return NoteLine.of(kind, place, note.code, note.text)

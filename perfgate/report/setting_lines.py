@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from perfgate.judge.outcome import CellOutcome, Outcome, Setting, SubjectSetting
-from perfgate.metrics.trial import KINDS, Role
+from perfgate.metrics.trial import KINDS, ROLES, Role
 from perfgate.stats.sequential import FURTHER_LOOK_PAIRS
 
 
@@ -26,8 +26,7 @@ def run_setting(outcome: Outcome) -> list[str]:
         return []
     begun = min(one.begun_utc for one in settings)
     when = f", begun {begun[:16].replace('T', ' ')} UTC" if begun else ""
-    roles: tuple[Role, ...] = ("base", "head")
-    said = [(role, [_subject(one.subjects[role]) for one in settings if role in one.subjects]) for role in roles]
+    said = [(role, [_subject(one.subjects[role]) for one in settings if role in one.subjects]) for role in ROLES]
     machines = [machine for one in settings for machine in one.machines]
     facts = [*said, ("machine", machines), ("run", [f"{outcome.run}{when}"])]
     return [f"{name}: {'; '.join(dict.fromkeys(texts))}" for name, texts in facts if texts]
