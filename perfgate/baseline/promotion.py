@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from perfgate.baseline.lineage import Baseline, Build, Change, Entry, draft
 from perfgate.baseline.store import author, changing, commit, place, read, write
 from perfgate.baseline.visit_comparison import judge_sides
+from perfgate.baseline.visit_evidence import misfits
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.evidence import Side
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Verdict
-from perfgate.machine.fingerprint import comparable, machine_class
+from perfgate.machine.fingerprint import machine_class
 from perfgate.metrics.trial import Role
-from perfgate.record.identity import Measured, profiled_otherwise
 from perfgate.record.manifest import check_sequence, read_manifest, require_scenarios
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.scenario.plan import Cell, Plan
@@ -102,18 +102,18 @@ def promote(
     candidates = []
     for cell in chosen:
         outcome = outcomes[cell.cell_id]
-        record = _valid(folder, run, cell, records.get(cell.cell_id), outcome)
-        side = _to_its_end(folder, Side(record, _side(record, outcome, role)))
-        file = root / place(cell, machine_class(record.visits[0].machine, cell.clocks.mode))
-        candidates.append(_Candidate(cell, side, outcome, file, same_build))
+        side = _side(folder, run, cell, records.get(cell.cell_id), outcome, role)
+        file = root / place(cell, machine_class(side.record.visits[0].machine, cell.clocks.mode))
+        candidates.append(_Candidate(side, outcome, file, same_build))
     with ExitStack() as held:
         for file in sorted({one.file for one in candidates}):  # in one order, so that two promotions cannot cross
             held.enter_context(changing(file))
         drawn = [_draw(one, read(one.file).baseline if one.file.exists() else None, run.plan) for one in candidates]
         if not reason and any(one.kind != "equivalent" for one in drawn):
             raise UsageError(_unexplained(drawn), remedy='Say why: --reason "...".')
-        signed = _signature(root, reason)
-        promoted = tuple(_sign(one, signed) for one in drawn)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        signature = {"author": author(root), "commit": commit(root), "time_utc": now}
+        promoted = tuple(_sign(one, {**signature, "reason": reason or one.why}) for one in drawn)
         write({one.file: one.baseline for one in promoted})
     return promoted
 
@@ -122,15 +122,14 @@ def promote(
 class _Candidate:
     """A side of a cell on its way to a file."""
 
-    cell: Cell
     side: Side
     outcome: CellOutcome
     file: Path
     vouched: bool
 
 
-def _valid(folder: Path, run: Run, cell: Cell, record: Record | None, outcome: CellOutcome) -> Record:
-    """The record, if what it holds was measured to its end."""
+def _side(folder: Path, run: Run, cell: Cell, record: Record | None, outcome: CellOutcome, role: Role | None) -> Side:
+    """The side to promote, if it was measured to its end: traced and counted trials are part of a visit."""
     where = f"{folder}: {cell.name}"
     if not cell.gates:
         raise NotMeasuredError("only its kernels were looked at", where=where, code="no-baseline")
@@ -144,22 +143,14 @@ def _valid(folder: Path, run: Run, cell: Cell, record: Record | None, outcome: C
         codes = ", ".join(note.code for note in outcome.reasons) or "undecided"
         text = f"the run ended {outcome.verdict} ({codes}), and only a decided one is valid"
         raise NotMeasuredError(text, where=where, code="undecided")
-    return record
-
-
-def _to_its_end(folder: Path, side: Side) -> Side:
-    """The side, if nothing that its cell declares was left out: traced and counted trials are part of a visit."""
+    if role is not None and role not in record.subjects:
+        raise UsageError(f"{cell.name}: the run measured no {role}")
+    side = Side(record, role or record.alone or ("head" if outcome.verdict in PASSED else "base"))
     for kind, taken, due in side.short_of:
-        text = f"{taken} of {due} {kind} {'pairs' if side.record.alone is None else 'trials'} were taken"
-        where, remedy = f"{folder}: {side.record.cell.name}", "Go on with perfgate run --resume."
+        text = f"{taken} of {due} {kind} {'pairs' if record.alone is None else 'trials'} were taken"
+        remedy = "Go on with perfgate run --resume."
         raise NotMeasuredError(text, where=where, remedy=remedy, code="too-few-pairs")
     return side
-
-
-def _side(record: Record, outcome: CellOutcome, role: Role | None) -> Role:
-    if role is not None and role not in record.subjects:
-        raise UsageError(f"{record.cell.name}: the run measured no {role}")
-    return role or record.alone or ("head" if outcome.verdict in PASSED else "base")
 
 
 def _draw(candidate: _Candidate, before: Baseline | None, plan: Plan) -> Promoted:
@@ -168,10 +159,9 @@ def _draw(candidate: _Candidate, before: Baseline | None, plan: Plan) -> Promote
     kind, why, moved = _compare(candidate, entry, before, plan)
     if kind == "equivalent":
         entry = entry.model_copy(update={"cell": None, "machine": None})
-    entry = entry.model_copy(update={"kind": kind})
-    entries = (*(before.entries if before else ()), entry)
-    role, name = candidate.side.role, candidate.cell.name
-    return Promoted(name, candidate.file, role, kind, why, moved, Baseline(entries=entries))
+    entries = (*(before.entries if before else ()), entry.model_copy(update={"kind": kind}))
+    side, baseline = candidate.side, Baseline(entries=entries)
+    return Promoted(side.record.cell.name, candidate.file, side.role, kind, why, moved, baseline)
 
 
 def _compare(
@@ -180,19 +170,16 @@ def _compare(
     """What kind of promotion this is, why, and the gates held against what is there."""
     if before is None:
         return "first", "there was none for this cell on this class of machines", ()
+    name, where = candidate.side.record.cell.name, str(candidate.file)
     if any(one.record == entry.record for one in before.entries):
-        raise RecordError(f"{candidate.cell.name}: this record is already in it", where=str(candidate.file))
+        raise RecordError(f"{name}: this record is already in it", where=where)
     # The record may be another since, though the visit is the same: when it was gone on with, or where another version
     # of perfgate reads it with fields of its own.
     known = [visit for one in before.entries for visit in one.visits]
     if again := next((visit for visit in entry.visits if any(map(visit.is_the, known))), None):
-        raise RecordError(f"{candidate.cell.name}: the visit of {again.t0_utc} is already in it",
-                          where=str(candidate.file), remedy="Measure a further visit in a run of its own.")  # fmt: skip
-    cell, machine = Measured.of(candidate.cell), candidate.side.record.visits[0].machine
-    differences = [*before.cell.differences(cell), *comparable(before.machine, machine)]
-    kinds = [gate.gate.measured.kind for gate in candidate.cell.gates]
-    differences += profiled_otherwise(kinds, before.cell, cell)
-    if differences:
+        text = f"{name}: the visit of {again.t0_utc} is already in it"
+        raise RecordError(text, where=where, remedy="Measure a further visit in a run of its own.")
+    if differences := misfits(before, candidate.side):
         return "changed", f"it measures something else: {'; '.join(differences)}", ()
     held = _held(candidate, before, plan)
     kind, why = _by_its_times(candidate, entry.build, before, held)
@@ -219,10 +206,9 @@ def _by_its_times(candidate: _Candidate, build: Build, before: Baseline, held: C
 
 
 def _held(candidate: _Candidate, before: Baseline, plan: Plan) -> CellOutcome:
-    cell_id = candidate.cell.cell_id
-    alone = plan.model_copy(update={"cells": (candidate.cell,)})
-    outcome = judge_sides("promotion", alone, {cell_id: candidate.side}, {cell_id: [before]})
-    return outcome.cells[0]
+    cell = candidate.side.record.cell
+    alone = plan.model_copy(update={"cells": (cell,)})
+    return judge_sides("promotion", alone, {cell.cell_id: candidate.side}, {cell.cell_id: [before]}).cells[0]
 
 
 def _certainly_same(candidate: _Candidate, build: Build, before: Build) -> bool:
@@ -255,15 +241,8 @@ def moved_lines(gates: Sequence[GateOutcome]) -> Iterator[str]:
         yield f"{gate.metric} {moved} ({gate.would_be or gate.verdict} against the baseline)"
 
 
-def _signature(root: Path, reason: str) -> Mapping[str, str]:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"author": author(root), "commit": commit(root), "time_utc": now, "reason": reason}
-
-
 def _sign(promoted: Promoted, signature: Mapping[str, str]) -> Promoted:
     """The newest entry with who, when and why, in its place in the lineage."""
     *before, entry = promoted.baseline.entries
-    update = {**signature, "reason": signature["reason"] or promoted.why, "parent": before[-1].digest if before else ""}
-    signed = entry.model_copy(update=update).sealed()
-    baseline = Baseline(entries=(*before, signed))
-    return Promoted(promoted.cell, promoted.file, promoted.role, promoted.kind, promoted.why, promoted.moved, baseline)
+    signed = entry.model_copy(update={**signature, "parent": before[-1].digest if before else ""}).sealed()
+    return replace(promoted, baseline=Baseline(entries=(*before, signed)))

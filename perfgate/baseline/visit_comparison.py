@@ -13,16 +13,14 @@ from pathlib import Path
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.store import find
 from perfgate.baseline.visit_evidence import VisitEvidence, VisitSeries
-from perfgate.judge.cell_verdict import judge_cell, judge_cells, stopped
+from perfgate.judge.cell_verdict import judge_cells, judge_together
 from perfgate.judge.comparison import read_sides
 from perfgate.judge.evidence import Side
-from perfgate.judge.outcome import BaselineOutcome, CellOutcome, Finding, GateOutcome, Outcome, VisitsOutcome, worst
+from perfgate.judge.outcome import BaselineOutcome, CellOutcome, GateOutcome, Outcome, VisitsOutcome, worst
 from perfgate.judge.rule import judge_series
-from perfgate.machine.fingerprint import anonymous, comparable
 from perfgate.models import Note
-from perfgate.record.identity import Measured, profiled_otherwise
 from perfgate.record.run_record import Record, Run
-from perfgate.scenario.plan import Cell, Plan
+from perfgate.scenario.plan import Plan
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
 from perfgate.units import plural
 
@@ -38,30 +36,27 @@ def judge_sides(
 ) -> Outcome:
     """Judge sides of records against baselines, both by cell_id.
 
-    A side that was cut short gets no verdict, lest somebody stops where it suits.
-
     Args:
         name: What the outcome is of.
         plan: Cells and error rates; a cell without a side was not started.
         sides: What was measured.
         baselines: What each may be held against: of other machines too.
     """
-    found = [_hold(name, cell, sides.get(cell.cell_id), baselines.get(cell.cell_id, ())) for cell in plan.cells]
-    judged = iter(_judge([one.series(gate) for one, _ in found for gate in one.cell.gates], plan))
-    cells = []
-    for one, unjudged in found:
-        gates = tuple(next(judged) for _ in one.cell.gates)
-        cells.append(_beside_its_baseline(one, judge_cell(one, gates if unjudged is None else (), unjudged)))
-    outcome = judge_cells(name, plan, tuple(cells))
+    found = []
+    for cell in plan.cells:
+        side, known = sides.get(cell.cell_id), baselines.get(cell.cell_id, ())
+        found.append(VisitEvidence(cell=cell, sides={"head": side} if side else {}, run=name, baselines=known))
+    cells = tuple(map(_beside_its_baseline, found, judge_together(found, plan, _judge)))
+    outcome = judge_cells(name, plan, cells)
     if outcome.verdict != "advisory":
         return outcome
     would_be = worst(gate.would_be or gate.verdict for cell in cells for gate in cell.gates)
     return outcome.model_copy(update={"would_be": would_be})
 
 
-def _judge(series: Sequence[VisitSeries], plan: Plan) -> Iterator[GateOutcome]:
-    blocking = judge_series([one.in_the_family for one in series], plan.alpha, plan.beta)
-    advice = judge_series(series, plan.alpha, plan.beta)
+def _judge(series: Sequence[VisitSeries], alpha: float, beta: float) -> Iterator[GateOutcome]:
+    blocking = judge_series([one.in_the_family for one in series], alpha, beta)
+    advice = judge_series(series, alpha, beta)
     for one, verdict, word in zip(series, blocking, advice, strict=True):
         found = word if one.advises else verdict
         if any(reason.code == "no-baseline" for reason in found.reasons):
@@ -71,7 +66,7 @@ def _judge(series: Sequence[VisitSeries], plan: Plan) -> Iterator[GateOutcome]:
         if found.verdict in ("not-measured", "not-comparable"):
             yield found
             continue
-        reach = _reach(one, found, plan)
+        reach = _reach(one, found, beta)
         blind: dict[str, object] = {} if reach.visit_sd is not None else {"detectable": None}
         advisory: dict[str, object] = {"verdict": "advisory", "would_be": found.verdict} if one.advises else {}
         # More pairs are no remedy here.
@@ -79,56 +74,18 @@ def _judge(series: Sequence[VisitSeries], plan: Plan) -> Iterator[GateOutcome]:
         yield found.model_copy(update={"visits": reach, **blind, **advisory})
 
 
-def _reach(series: VisitSeries, gate: GateOutcome, plan: Plan) -> VisitsOutcome:
+def _reach(series: VisitSeries, gate: GateOutcome, beta: float) -> VisitsOutcome:
     predictions = series.predictions(series.gate.gate.ignorable)
     if not predictions:
         return VisitsOutcome(visits=len(series.visits))
     prediction = max(predictions, key=lambda one: one.estimate().p_above(0.0))  # the one that is tested
-    rates = (gate.block_level, series.ignorable, 1 - plan.beta)
+    rates = (gate.block_level, series.ignorable, 1 - beta)
     return VisitsOutcome(
         visits=prediction.visits,
         visit_sd=prediction.visit_sd,
         visits_to_halve=prediction.visits_to_halve(*rates),
         least_detectable=prediction.least_detectable(*rates),
     )
-
-
-def _hold(
-    name: str, cell: Cell, side: Side | None, baselines: Sequence[Baseline]
-) -> tuple[VisitEvidence, Finding | None]:
-    """A side beside the baseline that fits, or why it is held against none."""
-    alone = VisitEvidence(cell=cell, sides={"head": side} if side else {}, run=name)
-    if side is None or alone.stops:
-        return alone, stopped(alone)
-    if side.short_of:
-        short = " and ".join(f"{taken} of {due} {kind}" for kind, taken, due in side.short_of)
-        of = "pairs" if side.record.alone is None else f"trials of the {side.role}"
-        return alone, Finding("not-measured", (Note(code="too-few-pairs", text=f"{short} {of}, cut short"),))
-    misfits = [(one, _misfits(cell, side, one)) for one in baselines]
-    fitting = next((one for one, found in misfits if not found), None)
-    if fitting is not None:
-        return VisitEvidence(cell=cell, sides=alone.sides, run=name, baseline=fitting), None
-    if not misfits:
-        note = Note(code="no-baseline", text=f"{cell.name} has none yet, on any machine")
-    else:
-        elsewhere = all(_elsewhere(side, one) and not one.cell.differences(Measured.of(cell)) for one in baselines)
-        code = "different-machines" if elsewhere else "different-cells"
-        lines = [f"{one.machine_class}: {'; '.join(found)}" for one, found in misfits]
-        note = Note(code=code, text="\n".join([f"none of {len(misfits)} baselines fits:", *lines]))
-    return alone, Finding("not-comparable", (note,))
-
-
-def _misfits(cell: Cell, side: Side, baseline: Baseline) -> tuple[str, ...]:
-    """Why a side must not be held against a baseline, in words: baseline first, then what was measured here."""
-    here = Measured.of(cell)
-    kinds = [gate.gate.measured.kind for gate in cell.gates]
-    otherwise = profiled_otherwise(kinds, baseline.cell, here)
-    return tuple(dict.fromkeys([*baseline.cell.differences(here), *_elsewhere(side, baseline), *otherwise]))
-
-
-def _elsewhere(side: Side, baseline: Baseline) -> list[str]:
-    """What tells the machines apart; nothing where they may be compared."""
-    return [text for visit in side.record.visits for text in comparable(baseline.machine, anonymous(visit.machine))]
 
 
 def _beside_its_baseline(evidence: VisitEvidence, cell: CellOutcome) -> CellOutcome:

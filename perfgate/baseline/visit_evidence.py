@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -15,11 +16,13 @@ from perfgate import stats
 from perfgate.baseline.lineage import Baseline, Build, outputs
 from perfgate.judge.cautions import record_cautions, side_cautions, why_missing
 from perfgate.judge.evidence import Evidence, Side
-from perfgate.judge.outcome import GpuOutcome
+from perfgate.judge.outcome import Finding, GpuOutcome
 from perfgate.judge.rule import Series
+from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import Metric, split_name
 from perfgate.metrics.trial import Kind, Role
 from perfgate.models import Note
+from perfgate.record.identity import Measured, profiled_otherwise
 from perfgate.scenario.plan import GatePlan
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS, Prediction, predict
 
@@ -76,10 +79,38 @@ class VisitEvidence(Evidence):
     """The evidence of one side, the head, and of a baseline.
 
     Args:
-        baseline: What it is held against; ``None`` where none fits, so that nothing is judged.
+        baselines: What it may be held against: of other machines too.
     """
 
-    baseline: Baseline | None = None
+    baselines: Sequence[Baseline] = ()
+
+    @cached_property
+    def baseline(self) -> Baseline | None:
+        """The one that fits; ``None`` where there is none, or the side was cut short: then nothing is judged."""
+        whole = self.sides and not self.stops and not self.side.short_of
+        return next((one for one in self.baselines if not misfits(one, self.side)), None) if whole else None
+
+    @property
+    def unjudged(self) -> Finding | None:
+        """Why it is held against no baseline; a side that was cut short is not, lest somebody stops where it suits."""
+        if self.baseline is not None:
+            return None
+        if not self.sides or self.stops:
+            return self.stopped
+        if short_of := self.side.short_of:
+            short = " and ".join(f"{taken} of {due} {kind}" for kind, taken, due in short_of)
+            of = "pairs" if self.record.alone is None else f"trials of the {self.side.role}"
+            return Finding("not-measured", (Note(code="too-few-pairs", text=f"{short} {of}, cut short"),))
+        if not self.baselines:
+            note = Note(code="no-baseline", text=f"{self.cell.name} has none yet, on any machine")
+            return Finding("not-comparable", (note,))
+        same_cell = not any(one.cell.differences(Measured.of(self.cell)) for one in self.baselines)
+        elsewhere = same_cell and all(_elsewhere(one, self.side) for one in self.baselines)
+        lines = [f"{one.machine_class}: {'; '.join(misfits(one, self.side))}" for one in self.baselines]
+        text = "\n".join([f"none of {len(lines)} baselines fits:", *lines])
+        return Finding(
+            "not-comparable", (Note(code="different-machines" if elsewhere else "different-cells", text=text),)
+        )
 
     @property
     def side(self) -> Side:
@@ -150,6 +181,19 @@ class VisitEvidence(Evidence):
             yield Note(code="outputs-differ", text="the head generated other tokens than any visit of the baseline")
         if self.baseline.build.same(Build.of(self.side.record, self.side.role)):
             yield Note(code="same-subject", text="by all that can be told, the build that was promoted last")
+
+
+def misfits(baseline: Baseline, side: Side) -> tuple[str, ...]:
+    """Why a side must not be held against a baseline, what the baseline has first; empty where it may."""
+    cell = side.record.cell
+    otherwise = profiled_otherwise(cell, baseline.cell)
+    found = [*baseline.cell.differences(Measured.of(cell)), *_elsewhere(baseline, side), *otherwise]
+    return tuple(dict.fromkeys(found))
+
+
+def _elsewhere(baseline: Baseline, side: Side) -> list[str]:
+    """What tells the machines apart; nothing where they may be compared."""
+    return [text for visit in side.record.visits for text in comparable(baseline.machine, visit.machine)]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -6,7 +6,7 @@ Nothing here measures, and nothing is random: an outcome is a function of the ru
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,7 +14,7 @@ from perfgate import __version__
 from perfgate.judge.cautions import clocks_differ, floors
 from perfgate.judge.counter_checks import count_one_side, judge_counters
 from perfgate.judge.envelope import judge_envelope
-from perfgate.judge.evidence import NOT_STARTED, Evidence, Side
+from perfgate.judge.evidence import Evidence, Side
 from perfgate.judge.outcome import (
     WORST_FIRST,
     CellOutcome,
@@ -38,13 +38,7 @@ from perfgate.trace.attribution import Attribution, attribute
 
 def judge(run: Run, records: Mapping[str, Record]) -> Outcome:
     """Judge a run from its manifest and the records there are, by cell_id."""
-    found = [_of_a_run(run, cell, records.get(cell.cell_id)) for cell in run.plan.cells]
-    if run.alone is not None:
-        cells = tuple(map(judge_alone, found))
-    else:
-        series = [one.series(gate) for one in found for gate in one.cell.gates]
-        judged = iter(judge_series(series, run.plan.alpha, run.plan.beta))
-        cells = tuple(judge_cell(one, tuple(next(judged) for _ in one.cell.gates)) for one in found)
+    cells = judge_together([_of_a_run(run, cell, records.get(cell.cell_id)) for cell in run.plan.cells], run.plan)
     reasons = (_of_a_quick_run(cells),) if run.quick else ()
     return judge_cells(run.name, run.plan, cells, reasons)
 
@@ -80,7 +74,9 @@ def judge_cells(name: str, plan: Plan, cells: tuple[CellOutcome, ...], reasons: 
 
 def judge_advisory(name: str, plan: Plan, cells: tuple[CellOutcome, ...], reason: Note) -> Outcome:
     """Wrap comparisons whose data were not taken in pairs: the verdict is printed and never blocks."""
-    cells = tuple(cell.model_copy(update={"gates": tuple(map(_unpaired, cell.gates))}) for cell in cells)
+    # No pair can be added to what was measured apart, so the way on is not that of a run.
+    gates = (tuple(gate.recoded("undecided", "undecided-unpaired") for gate in cell.gates) for cell in cells)
+    cells = tuple(cell.model_copy(update={"gates": own}) for cell, own in zip(cells, gates, strict=True))
     advisory = [c if c.verdict == "not-measured" else c.model_copy(update={"verdict": "advisory"}) for c in cells]
     outcome = judge_cells(name, plan, tuple(advisory), (reason,))
     if outcome.verdict != "advisory":
@@ -88,38 +84,39 @@ def judge_advisory(name: str, plan: Plan, cells: tuple[CellOutcome, ...], reason
     return outcome.model_copy(update={"would_be": worst(cell.verdict for cell in cells)})
 
 
-def _unpaired(gate: GateOutcome) -> GateOutcome:
-    """A gate whose way on is not that of a run: no pair can be added to what was measured apart."""
-    return gate.recoded("undecided", "undecided-unpaired")
-
-
 def compare_sides(base: Side, head: Side, plan: Plan) -> CellOutcome:
     """One side of one record against one side of another, unpaired; the caller has checked that they are comparable."""
-    found = Evidence(cell=head.record.cell, sides={"base": base, "head": head})
-    return judge_cell(found, judge_series(list(map(found.series, found.cell.gates)), plan.alpha, plan.beta))
+    (cell,) = judge_together([Evidence(cell=head.record.cell, sides={"base": base, "head": head})], plan)
+    return cell
 
 
-def judge_alone(evidence: Evidence) -> CellOutcome:
-    """One side's cell by itself: what was measured, and nothing to compare it with; or why it was not measured."""
-    if not evidence.sides or evidence.stops:
-        return judge_cell(evidence, (), stopped(evidence))
-    taken = {kind: sum(map(len, evidence.trials(kind))) for kind in KINDS}
-    words = "".join(f" and {taken[kind]} {kind}" for kind in KINDS[1:] if taken[kind])
-    text = f"{taken['timed']} trials{words} of one subject were measured"
-    return judge_cell(evidence, (), Finding("not-comparable", (Note(code="no-counterpart", text=text),)))
-
-
-def judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], unjudged: Finding | None = None) -> CellOutcome:
-    """One cell: the worst of its gates and of everything else that is looked at.
+def judge_together(
+    evidence: Sequence[Evidence],
+    plan: Plan,
+    judge_gates: Callable[[list[Any], float, float], Iterable[GateOutcome]] = judge_series,
+) -> tuple[CellOutcome, ...]:
+    """Cells whose gates are one family, which shares the plan's error rates.
 
     Args:
-        evidence: What was measured.
-        gates: As judged together with all others of the run.
-        unjudged: Why nothing is held against anything; what was measured is told all the same.
+        evidence: What was measured, cell by cell.
+        plan: Gives alpha and beta.
+        judge_gates: Given the series of every gate, alpha and beta; see :func:`perfgate.judge.rule.judge_series`.
     """
-    if not evidence.sides:
-        gates, unjudged = tuple(map(_unmeasured, gates)), stopped(evidence)
-    gates, found = (gates, _as_read(evidence, unjudged)) if unjudged else _checked(evidence, gates)
+    series = [one.series(gate) for one in evidence for gate in one.cell.gates]
+    judged = iter(judge_gates(series, plan.alpha, plan.beta))
+    return tuple(_judge_cell(one, tuple(next(judged) for _ in one.cell.gates)) for one in evidence)
+
+
+def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> CellOutcome:
+    """One cell: the worst of its gates and of everything else that is looked at.
+
+    What was measured is told where nothing is judged, too.
+    """
+    if unjudged := evidence.unjudged:
+        gates = tuple(map(_unmeasured, gates)) if evidence.paired else ()
+        found = _as_read(evidence, unjudged)
+    else:
+        gates, found = _checked(evidence, gates)
     pairs: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}
     outcome = CellOutcome(
         name=evidence.cell.name,
@@ -153,21 +150,19 @@ def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[
     found: _Found = [clocks]
     if evidence.paired and evidence.stops:
         gates = tuple(gate if gate.pairs else _unmeasured(gate) for gate in gates)
-        found.append(stopped(evidence))
+        found.append(evidence.stopped)
     elif evidence.stops:
         found.insert(0, Finding(reasons=evidence.stops))
     if evidence.cell.kernels is not None and evidence.due("traced"):
-        steps = evidence.read("traced", lambda trial: trial.decode)
-        found.append(judge_envelope(evidence.cell.kernels, *steps))
+        found.append(judge_envelope(evidence.cell.kernels, evidence.read("traced", lambda trial: trial.decode)))
     if evidence.due("counted"):
-        found.append(judge_counters(evidence.cell.counters, *evidence.read("counted", lambda trial: trial.counted)))
+        found.append(judge_counters(evidence.cell.counters, evidence.read("counted", lambda trial: trial.counted)))
     return gates, found
 
 
 def _as_read(evidence: Evidence, unjudged: Finding) -> _Found:
     """Why nothing is judged, and the counters of the only side there is."""
-    base, head = evidence.read("counted", lambda trial: trial.counted)
-    counted = [*(base or ()), *head]
+    counted = [*chain(*evidence.read("counted", lambda trial: trial.counted).values())]
     return [unjudged, *([count_one_side(counted)] if counted else [])]
 
 
@@ -187,13 +182,6 @@ def _unmeasured(gate: GateOutcome) -> GateOutcome:
     """A gate of a cell that could not be measured: the cell's own reason says why, once."""
     own = tuple(note for note in gate.reasons if note.code not in ("too-few-pairs", "not-started"))
     return gate.model_copy(update={"verdict": "not-measured", "reasons": own})
-
-
-def stopped(evidence: Evidence) -> Finding:
-    """What a cell is whose measuring ended early, or never began."""
-    reasons = evidence.stops or (NOT_STARTED,)
-    mine = any(reason.code == "internal-error" for reason in reasons)
-    return Finding(verdict="internal-error" if mine else "not-measured", reasons=reasons)
 
 
 def _next_look(evidence: Evidence, outcome: CellOutcome, kind: Kind) -> int | None:

@@ -60,8 +60,7 @@ def _cells(sides: dict[str, Side]) -> str:
 
 
 def _refuse_differences(base: str, one: Record, head: str, other: Record) -> None:
-    gated = [gate.gate.measured.kind for gate in other.cell.gates]
-    if otherwise := profiled_otherwise(gated, Measured.of(one.cell), Measured.of(other.cell)):
+    if otherwise := profiled_otherwise(other.cell, Measured.of(one.cell)):
         raise NotComparableError(f"{base} and {head} were {'; '.join(otherwise)}", code="different-cells")
     differences = [d for x in one.visits for y in other.visits for d in comparable(x.machine, y.machine)]
     if differences:
@@ -134,10 +133,9 @@ def read_sides(word: str) -> dict[str, Side]:
 
 
 def _side(record: Record, word: str, role: str) -> Role:
-    if not role:
-        if len(record.subjects) > 1:
-            raise UsageError(f"{word} holds base and head", remedy=f"Say which: {word}:base or {word}:head.")
-        role = next(iter(record.subjects))
-    if role not in record.subjects:
+    meant = [subject for subject in record.subjects if role in ("", subject)]
+    if len(meant) > 1:
+        raise UsageError(f"{word} holds base and head", remedy=f"Say which: {word}:base or {word}:head.")
+    if not meant:
         raise UsageError(f"{word}: the record holds no {role}")
-    return "head" if role == "head" else "base"
+    return meant[0]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from perfgate.counters.launch_table import COUNTERS, KernelLaunch, LaunchGroup, grouped
 from perfgate.counters.roofline import kernel_roof
@@ -22,44 +21,44 @@ from perfgate.trace.families import short_name
 
 SAME_BYTES = 0.003
 """A role whose DRAM bytes change by less is told to move the same bytes: repeats differ by as much."""
-TOLD = {"dram_throughput": 5.0, "sm_throughput": 5.0, "occupancy": 5.0, "l2_hit_rate": 10.0, "tensor_pipe": 5.0}
-"""Points of percent that a noisy share must move by to be told, beyond what repeats show (docs/counters.md)."""
-TOLD_RATIO = {"stall_long_scoreboard": 0.4, "stall_math_throttle": 0.4, "instructions": 0.01, "bank_conflicts": 0.4}
+TOLD = {
+    "dram_throughput": ("DRAM throughput", 5.0), "sm_throughput": ("SM throughput", 5.0),
+    "occupancy": ("occupancy", 5.0), "l2_hit_rate": ("L2 hit rate", 10.0), "tensor_pipe": ("tensor pipe", 5.0),
+}  # fmt: skip
+"""Noisy shares in words, with the points of percent that each must move by to be told, beyond what repeats show
+(docs/counters.md)."""
+TOLD_RATIO = {
+    "stall_long_scoreboard": ("long-scoreboard stalls", 0.4), "stall_math_throttle": ("math-throttle stalls", 0.4),
+    "instructions": ("instructions", 0.01), "bank_conflicts": ("bank conflicts", 0.4),
+}  # fmt: skip
 """The same for counts, as a share of the base's."""
 LEAST_STALL = 0.5
 """Stalls below this are none, whatever their ratio."""
-WORDS = {"dram_throughput": "DRAM throughput", "sm_throughput": "SM throughput", "occupancy": "occupancy",
-         "l2_hit_rate": "L2 hit rate", "tensor_pipe": "tensor pipe", "stall_long_scoreboard": "long-scoreboard stalls",
-         "stall_math_throttle": "math-throttle stalls", "instructions": "instructions",
-         "bank_conflicts": "bank conflicts"}  # fmt: skip
 
 
-def judge_counters(
-    launches: Sequence[Launches], base: Sequence[CountedStep] | None, head: Sequence[CountedStep]
-) -> CountersOutcome:
+def judge_counters(launches: Sequence[Launches], sides: Mapping[Role, Sequence[CountedStep]]) -> CountersOutcome:
     """Hold the head's counters against the conditions and against the base's.
 
     Args:
         launches: The scenario's ``counters:`` block.
-        base: What each valid counted trial of the base holds; ``None`` where no base was counted beside the head:
-            bounds hold or not, and what must be the ``same`` as on the base cannot be told, which is a caution.
-        head: The head's.
+        sides: What each valid counted trial of base and head holds; of the head alone where no base was counted beside
+            it: bounds hold or not, and what must be the ``same`` as on the base cannot be told, which is a caution.
     """
-    given = {"head": head} if base is None else {"base": base, "head": head}
-    missing = [role for role, steps in given.items() if not steps]
+    missing = [role for role, steps in sides.items() if not steps]
     if missing:
         reason = Note(code="counters-no-kernel", text=f"no counted trial of {' and '.join(missing)}")
         return CountersOutcome(verdict="not-measured", reasons=(reason,))
-    sides = [*given.values()]
+    trials = [*sides.values()]
     conditions = [(one, name, condition) for one in launches for name, condition in one.metrics.items()]
-    unheld = [f"{one}: {name}" for one, name, condition in conditions if base is None and condition.relation == SAME]
-    found = [_condition(*one, sides) for one in conditions if base is not None or one[2].relation != SAME]
+    unheld = [one for one in conditions if "base" not in sides and one[2].relation == SAME]
+    found = (_condition(*one, trials) for one in conditions if one not in unheld)
     broken = [pair for pair in found if pair is not None]
-    said = dict.fromkeys(caution for steps in given.values() for step in steps for caution in step.cautions)
-    cautions = [Note(code=code, text=text) for code, text in said]
+    told = dict.fromkeys(caution for steps in trials for step in steps for caution in step.cautions)
+    cautions = [Note(code=code, text=text) for code, text in told]
     if unheld:
-        cautions.append(Note(code="counter-without-base", text=f"not held: {', '.join(unheld)}"))
-    both = base or (), sides[-1]
+        names = ", ".join(f"{one}: {name}" for one, name, _ in unheld)
+        cautions.append(Note(code="counter-without-base", text=f"not held: {names}"))
+    both = sides.get("base", ()), sides["head"]
     return CountersOutcome(
         verdict=worst([verdict for verdict, _ in broken] or ["pass"]),
         rows=tuple(_rows(*both)),
@@ -170,29 +169,23 @@ def _rows(base: _Steps, head: _Steps) -> Iterator[CounterRow]:
         )
 
 
-@dataclass(frozen=True)
-class _Moved:
-    """A role, or a place of it, on both sides, one figure a counter."""
-
-    name: str
-    base: Mapping[str, float]
-    head: Mapping[str, float]
-
-    def ratio(self, name: str) -> float | None:
-        """Head over base minus one; ``None`` where there is none."""
-        base, head = self.base.get(name), self.head.get(name)
-        return None if base is None or head is None or base <= 0 else head / base - 1
-
-
 def _sentences(base: _Steps, head: _Steps) -> Iterator[tuple[str, str]]:
     """A clause for each role that both sides run, and for each place of it, those whose bytes moved most first."""
     keys = dict.fromkeys(launch.key for launch in _launches(base))
     parts = dict.fromkeys((key.role, place) for key in keys for place in ("", key.place))
-    moved = [_Moved(" ".join(filter(None, part)), *(_of_part(side, *part) for side in (base, head))) for part in parts]
-    for part, one in sorted(zip(parts, moved, strict=True), key=lambda pair: -abs(pair[1].ratio("dram_bytes") or 0.0)):
-        clauses = list(_clauses(one)) if one.base and one.head else []
-        if clauses:
-            yield "/".join(filter(None, part)), f"{one.name}: {', '.join(clauses)}"
+    means = {tuple(filter(None, part)): (_of_part(base, *part), _of_part(head, *part)) for part in parts}
+    for part, sides in sorted(means.items(), key=lambda item: -abs(_change("dram_bytes", *item[1]) or 0.0)):
+        if all(sides) and (clauses := ", ".join(_clauses(*sides))):
+            yield "/".join(part), f"{' '.join(part)}: {clauses}"
+
+
+_Means = Mapping[str, float]
+"""One figure a counter."""
+
+
+def _change(name: str, base: _Means, head: _Means) -> float | None:
+    """Head over base minus one; ``None`` where there is none."""
+    return head[name] / base[name] - 1 if name in head and base.get(name, 0.0) > 0 else None
 
 
 def _of_part(side: _Steps, role: str, place: str) -> dict[str, float]:
@@ -210,19 +203,18 @@ def _of_part(side: _Steps, role: str, place: str) -> dict[str, float]:
     return found
 
 
-def _clauses(one: _Moved) -> Iterator[str]:
-    change = one.ratio("dram_bytes")
+def _clauses(base: _Means, head: _Means) -> Iterator[str]:
+    change = _change("dram_bytes", base, head)
     if change is not None:
         yield "same bytes" if abs(change) < SAME_BYTES else f"{change * 100:+.1f} % bytes"
-    for name, least in TOLD.items():
-        base, head = one.base.get(name), one.head.get(name)
-        if base is not None and head is not None and abs(head - base) >= least:
-            yield f"{WORDS[name]} {base:.0f} to {head:.0f} %"
-    for name, least in TOLD_RATIO.items():
-        ratio = one.ratio(name)
-        stalls = name.startswith("stall_") and max(one.base.get(name, 0.0), one.head.get(name, 0.0)) < LEAST_STALL
-        if ratio is not None and abs(ratio) >= least and not stalls:
-            yield f"{WORDS[name]} {'up' if ratio > 0 else 'down'} {abs(ratio) * 100:.0f} %"
-    base_registers, registers = one.base.get("registers"), one.head.get("registers")
-    if base_registers is not None and registers is not None and base_registers != registers:
-        yield f"registers {base_registers:.0f} to {registers:.0f}"
+    for name, (words, least) in TOLD.items():
+        if name in base and name in head and abs(head[name] - base[name]) >= least:
+            yield f"{words} {base[name]:.0f} to {head[name]:.0f} %"
+    for name, (words, least) in TOLD_RATIO.items():
+        change = _change(name, base, head)
+        negligible = name.startswith("stall_") and max(base.get(name, 0.0), head.get(name, 0.0)) < LEAST_STALL
+        if change is not None and abs(change) >= least and not negligible:
+            yield f"{words} {'up' if change > 0 else 'down'} {abs(change) * 100:.0f} %"
+    registers = [side["registers"] for side in (base, head) if "registers" in side]
+    if len(set(registers)) > 1:
+        yield "registers {:.0f} to {:.0f}".format(*registers)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfgate.errors import NotComparableError
 from perfgate.judge.outcome import Finding
+from perfgate.metrics.trial import Role
 from perfgate.models import Note
 from perfgate.scenario.expected_kernels import Bound, DeclaredPattern, Expectation, PerDecodeStep, Unlisted
 from perfgate.trace.decode_step import DecodeSteps, Pattern, pool
@@ -45,27 +46,13 @@ class Outside:
     mismatches: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Checked:
-    """Steps held against an envelope.
-
-    Args:
-        outside: Patterns outside, the most frequent first.
-        cautions: Shares out of their ranges.
-    """
-
-    outside: tuple[Outside, ...]
-    cautions: tuple[Note, ...]
-
-
-def judge_envelope(expected: Expectation, base: Sequence[DecodeSteps] | None, head: Sequence[DecodeSteps]) -> Finding:
+def judge_envelope(expected: Expectation, sides: Mapping[Role, Sequence[DecodeSteps]]) -> Finding:
     """Hold the traced trials of both sides against the declared envelope.
 
     Args:
         expected: The scenario's ``kernels:`` block.
-        base: The base's trials; ``None`` where none was traced beside the head, so that a stale envelope cannot be told
-            from a head that leaves it.
-        head: The head's.
+        sides: The trials of base and head; of the head alone where no base was traced beside it, so that a stale
+            envelope cannot be told from a head that leaves it.
 
     Returns:
         ``pass`` where every step of both sides is inside; ``regressed`` where only the head leaves it, with the
@@ -73,19 +60,18 @@ def judge_envelope(expected: Expectation, base: Sequence[DecodeSteps] | None, he
         ``not-measured`` where a side has no traced trial. Shares out of their ranges, and steps that differ inside the
         envelope, are cautions.
     """
-    sides = {"head": head} if base is None else {"base": base, "head": head}
     missing = [role for role, trials in sides.items() if not trials]
     if missing:
         reason = Note(code="no-decode-steps", text=f"no traced trial of {' and '.join(missing)}")
         return Finding("not-measured", (reason,))
     steps = {role: pool(trials) for role, trials in sides.items()}
-    checked = {role: check(expected, one) for role, one in steps.items()}
+    checked = {role: check(expected, pooled) for role, pooled in steps.items()}
     cautions = [
-        Note(code=note.code, text=f"{role}: {note.text}") for role, one in checked.items() for note in one.cautions
+        Note(code=note.code, text=f"{role}: {note.text}") for role, (_, notes) in checked.items() for note in notes
     ]
-    before, after, outside = steps.get("base"), steps["head"], checked["head"].outside
-    if before is not None and checked["base"].outside:
-        stale = Note(code="envelope-stale", text=f"base: {_in_words(checked['base'].outside, before)}")
+    before, after, (outside, _) = steps.get("base"), steps["head"], checked["head"]
+    if before is not None and checked["base"][0]:
+        stale = Note(code="envelope-stale", text=f"base: {_in_words(checked['base'][0], before)}")
         return Finding("not-comparable", (stale,), tuple(cautions))
     usual = outside[0].pattern if outside else after.patterns[0]
     found = difference(before, after, nearest(usual, after, before), usual) if before is not None else None
@@ -99,8 +85,11 @@ def judge_envelope(expected: Expectation, base: Sequence[DecodeSteps] | None, he
     return Finding("pass", cautions=tuple(cautions))
 
 
-def check(expected: Expectation, steps: DecodeSteps) -> Checked:
-    """Hold one side's steps against the declared envelope; without declared patterns only names can be outside."""
+def check(expected: Expectation, steps: DecodeSteps) -> tuple[list[Outside], list[Note]]:
+    """One side's patterns outside the envelope, the most frequent first, and its shares out of their ranges.
+
+    Without declared patterns only names can be outside.
+    """
     declared = expected.per_decode_step.patterns
     seen: Counter[int] = Counter()
     outside = []
@@ -112,7 +101,7 @@ def check(expected: Expectation, steps: DecodeSteps) -> Checked:
             outside.append(Outside(pattern, min(mismatches, key=len)))
         else:
             seen[fits] += pattern.steps
-    return Checked(tuple(outside), tuple(_out_of_range(expected, steps, seen)))
+    return outside, list(_out_of_range(expected, steps, seen))
 
 
 def learn(trials: Sequence[DecodeSteps], declared: Expectation | None = None) -> Expectation:

@@ -15,10 +15,10 @@ from perfgate.judge.cautions import (
     trace_cautions,
     why_missing,
 )
-from perfgate.judge.outcome import GpuOutcome
+from perfgate.judge.outcome import Finding, GpuOutcome
 from perfgate.judge.rule import Series
 from perfgate.metrics.catalogue import Metric
-from perfgate.metrics.trial import KINDS, Kind, Role, Trial
+from perfgate.metrics.trial import KINDS, ROLES, Kind, Role, Trial
 from perfgate.models import Note
 from perfgate.record.run_record import Record, record_digest
 from perfgate.scenario.plan import Cell, GatePlan
@@ -91,6 +91,25 @@ class Evidence:
         return tuple(Note(code=one.stopped.code, text=one.stopped.text) for one in records if one.stopped)
 
     @property
+    def stopped(self) -> Finding:
+        """What a cell is whose measuring ended early, or never began."""
+        reasons = self.stops or (NOT_STARTED,)
+        mine = any(reason.code == "internal-error" for reason in reasons)
+        return Finding("internal-error" if mine else "not-measured", reasons)
+
+    @property
+    def unjudged(self) -> Finding | None:
+        """Why nothing is held against anything: there is one side alone, or none; ``None`` where there are both."""
+        if self.sides.keys() >= {*ROLES}:
+            return None
+        if not self.sides or self.stops:
+            return self.stopped
+        taken = {kind: sum(map(len, self.trials(kind))) for kind in KINDS}
+        words = "".join(f" and {taken[kind]} {kind}" for kind in KINDS[1:] if taken[kind])
+        text = f"{taken['timed']} trials{words} of one subject were measured"
+        return Finding("not-comparable", (Note(code="no-counterpart", text=text),))
+
+    @property
     def versions(self) -> dict[Role, dict[str, str]]:
         """Packages of each side as measured; in a run those of a trial that failed, where no other tells."""
         found: dict[Role, dict[str, str]] = {}
@@ -109,7 +128,7 @@ class Evidence:
         if self.paired:
             pairs = self.pairs(kind)
             return [base for base, _ in pairs], [head for _, head in pairs]
-        base, head = (self.sides[role].trials(kind) if role in self.sides else [] for role in ("base", "head"))
+        base, head = (self.sides[role].trials(kind) if role in self.sides else [] for role in ROLES)
         return base, head
 
     def series(self, gate: GatePlan) -> Series:
@@ -153,10 +172,10 @@ class Evidence:
         seen = self.trials(kind)
         return gpu_outcomes(*(seen if any(seen) or len(self.sides) > 1 else self.trials("traced")))
 
-    def read(self, kind: Kind, of: Callable[[Trial], T | None]) -> tuple[list[T] | None, list[T]]:
-        """What the trials of a kind hold, of base and head; ``None`` for a base that was not measured."""
-        base, head = ([found for trial in side if (found := of(trial))] for side in self.trials(kind))
-        return base if "base" in self.sides else None, head
+    def read(self, kind: Kind, of: Callable[[Trial], T | None]) -> dict[Role, list[T]]:
+        """What the trials of a kind hold, of each side that was measured."""
+        found = ([read for trial in side if (read := of(trial))] for side in self.trials(kind))
+        return {role: side for role, side in zip(ROLES, found, strict=True) if role in self.sides}
 
     def due(self, kind: Kind) -> bool:
         """Whether decode steps, or counters, are judged: where they are declared, and were to be taken."""

@@ -11,33 +11,30 @@ from perfgate.scenario.plan import Cell
 
 
 def due(run: Run, records: Mapping[str, Record]) -> Iterator[tuple[Cell, Kind, int]]:
-    """What a run would go on with: cell, kind of pair, and how many of these it is to have next."""
-    for cell in run.plan.cells:
-        for kind in KINDS:
-            if (target := next_target(run, cell, records, kind)) is not None:
-                yield cell, kind, target
-
-
-def next_target(run: Run, cell: Cell, records: Mapping[str, Record], kind: Kind) -> int | None:
-    """How many pairs of a kind, or trials of one side alone, a cell is to have next; ``None`` where it has enough.
+    """What a run goes on with: cell, kind, and how many pairs, or trials of one side alone, it is to have next.
 
     Only pairs on which a gate rests are taken until that is decided. A quick run takes one trial a side, of the kind
     that comes first.
     """
-    record = records.get(cell.cell_id)
-    taken = record.measured(kind) if record else 0
-    if record is not None and record.stopped is not None:
-        return None
-    if run.quick:
-        due = int(kind in cell.kinds[:1])
-    elif run.alone is not None:
-        due = cell.due_alone(kind)
-    elif taken and cell.gates_on(kind):
-        outcomes = judge(run, records).cells
-        return next(one.next_look_at(kind) for one in outcomes if one.cell_id == cell.cell_id)
-    else:
-        due = cell.due_in_pairs(kind)
-    return due if taken < due else None
+    for cell, judged in zip(run.plan.cells, judge(run, records).cells, strict=True):
+        record = records.get(cell.cell_id)
+        for kind in () if record is not None and record.stopped is not None else KINDS:
+            taken = record.measured(kind) if record else 0
+            if run.quick:
+                target = int(kind in cell.kinds[:1])
+            elif run.alone is not None:
+                target = cell.due_alone(kind)
+            elif taken and cell.gates_on(kind):
+                target = judged.next_look_at(kind) or 0
+            else:
+                target = cell.due_in_pairs(kind)
+            if taken < target:
+                yield cell, kind, target
+
+
+def next_target(run: Run, cell: Cell, records: Mapping[str, Record], kind: Kind) -> int | None:
+    """How many pairs of a kind, or trials of one side alone, a cell is to have next; ``None`` where it has enough."""
+    return next((target for of, due_kind, target in due(run, records) if (of, due_kind) == (cell, kind)), None)
 
 
 def with_further_looks(run: Run, records: Mapping[str, Record], more: int) -> dict[str, Record]:

@@ -51,14 +51,9 @@ class Series:
     @property
     def fault(self) -> Note | None:
         """Why these values cannot be judged; a value that is zero, negative or not finite has no ratio."""
-        code = "no-slack" if self.metric.signed else "non-finite"
-        if self.missing is not None:
-            return self.missing
-        for role, values in (("base", self.base), ("head", self.head)):
-            for value in values:
-                if not _positive(value):
-                    return Note(code=code, text=f"{role} has the value {value}")
-        return None
+        code, sides = "no-slack" if self.metric.signed else "non-finite", (("base", self.base), ("head", self.head))
+        wrong = (f"{role} has the value {value}" for role, side in sides for value in side if not _positive(value))
+        return self.missing or next((Note(code=code, text=text) for text in wrong), None)
 
     @property
     def ignorable(self) -> float:

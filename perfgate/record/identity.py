@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, JsonValue
 
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
-from perfgate.metrics.trial import Kind
 from perfgate.models import Frozen
 from perfgate.scenario.plan import Cell
 
@@ -94,9 +93,9 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
             yield f"{prefix}{key}", canonical_json(value)
 
 
-def profiled_otherwise(gated: Sequence[Kind], one: Measured, other: Measured) -> tuple[str, ...]:
-    """Why kernel times or counters must not be compared, where a gate rests on them; empty where they may."""
-    found = []
+def profiled_otherwise(cell: Cell, other: Measured) -> tuple[str, ...]:
+    """Why kernel times or counters must not be compared, where gates of a cell rest on them; empty where they may."""
+    one, gated, found = Measured.of(cell), {gate.gate.measured.kind for gate in cell.gates}, []
     if "traced" in gated and one.tracing != other.tracing:
         found.append("traced with other roles, or for another number of iterations")
     if "counted" in gated and one.counting != other.counting:

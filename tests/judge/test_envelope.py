@@ -45,7 +45,7 @@ def changed(change: Change) -> DecodeSteps:
 
 def judged(head: DecodeSteps, base: DecodeSteps | None = None) -> Finding:
     """What the envelope of the unchanged build says."""
-    return judge_envelope(learn([trial(), trial()]), [base or trial()], [head])
+    return judge_envelope(learn([trial(), trial()]), {"base": [base or trial()], "head": [head]})
 
 
 def declared(**step: object) -> Expectation:
@@ -130,14 +130,14 @@ def test_a_base_outside_makes_the_envelope_stale() -> None:
 
 def test_no_trial_is_no_pass() -> None:
     """A side without traced trials is not measured."""
-    outcome = judge_envelope(learn([trial()]), [trial()], [])
+    outcome = judge_envelope(learn([trial()]), {"base": [trial()], "head": []})
     assert (outcome.verdict, codes(outcome.reasons)) == ("not-measured", ["no-decode-steps"])
 
 
 def test_other_kernels_inside_the_envelope_are_a_caution() -> None:
     """Where patterns are counted loosely, steps that differ all the same are shown."""
     block = declared(patterns=[{"launches": 356}, {"launches": 357}])
-    outcome = judge_envelope(block, [trial()], [changed(other_attention)])
+    outcome = judge_envelope(block, {"base": [trial()], "head": [changed(other_attention)]})
     assert outcome.verdict == "pass"
     assert codes(outcome.cautions) == ["other-kernels"]
     assert outcome.cautions[0].text.startswith("attention runs other kernels: FlashAttnFwdSm90")
@@ -148,8 +148,8 @@ def test_names_alone_are_an_envelope() -> None:
     names = learn([trial()]).per_decode_step.names
     block = declared(names=names)
 
-    assert judge_envelope(block, [trial()], [changed(extra_kernel)]).verdict == "pass"
-    outcome = judge_envelope(block, [trial()], [changed(other_attention)])
+    assert judge_envelope(block, {"base": [trial()], "head": [changed(extra_kernel)]}).verdict == "pass"
+    outcome = judge_envelope(block, {"base": [trial()], "head": [changed(other_attention)]})
     assert (outcome.verdict, codes(outcome.reasons)) == ("regressed", ["outside-envelope"])
 
 
@@ -167,8 +167,8 @@ def test_names_alone_are_an_envelope() -> None:
 )
 def test_a_pattern_checks_what_it_names(pattern: dict[str, object], mismatch: tuple[str, ...]) -> None:
     """Launches, roles named, kernels outside graphs and all copies are exact; what is not named is not checked."""
-    found = check(declared(patterns=[pattern]), trial(USUAL))
-    assert [one.mismatches for one in found.outside] == ([mismatch] if mismatch else [])
+    outside, _ = check(declared(patterns=[pattern]), trial(USUAL))
+    assert [one.mismatches for one in outside] == ([mismatch] if mismatch else [])
 
 
 def test_shares_are_cautions() -> None:
@@ -183,9 +183,9 @@ def test_shares_are_cautions() -> None:
             "unlisted": {"time_share": "<= 0%"},
         }
     )
-    found = check(block, trial(odd, RARE))
-    assert not found.outside
-    assert [(note.code, note.text) for note in found.cautions] == [
+    outside, cautions = check(block, trial(odd, RARE))
+    assert not outside
+    assert [(note.code, note.text) for note in cautions] == [
         ("pattern-share", "steps of 357 kernels: 6.54 % of 107 steps, declared <= 5%"),
         ("graph-coverage", "98.9 % of kernels, declared >= 99%"),
         ("unlisted-time", "0.262 % of kernel time, declared <= 0%"),
@@ -231,8 +231,7 @@ def test_cells_of_a_matrix_share_a_block() -> None:
     one, other = trial(), changed(eager)
     block = union([learn([one]), learn([other])])
     for steps in (one, other):
-        assert not check(block, steps).outside
-        assert not check(block, steps).cautions
+        assert check(block, steps) == ([], [])
     assert len(block.per_decode_step.patterns) == 4
     assert block.per_decode_step.graph_coverage is None
     assert union([learn([one]), learn([one])]) == learn([one])
@@ -246,9 +245,7 @@ def test_the_capture_fits_what_it_teaches() -> None:
         (438, 19, ""), (439, 20, "<= 13%")
     ]  # fmt: skip
     assert str(learnt.per_decode_step.graph_coverage) == ">= 95%"
-    found = check(learnt, steps)
-    assert not found.outside
-    assert not found.cautions
+    assert check(learnt, steps) == ([], [])
 
 
 RENAMED = "UPDATE StringIds SET value = 'void flashinfer::{}<1>(int)' WHERE value LIKE '%{}%'"
@@ -289,7 +286,7 @@ def test_a_plant_in_the_capture_leaves_its_envelope(plant: str, tmp_path: Path) 
     connection.close()
     base, head = summarise(read_trace(CAPTURE)), summarise(read_trace(file))
 
-    outcome = judge_envelope(learn([base]), [base], [head])
+    outcome = judge_envelope(learn([base]), {"base": [base], "head": [head]})
 
     assert outcome.verdict == "regressed"
     first = outcome.reasons[0].text.partition("\n")[0]
