@@ -150,8 +150,6 @@ def write(baselines: Mapping[Path, Baseline]) -> None:
     except BaseException as error:
         for earlier, text in before.items():
             _restore(earlier, text)
-            if earlier == file:
-                break
         if isinstance(error, OSError):
             text = f"cannot be written, so nothing is promoted: {error.strerror or error}"
             raise RecordError(text, where=str(file)) from error

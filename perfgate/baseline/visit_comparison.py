@@ -47,11 +47,8 @@ def judge_sides(
         side, known = sides.get(cell.cell_id), baselines.get(cell.cell_id, ())
         found.append(VisitEvidence(cell=cell, sides={"head": side} if side else {}, run=name, baselines=known))
     cells = tuple(map(_beside_its_baseline, found, judge_together(found, plan, _judge)))
-    outcome = judge_cells(name, plan, cells)
-    if outcome.verdict != "advisory":
-        return outcome
     would_be = worst(gate.would_be or gate.verdict for cell in cells for gate in cell.gates)
-    return outcome.model_copy(update={"would_be": would_be})
+    return judge_cells(name, plan, cells, would_be=would_be)
 
 
 def _judge(series: Sequence[VisitSeries], alpha: float, beta: float) -> Iterator[GateOutcome]:

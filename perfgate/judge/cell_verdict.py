@@ -23,6 +23,7 @@ from perfgate.judge.outcome import (
     GateOutcome,
     MetricOutcome,
     Outcome,
+    Verdict,
     worst,
 )
 from perfgate.judge.rule import both_sides, judge_series
@@ -63,12 +64,26 @@ def _of_a_quick_run(cells: Sequence[CellOutcome]) -> Note:
     return Note(code="quick-run", text=text)
 
 
-def judge_cells(name: str, plan: Plan, cells: tuple[CellOutcome, ...], reasons: tuple[Note, ...] = ()) -> Outcome:
-    """The outcome of a run whose cells are judged: the worst of them."""
+def judge_cells(
+    name: str,
+    plan: Plan,
+    cells: tuple[CellOutcome, ...],
+    reasons: tuple[Note, ...] = (),
+    would_be: Verdict | None = None,
+) -> Outcome:
+    """The outcome of a run whose cells are judged: the worst of them.
+
+    Args:
+        name: What was judged.
+        plan: Gives alpha and beta.
+        cells: In the plan's order.
+        reasons: Why the run as a whole is not judged.
+        would_be: What an advisory outcome would be if it could block.
+    """
     verdict = worst(cell.verdict for cell in cells)
     return Outcome(
         run=name, perfgate=__version__, verdict=verdict, exit_status=WORST_FIRST[verdict], alpha=plan.alpha,
-        beta=plan.beta, cells=cells, reasons=reasons,
+        beta=plan.beta, cells=cells, reasons=reasons, would_be=would_be if verdict == "advisory" else None,
     )  # fmt: skip
 
 
@@ -78,10 +93,7 @@ def judge_advisory(name: str, plan: Plan, cells: tuple[CellOutcome, ...], reason
     gates = (tuple(gate.recoded("undecided", "undecided-unpaired") for gate in cell.gates) for cell in cells)
     cells = tuple(cell.model_copy(update={"gates": own}) for cell, own in zip(cells, gates, strict=True))
     advisory = [c if c.verdict == "not-measured" else c.model_copy(update={"verdict": "advisory"}) for c in cells]
-    outcome = judge_cells(name, plan, tuple(advisory), (reason,))
-    if outcome.verdict != "advisory":
-        return outcome
-    return outcome.model_copy(update={"would_be": worst(cell.verdict for cell in cells)})
+    return judge_cells(name, plan, tuple(advisory), (reason,), worst(cell.verdict for cell in cells))
 
 
 def compare_sides(base: Side, head: Side, plan: Plan) -> CellOutcome:

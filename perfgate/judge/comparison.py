@@ -120,9 +120,7 @@ def read_sides(word: str) -> dict[str, Side]:
         RecordError: A record cannot be read, or there is none.
         UsageError: There are two sides and the word does not say which.
     """
-    path, _, role = word.rpartition(":")
-    if role not in ("base", "head"):
-        path, role = word, ""
+    path, _, role = word.rpartition(":") if word.endswith((":base", ":head")) else (word, "", "")
     place = Path(path)
     records = [*read_records(place, read_manifest(place))] if place.is_dir() else [read_record(place)]
     if place.is_dir():

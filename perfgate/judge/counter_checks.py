@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
-from perfgate.counters.launch_table import COUNTERS, KernelLaunch, LaunchGroup, grouped
+from perfgate.counters.launch_table import COUNTERS, KernelLaunch, grouped
 from perfgate.counters.roofline import kernel_roof
 from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.outcome import CounterRow, CountersOutcome, Verdict, worst
@@ -58,11 +59,10 @@ def judge_counters(launches: Sequence[Launches], sides: Mapping[Role, Sequence[C
     if unheld:
         names = ", ".join(f"{one}: {name}" for one, name, _ in unheld)
         cautions.append(Note(code="counter-without-base", text=f"not held: {names}"))
-    both = sides.get("base", ()), sides["head"]
     return CountersOutcome(
         verdict=worst([verdict for verdict, _ in broken] or ["pass"]),
-        rows=tuple(_rows(*both)),
-        sentences=dict(_sentences(*both)),
+        rows=tuple(_rows(sides)),
+        sentences=dict(_sentences(sides.get("base", ()), sides["head"])),
         reasons=tuple(note for _, note in broken),
         cautions=tuple(cautions),
     )
@@ -70,7 +70,7 @@ def judge_counters(launches: Sequence[Launches], sides: Mapping[Role, Sequence[C
 
 def count_one_side(steps: Sequence[CountedStep]) -> CountersOutcome:
     """The kernels of one side, for reading."""
-    return CountersOutcome(verdict="pass", rows=tuple(_rows(steps, ())))
+    return CountersOutcome(verdict="pass", rows=tuple(_rows({"base": steps})))
 
 
 _Steps = Sequence[CountedStep]
@@ -147,13 +147,10 @@ def _launches(side: _Steps) -> list[KernelLaunch]:
     return [launch for step in side for launch in step.launches]
 
 
-def _rows(base: _Steps, head: _Steps) -> Iterator[CounterRow]:
-    sides: dict[Role, dict[KernelKey, LaunchGroup]] = {
-        "base": grouped((launch.key, launch) for launch in _launches(base)),
-        "head": grouped((launch.key, launch) for launch in _launches(head)),
-    }
-    for key in dict.fromkeys([*sides["base"], *sides["head"]]):
-        there: dict[Role, LaunchGroup] = {role: found[key] for role, found in sides.items() if key in found}
+def _rows(sides: Mapping[Role, _Steps]) -> Iterator[CounterRow]:
+    groups = {role: grouped((launch.key, launch) for launch in _launches(side)) for role, side in sides.items()}
+    for key in dict.fromkeys(chain(*groups.values())):
+        there = {role: found[key] for role, found in groups.items() if key in found}
         roofs = {role: kernel_roof(group.median) for role, group in there.items()}
         means = {role: {name: statistics.fmean(v) for name in COUNTERS if (v := group.read(name))}
                  for role, group in there.items()}  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 import numpy as np
 
@@ -117,7 +118,7 @@ class Series:
     def _of_the_mean(self, margin: float) -> float:
         if self.fault or not self.base:
             return margin
-        return float(self.allowed(margin, [_geometric_mean(self.base)]).max())
+        return float(self.allowed(margin, [geometric_mean(self.base)]).max())
 
 
 def judge_series(series: Sequence[Series], alpha: float, beta: float) -> tuple[GateOutcome, ...]:
@@ -280,15 +281,11 @@ def _gate_cautions(series: Series, look: stats.Look, verdict: Verdict, d: stats.
 
 def both_sides(metric: Metric, base: Sequence[float], head: Sequence[float]) -> MetricOutcome:
     """Geometric means, so that the change of the means is the mean of the pairs' log ratios; else there is none."""
-    b, h = (_geometric_mean(side) if side and all(map(_positive, side)) else None for side in (base, head))
+    b, h = (geometric_mean(side) if side and all(map(_positive, side)) else None for side in (base, head))
     change = h / b - 1 if b and h else None
     if metric.signed and change is None:
         b, h = (math.fsum(side) / len(side) if side else None for side in (base, head))
     return MetricOutcome(metric=metric.name, unit=metric.unit, better=metric.better, base=b, head=h, change=change)
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(math.log(v) for v in values) / len(values))
 
 
 def _positive(value: float) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from perfgate.baseline.lineage import Baseline, Entry
 from perfgate.baseline.promotion import Promoted, moved_lines
 from perfgate.baseline.store import Stored
-from perfgate.metrics.catalogue import find_metric
+from perfgate.metrics.catalogue import Metric, find_metric
 from perfgate.report.document import Document, Section
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
 from perfgate.units import format_value, plural, signed_percent
@@ -50,10 +50,10 @@ def baseline_document(baseline: Baseline) -> Document:
     facts = (
         f"cell {cell.cell_id[:SHORT]}, digest {baseline.tip[:SHORT]}, {entries}",
         f"build: {', '.join(named) or 'unknown'}",
-        *(f"not known to this version: {name}" for name in _unknown_metrics(baseline)),
+        *(f"not known to this version: {name}" for name, metric in _carried(baseline).items() if metric is None),
     )
     heading = ("metric", "mean", "spread between visits", "visits", "newest visit")
-    rows = [heading, *(_metric_row(baseline, name) for name in _metrics(baseline))]
+    rows = [heading, *(_metric_row(baseline, metric) for metric in _metrics(baseline))]
     return Document.of((), [Section(title=title, lines=facts), Section(rows=rows)])
 
 
@@ -68,10 +68,10 @@ def diff_document(one: Baseline, other: Baseline) -> Document:
     first, second = (len(lineage.entries) - shared for lineage in (one, other))
     heading = ("metric", "first", "second", "change")
     rows = [
-        (name, *(format_value(_mean(b, name), find_metric(name).unit) for b in (one, other)),
-         signed_percent(_mean(other, name) / _mean(one, name) - 1))
-        for name in _metrics(one)
-        if name in _metrics(other)
+        (metric.name, *(format_value(_mean(baseline, metric), metric.unit) for baseline in (one, other)),
+         signed_percent(_mean(other, metric) / _mean(one, metric) - 1))
+        for metric in _metrics(one)
+        if metric.name in {shared.name for shared in _metrics(other)}
     ]  # fmt: skip
     return Document.of(
         [f"{plural(shared, 'promotion')} shared, {first} only in the first, {second} only in the second"],
@@ -111,39 +111,30 @@ def _entry(number: int, entry: Entry) -> Section:
     return Section(title=f"entry {number}: {entry.kind}, {entry.time_utc}, {entry.author}", lines=lines)
 
 
-def _metrics(baseline: Baseline) -> list[str]:
+def _metrics(baseline: Baseline) -> list[Metric]:
     """What its visits carry and can have a mean; values that are zero or negative have no ratio."""
-    unknown = _unknown_metrics(baseline)
-    return [
-        name for name in _names(baseline)
-        if name not in unknown and all(min(values) > 0 for values in baseline.values(name))
-    ]  # fmt: skip
+    known = (metric for metric in _carried(baseline).values() if metric is not None)
+    return [metric for metric in known if all(min(values) > 0 for values in baseline.values(metric.name))]
 
 
-def _unknown_metrics(baseline: Baseline) -> list[str]:
-    """What its visits carry and this version has no unit for: a newer one, or somebody else, wrote it."""
-    return [name for name in _names(baseline) if not _is_known(name)]
+def _carried(baseline: Baseline) -> dict[str, Metric | None]:
+    """What its visits carry, by name; ``None`` for what a newer version, or somebody else, wrote."""
+    found: dict[str, Metric | None] = {}
+    for name in dict.fromkeys(name for visit in baseline.visits for name in visit.values):
+        try:
+            found[name] = find_metric(name)
+        except KeyError:
+            found[name] = None
+    return found
 
 
-def _is_known(name: str) -> bool:
-    try:
-        find_metric(name)
-    except KeyError:
-        return False
-    return True
-
-
-def _names(baseline: Baseline) -> list[str]:
-    return list(dict.fromkeys(name for visit in baseline.visits for name in visit.values))
-
-
-def _metric_row(baseline: Baseline, name: str) -> tuple[str, ...]:
-    unit, visits = find_metric(name).unit, baseline.values(name)
+def _metric_row(baseline: Baseline, metric: Metric) -> tuple[str, ...]:
+    visits = baseline.values(metric.name)
     logs = [math.log(statistics.geometric_mean(visit)) for visit in visits]
     spread = f"{statistics.stdev(logs) * 100:.3g} %" if len(logs) > 1 else "unknown"
-    newest = format_value(math.exp(logs[-1]), unit)
-    return (name, format_value(_mean(baseline, name), unit), spread, str(len(visits)), newest)
+    mean, newest = (format_value(value, metric.unit) for value in (_mean(baseline, metric), math.exp(logs[-1])))
+    return (metric.name, mean, spread, str(len(visits)), newest)
 
 
-def _mean(baseline: Baseline, name: str) -> float:
-    return statistics.geometric_mean([statistics.geometric_mean(visit) for visit in baseline.values(name)])
+def _mean(baseline: Baseline, metric: Metric) -> float:
+    return statistics.geometric_mean([statistics.geometric_mean(visit) for visit in baseline.values(metric.name)])

@@ -71,9 +71,6 @@ def kernels_json(selection: Selection) -> str:
                 "complete": bool(trace.steps.complete[step]),
                 "process": trace.processes[trace.steps.process[step]],
                 "device": int(found.device[row]),
-                "launches": int(found.launches[row]),
-                "graph_launches": int(found.graph_launches[row]),
-                "busy_ns": int(found.busy_ns[row]),
                 **{name: _known(getattr(found, name)[row]) for name in _PLAIN},
                 "idle_ns": dict(zip(GAPS, found.gap_ns[row].tolist(), strict=True)),
                 "copies": dict(zip(COPY_KINDS, found.copies[row].tolist(), strict=True)),
@@ -112,8 +109,8 @@ def kernels_json(selection: Selection) -> str:
 
 
 _PLAIN = (
-    "kernel_ns", "span_ns", "step_ns", "slack_ns", "work_ns", "calls", "call_ns", "syncs", "sync_ns", "overhead_ns",
-    "memsets", "communication_ns", "hidden_ns",
+    "launches", "graph_launches", "busy_ns", "kernel_ns", "span_ns", "step_ns", "slack_ns", "work_ns", "calls",
+    "call_ns", "syncs", "sync_ns", "overhead_ns", "memsets", "communication_ns", "hidden_ns",
 )  # fmt: skip
 
 

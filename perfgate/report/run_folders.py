@@ -42,7 +42,7 @@ class ListedRun:
     begun: datetime
     subjects: Mapping[Role, Subject]
     verdict: str
-    fault: str = ""
+    fault: str
 
 
 def find_run(word: Path, runs: Path, manifest: str = RUN) -> Path:
@@ -70,9 +70,7 @@ def find_run(word: Path, runs: Path, manifest: str = RUN) -> Path:
 
 def find_record(word: str, runs: Path) -> str:
     """The same for a word of :func:`perfgate.gate.compare_records`, which may end in ``:base`` or ``:head``."""
-    path, colon, role = word.rpartition(":")
-    if role not in ("base", "head"):
-        path, colon, role = word, "", ""
+    path, colon, role = word.rpartition(":") if word.endswith((":base", ":head")) else (word, "", "")
     return f"{find_run(Path(path), runs)}{colon}{role}"
 
 
@@ -98,18 +96,15 @@ def _row(run: ListedRun) -> tuple[str, ...]:
 
 
 def _listed(folder: Path, runs: Path) -> ListedRun:
-    name, begun = str(folder.relative_to(runs)), _begun(folder)
+    subjects: Mapping[Role, Subject] = {}
+    verdict, fault = "", ""
     try:
         subjects = read_run(folder).subjects
+        if (file := folder / "verdict.json").exists():
+            verdict = read_model(Outcome, file, RECORD).verdict
     except RecordError as error:
-        return ListedRun(name, begun, {}, "", error.finding)
-    if not (folder / "verdict.json").exists():
-        return ListedRun(name, begun, subjects, "")
-    try:
-        verdict = read_model(Outcome, folder / "verdict.json", RECORD).verdict
-    except RecordError:
-        return ListedRun(name, begun, subjects, "", "verdict.json cannot be read")
-    return ListedRun(name, begun, subjects, verdict)
+        fault = "verdict.json cannot be read" if subjects else error.finding
+    return ListedRun(str(folder.relative_to(runs)), _begun(folder), subjects, verdict, fault)
 
 
 def _age(folder: Path) -> tuple[datetime, str]:
