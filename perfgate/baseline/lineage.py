@@ -133,7 +133,7 @@ class Entry(Frozen):
     digest: str = ""
 
     def sealed(self) -> Entry:
-        """The same entry with its digest."""
+        """With its digest."""
         return self.model_copy(update={"digest": _digest(self.content)})
 
     @property
@@ -232,15 +232,15 @@ def _visits(record: Record, role: Role) -> Iterator[BaselineVisit]:
             seen = trials["timed"] or trials["traced"]
             yield BaselineVisit(
                 t0_utc=visit.t0_utc,
-                values={name: found for name, found in sorted(values.items()) if found},
+                values={name: restarts for name, restarts in sorted(values.items()) if restarts},
                 gpu=gpu_outcome(seen),
                 outputs=outputs(seen),
             )
 
 
 def _values(metric: Metric, trials: Sequence[Trial]) -> tuple[float, ...]:
-    found = [metric.summarise(trial) for trial in trials]
-    known = tuple(float(f"{value:.{DIGITS}g}") for value in found if value is not None)
+    values = [metric.summarise(trial) for trial in trials]
+    known = tuple(float(f"{value:.{DIGITS}g}") for value in values if value is not None)
     return known if len(known) == len(trials) else ()
 
 
@@ -257,9 +257,9 @@ def parse(text: str, where: str) -> Baseline:
         RecordError: It is none, is of a newer format, or its lineage is broken (``baseline-broken``).
     """
     content = _load(text, where)
-    found = list(problems(content))
-    if found:
-        raise RecordError("\n".join(found), where=where, code="baseline-broken")
+    faults = list(problems(content))
+    if faults:
+        raise RecordError("\n".join(faults), where=where, code="baseline-broken")
     return Baseline(entries=tuple(validated(Entry, entry, where) for entry in content["entries"]))
 
 
@@ -314,6 +314,6 @@ def _layout(value: Any, indent: str = "") -> str:
     if isinstance(value, dict) and value:
         fields = (f"{deeper}{json.dumps(key)}: {_layout(value[key], deeper)}" for key in sorted(value))
         return "{\n" + ",\n".join(fields) + f"\n{indent}}}"
-    if isinstance(value, list) and any(isinstance(one, dict | list) for one in value):
-        return "[\n" + ",\n".join(f"{deeper}{_layout(one, deeper)}" for one in value) + f"\n{indent}]"
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return "[\n" + ",\n".join(f"{deeper}{_layout(item, deeper)}" for item in value) + f"\n{indent}]"
     return json.dumps(value, ensure_ascii=False, allow_nan=False)

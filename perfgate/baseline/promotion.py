@@ -94,7 +94,7 @@ def promote(
     records = {record.cell.cell_id: record for record in read_records(folder, run)}
     if scenarios is not None:  # somebody else measured it
         check_sequence(records.values())
-    outcomes = {one.cell_id: one for one in judge(run, records).cells}
+    outcomes = {cell.cell_id: cell for cell in judge(run, records).cells}
     chosen = [cell for cell in run.plan.cells if not cells or cell.name in cells]
     if unknown := set(cells) - {cell.name for cell in chosen}:
         known = ", ".join(cell.name for cell in run.plan.cells)
@@ -106,15 +106,16 @@ def promote(
         file = root / place(cell, machine_class(side.record.visits[0].machine, cell.clocks.mode))
         candidates.append(_Candidate(side, outcome, file, same_build))
     with ExitStack() as held:
-        for file in sorted({one.file for one in candidates}):  # in one order, so that two promotions cannot cross
+        # In one order, so that two promotions cannot cross.
+        for file in sorted({candidate.file for candidate in candidates}):
             held.enter_context(changing(file))
-        drawn = [_draw(one, read(one.file).baseline if one.file.exists() else None, run.plan) for one in candidates]
-        if not reason and any(one.kind != "equivalent" for one in drawn):
+        drawn = [_draw(candidate, run.plan) for candidate in candidates]
+        if not reason and any(promotion.kind != "equivalent" for promotion in drawn):
             raise UsageError(_unexplained(drawn), remedy='Say why: --reason "...".')
         now = datetime.now(UTC).isoformat(timespec="seconds")
         signature = {"author": author(root), "commit": commit(root), "time_utc": now}
-        promoted = tuple(_sign(one, {**signature, "reason": reason or one.why}) for one in drawn)
-        write({one.file: one.baseline for one in promoted})
+        promoted = tuple(_sign(promotion, {**signature, "reason": reason or promotion.why}) for promotion in drawn)
+        write({promotion.file: promotion.baseline for promotion in promoted})
     return promoted
 
 
@@ -153,8 +154,9 @@ def _side(folder: Path, run: Run, cell: Cell, record: Record | None, outcome: Ce
     return side
 
 
-def _draw(candidate: _Candidate, before: Baseline | None, plan: Plan) -> Promoted:
+def _draw(candidate: _Candidate, plan: Plan) -> Promoted:
     """The baseline with the candidate's visits, not yet signed."""
+    before = read(candidate.file).baseline if candidate.file.exists() else None
     entry = draft(candidate.side.record, candidate.side.role)
     kind, why, moved = _compare(candidate, entry, before, plan)
     if kind == "equivalent":
@@ -171,11 +173,11 @@ def _compare(
     if before is None:
         return "first", "there was none for this cell on this class of machines", ()
     name, where = candidate.side.record.cell.name, str(candidate.file)
-    if any(one.record == entry.record for one in before.entries):
+    if any(earlier.record == entry.record for earlier in before.entries):
         raise RecordError(f"{name}: this record is already in it", where=where)
     # The record may be another since, though the visit is the same: when it was gone on with, or where another version
     # of perfgate reads it with fields of its own.
-    known = [visit for one in before.entries for visit in one.visits]
+    known = [visit for earlier in before.entries for visit in earlier.visits]
     if again := next((visit for visit in entry.visits if any(map(visit.is_the, known))), None):
         text = f"{name}: the visit of {again.t0_utc} is already in it"
         raise RecordError(text, where=where, remedy="Measure a further visit in a run of its own.")
@@ -228,9 +230,10 @@ def _passed_in_pairs(candidate: _Candidate, before: Build) -> bool:
 
 def _unexplained(drawn: Sequence[Promoted]) -> str:
     lines = ["nothing was written:"]
-    for one in drawn:
-        if one.kind != "equivalent":
-            lines += [f"{one.cell}: {one.kind}: {one.why}", *(f"  {line}" for line in moved_lines(one.moved))]
+    for promotion in drawn:
+        if promotion.kind != "equivalent":
+            lines.append(f"{promotion.cell}: {promotion.kind}: {promotion.why}")
+            lines += (f"  {line}" for line in moved_lines(promotion.moved))
     return "\n".join(lines)
 
 

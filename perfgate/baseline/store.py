@@ -1,4 +1,4 @@
-"""Where baselines lie: ``baselines/<machine class>/<scenario>[/<cell>].json`` of a repository, and copies in runs.
+"""Where baselines are: ``baselines/<machine class>/<scenario>[/<cell>].json`` of a repository, and copies in runs.
 
 A run keeps a copy of every baseline that it may be judged against, so that its verdict can be had again anywhere.
 """
@@ -84,7 +84,7 @@ def candidates(source: Path, cell: Cell) -> list[Path]:
     if source.exists() and not source.is_dir():
         raise UsageError(f"{source}: expected a folder of baselines, or a file that ends in .json")
     classes = sorted(folder.name for folder in source.iterdir() if folder.is_dir()) if source.is_dir() else []
-    return [file for one in classes if (file := source / place(cell, one)).is_file()]
+    return [file for machine_class in classes if (file := source / place(cell, machine_class)).is_file()]
 
 
 def find(source: Path, cells: Iterable[Cell]) -> dict[str, tuple[Stored, ...]]:
@@ -97,14 +97,14 @@ def find(source: Path, cells: Iterable[Cell]) -> dict[str, tuple[Stored, ...]]:
     return {cell.cell_id: tuple(map(read, candidates(source, cell))) for cell in cells}
 
 
-def keep(folder: Path, found: Mapping[str, Sequence[Stored]]) -> dict[str, tuple[Artifact, ...]]:
+def keep(folder: Path, baselines: Mapping[str, Sequence[Stored]]) -> dict[str, tuple[Artifact, ...]]:
     """Copy baselines into a run's folder; what the run's manifest keeps of them."""
     (folder / COPIES).mkdir()
     kept = {}
-    for cell_id, stored in found.items():
-        copies = [folder / COPIES / f"{one.baseline.tip[:16]}.json" for one in stored]
-        for copy, one in zip(copies, stored, strict=True):
-            write_atomically(copy, one.text)
+    for cell_id, stored in baselines.items():
+        copies = [folder / COPIES / f"{source.baseline.tip[:16]}.json" for source in stored]
+        for copy, source in zip(copies, stored, strict=True):
+            write_atomically(copy, source.text)
         kept[cell_id] = tuple(Artifact.of(copy, folder) for copy in copies)
     return kept
 
@@ -174,16 +174,16 @@ def _restore(file: Path, text: str | None) -> None:
         write_atomically(file, text)
 
 
-# --- the repository that baselines lie in
+# --- the repository that holds the baselines
 
 
 def author(folder: Path) -> str:
     """Who promotes: git's author, else the name of the user."""
     try:
-        told = _git(folder).ask("var", "GIT_AUTHOR_IDENT")
+        ident = _git(folder).ask("var", "GIT_AUTHOR_IDENT")
     except NoGitError:
         return getpass.getuser()
-    return getpass.getuser() if told.returncode else told.stdout.rsplit(" ", 2)[0]
+    return getpass.getuser() if ident.returncode else ident.stdout.rsplit(" ", 2)[0]
 
 
 def commit(folder: Path) -> str:
@@ -278,7 +278,7 @@ def _in_a_repository(folder: Path) -> bool:
     try:
         asked = git.ask("rev-parse", "--git-dir")
     except NoGitError:
-        if any((one / ".git").exists() for one in (git.folder, *git.folder.parents)):
+        if any((path / ".git").exists() for path in (git.folder, *git.folder.parents)):
             raise
         return False
     if asked.returncode and "not a git repository (or any" not in asked.stderr:

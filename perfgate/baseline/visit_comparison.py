@@ -42,40 +42,40 @@ def judge_sides(
         sides: What was measured.
         baselines: What each may be held against: of other machines too.
     """
-    found = []
+    evidence = []
     for cell in plan.cells:
         side, known = sides.get(cell.cell_id), baselines.get(cell.cell_id, ())
-        found.append(VisitEvidence(cell=cell, sides={"head": side} if side else {}, run=name, baselines=known))
-    cells = tuple(map(_beside_its_baseline, found, judge_together(found, plan, _judge)))
+        evidence.append(VisitEvidence(cell=cell, sides={"head": side} if side else {}, run=name, baselines=known))
+    cells = tuple(map(_beside_its_baseline, evidence, judge_together(evidence, plan, _judge)))
     would_be = worst(gate.would_be or gate.verdict for cell in cells for gate in cell.gates)
     return judge_cells(name, plan, cells, would_be=would_be)
 
 
 def _judge(series: Sequence[VisitSeries], alpha: float, beta: float) -> Iterator[GateOutcome]:
-    blocking = judge_series([one.in_the_family for one in series], alpha, beta)
+    blocking = judge_series([gated.in_the_family for gated in series], alpha, beta)
     advice = judge_series(series, alpha, beta)
-    for one, verdict, word in zip(series, blocking, advice, strict=True):
-        found = word if one.advises else verdict
-        if any(reason.code == "no-baseline" for reason in found.reasons):
+    for gated, blocked, advised in zip(series, blocking, advice, strict=True):
+        gate = advised if gated.advises else blocked
+        if any(reason.code == "no-baseline" for reason in gate.reasons):
             # Nothing to be compared with; that is no fault of measuring.
-            yield found.model_copy(update={"verdict": "not-comparable"})
+            yield gate.model_copy(update={"verdict": "not-comparable"})
             continue
-        if found.verdict in ("not-measured", "not-comparable"):
-            yield found
+        if gate.verdict in ("not-measured", "not-comparable"):
+            yield gate
             continue
-        reach = _reach(one, found, beta)
+        reach = _reach(gated, gate, beta)
         blind: dict[str, object] = {} if reach.visit_sd is not None else {"detectable": None}
-        advisory: dict[str, object] = {"verdict": "advisory", "would_be": found.verdict} if one.advises else {}
+        advisory: dict[str, object] = {"verdict": "advisory", "would_be": gate.verdict} if gated.advises else {}
         # More pairs are no remedy here.
-        found = found.recoded("undecided", "undecided-by-baseline")
-        yield found.model_copy(update={"visits": reach, **blind, **advisory})
+        gate = gate.recoded("undecided", "undecided-by-baseline")
+        yield gate.model_copy(update={"visits": reach, **blind, **advisory})
 
 
 def _reach(series: VisitSeries, gate: GateOutcome, beta: float) -> VisitsOutcome:
     predictions = series.predictions(series.gate.gate.ignorable)
     if not predictions:
         return VisitsOutcome(visits=len(series.visits))
-    prediction = max(predictions, key=lambda one: one.estimate().p_above(0.0))  # the one that is tested
+    prediction = max(predictions, key=lambda candidate: candidate.estimate().p_above(0.0))  # the one that is tested
     rates = (gate.block_level, series.ignorable, 1 - beta)
     return VisitsOutcome(
         visits=prediction.visits,
@@ -121,6 +121,6 @@ def compare_with_baseline(word: str, file: Path) -> Outcome:
     """
     sides = read_sides(word)
     cells = tuple(side.record.cell for side in sides.values())
-    baselines = {cell_id: [one.baseline for one in stored] for cell_id, stored in find(file, cells).items()}
+    baselines = {cell_id: [entry.baseline for entry in stored] for cell_id, stored in find(file, cells).items()}
     plan = Plan(cells=cells, seed=next(iter(sides.values())).record.seed)
     return judge_sides(f"{word} {file}", plan, sides, baselines)

@@ -51,7 +51,8 @@ class VisitSeries(Series):
         """The one look, which spends both error rates whole; with one visit that at its restarts."""
         gate = self.gate.gate
         off, over, under = (
-            [one.estimate() for one in self.predictions(margin)] for margin in (None, gate.ignorable, gate.must_catch)
+            [prediction.estimate() for prediction in self.predictions(margin)]
+            for margin in (None, gate.ignorable, gate.must_catch)
         )
         if off:
             return (stats.look_at(len(self.visits), off[0], over, under),)
@@ -88,7 +89,8 @@ class VisitEvidence(Evidence):
     def baseline(self) -> Baseline | None:
         """The one that fits; ``None`` where there is none, or the side was cut short: then nothing is judged."""
         whole = self.sides and not self.stops and not self.side.short_of
-        return next((one for one in self.baselines if not misfits(one, self.side)), None) if whole else None
+        fitting = (baseline for baseline in self.baselines if not misfits(baseline, self.side))
+        return next(fitting, None) if whole else None
 
     @property
     def unjudged(self) -> Finding | None:
@@ -104,9 +106,9 @@ class VisitEvidence(Evidence):
         if not self.baselines:
             note = Note(code="no-baseline", text=f"{self.cell.name} has none yet, on any machine")
             return Finding("not-comparable", (note,))
-        same_cell = not any(one.cell.differences(Measured.of(self.cell)) for one in self.baselines)
-        elsewhere = same_cell and all(_elsewhere(one, self.side) for one in self.baselines)
-        lines = [f"{one.machine_class}: {'; '.join(misfits(one, self.side))}" for one in self.baselines]
+        same_cell = not any(baseline.cell.differences(Measured.of(self.cell)) for baseline in self.baselines)
+        elsewhere = same_cell and all(_elsewhere(baseline, self.side) for baseline in self.baselines)
+        lines = [f"{baseline.machine_class}: {'; '.join(misfits(baseline, self.side))}" for baseline in self.baselines]
         text = "\n".join([f"none of {len(lines)} baselines fits:", *lines])
         return Finding(
             "not-comparable", (Note(code="different-machines" if elsewhere else "different-cells", text=text),)
@@ -119,7 +121,7 @@ class VisitEvidence(Evidence):
 
     @property
     def versions(self) -> dict[Role, dict[str, str]]:
-        """As of any evidence, with those of the build that was promoted last."""
+        """Packages of the head as measured, and of the build that was promoted last."""
         before: dict[Role, dict[str, str]] = {"base": self.baseline.build.versions} if self.baseline else {}
         return before | super().versions
 
@@ -161,7 +163,7 @@ class VisitEvidence(Evidence):
         return before | super().gpus("timed")
 
     def due(self, kind: Kind) -> bool:
-        """As of any evidence; a declared envelope holds for a head alone."""
+        """Whether decode steps, or counters, are judged; a declared envelope holds for a head alone."""
         declared = self.cell.kernels is not None and self.cell.kernels.declares_envelope
         return super().due(kind) or (kind == "traced" and declared)
 
@@ -187,8 +189,8 @@ def misfits(baseline: Baseline, side: Side) -> tuple[str, ...]:
     """Why a side must not be held against a baseline, what the baseline has first; empty where it may."""
     cell = side.record.cell
     otherwise = profiled_otherwise(cell, baseline.cell)
-    found = [*baseline.cell.differences(Measured.of(cell)), *_elsewhere(baseline, side), *otherwise]
-    return tuple(dict.fromkeys(found))
+    differences = [*baseline.cell.differences(Measured.of(cell)), *_elsewhere(baseline, side), *otherwise]
+    return tuple(dict.fromkeys(differences))
 
 
 def _elsewhere(baseline: Baseline, side: Side) -> list[str]:

@@ -54,14 +54,14 @@ def record_cautions(record: Record) -> Iterator[Note]:
 
 def _causes(dropped: Sequence[Trial]) -> str:
     """What each side failed of, each sentence once with its trials, and what the sides tell."""
-    found: dict[tuple[str, Role], list[int]] = {}
+    trials_by_cause: dict[tuple[str, Role], list[int]] = {}
     for trial in dropped:
         if trial.failure:
-            words = f"{trial.failure.code}: {trial.failure.sentence}"
-            found.setdefault((words, trial.subject), []).append(trial.index)
+            cause = f"{trial.failure.code}: {trial.failure.sentence}"
+            trials_by_cause.setdefault((cause, trial.subject), []).append(trial.index)
     causes = [
-        f"{words} ({role}, trial{'s' * (len(indices) > 1)} {', '.join(map(str, indices))})"
-        for (words, role), indices in found.items()
+        f"{cause} ({role}, trial{'s' * (len(indices) > 1)} {', '.join(map(str, indices))})"
+        for (cause, role), indices in trials_by_cause.items()
     ]
     return "; ".join([*causes, *filter(None, [unevenness(dropped)])])
 
@@ -69,11 +69,11 @@ def _causes(dropped: Sequence[Trial]) -> str:
 def trace_cautions(pairs: Sequence[tuple[Trial, Trial]]) -> Iterator[Note]:
     """What the traces themselves say, in the words of the first that does, and what became of the host's slack."""
     traces = [trial.decode for pair in pairs for trial in pair if trial.decode]
-    said: dict[str, list[str]] = {}
+    texts_by_code: dict[str, list[str]] = {}
     for trace in traces:
-        for code, words in dict(trace.cautions).items():
-            said.setdefault(code, []).append(words)
-    for code, texts in sorted(said.items()):
+        for code, text in dict(trace.cautions).items():
+            texts_by_code.setdefault(code, []).append(text)
+    for code, texts in sorted(texts_by_code.items()):
         yield Note(code=code, text=f"in {len(texts)} of {len(traces)} traces, the first: {texts[0]}")
     yield from _slack_lost(pairs)
 
@@ -128,8 +128,8 @@ def _beyond_chance(added: Sequence[float], pairs: Sequence[tuple[Trial, Trial]],
     if len(added) < FEW_PAIRS:
         held = all(trial.decode and {*STEADY} <= {*trial.decode.held} for pair in pairs for trial in pair)
         return statistics.fmean(added) > max(WORK_ADDED_S, (STEADY_SHARE if held else LOOSE_SHARE) * work)
-    found = _at_one_speed(pairs)
-    return found.mean > WORK_ADDED_S and found.lower(WORK_LEVEL) > 0
+    estimate = _at_one_speed(pairs)
+    return estimate.mean > WORK_ADDED_S and estimate.lower(WORK_LEVEL) > 0
 
 
 def _at_one_speed(pairs: Sequence[tuple[Trial, Trial]]) -> stats.Estimate:
@@ -175,38 +175,38 @@ def _output_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[N
 
 
 def _digests_by_iteration(trials: Iterable[Trial]) -> dict[int, set[str]]:
-    found: dict[int, set[str]] = {}
+    digests: dict[int, set[str]] = {}
     for trial in trials:
         for n, iteration in enumerate(trial.iterations):
-            found.setdefault(n, set()).add(iteration.tokens_digest)
-    return found
+            digests.setdefault(n, set()).add(iteration.tokens_digest)
+    return digests
 
 
 def _trial_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
     for code, count in sorted(Counter(code for t in (*base, *head) for code in t.cautions).items()):
         yield Note(code=code, text=f"in {count} of {len(base) + len(head)} trials")
     for role, side in (("base", base), ("head", head)):
-        found = [
+        cautions = [
             ("iterations-uneven", _uneven(side)),
             *(("trials-uneven", _slow([trial for trial in side if trial.kind == kind])) for kind in KINDS[:2]),
             ("subject-changed", _changed_versions(side)),
         ]
-        yield from (Note(code=code, text=f"{role}: {text}") for code, text in found if text)
+        yield from (Note(code=code, text=f"{role}: {text}") for code, text in cautions if text)
 
 
 def _uneven(trials: Sequence[Trial]) -> str:
     """Which of one side's trials has an iteration far slower than its usual one, the worst first; empty where none."""
-    found = []
+    uneven = []
     for trial in trials:
         elapsed = [iteration.elapsed_ns for iteration in trial.iterations]
         usual = statistics.median_low(elapsed) if elapsed else 0
         if usual and max(elapsed) > UNEVEN * usual:
-            found.append((max(elapsed) / usual, trial.index))
-    if not found:
+            uneven.append((max(elapsed) / usual, trial.index))
+    if not uneven:
         return ""
-    times, index = max(found)
+    times, index = max(uneven)
     how = f"in trial {index} an iteration took {times:.3g} times as long as the median"
-    return f"{len(found)} of {len(trials)} trials; {how}"
+    return f"{len(uneven)} of {len(trials)} trials; {how}"
 
 
 def _slow(trials: Sequence[Trial]) -> str:
@@ -214,7 +214,7 @@ def _slow(trials: Sequence[Trial]) -> str:
 
     They are told and kept: a rule that drops what is far off drops a build's own slow restarts with it.
     """
-    usual = [(statistics.median_low(one.elapsed_ns for one in t.iterations), t.index) for t in trials if t.iterations]
+    usual = [(statistics.median_low(i.elapsed_ns for i in t.iterations), t.index) for t in trials if t.iterations]
     if len(usual) <= FEW_OTHERS:
         return ""
     apart = [
@@ -233,7 +233,7 @@ def _changed_versions(trials: Sequence[Trial]) -> str:
     """``vllm 1.0, then 1.1`` for every package that was not the same in all trials; empty where all were."""
     names = sorted({name for trial in trials for name in trial.versions})
     seen = {name: list(dict.fromkeys(trial.versions.get(name, "none") for trial in trials)) for name in names}
-    return "; ".join(f"{name} {', then '.join(found)}" for name, found in seen.items() if len(found) > 1)
+    return "; ".join(f"{name} {', then '.join(versions)}" for name, versions in seen.items() if len(versions) > 1)
 
 
 def launches_differ(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
@@ -262,9 +262,9 @@ def clocks_differ(gpus: Mapping[Role, GpuOutcome]) -> Note | None:
     base, head = gpus["base"], gpus["head"]
     clocks = (("SM clock in decode", base.sm_mhz, head.sm_mhz), ("memory clock", base.memory_mhz, head.memory_mhz))
     apart = [
-        f"median {name}: base {one} MHz, head {other} MHz"
-        for name, one, other in clocks
-        if one is not None and other is not None and abs(other - one) > SAME_CLOCK * one
+        f"median {name}: base {base_mhz} MHz, head {head_mhz} MHz"
+        for name, base_mhz, head_mhz in clocks
+        if base_mhz is not None and head_mhz is not None and abs(head_mhz - base_mhz) > SAME_CLOCK * base_mhz
     ]
     return Note(code="clocks-differ", text="; ".join(apart)) if apart else None
 
@@ -302,10 +302,10 @@ def _usual_clock(trials: Sequence[Trial], clock: Callable[[GpuTelemetry], int | 
 
 def floors(base: Sequence[Trial], head: Sequence[Trial]) -> dict[Role, Floor]:
     """The floor of each side: that of its first trial that has one, since one build on one kind of GPU has one."""
-    found = (
+    sides = (
         (role, [trial.floor for trial in side if trial.floor]) for role, side in zip(ROLES, (base, head), strict=True)
     )
-    return {role: own[0] for role, own in found if own}
+    return {role: own[0] for role, own in sides if own}
 
 
 def why_missing(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
@@ -317,12 +317,12 @@ def _no_floor(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> N
     """Why there is no utilisation to judge: the words of the first trial of each side that has no floor."""
     if not metric.needs_floor:
         return None
-    found: dict[str, list[str]] = {}
+    roles_by_reason: dict[str, list[str]] = {}
     for role, side in (("base", base), ("head", head)):
         if without := [trial.no_floor for trial in side if trial.floor is None]:
-            found.setdefault(without[0] or "its trials keep none", []).append(role)
-    text = "; ".join(f"{' and '.join(roles)}: {words}" for words, roles in found.items())
-    return Note(code="no-floor", text=text) if found else None
+            roles_by_reason.setdefault(without[0] or "its trials keep none", []).append(role)
+    text = "; ".join(f"{' and '.join(roles)}: {reason}" for reason, roles in roles_by_reason.items())
+    return Note(code="no-floor", text=text) if roles_by_reason else None
 
 
 def _role_gone(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
@@ -335,5 +335,5 @@ def _role_gone(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> 
     if role is None or sum(map(len, without)) in (0, len(base) + len(head)):
         return None
     sides = zip(ROLES, without, (base, head), strict=True)
-    found = [f"{name} in {len(gone)} of {len(side)} traced trials" for name, gone, side in sides if gone]
-    return Note(code="role-gone", text=f"no kernel of role {role} runs on {' and on '.join(found)}")
+    counts = [f"{name} in {len(gone)} of {len(side)} traced trials" for name, gone, side in sides if gone]
+    return Note(code="role-gone", text=f"no kernel of role {role} runs on {' and on '.join(counts)}")

@@ -103,20 +103,20 @@ def compare_sides(base: Side, head: Side, plan: Plan) -> CellOutcome:
 
 
 def judge_together(
-    evidence: Sequence[Evidence],
+    cells: Sequence[Evidence],
     plan: Plan,
     judge_gates: Callable[[list[Any], float, float], Iterable[GateOutcome]] = judge_series,
 ) -> tuple[CellOutcome, ...]:
     """Cells whose gates are one family, which shares the plan's error rates.
 
     Args:
-        evidence: What was measured, cell by cell.
+        cells: What was measured of each.
         plan: Gives alpha and beta.
         judge_gates: Given the series of every gate, alpha and beta; see :func:`perfgate.judge.rule.judge_series`.
     """
-    series = [one.series(gate) for one in evidence for gate in one.cell.gates]
+    series = [evidence.series(gate) for evidence in cells for gate in evidence.cell.gates]
     judged = iter(judge_gates(series, plan.alpha, plan.beta))
-    return tuple(_judge_cell(one, tuple(next(judged) for _ in one.cell.gates)) for one in evidence)
+    return tuple(_judge_cell(evidence, tuple(next(judged) for _ in evidence.cell.gates)) for evidence in cells)
 
 
 def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> CellOutcome:
@@ -126,15 +126,15 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> CellOutco
     """
     if unjudged := evidence.unjudged:
         gates = tuple(map(_unmeasured, gates)) if evidence.paired else ()
-        found = _as_read(evidence, unjudged)
+        findings = _as_read(evidence, unjudged)
     else:
-        gates, found = _checked(evidence, gates)
+        gates, findings = _checked(evidence, gates)
     pairs: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}
     outcome = CellOutcome(
         name=evidence.cell.name,
         cell_id=evidence.cell.cell_id,
         record=evidence.digest,
-        verdict=worst([*(gate.verdict for gate in gates), *(one.verdict for one in found if one.verdict)]),
+        verdict=worst(part.verdict for part in (*gates, *findings) if part.verdict),
         **pairs,
         next_look=None,
         versions=evidence.versions,
@@ -144,10 +144,10 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> CellOutco
         gpus=evidence.gpus("timed"),
         floors=floors(*evidence.trials("timed")),
         attribution=_attribution(evidence),
-        counters=next((one for one in found if isinstance(one, CountersOutcome)), None),
+        counters=next((finding for finding in findings if isinstance(finding, CountersOutcome)), None),
         setting=setting_of(evidence),
-        reasons=tuple(chain.from_iterable(one.reasons for one in found)),
-        cautions=() if unjudged else tuple(chain(evidence.cautions(), *(one.cautions for one in found))),
+        reasons=tuple(chain.from_iterable(finding.reasons for finding in findings)),
+        cautions=() if unjudged else tuple(chain(evidence.cautions(), *(finding.cautions for finding in findings))),
     )
     looks = {key_of(kind, "next_{}look"): _next_look(evidence, outcome, kind) for kind in KINDS}
     return outcome.model_copy(update=looks)
@@ -159,17 +159,17 @@ _Found = list[Finding | CountersOutcome]
 def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[GateOutcome, ...], _Found]:
     """The gates as far as they may be judged, and what else was found."""
     gates, clocks = _at_the_same_clocks(gates, evidence)
-    found: _Found = [clocks]
+    findings: _Found = [clocks]
     if evidence.paired and evidence.stops:
         gates = tuple(gate if gate.pairs else _unmeasured(gate) for gate in gates)
-        found.append(evidence.stopped)
+        findings.append(evidence.stopped)
     elif evidence.stops:
-        found.insert(0, Finding(reasons=evidence.stops))
+        findings.insert(0, Finding(reasons=evidence.stops))
     if evidence.cell.kernels is not None and evidence.due("traced"):
-        found.append(judge_envelope(evidence.cell.kernels, evidence.read("traced", lambda trial: trial.decode)))
+        findings.append(judge_envelope(evidence.cell.kernels, evidence.read("traced", lambda trial: trial.decode)))
     if evidence.due("counted"):
-        found.append(judge_counters(evidence.cell.counters, evidence.read("counted", lambda trial: trial.counted)))
-    return gates, found
+        findings.append(judge_counters(evidence.cell.counters, evidence.read("counted", lambda trial: trial.counted)))
+    return gates, findings
 
 
 def _as_read(evidence: Evidence, unjudged: Finding) -> _Found:
@@ -182,10 +182,11 @@ def _at_the_same_clocks(gates: tuple[GateOutcome, ...], evidence: Evidence) -> t
     """The gates as they are; not comparable, with the reason, where the sides' trials of a kind had other clocks."""
     notes = []
     for kind in KINDS[:2]:
-        note, looked_at = clocks_differ(evidence.gpus(kind)), [one for one in gates if one.kind == kind and one.pairs]
-        if note is not None and looked_at:
+        note = clocks_differ(evidence.gpus(kind))
+        measured = [gate for gate in gates if gate.kind == kind and gate.pairs]
+        if note is not None and measured:
             spoilt: dict[str, object] = {"verdict": "not-comparable", "would_be": None, "reasons": ()}
-            gates = tuple(gate.model_copy(update=spoilt) if gate in looked_at else gate for gate in gates)
+            gates = tuple(gate.model_copy(update=spoilt) if gate in measured else gate for gate in gates)
             notes.append(note)
     return gates, Finding(reasons=tuple(notes))
 

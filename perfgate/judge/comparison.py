@@ -44,13 +44,13 @@ def compare_records(base: str, head: str) -> Outcome:
         text = f"{base} holds {_cells(bases)}, {head} holds {_cells(heads)}"
         raise NotComparableError(text, code="different-cells")
     sides = [(bases[cell_id], heads[cell_id]) for cell_id in shared]
-    for one, other in sides:
-        _refuse_differences(base, one.record, head, other.record)
-    plan = Plan(cells=tuple(other.record.cell for _, other in sides), seed=sides[0][1].record.seed)
+    for base_side, head_side in sides:
+        _refuse_differences(base, base_side.record, head, head_side.record)
+    plan = Plan(cells=tuple(head_side.record.cell for _, head_side in sides), seed=sides[0][1].record.seed)
     # Holm's procedure is within a cell here, so that each gets its share of alpha.
     share = plan.model_copy(update={"alpha": plan.alpha / len(sides)})
     cells = tuple(compare_sides(*both, share) for both in sides)
-    others = [one.record.cell.name for s in (bases, heads) for cell_id, one in s.items() if cell_id not in shared]
+    others = [side.record.cell.name for s in (bases, heads) for cell_id, side in s.items() if cell_id not in shared]
     text = f"measured apart from each other{'; not in both: ' if others else ''}{', '.join(others)}"
     return judge_advisory(f"{base} {head}", plan, cells, Note(code="advisory-unpaired", text=text))
 
@@ -59,10 +59,10 @@ def _cells(sides: dict[str, Side]) -> str:
     return ", ".join(f"{side.record.cell.name} ({cell_id[:12]})" for cell_id, side in sides.items())
 
 
-def _refuse_differences(base: str, one: Record, head: str, other: Record) -> None:
-    if otherwise := profiled_otherwise(other.cell, Measured.of(one.cell)):
+def _refuse_differences(base: str, base_record: Record, head: str, head_record: Record) -> None:
+    if otherwise := profiled_otherwise(head_record.cell, Measured.of(base_record.cell)):
         raise NotComparableError(f"{base} and {head} were {'; '.join(otherwise)}", code="different-cells")
-    differences = [d for x in one.visits for y in other.visits for d in comparable(x.machine, y.machine)]
+    differences = [d for x in base_record.visits for y in head_record.visits for d in comparable(x.machine, y.machine)]
     if differences:
         raise NotComparableError("; ".join(dict.fromkeys(differences)), code="different-machines")
 

@@ -50,14 +50,14 @@ def judge_counters(launches: Sequence[Launches], sides: Mapping[Role, Sequence[C
         reason = Note(code="counters-no-kernel", text=f"no counted trial of {' and '.join(missing)}")
         return CountersOutcome(verdict="not-measured", reasons=(reason,))
     trials = [*sides.values()]
-    conditions = [(one, name, condition) for one in launches for name, condition in one.metrics.items()]
-    unheld = [one for one in conditions if "base" not in sides and one[2].relation == SAME]
-    found = (_condition(*one, trials) for one in conditions if one not in unheld)
-    broken = [pair for pair in found if pair is not None]
-    told = dict.fromkeys(caution for steps in trials for step in steps for caution in step.cautions)
-    cautions = [Note(code=code, text=text) for code, text in told]
+    conditions = [(entry, name, condition) for entry in launches for name, condition in entry.metrics.items()]
+    unheld = [condition for condition in conditions if "base" not in sides and condition[2].relation == SAME]
+    results = (_condition(*condition, trials) for condition in conditions if condition not in unheld)
+    broken = [pair for pair in results if pair is not None]
+    texts = dict.fromkeys(caution for steps in trials for step in steps for caution in step.cautions)
+    cautions = [Note(code=code, text=text) for code, text in texts]
     if unheld:
-        names = ", ".join(f"{one}: {name}" for one, name, _ in unheld)
+        names = ", ".join(f"{entry}: {name}" for entry, name, _ in unheld)
         cautions.append(Note(code="counter-without-base", text=f"not held: {names}"))
     return CountersOutcome(
         verdict=worst([verdict for verdict, _ in broken] or ["pass"]),
@@ -77,10 +77,12 @@ _Steps = Sequence[CountedStep]
 """What each valid counted trial of a side holds."""
 
 
-def _condition(one: Launches, name: str, condition: Condition, sides: Sequence[_Steps]) -> tuple[Verdict, Note] | None:
+def _condition(
+    entry: Launches, name: str, condition: Condition, sides: Sequence[_Steps]
+) -> tuple[Verdict, Note] | None:
     """What a broken condition means on the base and the head, or the head alone; ``None`` where it holds."""
-    what = f"{one}: {name}"
-    read = [[_values(step, one, name) for step in side] for side in sides]
+    what = f"{entry}: {name}"
+    read = [[_values(step, entry, name) for step in side] for side in sides]
     if not all(trial for side in read for trial in side) or None in (v for s in read for t in s for _, v in t):
         return "not-measured", Note(code="counters-missing", text=f"{what} was not read on every launch and trial")
     if condition.relation == SAME:
@@ -114,19 +116,19 @@ def _same(what: str, base: Sequence[Kernels], head: Sequence[Kernels]) -> tuple[
         both = base[0].keys() & trial.keys()
         if not both:
             return "not-measured", Note(code="counters-missing", text=f"{what}: no kernel was counted on both sides")
-        other = {key: trial[key] for key in sorted(both) if trial[key] != base[0][key]}
-        if other:
-            text = f"{what} is {_list(other)}, not {_list({key: base[0][key] for key in other})} as on the base"
+        differing = {key: trial[key] for key in sorted(both) if trial[key] != base[0][key]}
+        if differing:
+            text = f"{what} is {_list(differing)}, not {_list({key: base[0][key] for key in differing})} as on the base"
             return "regressed", Note(code="counter-differs", text=text)
     return None
 
 
 def _by_kernel(trial: Sequence[tuple[KernelKey, float | None]]) -> Kernels:
-    found: Kernels = {}
+    kernels: Kernels = {}
     for key, value in trial:
         if value is not None:
-            found.setdefault((key.role, key.place), set()).add(value)
-    return found
+            kernels.setdefault((key.role, key.place), set()).add(value)
+    return kernels
 
 
 def _list(kernels: Kernels) -> str:
@@ -137,9 +139,9 @@ def _list(kernels: Kernels) -> str:
     )
 
 
-def _values(step: CountedStep, one: Launches, name: str) -> list[tuple[KernelKey, float | None]]:
+def _values(step: CountedStep, entry: Launches, name: str) -> list[tuple[KernelKey, float | None]]:
     """What a trial's launches read, those that the entry means; ``None`` for one that lacks it."""
-    chosen = [launch for launch in step.launches if one.includes(launch.key, launch.layer)]
+    chosen = [launch for launch in step.launches if entry.includes(launch.key, launch.layer)]
     return [(launch.key, launch.read(name) if name in COUNTERS else launch.values.get(name)) for launch in chosen]
 
 
@@ -150,7 +152,7 @@ def _launches(side: _Steps) -> list[KernelLaunch]:
 def _rows(sides: Mapping[Role, _Steps]) -> Iterator[CounterRow]:
     groups = {role: grouped((launch.key, launch) for launch in _launches(side)) for role, side in sides.items()}
     for key in dict.fromkeys(chain(*groups.values())):
-        there = {role: found[key] for role, found in groups.items() if key in found}
+        there = {role: own[key] for role, own in groups.items() if key in own}
         roofs = {role: kernel_roof(group.median) for role, group in there.items()}
         means = {role: {name: statistics.fmean(v) for name in COUNTERS if (v := group.read(name))}
                  for role, group in there.items()}  # fmt: skip
@@ -189,29 +191,29 @@ def _of_part(side: _Steps, role: str, place: str) -> dict[str, float]:
     """Each counter as the mean of a launch, shares and ratios weighted by the launch's time."""
     own = [launch for step in side for launch in step.of(role, place).launches]
     times = [launch.read("duration") or 0.0 for launch in own]
-    found: dict[str, float] = {}
+    means: dict[str, float] = {}
     for name, counter in COUNTERS.items():
         known = [(v, t) for k, t in zip(own, times, strict=True) if (v := counter.read(k)) is not None]
         if not known:
             continue
         weighted = counter.tier == "noisy" and sum(t for _, t in known) > 0
         weights = [t if weighted else 1.0 for _, t in known]
-        found[name] = sum(v * w for (v, _), w in zip(known, weights, strict=True)) / sum(weights)
-    return found
+        means[name] = sum(v * w for (v, _), w in zip(known, weights, strict=True)) / sum(weights)
+    return means
 
 
 def _clauses(base: _Means, head: _Means) -> Iterator[str]:
     change = _change("dram_bytes", base, head)
     if change is not None:
         yield "same bytes" if abs(change) < SAME_BYTES else f"{change * 100:+.1f} % bytes"
-    for name, (words, least) in TOLD.items():
+    for name, (label, least) in TOLD.items():
         if name in base and name in head and abs(head[name] - base[name]) >= least:
-            yield f"{words} {base[name]:.0f} to {head[name]:.0f} %"
-    for name, (words, least) in TOLD_RATIO.items():
+            yield f"{label} {base[name]:.0f} to {head[name]:.0f} %"
+    for name, (label, least) in TOLD_RATIO.items():
         change = _change(name, base, head)
         negligible = name.startswith("stall_") and max(base.get(name, 0.0), head.get(name, 0.0)) < LEAST_STALL
         if change is not None and abs(change) >= least and not negligible:
-            yield f"{words} {'up' if change > 0 else 'down'} {abs(change) * 100:.0f} %"
+            yield f"{label} {'up' if change > 0 else 'down'} {abs(change) * 100:.0f} %"
     registers = [side["registers"] for side in (base, head) if "registers" in side]
     if len(set(registers)) > 1:
         yield "registers {:.0f} to {:.0f}".format(*registers)

@@ -74,14 +74,14 @@ def judge_envelope(expected: Expectation, sides: Mapping[Role, Sequence[DecodeSt
         stale = Note(code="envelope-stale", text=f"base: {_in_words(checked['base'][0], before)}")
         return Finding("not-comparable", (stale,), tuple(cautions))
     usual = outside[0].pattern if outside else after.patterns[0]
-    found = difference(before, after, nearest(usual, after, before), usual) if before is not None else None
+    changed = difference(before, after, nearest(usual, after, before), usual) if before is not None else None
     if outside:
-        words = _in_words(outside, after)
-        alone = [f"head, traced alone: {words}"]
-        lines = alone if found is None else [f"head: {words}: {found.headline}", *found.lines]
+        summary = _in_words(outside, after)
+        alone = [f"head, traced alone: {summary}"]
+        lines = alone if changed is None else [f"head: {summary}: {changed.headline}", *changed.lines]
         return Finding("regressed", (Note(code="outside-envelope", text="\n".join(lines)),), tuple(cautions))
-    if found:
-        cautions.append(Note(code="other-kernels", text="\n".join([found.headline, *found.lines])))
+    if changed:
+        cautions.append(Note(code="other-kernels", text="\n".join([changed.headline, *changed.lines])))
     return Finding("pass", cautions=tuple(cautions))
 
 
@@ -95,8 +95,8 @@ def check(expected: Expectation, steps: DecodeSteps) -> tuple[list[Outside], lis
     outside = []
     for pattern in steps.patterns:
         strange = tuple(_strange_names(expected, pattern, steps))
-        mismatches = [(*_mismatches(one, pattern, steps), *strange) for one in declared] or [strange]
-        fits = next((n for n, found in enumerate(mismatches) if not found), None)
+        mismatches = [(*_mismatches(entry, pattern, steps), *strange) for entry in declared] or [strange]
+        fits = next((n for n, differences in enumerate(mismatches) if not differences), None)
         if fits is None:
             outside.append(Outside(pattern, min(mismatches, key=len)))
         else:
@@ -118,20 +118,22 @@ def learn(trials: Sequence[DecodeSteps], declared: Expectation | None = None) ->
             build; the text holds the diff.
         ValueError: There is no trial.
     """
-    shares = [_shares(one) for one in trials]
+    shares = [_shares(trial) for trial in trials]
     _check_same(trials, shares)
     both = pool(trials)
     patterns = []
-    for form in dict.fromkeys(_declared(one, both).model_dump_json() for one in both.patterns):
-        pattern = DeclaredPattern.model_validate_json(form)
-        limit = _whole_percents(HEADROOM * max(found.get(form, 0.0) for found in shares))
+    for pattern_json in dict.fromkeys(_declared(pattern, both).model_dump_json() for pattern in both.patterns):
+        pattern = DeclaredPattern.model_validate_json(pattern_json)
+        limit = _whole_percents(HEADROOM * max(share_of.get(pattern_json, 0.0) for share_of in shares))
         patterns.append(pattern.model_copy(update={"share": Bound("<=", limit)}) if limit < 1 else pattern)
-    coverage = math.floor(100 * min(one.graph_coverage for one in trials)) / 100
-    unlisted = max(_whole_percents(HEADROOM * max(one.unlisted_share for one in trials)), LEAST_UNLISTED)
-    names = {role: tuple(sorted(set().union(*(_names(role, one, both) for one in both.patterns)))) for role in NAMED}
+    coverage = math.floor(100 * min(trial.graph_coverage for trial in trials)) / 100
+    unlisted = max(_whole_percents(HEADROOM * max(trial.unlisted_share for trial in trials)), LEAST_UNLISTED)
+    names = {
+        role: tuple(sorted(set().union(*(_names(role, pattern, both) for pattern in both.patterns)))) for role in NAMED
+    }
     step = PerDecodeStep(
         patterns=tuple(patterns),
-        names={role: found for role, found in names.items() if found},
+        names={role: kernels for role, kernels in names.items() if kernels},
         graph_coverage=Bound(">=", coverage) if coverage else None,
     )
     learnt = {"per_decode_step": step, "unlisted": Unlisted(time_share=Bound("<=", unlisted))}
@@ -148,19 +150,19 @@ def union(blocks: Sequence[Expectation]) -> Expectation:
         raise ValueError("no block to unite")
     steps = [block.per_decode_step for block in blocks]
     shares: dict[str, list[Bound | None]] = {}
-    for pattern in (one for step in steps for one in step.patterns):
-        form = pattern.model_copy(update={"share": None}).model_dump_json()
-        shares.setdefault(form, []).append(pattern.share)
+    for pattern in (entry for step in steps for entry in step.patterns):
+        pattern_json = pattern.model_copy(update={"share": None}).model_dump_json()
+        shares.setdefault(pattern_json, []).append(pattern.share)
     patterns = [
-        DeclaredPattern.model_validate_json(form).model_copy(update={"share": _widest(bounds)})
-        for form, bounds in shares.items()
+        DeclaredPattern.model_validate_json(pattern_json).model_copy(update={"share": _widest(bounds)})
+        for pattern_json, bounds in shares.items()
     ]
     names: dict[str, set[str]] = {}
-    for role, found in (pair for step in steps for pair in step.names.items()):
-        names.setdefault(role, set()).update(found)
+    for role, kernels in (pair for step in steps for pair in step.names.items()):
+        names.setdefault(role, set()).update(kernels)
     united = PerDecodeStep(
         patterns=tuple(patterns),
-        names={role: tuple(sorted(found)) for role, found in names.items()},
+        names={role: tuple(sorted(kernels)) for role, kernels in names.items()},
         graph_coverage=_widest([step.graph_coverage for step in steps]),
     )
     unlisted = _widest([block.unlisted.time_share if block.unlisted else None for block in blocks])
@@ -178,9 +180,9 @@ def _widest(bounds: Sequence[Bound | None]) -> Bound | None:
 
 def _mismatches(declared: DeclaredPattern, pattern: Pattern, steps: DecodeSteps) -> Iterator[str]:
     """In what a step differs from a declared pattern; nothing where it fits."""
-    found = steps.role_launches(pattern)
+    launches = steps.role_launches(pattern)
     pairs = [("kernels", len(pattern.kernels), declared.launches)]
-    pairs += [(role, found[role], count) for role, count in (declared.roles or {}).items()]
+    pairs += [(role, launches[role], count) for role, count in (declared.roles or {}).items()]
     if declared.outside_graphs is not None:
         pairs.append(("outside graphs", len(pattern.outside_graphs), declared.outside_graphs))
     if declared.copies is not None:
@@ -202,10 +204,11 @@ def _names(role: str, pattern: Pattern, steps: DecodeSteps) -> set[str]:
 
 
 def _out_of_range(expected: Expectation, steps: DecodeSteps, seen: Counter[int]) -> Iterator[Note]:
-    for number, one in enumerate(expected.per_decode_step.patterns):
+    for number, pattern in enumerate(expected.per_decode_step.patterns):
         share = seen[number] / steps.steps
-        if one.share is not None and not one.share.holds(share):
-            text = f"steps of {one.launches} kernels: {percent(share)} of {steps.steps} steps, declared {one.share}"
+        if pattern.share is not None and not pattern.share.holds(share):
+            often = f"{percent(share)} of {steps.steps} steps"
+            text = f"steps of {pattern.launches} kernels: {often}, declared {pattern.share}"
             yield Note(code="pattern-share", text=text)
     bound, coverage = expected.per_decode_step.graph_coverage, steps.graph_coverage
     if bound is not None and not bound.holds(coverage):
@@ -216,7 +219,7 @@ def _out_of_range(expected: Expectation, steps: DecodeSteps, seen: Counter[int])
 
 
 def _in_words(outside: Sequence[Outside], steps: DecodeSteps) -> str:
-    count = sum(one.pattern.steps for one in outside)
+    count = sum(entry.pattern.steps for entry in outside)
     first = outside[0]
     often = f"{first.pattern.steps} of them: " if len(outside) > 1 else ""
     return f"{count} of {steps.steps} steps ({often}{'; '.join(first.mismatches)})"
@@ -224,7 +227,7 @@ def _in_words(outside: Sequence[Outside], steps: DecodeSteps) -> str:
 
 def _declared(pattern: Pattern, steps: DecodeSteps) -> DeclaredPattern:
     """A pattern as a scenario declares it, whole; roles with most launches first."""
-    roles = sorted(steps.role_launches(pattern).items(), key=lambda one: (-one[1], one[0]))
+    roles = sorted(steps.role_launches(pattern).items(), key=lambda item: (-item[1], item[0]))
     return DeclaredPattern(
         launches=len(pattern.kernels),
         roles=dict(roles),
@@ -235,21 +238,21 @@ def _declared(pattern: Pattern, steps: DecodeSteps) -> DeclaredPattern:
 
 def _shares(steps: DecodeSteps) -> dict[str, float]:
     """How often each declared form occurs, by its JSON: steps that differ in names only have one form."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for pattern in steps.patterns:
-        found[_declared(pattern, steps).model_dump_json()] += pattern.steps
-    return {form: count / steps.steps for form, count in found.items()}
+        counts[_declared(pattern, steps).model_dump_json()] += pattern.steps
+    return {pattern_json: count / steps.steps for pattern_json, count in counts.items()}
 
 
 def _check_same(trials: Sequence[DecodeSteps], shares: Sequence[dict[str, float]]) -> None:
     """Refuse trials of which one lacks what another one does often, beyond what chance explains."""
-    for (i, one), (j, other) in itertools.combinations(enumerate(trials), 2):
-        lost = _missing(one, shares[i], other, shares[j])
-        new = _missing(other, shares[j], one, shares[i])
+    for (i, first), (j, second) in itertools.combinations(enumerate(trials), 2):
+        lost = _missing(first, shares[i], second, shares[j])
+        new = _missing(second, shares[j], first, shares[i])
         if lost is None and new is None:
             continue
-        base = lost or nearest(new or other.patterns[0], other, one)
-        changed = difference(one, other, base, new or nearest(base, one, other))
+        base = lost or nearest(new or second.patterns[0], second, first)
+        changed = difference(first, second, base, new or nearest(base, first, second))
         text = f"trials {i} and {j} do not run the same steps, so this is not an A/A run: {changed.headline}"
         raise NotComparableError(
             "\n".join([text, *(f"    {line}" for line in changed.lines)]),
@@ -257,11 +260,13 @@ def _check_same(trials: Sequence[DecodeSteps], shares: Sequence[dict[str, float]
         )
 
 
-def _missing(one: DecodeSteps, shares: dict[str, float], other: DecodeSteps, there: dict[str, float]) -> Pattern | None:
+def _missing(
+    first: DecodeSteps, shares: dict[str, float], second: DecodeSteps, second_shares: dict[str, float]
+) -> Pattern | None:
     """A pattern of one trial that another one should have, were its steps drawn like those; the most frequent."""
-    for pattern in one.patterns:
-        form = _declared(pattern, one).model_dump_json()
-        if form not in there and (1 - shares[form]) ** other.steps < BY_CHANCE:
+    for pattern in first.patterns:
+        pattern_json = _declared(pattern, first).model_dump_json()
+        if pattern_json not in second_shares and (1 - shares[pattern_json]) ** second.steps < BY_CHANCE:
             return pattern
     return None
 

@@ -50,8 +50,8 @@ class Side:
         """
         cell = self.record.cell
         due = cell.due_in_pairs if self.record.alone is None else cell.due_alone
-        found = ((kind, self.record.measured(kind), due(kind)) for kind in KINDS)
-        return tuple(one for one in found if one[1] < one[2])
+        counts = ((kind, self.record.measured(kind), due(kind)) for kind in KINDS)
+        return tuple(count for count in counts if count[1] < count[2])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class Evidence:
     def stops(self) -> tuple[Note, ...]:
         """Why measuring ended early, for each record that did."""
         records = {id(side.record): side.record for side in self.sides.values()}.values()
-        return tuple(Note(code=one.stopped.code, text=one.stopped.text) for one in records if one.stopped)
+        return tuple(Note(code=record.stopped.code, text=record.stopped.text) for record in records if record.stopped)
 
     @property
     def stopped(self) -> Finding:
@@ -105,19 +105,19 @@ class Evidence:
         if not self.sides or self.stops:
             return self.stopped
         taken = {kind: sum(map(len, self.trials(kind))) for kind in KINDS}
-        words = "".join(f" and {taken[kind]} {kind}" for kind in KINDS[1:] if taken[kind])
-        text = f"{taken['timed']} trials{words} of one subject were measured"
+        profiled = "".join(f" and {taken[kind]} {kind}" for kind in KINDS[1:] if taken[kind])
+        text = f"{taken['timed']} trials{profiled} of one subject were measured"
         return Finding("not-comparable", (Note(code="no-counterpart", text=text),))
 
     @property
     def versions(self) -> dict[Role, dict[str, str]]:
         """Packages of each side as measured; in a run those of a trial that failed, where no other tells."""
-        found: dict[Role, dict[str, str]] = {}
+        versions: dict[Role, dict[str, str]] = {}
         for role, side in self.sides.items():
             own = [trial for trial in side.record.trials if trial.subject == side.role]
             seen = own if self.paired else [trial for kind in KINDS for trial in side.trials(kind)]
-            found[role] = next((dict(trial.versions) for trial in seen if trial.versions), {})
-        return found
+            versions[role] = next((dict(trial.versions) for trial in seen if trial.versions), {})
+        return versions
 
     def pairs(self, kind: Kind) -> list[tuple[Trial, Trial]]:
         """Valid pairs as (base, head); none where the sides were measured apart."""
@@ -174,15 +174,15 @@ class Evidence:
 
     def read(self, kind: Kind, of: Callable[[Trial], T | None]) -> dict[Role, list[T]]:
         """What the trials of a kind hold, of each side that was measured."""
-        found = ([read for trial in side if (read := of(trial))] for side in self.trials(kind))
-        return {role: side for role, side in zip(ROLES, found, strict=True) if role in self.sides}
+        values = ([read for trial in side if (read := of(trial))] for side in self.trials(kind))
+        return {role: side for role, side in zip(ROLES, values, strict=True) if role in self.sides}
 
     def due(self, kind: Kind) -> bool:
         """Whether decode steps, or counters, are judged: where they are declared, and were to be taken."""
         if self.cell.sampling(kind) is None or self.quick:
             return False
         taken = all(self.trials(kind)[role == "head"] for role in self.sides)
-        demanded = kind == "counted" and any(one.metrics for one in self.cell.counters)
+        demanded = kind == "counted" and any(entry.metrics for entry in self.cell.counters)
         return taken or (not self.record.stopped if self.paired else demanded)
 
     def cautions(self) -> Iterator[Note]:

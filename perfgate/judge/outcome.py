@@ -121,9 +121,9 @@ class GateOutcome(MetricOutcome):
     reasons: tuple[Note, ...] = ()
     cautions: tuple[Note, ...] = ()
 
-    def recoded(self, code: str, other: str) -> Self:
-        """The same gate with another code for a reason, whose way on differs with what was measured."""
-        notes = (note.model_copy(update={"code": other}) if note.code == code else note for note in self.reasons)
+    def recoded(self, code: str, new_code: str) -> Self:
+        """With another code for a reason, whose remedy differs with what was measured."""
+        notes = (note.model_copy(update={"code": new_code}) if note.code == code else note for note in self.reasons)
         return self.model_copy(update={"reasons": tuple(notes)})
 
 
@@ -326,8 +326,8 @@ class CellOutcome(Frozen):
 
     def next_look_at(self, kind: Kind) -> int | None:
         """Pairs of a kind at which the next decision is due; ``None`` where none is."""
-        found: int | None = getattr(self, key_of(kind, "next_{}look"))
-        return found
+        next_look: int | None = getattr(self, key_of(kind, "next_{}look"))
+        return next_look
 
     def undecided_in(self, kind: Kind) -> bool:
         """Whether more pairs of a kind could still decide a gate; a regression or the envelope decides the cell.
@@ -371,12 +371,12 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
     ``improved`` counts only beside other passes: one improvement among passes makes the whole improved.
     """
-    found = set(verdicts)
-    if not found:
+    known = set(verdicts)
+    if not known:
         return "not-measured"
-    if found <= {"pass", "improved"}:
-        return "improved" if "improved" in found else "pass"
-    return next(verdict for verdict in WORST_FIRST if verdict in found)
+    if known <= {"pass", "improved"}:
+        return "improved" if "improved" in known else "pass"
+    return next(verdict for verdict in WORST_FIRST if verdict in known)
 
 
 def verdict_schema() -> dict[str, Any]:

@@ -69,9 +69,9 @@ def cell_power(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int) ->
         history: Records of the same cell by the kind of pairs that they tell of, see :func:`newest_records`.
         gates_in_run: Gates of the whole run, at least those of the cell.
     """
-    kinds = (kind_cost(cell, kind, history.get(kind)) for kind in cell.kinds)
+    costs = (kind_cost(cell, kind, history.get(kind)) for kind in cell.kinds)
     return CellPower(
-        tuple(_with_window(cell, one, history) if one.kind == "counted" else one for one in kinds),
+        tuple(_with_window(cell, cost, history) if cost.kind == "counted" else cost for cost in costs),
         tuple(_gate_price(cell, gate, history.get(gate.gate.measured.kind), gates_in_run) for gate in cell.gates),
     )
 
@@ -80,8 +80,8 @@ def _with_window(cell: Cell, priced: KindCost, history: Mapping[Kind, Record]) -
     """Launches and passes of a counted trial: as last counted; else the window of the last trace, a pass a counter."""
     counted = [trial.counted for trial in history["counted"].trials if trial.counted] if "counted" in history else []
     if counted:
-        passes = max(one.passes for one in counted)
-        return dataclasses.replace(priced, window=max(len(one.launches) for one in counted), passes=passes)
+        passes = max(step.passes for step in counted)
+        return dataclasses.replace(priced, window=max(len(step.launches) for step in counted), passes=passes)
     passes = max(sum(not name.startswith(OF_THE_LAUNCH) for name in cell.metrics_counted(None)), 1)
     traces = [trial.decode for trial in history["traced"].trials if trial.decode] if "traced" in history else []
     try:

@@ -112,8 +112,8 @@ class Series:
 
     def slower_by(self, margin: float, base: Sequence[float]) -> stats.Floats:
         """What each value of the base would be slower by at a margin, as logarithms; a row for each that binds."""
-        found: stats.Floats = np.log1p(stats.binding(self.allowed(margin, base)))
-        return found
+        rows: stats.Floats = np.log1p(stats.binding(self.allowed(margin, base)))
+        return rows
 
     def _of_the_mean(self, margin: float) -> float:
         if self.fault or not self.base:
@@ -163,12 +163,12 @@ def decide(series: Sequence[Series], alpha: float, beta: float) -> tuple[Decisio
 
     Gates without data stay in the family with p = 1, so that losing a measurement never loosens another gate.
     """
-    looks = [one.looks() for one in series]
-    p = [found[-1].p if found else 1.0 for found in looks]
+    looks = [gated.looks() for gated in series]
+    p = [gate_looks[-1].p if gate_looks else 1.0 for gate_looks in looks]
     rejected = stats.holm(p, alpha)
     return tuple(
-        Decision(one, found, rejected[n], stats.holm_level(p, n, alpha), beta)
-        for n, (one, found) in enumerate(zip(series, looks, strict=True))
+        Decision(gated, gate_looks, rejected[n], stats.holm_level(p, n, alpha), beta)
+        for n, (gated, gate_looks) in enumerate(zip(series, looks, strict=True))
     )
 
 
@@ -206,7 +206,7 @@ def _with_figures(blank: GateOutcome, decision: Decision) -> GateOutcome:
     return blank.model_copy(
         update={
             "pairs": look.pairs,
-            "passed_at": next((one.pairs for one in looks if one.q <= beta), None),
+            "passed_at": next((earlier.pairs for earlier in looks if earlier.q <= beta), None),
             "change_low": _ratio_or_none(own_low),
             "change_high": _ratio_or_none(own_high),
             "p": look.p,

@@ -1,4 +1,4 @@
-"""What a cell's figures are of: subjects, model, workload, machine and date, so that a report stands alone."""
+"""What a cell's figures are of: subjects, model, workload, machine and date, so that a report can be read by itself."""
 
 from __future__ import annotations
 

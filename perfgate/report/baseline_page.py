@@ -30,7 +30,7 @@ def list_document(found: Sequence[Stored]) -> Document:
             b.entries[-1].time_utc[:10],
             b.entries[-1].author,
         )
-        for b in (one.baseline for one in found)
+        for b in (item.baseline for item in found)
     ]
     return Document.of((), [Section(rows=[heading, *rows])])
 
@@ -62,22 +62,22 @@ def log_document(baseline: Baseline) -> Document:
     return Document.of((), reversed([_entry(number, entry) for number, entry in enumerate(baseline.entries, 1)]))
 
 
-def diff_document(one: Baseline, other: Baseline) -> Document:
+def diff_document(before: Baseline, after: Baseline) -> Document:
     """How two baselines differ: lineage, cell, machine, build, and how far each metric moved."""
-    shared = sum(a.digest == b.digest for a, b in zip(one.entries, other.entries, strict=False))
-    first, second = (len(lineage.entries) - shared for lineage in (one, other))
+    shared = sum(a.digest == b.digest for a, b in zip(before.entries, after.entries, strict=False))
+    first, second = (len(lineage.entries) - shared for lineage in (before, after))
     heading = ("metric", "first", "second", "change")
     rows = [
-        (metric.name, *(format_value(_mean(baseline, metric), metric.unit) for baseline in (one, other)),
-         signed_percent(_mean(other, metric) / _mean(one, metric) - 1))
-        for metric in _metrics(one)
-        if metric.name in {shared.name for shared in _metrics(other)}
+        (metric.name, *(format_value(_mean(baseline, metric), metric.unit) for baseline in (before, after)),
+         signed_percent(_mean(after, metric) / _mean(before, metric) - 1))
+        for metric in _metrics(before)
+        if metric.name in {shared.name for shared in _metrics(after)}
     ]  # fmt: skip
     return Document.of(
         [f"{plural(shared, 'promotion')} shared, {first} only in the first, {second} only in the second"],
         [
-            *(_entry(number, entry) for number, entry in enumerate(other.entries[shared:], shared + 1)),
-            Section(lines=tuple(f"cell: {text}" for text in one.cell.differences(other.cell))),
+            *(_entry(number, entry) for number, entry in enumerate(after.entries[shared:], shared + 1)),
+            Section(lines=tuple(f"cell: {text}" for text in before.cell.differences(after.cell))),
             Section(rows=[heading, *rows]),
         ],
     )
@@ -88,11 +88,13 @@ def promoted_document(promoted: Iterable[Promoted]) -> Document:
     return Document.of((), map(_promoted, promoted))
 
 
-def _promoted(one: Promoted) -> Section:
-    visits = plural(len(one.baseline.visits), "visit")
-    file = f"{one.file}: {visits}, {_standing(one.baseline)}, digest {one.baseline.tip[:SHORT]}"
+def _promoted(promotion: Promoted) -> Section:
+    visits = plural(len(promotion.baseline.visits), "visit")
+    file = f"{promotion.file}: {visits}, {_standing(promotion.baseline)}, digest {promotion.baseline.tip[:SHORT]}"
     return Section(
-        title=f"{one.cell}: {one.kind} ({one.role}): {one.why}", lines=(file, *moved_lines(one.moved)), close=True
+        title=f"{promotion.cell}: {promotion.kind} ({promotion.role}): {promotion.why}",
+        lines=(file, *moved_lines(promotion.moved)),
+        close=True,
     )
 
 
@@ -119,13 +121,13 @@ def _metrics(baseline: Baseline) -> list[Metric]:
 
 def _carried(baseline: Baseline) -> dict[str, Metric | None]:
     """What its visits carry, by name; ``None`` for what a newer version, or somebody else, wrote."""
-    found: dict[str, Metric | None] = {}
+    metrics: dict[str, Metric | None] = {}
     for name in dict.fromkeys(name for visit in baseline.visits for name in visit.values):
         try:
-            found[name] = find_metric(name)
+            metrics[name] = find_metric(name)
         except KeyError:
-            found[name] = None
-    return found
+            metrics[name] = None
+    return metrics
 
 
 def _metric_row(baseline: Baseline, metric: Metric) -> tuple[str, ...]:

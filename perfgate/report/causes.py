@@ -35,36 +35,36 @@ SHARES = ("dram_throughput", "sm_throughput", "occupancy")
 """Counters in percent that have a column."""
 
 
-def attribution_section(found: Attribution) -> Section:
+def attribution_section(change: Attribution) -> Section:
     """The parts of a difference in microseconds a step, and the sentence that they make."""
-    return Section(rows=[ATTRIBUTED, *_part_rows(found)], lines=(attribution_sentence(found),), importance=2)
+    return Section(rows=[ATTRIBUTED, *_part_rows(change)], lines=(attribution_sentence(change),), importance=2)
 
 
-def _part_rows(found: Attribution) -> list[tuple[str, ...]]:
+def _part_rows(change: Attribution) -> list[tuple[str, ...]]:
     """What changed, roles before idle time; all the rest; sum and residual."""
-    moved = [part for part in found.parts if abs(part.difference_s) >= SHOWN_S]
+    moved = [part for part in change.parts if abs(part.difference_s) >= SHOWN_S]
     shown = [part for part in moved if part.kind == "kernels"][:MOST_ROLES]
     shown += [part for part in moved if part.kind != "kernels"]
-    rows = [_part_row(part.name, part.base_s, part.head_s, part.difference_s, found) for part in shown]
-    others = _sums([part for part in found.parts if part not in shown])
+    rows = [_part_row(part.name, part.base_s, part.head_s, part.difference_s, change) for part in shown]
+    others = _sums([part for part in change.parts if part not in shown])
     if max(map(abs, others)) >= SHOWN_S:
-        rows.append(_part_row("others", *others, found))
-    rows.append(_part_row("traced step", found.base_s, found.head_s, found.difference_s, found))
-    if found.measured_s is not None and found.residual_s is not None:
-        rows.append(("untraced step", "", "", _us(found.measured_s), ""))
-        rows.append(("residual", "", "", _us(found.residual_s), ""))
+        rows.append(_part_row("others", *others, change))
+    rows.append(_part_row("traced step", change.base_s, change.head_s, change.difference_s, change))
+    if change.measured_s is not None and change.residual_s is not None:
+        rows.append(("untraced step", "", "", _us(change.measured_s), ""))
+        rows.append(("residual", "", "", _us(change.residual_s), ""))
     return rows
 
 
-def attribution_sentence(found: Attribution) -> str:
+def attribution_sentence(change: Attribution) -> str:
     """What made the step longer or shorter, and what the host had to do with it."""
-    told = [_told(part) for part in found.parts if part.kind == "kernels" and _matters(part.difference_s, found)]
-    for kind, words in (("busy", "copies"), ("idle", "idle")):
-        _, _, difference_s = _sums([part for part in found.parts if part.kind == kind])
-        if _matters(difference_s, found):
-            told.append(f"{words} {_us(difference_s)} us")
-    causes = ", ".join(told) or "no part changed by as much as 1 us"
-    return f"{_us(found.difference_s)} us a step: {causes}{_host(found)}."
+    parts = [_told(part) for part in change.parts if part.kind == "kernels" and _matters(part.difference_s, change)]
+    for kind, label in (("busy", "copies"), ("idle", "idle")):
+        _, _, difference_s = _sums([part for part in change.parts if part.kind == kind])
+        if _matters(difference_s, change):
+            parts.append(f"{label} {_us(difference_s)} us")
+    causes = ", ".join(parts) or "no part changed by as much as 1 us"
+    return f"{_us(change.difference_s)} us a step: {causes}{_host(change)}."
 
 
 def _told(part: Part) -> str:
@@ -73,26 +73,26 @@ def _told(part: Part) -> str:
     return f"{part.name} {_us(part.difference_s)} us{f' ({count})' if more else ''}"
 
 
-def _host(found: Attribution) -> str:
-    if found.head_slack_s is None:
+def _host(change: Attribution) -> str:
+    if change.head_slack_s is None:
         return ""
-    if found.head_slack_s > 0 and not found.host_s:
-        return f"; the host had {format_value(found.head_slack_s, 's')} to spare"
-    who = "head" if found.head_slack_s <= 0 else "base"
-    return f"; the device of {who} waited for the host, whose share is {_us(found.host_s)} us"
+    if change.head_slack_s > 0 and not change.host_s:
+        return f"; the host had {format_value(change.head_slack_s, 's')} to spare"
+    who = "head" if change.head_slack_s <= 0 else "base"
+    return f"; the device of {who} waited for the host, whose share is {_us(change.host_s)} us"
 
 
-def _matters(difference_s: float, found: Attribution) -> bool:
-    return abs(difference_s) >= max(TOLD_S, TOLD_SHARE * abs(found.difference_s))
+def _matters(difference_s: float, change: Attribution) -> bool:
+    return abs(difference_s) >= max(TOLD_S, TOLD_SHARE * abs(change.difference_s))
 
 
 def _sums(parts: Sequence[Part]) -> tuple[float, float, float]:
     return sum(p.base_s for p in parts), sum(p.head_s for p in parts), sum(p.difference_s for p in parts)
 
 
-def _part_row(name: str, base_s: float, head_s: float, difference_s: float, found: Attribution) -> tuple[str, ...]:
-    whole = found.difference_s
-    share = f"{difference_s / whole * 100:.0f} %" if abs(whole) >= SHARED * found.base_s else "-"
+def _part_row(name: str, base_s: float, head_s: float, difference_s: float, change: Attribution) -> tuple[str, ...]:
+    whole = change.difference_s
+    share = f"{difference_s / whole * 100:.0f} %" if abs(whole) >= SHARED * change.base_s else "-"
     return (name, f"{base_s * 1e6:.1f}", f"{head_s * 1e6:.1f}", _us(difference_s), share)
 
 
@@ -102,16 +102,16 @@ def _us(seconds: float) -> str:
     return "+0.0" if float(shown) == 0 else shown
 
 
-def counters_section(found: CountersOutcome) -> Section:
+def counters_section(counted: CountersOutcome) -> Section:
     """The kernels that move most bytes, with both sides' figures where they differ; a sentence a role that changed."""
-    largest = sorted(found.rows, key=lambda row: -max(side.get("dram_bytes", 0.0) for side in (row.base, row.head)))
+    largest = sorted(counted.rows, key=lambda row: -max(side.get("dram_bytes", 0.0) for side in (row.base, row.head)))
     chosen = {id(row) for row in largest[:MOST_ROWS]}
-    rows = [COUNTED, *(_counter_row(row) for row in found.rows if id(row) in chosen)]
+    rows = [COUNTED, *(_counter_row(row) for row in counted.rows if id(row) in chosen)]
     lines = []
-    if rest := [row for row in found.rows if id(row) not in chosen]:
+    if rest := [row for row in counted.rows if id(row) not in chosen]:
         moved = format_si(sum((row.head or row.base).get("dram_bytes", 0.0) for row in rest), "B", ".4g")
         lines.append(f"and {plural(len(rest), 'kernel')} more that move {moved} a launch together")
-    lines += [text for part, text in found.sentences.items() if "/" not in part and not text.endswith(": same bytes")]
+    lines += [text for part, text in counted.sentences.items() if "/" not in part and not text.endswith(": same bytes")]
     return Section(rows=rows, give_way=COUNTED_GIVE_WAY, lines=tuple(lines), importance=2)
 
 
@@ -125,8 +125,8 @@ def why_slower(cell: CellOutcome) -> list[str]:
     blocked = [split_name(gate.metric) for gate in cell.gates if gate.verdict == "regressed"]
     of_the_step = {name for name, metric in METRICS.items() if metric.of_the_step}
     parts = [part or (_largest_part(cell) if metric in of_the_step else None) for metric, part in blocked]
-    told = (cell.counters.sentences.get(part) for part in dict.fromkeys(parts) if part)
-    return [text for text in told if text]
+    sentences = (cell.counters.sentences.get(part) for part in dict.fromkeys(parts) if part)
+    return [text for text in sentences if text]
 
 
 def told_causes(cell: CellOutcome) -> Iterator[str]:

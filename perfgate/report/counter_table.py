@@ -29,7 +29,7 @@ def counters_document(counted: NcuReport) -> Document:
         Section(
             title="Counters",
             rows=[("counter", "unit", "better", "repeats", "meaning", "usual cause and action"), *meanings],
-            spelled=tuple(line for one in shown for line in _explained(one)),
+            spelled=tuple(line for counter in shown for line in _explained(counter)),
         ),
         messages(counted),
     ]

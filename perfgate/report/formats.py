@@ -68,7 +68,7 @@ REPORTS: dict[str, str] = {
 
 def formats_of(report: str) -> tuple[str, ...]:
     """The names of the formats that a report can have."""
-    return tuple(name for name, form in FORMATS.items() if form.document is not None or report in form.of)
+    return tuple(name for name, entry in FORMATS.items() if entry.document is not None or report in entry.of)
 
 
 def render(report: str, form: str, about: object, width: int | None = None) -> str:
@@ -80,12 +80,12 @@ def render(report: str, form: str, about: object, width: int | None = None) -> s
         about: What is reported: an outcome, a selection of a trace, what ncu counted, both joined, a diagnosis.
         width: Columns of the terminal that shows it; ``None`` for any.
     """
-    found = FORMATS[form]
-    if report in found.of:
-        return _call(found.of[report], about)
-    if found.document is None:
+    chosen = FORMATS[form]
+    if report in chosen.of:
+        return _call(chosen.of[report], about)
+    if chosen.document is None:
         raise UsageError(f"--format {form}: this report has only {', '.join(formats_of(report))}")
-    return _call(found.document, replace(resolve_name(REPORTS[report])(about), width=width))
+    return _call(chosen.document, replace(resolve_name(REPORTS[report])(about), width=width))
 
 
 def format_of(file: Path, report: str = "outcome") -> str:

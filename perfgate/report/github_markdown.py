@@ -70,7 +70,7 @@ def render_within(outcome: Outcome, limit_bytes: int, before: Sequence[str] = ()
     Args:
         outcome: What is shown.
         limit_bytes: At least 1,000.
-        before: Blocks of Markdown to stand right after the verdict; as important as it, so they must be short.
+        before: Blocks of Markdown right after the verdict; as important as it, so they must be short.
     """
     return to_markdown(outcome_document(outcome), limit_bytes, before)
 
@@ -81,10 +81,10 @@ def annotate(outcome: Outcome) -> list[Annotation]:
     for annotation in _all_annotations(outcome):
         levels[annotation.level].append(annotation)
     shown: list[Annotation] = []
-    for level, found in levels.items():
-        shown += found[: ANNOTATIONS - (len(found) > ANNOTATIONS)]
-        if len(found) > ANNOTATIONS:
-            text = f"{len(found) - ANNOTATIONS + 1} more like these; the report names all of them"
+    for level, messages in levels.items():
+        shown += messages[: ANNOTATIONS - (len(messages) > ANNOTATIONS)]
+        if len(messages) > ANNOTATIONS:
+            text = f"{len(messages) - ANNOTATIONS + 1} more like these; the report names all of them"
             shown.append(Annotation(level, "perfgate", text))
     return shown
 

@@ -40,13 +40,13 @@ def render_junit(outcome: Outcome) -> str:
 
 def _suite(root: ET.Element, cell: CellOutcome) -> None:
     suite = ET.SubElement(root, "testsuite", name=printable(cell.name))
-    found = list(notes(cell))
+    lines = list(notes(cell))
     for gate in cell.gates:
-        case = _case(suite, gate.metric, gate.verdict, _figures(gate), [n for n in found if n.place == gate.metric])
+        case = _case(suite, gate.metric, gate.verdict, _figures(gate), [n for n in lines if n.place == gate.metric])
         file, line = where(gate)
         if file:
             case.attrib.update(file=printable(file), line=str(line))
-    of_cell = [note for note in found if note.place == printable(cell.name)]
+    of_cell = [note for note in lines if note.place == printable(cell.name)]
     outside = [note for note in of_cell if note.code in ENVELOPE and note.kind == "reason"]
     if cell.traced_pairs or outside:
         _case(suite, "envelope", "regressed" if outside else "pass", cell_heading(cell), outside)
@@ -63,20 +63,20 @@ def _suite(root: ET.Element, cell: CellOutcome) -> None:
         ET.SubElement(suite, "system-out").text = printable(_lines(of_cell))
 
 
-def _case(suite: ET.Element, name: str, verdict: Verdict, message: str, found: Sequence[NoteLine]) -> ET.Element:
+def _case(suite: ET.Element, name: str, verdict: Verdict, message: str, lines: Sequence[NoteLine]) -> ET.Element:
     case = ET.SubElement(suite, "testcase", classname=suite.attrib["name"], name=printable(name))
     if tag := TAGS[verdict]:
         child = ET.SubElement(case, tag, message=printable(message))
         if tag != "skipped":
             child.set("type", verdict)
-        child.text = printable(_lines(found))
+        child.text = printable(_lines(lines))
     else:
-        ET.SubElement(case, "system-out").text = printable("\n".join(filter(None, (message, _lines(found)))))
+        ET.SubElement(case, "system-out").text = printable("\n".join(filter(None, (message, _lines(lines)))))
     return case
 
 
-def _lines(found: Sequence[NoteLine]) -> str:
-    return "\n".join(f"{note.kind} {note.code}: {note.text}\n  {note.remedy}" for note in found)
+def _lines(lines: Sequence[NoteLine]) -> str:
+    return "\n".join(f"{note.kind} {note.code}: {note.text}\n  {note.remedy}" for note in lines)
 
 
 def _figures(gate: GateOutcome) -> str:

@@ -60,25 +60,25 @@ def caution_section(cautions: Iterable[Note]) -> Section:
 
 def kernels_json(selection: Selection) -> str:
     """Everything, for programs; durations in nanoseconds."""
-    trace, found = selection.trace, selection.figures
+    trace, figures = selection.trace, selection.figures
     steps = []
-    for row in range(len(found)):
-        step = int(found.step[row])
+    for row in range(len(figures)):
+        step = int(figures.step[row])
         steps.append(
             {
                 "step": int(trace.steps.index[step]),
                 "kind": STEP_KINDS[trace.steps.kind[step]],
                 "complete": bool(trace.steps.complete[step]),
                 "process": trace.processes[trace.steps.process[step]],
-                "device": int(found.device[row]),
-                **{name: _known(getattr(found, name)[row]) for name in _PLAIN},
-                "idle_ns": dict(zip(GAPS, found.gap_ns[row].tolist(), strict=True)),
-                "copies": dict(zip(COPY_KINDS, found.copies[row].tolist(), strict=True)),
-                "copy_bytes": dict(zip(COPY_KINDS, found.copy_bytes[row].tolist(), strict=True)),
+                "device": int(figures.device[row]),
+                **{name: _known(getattr(figures, name)[row]) for name in _PLAIN},
+                "idle_ns": dict(zip(GAPS, figures.gap_ns[row].tolist(), strict=True)),
+                "copies": dict(zip(COPY_KINDS, figures.copies[row].tolist(), strict=True)),
+                "copy_bytes": dict(zip(COPY_KINDS, figures.copy_bytes[row].tolist(), strict=True)),
                 "roles": {
-                    role: {"launches": int(found.role_launches[row, n]), "time_ns": int(found.role_ns[row, n])}
+                    role: {"launches": int(figures.role_launches[row, n]), "time_ns": int(figures.role_ns[row, n])}
                     for n, role in enumerate(trace.roles)
-                    if found.role_launches[row, n]
+                    if figures.role_launches[row, n]
                 },
             }
         )
@@ -91,19 +91,19 @@ def kernels_json(selection: Selection) -> str:
         "steps": steps,
         "kernels": [
             {
-                "role": one.role,
-                "place": one.place,
-                "kernel": trace.names.short[one.name],
-                "name": trace.names.demangled[one.name],
-                "normalised": trace.names.normalised[one.name],
-                "launches": one.launches,
-                "graph_launches": one.graph_launches,
-                "time_ns": one.time_ns,
+                "role": kernel.role,
+                "place": kernel.place,
+                "kernel": trace.names.short[kernel.name],
+                "name": trace.names.demangled[kernel.name],
+                "normalised": trace.names.normalised[kernel.name],
+                "launches": kernel.launches,
+                "graph_launches": kernel.graph_launches,
+                "time_ns": kernel.time_ns,
             }
-            for one in by_kernel(selection)
+            for kernel in by_kernel(selection)
         ],
         "outside_steps": {"launches": lost, "time_ns": lost_ns},
-        "cautions": [{"code": one.code, "text": printable(one.text)} for one in trace.cautions],
+        "cautions": [{"code": note.code, "text": printable(note.text)} for note in trace.cautions],
     }
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
@@ -117,17 +117,17 @@ _PLAIN = (
 def kernels_csv(selection: Selection) -> str:
     """A line for each step, device, kernel and place; over all lines times add up to the selection's kernel time."""
     trace = selection.trace
-    return csv_table(CSV_COLUMNS, (_csv_row(trace, one) for one in by_step_and_kernel(selection)))
+    return csv_table(CSV_COLUMNS, (_csv_row(trace, row) for row in by_step_and_kernel(selection)))
 
 
-def _csv_row(trace: Trace, one: KernelSum) -> tuple[Any, ...]:
-    inside = one.step != NONE
-    names = (one.role, one.place, trace.names.short[one.name])
+def _csv_row(trace: Trace, row: KernelSum) -> tuple[Any, ...]:
+    inside = row.step != NONE
+    names = (row.role, row.place, trace.names.short[row.name])
     return (
-        int(trace.steps.index[one.step]) if inside else "",
-        STEP_KINDS[trace.steps.kind[one.step]] if inside else "",
-        trace.processes[trace.steps.process[one.step]] if inside else "",
-        *(one.device, *names, one.launches, one.graph_launches, one.time_ns, trace.names.demangled[one.name]),
+        int(trace.steps.index[row.step]) if inside else "",
+        STEP_KINDS[trace.steps.kind[row.step]] if inside else "",
+        trace.processes[trace.steps.process[row.step]] if inside else "",
+        *(row.device, *names, row.launches, row.graph_launches, row.time_ns, trace.names.demangled[row.name]),
     )
 
 
@@ -152,29 +152,29 @@ def _headings(selection: Selection) -> list[str]:
 
 def _pattern_words(selection: Selection) -> str:
     """How many kernels a step launches, where that is what is shown."""
-    found = patterns(selection)
-    if selection.layer is not None or not found:
+    counts = patterns(selection)
+    if selection.layer is not None or not counts:
         return ""
-    if len(found) == 1:
-        return f", {found[0][0]} kernels{' each' if selection.steps > 1 else ''}"
-    shown = ", ".join(f"{launches} in {count}" for launches, count in found[:5])
-    more = f" and {len(found) - 5} other numbers" if len(found) > 5 else ""  # noqa: PLR2004 (a line)
+    if len(counts) == 1:
+        return f", {counts[0][0]} kernels{' each' if selection.steps > 1 else ''}"
+    shown = ", ".join(f"{launches} in {count}" for launches, count in counts[:5])
+    more = f" and {len(counts) - 5} other numbers" if len(counts) > 5 else ""  # noqa: PLR2004 (a line)
     return f"; kernels in a step: {shown}{more}"
 
 
 def _figure_rows(selection: Selection) -> Rows:
-    found = selection.figures
+    figures = selection.figures
     rows: Rows = [("", "median", "least", "most", "meaning")]
     for title, name, meaning in FIGURES:
-        rows += _spread(title, np.asarray(getattr(found, name)), meaning, format_ns)
+        rows += _spread(title, np.asarray(getattr(figures, name)), meaning, format_ns)
     for number, gap in enumerate(GAPS):
-        rows += _spread(f"idle: {gap}", found.gap_ns[:, number], _GAP_MEANINGS[gap], format_ns)
-    rows += _spread("graph coverage", found.graph_coverage, "share of kernels that CUDA graphs launched", percent)
-    rows += _spread("launch calls", found.calls, "of the host", format_mean)
+        rows += _spread(f"idle: {gap}", figures.gap_ns[:, number], _GAP_MEANINGS[gap], format_ns)
+    rows += _spread("graph coverage", figures.graph_coverage, "share of kernels that CUDA graphs launched", percent)
+    rows += _spread("launch calls", figures.calls, "of the host", format_mean)
     for number, kind in enumerate(COPY_KINDS):
-        size = format_value(float(np.median(found.copy_bytes[:, number])), "B")
-        rows += _spread(f"copies {kind}", found.copies[:, number], f"{size} a step", format_mean)
-    return rows + _spread("memsets", found.memsets, "", format_mean)
+        size = format_value(float(np.median(figures.copy_bytes[:, number])), "B")
+        rows += _spread(f"copies {kind}", figures.copies[:, number], f"{size} a step", format_mean)
+    return rows + _spread("memsets", figures.memsets, "", format_mean)
 
 
 _GAP_MEANINGS = {
@@ -195,13 +195,13 @@ def _spread(title: str, values: NDArray[Any], meaning: str, shown: Callable[[flo
 
 
 def _sum_rows(selection: Selection, sums: Sequence[KernelSum], *, kernels: bool) -> Rows:
-    total = sum(one.time_ns for one in sums)
+    total = sum(kernel.time_ns for kernel in sums)
     names = selection.trace.names.short
     rows: Rows = [("role", "launches", "time", "share", "from graphs", *(("place", "kernel") if kernels else ()))]
-    for one in sums:
-        figures = (format_mean(one.launches / selection.steps), format_ns(one.time_ns / selection.steps))
-        shares = (percent(one.time_ns / total) if total else "-", percent(one.graph_launches / one.launches))
-        rows.append((one.role, *figures, *shares, *((one.place, names[one.name]) if kernels else ())))
+    for kernel in sums:
+        figures = (format_mean(kernel.launches / selection.steps), format_ns(kernel.time_ns / selection.steps))
+        shares = (percent(kernel.time_ns / total) if total else "-", percent(kernel.graph_launches / kernel.launches))
+        rows.append((kernel.role, *figures, *shares, *((kernel.place, names[kernel.name]) if kernels else ())))
     return rows
 
 

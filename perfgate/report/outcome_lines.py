@@ -37,11 +37,11 @@ def gate_row(gate: GateOutcome) -> tuple[str, ...]:
     return (gate.metric, *sides, _interval(gate, decimals), margins, detectable, verdict + mark)
 
 
-def _detectable(found: float | None) -> str:
+def _detectable(slowdown: float | None) -> str:
     """A slowdown of more than any margin may be is a number that says nothing."""
-    if found is None:
+    if slowdown is None:
         return "-"
-    return percent(found) if found <= LARGEST_PERCENTAGE else f"above {percent(LARGEST_PERCENTAGE)}"
+    return percent(slowdown) if slowdown <= LARGEST_PERCENTAGE else f"above {percent(LARGEST_PERCENTAGE)}"
 
 
 def ordered_gates(cell: CellOutcome) -> list[GateOutcome]:
@@ -204,13 +204,13 @@ def _blocked(cell: CellOutcome) -> list[str]:
 
 def _blunt(outcome: Outcome) -> str:
     """What passed gates could not have blocked reliably, though they would not have passed it either."""
-    found = [
+    gates = [
         f"{gate.metric} {percent(gate.must_catch)} to {_detectable(gate.detectable)}"
         for cell in outcome.cells
         for gate in cell.gates
         if gate.detectable is not None and gate.detectable > gate.must_catch
     ]
-    return f" Between must_catch and detectable a slowdown may end inconclusive: {', '.join(found)}." if found else ""
+    return f" Between must_catch and detectable a slowdown may end inconclusive: {', '.join(gates)}." if gates else ""
 
 
 def _why(outcome: Outcome) -> str:

@@ -80,10 +80,10 @@ def list_runs(runs: Path) -> list[ListedRun]:
     return [_listed(folder, runs) for folder in sorted(folders, key=_age, reverse=True)]
 
 
-def runs_document(found: Sequence[ListedRun]) -> Document:
+def runs_document(runs: Sequence[ListedRun]) -> Document:
     """A row a run, the newest first: its name, when it began, its verdict, and what was measured."""
     heading = ("run", "begun (UTC)", "verdict", "base", "head")
-    return Document.of((), [Section(rows=[heading, *map(_row, found)], give_way=(3, 4))])
+    return Document.of((), [Section(rows=[heading, *map(_row, runs)], give_way=(3, 4))])
 
 
 def _row(run: ListedRun) -> tuple[str, ...]:

@@ -12,11 +12,11 @@ from perfgate.stats.sequential import FURTHER_LOOK_PAIRS
 
 def cell_setting(cell: CellOutcome) -> str:
     """Model, batch, tokens and the scenario of a cell in one line; empty for figures from elsewhere."""
-    one = cell.setting
-    if one is None:
+    setting = cell.setting
+    if setting is None:
         return ""
-    tokens = f"{one.input_tokens} + {one.output_tokens} tokens"
-    return f"{one.model}, batch {one.batch}, {tokens}, {one.scenario}"
+    tokens = f"{setting.input_tokens} + {setting.output_tokens} tokens"
+    return f"{setting.model}, batch {setting.batch}, {tokens}, {setting.scenario}"
 
 
 def run_setting(outcome: Outcome) -> list[str]:
@@ -24,11 +24,11 @@ def run_setting(outcome: Outcome) -> list[str]:
     settings = [cell.setting for cell in outcome.cells if cell.setting is not None]
     if not settings:
         return []
-    begun = min(one.begun_utc for one in settings)
+    begun = min(setting.begun_utc for setting in settings)
     when = f", begun {begun[:16].replace('T', ' ')} UTC" if begun else ""
-    said = [(role, [_subject(one.subjects[role]) for one in settings if role in one.subjects]) for role in ROLES]
-    machines = [machine for one in settings for machine in one.machines]
-    facts = [*said, ("machine", machines), ("run", [f"{outcome.run}{when}"])]
+    subjects = [(role, [_subject(s.subjects[role]) for s in settings if role in s.subjects]) for role in ROLES]
+    machines = [machine for setting in settings for machine in setting.machines]
+    facts = [*subjects, ("machine", machines), ("run", [f"{outcome.run}{when}"])]
     return [f"{name}: {'; '.join(dict.fromkeys(texts))}" for name, texts in facts if texts]
 
 
