@@ -7,7 +7,6 @@ pairs, or a visit that passes every gate against the baseline itself. Anything e
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -105,10 +104,7 @@ def promote(
         side = _side(folder, run, cell, records.get(cell.cell_id), outcome, role)
         file = root / place(cell, machine_class(side.record.visits[0].machine, cell.clocks.mode))
         candidates.append(_Candidate(side, outcome, file, same_build))
-    with ExitStack() as held:
-        # In one order, so that two promotions cannot cross.
-        for file in sorted({candidate.file for candidate in candidates}):
-            held.enter_context(changing(file))
+    with changing(candidate.file for candidate in candidates):
         drawn = [_draw(candidate, run.plan) for candidate in candidates]
         if not reason and any(promotion.kind != "equivalent" for promotion in drawn):
             raise UsageError(_unexplained(drawn), remedy='Say why: --reason "...".')

@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,10 +126,12 @@ def _kept(folder: Path, copy: Artifact) -> Baseline:
 
 
 @contextmanager
-def changing(file: Path) -> Iterator[None]:
-    """Keep other promotions of this host away from a file while the block lasts."""
-    name = f"baseline-{sha256_hex(str(file.absolute()))[:16]}.lock"
-    with FileLock(state_folder() / name, mode=0o666):
+def changing(files: Iterable[Path]) -> Iterator[None]:
+    """Keep other promotions of this host away from files while the block lasts."""
+    with ExitStack() as locks:
+        for file in sorted({*files}):  # in one order, so that two promotions cannot cross
+            name = f"baseline-{sha256_hex(str(file.absolute()))[:16]}.lock"
+            locks.enter_context(FileLock(state_folder() / name, mode=0o666))
         yield
 
 
