@@ -20,9 +20,9 @@ from perfgate import stats
 from perfgate.errors import RecordError
 from perfgate.machine.fingerprint import machine_class
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.metrics.trial import Trial
+from perfgate.metrics.trial import ROLES, Trial
 from perfgate.project.subjects import same_build
-from perfgate.record.csv_table import ROLES, Values, read_table
+from perfgate.record.csv_table import Values, read_table
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import Record, read_records
 from perfgate.report.run_folders import RUN
