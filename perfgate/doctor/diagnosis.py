@@ -6,6 +6,7 @@ here; ``warning`` that it works, but worse, or not for everything; ``skipped`` t
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -69,10 +70,16 @@ class Check:
     Args:
         name: Lower case with dashes.
         why: Why it matters.
+        about: What it looks at, where it looks at several things; each finding begins with it.
     """
 
     name: str
     why: str
+    about: str = ""
+
+    def of(self, about: object) -> Check:
+        """The same check of one thing."""
+        return dataclasses.replace(self, about=f"{about}: ")
 
     def ok(self, found: str) -> Finding:
         """All is well."""
@@ -91,7 +98,7 @@ class Check:
         return self._finding("skipped", found, mend)
 
     def _finding(self, status: Status, found: str, mend: str = "") -> Finding:
-        return Finding(check=self.name, status=status, found=found, why=self.why, mend=mend)
+        return Finding(check=self.name, status=status, found=self.about + found, why=self.why, mend=mend)
 
 
 def diagnosis_schema() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from perfgate.machine.clocks import check_supported
 from perfgate.machine.fingerprint import Gpu
 from perfgate.machine.nvml import GpuError, Nvml, connect
 from perfgate.machine.sampler import company
-from perfgate.scenario.declaration import Clocks, LoadedScenario
+from perfgate.scenario.declaration import Clocks, LoadedScenario, Scenario
 from perfgate.units import gib
 
 GPU = Check("gpu", "Without a driver that answers, nothing about a GPU can be measured or controlled.")
@@ -27,32 +27,30 @@ def check_gpus(
     scenarios: Sequence[LoadedScenario], environment: Mapping[str, str]
 ) -> tuple[tuple[Gpu, ...], list[Finding]]:
     """The GPUs that engines would see, and what was found about them."""
+    locking = [loaded.scenario for loaded in scenarios if loaded.scenario.clocks.mode == "lock"]
     try:
         nvml = connect()
         if nvml is None:
-            found = GPU.skipped("no NVIDIA driver here: engines run on the CPU, and checks of GPUs are skipped")
-            return (), [found, *_locks_without_gpu(scenarios)]
+            return (), _without_gpu("no NVIDIA driver here: engines run on the CPU, and", locking)
         with nvml:
             gpus = nvml.gpus(environment)
             if not gpus and environment.get("CUDA_VISIBLE_DEVICES") == "":
-                found = GPU.skipped("CUDA_VISIBLE_DEVICES hides every GPU: checks of GPUs are skipped")
-                return (), [found, *_locks_without_gpu(scenarios)]
-            return gpus, list(_look(nvml, gpus, scenarios))
+                return (), _without_gpu("CUDA_VISIBLE_DEVICES hides every GPU:", locking)
+            return gpus, list(_look(nvml, gpus, locking))
     except GpuError as error:
         return (), [GPU.failed(error.finding, "nvidia-smi shows what is wrong with the GPU or its driver.")]
 
 
-def _locks_without_gpu(scenarios: Sequence[LoadedScenario]) -> Iterator[Finding]:
+def _without_gpu(why: str, locking: Sequence[Scenario]) -> list[Finding]:
     """A scenario that locks clocks cannot be measured where there is no GPU."""
-    for one in scenarios:
-        if one.scenario.clocks.mode == "lock":
-            yield CLOCK_LOCK.failed(
-                f"{one.scenario.name} locks clocks, and there is no GPU here",
-                "Measure on a GPU machine, or write clocks: {mode: observe}.",
-            )
+    mend = "Measure on a GPU machine, or write clocks: {mode: observe}."
+    return [
+        GPU.skipped(f"{why} checks of GPUs are skipped"),
+        *(CLOCK_LOCK.failed(f"{scenario.name} locks clocks, and there is no GPU here", mend) for scenario in locking),
+    ]
 
 
-def _look(nvml: Nvml, gpus: Sequence[Gpu], scenarios: Sequence[LoadedScenario]) -> Iterator[Finding]:
+def _look(nvml: Nvml, gpus: Sequence[Gpu], locking: Sequence[Scenario]) -> Iterator[Finding]:
     if not gpus:
         yield GPU.failed(
             "the driver answers, and no GPU is visible",
@@ -63,11 +61,10 @@ def _look(nvml: Nvml, gpus: Sequence[Gpu], scenarios: Sequence[LoadedScenario]) 
     yield GPU.ok(f"{len(gpus)} visible, driver {nvml.driver}, CUDA up to {nvml.cuda}{fewer}")
     for number, gpu in enumerate(gpus):
         yield _idle(nvml, number, gpu)
-    locking = [one for one in scenarios if one.scenario.clocks.mode == "lock"]
     if not locking:
         yield CLOCK_LOCK.ok("no scenario here locks clocks: they are observed, which needs no rights")
-    for one in locking:
-        yield _lock(nvml, gpus, one.scenario.name, one.scenario.clocks)
+    for scenario in locking:
+        yield _lock(nvml, gpus, scenario.name, scenario.clocks)
     yield _leases(gpus)
 
 
@@ -117,9 +114,7 @@ def _means_to_lock(uuid: str) -> str:
     if os.geteuid() == 0 and has_capability(CAP_SYS_ADMIN):
         return "as root"
     helper = helper_command()
-    if helper and is_permitted(helper, ["reset", uuid]):
-        return f"by {shlex.join(helper)}"
-    return ""
+    return f"by {shlex.join(helper)}" if helper and is_permitted(helper, ["reset", uuid]) else ""
 
 
 def _leases(gpus: Sequence[Gpu]) -> Finding:

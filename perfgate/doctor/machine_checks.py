@@ -70,21 +70,19 @@ def diagnose(
     gpus, found = check_gpus(scenarios, environment)
     with tempfile.TemporaryDirectory(prefix="perfgate-doctor-") as scratch:
         bench = _Bench(Path(scratch), progress)
-        found += [profilers.check_presence(check, environment, bench.place(), gpu=bool(gpus)) for check in _PROFILERS]
+        programs = (profilers.NSYS, profilers.NCU)
+        found += [profilers.check_presence(check, environment, bench.place(), gpu=bool(gpus)) for check in programs]
         found += [profilers.check_counters(), *_check_folders(runs), check_processes(), check_memory(scenarios)]
-        found += _check_models(scenarios, environment)
+        found += [_check_model(one, {**environment, **one.scenario.engine.env}) for one in scenarios]
+        found += [] if scenarios else [MODEL.skipped("no scenario named")]
         named = _interpreters(scenarios, subjects, environment, bench.place())
         found += [bench.check_subject(*one) for one in named]
-        if not subjects:
-            found.append(SUBJECT.skipped("no subject named", _NAME_SUBJECT))
+        found += [] if subjects else [SUBJECT.skipped("no subject named", _NAME_SUBJECT)]
         if deep:
             own = Interpreter("perfgate's own interpreter", sys.executable, environment)
             there = [interpreter for subject, interpreter in named if find_subject(subject) is None]
             found += bench.try_profilers(there if subjects else [own], gpus)
     return Diagnosis(deep=deep, findings=tuple(found))
-
-
-_PROFILERS = (profilers.NSYS, profilers.NCU)
 
 
 class _Bench:
@@ -119,11 +117,10 @@ class _Bench:
         tried = (profilers.NSYS_TRACE, profilers.NCU_COUNT)
         if not interpreters:
             return [check.skipped("no subject's interpreter is there", "Fix the subjects first.") for check in tried]
-        uuids = [gpu.uuid for gpu in gpus]
         with contextlib.ExitStack() as held:
             try:
-                if uuids:
-                    until_s = time.monotonic() + BUSY_WAIT_S
+                if gpus:
+                    uuids, until_s = [gpu.uuid for gpu in gpus], time.monotonic() + BUSY_WAIT_S
                     held.enter_context(hold_devices(uuids, "perfgate doctor --deep", self._progress, until_s))
             except InterruptedRunError as error:
                 return [check.warning(f"not tried: {error.text}", "Wait for that run.") for check in tried]
@@ -173,37 +170,28 @@ def _check_folders(runs: Path) -> Iterator[Finding]:
     yield check_disk(runs)
 
 
-def _check_models(scenarios: Sequence[LoadedScenario], environment: Mapping[str, str]) -> Iterator[Finding]:
-    if not scenarios:
-        yield MODEL.skipped("no scenario named")
-    for one in scenarios:
-        yield _check_model(one, {**environment, **one.scenario.engine.env})
-
-
 def _check_model(loaded: LoadedScenario, environment: Mapping[str, str]) -> Finding:
     name, model, folder = loaded.scenario.name, loaded.scenario.engine.model, model_folder(loaded)
     if model.config is not None:
         return MODEL.ok(f"{name}: {folder}, dummy weights")
     if folder is not None:
-        if _weights_bytes(folder):
-            return MODEL.ok(f"{name}: {folder}, {gib(_weights_bytes(folder))} of weights")
+        if size := _weights_bytes(folder):
+            return MODEL.ok(f"{name}: {folder}, {gib(size)} of weights")
         return MODEL.failed(f"{name}: {folder} holds no weights ({', '.join(WEIGHTS)})", f"Put them into {folder}.")
     fetch = f"hf download {model.hub} --revision {model.revision}"
     snapshots = hub_cache(environment) / f"models--{str(model.hub).replace('/', '--')}" / "snapshots"
-    found = next(iter(sorted(snapshots.glob(f"{model.revision}*"))), None)
-    if found is None:
+    snapshot = next(iter(sorted(snapshots.glob(f"{model.revision}*"))), None)
+    if snapshot is None:
         return MODEL.warning(f"{name}: {model.hub} at {model.revision} is not in {hub_cache(environment)}", fetch)
-    if not (found / "config.json").exists() or not _weights_bytes(found):
-        return MODEL.warning(f"{name}: {found} is not complete: fetching was broken off", fetch)
-    return MODEL.ok(f"{name}: {model.hub} at {model.revision}, {gib(_weights_bytes(found))} of weights")
+    if not (snapshot / "config.json").exists() or not (size := _weights_bytes(snapshot)):
+        return MODEL.warning(f"{name}: {snapshot} is not complete: fetching was broken off", fetch)
+    return MODEL.ok(f"{name}: {model.hub} at {model.revision}, {gib(size)} of weights")
 
 
 def hub_cache(environment: Mapping[str, str]) -> Path:
     """Where huggingface_hub keeps models: ``HF_HUB_CACHE``, else ``hub`` in ``HF_HOME``, else in the user's cache."""
-    if "HF_HUB_CACHE" in environment:
-        return Path(environment["HF_HUB_CACHE"]).expanduser()
     home = environment.get("HF_HOME", "~/.cache/huggingface")
-    return Path(home).expanduser() / "hub"
+    return Path(environment.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
 
 
 def _weights_bytes(folder: Path) -> int:
@@ -216,12 +204,12 @@ def _interpreters(
 ) -> list[tuple[Subject, Interpreter]]:
     """Each subject under each scenario's variables; what would be looked at twice comes once, under both names."""
     settings = [one.scenario.engine.env for one in scenarios] or [{}]
-    found: dict[tuple[str, str], tuple[Subject, Interpreter]] = {}
+    named: dict[tuple[str, str], tuple[Subject, Interpreter]] = {}
     for role, subject in subjects.items():
         for own in settings:
             variables = subject_environment({**environment, **engine_settings(cache), **own}, subject)
             same = (subject.python, json.dumps(variables, sort_keys=True))
-            names = [found[same][1].name] if same in found else []
+            names = [named[same][1].name] if same in named else []
             name = " and ".join(dict.fromkeys([*names, role]))
-            found[same] = (subject, Interpreter(name, subject.python, variables))
-    return list(found.values())
+            named[same] = (subject, Interpreter(name, subject.python, variables))
+    return list(named.values())

@@ -32,7 +32,6 @@ CAP_SYS_ADMIN = 21
 COUNTER = "smsp__inst_executed.sum"
 """A counter that every chip since GA100 has, also in a MIG slice, and that one pass collects."""
 
-
 PROFILE_TIMEOUT_S = 180.0
 EXPORT_TIMEOUT_S = 60.0
 RANGE_PREFIX = "perfgate.doctor."
@@ -49,6 +48,7 @@ _INSTALL = {
 }
 _PERMIT = REASONS["counters-no-permission"].remedy
 _OLD_NVTX = "{python} -m pip install 'nvtx<0.2.12', or use a newer nsys."
+_SEE_LOG = "Fix what its last lines say, then try again."
 _NO_KERNEL = "Check that the subject's torch uses the GPU that ncu supports."
 
 
@@ -65,6 +65,10 @@ class Interpreter:
     name: str
     python: str
     environment: Mapping[str, str]
+
+    def under(self, settings: Mapping[str, str]) -> Interpreter:
+        """The same with more variables."""
+        return dataclasses.replace(self, environment={**self.environment, **settings})
 
     def __str__(self) -> str:
         """For people: ``base (/path/to/python)``."""
@@ -113,31 +117,29 @@ def try_nsys(interpreter: Interpreter, folder: Path, *, gpu: bool) -> Finding:
         folder: Empty; nsys writes its report there.
         gpu: Whether the driver shows a GPU, so that there must be kernels.
     """
-    environment = {**interpreter.environment, **nsys_settings()}
-    nsys = shutil.which("nsys", path=environment.get("PATH"))
+    check, interpreter = NSYS_TRACE.of(interpreter), interpreter.under(nsys_settings())
+    nsys = shutil.which("nsys", path=interpreter.environment.get("PATH"))
     if nsys is None:
         return (NSYS_TRACE.failed if gpu else NSYS_TRACE.skipped)("no nsys on PATH", _INSTALL["nsys"])
-    profile = nsys_profile(nsys, folder / "trace")
-    ran = run_probe("trace", interpreter, folder, PROFILE_TIMEOUT_S, before=profile, environment=environment)
+    ran = run_probe("trace", interpreter, folder, PROFILE_TIMEOUT_S, before=nsys_profile(nsys, folder / "trace"))
     if ran.status != 0 or ran.answer is None:
-        return NSYS_TRACE.failed(
-            f"{interpreter}: nsys profile {_how(ran)}\n{ran.end}", "Fix what its last lines say, then try again."
-        )
+        return check.failed(f"nsys profile {_how(ran)}\n{ran.end}", _SEE_LOG)
     if not ran.answer["ranges"] and not ran.answer["gpu"]:
-        return NSYS_TRACE.skipped(
-            f"{interpreter} has nothing to trace: neither a GPU to its torch nor the package nvtx",
-            f"{interpreter.python} -m pip install 'nvtx<0.2.12'",
-        )
+        found = f"{interpreter} has nothing to trace: neither a GPU to its torch nor the package nvtx"
+        return NSYS_TRACE.skipped(found, f"{interpreter.python} -m pip install 'nvtx<0.2.12'")
     if not (folder / "trace.nsys-rep").exists():
-        return _no_report(interpreter, ran, folder)
-    export = folder / "trace.sqlite"
-    exporting = [nsys, "export", "--type=sqlite", "--force-overwrite=true", f"--output={export}"]
-    exported = run([*exporting, str(folder / "trace.nsys-rep")], environment, folder, EXPORT_TIMEOUT_S)
-    return _find_again(interpreter, ran.answer, exported, export, gpu=gpu)
+        if "mporter" in ran.text or any(folder.glob("*.qdstrm")):
+            found = f"nsys traced and could not import what it traced: its host part is missing\n{ran.end}"
+            return check.failed(found, "Install the whole of Nsight Systems; some packages bring only its target part.")
+        return check.failed(f"nsys ended with status 0 and wrote no report\n{ran.end}", _INSTALL["nsys"])
+    exporting = [nsys, "export", "--type=sqlite", "--force-overwrite=true", f"--output={folder / 'trace.sqlite'}"]
+    exported = run([*exporting, str(folder / "trace.nsys-rep")], interpreter.environment, folder, EXPORT_TIMEOUT_S)
+    return _find_again(check, interpreter, ran.answer, exported, folder / "trace.sqlite", gpu=gpu)
 
 
 def try_ncu(interpreter: Interpreter, folder: Path, *, gpu: bool) -> Finding:
     """Count one kernel of a tiny program, and find the counter's value in the CSV. Clocks are left alone."""
+    check = NCU_COUNT.of(interpreter)
     if not gpu:
         return NCU_COUNT.skipped("no GPU here")
     ncu = shutil.which("ncu", path=interpreter.environment.get("PATH"))
@@ -145,22 +147,18 @@ def try_ncu(interpreter: Interpreter, folder: Path, *, gpu: bool) -> Finding:
         return NCU_COUNT.failed("no ncu on PATH", _INSTALL["ncu"])
     flags = ["--config-file", "off", "--target-processes", "all", "--clock-control", "none", "--launch-count", "1"]
     flags += ["--metrics", COUNTER, "--csv", "--page", "raw", "--print-units", "base"]
-    environment = {**interpreter.environment, **NCU_SETTINGS}
-    ran = run_probe("count", interpreter, folder, PROFILE_TIMEOUT_S, before=[ncu, *flags], environment=environment)
-    value = None
+    ran = run_probe("count", interpreter.under(NCU_SETTINGS), folder, PROFILE_TIMEOUT_S, before=[ncu, *flags])
+    end, value = ran.end, None
     try:
         value = parse_ncu(ran.text, "ncu").launches[0].values.get(COUNTER)
     except NotMeasuredError as error:
         mend = _NO_KERNEL if error.code == "counters-no-kernel" else error.remedy
-        return NCU_COUNT.failed(f"{interpreter}: ncu counted nothing: {error.text}\n{ran.end}", mend)
+        return check.failed(f"ncu counted nothing: {error.text}\n{end}", mend)
     except RecordError as error:
-        ran = dataclasses.replace(ran, end=f"{error.text}\n{ran.end}")
+        end = f"{error.text}\n{end}"
     if ran.status != 0 or value is None:
-        return NCU_COUNT.failed(
-            f"{interpreter}: ncu {_how(ran)} and showed no {COUNTER}\n{ran.end}",
-            "Fix what its last lines say, then try again.",
-        )
-    return NCU_COUNT.ok(f"{interpreter}: {COUNTER} = {value:,.0f} for one kernel")
+        return check.failed(f"ncu {_how(ran)} and showed no {COUNTER}\n{end}", _SEE_LOG)
+    return check.ok(f"{COUNTER} = {value:,.0f} for one kernel")
 
 
 def find_ranges(export: Path) -> tuple[tuple[str, ...], int]:
@@ -175,81 +173,58 @@ def find_ranges(export: Path) -> tuple[tuple[str, ...], int]:
 
 
 def run_probe(
-    task: str,
-    interpreter: Interpreter,
-    folder: Path,
-    timeout_s: float,
-    *,
-    before: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
+    task: str, interpreter: Interpreter, folder: Path, timeout_s: float, *, before: Sequence[str] = ()
 ) -> Ran:
     """Run a task of :mod:`perfgate.doctor.probe`, under a profiler where ``before`` is its command line."""
     answer = folder / "answer.json"
     argv = [*before, interpreter.python, str(PROBE), task, str(answer)]
-    ran = run(argv, interpreter.environment if environment is None else environment, folder, timeout_s)
+    ran = run(argv, interpreter.environment, folder, timeout_s)
     try:
-        said = read_json(answer)
+        content = read_json(answer)
     except (FileNotFoundError, ValueError):  # the interpreter that wrote it is the subject's
-        said = None
-    return Ran(ran.status, ran.text, ran.end, said if isinstance(said, dict) else None)
+        return ran
+    return dataclasses.replace(ran, answer=content if isinstance(content, dict) else None)
 
 
 def _how(ran: Ran) -> str:
-    if ran.status is None:
-        return "was still busy when its time was up"
-    return f"ended with status {ran.status}"
-
-
-def _no_report(interpreter: Interpreter, ran: Ran, folder: Path) -> Finding:
-    if "mporter" in ran.text or any(folder.glob("*.qdstrm")):
-        return NSYS_TRACE.failed(
-            f"{interpreter}: nsys traced and could not import what it traced: its host part is missing\n{ran.end}",
-            "Install the whole of Nsight Systems; some packages bring only its target part.",
-        )
-    return NSYS_TRACE.failed(
-        f"{interpreter}: nsys ended with status 0 and wrote no report\n{ran.end}", _INSTALL["nsys"]
-    )
+    return "was still busy when its time was up" if ran.status is None else f"ended with status {ran.status}"
 
 
 def _find_again(
-    interpreter: Interpreter, put_in: Mapping[str, Any], exported: Ran, export: Path, *, gpu: bool
+    check: Check, interpreter: Interpreter, put_in: Mapping[str, Any], exported: Ran, export: Path, *, gpu: bool
 ) -> Finding:
-    """Read the export and compare."""
+    """Compare what the probe did with what the export shows of it."""
     if exported.status != 0 or not export.exists():
-        words = f"{interpreter}: nsys wrote a report, and its export to SQLite {_how(exported)}\n{exported.end}"
-        return NSYS_TRACE.failed(words, "Point TMPDIR at a local disk with room: the export needs file locks.")
+        found = f"nsys wrote a report, and its export to SQLite {_how(exported)}\n{exported.end}"
+        return check.failed(found, "Point TMPDIR at a local disk with room: the export needs file locks.")
     try:
         ranges, kernels = find_ranges(export)
     except RecordError as error:
-        return NSYS_TRACE.failed(f"{interpreter}: the export: {error.text}", _INSTALL["nsys"])
-    return _judge_trace(interpreter, put_in, ranges, kernels, gpu=gpu)
-
-
-def _judge_trace(
-    interpreter: Interpreter, put_in: Mapping[str, Any], ranges: Iterable[str], kernels: int, *, gpu: bool
-) -> Finding:
-    """Compare what the probe did with what the export shows of it."""
-    sources = [name.removeprefix(RANGE_PREFIX).partition(".")[0] for name in ranges]
-    lost = [source for source, number in put_in["ranges"].items() if sources.count(source) < number]
-    seen = [source for source in put_in["ranges"] if source not in lost]
-    names = {"nvtx": f"nvtx {put_in['nvtx']}", "torch": "torch.cuda.nvtx"}
-    opened = ", ".join(names[source] for source in put_in["ranges"]) or "nothing"
+        return check.failed(f"the export: {error.text}", _INSTALL["nsys"])
     if gpu and not put_in["gpu"]:
-        words = f"{interpreter}: the driver shows a GPU, its torch ({put_in['torch'] or 'none'}) does not use one"
-        return NSYS_TRACE.failed(words, "Give the subject a torch built for this driver's CUDA.")
+        found = f"the driver shows a GPU, its torch ({put_in['torch'] or 'none'}) does not use one"
+        return check.failed(found, "Give the subject a torch built for this driver's CUDA.")
     if put_in["gpu"] and not kernels:
-        words = f"{interpreter}: the trace holds no kernel, though kernels ran: nsys's CUPTI is older than the driver"
-        return NSYS_TRACE.failed(f"{words}, or another tool holds CUPTI", _newer_cupti(put_in))
-    nvtx = _OLD_NVTX.format(python=interpreter.python)
+        found = "the trace holds no kernel, though kernels ran: nsys's CUPTI is older than the driver"
+        return check.failed(f"{found}, or another tool holds CUPTI", _newer_cupti(put_in))
+    shown = f"{kernels} kernels" if put_in["gpu"] else ""
+    return _judge_ranges(check, _OLD_NVTX.format(python=interpreter.python), put_in, ranges, shown)
+
+
+def _judge_ranges(check: Check, mend: str, put_in: Mapping[str, Any], ranges: Iterable[str], kernels: str) -> Finding:
+    """Whether every range that was opened is in the trace; ``kernels`` says how many of them are."""
+    sources = [name.removeprefix(RANGE_PREFIX).partition(".")[0] for name in ranges]
+    names = {"nvtx": f"nvtx {put_in['nvtx']}", "torch": "torch.cuda.nvtx"}
+    seen: list[str] = []
+    lost: list[str] = []
+    for source, number in put_in["ranges"].items():
+        (lost if sources.count(source) < number else seen).append(names[source])
     if not seen:
-        words = f"{interpreter}: the trace holds no range opened by {opened}: this nsys does not see them"
-        return NSYS_TRACE.failed(words, nvtx)
-    there = f"{len(sources)} ranges by {', '.join(names[source] for source in seen)}"
-    there += f" and {kernels} kernels" if put_in["gpu"] else "; no GPU, so no kernels"
-    if lost:
-        unseen = ", ".join(names[source] for source in lost)
-        return NSYS_TRACE.warning(f"{interpreter}: found again {there}; ranges by {unseen} are not seen", nvtx)
-    return NSYS_TRACE.ok(f"{interpreter}: found again {there}")
+        opened = ", ".join(lost) or "nothing"
+        return check.failed(f"the trace holds no range opened by {opened}: this nsys does not see them", mend)
+    found = f"found again {len(sources)} ranges by {', '.join(seen)}"
+    found += f" and {kernels}" if kernels else "; no GPU, so no kernels"
+    return check.warning(f"{found}; ranges by {', '.join(lost)} are not seen", mend) if lost else check.ok(found)
 
 
 def _newer_cupti(put_in: Mapping[str, Any]) -> str:
