@@ -12,7 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -153,6 +153,9 @@ class GpuTelemetry(Frozen):
     foreign: tuple[Foreign, ...] = ()
 
 
+_SPREADS = ("sm_mhz", "memory_mhz", "power_mw", "temperature_c", "memory_temperature_c", "utilisation_percent")
+
+
 def summarise(
     gpu: str, taken: Sequence[tuple[int, Sample]], windows: Sequence[Window], foreign: Sequence[Foreign] = ()
 ) -> GpuTelemetry:
@@ -162,23 +165,20 @@ def summarise(
     chosen = inside or list(taken)
     decode = [s for t, s in inside if any(w.decode_ns <= t <= w.end_ns for w in windows)]
     samples = [sample for _, sample in chosen]
+    spreads: dict[str, Any] = {name: _spread(getattr(s, name) for s in samples) for name in _SPREADS}
+    decode_spread = _spread(s.sm_mhz for s in decode)
     gaps = np.diff([t for t, _ in chosen])
     return GpuTelemetry(
         gpu=gpu,
         samples=len(chosen),
         aligned=bool(inside),
         period_ns=int(np.median(gaps)) if len(gaps) else 0,
-        sm_mhz=_spread(s.sm_mhz for s in samples),
-        decode_sm_mhz=_lower_median(s.sm_mhz for s in decode),
-        memory_mhz=_spread(s.memory_mhz for s in samples),
-        power_mw=_spread(s.power_mw for s in samples),
-        temperature_c=_spread(s.temperature_c for s in samples),
-        memory_temperature_c=_spread(s.memory_temperature_c for s in samples),
-        utilisation_percent=_spread(s.utilisation_percent for s in samples),
+        decode_sm_mhz=decode_spread and decode_spread.median,
         reasons=dict(sorted(Counter(name for s in samples for name in reason_names(s.reasons or 0)).items())),
         slowdown_ns=_growth(samples),
         energy_uj=_energy_uj(taken, measured) if inside else None,
         foreign=tuple(foreign),
+        **spreads,
     )
 
 
@@ -190,20 +190,18 @@ def disturbance(
     Args:
         gpus: Every GPU of the trial.
         sm_mhz: The clock that is locked, where one is.
-        memory_mhz: Likewise.
+        memory_mhz: The memory clock that is locked, where one is.
     """
-    for one in gpus:
-        if one.foreign:
-            return "foreign-process", f"{one.gpu}: {', '.join(map(str, one.foreign))}"
+    for gpu in gpus:
+        if gpu.foreign:
+            return "foreign-process", f"{gpu.gpu}: {', '.join(map(str, gpu.foreign))}"
         for reason, code in SPOILING.items():
-            seen, grown_ns = one.reasons.get(reason, 0), one.slowdown_ns.get(reason, 0)
+            seen, grown_ns = gpu.reasons.get(reason, 0), gpu.slowdown_ns.get(reason, 0)
             if seen or grown_ns:
-                text = f"{one.gpu}: {reason} in {seen} of {one.samples} samples, {grown_ns / 1e6:.0f} ms by its counter"
+                text = f"{gpu.gpu}: {reason} in {seen} of {gpu.samples} samples, {grown_ns / 1e6:.0f} ms by its counter"
                 return code, text
-        if sm_mhz is not None:
-            found = _off_lock(one, sm_mhz, memory_mhz)
-            if found is not None:
-                return found
+        if sm_mhz is not None and (off_lock := _off_lock(gpu, sm_mhz, memory_mhz)):
+            return off_lock
     return None
 
 
@@ -213,28 +211,24 @@ def reason_names(bits: int) -> tuple[str, ...]:
     return (*(name for bit, name in REASONS_BY_BIT.items() if bits & bit), *([f"{unknown:#x}"] if unknown else []))
 
 
-def _off_lock(one: GpuTelemetry, sm_mhz: int, memory_mhz: int | None) -> tuple[str, str] | None:
-    if one.decode_sm_mhz is None:
-        return "clock-unproven", f"{one.gpu}: no sample of the SM clock fell into decode"
-    if abs(one.decode_sm_mhz - sm_mhz) > CLOCK_TOLERANCE_MHZ:
-        why = f" ({', '.join(one.reasons)})" if one.reasons else ""
-        return "clock-not-held", f"{one.gpu}: median {one.decode_sm_mhz} MHz in decode, locked at {sm_mhz} MHz{why}"
-    if memory_mhz is not None and (
-        one.memory_mhz is None or abs(one.memory_mhz.median - memory_mhz) > CLOCK_TOLERANCE_MHZ
-    ):
-        found = "unknown" if one.memory_mhz is None else f"{one.memory_mhz.median} MHz"
-        return "clock-not-held", f"{one.gpu}: memory clock {found}, locked at {memory_mhz} MHz"
+def _off_lock(gpu: GpuTelemetry, sm_mhz: int, memory_mhz: int | None) -> tuple[str, str] | None:
+    """Why the clocks were not those that were locked, as reason code and words; ``None`` where they were."""
+    if gpu.decode_sm_mhz is None:
+        return "clock-unproven", f"{gpu.gpu}: no sample of the SM clock fell into decode"
+    if abs(gpu.decode_sm_mhz - sm_mhz) > CLOCK_TOLERANCE_MHZ:
+        why = f" ({', '.join(gpu.reasons)})" if gpu.reasons else ""
+        return "clock-not-held", f"{gpu.gpu}: median {gpu.decode_sm_mhz} MHz in decode, locked at {sm_mhz} MHz{why}"
+    if memory_mhz is not None:
+        median_mhz = gpu.memory_mhz.median if gpu.memory_mhz else None
+        if median_mhz is None or abs(median_mhz - memory_mhz) > CLOCK_TOLERANCE_MHZ:
+            seen = "unknown" if median_mhz is None else f"{median_mhz} MHz"
+            return "clock-not-held", f"{gpu.gpu}: memory clock {seen}, locked at {memory_mhz} MHz"
     return None
 
 
 def _spread(values: Iterable[int | None]) -> Spread | None:
     known = [value for value in values if value is not None]
     return Spread(low=min(known), median=statistics.median_low(known), high=max(known)) if known else None
-
-
-def _lower_median(values: Iterable[int | None]) -> int | None:
-    found = _spread(values)
-    return None if found is None else found.median
 
 
 def _growth(samples: Sequence[Sample]) -> dict[str, int]:
