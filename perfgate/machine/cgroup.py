@@ -57,12 +57,12 @@ class Group:
 
     def pids(self) -> tuple[int, ...]:
         """Its processes, without zombies, and those of cgroups that a program made below it."""
-        found: list[int] = []
+        pids: list[int] = []
         for folder, _, _ in os.walk(self.path):
             # Removed meanwhile, or a threaded cgroup: the one above it names its processes.
             with contextlib.suppress(OSError):
-                found += map(int, Path(folder, "cgroup.procs").read_text().split())
-        return tuple(pid for pid in found if pid > 0)  # 0: a process of another pid namespace
+                pids += map(int, Path(folder, "cgroup.procs").read_text().split())
+        return tuple(pid for pid in pids if pid > 0)  # 0: a process of another pid namespace
 
     def kill(self) -> None:
         """Send SIGKILL to all of them, and to what they fork meanwhile."""
@@ -159,9 +159,9 @@ def _try(group: Group) -> str:
     """What goes wrong when a process joins this one and is killed with it."""
     if not (group.path / "cgroup.kill").exists():
         return "this kernel has no cgroup.kill (Linux 5.14)"
-    words = ["/bin/sh", "-c", _MEMBER, str(group.door)]
+    command = ["/bin/sh", "-c", _MEMBER, str(group.door)]
     # The program ends with its standard input, and that with perfgate.
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}) as member:  # noqa: S603 (ours)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}) as member:  # noqa: S603 (ours)
         if not member.stdout or not member.stdout.read(1) or member.pid not in group.pids():
             return f"no process can join {group.path}"
         group.kill()

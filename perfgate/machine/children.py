@@ -33,6 +33,7 @@ from perfgate.machine.processes import (
     climb,
     environment_of,
     in_group,
+    interruptions_blocked,
     is_alive,
     name_of,
     with_ids,
@@ -46,7 +47,6 @@ SAID_BYTES = 4096
 
 _OWN = ("LD_LIBRARY_PATH",)
 """What perfgate's own interpreter may need to start once more."""
-_INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PROGRAM = Path(__file__).with_name("supervisor.py")
 _BEGUN = re.compile(rb"(started|failed) (\d{1,9})\n")
 _ENDED = re.compile(rb"^ended (-?\d{1,3})\n", re.MULTILINE)
@@ -73,7 +73,7 @@ class Child:
         self._status: int | None = None
         self._pid = 0
 
-    def begin(self) -> None:
+    def begin(self, program: str) -> None:
         """Wait until the program runs.
 
         Raises:
@@ -81,12 +81,11 @@ class Child:
         """
         while b"\n" not in self._heard and self._hear(None):
             pass
-        said = _BEGUN.match(self._heard)
-        if said is not None and said[1] == b"started":
-            self._pid = int(said[2])
-            return
-        code = int(said[2]) if said is not None else errno.ECHILD
-        raise OSError(code, os.strerror(code))
+        answer = _BEGUN.match(self._heard)
+        if answer is None or answer[1] == b"failed":
+            code = int(answer[2]) if answer else errno.ECHILD
+            raise OSError(code, os.strerror(code), program)
+        self._pid = int(answer[2])
 
     @property
     def pid(self) -> int:
@@ -119,7 +118,7 @@ class Child:
         try:
             if not self._pid:  # interrupted there: what does not run yet cannot be found
                 with contextlib.suppress(OSError):
-                    self.begin()
+                    self.begin("")
             climb(self._members, LADDER[:-1])
             self._kill()
         except KeyboardInterrupt:
@@ -207,19 +206,14 @@ def spawn(
     """
     # Without SPT_NOENV, setproctitle (vLLM names its workers with it) writes over the environment that /proc shows.
     marks = {OWNER: owner, CHILD: secrets.token_hex(8), "SPT_NOENV": "1"}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTIONS)  # until it is known what would have to be ended
+    child = None
     try:
-        child = _supervise(argv, environment, marks, log, folder, pass_fds)
+        with interruptions_blocked():  # until it is known what would have to be ended
+            child = _supervise(argv, environment, marks, log, folder, pass_fds)
+        child.begin(argv[0])
     except BaseException:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        raise
-    try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        child.begin()
-    except BaseException as error:
-        child.end()
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, argv[0]) from error
+        if child is not None:
+            child.end()
         raise
     return child
 
@@ -234,9 +228,9 @@ def _supervise(
     try:
         with log.open("ab") as output, _listed({**environment, **marks}) as variables, contextlib.ExitStack() as files:
             door = [files.enter_context(group.door.open("wb", 0)).fileno()] if group is not None else []
-            words = (told, variables.fileno(), *(door or [-1]))
+            descriptors = (told, variables.fileno(), *(door or [-1]))
             supervisor = subprocess.Popen(  # noqa: S603 (the program is the subject under test, named by the user)
-                [sys.executable, "-I", "-S", str(_PROGRAM), *map(str, words), *argv],
+                [sys.executable, "-I", "-S", str(_PROGRAM), *map(str, descriptors), *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

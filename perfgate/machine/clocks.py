@@ -2,7 +2,7 @@
 
 NVML cannot tell what is locked, and a lock outlives its process. So every lock has a lease
 (:mod:`perfgate.machine.clock_lease`): written before it, removed after it. What a killed run leaves is undone at the
-    next run's start, by ``perfgate clocks reset`` and by the runner's hooks, and never while its owner lives.
+next run's start, by ``perfgate clocks reset`` and by the runner's hooks, and never while its owner lives.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from perfgate.machine.clock_helper import ask_helper
 from perfgate.machine.clock_lease import Hold, Lease, adopt, find_leases, held_by_another, owner_lives, take
 from perfgate.machine.fingerprint import Gpu, boot_id
 from perfgate.machine.nvml import GpuError, NothingDoneError, Nvml
+from perfgate.machine.supervisor import INTERRUPTIONS
 
 
 class ClockGuard:
@@ -68,21 +69,19 @@ class ClockGuard:
             GpuError: ``clock-not-supported`` (before anything is written), ``clock-no-permission``, ``gpu-lost``.
             OSError: The state folder cannot be written.
         """
-        wanted = set(uuids) if sm_mhz is not None else set()
-        for uuid in uuids:
-            if sm_mhz is not None:
-                check_supported(self._nvml, uuid, sm_mhz, memory_mhz)
-        asked = (sm_mhz, memory_mhz)
-        same = {one.uuid for one in self.held if (one.sm_mhz, one.memory_mhz) == asked} & wanted
-        with self._signals.put_off():
-            self._release(set(self._held) - same)
+        if sm_mhz is not None:
             for uuid in uuids:
-                if uuid not in same:
-                    _undo(self._nvml, uuid)
+                check_supported(self._nvml, uuid, sm_mhz, memory_mhz)
+        same = {lease.uuid for lease in self.held if (lease.sm_mhz, lease.memory_mhz) == (sm_mhz, memory_mhz)}
+        with self._signals.put_off():
+            self._release(set(self._held) - (same & set(uuids)))
+            others = sorted(set(uuids) - same)
+            for uuid in others:
+                _undo(self._nvml, uuid)
             try:
-                for uuid in sorted(wanted - same):
-                    assert sm_mhz is not None, "else nothing is wanted"  # noqa: S101 (for the type checker)
-                    self._lock(uuid, sm_mhz, memory_mhz)
+                for uuid in others:
+                    if sm_mhz is not None:
+                        self._lock(uuid, sm_mhz, memory_mhz)
             except BaseException:
                 self._release_or_warn()
                 raise
@@ -157,7 +156,7 @@ class _Signals:
         """Stand before the handlers there are."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in INTERRUPTIONS:
             before = signal.getsignal(number)
             if before not in (self._handle, signal.SIG_IGN, None):
                 self._before[number] = before

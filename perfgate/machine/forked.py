@@ -22,13 +22,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from perfgate.machine.processes import wait_until
-from perfgate.machine.supervisor import PR_SET_PDEATHSIG, close_others
+from perfgate.machine.processes import interruptions_blocked, wait_until
+from perfgate.machine.supervisor import INTERRUPTIONS, PR_SET_PDEATHSIG, close_others
 
 MESSAGE_BYTES: Final = 1 << 20
 END_S: Final = 1.0
 """How long the process is given to end by itself."""
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class NoAnswerError(Exception):
@@ -53,24 +52,20 @@ class Forked:
         self._gone = ""
         self._ended = False
         parent = os.getpid()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        try:
-            with warnings.catch_warnings():
-                # Python 3.12 warns where there are threads. The child uses nothing that they could hold.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                self._pid = os.fork()
+        with interruptions_blocked(), warnings.catch_warnings():
+            # Python 3.12 warns where there are threads. The child uses nothing that they could hold.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._pid = os.fork()
             if self._pid == 0:
                 _serve(target, theirs, parent)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
 
-    def call(self, name: str, words: Sequence[Any], named: Mapping[str, Any], limit_s: float) -> Any:
+    def call(self, name: str, arguments: Sequence[Any], named: Mapping[str, Any], limit_s: float) -> Any:
         """What the method of that name returns there; it raises what the method raises.
 
         Args:
             name: The method.
-            words: Its positional arguments, which can be pickled, as can what it returns.
+            arguments: Its positional arguments, which can be pickled, as can what it returns.
             named: Its named ones.
             limit_s: Seconds after which the call, and with it the process, is given up.
 
@@ -85,7 +80,7 @@ class Forked:
                 raise NoAnswerError(self._gone)
             number = next(self._numbers)
             with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):  # seen below
-                self._ours.send(pickle.dumps((number, name, words, named)), socket.MSG_DONTWAIT)
+                self._ours.send(pickle.dumps((number, name, arguments, named)), socket.MSG_DONTWAIT)
             while number not in self._answers:  # a signal handler that calls too may read the answer of this call
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
@@ -144,17 +139,17 @@ class Forked:
 def _serve(target: object, channel: socket.socket, parent: int) -> NoReturn:
     """Answer calls until the other end is closed; this is the new process, which never leaves the function."""
     try:
-        for number in _SIGNALS:  # perfgate's own: it says when this process ends
+        for number in INTERRUPTIONS:  # perfgate's own: it says when this process ends
             signal.signal(number, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
         _let_go(channel.fileno())
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         while data := channel.recv(MESSAGE_BYTES):
-            number, name, words, named = pickle.loads(data)  # noqa: S301 (from the process that this is a fork of)
+            number, name, arguments, named = pickle.loads(data)  # noqa: S301 (from the process that this is a fork of)
             if os.getppid() != parent:
                 break
             try:
-                answer = number, True, getattr(target, name)(*words, **named)
+                answer = number, True, getattr(target, name)(*arguments, **named)
             except Exception as error:  # noqa: BLE001 (it is raised where the call came from)
                 answer = number, False, error
             channel.send(pickle.dumps(answer))

@@ -31,14 +31,14 @@ def find_orphans() -> tuple[Orphan, ...]:
     To be called between trials: what this process has running now would be listed too. Processes whose environment
     may not be read, and those in another pid namespace (where the owner's pid means something else), are left out.
     """
-    return tuple(orphan for _, orphan in _find_orphans())
+    return tuple(_find_orphans().values())
 
 
 def end_orphans(run_name: str | None = None) -> tuple[Orphan, ...]:
     """End what :func:`find_orphans` lists, of one run where it is named, and return what ended; within 7 s."""
-    found = _find_orphans()
-    before = {p: orphan for p, orphan in found if run_name is None or orphan.mark.startswith(f"{run_name}:")}
-    groups = [group for group in _left_groups() if run_name is None or group.mark.startswith(f"{run_name}:")]
+    mark = f"{run_name}:" if run_name is not None else ""
+    before = {process: orphan for process, orphan in _find_orphans().items() if orphan.mark.startswith(mark)}
+    groups = [group for group in _left_groups() if group.mark.startswith(mark)]
     climb(lambda: [p for p in before if is_alive(p)], LADDER[:-1])
     for group in groups:
         group.kill()
@@ -55,26 +55,23 @@ def end_runs(variables: Mapping[str, str]) -> tuple[Orphan, ...]:
     what it leaves behind is an orphan then, see :func:`end_orphans`.
     """
     owners = dict(_find_owners(variables))
-    if owners:
-        climb(lambda: [p for p in owners if is_alive(p)], LADDER)
+    climb(lambda: [p for p in owners if is_alive(p)], LADDER)
     return tuple(run for process, run in owners.items() if not is_alive(process))
 
 
-def _find_orphans() -> list[tuple[psutil.Process, Orphan]]:
+def _find_orphans() -> dict[psutil.Process, Orphan]:
     found: dict[psutil.Process, Orphan] = {}
     for process in _here():
         environment = environment_of(process)
         mark = environment.get(OWNER)
-        if mark is None or not is_alive(process) or process.pid == os.getpid():
-            continue
-        if not _left(mark):
+        if mark is None or not is_alive(process) or process.pid == os.getpid() or not _left(mark):
             continue
         # A supervisor ends with the last process below it. Those may carry no mark.
         left = _below(process) if SUPERVISOR in environment else [process]
-        found |= {one: Orphan(one.pid, name_of(one), mark) for one in left if is_alive(one)}
+        found |= {p: Orphan(p.pid, name_of(p), mark) for p in left if is_alive(p)}
     for group in _left_groups():
-        found |= {one: Orphan(one.pid, name_of(one), group.mark) for one in with_ids(group.pids()) if is_alive(one)}
-    return list(found.items())
+        found |= {p: Orphan(p.pid, name_of(p), group.mark) for p in with_ids(group.pids()) if is_alive(p)}
+    return found
 
 
 def _left_groups() -> list[cgroup.Group]:

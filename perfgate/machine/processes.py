@@ -20,6 +20,8 @@ from pathlib import Path
 
 import psutil
 
+from perfgate.machine.supervisor import INTERRUPTIONS
+
 OWNER = "PERFGATE_OWNER"
 CHILD = "PERFGATE_CHILD"
 
@@ -160,6 +162,16 @@ def _is_young(pid: int) -> bool:
     """Whether a process was started within :data:`LAID_OUT_S`; once the machine was suspended more pass for young."""
     ticks = start_ticks(pid)
     return ticks is not None and ticks / os.sysconf("SC_CLK_TCK") > time.monotonic() - LAID_OUT_S
+
+
+@contextlib.contextmanager
+def interruptions_blocked() -> Iterator[None]:
+    """A block that no signal which asks perfgate to end interrupts: it takes effect at the end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def name_of(process: psutil.Process) -> str:

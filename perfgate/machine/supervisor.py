@@ -26,13 +26,15 @@ import sys
 SUPERVISOR = "PERFGATE_SUPERVISOR"
 """The variable that tells this process from those it looks after."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""By which a user or the system asks a program to end."""
 
 
 def main(answers: int, variables: int, cgroup: int, command: list[str]) -> None:
     """Start the program, tell how it ended, and wait for the last of its descendants."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in INTERRUPTIONS:
         signal.signal(number, signal.SIG_IGN)  # it ends with the last process it looks after, not before
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who has it ignored is not told how its children ended
     os.set_inheritable(answers, False)
@@ -67,7 +69,7 @@ def become(command: list[str], variables: int, cgroup: int, told: int) -> None:
         with open(variables, "rb") as file:
             given = dict(entry.split(b"=", 1) for entry in file.read().split(b"\0")[:-1])
         os.setsid()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
+        for number in (*INTERRUPTIONS, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execvpe(command[0], command, given)  # noqa: S606 (the program is the subject under test, named by the user)

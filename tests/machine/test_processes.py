@@ -454,7 +454,7 @@ def test_interruption_while_a_child_is_started(tmp_path: Path, monkeypatch: pyte
         signal.raise_signal(signal.SIGINT)
         return started
 
-    def begin(_: Child) -> None:
+    def begin(*_: object) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
 
