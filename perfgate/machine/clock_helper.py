@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
+import select
 import shlex
 import shutil
 import signal
@@ -16,7 +16,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from perfgate.machine.nvml import GpuError, NothingDoneError
 
@@ -77,13 +77,13 @@ def helper_command() -> list[str]:
     return ["sudo", "-n", HELPER] if Path(HELPER).exists() else []
 
 
-def is_permitted(helper: Sequence[str], words: Sequence[str]) -> bool:
-    """Whether the helper is there and, where it is run by sudo, a rule admits these words without a password."""
+def is_permitted(helper: Sequence[str], arguments: Sequence[str]) -> bool:
+    """Whether the helper is there and, where it is run by sudo, a rule admits these arguments without a password."""
     if shutil.which(helper[0]) is None:
         return False
     if list(helper[:2]) != ["sudo", "-n"]:
         return True
-    asked = ["sudo", "-n", "-l", *helper[2:], *words]  # -l with a command: tells whether, and runs nothing
+    asked = ["sudo", "-n", "-l", *helper[2:], *arguments]  # -l with a command: tells whether, and runs nothing
     try:
         ended = subprocess.run(asked, capture_output=True, timeout=SUDO_LIMIT_S, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
@@ -91,11 +91,11 @@ def is_permitted(helper: Sequence[str], words: Sequence[str]) -> bool:
     return ended.returncode == 0
 
 
-def ask_helper(words: Sequence[str], uuid: str, refusal: GpuError) -> None:
+def ask_helper(arguments: Sequence[str], uuid: str, refusal: GpuError) -> None:
     """Have the helper do with root's rights what NVML refused to this user.
 
     Args:
-        words: The helper's arguments.
+        arguments: The helper's.
         uuid: The GPU they name.
         refusal: NVML's.
 
@@ -107,7 +107,7 @@ def ask_helper(words: Sequence[str], uuid: str, refusal: GpuError) -> None:
     if not helper:
         raise NothingDoneError(refusal.text, where=uuid, code="clock-no-permission") from refusal
     try:
-        status, said = _run([*helper, *words])
+        status, said = _run([*helper, *arguments])
     except OSError as error:
         text = f"{refusal.text}; {shlex.join(helper)}: {error.strerror}"
         raise NothingDoneError(text, where=uuid, code="clock-no-permission") from error
@@ -117,7 +117,7 @@ def ask_helper(words: Sequence[str], uuid: str, refusal: GpuError) -> None:
     if status == 0:
         return
     text = f"{refusal.text}; {shlex.join(helper)} said: {said or f'exit status {status}'}"
-    if status == _REFUSED_BY_SUDO and not is_permitted(helper, words):
+    if status == _REFUSED_BY_SUDO and not is_permitted(helper, arguments):
         raise NothingDoneError(text, where=uuid, code="clock-no-permission") from refusal
     by_hand = f"It ended with {status}; try it by hand: {shlex.join([*helper, 'reset', uuid])}"
     code, remedy = _ENDINGS.get(status, ("gpu-unreadable", by_hand))
@@ -138,37 +138,32 @@ def _run(command: Sequence[str]) -> tuple[int | None, str]:
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         start_new_session=True,  # so that Ctrl-C in the terminal does not end it half way
     )
-    assert process.stdout is not None and process.stderr is not None, "both are pipes"  # noqa: S101, PT018 (types)
-    with process.stdout as output, process.stderr as errors:
-        said = _listen(process, (output, errors))
+    assert process.stdout is not None, "it is a pipe"  # noqa: S101 (for the type checker)
+    with process.stdout as output:
+        text = _listen(process, output.fileno())
         if process.poll() is None:
             with contextlib.suppress(PermissionError, ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(KILL_LIMIT_S)
             return None, ""
-    told, printed = (text.decode(errors="replace").strip() for text in (said[errors], said[output]))
-    return process.returncode, told or printed
+    return process.returncode, text.decode(errors="replace").strip()
 
 
-def _listen(process: subprocess.Popen[bytes], streams: Sequence[IO[bytes]]) -> dict[IO[bytes], bytes]:
-    """What a process writes until it ends, or :data:`LIMIT_S` are over; its children may keep the streams open."""
-    said = dict.fromkeys(streams, b"")
-    deadline = time.monotonic() + LIMIT_S
-    with selectors.DefaultSelector() as selector:
-        for stream in streams:
-            selector.register(stream, selectors.EVENT_READ)
-        while (left_s := deadline - time.monotonic()) > 0:
-            ended = process.poll() is not None  # asked before reading: what it wrote last is still read
-            ready = selector.select(0 if ended else min(left_s, POLL_S))
-            for key, _ in ready:
-                stream = streams[0] if key.fileobj is streams[0] else streams[1]
-                if not (data := os.read(key.fd, 1 << 16)):
-                    selector.unregister(stream)
-                said[stream] = (said[stream] + data)[:SAID_BYTES]
-            if ended and not ready:
-                break
-    return said
+def _listen(process: subprocess.Popen[bytes], output: int) -> bytes:
+    """What a process writes until it ends, or :data:`LIMIT_S` are over; its children may keep the output open."""
+    text, deadline = b"", time.monotonic() + LIMIT_S
+    poll = select.poll()
+    poll.register(output, select.POLLIN)
+    while (left_s := deadline - time.monotonic()) > 0:
+        ended = process.poll() is not None  # asked before reading: what it wrote last is still read
+        if poll.poll(0 if ended else 1000 * min(left_s, POLL_S)):
+            if not (data := os.read(output, 1 << 16)):
+                poll.unregister(output)
+            text = (text + data)[:SAID_BYTES]
+        elif ended:
+            break
+    return text
