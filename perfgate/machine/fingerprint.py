@@ -98,13 +98,11 @@ TOLERATED = {"memory_bytes": 0.05, "power_limit_mw": 0.01}
 
 def comparable(a: Machine, b: Machine) -> tuple[str, ...]:
     """The differences that forbid a comparison, in words; empty where there are none."""
-    found = [*_unequal(a, b, IDENTITY), *_beyond_tolerance(a, b, "memory_bytes")]
+    found = list(_differences(a, b, IDENTITY, "memory_bytes"))
     if len(a.gpus) != len(b.gpus):
-        found.append(f"gpus: {_names(a.gpus)} against {_names(b.gpus)}")
-        return tuple(found)
-    for number, (one, other) in enumerate(zip(a.gpus, b.gpus, strict=True)):
-        words = (*_unequal(one, other, GPU_IDENTITY), *_beyond_tolerance(one, other, "power_limit_mw"))
-        found += [f"GPU {number} {text}" for text in words]
+        return (*found, f"gpus: {_names(a.gpus)} against {_names(b.gpus)}")
+    for number, (first, second) in enumerate(zip(a.gpus, b.gpus, strict=True)):
+        found += [f"GPU {number} {text}" for text in _differences(first, second, GPU_IDENTITY, "power_limit_mw")]
     return tuple(found)
 
 
@@ -132,17 +130,13 @@ def anonymous(machine: Machine) -> Machine:
     )
 
 
-def _unequal(a: BaseModel, b: BaseModel, names: Sequence[str]) -> Iterator[str]:
-    for name in names:
-        one, other = getattr(a, name), getattr(b, name)
-        if one != other:
-            yield f"{name}: {one!r} against {other!r}"
-
-
-def _beyond_tolerance(a: BaseModel, b: BaseModel, name: str) -> Iterator[str]:
-    one, other, share = getattr(a, name), getattr(b, name), TOLERATED[name]
-    if (one is None) != (other is None) or (one and abs(one - other) > share * max(one, other)):
-        yield f"{name}: {one} against {other}, more than {share * 100:g} % apart"
+def _differences(a: BaseModel, b: BaseModel, identity: Sequence[str], tolerated: str) -> Iterator[str]:
+    for name in identity:
+        if getattr(a, name) != getattr(b, name):
+            yield f"{name}: {getattr(a, name)!r} against {getattr(b, name)!r}"
+    first, second, share = getattr(a, tolerated), getattr(b, tolerated), TOLERATED[tolerated]
+    if (first is None) != (second is None) or (first and abs(first - second) > share * max(first, second)):
+        yield f"{tolerated}: {first} against {second}, more than {share * 100:g} % apart"
 
 
 def _names(gpus: Sequence[Gpu]) -> str:
@@ -182,20 +176,11 @@ def _line(file: Path) -> str:
 
 def _container() -> str:
     """By the marks that container engines leave; an engine that leaves none is not seen."""
-    for mark, kind in (
-        ("/.dockerenv", "docker"),
-        ("/run/.containerenv", "podman"),
-        ("/run/secrets/kubernetes.io", "kubernetes"),
-    ):
-        if Path(mark).exists():
-            return kind
-    return _line(Path("/run/systemd/container"))
+    kinds = {"/.dockerenv": "docker", "/run/.containerenv": "podman", "/run/secrets/kubernetes.io": "kubernetes"}
+    marks = [kind for mark, kind in kinds.items() if Path(mark).exists()]
+    return marks[0] if marks else _line(Path("/run/systemd/container"))
 
 
 def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    named = re.search(r"^model name\s*:(.*)$", _line(Path("/proc/cpuinfo")), re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or platform.machine()
