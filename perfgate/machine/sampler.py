@@ -47,12 +47,12 @@ class Company:
 
     Args:
         is_ours: Whether a pid of this namespace belongs to the engine.
-        host_pids: See :func:`sees_host_pids`.
+        host_pids: See :func:`sees_host_pids`, which is asked where it is not given.
     """
 
-    def __init__(self, is_ours: Callable[[int], bool], *, host_pids: bool) -> None:
+    def __init__(self, is_ours: Callable[[int], bool], *, host_pids: bool | None = None) -> None:
         self._is_ours = is_ours
-        self._host_pids = host_pids
+        self._host_pids = sees_host_pids() if host_pids is None else host_pids
         self._ours: set[int] = set()
         self._assumed: GpuProcess | None = None
         self._foreign: dict[int, Foreign] = {}
@@ -75,7 +75,7 @@ class Company:
     @property
     def foreign(self) -> tuple[Foreign, ...]:
         """Every foreign process seen so far, by pid."""
-        return tuple(one for _, one in sorted(self._foreign.items()))
+        return tuple(process for _, process in sorted(self._foreign.items()))
 
     def _may_assume(self, process: GpuProcess) -> bool:
         taken = self._ours or (self._assumed is not None and self._assumed.pid != process.pid)
@@ -95,23 +95,11 @@ class Sampler:
         nvml: The connection to the driver.
         uuids: The GPUs of the trial.
         is_ours: Whether a pid of this namespace belongs to the engine under test.
-        host_pids: See :func:`sees_host_pids`.
-        period_s: Time between readings.
     """
 
-    def __init__(
-        self,
-        nvml: Nvml,
-        uuids: Sequence[str],
-        is_ours: Callable[[int], bool],
-        *,
-        host_pids: bool | None = None,
-        period_s: float = PERIOD_S,
-    ) -> None:
+    def __init__(self, nvml: Nvml, uuids: Sequence[str], is_ours: Callable[[int], bool]) -> None:
         self._nvml = nvml
-        self._period_s = period_s
-        sees = sees_host_pids() if host_pids is None else host_pids
-        self._company = {uuid: Company(is_ours, host_pids=sees) for uuid in uuids}
+        self._company = {uuid: Company(is_ours) for uuid in uuids}
         self._taken: dict[str, list[tuple[int, Sample]]] = {uuid: [] for uuid in uuids}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="perfgate-telemetry", daemon=True)
@@ -153,7 +141,7 @@ class Sampler:
             begin_s = time.monotonic()
             self._guarded(self._sample)
             self._guarded(self._see)
-            self._stopping.wait(max(0.0, begin_s + self._period_s - time.monotonic()))
+            self._stopping.wait(max(0.0, begin_s + PERIOD_S - time.monotonic()))
 
     def _sample(self) -> None:
         for uuid, taken in self._taken.items():
@@ -180,17 +168,16 @@ def company(nvml: Nvml, uuids: Iterable[str]) -> str:
 
     Memory that nobody listed holds belongs to somebody the driver does not show here, as to another container.
     """
-    sees = sees_host_pids()
-    words = []
+    busy = []
     for uuid in uuids:
-        there = Company(lambda _: False, host_pids=sees)
+        there = Company(lambda _: False)
         there.see(nvml.processes(uuid), started=False)
         used = nvml.memory_used_bytes(uuid) or 0
         if there.foreign:
-            words.append(f"{uuid}: {', '.join(map(str, there.foreign))}")
+            busy.append(f"{uuid}: {', '.join(map(str, there.foreign))}")
         elif used > IDLE_MEMORY_BYTES:
-            words.append(f"{uuid}: {gib(used)} held by processes not visible from here")
-    return "; ".join(words)
+            busy.append(f"{uuid}: {gib(used)} held by processes not visible from here")
+    return "; ".join(busy)
 
 
 def program_of(pid: int) -> str:

@@ -75,11 +75,14 @@ def test_a_foreign_process_that_comes_and_goes_is_kept_with_its_peak() -> None:
     assert [(one.pid, one.memory_bytes) for one in watch.foreign] == [(STRANGER, 9)]
 
 
-def test_readings_are_summarised_and_kept(fake_nvml: FakeMachine, tmp_path: Path) -> None:
+def test_readings_are_summarised_and_kept(
+    fake_nvml: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every reading is in the summary and, with its time, in the file; a process that has ended is in neither."""
+    monkeypatch.setattr("perfgate.machine.sampler.sees_host_pids", lambda: True)
     gpu = fake_nvml.gpu()
     gpu.update(processes=[{"pid": HOSTS, "memory_bytes": 5}], power_mw=500_000)
-    with Nvml() as nvml, Sampler(nvml, [gpu.uuid], lambda _: False, host_pids=True) as sampler:
+    with Nvml() as nvml, Sampler(nvml, [gpu.uuid], lambda _: False) as sampler:
         begin_ns = time.monotonic_ns()
         while sampler.read([])[0].samples < 6:  # the first may have been under way before the window
             time.sleep(0.01)
