@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import psutil
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from perfgate.doctor.diagnosis import Check, Finding
+from perfgate.machine.forked import Forked, NoAnswerError
 from perfgate.machine.locks import STATE
 from perfgate.units import gib
 
 LOW_DISK_BYTES = 2 * 1024**3
 LOCK_TIMEOUT_S = 30.0
-BUSY = 75
-"""What the second process ends with where the lock is held, as it should be."""
 
 NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "afs", "9p")
 """Beginnings of the types of file systems that lie on another machine."""
@@ -29,15 +26,6 @@ STATE_FOLDER = Check(
 )
 RUNS_FOLDER = Check("runs-folder", "Records are written there after every trial; one process at a time may do that.")
 DISK = Check("disk", "A run that fills the disk ends unfinished.")
-
-_SECOND = f"""
-import sys
-from filelock import FileLock, Timeout
-try:
-    FileLock(sys.argv[1]).acquire(timeout=0)
-except Timeout:
-    raise SystemExit({BUSY})
-"""
 
 
 def check_folder(check: Check, folder: Path) -> Finding:
@@ -94,24 +82,29 @@ def _write_through(file: Path) -> None:
     file.replace(file.with_suffix(".placed"))
 
 
+class _Second:
+    """What another process is asked to do."""
+
+    def is_refused(self, file: Path) -> bool:
+        """Whether somebody else holds this lock."""
+        try:
+            FileLock(file).acquire(timeout=0)
+        except Timeout:
+            return True
+        return False
+
+
 def _second_is_refused(file: Path) -> bool:
     """Whether another process is kept out while this one holds a lock.
 
     Raises:
         OSError: The file system knows no locks, or the other process did not answer.
     """
-    with FileLock(file):
-        try:
-            second = subprocess.run(  # noqa: S603 (perfgate's own interpreter)
-                [sys.executable, "-I", "-c", _SECOND, str(file)],
-                capture_output=True,
-                timeout=LOCK_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise OSError(0, "a second process asked for its lock and did not come back") from error
-    if second.returncode not in (0, BUSY):
-        raise OSError(
-            0, f"a second process could not ask for its lock: {second.stderr.decode(errors='replace')[-300:]}"
-        )
-    return second.returncode == BUSY
+    second = Forked(_Second())
+    try:
+        with FileLock(file):
+            return bool(second.call("is_refused", (file,), {}, LOCK_TIMEOUT_S))
+    except NoAnswerError as error:
+        raise OSError(0, "a second process asked for its lock and did not come back") from error
+    finally:
+        second.close()

@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import quote, unquote
@@ -31,6 +32,7 @@ _MEMBER: Final = 'echo 0 > "$0" && echo in && read -r line'
 """Joins a cgroup as a trial's program does, says so, and stays."""
 
 
+@dataclass(frozen=True)
 class Group:
     """A cgroup of ours.
 
@@ -39,9 +41,8 @@ class Group:
         mark: Whose it is, see :func:`perfgate.machine.processes.owner_mark`.
     """
 
-    def __init__(self, path: Path, mark: str) -> None:
-        self.path = path
-        self.mark = mark
+    path: Path
+    mark: str
 
     @classmethod
     def make(cls, mark: str, token: str, below: Path) -> Self:
@@ -103,9 +104,7 @@ def make_group(mark: str, token: str) -> Group | None:
         OSError: One could be had before, but this one cannot: too many below perfgate's own, for instance.
     """
     own = own_folder()
-    if own is None or _trouble(own, mark):
-        return None
-    return Group.make(mark, token, own)
+    return None if own is None or _trouble(own, mark) else Group.make(mark, token, own)
 
 
 def why_none(mark: str) -> str:
