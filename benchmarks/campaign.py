@@ -37,6 +37,7 @@ from unittest import mock
 ROOT: Final = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("standins", ".", "cli")] + [str(ROOT / "benchmarks")]
 
+from fake_collector import FakeCollector, FakeSpec  # noqa: E402
 from fake_nvml import STATE as FAKE  # noqa: E402 (the line above lets it be found)
 from fake_nvml import FakeMachine, fake_uuid  # noqa: E402
 from kills import carry_out, draw  # noqa: E402
@@ -53,7 +54,6 @@ from perfgate.machine.locks import STATE  # noqa: E402
 from perfgate.machine.sampler import Sampler  # noqa: E402
 from perfgate.metrics.trial import Trial  # noqa: E402
 from perfgate.record.run_record import read_records, read_run  # noqa: E402
-from perfgate.testing import FakeCollector, FakeSpec  # noqa: E402
 
 Tried = tuple[str, str]
 """What was tried, and what was wrong with it; empty where it held."""

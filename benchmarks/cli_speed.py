@@ -13,13 +13,16 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from fake_collector import FakeCollector
+
 from perfgate import __version__
 from perfgate.capture.session import Session
 from perfgate.record.run_record import Run, record_file
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import make_plan
 from perfgate.scenario.subject import Subject
-from perfgate.testing import FakeCollector
 
 RUNS = 10
 PAIRS = 12

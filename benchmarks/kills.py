@@ -27,6 +27,7 @@ import psutil
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
 
+from fake_collector import FakeCollector, FakeSpec  # noqa: E402
 from perfgate_process import (  # noqa: E402 (the line above lets it be found)
     FOUR_PAIRS,
     SCENARIO,
@@ -39,7 +40,6 @@ from perfgate_process import (  # noqa: E402 (the line above lets it be found)
 from perfgate import gate  # noqa: E402 (sorted after what the tests bring)
 from perfgate.errors import PerfgateError  # noqa: E402
 from perfgate.record.run_record import read_records, read_run  # noqa: E402
-from perfgate.testing import FakeCollector, FakeSpec  # noqa: E402
 
 SLEEP_S = 0.01
 WINDOW_S = {"fake": 0.3, "stub": 1.4, "engine": 60.0}

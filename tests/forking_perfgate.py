@@ -94,8 +94,9 @@ def answer(client: socket.socket) -> None:
 
 def run(words: list[str]) -> int:
     """Its exit status."""
+    from fake_collector import FakeCollector, FakeSpec  # noqa: PLC0415
+
     from perfgate.cli.main import main  # noqa: PLC0415
-    from perfgate.testing import FakeCollector, FakeSpec  # noqa: PLC0415
 
     fake = json.loads(os.environ["FAKE"])
     fake["failures"] = {int(trial): code for trial, code in fake.get("failures", {}).items()}

@@ -16,9 +16,10 @@ from perfgate.machine.processes import OWNER
 
 DEADLINE_S = 60.0
 
-PROGRAM = """
+PROGRAM = f"""
 import signal, sys
-from perfgate.testing import FakeCollector, FakeSpec
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from fake_collector import FakeCollector, FakeSpec
 from perfgate.cli.main import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs have it ignored
 sleep_s = float(sys.argv.pop(1))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_collector import FakeCollector, FakeSpec
 from hand_made import BASE, BOTH, MACHINE, STEP_S, cell, gate, record, run, scenario_file, spread, trial, trials
 
 from perfgate import gate as use_cases
@@ -27,7 +28,6 @@ from perfgate.errors import (
 from perfgate.judge.outcome import verdict_json
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, Visit, read_record, read_records, read_run, record_file, write_record
-from perfgate.testing import FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_collector import FakeCollector, FakeSpec
 from hand_made import BASE, BOTH, codes, run, scenario_file
 
 from perfgate import gate as use_cases
@@ -13,7 +14,6 @@ from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import CellOutcome
 from perfgate.metrics.catalogue import METRICS
 from perfgate.record.run_record import Record, read_record, read_run, record_file, write_record
-from perfgate.testing import FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fake_collector import ROLES, FakeCollector, FakeSpec
 from hand_made import BASE, BOTH, codes, scenario_file
 
 from perfgate import gate as use_cases
@@ -15,7 +16,6 @@ from perfgate.judge.outcome import Outcome
 from perfgate.metrics.trial import Role, Trial
 from perfgate.record.run_record import Record, read_record, read_records, read_run, record_file
 from perfgate.scenario.subject import Subject
-from perfgate.testing import ROLES, FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

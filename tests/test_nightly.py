@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from fake_collector import FakeCollector, FakeSpec
 from hand_made import BASE, BOTH, scenario_file
 
 from perfgate import gate
@@ -22,7 +23,6 @@ from perfgate.nightly import HALVES, candidate, judge_night, resume_night, run_n
 from perfgate.record.run_record import read_records, read_run
 from perfgate.report.outcome_lines import closing
 from perfgate.scenario.subject import Source, Subject
-from perfgate.testing import FakeCollector, FakeSpec
 from perfgate.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")

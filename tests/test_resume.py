@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from fake_collector import FakeCollector, FakeSpec
 from hand_made import BASE, BOTH, MACHINE, cell, codes, judged, scenario_file, trial, trials
 
 from perfgate import gate
@@ -30,7 +31,6 @@ from perfgate.record.run_record import Record, read_records, read_run
 from perfgate.scenario.plan import head_first
 from perfgate.scenario.subject import Subject
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
-from perfgate.testing import FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

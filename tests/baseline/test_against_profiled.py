@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fake_collector import FakeCollector, FakeSpec
 from hand_made import BOTH, HEAD, codes, scenario_file
 
 from perfgate import gate as use_cases
@@ -14,7 +15,6 @@ from perfgate.errors import NotMeasuredError, UsageError
 from perfgate.judge.outcome import CellOutcome
 from perfgate.metrics.trial import Kind
 from perfgate.record.run_record import read_records, read_run, record_file, write_record
-from perfgate.testing import FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

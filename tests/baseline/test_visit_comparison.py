@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from fake_collector import FakeCollector, FakeSpec
 from hand_made import BASE, HEAD, codes, gate, only, record, run, scenario_file, trial, trials
 from stored import alone, lineage, measured
 
@@ -25,7 +26,6 @@ from perfgate.judge.outcome import Outcome
 from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.record.run_record import Record, read_run, write_record, write_run
 from perfgate.report.formats import render
-from perfgate.testing import FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_collector import FakeCollector, FakeSpec
 from fake_nvml import FakeMachine, fake_uuid
 from hand_made import BASE, BOTH, HEAD, cell, run
 
@@ -18,7 +19,6 @@ from perfgate.record.run_record import Record, read_record, record_file
 from perfgate.scenario.declaration import Expect
 from perfgate.scenario.plan import Cell, Plan, head_first
 from perfgate.scenario.subject import Subject
-from perfgate.testing import FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

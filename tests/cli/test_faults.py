@@ -17,11 +17,11 @@ from typing import Any, Self
 
 import pytest
 from click.testing import CliRunner, Result
+from fake_collector import FakeCollector, FakeSpec
 from hand_made import scenario_file
 
 from perfgate.cli.main import main
 from perfgate.record.run_record import read_records, read_run
-from perfgate.testing import FakeCollector, FakeSpec
 
 SHORT = "warmup_iterations: 0, iterations: 1"
 PASSES = "{metric: itl_median, ignorable: 900%, must_catch: 1000%}"

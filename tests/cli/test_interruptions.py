@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from fake_collector import FakeCollector, FakeSpec
 from hand_made import scenario_file
 from perfgate_process import PerfgateProcess, fake_words, marked_processes, stub_words
 
@@ -24,7 +25,6 @@ from perfgate.machine.locks import hold
 from perfgate.metrics.trial import Trial
 from perfgate.reasons import REASONS
 from perfgate.record.run_record import read_records, read_run
-from perfgate.testing import FakeCollector, FakeSpec
 
 SAME = FakeSpec(restart_sd=0.0003)
 PACKAGE = Path(gate.__file__).parent

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from fake_collector import FakeCollector, FakeSpec
 from hand_made import BASE, STEP_S, cell, gate, record, scenario_file, spread, trial, trials
 
 from perfgate import __version__
@@ -21,7 +22,6 @@ from perfgate.judge.outcome import Outcome, verdict_schema
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import write_record
 from perfgate.report.formats import render
-from perfgate.testing import FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_collector import FakeCollector, FakeSpec
 from fake_nvml import FakeMachine
 from hand_made import BOTH, cell, codes, gate, judged, only, scenario_file, spread, trials
 
@@ -17,7 +18,6 @@ from perfgate.metrics.catalogue import trial_value
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, read_record
 from perfgate.report.outcome_lines import floor_line, ungated_line
-from perfgate.testing import FakeCollector, FakeSpec
 
 LLAMA = str(Path(__file__).parents[2] / "scenarios/models/llama-8b")
 DECODE = {"batch": 8, "input_tokens": 512, "output_tokens": 128}

@@ -18,12 +18,12 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 from engine_scenario import write_engine_scenario
+from fake_collector import FakeCollector, FakeSpec
 from git_project import SETTINGS, GitProject
 from hand_made import scenario_file
 
 from perfgate.cli.main import main
 from perfgate.project.build import CACHE
-from perfgate.testing import FakeCollector, FakeSpec
 
 ROOT = Path(__file__).parents[2]
 PLANT = ROOT / "drills" / "doubled_forward"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fake_collector import FakeCollector, FakeSpec
 from hand_made import BOTH, only, scenario_file
 
 from perfgate import gate
@@ -13,7 +14,6 @@ from perfgate.capture.job import Job
 from perfgate.metrics.catalogue import METRICS, Metric
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import read_record
-from perfgate.testing import FakeCollector, FakeSpec
 
 WORST_FIRST = Metric(
     "ttft_worst", "s", "lower", "the longest time to first token of a trial",

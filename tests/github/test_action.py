@@ -31,8 +31,8 @@ from perfgate.record.run_record import read_records, read_run
 
 PROGRAM = f"""#!{sys.executable}
 import json, os, sys
-sys.path.insert(0, {str(ROOT)!r})
-from perfgate.testing import FakeCollector, FakeSpec
+sys.path[:0] = {[str(ROOT), str(ROOT / "tests")]!r}
+from fake_collector import FakeCollector, FakeSpec
 from perfgate.cli.main import main
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 fake = json.loads(os.environ["FAKE"])

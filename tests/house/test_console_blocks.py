@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fake_collector import FakeCollector, FakeSpec
 from git_project import SETTINGS, GitProject
 
 import perfgate.project.build  # noqa: F401 (it keeps its own name of what is replaced for `perfgate clean`)
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.metrics.trial import Trial
-from perfgate.testing import FakeCollector, FakeSpec
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))

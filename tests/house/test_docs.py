@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_collector import FakeCollector
 from pages import blocks
 
 from perfgate import __version__, gate
 from perfgate.cli.main import main
 from perfgate.scenario.declaration import load
-from perfgate.testing import FakeCollector
 from perfgate.trace.families import SHIPPED
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "perfgate"
 
 ROOMS = (
     "reasons", "errors", "units", "models", "stats", "machine", "trace", "counters", "metrics", "scenario", "project",
-    "record", "capture", "judge", "baseline", "doctor", "testing", "report", "gate", "nightly", "drill",
+    "record", "capture", "judge", "baseline", "doctor", "report", "gate", "nightly", "drill",
     "verification", "github", "cli", "__main__",
 )  # fmt: skip
 """From the ground up: a room, or a module at the root, imports only from those before it."""

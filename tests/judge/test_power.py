@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_collector import FakeCollector
 from hand_made import (
     BOTH,
     MACHINE,
@@ -38,7 +39,6 @@ from perfgate.scenario.plan import ALPHA, BETA, Cell
 from perfgate.stats.estimate import power_at
 from perfgate.stats.rates import rate_bounds
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
-from perfgate.testing import FakeCollector
 
 WRITTEN = {
     "itl_median": "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from fake_collector import FakeCollector, FakeSpec
 from fake_nvml import FakeMachine
 from hand_made import scenario_file
 
@@ -22,7 +23,6 @@ from perfgate.machine.locks import state_folder
 from perfgate.machine.sampler import Sampler
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, read_records, read_run
-from perfgate.testing import FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans", "short_patience")
 

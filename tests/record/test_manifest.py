@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from fake_collector import FakeCollector, FakeSpec
 from git_project import GitProject
 from hand_made import BOTH, scenario_file
 from stored import lineage
@@ -24,7 +25,6 @@ from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import read_record, write_record
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import make_plan
-from perfgate.testing import FakeCollector, FakeSpec
 from perfgate.verification import verify_path
 
 SLOWER = FakeSpec(head_ratio={"step": 1.01}, restart_sd=0.0003)

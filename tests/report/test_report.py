@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from fake_collector import H200
 from hand_made import (
     BASE,
     Kernel,
@@ -57,7 +58,6 @@ from perfgate.scenario.counter_trials import Condition, Launches
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.plan import Plan
 from perfgate.scenario.subject import Source, Subject
-from perfgate.testing import H200
 from perfgate.trace.decode_step import KernelKey
 from perfgate.units import signed_percent
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from fake_collector import FakeCollector, FakeSpec
 
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.timeline import read_iteration
@@ -17,7 +18,6 @@ from perfgate.metrics.catalogue import METRICS, trial_value
 from perfgate.metrics.trial import Role, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
-from perfgate.testing import FakeCollector, FakeSpec
 
 SUBJECT = Subject(python="python")
 Take = Callable[..., Trial]

@@ -1,7 +1,5 @@
 """A collector without an engine: timed, traced or counted trials that look real, invented from a seed.
 
-For tests and documentation.
-
 The same seed, side and trial index always give the same trial, in any order and on any machine.
 """
 
