@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from perfgate import __version__
 from perfgate.errors import ExitStatus
 from perfgate.models import Frozen
-from perfgate.scenario.yaml_document import to_draft_07
+from perfgate.scenario.yaml_document import draft_07
 
 FORMAT: Final = "perfgate-doctor/1"
 
@@ -103,4 +103,4 @@ class Check:
 
 def diagnosis_schema() -> dict[str, Any]:
     """The format of ``perfgate doctor --format json`` as JSON Schema draft-07."""
-    return {**to_draft_07(Diagnosis.model_json_schema(mode="serialization")), "title": "perfgate doctor"}
+    return {**draft_07(Diagnosis, "serialization"), "title": "perfgate doctor"}

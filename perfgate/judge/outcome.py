@@ -13,7 +13,7 @@ from perfgate.counters.roofline_bound import Floor
 from perfgate.errors import ExitStatus
 from perfgate.metrics.trial import Kind, Role, key_of
 from perfgate.models import Frozen, Note
-from perfgate.scenario.yaml_document import to_draft_07
+from perfgate.scenario.yaml_document import draft_07
 from perfgate.trace.attribution import Attribution
 from perfgate.units import Unit
 
@@ -381,7 +381,7 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 def verdict_schema() -> dict[str, Any]:
     """The format of ``verdict.json`` as JSON Schema draft-07."""
-    return {**to_draft_07(Outcome.model_json_schema(mode="serialization")), "title": "perfgate verdict"}
+    return {**draft_07(Outcome, "serialization"), "title": "perfgate verdict"}
 
 
 def verdict_json(outcome: Outcome) -> str:

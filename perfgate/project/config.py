@@ -38,7 +38,7 @@ from perfgate.scenario.yaml_document import (
     FieldPath,
     describe_fields,
     dotted,
-    to_draft_07,
+    draft_07,
 )
 
 CONFIG_FILE = "perfgate.toml"
@@ -256,7 +256,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def config_schema() -> dict[str, Any]:
     """The format of ``perfgate.toml`` as JSON Schema draft-07."""
-    schema = describe_fields(to_draft_07(_File.model_json_schema()))
+    schema = describe_fields(draft_07(_File))
     recipe = schema["definitions"]["Recipe"]["properties"]
     recipe["timeout"]["default"] = Recipe(path=("{tree}",)).model_dump(mode="json")["timeout"]
     return {**schema, "title": "perfgate.toml"}
@@ -275,7 +275,7 @@ def absolute_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 def _in_words(file: Path, content: dict[str, Any], error: ValidationError) -> str:
     """Every problem in the words that scenarios have for it; tomllib knows no lines, so table and key are the place."""
     marks = {path: (number, 1) for number, (path, _) in enumerate(_values(content, ()))}
-    problems = Document(file, content, marks, marks).problems(error, _File)
+    problems = Document(file, "", content, marks, marks).problems(error, _File)
     return "\n".join(f"{file}: {problem.field}: {problem.text}" for problem in problems)
 
 

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from perfgate.errors import Problem, ScenarioError
+from perfgate.errors import ScenarioError
 from perfgate.metrics.catalogue import Metric
 from perfgate.models import Strict
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
@@ -40,14 +40,13 @@ from perfgate.scenario.margins import Gate
 from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.workload import Engine, Workload
 from perfgate.scenario.yaml_document import (
+    Document,
     FieldError,
-    Marks,
     describe_fields,
     did_you_mean,
-    dotted,
+    draft_07,
     read_document,
     read_text,
-    to_draft_07,
 )
 from perfgate.scenario.yaml_writing import replace_block, write_document
 from perfgate.trace.families import SHIPPED, UNLISTED
@@ -225,36 +224,14 @@ class Scenario(Strict):
 
 
 @dataclass(frozen=True)
-class LoadedScenario:
-    """A scenario with the place of each of its fields.
+class LoadedScenario(Document):
+    """A scenario with the document that declares it; a run folder keeps its text.
 
     Args:
         scenario: The declaration.
-        file: Path as the user gave it.
-        text: The file's content, kept verbatim in the run folder.
-        marks: Place of each field by its path: (line, column), from 1.
-        key_marks: Place of each field's key, likewise.
     """
 
     scenario: Scenario
-    file: Path
-    text: str
-    marks: Marks
-    key_marks: Marks
-
-    def where(self, *path: str | int) -> str:
-        """``file:line`` of a field, or of the nearest enclosing one that the file spells out."""
-        return f"{self.file}:{_place_in(self.marks, path)[0]}"
-
-    def problem(self, path: tuple[str | int, ...], text: str, *, at_key: bool = False) -> Problem:
-        """What is wrong with a field, at the place of its value or of its key."""
-        return Problem(str(self.file), *_place_in(self.key_marks if at_key else self.marks, path), dotted(path), text)
-
-
-def _place_in(marks: Marks, path: tuple[str | int, ...]) -> tuple[int, int]:
-    while path and path not in marks:
-        path = path[:-1]
-    return marks.get(path, (1, 1))
 
 
 def load(file: Path) -> LoadedScenario:
@@ -288,7 +265,7 @@ def parse(text: str, file: Path) -> LoadedScenario:
         scenario = Scenario.model_validate(document.content, by_alias=True, by_name=False)
     except ValidationError as error:
         raise ScenarioError(document.problems(error, Scenario)) from error
-    return LoadedScenario(scenario, file, text, document.marks, document.key_marks)
+    return LoadedScenario(**vars(document), scenario=scenario)
 
 
 def dump(scenario: Scenario) -> str:
@@ -317,7 +294,7 @@ def model_folder(loaded: LoadedScenario) -> Path | None:
 
 def json_schema() -> dict[str, Any]:
     """The scenario format as JSON Schema draft-07, the newest that YAML editors read."""
-    schema = describe_fields(to_draft_07(Scenario.model_json_schema(by_alias=True)))
+    schema = describe_fields(draft_07(Scenario))
     for model, names in ((Measure, {"start_timeout", "iteration_timeout"}), (CounterTrials, {"limit"})):
         for name, default in model().model_dump(mode="json", include=names).items():
             schema["definitions"][model.__name__]["properties"][name]["default"] = default
@@ -334,17 +311,14 @@ def repository_root(folder: Path) -> Path:
 
 
 def _check_paths(loaded: LoadedScenario) -> None:
-    """The model's folder lies in the repository and has a ``config.json``."""
-    model = loaded.scenario.engine.model
-    if model.hub is not None:
-        return
-    field = ("engine", "model", "config" if model.config is not None else "path")
+    """The model's folder is in the repository and has a ``config.json``."""
     try:
         text = _folder_problem(loaded)
     except (OSError, RuntimeError, ValueError) as error:  # too long, no permission; links in a circle; a NUL
         text = f"cannot be read: {getattr(error, 'strerror', None) or error}"
     if text:
-        raise ScenarioError((Problem(str(loaded.file), *loaded.marks[field], dotted(field), text),))
+        field = "config" if loaded.scenario.engine.model.config is not None else "path"
+        raise ScenarioError((loaded.problem(("engine", "model", field), text),))
 
 
 def _folder_problem(loaded: LoadedScenario) -> str:

@@ -8,17 +8,21 @@ environment expansion.
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import math
+import operator
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import JsonSchemaMode
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
@@ -56,19 +60,51 @@ class FieldError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """A document's content and where its parts stand.
+    """A document's content and the place of each of its parts.
 
     Args:
         file: Path as the user gave it.
+        text: What is in it, word for word.
         content: The mapping as plain Python values.
         marks: Place of each value: (line, column), from 1.
         key_marks: Place of each key.
     """
 
     file: Path
+    text: str
     content: dict[str, Any]
-    marks: Marks
-    key_marks: Marks
+    marks: dict[FieldPath, tuple[int, int]]
+    key_marks: dict[FieldPath, tuple[int, int]]
+
+    def where(self, *path: str | int) -> str:
+        """``file:line`` of a field, or of the nearest enclosing one that the file spells out."""
+        return f"{self.file}:{self.marks[_known(path, self.marks)][0]}"
+
+    def problem(self, path: FieldPath, text: str, *, at_key: bool = False) -> Problem:
+        """What is wrong with a field, at the place of its value or of its key, or of the nearest enclosing one."""
+        marks = self.key_marks if at_key else self.marks
+        return Problem(str(self.file), *marks.get(_known(path, marks), (1, 1)), dotted(path), text)
+
+    def walk(self, node: Node, path: FieldPath) -> Iterator[Problem]:
+        """Note the place of every field; yield duplicate keys, keys that are no text, and values that are refused."""
+        self.marks[path] = _place(node)
+        if refused := _refusal(node, len(path)):
+            yield self.problem(path, refused)
+            return
+        if isinstance(node, SequenceNode):
+            for index, child in enumerate(node.value):
+                yield from self.walk(child, (*path, index))
+        if isinstance(node, MappingNode):
+            for key, child in node.value:
+                inner = (*path, key.value)
+                if refused := _key_refusal(key):
+                    yield Problem(str(self.file), *_place(key), dotted(path), refused)
+                elif inner in self.key_marks:
+                    text = f"is given twice, first in line {self.key_marks[inner][0]}"
+                    yield Problem(str(self.file), *_place(key), dotted(inner), text)
+                else:
+                    self.key_marks[inner] = _place(key)
+                    yield from self.walk(child, inner)
 
     def problems(self, error: ValidationError, model: type[BaseModel]) -> tuple[Problem, ...]:
         """Every error of pydantic, placed in the file, said in the file's words, in file order."""
@@ -79,13 +115,10 @@ class Document:
 
     def _is_echo(self, detail: Any) -> bool:
         """Pydantic also calls a list too short whose entries are wrong; those have problems of their own."""
-        return detail["type"] == "too_short" and bool(_value_at(self.content, self._in_file(tuple(detail["loc"]))))
+        return detail["type"] == "too_short" and bool(self._value_at(_known(detail["loc"], self.marks)))
 
-    def _in_file(self, path: FieldPath) -> FieldPath:
-        """As much of a path as the file has: a union, a whole-model check or a list made of one text adds parts."""
-        while path not in self.marks:
-            path = path[:-1]
-        return path
+    def _value_at(self, path: FieldPath) -> Any:
+        return functools.reduce(operator.getitem, path, self.content)  # type: ignore[arg-type]  # of lists and mappings
 
     def _problem(self, detail: Any, model: type[BaseModel]) -> Problem:
         path: FieldPath = tuple(detail["loc"])
@@ -95,18 +128,19 @@ class Document:
         if kind == "extra_forbidden":
             known = _fields_at(model, path[:-1])
             text = f"unknown key{did_you_mean(str(path[-1]), known)}; expected one of {', '.join(known)}"
-            return Problem(str(self.file), *self.key_marks[path], dotted(path), text)
+            return self.problem(path, text, at_key=True)
         if kind == "missing":
-            text = f"is missing{_example(_model_at(model, path[:-1]), str(path[-1]))}"
-            return Problem(str(self.file), *self.marks[path[:-1]], dotted(path), text)
+            key = str(path[-1])
+            examples = _fields_at(model, path[:-1])[key].examples
+            example = f"; add it, for example {key}: {in_flow(examples[0])}" if examples else ""
+            return self.problem(path, f"is missing{example}")
         if path[-1:] == ("[key]",):
-            return Problem(str(self.file), *self.key_marks[path[:-1]], dotted(path[:-1]), _in_words(kind, detail))
-        path = self._in_file(path)
-        found = _value_at(self.content, path)
+            return self.problem(path[:-1], _in_words(kind, detail), at_key=True)
+        path = _known(path, self.marks)
+        found = self._value_at(path)
         shown = "" if isinstance(found, dict | list) else f", found {_in_yaml(found)}"
-        # A value left out stands nowhere: YAML places it behind the comments that follow.
-        place = self.key_marks.get(path, self.marks[path]) if found is None else self.marks[path]
-        return Problem(str(self.file), *place, dotted(path), _in_words(kind, detail) + shown)
+        # A value left out has no place of its own: YAML puts it behind the comments that follow.
+        return self.problem(path, _in_words(kind, detail) + shown, at_key=found is None and path in self.key_marks)
 
 
 def read_text(file: Path, kind: str) -> str:
@@ -139,12 +173,11 @@ def read_document(text: str, file: Path) -> Document:
             directives, or values that JSON does not know.
     """
     _refuse_directives(text, file)
-    marks: dict[FieldPath, tuple[int, int]] = {}
-    key_marks: dict[FieldPath, tuple[int, int]] = {}
+    document = Document(file, text, {}, {}, {})
     try:
         root = YAML(typ="safe", pure=True).compose(StringIO(text))
         problems: dict[tuple[int, int], Problem] = {}
-        for problem in () if root is None else _walk(root, (), marks, key_marks, file):
+        for problem in () if root is None else document.walk(root, ()):
             problems.setdefault((problem.line, problem.column), problem)  # an anchor is met again at each alias
         if problems:
             raise ScenarioError(tuple(problems.values()))
@@ -161,7 +194,7 @@ def read_document(text: str, file: Path) -> Document:
         raise whole_file_error(file, f"invalid YAML: {what}") from error
     if not isinstance(content, dict):
         raise whole_file_error(file, "is empty or no mapping, expected 'key: value' lines")
-    return Document(file, content, marks, key_marks)
+    return replace(document, content=content)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -180,6 +213,13 @@ def _meant(path: FieldPath, model: type[BaseModel]) -> FieldPath:
     return (*path[:-1], _nearest(str(path[-1]), _fields_at(model, path[:-1])))
 
 
+def _known(path: FieldPath, marks: Marks) -> FieldPath:
+    """As much of a path as the file has: a union, a whole-model check or a list made of one text adds parts."""
+    while path and path not in marks:
+        path = path[:-1]
+    return path
+
+
 def whole_file_error(file: Path, text: str) -> ScenarioError:
     """An error that concerns the file as a whole."""
     return ScenarioError((Problem(str(file), 1, 1, "", text),))
@@ -193,19 +233,11 @@ def dotted(path: FieldPath) -> str:
     return text
 
 
-def to_draft_07(schema: dict[str, Any]) -> dict[str, Any]:
-    """Rewrite what pydantic emits (2020-12) in draft-07 words: definitions, and tuples without prefixItems."""
-
-    def rewrite(node: Any) -> Any:
-        if isinstance(node, dict):
-            if "prefixItems" in node:
-                node = {**{k: v for k, v in node.items() if k != "prefixItems"}, "items": node["prefixItems"]}
-            return {("definitions" if k == "$defs" else k): rewrite(v) for k, v in node.items()}
-        if isinstance(node, list):
-            return [rewrite(v) for v in node]
-        return node.replace("#/$defs/", "#/definitions/") if isinstance(node, str) else node
-
-    return {"$schema": "http://json-schema.org/draft-07/schema#", **rewrite(schema)}
+def draft_07(model: type[BaseModel], mode: JsonSchemaMode = "validation") -> dict[str, Any]:
+    """The JSON schema of a model in the words of draft-07, the newest that YAML editors read."""
+    schema = model.model_json_schema(ref_template="#/definitions/{model}", mode=mode)
+    definitions = schema.pop("$defs", {})
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "definitions": definitions, **schema}
 
 
 def describe_fields(schema: dict[str, Any]) -> dict[str, Any]:
@@ -222,41 +254,6 @@ def describe_fields(schema: dict[str, Any]) -> dict[str, Any]:
 
     definitions = {name: describe(node) for name, node in schema.get("definitions", {}).items()}
     return describe(schema) | {"definitions": definitions}
-
-
-def _walk(
-    node: Node,
-    path: FieldPath,
-    marks: dict[FieldPath, tuple[int, int]],
-    key_marks: dict[FieldPath, tuple[int, int]],
-    file: Path,
-) -> Iterator[Problem]:
-    """Note the place of every field; yield duplicate keys, keys that are no text, and values that are refused."""
-    here = _place(node)
-    refused = _refusal(node, len(path))
-    if refused:
-        yield Problem(str(file), *here, dotted(path), refused)
-        return
-    marks[path] = here
-    if isinstance(node, SequenceNode):
-        for index, child in enumerate(node.value):
-            yield from _walk(child, (*path, index), marks, key_marks, file)
-    if isinstance(node, MappingNode):
-        first: dict[str, int] = {}
-        for key, child in node.value:
-            line, column = _place(key)
-            refused = _key_refusal(key)
-            if refused:
-                yield Problem(str(file), line, column, dotted(path), refused)
-                continue
-            child_path = (*path, key.value)
-            if key.value in first:
-                text = f"is given twice, first in line {first[key.value]}"
-                yield Problem(str(file), line, column, dotted(child_path), text)
-                continue
-            first[key.value] = line
-            key_marks[child_path] = (line, column)
-            yield from _walk(child, child_path, marks, key_marks, file)
 
 
 def _place(node: Node) -> tuple[int, int]:
@@ -344,27 +341,17 @@ def _in_words(kind: str, detail: Any) -> str:
     return words.get(kind) or str(detail["msg"])
 
 
-def _fields_at(model: Any, path: FieldPath) -> list[str]:
-    """The keys that the model at ``path`` knows, as the file spells them."""
-    return [field.alias or name for name, field in _model_at(model, path).model_fields.items()]
-
-
-def _model_at(model: type[BaseModel], path: FieldPath) -> type[BaseModel]:
+def _fields_at(model: type[BaseModel], path: FieldPath) -> dict[str, FieldInfo]:
+    """The fields of the model at ``path`` by their keys, as the file spells them."""
     parts = iter(path)
     for part in parts:
         if isinstance(part, int):
             continue
-        field = next(f for name, f in model.model_fields.items() if (f.alias or name) == part)
-        if get_origin(field.annotation) is dict:
+        annotation = _fields_at(model, ())[part].annotation
+        if get_origin(annotation) is dict:
             next(parts, None)  # a key of the user's own
-        model = next(m for m in _models_in(field.annotation))
-    return model
-
-
-def _example(model: type[BaseModel], key: str) -> str:
-    """``; add it, for example "key: value"`` where the model has an example of this key."""
-    found = [field.examples for name, field in model.model_fields.items() if (field.alias or name) == key]
-    return f"; add it, for example {key}: {in_flow(found[0][0])}" if found and found[0] else ""
+        model = next(_models_in(annotation))
+    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def in_flow(value: Any) -> str:
@@ -384,9 +371,3 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for part in getattr(annotation, "__args__", ()):
         yield from _models_in(part)
-
-
-def _value_at(content: Any, path: FieldPath) -> Any:
-    for part in path:
-        content = content[part]
-    return content

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfgate.doctor.diagnosis import diagnosis_schema
 from perfgate.errors import ScenarioError
-from perfgate.scenario.yaml_document import describe_fields, did_you_mean, dotted, read_document, to_draft_07
+from perfgate.judge.outcome import verdict_schema
+from perfgate.project.config import config_schema
+from perfgate.scenario.declaration import json_schema
+from perfgate.scenario.yaml_document import describe_fields, did_you_mean, dotted, read_document
 
 FILE = Path("s.yaml")
 
@@ -161,14 +169,15 @@ def test_did_you_mean_names_the_nearest_word_only_when_one_is_near() -> None:
     assert did_you_mean("zzz", ["itl_median"]) == ""
 
 
-def test_draft_07_words_replace_those_of_2020() -> None:
-    """Definitions and tuples are spelt as the older draft spells them."""
-    newer = {"$defs": {"A": {"prefixItems": [{"type": "string"}]}}, "items": {"$ref": "#/$defs/A"}}
-    assert to_draft_07(newer) == {
-        "$schema": "http://json-schema.org/draft-07/schema#",
-        "definitions": {"A": {"items": [{"type": "string"}]}},
-        "items": {"$ref": "#/definitions/A"},
-    }
+@pytest.mark.parametrize("schema", [json_schema, config_schema, verdict_schema, diagnosis_schema])
+def test_schemas_are_draft_07(schema: Callable[[], dict[str, Any]]) -> None:
+    """Every schema that perfgate prints names its draft and uses no word of a newer one."""
+    content = schema()
+
+    jsonschema.Draft7Validator.check_schema(content)
+    assert content["$schema"] == "http://json-schema.org/draft-07/schema#"
+    assert '"#/definitions/' in json.dumps(content)
+    assert not [word for word in ("$defs", "prefixItems", "dependentRequired") if f'"{word}' in json.dumps(content)]
 
 
 def test_fields_are_described_by_their_models_docstring() -> None:
