@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from conftest import CONFIG
+from fake_collector import FakeCollector, FakeSpec
 
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
@@ -18,7 +19,6 @@ from perfgate.drill.board import FalseBlocks, exit_status, false_blocks, make_bo
 from perfgate.drill.campaign import Exercise, read_drill, run_of
 from perfgate.errors import ExitStatus, RecordError
 from perfgate.metrics.trial import Trial
-from perfgate.testing import FakeCollector, FakeSpec
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
