@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_collector import FakeCollector, FakeSpec
 from hand_made import BASE, HEAD, scenario_file
 
 from perfgate import gate
@@ -14,7 +15,6 @@ from perfgate.errors import RecordError
 from perfgate.metrics.catalogue import METRICS
 from perfgate.record.run_record import read_records, read_run
 from perfgate.scenario.subject import Subject
-from perfgate.testing import FakeCollector, FakeSpec
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 ITERATIONS, STATES = FIXTURES / "h200-llama-8b-iterations.csv", FIXTURES / "h200-x4-states.csv"
