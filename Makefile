@@ -1,6 +1,7 @@
 # make gate    set everything up and run the gate, base against base, on a real engine
 # make test    set everything up, lint, and run the tests of every change
 # make slow    set everything up, and run the tests that take minutes each
+# make drill   set everything up, and test the gate itself with plants on a real engine
 
 PYTHON ?= python3
 ENGINE ?= .engine
@@ -19,7 +20,7 @@ PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
 # instead of 0.6 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: gate test lint checked unit end-to-end slow engine fuzz golden docs lock clean
+.PHONY: gate test lint checked unit end-to-end slow drill engine fuzz golden docs lock clean
 
 gate: .venv/ready engine
 	.venv/bin/perfgate run scenarios/cpu-tiny.yaml \
@@ -53,6 +54,10 @@ end-to-end: .venv/ready engine
 
 slow: .venv/ready engine
 	$(ENGINE_TESTS) -m slow
+
+# Is the gate still able to see: every plant that runs on a CPU must be caught, and the build itself must not be blocked.
+drill: .venv/ready engine
+	.venv/bin/perfgate drill drills/cpu.yaml --base python=$(abspath $(ENGINE_PYTHON)) --output board.md --output board.json
 
 # An interpreter given as ENGINE_PYTHON is used as it is.
 engine:

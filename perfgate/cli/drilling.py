@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate.cli.measuring import BASE_OPTION, BUDGET_OPTION, measuring, subjects_of
-from perfgate.cli.output_options import RUNS_OPTION, format_option, terminal_width
+from perfgate.cli.output_options import RUNS_OPTION, check_outputs, format_option, terminal_width
 
 if TYPE_CHECKING:
     from perfgate.capture.job import Collector
@@ -42,11 +42,14 @@ PLANTS = Path("drills")
 @RUNS_OPTION
 @BUDGET_OPTION
 @format_option("drill")
+@click.option("--output", "outputs", multiple=True, type=click.Path(path_type=Path, dir_okay=False),
+              help="Also write the board to this file (.txt, .md, .json); may be given several times.")  # fmt: skip
 @click.pass_obj
 def drill(  # noqa: PLR0913 (options by name)
     collector: Collector | None, *, scenario: Path | None, base_words: tuple[str, ...], same_build: int,
     plants: tuple[str, ...], no_plants: bool, catalogue: Path, seed: int | None, folder: Path | None,
     only: tuple[str, ...], pool: tuple[Path, ...], runs: Path, budget_s: float, form: str,
+    outputs: tuple[Path, ...],
 ) -> None:  # fmt: skip
     """Test the gate itself: run a build against itself, and against itself with plants of known size.
 
@@ -67,11 +70,12 @@ def drill(  # noqa: PLR0913 (options by name)
     from perfgate.drill.board_document import BoardReport
     from perfgate.drill.campaign import begin_drill, device_here, measure_drill, plan_drill
     from perfgate.errors import UsageError
-    from perfgate.report.formats import render
+    from perfgate.report.formats import format_of, render
     from perfgate.report.run_folders import DRILL, find_run
 
     if (folder is None) != bool(scenario) or (folder is not None and (base_words or plants or seed is not None)):
         raise UsageError("expected a scenario and a base, or --resume DRILL alone")
+    check_outputs(outputs, "drill")
     pooled = [read_board(file) for file in pool]
     with measuring() as progress:
         if scenario is None:
@@ -89,6 +93,8 @@ def drill(  # noqa: PLR0913 (options by name)
             write_board(found, board)
     report = BoardReport(board, false_blocks([board, *boards_beside(found, board.machine_class), *pooled]))
     click.echo(render("drill", form, report, terminal_width()), nl=False)
+    for file in outputs:
+        file.write_text(render("drill", format_of(file, "drill"), report), encoding="utf-8")
     click.get_current_context().exit(exit_status(board, report.pooled))
 
 

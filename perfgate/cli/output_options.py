@@ -99,13 +99,13 @@ def reported(command: Callable[..., Outcome]) -> Callable[..., None]:
     return with_report  # fmt: skip
 
 
-def check_outputs(outputs: tuple[Path, ...]) -> None:
+def check_outputs(outputs: tuple[Path, ...], report: str = "outcome") -> None:
     """Refuse outputs that could not be written before anything is measured."""
     from perfgate.errors import UsageError
     from perfgate.report.formats import format_of
 
     for file in outputs:
-        format_of(file)
+        format_of(file, report)
         if not file.resolve().parent.is_dir():
             raise UsageError(f"--output {file}: its folder does not exist")
         if not os.access(file if file.exists() else file.resolve().parent, os.W_OK):
