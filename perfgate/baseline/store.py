@@ -31,9 +31,8 @@ COPIES = "baselines"
 
 @dataclass(frozen=True)
 class Stored:
-    """A baseline and the file it was read from."""
+    """A baseline and the text it was read from."""
 
-    file: Path
     text: str
     baseline: Baseline
 
@@ -45,7 +44,7 @@ def read(file: Path) -> Stored:
         RecordError: It does not exist, is not a baseline, or its lineage is broken.
     """
     text = read_bytes(file, BASELINE).decode(errors="replace")  # which no digest fits
-    return Stored(file, text, parse(text, str(file)))
+    return Stored(text, parse(text, str(file)))
 
 
 def is_baseline(file: Path) -> bool:
@@ -121,7 +120,7 @@ def kept(folder: Path, run: Run) -> dict[str, tuple[Baseline, ...]]:
 def _kept(folder: Path, copy: Artifact) -> Baseline:
     stored = read(folder / copy.path)
     if sha256_hex(stored.text) != copy.sha256:
-        raise RecordError("is not the baseline that the run was judged against", where=str(stored.file))
+        raise RecordError("is not the baseline that the run was judged against", where=str(folder / copy.path))
     return stored.baseline
 
 

@@ -140,7 +140,7 @@ class VisitEvidence(Evidence):
             if role is not None and trials:
                 text = f"the baseline runs kernels of role {role}, the head none"
                 missing = Note(code="role-gone", text=text)
-            return VisitSeries(gate, missing=why_missing(metric, (), trials) or missing)
+            return VisitSeries(gate, missing=why_missing(metric, {"head": trials}) or missing)
         # A baseline keeps values and no trials: its instrument is taken for the one at hand.
         step = max(map(metric.resolution, trials))
         return VisitSeries(gate, tuple(means), tuple(head), visits=tuple(visits), resolution=step)
@@ -170,11 +170,9 @@ class VisitEvidence(Evidence):
     def cautions(self) -> Iterator[Note]:
         """Everything about the head's trials, and about its build beside the baseline's."""
         timed, traced = self.side.trials("timed"), self.side.trials("traced")
-        if self.side.record.alone and timed:
-            yield from record_cautions(self.side.record)
-            yield from side_cautions(([], timed), ([], []))
-        else:
-            yield from side_cautions(([], timed), ([], traced))
+        if alone := self.record.alone is not None and bool(timed):
+            yield from record_cautions(self.record)
+        yield from side_cautions({"base": [], "head": timed}, {"base": [], "head": [] if alone else traced})
         if self.baseline is None:
             return
         before = {visit.outputs for visit in self.baseline.visits if visit.outputs}

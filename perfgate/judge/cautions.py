@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from perfgate import stats
 from perfgate.counters.roofline_bound import Floor
@@ -149,28 +150,28 @@ def _launching(trial: Trial) -> float:
     return calls[len(calls) // 10] / 1e9 if calls else 0.0
 
 
-Sides = tuple[Sequence[Trial], Sequence[Trial]]
-"""Trials of the base and of the head."""
+Sides = Mapping[Role, Sequence[Trial]]
+"""Trials of base and head."""
 
 
 def side_cautions(timed: Sides, traced: Sides) -> Iterator[Note]:
     """What the trials of two sides tell, wherever they come from."""
     # Digests of one kind only: another kind warms up for longer, so that its iterations have other prompts.
-    yield from _output_cautions(*(timed if all(timed) else traced))
-    yield from _trial_cautions(*([*one, *other] for one, other in zip(timed, traced, strict=True)))
+    yield from _output_cautions(timed if all(timed.values()) else traced)
+    yield from _trial_cautions({role: [*timed[role], *traced[role]] for role in ROLES})
 
 
-def _output_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
+def _output_cautions(sides: Sides) -> Iterator[Note]:
     """Compare digests of the same iteration, whose prompts are the same on both sides and in every trial."""
-    sides = [_digests_by_iteration(side) for side in (base, head)]
-    both = sides[0].keys() & sides[1].keys()
-    different = [n for n in sorted(both) if not sides[0][n] & sides[1][n]]
+    digests = {role: _digests_by_iteration(side) for role, side in sides.items()}
+    base, head = digests["base"], digests["head"]
+    both = base.keys() & head.keys()
+    different = [n for n in sorted(both) if not base[n] & head[n]]
     if different:
         text = f"in {len(different)} of {len(both)} iterations no head trial generated what a base trial did"
         yield Note(code="outputs-differ", text=text)
-    for role, side in zip(ROLES, sides, strict=True):
-        unstable = sum(len(digests) > 1 for digests in side.values())
-        if unstable:
+    for role, side in digests.items():
+        if unstable := sum(len(found) > 1 for found in side.values()):
             yield Note(code="outputs-unstable", text=f"{role}: {unstable} of {len(side)} iterations")
 
 
@@ -182,10 +183,11 @@ def _digests_by_iteration(trials: Iterable[Trial]) -> dict[int, set[str]]:
     return digests
 
 
-def _trial_cautions(base: Sequence[Trial], head: Sequence[Trial]) -> Iterator[Note]:
-    for code, count in sorted(Counter(code for t in (*base, *head) for code in t.cautions).items()):
-        yield Note(code=code, text=f"in {count} of {len(base) + len(head)} trials")
-    for role, side in (("base", base), ("head", head)):
+def _trial_cautions(sides: Sides) -> Iterator[Note]:
+    trials = [*chain(*sides.values())]
+    for code, count in sorted(Counter(code for trial in trials for code in trial.cautions).items()):
+        yield Note(code=code, text=f"in {count} of {len(trials)} trials")
+    for role, side in sides.items():
         cautions = [
             ("iterations-uneven", _uneven(side)),
             *(("trials-uneven", _slow([trial for trial in side if trial.kind == kind])) for kind in KINDS[:2]),
@@ -236,7 +238,7 @@ def _changed_versions(trials: Sequence[Trial]) -> str:
     return "; ".join(f"{name} {', then '.join(versions)}" for name, versions in seen.items() if len(versions) > 1)
 
 
-def launches_differ(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+def launches_differ(metric: Metric, sides: Sides) -> Note | None:
     """Says so where the sides' trials hold another number of launches of what a counter is gated on.
 
     The mean of a launch then compares other things: work that is split over two launches halves it.
@@ -244,7 +246,7 @@ def launches_differ(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]
     if metric.kind != "counted":
         return None
     role, _, place = (split_name(metric.name)[1] or "").partition("/")
-    counts = [{len(t.counted.of(role, place).launches) for t in side if t.counted} for side in (base, head)]
+    counts = [{len(t.counted.of(role, place).launches) for t in side if t.counted} for side in sides.values()]
     if counts[0] == counts[1] and len(counts[0]) <= 1:
         return None
     shown = [" or ".join(map(str, sorted(side))) or "none" for side in counts]
@@ -269,10 +271,9 @@ def clocks_differ(gpus: Mapping[Role, GpuOutcome]) -> Note | None:
     return Note(code="clocks-differ", text="; ".join(apart)) if apart else None
 
 
-def gpu_outcomes(base: Sequence[Trial], head: Sequence[Trial]) -> dict[Role, GpuOutcome]:
+def gpu_outcomes(sides: Sides) -> dict[Role, GpuOutcome]:
     """What the GPUs of each side did; a side without telemetry is left out."""
-    sides = zip(ROLES, (base, head), strict=True)
-    return {role: outcome for role, side in sides if (outcome := gpu_outcome(side)) is not None}
+    return {role: outcome for role, side in sides.items() if (outcome := gpu_outcome(side)) is not None}
 
 
 def gpu_outcome(trials: Sequence[Trial]) -> GpuOutcome | None:
@@ -300,40 +301,37 @@ def _usual_clock(trials: Sequence[Trial], clock: Callable[[GpuTelemetry], int | 
     return statistics.median_low(slowest) if slowest else None
 
 
-def floors(base: Sequence[Trial], head: Sequence[Trial]) -> dict[Role, Floor]:
+def floors(sides: Sides) -> dict[Role, Floor]:
     """The floor of each side: that of its first trial that has one, since one build on one kind of GPU has one."""
-    sides = (
-        (role, [trial.floor for trial in side if trial.floor]) for role, side in zip(ROLES, (base, head), strict=True)
-    )
-    return {role: own[0] for role, own in sides if own}
+    known = {role: [trial.floor for trial in side if trial.floor] for role, side in sides.items()}
+    return {role: own[0] for role, own in known.items() if own}
 
 
-def why_missing(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+def why_missing(metric: Metric, sides: Sides) -> Note | None:
     """Why trials carry no value of a metric, where they tell."""
-    return _no_floor(metric, base, head) or _role_gone(metric, base, head)
+    return _no_floor(metric, sides) or _role_gone(metric, sides)
 
 
-def _no_floor(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+def _no_floor(metric: Metric, sides: Sides) -> Note | None:
     """Why there is no utilisation to judge: the words of the first trial of each side that has no floor."""
     if not metric.needs_floor:
         return None
     roles_by_reason: dict[str, list[str]] = {}
-    for role, side in (("base", base), ("head", head)):
+    for role, side in sides.items():
         if without := [trial.no_floor for trial in side if trial.floor is None]:
             roles_by_reason.setdefault(without[0] or "its trials keep none", []).append(role)
     text = "; ".join(f"{' and '.join(roles)}: {reason}" for reason, roles in roles_by_reason.items())
     return Note(code="no-floor", text=text) if roles_by_reason else None
 
 
-def _role_gone(metric: Metric, base: Sequence[Trial], head: Sequence[Trial]) -> Note | None:
+def _role_gone(metric: Metric, sides: Sides) -> Note | None:
     """Says which side runs no kernel of the gated role: no fault of the measurement, but what it found.
 
     A role that no trial runs at all is none that went away.
     """
     _, role = split_name(metric.name)
-    without = [[t for t in side if t.decode and role not in t.decode.role_ns] for side in (base, head)]
-    if role is None or sum(map(len, without)) in (0, len(base) + len(head)):
+    without = {name: [t for t in side if t.decode and role not in t.decode.role_ns] for name, side in sides.items()}
+    if role is None or sum(map(len, without.values())) in (0, sum(map(len, sides.values()))):
         return None
-    sides = zip(ROLES, without, (base, head), strict=True)
-    counts = [f"{name} in {len(gone)} of {len(side)} traced trials" for name, gone, side in sides if gone]
+    counts = [f"{name} in {len(gone)} of {len(sides[name])} traced trials" for name, gone in without.items() if gone]
     return Note(code="role-gone", text=f"no kernel of role {role} runs on {' and on '.join(counts)}")

@@ -142,7 +142,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> CellOutco
         gates=gates,
         ungated=tuple(_ungated(evidence, judged=unjudged is None)),
         gpus=evidence.gpus("timed"),
-        floors=floors(*evidence.trials("timed")),
+        floors=floors(evidence.trials("timed")),
         attribution=_attribution(evidence),
         counters=next((finding for finding in findings if isinstance(finding, CountersOutcome)), None),
         setting=setting_of(evidence),
@@ -217,7 +217,7 @@ def _attribution(evidence: Evidence) -> Attribution | None:
 
 def _ungated(evidence: Evidence, *, judged: bool) -> Iterator[MetricOutcome]:
     """Every metric that no gate names, each from the trials of its kind; of a side alone every metric."""
-    heads = any(evidence.trials(kind)[1] for kind in KINDS[:2])
+    heads = any(evidence.trials(kind)["head"] for kind in KINDS[:2])
     gated = {gate.gate.metric for gate in evidence.cell.gates} if judged and heads else set()
     alone = "base" not in evidence.sides and not evidence.stops
     for name, metric in METRICS.items():

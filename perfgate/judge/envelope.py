@@ -141,13 +141,7 @@ def learn(trials: Sequence[DecodeSteps], declared: Expectation | None = None) ->
 
 
 def union(blocks: Sequence[Expectation]) -> Expectation:
-    """The block that every cell of a matrix fits, each having learnt its own.
-
-    Raises:
-        ValueError: There is no block.
-    """
-    if not blocks:
-        raise ValueError("no block to unite")
+    """The block that every cell of a matrix fits, each having learnt its own; at least one."""
     steps = [block.per_decode_step for block in blocks]
     shares: dict[str, list[Bound | None]] = {}
     for pattern in (entry for step in steps for entry in step.patterns):

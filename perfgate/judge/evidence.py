@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeVar
 
 from perfgate.judge.cautions import (
@@ -104,7 +105,7 @@ class Evidence:
             return None
         if not self.sides or self.stops:
             return self.stopped
-        taken = {kind: sum(map(len, self.trials(kind))) for kind in KINDS}
+        taken = {kind: sum(map(len, self.trials(kind).values())) for kind in KINDS}
         profiled = "".join(f" and {taken[kind]} {kind}" for kind in KINDS[1:] if taken[kind])
         text = f"{taken['timed']} trials{profiled} of one subject were measured"
         return Finding("not-comparable", (Note(code="no-counterpart", text=text),))
@@ -126,10 +127,8 @@ class Evidence:
     def trials(self, kind: Kind) -> Sides:
         """The trials that are judged, of base and head."""
         if self.paired:
-            pairs = self.pairs(kind)
-            return [base for base, _ in pairs], [head for _, head in pairs]
-        base, head = (self.sides[role].trials(kind) if role in self.sides else [] for role in ROLES)
-        return base, head
+            return {role: [pair[place] for pair in self.pairs(kind)] for place, role in enumerate(ROLES)}
+        return {role: self.sides[role].trials(kind) if role in self.sides else [] for role in ROLES}
 
     def series(self, gate: GatePlan) -> Series:
         """The values of a gated metric.
@@ -143,45 +142,45 @@ class Evidence:
         schedule = self.record.schedule(metric.kind) if self.paired else None
         if (missing := self._missing(metric, sides)) is not None:
             return Series(gate, schedule=schedule, missing=missing)
-        step = max((metric.resolution(trial) for side in sides for trial in side), default=0.0)
+        step = max((metric.resolution(trial) for side in sides.values() for trial in side), default=0.0)
         base, head = self.values(metric)
         return Series(gate, tuple(base), tuple(head), schedule, resolution=step)
 
     def _missing(self, metric: Metric, sides: Sides) -> Note | None:
         """Why a metric is not judged, where that is no matter of its values."""
-        if not all(sides):
+        if not all(sides.values()):
             text = f"a side has no valid {metric.kind} trial"
             return None if self.paired else Note(code="metric-missing", text=text)
-        if (differ := launches_differ(metric, *sides)) is not None:
+        if (differ := launches_differ(metric, sides)) is not None:
             return differ
-        rows = zip(*sides, strict=True) if self.paired else [*([trial] for side in sides for trial in side)]
+        rows = zip(*sides.values(), strict=True) if self.paired else ([trial] for trial in chain(*sides.values()))
         lacking = [any(metric.summarise(trial) is None for trial in row) for row in rows]
         if not any(lacking):
             return None
         many = f"{sum(lacking)} of {len(lacking)} pairs" if self.paired else "some trials"
-        return why_missing(metric, *sides) or Note(code="metric-missing", text=f"{many} carry no {metric.name}")
+        return why_missing(metric, sides) or Note(code="metric-missing", text=f"{many} carry no {metric.name}")
 
     def values(self, metric: Metric) -> tuple[Sequence[float], Sequence[float]]:
         """The values of a metric that the trials of its kind have, of base and head."""
-        sides = ([metric.summarise(trial) for trial in side] for side in self.trials(metric.kind))
+        sides = ([metric.summarise(trial) for trial in side] for side in self.trials(metric.kind).values())
         base, head = ([value for value in side if value is not None] for side in sides)
         return base, head
 
     def gpus(self, kind: Kind) -> dict[Role, GpuOutcome]:
         """What the GPUs did; where one side is alone that of its traced trials will do as well."""
         seen = self.trials(kind)
-        return gpu_outcomes(*(seen if any(seen) or len(self.sides) > 1 else self.trials("traced")))
+        return gpu_outcomes(seen if any(seen.values()) or len(self.sides) > 1 else self.trials("traced"))
 
     def read(self, kind: Kind, of: Callable[[Trial], T | None]) -> dict[Role, list[T]]:
         """What the trials of a kind hold, of each side that was measured."""
-        values = ([read for trial in side if (read := of(trial))] for side in self.trials(kind))
-        return {role: side for role, side in zip(ROLES, values, strict=True) if role in self.sides}
+        sides = self.trials(kind)
+        return {role: [read for trial in sides[role] if (read := of(trial))] for role in ROLES if role in self.sides}
 
     def due(self, kind: Kind) -> bool:
         """Whether decode steps, or counters, are judged: where they are declared, and were to be taken."""
         if self.cell.sampling(kind) is None or self.quick:
             return False
-        taken = all(self.trials(kind)[role == "head"] for role in self.sides)
+        taken = all(self.trials(kind)[role] for role in self.sides)
         demanded = kind == "counted" and any(entry.metrics for entry in self.cell.counters)
         return taken or (not self.record.stopped if self.paired else demanded)
 

@@ -80,12 +80,14 @@ def render(report: str, form: str, about: object, width: int | None = None) -> s
         about: What is reported: an outcome, a selection of a trace, what ncu counted, both joined, a diagnosis.
         width: Columns of the terminal that shows it; ``None`` for any.
     """
-    chosen = FORMATS[form]
-    if report in chosen.of:
-        return _call(chosen.of[report], about)
-    if chosen.document is None:
+    own = FORMATS[form].of.get(report)
+    renderer = own or FORMATS[form].document
+    if renderer is None:
         raise UsageError(f"--format {form}: this report has only {', '.join(formats_of(report))}")
-    return _call(chosen.document, replace(resolve_name(REPORTS[report])(about), width=width))
+    if own is None:
+        about = replace(resolve_name(REPORTS[report])(about), width=width)
+    function = resolve_name(renderer) if isinstance(renderer, str) else renderer
+    return str(function(about))
 
 
 def format_of(file: Path, report: str = "outcome") -> str:
@@ -98,8 +100,3 @@ def format_of(file: Path, report: str = "outcome") -> str:
     if file.suffix not in suffixes:
         raise UsageError(f"--output {file}: unknown suffix {file.suffix!r}, expected one of {', '.join(suffixes)}")
     return suffixes[file.suffix]
-
-
-def _call(renderer: Renderer, about: Any) -> str:
-    function = resolve_name(renderer) if isinstance(renderer, str) else renderer
-    return str(function(about))
