@@ -78,13 +78,14 @@ golden: .venv/ready
 	$(PIP) install --editable . --group dev
 	touch $@
 
-# What is written from code: schemas, the pages of the reason codes and of scenarios.
+# What is written from code and plants: schemas, the pages of the reason codes, of scenarios and of drills.
 docs: .venv/ready
 	.venv/bin/perfgate schema scenario > docs/schema/scenario.schema.json
 	.venv/bin/perfgate schema config > docs/schema/config.schema.json
 	.venv/bin/perfgate schema verdict > docs/schema/verdict.schema.json
 	.venv/bin/python -c "from perfgate.report.reasons_page import render_pages; print(render_pages(), end='')" > docs/reasons.md
 	.venv/bin/python docs/scenario_page.py > docs/scenario.md
+	.venv/bin/python docs/drills_page.py > docs/drills.md
 
 # What the actions install beside tokens that may write: every file by its hash. Read the difference before committing it.
 lock: .venv/ready

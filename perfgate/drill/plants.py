@@ -33,6 +33,8 @@ from perfgate.scenario.subject import Subject
 from perfgate.scenario.yaml_document import FieldError, did_you_mean, read_document, read_text, whole_file_error
 
 FILE = "plant.yaml"
+OWN = "PERFGATE_PLANT_"
+"""What variables that a plant reads itself begin with; others are the engine's."""
 PLUGINS = "vllm.general_plugins"
 """The group of entry points that vLLM calls in each of its processes."""
 Device = Literal["cpu", "cuda"]
@@ -253,8 +255,11 @@ def _plugin(said: PlantFile, folder: Path) -> tuple[str, ...]:
                                               f"{said.name} = {said.name}:register")  # fmt: skip
     if module.is_file():
         return (str(folder.absolute()),)
-    if not said.env and not said.args and not (said.dial and said.dial.argument):
-        raise whole_file_error(folder / FILE, f"does nothing: no {module.name} beside it, no args and no env")
+    dial = said.dial
+    if dial and dial.variable and dial.variable.startswith(OWN):
+        raise whole_file_error(folder / FILE, f"nothing reads {dial.variable}: no {module.name} beside it")
+    if not said.env and not said.args and not dial:
+        raise whole_file_error(folder / FILE, f"does nothing: no {module.name} beside it, no args, env or dial")
     return ()
 
 

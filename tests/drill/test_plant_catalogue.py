@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from perfgate.drill.plants import Expected, Plant, load_catalogue, load_plant
+from perfgate.drill.plants import Expected, Family, Plant, load_catalogue, load_plant
 from perfgate.errors import ScenarioError, UsageError
 from perfgate.scenario.subject import Subject
 
@@ -18,7 +19,7 @@ LINES = {
     "what": "what: The host works longer.",
     "runs_on": "runs_on: [cpu, cuda]",
     "args": "args: {async_scheduling: false}",
-    "dial": "dial: {variable: PERFGATE_PLANT_US, unit: us, sizes: {cpu: ['10', '20'], cuda: ['30']}}",
+    "dial": "dial: {variable: OMP_NUM_THREADS, unit: us, sizes: {cpu: ['10', '20'], cuda: ['30']}}",
     "expect": "expect: {metric: itl_median, step_us_per_unit: {cpu: 2}, cause: {cuda: host}}",
 }
 
@@ -44,6 +45,21 @@ def test_every_plant_loads() -> None:
     assert all(bool(plant.path) == any((CATALOGUE / plant.name).glob("*.py")) for plant in plants)
 
 
+def test_the_catalogue_is_whole() -> None:
+    """Every family has a plant, both devices have enough of them, and many re-create a regression that happened."""
+    plants = load_catalogue(CATALOGUE)
+    assert {plant.family for plant in plants} == {*get_args(Family)}
+    assert len(plants) >= 22
+    assert len([plant for plant in plants if "cpu" in plant.runs_on]) >= 10
+    assert len({one.issue for plant in plants for one in plant.recreates}) >= 10
+
+
+def test_a_blocked_plant_on_a_gpu_names_its_cause() -> None:
+    """Where steps are traced, a plant that lengthens them says what the report must name."""
+    plants = [plant for plant in load_catalogue(CATALOGUE) if "cuda" in plant.runs_on]
+    assert [p.name for p in plants if p.expect.metric == "itl_median" and "cuda" not in p.expect.cause] == []
+
+
 def test_a_plant_survives_json() -> None:
     """What a campaign writes of a plant is the plant again."""
     for plant in load_catalogue(CATALOGUE):
@@ -56,7 +72,7 @@ def test_a_plugin_goes_in_front_of_the_base(tmp_path: Path) -> None:
     base = Subject(python="python3", path=("/site",), env={"A": "base", "C": "base"}, args={"max_num_seqs": 4})
     head = plant.subject(base, "20")
     assert head.path == (str(tmp_path / "slow"), "/site")
-    assert head.env == {"A": "plant", "B": "plant", "C": "base", "PERFGATE_PLANT_US": "20"}
+    assert head.env == {"A": "plant", "B": "plant", "C": "base", "OMP_NUM_THREADS": "20"}
     assert head.args == {"max_num_seqs": 4, "async_scheduling": False}
 
 
@@ -127,7 +143,14 @@ def test_a_pattern_picks_gates() -> None:
         ),
         ({"expect": "expect: {cause: {cuda: '('}}"}, "8:24: expect.cause.cuda: invalid regular expression"),
         ({"more": "recreates: [{issue: 12, mechanism: x}]"}, "9:21: recreates[0].issue: expected text"),
-        ({"args": ""}, "1:1: does nothing: no slow.py beside it, no args and no env"),
+        (
+            {"dial": LINES["dial"].replace("OMP_NUM_THREADS", "PERFGATE_PLANT_US")},
+            "1:1: nothing reads PERFGATE_PLANT_US: no slow.py beside it",
+        ),
+        (
+            {"args": "", "dial": "", "expect": "expect: {metric: itl_median}"},
+            "1:1: does nothing: no slow.py beside it, no args, env or dial",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, lines: dict[str, str], problem: str) -> None:
