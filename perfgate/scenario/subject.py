@@ -11,10 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pydantic import (
-    JsonValue,
-    field_validator,
-)
+from pydantic import JsonValue, field_validator
 
 from perfgate.models import Frozen
 from perfgate.scenario.fields import ArgumentName, Variables
