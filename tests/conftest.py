@@ -14,6 +14,7 @@ import fake_nvml as nvml_stand_in
 import pytest
 from fake_nvml import FakeMachine
 from filelock import FileLock
+from forking_perfgate import forking
 from hypothesis import settings
 
 from perfgate.capture.engine import allowed_environment
@@ -125,6 +126,13 @@ def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all engines share, those of other pytest workers too."""
     folder = tmp_path_factory.getbasetemp()
     return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "engine-cache"
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[Path]:
+    """A program ``perfgate`` that starts at once, see :mod:`forking_perfgate`."""
+    with tempfile.TemporaryDirectory() as folder, forking(Path(folder)) as program:
+        yield program
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ import pytest
 from action_runner import ROOT, ActionRunner, clone, git
 from click.testing import CliRunner
 from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving, zipped
-from forking_perfgate import forking
 from hand_made import scenario_file
 from perfgate_process import marked_processes
 
@@ -68,13 +66,6 @@ def github(tmp_path: Path) -> Iterator[FakeGitHub]:
     head = git(origin, "rev-parse", "pull-request/12")
     with serving(FakeGitHub(pulls={12: {"state": "open", "head": {"sha": head}, "base": {"ref": "main"}}})) as served:
         yield served
-
-
-@pytest.fixture(scope="module")
-def forked() -> Iterator[Path]:
-    """A perfgate that starts at once; its trials are invented too."""
-    with tempfile.TemporaryDirectory() as folder, forking(Path(folder)) as program:
-        yield program
 
 
 @pytest.fixture

@@ -56,13 +56,13 @@ Start = Callable[..., tuple[subprocess.Popen[str], str]]
 
 
 @pytest.fixture
-def host(tmp_path: Path, fake_nvml: FakeMachine, state_of_its_own: Path) -> Host:
-    """A host with everything installed, whose hooks wait for nobody."""
+def host(tmp_path: Path, fake_nvml: FakeMachine, state_of_its_own: Path, forked: Path) -> Host:
+    """A host with everything installed, whose hooks wait for nobody and call a perfgate that starts at once."""
     host = Host(tmp_path, fake_nvml, state_of_its_own)
     assert host.install().returncode == 0
     host.configure("IDLE_WAIT_S", "0")
     program = tmp_path / "perfgate"
-    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", PROGRAM])} "$@"\n')
+    program.write_text(f'#!/bin/sh\nPERFGATE_TESTS_OWNER={MARK} exec {forked} "$@"\n')
     program.chmod(0o755)
     host.configure("PERFGATE", str(program))
     return host
@@ -110,8 +110,13 @@ def gone(pid: int) -> bool:
     return True
 
 
-def test_a_clean_machine_is_ready(host: Host) -> None:
-    """Both hooks succeed, and annotate nothing."""
+def test_a_clean_machine_is_ready(host: Host, tmp_path: Path) -> None:
+    """Both hooks succeed with the installed perfgate, and annotate nothing."""
+    program = tmp_path / "alone"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", PROGRAM])} "$@"\n')
+    program.chmod(0o755)
+    host.configure("PERFGATE", str(program))
+
     for name in ("job-started", "job-completed"):
         ended = host.hook(name)
 
