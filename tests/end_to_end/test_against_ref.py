@@ -21,6 +21,7 @@ from engine_scenario import write_engine_scenario
 from fake_collector import FakeCollector, FakeSpec
 from git_project import SETTINGS, GitProject
 from hand_made import scenario_file
+from perfgate_process import marking
 
 from perfgate.cli.main import main
 from perfgate.project.build import CACHE
@@ -235,7 +236,7 @@ def run_against_main(project: GitProject, cache: Path) -> tuple[int, str, str]:
     """
 
     def perfgate(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "perfgate", "run", *words, "--format", "text"]
+        command = [*marking("PERFGATE_TESTED_ENGINE"), "run", *words, "--format", "text"]
         environment = {**os.environ, **SETTINGS, CACHE: str(cache)}
         return subprocess.run(
             command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=1200, check=False

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 from engine_scenario import ITERATIONS, LAYERS, OUTPUT_TOKENS, write_engine_scenario
+from perfgate_process import marking
 
 from perfgate.machine.locks import STATE
 from perfgate.metrics.catalogue import METRICS, trial_value
@@ -53,7 +53,7 @@ class Ended:
 
 def perfgate(*words: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run perfgate in a folder, with host locks of its own: tests at once do not wait for each other."""
-    command = [sys.executable, "-m", "perfgate", *words]
+    command = [*marking("PERFGATE_TESTED_ENGINE"), *words]
     env = {**(os.environ if env is None else env), STATE: str(cwd / "state")}
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=900, check=False)
 

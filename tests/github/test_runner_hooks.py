@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fake_nvml import FakeMachine
+from perfgate_process import marking
 from runner_machine import HOOKS, JOB, Ended, Host
 
 from perfgate.machine.locks import STATE
@@ -35,13 +36,6 @@ time.sleep(600)
 
 MARK = "PERFGATE_TESTED_OWNER"
 """The variable that marks processes here: no perfgate that measures on this machine ends ours, and ours ends none."""
-PROGRAM = f"""
-from perfgate.machine import processes
-processes.OWNER = "{MARK}"
-from perfgate.__main__ import main
-main()
-"""
-"""perfgate, with that variable in the place of the real one."""
 
 OWNER = f"""
 import subprocess, time
@@ -113,7 +107,7 @@ def gone(pid: int) -> bool:
 def test_a_clean_machine_is_ready(host: Host, tmp_path: Path) -> None:
     """Both hooks succeed with the installed perfgate, and annotate nothing."""
     program = tmp_path / "alone"
-    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", PROGRAM])} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(marking(MARK))} "$@"\n')
     program.chmod(0o755)
     host.configure("PERFGATE", str(program))
 
