@@ -180,8 +180,8 @@ def _wrong_arguments(cell: _Cell) -> Iterator[Problem]:
                 yield cell.problem(key, text, at_key=True)
         return
     for key, value in cell.args.items():
-        if found := takes.problem(key, value):
-            within, text = found
+        if problem := takes.problem(key, value):
+            within, text = problem
             unknown = key not in takes.accepted
             if unknown and key in cell.point and (near_key := did_you_mean(key, MATRIX_WORKLOAD_KEYS)):
                 text = f"vLLM {takes.version} has no such engine argument{near_key}"
