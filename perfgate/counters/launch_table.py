@@ -129,15 +129,15 @@ class LaunchGroup:
 
     def mean(self, counter: str) -> float | None:
         """Mean of a launch; ``None`` where there is no launch, or one that lacks the counter."""
-        found = self.read(counter)
-        return statistics.fmean(found) if found and len(found) == len(self.launches) else None
+        return self._mean(self.read(counter))
 
     @property
     def moved(self) -> float | None:
-        """Bytes of device memory, mean of a launch; ``None`` where one of them lacks the counter."""
-        found = [launch.moved for launch in self.launches]
-        known = [moved for moved in found if moved is not None]
-        return statistics.fmean(known) if known and len(known) == len(found) else None
+        """Bytes of device memory, likewise."""
+        return self._mean([launch.moved for launch in self.launches if launch.moved is not None])
+
+    def _mean(self, values: list[float]) -> float | None:
+        return statistics.fmean(values) if values and len(values) == len(self.launches) else None
 
     @property
     def median(self) -> KernelLaunch:

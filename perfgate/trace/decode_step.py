@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain, pairwise
 from typing import Annotated
 
@@ -167,7 +167,7 @@ def summarise(trace: Trace) -> DecodeSteps:
             f"the trace shows no decode step from beginning to end with a kernel in it; steps: {there}",
             code="no-decode-steps",
         )
-    steps = _Sequences.of(trace, found)
+    steps = _Sequences(trace, found)
     roles = {role: found.role_ns[:, n] for n, role in enumerate(trace.roles) if found.role_launches[:, n].any()}
     sizes = dict(zip(COPY_KINDS, found.copy_bytes.sum(axis=0).tolist(), strict=True))
     return DecodeSteps(
@@ -280,12 +280,15 @@ class _Sequences:
         key: Index into ``keys`` of each kernel.
         graph: Whether a CUDA graph launched it.
         layer: Its layer, or -1.
-        cuts: Where a step begins, and the end.
+        cuts: Where a step begins after another one.
         key_ns: Kernel time of each key.
     """
 
-    def __init__(self, trace: Trace, rows: NDArray[np.int64]) -> None:
-        kernels = trace.kernels.take(rows)
+    def __init__(self, trace: Trace, found: StepFigures) -> None:
+        chosen = np.zeros(len(trace.steps) + 1, bool)  # the last one represents no step
+        chosen[found.step] = True
+        kernels = trace.kernels.take(np.flatnonzero(chosen[trace.kernels.step]))
+        kernels = kernels.take(np.lexsort((kernels.start_ns, kernels.device, kernels.step)))
         distinct, group = combinations(kernels.name, kernels.place)
         normalised, role = trace.names.normalised, trace.names.role
         named = [KernelKey(role=role[name], place=PLACES[place], name=normalised[name]) for name, place in distinct]
@@ -294,22 +297,15 @@ class _Sequences:
         self.key = np.array([number[key] for key in named])[group]
         self.graph = kernels.graph
         self.layer = kernels.layer
-        self.cuts = np.flatnonzero(np.diff(kernels.step, prepend=-2) | np.diff(kernels.device, prepend=-2))
+        self.cuts = np.flatnonzero(np.diff(kernels.step) | np.diff(kernels.device)) + 1
         self.key_ns = tuple(int(ns) for ns in np.bincount(self.key, kernels.duration_ns, len(self.keys)))
-
-    @classmethod
-    def of(cls, trace: Trace, found: StepFigures) -> _Sequences:
-        chosen = np.zeros(len(trace.steps) + 1, bool)  # the last one stands for no step
-        chosen[found.step] = True
-        rows = np.flatnonzero(chosen[trace.kernels.step])
-        kernels = trace.kernels.take(rows)
-        return cls(trace, rows[np.lexsort((kernels.start_ns, kernels.device, kernels.step))])
 
     def patterns(self, found: StepFigures) -> tuple[Pattern, ...]:
         """The patterns, the most frequent first; ``found`` has a row for each step here."""
         first: dict[tuple[bytes, bytes], Pattern] = {}
         count: Counter[tuple[bytes, bytes]] = Counter()
-        for copies, (key, graph, layer) in zip(found.copies, self._steps(), strict=True):
+        steps = (np.split(column, self.cuts) for column in (self.key, self.graph, self.layer))
+        for copies, key, graph, layer in zip(found.copies, *steps, strict=True):
             identity = np.sort(2 * key + graph).tobytes(), copies.tobytes()
             count[identity] += 1
             if identity not in first:
@@ -321,10 +317,6 @@ class _Sequences:
                     layer_begins=_layer_begins(layer),
                 )
         return tuple(first[one].model_copy(update={"steps": steps}) for one, steps in count.most_common())
-
-    def _steps(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int16]]]:
-        for begin, end in zip(self.cuts, [*self.cuts[1:], len(self.key)], strict=True):
-            yield self.key[begin:end], self.graph[begin:end], self.layer[begin:end]
 
 
 def _layer_begins(layer: NDArray[np.int16]) -> tuple[int, ...]:

@@ -110,17 +110,17 @@ def difference(
     base: DecodeSteps, head: DecodeSteps, base_pattern: Pattern | None = None, head_pattern: Pattern | None = None
 ) -> StepDifference:
     """What the head's step runs otherwise than the base's: the most frequent step of each, unless others are named."""
-    one, other = base_pattern or base.patterns[0], head_pattern or head.patterns[0]
-    b, h = base.launches(one), head.launches(other)
-    left, joined = _moved(b, h)
-    pairs = {kind: (one.copies.get(kind, 0), other.copies.get(kind, 0)) for kind in COPY_KINDS}
+    base_step, head_step = base_pattern or base.patterns[0], head_pattern or head.patterns[0]
+    left, joined = _moved(base.launches(base_step), head.launches(head_step))
+    b, h = Counter(base.keys[key] for key in base_step.kernels), Counter(head.keys[key] for key in head_step.kernels)
+    pairs = {kind: (base_step.copies.get(kind, 0), head_step.copies.get(kind, 0)) for kind in COPY_KINDS}
     return StepDifference(
-        base_launches=len(one.kernels),
-        head_launches=len(other.kernels),
-        base_graph=one.graph_launches,
-        head_graph=other.graph_launches,
-        layers=_layers(_without_graphs(b)),
-        kernels=tuple(sorted(_changes(_without_graphs(b), _without_graphs(h)), key=lambda one: -one.launches)),
+        base_launches=len(base_step.kernels),
+        head_launches=len(head_step.kernels),
+        base_graph=base_step.graph_launches,
+        head_graph=head_step.graph_launches,
+        layers=_layers(b),
+        kernels=tuple(sorted(_changes(b, h), key=lambda change: -change.launches)),
         left_graph=left,
         joined_graph=joined,
         copies={kind: pair for kind, pair in pairs.items() if pair[0] != pair[1]},
@@ -130,18 +130,12 @@ def difference(
 def nearest(pattern: Pattern, owner: DecodeSteps, others: DecodeSteps) -> Pattern:
     """The pattern of ``others`` that differs from this one in the fewest launches, the more frequent among equals."""
     wanted = owner.launches(pattern)
-    distances = []
-    for number, one in enumerate(others.patterns):
-        found = others.launches(one)
-        distances.append((((wanted - found).total() + (found - wanted).total()), number))
-    return others.patterns[min(distances)[1]]
 
+    def distance(candidate: Pattern) -> int:
+        launches = others.launches(candidate)
+        return (wanted - launches).total() + (launches - wanted).total()
 
-def _without_graphs(launches: Counter[tuple[KernelKey, bool]]) -> Residue:
-    found: Residue = Counter()
-    for (key, _), count in launches.items():
-        found[key] += count
-    return found
+    return min(others.patterns, key=distance)
 
 
 def _moved(
@@ -275,17 +269,17 @@ def _listed(names: Iterable[str], but: Iterable[str] = ()) -> str:
     return ", ".join(shown[:NAMED]) + (", ..." if len(shown) > NAMED else "")
 
 
+_MARKS = {"renamed": "~", "gone": "-", "new": "+", "more": "+", "fewer": "-"}
+
+
 def _kernel_line(change: KernelChange, layers: int) -> str:
-    who = f"{change.role} ({change.place})" if change.place else change.role
+    kernel = f"{_MARKS[change.kind]} {change.role}" + (f" ({change.place})" if change.place else "")
     often = _often(change.launches, layers)
     if change.kind == "renamed":
-        return f"~ {who} {_renaming(change.base, change.head)}: {often}"
+        return f"{kernel} {_renaming(change.base, change.head)}: {often}"
     if change.kind in ("more", "fewer"):
-        mark = "+" if change.kind == "more" else "-"
-        name = _shown(change.base)
-        return f"{mark} {who} {name}: {often} {change.kind} ({change.base_launches} -> {change.head_launches})"
-    mark, name = ("+", change.head) if change.kind == "new" else ("-", change.base)
-    return f"{mark} {who} {_shown(name)}: {often}"
+        often += f" {change.kind} ({change.base_launches} -> {change.head_launches})"
+    return f"{kernel} {_shown(change.base or change.head)}: {often}"
 
 
 def _renaming(base: str, head: str) -> str:
