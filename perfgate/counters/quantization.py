@@ -81,8 +81,7 @@ def _plain(config: Mapping[str, Any], args: Mapping[str, Any]) -> Format:
     return Format(WIDTHS[name], "fp16")
 
 
-def _fp8(quantisation: Mapping[str, Any], plain: Format) -> Format:
-    del plain
+def _fp8(quantisation: Mapping[str, Any], _plain: Format) -> Format:
     block = quantisation.get("weight_block_size")
     return Format(1.0 + (4 / (block[0] * block[1]) if block else 0.0), "fp8")
 
@@ -93,9 +92,8 @@ def _grouped(quantisation: Mapping[str, Any], plain: Format) -> Format:
     return Format(bits / 8 + ((2 + bits / 8) / group if group > 0 else 0.0), plain.operations)
 
 
-def _mxfp4(quantisation: Mapping[str, Any], plain: Format) -> Format:
+def _mxfp4(_quantisation: Mapping[str, Any], plain: Format) -> Format:
     """4 bits and a byte of scale for 32 weights (OCP Microscaling 1.0); counted as widened before the product."""
-    del quantisation
     return Format(0.5 + 1 / 32, plain.operations)
 
 

@@ -69,21 +69,14 @@ def _in_known_units(report: NcuReport) -> NcuReport:
     return report
 
 
-def _package(where: str) -> Any:
-    """The optional package; imported here, because only reports need it."""
+def _launches(file: Path, where: str) -> Iterator[KernelLaunch]:
     try:
-        import ncu_report  # noqa: PLC0415
+        import ncu_report  # noqa: PLC0415 (optional: only reports need it)
+
+        actions = [action for results in ncu_report.load_report(str(file)) for action in results]
     except ImportError as error:
         text = f"is a report of ncu, and the package ncu-report that opens it is not there ({error})"
         raise NotMeasuredError(text, where=where, code="counters-no-package") from error
-    return ncu_report
-
-
-def _launches(file: Path, where: str) -> Iterator[KernelLaunch]:
-    package = _package(where)
-    try:
-        report = package.load_report(str(file))
-        actions = [action for results in report for action in results]
     except (OSError, RuntimeError, ValueError) as error:
         raise _unreadable(f"cannot be read by ncu-report: {error}", where) from error
     if not actions:

@@ -192,7 +192,8 @@ def _wrong_sizes(cell: _Cell) -> Iterator[Problem]:
     """Arguments and workload that do not fit each other, by those arguments alone that are given."""
     work, args = cell.workload, cell.args
     seqs, length, batched = (_whole(args, key) for key in ("max_num_seqs", "max_model_len", "max_num_batched_tokens"))
-    names = [gate.metric for gate in cell.loaded.scenario.gates if gate.measured.needs_full_steps]
+    measured = [(gate.metric, gate.measured) for gate in cell.loaded.scenario.gates]
+    names = [name for name, metric in measured if metric.kind == "timed" and metric.decode == "steps"]
     alone = args.get("data_parallel_size", 1) == 1
     if seqs is not None and work.batch > seqs and names and alone:
         text = (

@@ -172,7 +172,7 @@ class Scenario(Strict):
         short = any(isinstance(length, int) and length < MIN_DECODE_TOKENS for length in lengths)
         for number, gate in enumerate(self.gates):
             at = ("gates", number)
-            if short and gate.measured.needs_decode:
+            if short and gate.measured.decode in ("mean", "steps"):
                 raise FieldError(at, f"{gate.metric} needs output_tokens of at least {MIN_DECODE_TOKENS}")
             if gate.measured.kind == "traced" and self.kernels is None:
                 raise FieldError(at, f"{gate.metric} is read from traced trials: add a kernels: block, like "

@@ -198,7 +198,8 @@ def _parts(trace: Trace) -> Iterator[_Part]:
 def _device_figures(part: _Part) -> dict[str, Ints]:
     """Everything about a step that its own events on a device tell."""
     trace, kernels, group, count = part.trace, part.kernels, part.group, len(part.keys)
-    role = trace.role_of_name()[kernels.name].astype(np.int64)
+    roles = trace.roles
+    role = np.array([roles.index(role) for role in trace.names.role])[kernels.name]
     copied, of_group = part.find(trace.copies)
     copy = trace.copies.kind[copied].astype(np.int64)
     first_ns, last_ns = _edges_ns(kernels, group, count)
@@ -214,8 +215,8 @@ def _device_figures(part: _Part) -> dict[str, Ints]:
         "launches": part.sums(group),
         "graph_launches": part.sums(group, kernels.graph),
         "kernel_ns": part.sums(group, kernels.duration_ns),
-        "role_launches": part.table(group, role, len(trace.roles)),
-        "role_ns": part.table(group, role, len(trace.roles), kernels.duration_ns),
+        "role_launches": part.table(group, role, len(roles)),
+        "role_ns": part.table(group, role, len(roles), kernels.duration_ns),
         **_communication(part, role),
         "copies": part.table(of_group, copy, len(COPY_KINDS)),
         "copy_bytes": part.table(of_group, copy, len(COPY_KINDS), trace.copies.bytes[copied]),

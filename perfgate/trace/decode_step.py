@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, pairwise
@@ -268,8 +269,7 @@ def _joined(trials: Sequence[DecodeSteps], tables: Sequence[dict[str, tuple[int,
     return {name: tuple(chain.from_iterable(t.get(name, (0,) * one.steps) for one, t in pairs)) for name in names}
 
 
-def _in_order(key: KernelKey) -> tuple[str, str, str]:
-    return key.role, key.place, key.name
+_in_order = operator.attrgetter("role", "place", "name")
 
 
 class _Sequences:

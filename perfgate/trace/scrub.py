@@ -71,7 +71,7 @@ def scrub(file: Path, target: Path) -> None:
 def _scrub_export(file: Path, target: Path) -> None:
     with Export(file) as export:
         check_content(export)
-        types = {table: _types(export, table) for table in export.columns}
+        types = export.columns
     connection = sqlite3.connect(target, isolation_level=None, uri=True)
     try:
         harden(connection)
@@ -95,11 +95,6 @@ def _scrub_export(file: Path, target: Path) -> None:
         raise RecordError(f"cannot be copied: {error}", where=str(file)) from error
     finally:
         connection.close()
-
-
-def _types(export: Export, table: str) -> dict[str, str]:
-    """Column names and declared types."""
-    return {str(row[1]): str(row[2]).upper() for row in export.select(f"PRAGMA table_info({quoted(table)})")}
 
 
 def _copy(connection: sqlite3.Connection, table: str, columns: dict[str, str], condition: str = "1") -> None:
