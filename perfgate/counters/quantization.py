@@ -144,15 +144,15 @@ def _ignored(quantisation: Mapping[str, Any]) -> frozenset[str]:
     Raises:
         UsageError: It names modules that are not a whole family.
     """
-    found = set()
+    families = set()
     for entry in (str(entry) for name in _LISTS for entry in quantisation.get(name) or ()):
         if _UNTOUCHED.search(entry):
             continue
         if _ATTENTION.search(entry) and not re.search(r"\.\d+\.", entry):
-            found.add("attention")
+            families.add("attention")
             continue
         raise UsageError(f"quantization_config leaves out {entry!r}: single modules are not counted")
-    return frozenset(found)
+    return frozenset(families)
 
 
 def _bits(value: Any) -> int:

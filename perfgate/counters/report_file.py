@@ -40,7 +40,7 @@ def read_counters(file: Path) -> NcuReport:
     Raises:
         RecordError: It is neither, is cut short, the package cannot read it, or a counter's unit is none of its own.
         NotMeasuredError: ``counters-no-package``: it is a report, and the package is not there; ``counters-no-kernel``:
-            it holds no kernel; or as of :func:`perfgate.counters.ncu_csv.read_page`.
+            it holds no kernel; or see :func:`perfgate.counters.ncu_csv.read_page`.
     """
     with as_plain_file(file) as plain:
         with plain.open("rb") as stream:

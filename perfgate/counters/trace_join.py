@@ -53,7 +53,7 @@ class Row:
         role: By the shipped list.
         kernel: The function's own name.
         launches: A step's on each device, on average over the trace's selection; 0 where that has none.
-        time_ns: A step's, likewise.
+        time_ns: Their time in a step, on each device; 0 where the selection has none.
         counted: Nothing where ncu counted none.
         joined_by: What the two sides agree in: ``name, shape, place``, ``name, shape`` or ``name``; empty where there
             is but one side.
@@ -171,12 +171,12 @@ def _share(selection: Selection, launches: Sequence[tuple[Identity, KernelLaunch
 
 def _shapes(selection: Selection) -> dict[str, set[Shape]]:
     """The shapes that each kernel of the whole trace has, by name; ``()`` among them where any shape will do."""
-    trace, found = selection.trace, dict[str, set[Shape]]()
+    trace, shapes = selection.trace, dict[str, set[Shape]]()
     for name, shape in combinations(trace.kernels.name, trace.kernels.shape)[0]:
         sizes = tuple(trace.shapes[shape].tolist())
         fixed = trace.names.role[name] != ATTENTION and any(sizes)
-        found.setdefault(unqualified_name(trace.names.normalised[name]), set()).add(sizes if fixed else ())
-    return found
+        shapes.setdefault(unqualified_name(trace.names.normalised[name]), set()).add(sizes if fixed else ())
+    return shapes
 
 
 def in_words(shape: Shape) -> str:
@@ -196,7 +196,7 @@ def _timed_rows(selection: Selection) -> list[Row]:
         same = Identity(unqualified_name(trace.names.normalised[name]), sizes if any(sizes) else (), PLACES[place])
         _, counts, total = sums.get(same, (name, 0.0, 0.0))
         sums[same] = (name, counts + count, total + time_ns)
-    ranked = sorted(sums.items(), key=lambda one: (-one[1][2], one[0].name, one[0].shape, one[0].place))
+    ranked = sorted(sums.items(), key=lambda item: (-item[1][2], item[0].name, item[0].shape, item[0].place))
     steps = selection.steps
     return [
         Row(same, trace.names.role[name], trace.names.short[name], count / steps, total / steps)

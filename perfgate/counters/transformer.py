@@ -31,7 +31,7 @@ REFUSED_ARGS = (
     "speculative_config", "spec_method", "spec_model", "enable_expert_parallel", "cpu_offload_gb", "offload_group_size",
     "quantization_config", "kv_cache_dtype_skip_layers", "hf_overrides", "hf_config_path",
 )  # fmt: skip
-"""Engine arguments under which a step is another one, or weights lie in the host's memory; 0 and nothing are fine."""
+"""Engine arguments under which a step is another one, or weights are in the host's memory; 0 and nothing are fine."""
 MOST_LAYERS = 10_000
 """Far more than any model has; what is counted layer by layer is as long."""
 LONGEST_TEXT = 300
@@ -43,7 +43,7 @@ _FULL_EVERY = {"gemma2": 2, "gemma3_text": 6}
 """Models in which every so many layers one attends to everything and the others slide; their configuration need not
 say so (Gemma2Config and Gemma3TextConfig of transformers 5.19)."""
 _VOCABULARY = {"gemma3_text": 262_208}
-"""Sizes of vocabularies that a configuration may leave out, as that of Gemma 3 27B does (likewise)."""
+"""Sizes of vocabularies that a configuration may leave out, as that of Gemma 3 27B does (transformers 5.19)."""
 _KV_FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
 
 
@@ -163,11 +163,11 @@ def _operations(
     matrices: Iterable[_Matrix], formats: Formats, batch: int, attention: float, parallel: int
 ) -> dict[Precision, float]:
     """Two for each weight a token passes; attention, ``attention`` a request, runs at fp16 whatever the cache holds."""
-    found: dict[Precision, float] = {"fp16": batch * attention / parallel}
+    operations: dict[Precision, float] = {"fp16": batch * attention / parallel}
     for m in matrices:
         precision = formats.of(m.family).operations
-        found[precision] = found.get(precision, 0.0) + 2 * batch * m.inputs * m.outputs * m.used / parallel
-    return found
+        operations[precision] = operations.get(precision, 0.0) + 2 * batch * m.inputs * m.outputs * m.used / parallel
+    return operations
 
 
 def _matrices(config: Mapping[str, Any], batch: int) -> Iterable[_Matrix]:

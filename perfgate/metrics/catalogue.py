@@ -239,11 +239,11 @@ class RoleMetric:
 
     Args:
         name: As written in ``gates[].metric``.
-        unit: As of :class:`Metric`.
-        better: As of :class:`Metric`.
-        meaning: As of :class:`Metric`.
+        unit: Base unit of every stored value.
+        better: The direction that is better.
+        meaning: One sentence for tables and reports.
         summarise: A trial, a role and a place (or nothing) to the value in ``unit``; ``None`` where the trial has none.
-        kind: As of :class:`Metric`.
+        kind: The kind of trial that it is read from.
     """
 
     name: str

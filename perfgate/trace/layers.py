@@ -65,10 +65,10 @@ def _by_repetition(name: NDArray[np.int32], stream: NDArray[np.int64], roles: Se
     if not starts:
         return np.full(len(name), NONE, np.int16)
     edges = main[starts]
-    found = np.searchsorted(edges, np.arange(len(name)), side="right") - 1
+    layer = np.searchsorted(edges, np.arange(len(name)), side="right") - 1
     beyond = main[end] if end < len(main) else len(name)
-    found[beyond:] = NONE
-    return found.astype(np.int16)
+    layer[beyond:] = NONE
+    return layer.astype(np.int16)
 
 
 def _boundaries(name: NDArray[np.int32], symbols: Sequence[str | int], roles: Sequence[str]) -> tuple[list[int], int]:

@@ -216,7 +216,7 @@ class _Reader:
             kept = self._call_kinds(name) != _OTHER
             if not kept.all():
                 if not len(launching):
-                    launching = np.concatenate([call_keys(one.process, one.correlation) for one in launched])
+                    launching = np.concatenate([call_keys(events.process, events.correlation) for events in launched])
                     launching.sort()
                 key = call_keys(process, correlation)
                 kept |= launching[np.minimum(np.searchsorted(launching, key), len(launching) - 1)] == key
@@ -237,10 +237,12 @@ class _Reader:
     def _call_kinds(self, name: NDArray[np.int64]) -> NDArray[np.int8]:
         """The kind of each call, by the id of its name."""
         ids, place = _unique(name)
-        new = np.array([one for one in ids.tolist() if one not in self.kinds], np.int64)
+        new = np.array([number for number in ids.tolist() if number not in self.kinds], np.int64)
         texts = self.export.strings(new)
-        self.kinds |= {one: CALL_KINDS.index(call_kind(text)) for one, text in zip(new.tolist(), texts, strict=True)}
-        kinds = np.array([self.kinds[one] for one in ids.tolist()], np.int8)
+        self.kinds |= {
+            number: CALL_KINDS.index(call_kind(text)) for number, text in zip(new.tolist(), texts, strict=True)
+        }
+        kinds = np.array([self.kinds[number] for number in ids.tolist()], np.int8)
         return np.asarray(kinds[place])
 
     def _ranges(self) -> list[Range]:

@@ -157,7 +157,7 @@ def _copy_strings(connection: sqlite3.Connection, types: dict[str, dict[str, str
     )
     rows = connection.execute(f"SELECT id, value FROM source.StringIds WHERE id IN ({used})").fetchall()  # noqa: S608
     connection.executemany(
-        "INSERT INTO StringIds VALUES (?, ?)", [(one, _PATH.sub("PATH", str(text))) for one, text in rows]
+        "INSERT INTO StringIds VALUES (?, ?)", [(number, _PATH.sub("PATH", str(text))) for number, text in rows]
     )
 
 
@@ -192,4 +192,6 @@ def _scrub_event(event: Event, name: str, origin: int) -> dict[str, Any]:
         arguments |= {"grid": shape[:3], "block": shape[3:]}
     made: dict[str, Any] = {"ph": "X", "cat": event.category, "name": name, "args": arguments}
     made |= {"ts": (event.start_ns - origin) / 1000, "dur": duration_ns / 1000}
-    return made | {key: one for key, one in (("pid", event.pid), ("tid", event.thread)) if isinstance(one, int)}
+    return made | {
+        key: number for key, number in (("pid", event.pid), ("tid", event.thread)) if isinstance(number, int)
+    }
