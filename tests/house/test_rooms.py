@@ -22,7 +22,7 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manage
 SUBJECT_SIDE = {"capture.vllm_batch", "capture.vllm_worker", "doctor.probe"}
 """Files that a subject's interpreter runs; they import engines, late, so that it can be timed and may fail."""
 LATE_IMPORTS = {
-    "record.run_record": {"frame", "iteration_frame"}, "counters.report_file": {"_package"}, "__main__": {"main"},
+    "record.run_record": {"frame", "iteration_frame"}, "counters.report_file": {"_launches"}, "__main__": {"main"},
 }  # fmt: skip
 """Functions that may import, because what they need is slow and rarely wanted."""
 
