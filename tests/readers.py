@@ -31,6 +31,9 @@ from perfgate.capture.job import Job
 from perfgate.capture.timeline import read_iteration
 from perfgate.counters.report_file import read_counters
 from perfgate.counters.transformer import read_config, step_demand
+from perfgate.drill.board import false_blocks, make_board, read_board
+from perfgate.drill.board_document import BoardReport
+from perfgate.drill.campaign import read_drill
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
 from perfgate.github.api import Api
 from perfgate.github.artifact import read_member, unpack
@@ -130,6 +133,20 @@ def _sealed_baseline(file: Path) -> None:
         content["tip"] = before
         file.write_text(json.dumps(content), encoding="utf-8")
     _baseline(file)
+
+
+def _drill(file: Path) -> None:
+    """As it is gone on with: what an exercise runs, and the board of what there is."""
+    found = read_drill(file.parent)
+    for exercise in found.exercises:
+        found.subjects(exercise)
+    make_board(file.parent)
+
+
+def _board(file: Path) -> None:
+    found = read_board(file)
+    for form in formats_of("drill"):
+        render("drill", form, BoardReport(found, false_blocks([found])))
 
 
 def _verdict(file: Path) -> None:
@@ -253,6 +270,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "record.json": _record,
     "sealed-record.json": _sealed_record,
     "night.json": lambda file: read_night(file.parent),
+    "drill.json": _drill,
+    "board.json": _board,
     "baseline.json": _baseline,
     "sealed-baseline.json": _sealed_baseline,
     "verdict.json": _verdict,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -43,8 +44,9 @@ def _known_place(place: str) -> str:
 
 def _expression(text: str) -> str:
     try:
-        re.compile(text)
-    except re.error as error:
+        with warnings.catch_warnings(action="error"):  # of what a later Python will read in another way
+            re.compile(text)
+    except (re.error, FutureWarning) as error:
         raise ValueError(f"invalid regular expression: {error}") from error
     return text
 
