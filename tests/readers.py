@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+from fake_github import listed
 from hand_made import BASE, cell, gate, run
 from whole_inputs import REPOSITORY, SHA, WHOLE
 
@@ -35,9 +36,9 @@ from perfgate.drill.board import false_blocks, make_board, read_board
 from perfgate.drill.board_document import BoardReport
 from perfgate.drill.campaign import read_drill
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
-from perfgate.github.api import Api
+from perfgate.github.api import Api, WorkflowRun
 from perfgate.github.artifact import read_member, unpack
-from perfgate.github.comment import MeasuredRun, comment, comment_body
+from perfgate.github.comment import comment, comment_body
 from perfgate.github.policy import _aim
 from perfgate.github.verdict import LIMIT_BYTES, read_verdict
 from perfgate.github.workflow_job import GithubJob
@@ -151,7 +152,8 @@ def _board(file: Path) -> None:
 
 def _verdict(file: Path) -> None:
     outcome = read_verdict(file.read_bytes(), str(file))
-    comment_body(MeasuredRun(7, SHA, "b", "failure", "https://github.com/o/r", "push", REPOSITORY), outcome, ())
+    run = WorkflowRun(id=7, head_sha=SHA, conclusion="failure", event="push", head_repository=None)
+    comment_body(run, "https://github.com/o/r", outcome, ())
 
 
 def _archive(file: Path) -> None:
@@ -175,15 +177,21 @@ def _job_json(file: Path) -> None:
 
 def _event(file: Path) -> None:
     api = mock.Mock()
-    api.get.return_value = {"base": {"ref": "release"}, "protected": True}
+    answer = {**listed(12, {"base": {"ref": "release"}}), "protected": True}
+    api.get.side_effect = lambda model, _: model.model_validate(answer)
     refused = []
     for name, ref in (
         ("pull_request", "refs/pull/12/merge"), ("merge_group", "x"), ("push", "refs/heads/pull-request/12"),
     ):  # fmt: skip
         job = _job(file, GITHUB_EVENT_NAME=name, GITHUB_REF=ref)
-        for use in (GithubJob.listed_at, _aim, MeasuredRun.of):
+        uses: tuple[Callable[[GithubJob], Any], ...] = (
+            lambda job: job.listed_at(SHA),
+            lambda job: _aim(job, api),
+            lambda job: job.event(WorkflowRun, "workflow_run"),
+        )
+        for use in uses:
             try:
-                use(job, *{GithubJob.listed_at: (SHA,), _aim: (api,)}.get(use, ()))
+                use(job)
             except UsageError as error:
                 refused.append(error)
     if refused:

@@ -168,17 +168,18 @@ _CONFIG_JSON = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "tie_word_embeddings": False,
     "torch_dtype": "bfloat16", "quantization_config": {"quant_method": "fp8"}, "sliding_window": 64,
 }  # fmt: skip
+_REQUEST = {"number": 12, "state": "open", "head": {"ref": "pull-request/12", "sha": SHA},
+            "base": {"ref": "main", "sha": SHA}}  # fmt: skip
 _EVENT = {
     "repository": {"full_name": REPOSITORY, "default_branch": "main"},
-    "number": 12,
-    "pull_request": {"head": {"sha": SHA}, "base": {"ref": "main"}},
+    "pull_request": _REQUEST,
     "merge_group": {"base_ref": "refs/heads/main", "base_sha": SHA},
     "workflow_run": {"id": 7, "head_sha": SHA, "head_branch": "pull-request/12", "conclusion": "success",
                      "event": "push", "head_repository": {"full_name": REPOSITORY}},
 }  # fmt: skip
 _ANSWERS: tuple[Any, ...] = (
     {"artifacts": []},
-    {"state": "open", "head": {"sha": SHA}, "base": {"ref": "main"}},
+    _REQUEST,
     [{"filename": "perfgate.toml", "previous_filename": "baselines/a.json"}],
     [{"id": 3, "body": "<!-- perfgate: one comment, kept up to date -->", "user": {"login": "github-actions[bot]"}}],
     {},

@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfgate.cli.outlet import command
 from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
+
+if TYPE_CHECKING:
+    from perfgate.report.github_markdown import Level
 
 
 def lines(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
@@ -50,24 +53,21 @@ def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> 
     """Find out what is compared by which scenarios: those of the base branch; and fetch what was measured of it."""
     from perfgate.errors import RecordError
     from perfgate.github.api import ApiError
-    from perfgate.github.job_steps import api_of, fetch_earlier
+    from perfgate.github.job_steps import fetch_earlier
     from perfgate.github.policy import Wanted, make_plan
     from perfgate.github.workflow_job import GithubJob
-    from perfgate.report.github_markdown import Annotation
 
     job = GithubJob.here()
-    api = api_of(job)
     try:
-        plan = make_plan(job, api, Wanted(**wanted, more=("--budget", budget) if budget else ()), Path.cwd())
+        plan = make_plan(job, job.api, Wanted(**wanted, more=("--budget", budget) if budget else ()), Path.cwd())
     except ScenarioError as error:
         _annotate_problems(error, job.folder / "policy")
         ctx.exit(error.exit_status)
     if resume and plan.may_be_resumed:
         try:
-            fetch_earlier(api, job, plan)
+            fetch_earlier(job, plan)
         except (ApiError, RecordError) as error:
-            text = f"what an earlier attempt measured cannot be had, so measuring begins anew: {error}"
-            command(str(Annotation("warning", "perfgate", text)))
+            _annotate("warning", f"what an earlier attempt measured cannot be had, so measuring begins anew: {error}")
     job.write_plan(plan)
     job.set_outputs({"artifact": plan.artifact, "runs": str(plan.runs)})
     click.echo(f"{plan.head[:12]} against {plan.merge_base[:12]}, by {len(plan.scenarios)} scenarios of "
@@ -107,15 +107,14 @@ def measure(ctx: click.Context) -> None:
 def report() -> None:
     """Show what was measured: summary, annotations, outputs, and the small artifact that a comment is made from."""
     from perfgate.github.comment import policy_note
-    from perfgate.github.job_steps import candidate_of, judged, status_of, write_small_artifact
+    from perfgate.github.job_steps import candidate_of, judged, write_small_artifact
     from perfgate.github.workflow_job import GithubJob
-    from perfgate.report.github_markdown import SUMMARY_BYTES, Annotation, annotate, render_within
+    from perfgate.report.github_markdown import SUMMARY_BYTES, annotate, render_within
 
     job = GithubJob.here()
-    plan = job.read_plan()
+    plan, status = job.read_plan(), job.status
     folder = plan.run_folder if plan else None
-    status = status_of(job)
-    note = policy_note(plan.changed) if plan else ""
+    notes = [note] if plan and (note := policy_note(plan.changed)) else []
     outcome = None
     try:
         outcome = judged(folder) if folder else None
@@ -123,13 +122,11 @@ def report() -> None:
         click.echo(f"perfgate: {error}", err=True)
     if outcome is None:
         text = f"NOT MEASURED: perfgate ended with {int(status)} before a run began; its messages are in the log."
-        command(str(Annotation("error", "perfgate", text)))
-        parts = [f"**{text}**", note, ""]
-        job.add_summary("\n\n".join(part for part in parts if part) + "\n")
+        _annotate("error", text)
+        job.add_summary("\n\n".join([f"**{text}**", *notes]) + "\n")
     else:
         for annotation in annotate(outcome):
             command(str(annotation))
-        notes = [note] if note else []
         if status == ExitStatus.INTERRUPTED:
             notes.insert(0, "The job was stopped or out of budget. What was measured is kept: re-run it to go on.")
         job.add_summary(render_within(outcome, SUMMARY_BYTES, notes))
@@ -145,12 +142,11 @@ def report() -> None:
 @click.pass_context
 def enforce(ctx: click.Context, inconclusive: str) -> None:
     """End with the run's exit status; the last step, after everything is uploaded."""
-    from perfgate.github.job_steps import status_of
     from perfgate.github.workflow_job import GithubJob
 
-    status = status_of(GithubJob.here())
+    status = GithubJob.here().status
     if status == ExitStatus.INCONCLUSIVE and inconclusive == "warn":
-        command("::warning title=perfgate::nothing was decided: this does not pass, and blocks nothing")
+        _annotate("warning", "nothing was decided: this does not pass, and blocks nothing")
         return
     ctx.exit(status)
 
@@ -161,21 +157,19 @@ def enforce(ctx: click.Context, inconclusive: str) -> None:
 @click.option("--title", default="Promote tonight's baselines", show_default=True)
 def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
     """Propose what changed below PATHS of this checkout as a pull request; a later proposal replaces it."""
-    from perfgate.github.job_steps import api_of, moved
+    from perfgate.github.job_steps import moved
     from perfgate.github.proposal import Proposal, changed_files
     from perfgate.github.proposal import propose as make_proposal
     from perfgate.github.workflow_job import GithubJob
 
     job = GithubJob.here()
     base = job.variable("GITHUB_REF_NAME")
-    server = job.environment.get("GITHUB_SERVER_URL", "https://github.com")
-    url = f"{server}/{job.repository}/actions/runs/{job.variable('GITHUB_RUN_ID')}"
     body = (
-        f"Measured by [this run]({url}), whose artifacts "
+        f"Measured by [this run]({job.page_of(job.variable('GITHUB_RUN_ID'))}), whose artifacts "
         "hold the report and everything that was measured. `perfgate baseline log` says why each entry is there."
         f"{moved(changed_files(Path.cwd(), paths))}"
     )
-    click.echo(make_proposal(api_of(job), job.repository, Path.cwd(), paths, Proposal(branch, base, title, body)))
+    click.echo(make_proposal(job.api, job.repository, Path.cwd(), paths, Proposal(branch, base, title, body)))
 
 
 @github.command()
@@ -192,15 +186,13 @@ def comment(scenarios: tuple[str, ...], author: str, pull_request_runs: bool) ->
     """
     from perfgate.github.api import ApiError
     from perfgate.github.comment import comment as write_comment
-    from perfgate.github.job_steps import api_of
     from perfgate.github.workflow_job import GithubJob
-    from perfgate.report.github_markdown import Annotation
 
     job = GithubJob.here()
     try:
-        click.echo(write_comment(job, api_of(job), scenarios, author, pull_requests=pull_request_runs))
+        click.echo(write_comment(job, job.api, scenarios, author, pull_requests=pull_request_runs))
     except ApiError as error:
-        command(str(Annotation("warning", "perfgate", f"no comment was written: {error}")))
+        _annotate("warning", f"no comment was written: {error}")
 
 
 def _perfgate(ctx: click.Context, words: list[str]) -> int:
@@ -213,9 +205,15 @@ def _perfgate(ctx: click.Context, words: list[str]) -> int:
     return ExitStatus.PASS
 
 
+def _annotate(level: Level, text: str, file: str = "", line: int = 0) -> None:
+    from perfgate.report.github_markdown import Annotation
+
+    command(str(Annotation(level, "perfgate", text, file, line)))
+
+
 def _annotate_problems(error: ScenarioError, root: Path) -> None:
-    from perfgate.report.github_markdown import ANNOTATIONS, Annotation
+    from perfgate.report.github_markdown import ANNOTATIONS
 
     for problem in error.problems[:ANNOTATIONS]:
         text = f"{problem.field}: {problem.text}" if problem.field else problem.text
-        command(str(Annotation("error", "perfgate", text, problem.file.removeprefix(f"{root}/"), problem.line)))
+        _annotate("error", text, problem.file.removeprefix(f"{root}/"), problem.line)

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfgate.baseline.store import is_baseline, parse_as_of, read
-from perfgate.errors import ExitStatus
 from perfgate.gate import judge_folder
 from perfgate.github import artifact
-from perfgate.github.api import Api
 from perfgate.github.workflow_job import GithubJob, JobPlan
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
@@ -24,13 +22,7 @@ BODY_CHARACTERS = 60_000
 """Of a pull request's body that tell what moved; GitHub takes 65,536 in all."""
 
 
-def api_of(job: GithubJob) -> Api:
-    """The API of the job's server, with its token."""
-    url = job.environment.get("GITHUB_API_URL", "https://api.github.com")
-    return Api(url, job.environment.get("GITHUB_TOKEN", ""))
-
-
-def fetch_earlier(api: Api, job: GithubJob, plan: JobPlan) -> None:
+def fetch_earlier(job: GithubJob, plan: JobPlan) -> None:
     """Unpack the run folder of an earlier attempt, where there is one.
 
     Raises:
@@ -39,20 +31,12 @@ def fetch_earlier(api: Api, job: GithubJob, plan: JobPlan) -> None:
     """
     file = job.folder / "earlier.zip"
     try:
-        found = artifact.of_earlier_attempt(api, job, plan.artifact, job.listed_at(plan.head))
+        found = artifact.of_earlier_attempt(job.api, job, plan.artifact, job.listed_at(plan.head))
         if found is not None:
-            artifact.fetch(api, plan.repository, found, file, artifact.RUN_BYTES)
+            artifact.fetch(job.api, plan.repository, found, file, artifact.RUN_BYTES)
             artifact.unpack(file, plan.runs)
     finally:
         file.unlink(missing_ok=True)
-
-
-def status_of(job: GithubJob) -> ExitStatus:
-    """What the run ended with: interrupted where measuring began and left nothing, usage where it never began."""
-    status = job.read_status()
-    if status is not None:
-        return ExitStatus(status) if status in list(ExitStatus) else ExitStatus.INTERNAL_ERROR
-    return ExitStatus.USAGE if job.read_plan() is None else ExitStatus.INTERRUPTED
 
 
 def judged(folder: Path) -> Outcome:

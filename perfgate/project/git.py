@@ -7,6 +7,7 @@ Objects are added (the snapshot of uncommitted changes), which git removes by it
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
 from perfgate.scenario.subject import SHOWN, revision_name
@@ -76,23 +78,26 @@ class Git:
     def __init__(self, folder: Path, *, fetches: bool = True) -> None:
         self.folder = folder
         # Without optional locks, git leaves the user's index as it is, also where it could refresh it.
-        self._variables = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"} | ({} if fetches else {"GIT_ALLOW_PROTOCOL": ""})
+        self.variables = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"} | ({} if fetches else {"GIT_ALLOW_PROTOCOL": ""})
 
-    def ask(
-        self, *words: str, more: Mapping[str, str] | None = None, text: str = "", settings: Sequence[str] = _NO_HOOKS
-    ) -> subprocess.CompletedProcess[str]:
+    def having(self, **variables: str) -> Self:
+        """The same with further variables in git's environment."""
+        git = copy.copy(self)
+        git.variables = self.variables | variables
+        return git
+
+    def ask(self, *words: str, text: str = "", settings: Sequence[str] = _NO_HOOKS) -> subprocess.CompletedProcess[str]:
         """Run git, whatever it ends with.
 
         Args:
             words: The subcommand and its arguments.
-            more: Variables beside perfgate's own.
             text: What git reads from stdin.
             settings: Arguments before the subcommand.
 
         Raises:
             NoGitError: There is no git.
         """
-        variables = {**plain_environment(os.environ), **self._variables, **(more or {})}
+        variables = plain_environment(os.environ) | self.variables
         try:
             return subprocess.run(  # noqa: S603 (git, with words of ours and commits that were checked)
                 ["git", "-C", str(self.folder), *settings, *words],  # noqa: S607 (the user's own git)
@@ -101,13 +106,13 @@ class Git:
         except FileNotFoundError as error:
             raise NoGitError("git not found", where=str(self.folder), remedy="Install git.") from error
 
-    def run(self, *words: str, more: Mapping[str, str] | None = None, text: str = "") -> str:
+    def run(self, *words: str, text: str = "") -> str:
         """What git prints; arguments as of :meth:`ask`.
 
         Raises:
             PerfgateError: git failed; :class:`UsageError` where the user asked for what is not there.
         """
-        ended = self.ask(*words, more=more, text=text)
+        ended = self.ask(*words, text=text)
         if ended.returncode:
             raise self._failed(f"git {words[0]} ended with {ended.returncode}: {ended.stderr.strip()}")
         return ended.stdout
@@ -116,6 +121,10 @@ class Git:
         """The full hash of a commit; empty where the repository has none of this name."""
         found = self.ask("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
         return "" if found.returncode else found.stdout.strip()
+
+    def names(self, command: str, *words: str) -> list[str]:
+        """The names of files that a command of git lists with ``-z``; errors as of :meth:`run`."""
+        return list(filter(None, self.run(command, "-z", *words).split("\0")))
 
     def check_out(self, commit: str, tree: Path) -> None:
         """Make a worktree of a commit in a new folder; one that is registered there and gone is replaced.
@@ -246,8 +255,9 @@ class Repository(Git):
             for who in ("AUTHOR", "COMMITTER")
             for what, value in (("NAME", "perfgate"), ("EMAIL", "perfgate@localhost"), ("DATE", when))
         }  # the same changes are the same commit, whoever asks and whenever
-        snapshot = self.run("commit-tree", changes, "-p", commit, "-m", "perfgate: uncommitted changes", more=made_by)
-        return Revision(ref, commit, changes, snapshot.strip())
+        own = self.having(**made_by)
+        snapshot = own.run("commit-tree", changes, "-p", commit, "-m", "perfgate: uncommitted changes").strip()
+        return Revision(ref, commit, changes, snapshot)
 
     def _written_tree(self, left_out: Sequence[Path]) -> str:
         """The tree that committing everything now would make: tracked files and new ones that are not ignored.
@@ -257,36 +267,35 @@ class Repository(Git):
         """
         index = Path(self.run("rev-parse", "--absolute-git-dir").removesuffix("\n")) / "index"
         with tempfile.TemporaryDirectory(prefix="perfgate-") as scratch:
-            copy = Path(scratch) / "index"
             if index.exists():
-                shutil.copy2(index, copy)
+                shutil.copy2(index, Path(scratch) / "index")
+            own = self.having(GIT_INDEX_FILE=f"{scratch}/index")
             written = [folder.resolve() for folder in left_out]
             # Not git add: it fails where a folder that is left out is also ignored. Files that became folders go with
             # those that are gone, else git neither removes them nor lists what is in the folder.
-            gone = self._listed(copy, written, "--deleted")
-            gone += filter(self._became_folder, self._listed(copy, written, "--modified"))
-            self._update(copy, "--force-remove", gone)
-            self._update(copy, "--add", self._listed(copy, written, "--modified", "--others", "--exclude-standard"))
-            return self.run("write-tree", more={"GIT_INDEX_FILE": str(copy)}).strip()
+            gone = _listed(own, written, "--deleted")
+            gone += filter(self._became_folder, _listed(own, written, "--modified"))
+            _update(own, "--force-remove", gone)
+            _update(own, "--add", _listed(own, written, "--modified", "--others", "--exclude-standard"))
+            return own.run("write-tree").strip()
 
     def _became_folder(self, name: str) -> bool:
         path = self.folder / name
         return path.is_dir() and not path.is_symlink() and not (path / ".git").exists()  # .git: a submodule
 
-    def _listed(self, index: Path, left_out: Sequence[Path], *which: str) -> list[str]:
-        """Files of the working tree by ``git ls-files``; a repository within this one (``name/``) is none of them."""
-        listed = self.run("ls-files", "-z", *which, more={"GIT_INDEX_FILE": str(index)}).split("\0")
-        top = self.folder.resolve()
-        names = (name for name in dict.fromkeys(listed) if name and not name.endswith("/"))
-        return [name for name in names if not any((top / name).is_relative_to(folder) for folder in left_out)]
-
-    def _update(self, index: Path, how: str, names: Sequence[str]) -> None:
-        text = "".join(f"{name}\0" for name in names)
-        more = {"GIT_INDEX_FILE": str(index)}
-        self.run("update-index", "-z", "--replace", how, "--stdin", more=more, text=text)
-
     def _failed(self, text: str) -> PerfgateError:
         return NotMeasuredError(text, where=str(self.folder), code="build-failed")
+
+
+def _listed(git: Git, left_out: Sequence[Path], *which: str) -> list[str]:
+    """Files of the working tree by ``git ls-files``; a repository within this one (``name/``) is none of them."""
+    top = git.folder.resolve()
+    names = (name for name in dict.fromkeys(git.names("ls-files", *which)) if not name.endswith("/"))
+    return [name for name in names if not any((top / name).is_relative_to(folder) for folder in left_out)]
+
+
+def _update(git: Git, how: str, names: Sequence[str]) -> None:
+    git.run("update-index", "-z", "--replace", how, "--stdin", text="".join(f"{name}\0" for name in names))
 
 
 def remove_worktree(tree: Path, repository: Path) -> None:

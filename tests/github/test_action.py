@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from action_runner import ROOT, ActionRunner, clone, git
 from click.testing import CliRunner
-from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving, zipped
+from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, listed, serving, zipped
 from hand_made import scenario_file
 from perfgate_process import marked_processes
 
@@ -230,7 +230,7 @@ def test_re_run_on_pull_request(gate: Gate, github: FakeGitHub, tmp_path: Path) 
     git(origin, "checkout", "--quiet", "-b", "merge", "main")
     git(origin, "merge", "--quiet", "--no-ff", "-m", "merge", "pull-request/12")
     git(origin, "checkout", "--quiet", "main")
-    event = {"number": 12, "pull_request": {"base": {"ref": "main"}, "head": {"sha": change}}}
+    event = {"pull_request": listed(12, {"base": {"ref": "main"}, "head": {"sha": change}})}
     (tmp_path / "event.json").write_text(json.dumps(event))
     asked = {"GITHUB_EVENT_NAME": "pull_request", "GITHUB_REF": "refs/pull/12/merge"}
     github.runs[7] = {"id": 7, "path": WORKFLOW, "event": "pull_request", "head_sha": change,

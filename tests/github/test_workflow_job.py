@@ -21,7 +21,7 @@ from stored import lineage
 
 from perfgate.cli.main import main
 from perfgate.errors import RecordError, UsageError
-from perfgate.github.api import Api, ApiError
+from perfgate.github.api import Api, ApiError, PullRequest
 from perfgate.github.artifact import of_earlier_attempt, read_member, unpack
 from perfgate.github.policy import touched
 from perfgate.github.proposal import Proposal, propose
@@ -193,7 +193,7 @@ def test_a_page_on_another_server(github: FakeGitHub) -> None:
     github.refusals.append(Refusal("GET", "/list", 200, {"Link": '<http://evil.example/x>; rel="next"'}, "[]"))
 
     with pytest.raises(ApiError, match="expected a list"):
-        list(Api(github.url, TOKEN).pages("/list"))
+        list(Api(github.url, TOKEN).pages(PullRequest, "/list"))
 
 
 @pytest.mark.parametrize("how", ["reset", "closed"])
@@ -234,13 +234,21 @@ def test_an_earlier_attempt(github: FakeGitHub) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [("path", ".github/workflows/evil.yml"), ("event", "workflow_dispatch"), ("head_sha", "b" * 40), ("id", 8),
-     ("head_repository", {"full_name": "fork/engine"}), ("head_repository", None), ("path", [])],
+     ("head_repository", {"full_name": "fork/engine"}), ("head_repository", None)],
 )  # fmt: skip
 def test_runs_of_another_origin(github: FakeGitHub, key: str, value: object) -> None:
     """Of a run that GitHub lists with another workflow, event, commit or repository nothing is taken."""
     github.runs[7] = {**RUN, key: value}
 
     with pytest.raises(RecordError, match=f"another {key} than this job's"):
+        of_earlier_attempt(Api(github.url, TOKEN), ATTEMPT, "a", "a" * 40)
+
+
+def test_a_run_of_another_shape(github: FakeGitHub) -> None:
+    """An answer that is not a workflow run is refused with the field that cannot be read."""
+    github.runs[7] = {**RUN, "path": []}
+
+    with pytest.raises(ApiError, match=r"/actions/runs/7: its answer cannot be read: path: "):
         of_earlier_attempt(Api(github.url, TOKEN), ATTEMPT, "a", "a" * 40)
 
 
