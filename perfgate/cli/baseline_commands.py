@@ -12,6 +12,7 @@ import click
 
 from perfgate.cli.github_commands import lines
 from perfgate.cli.output_options import RUNS_OPTION, echo_document
+from perfgate.errors import RecordError, UsageError
 
 BASELINES_OPTION = click.option(
     "--baselines",
@@ -57,7 +58,6 @@ def promote(folder: Path, baselines: Path, runs: Path, scenarios: tuple[str, ...
     from perfgate.report.baseline_page import promoted_document
     from perfgate.report.run_folders import find_run
 
-    files = [file for pattern in scenarios for file in sorted(Path().glob(pattern)) if file.is_file()]
     files = [file for pattern in scenarios for file in sorted(Path().glob(pattern)) if file.is_file()]
     promoted = promote_run(find_run(folder, runs), baselines, scenarios=files if scenarios else None, **how)
     echo_document(promoted_document(promoted))
@@ -123,7 +123,6 @@ def verify(files: tuple[Path, ...], baselines: Path, ref: str | None) -> None:
 def diff(file: Path, other: Path | None, ref: str | None) -> None:
     """Show what is between two baselines, or between one and what it was at a commit: promotions, cell, metrics."""
     from perfgate.baseline.store import parse_as_of, read
-    from perfgate.errors import RecordError, UsageError
     from perfgate.report.baseline_page import diff_document
 
     if other is not None and ref is not None:

@@ -8,17 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfgate.errors import UsageError
+
 if TYPE_CHECKING:
     import click
 
 
 def subjects(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """The subjects of ``perfgate.toml``, and the keys of those that are written out."""
-    from perfgate.errors import UsageError
-    from perfgate.project.config import find_config, load_config
+    from perfgate.project.config import load_config
 
     try:
-        named = list(load_config(find_config(Path.cwd())).subjects)
+        named = list(load_config().subjects)
     except UsageError:  # check says what is wrong with it
         named = []
     return [word for word in (*named, "python=", "path=", "env.", "args.", "ref=") if word.startswith(begun)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate.cli.outlet import command
-from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
+from perfgate.errors import ExitStatus, PerfgateError, RecordError, ScenarioError, UsageError
 
 if TYPE_CHECKING:
     from perfgate.report.github_markdown import Level
@@ -51,7 +51,6 @@ def github() -> None:
 @click.pass_context
 def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> None:  # noqa: FBT001 (a flag)
     """Find out what is compared by which scenarios: those of the base branch; and fetch what was measured of it."""
-    from perfgate.errors import RecordError
     from perfgate.github.api import ApiError
     from perfgate.github.job_steps import fetch_earlier
     from perfgate.github.policy import Wanted, make_plan
@@ -80,7 +79,6 @@ def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> 
 @click.pass_context
 def measure(ctx: click.Context) -> None:
     """Measure as prepared. Ends with 0 unless it was interrupted: enforce is what judges, after the uploads."""
-    from perfgate.errors import UsageError
     from perfgate.github.workflow_job import GithubJob
     from perfgate.project.build import CACHE
 

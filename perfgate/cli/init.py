@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfgate.errors import UsageError
+
 if TYPE_CHECKING:
     from perfgate.project.scaffold import Answers, Done, StarterFile
 
@@ -40,7 +42,6 @@ def init(
 
     What is there already is left as it is.
     """
-    from perfgate.errors import UsageError
     from perfgate.project.scaffold import (
         ENGINE,
         LABELS,

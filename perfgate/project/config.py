@@ -198,16 +198,8 @@ class Config:
     build: Recipe | None = None
 
 
-def find_config(start: Path) -> Path | None:
-    """``perfgate.toml`` in ``start`` or the nearest folder above it that has one."""
-    for folder in (start, *start.parents):
-        if (folder / CONFIG_FILE).is_file():
-            return folder / CONFIG_FILE
-    return None
-
-
-def load_config(file: Path | None) -> Config:
-    """What ``perfgate.toml`` says; nothing without a file.
+def load_config(file: Path | None = None) -> Config:
+    """What ``perfgate.toml`` says: the one named, else the nearest from the working directory up; nothing without one.
 
     Relative ``python`` and ``path`` entries of subjects are taken from the file's folder.
 
@@ -215,6 +207,9 @@ def load_config(file: Path | None) -> Config:
         UsageError: The file is not TOML, or holds a table, key or value that this version does not know; each problem
             is named by its table and key.
     """
+    if file is None:
+        above = (folder / CONFIG_FILE for folder in (Path.cwd(), *Path.cwd().parents))
+        file = next(filter(Path.is_file, above), None)
     if file is None:
         return Config()
     content = _read(file)
