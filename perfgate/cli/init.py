@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,7 @@ def init(
         write_files,
     )
 
-    answer = _answering(asks=not yes and sys.stdin.isatty())
+    answer = partial(_answer, not yes and sys.stdin.isatty())
     chosen = answer("Scenario", given["scenario"], _fitting)
     if chosen not in SCENARIOS:
         raise UsageError(f"--scenario {chosen}: expected one of {', '.join(SCENARIOS)}")
@@ -73,13 +74,10 @@ def init(
         click.echo(f"  {number}. {step}")
 
 
-def _answering(*, asks: bool) -> Callable[[str, str | None, Callable[[], str]], str]:
-    def answer(question: str, given: str | None, default: Callable[[], str]) -> str:
-        if given is not None:
-            return given
-        return str(click.prompt(question, default=default(), err=True)) if asks else default()
-
-    return answer
+def _answer(asks: bool, question: str, given: str | None, default: Callable[[], str]) -> str:  # noqa: FBT001
+    if given is not None:
+        return given
+    return str(click.prompt(question, default=default(), err=True)) if asks else default()
 
 
 def _words(text: str) -> tuple[str, ...]:

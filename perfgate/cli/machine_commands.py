@@ -18,11 +18,7 @@ NO_GPU = "no NVIDIA driver here, so no clocks to hold"
 
 
 @click.command()
-@click.option(
-    "--job",
-    is_flag=True,
-    help="First end this GitHub job's runs that have an engine now.",
-)
+@click.option("--job", is_flag=True, help="First end this GitHub job's runs that have an engine now.")
 @click.option(
     "--runs",
     "root",

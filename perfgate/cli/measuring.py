@@ -28,22 +28,15 @@ if TYPE_CHECKING:
     from perfgate.scenario.subject import Subject
 
 SCENARIOS = click.argument("scenarios", nargs=-1, type=click.Path(path_type=Path))
+_WORDS: dict[str, Any] = {"multiple": True, "shell_complete": completion.subjects, "metavar": "KEY=VALUE"}
 BASE_OPTION = click.option(
-    "--base",
-    "base_words",
-    multiple=True,
-    shell_complete=completion.subjects,
-    metavar="KEY=VALUE",
+    "--base", "base_words", **_WORDS,
     help="The reference build: a subject of perfgate.toml, or python=, path=, env.K=, args.K=, ref=; repeat for more.",
-)
+)  # fmt: skip
 HEAD_OPTION = click.option(
-    "--head",
-    "head_words",
-    multiple=True,
-    shell_complete=completion.subjects,
-    metavar="KEY=VALUE",
+    "--head", "head_words", **_WORDS,
     help="The build under test, named the same way; what it does not set is taken from the base.",
-)
+)  # fmt: skip
 BUDGET_OPTION = click.option(
     "--budget",
     "budget_s",

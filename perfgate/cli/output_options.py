@@ -131,8 +131,13 @@ def deliver(outcome: Outcome, form: str, outputs: tuple[Path, ...], *, exit_zero
         with _noting(lost, "the job's summary and outputs"):
             publish(outcome, click.get_current_context().meta.get(RUN_FOLDER, ""))
     status = ExitStatus.PASS if exit_zero else ExitStatus(outcome.exit_status)
+    for report in lost:
+        click.echo(f"perfgate: the report could not be written to {report}", err=True)
     if lost:
-        click.echo(_undelivered(outcome, lost), err=True)
+        folder = click.get_current_context().meta.get(RUN_FOLDER)
+        again = f"write the report again with perfgate judge {shlex.quote(str(folder))}"
+        kept = f", kept in {folder}: {again}" if folder else ""
+        click.echo(f"  The verdict is {outcome.verdict} (exit status {outcome.exit_status}){kept}.", err=True)
     click.get_current_context().exit(status or (ExitStatus.NOT_MEASURED if lost else status))
 
 
@@ -143,12 +148,3 @@ def _noting(lost: list[str], what: str) -> Iterator[None]:
         yield
     except OSError as error:
         lost.append(f"{what}: {error.strerror or error}")
-
-
-def _undelivered(outcome: Outcome, lost: list[str]) -> str:
-    folder = click.get_current_context().meta.get(RUN_FOLDER)
-    kept = (
-        f", kept in {folder}: write the report again with perfgate judge {shlex.quote(str(folder))}" if folder else ""
-    )
-    verdict = f"  The verdict is {outcome.verdict} (exit status {outcome.exit_status}){kept}."
-    return "\n".join([*(f"perfgate: the report could not be written to {one}" for one in lost), verdict])

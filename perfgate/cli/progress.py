@@ -12,6 +12,7 @@ from typing import TextIO
 from perfgate.capture.session import Progress, Step
 from perfgate.cli.outlet import CLEAR
 from perfgate.metrics.catalogue import METRICS
+from perfgate.metrics.trial import Trial
 from perfgate.units import format_value, plural
 
 BAR_WIDTH = 10
@@ -54,8 +55,8 @@ class _Log:
 
     def show(self, step: Step | str) -> None:
         """Print a sentence, or a trial that has finished."""
-        if said := _said(step, self._now_s() - self._begun_s):
-            self._stream.write(f"{said}{_to_look(step)}\n")
+        if text := _finished(step, self._now_s() - self._begun_s):
+            self._stream.write(f"{text}{_to_look(step)}\n")
         self._stream.flush()
 
 
@@ -72,8 +73,8 @@ class _Line(_Log):
         """Print a sentence or a finished trial above the line, and rewrite the line."""
         with self._lock:
             now_s = self._now_s()
-            if said := _said(step, now_s - self._begun_s):
-                self._stream.write(f"{CLEAR}{said}\n")
+            if text := _finished(step, now_s - self._begun_s):
+                self._stream.write(f"{CLEAR}{text}\n")
             if not isinstance(step, str):
                 self._step, self._step_s = step, now_s
             self._rewrite(now_s)
@@ -104,10 +105,14 @@ def _tick(line: _Line, over: threading.Event) -> None:
 
 def describe(step: Step) -> str:
     """``pair 3 of 4, head: iteration 5 of 10``; a pair that has just been finished is not the next one yet."""
-    kind = "" if step.kind == "timed" else f"{step.kind} "
     number = min(step.done + 1, step.target)
-    place = "conditioning" if step.pair is None else f"{kind}pair {number} of {step.target}"
-    return f"{place}, {step.role}: {step.phase}"
+    return f"{_place(step, f'{number} of {step.target}')}, {step.role}: {step.phase}"
+
+
+def _place(trial: Step | Trial, number: str) -> str:
+    if trial.pair is None:
+        return "conditioning"
+    return f"pair {number}" if trial.kind == "timed" else f"{trial.kind} pair {number}"
 
 
 def _current(step: Step, elapsed_s: float, since_s: float, width: int) -> str:
@@ -128,7 +133,7 @@ def _left(step: Step, since_s: float) -> str:
     return f", {_clock(left_s)} left" if left_s or step.finished else ", overdue"
 
 
-def _said(step: Step | str, elapsed_s: float) -> str:
+def _finished(step: Step | str, elapsed_s: float) -> str:
     """A sentence, or the trial that a step finished; empty where it finished none."""
     if isinstance(step, str):
         return f"perfgate: {step}"
@@ -140,8 +145,7 @@ def _said(step: Step | str, elapsed_s: float) -> str:
     else:
         shown = [(name, METRICS[metric].summarise(trial)) for name, metric in SHOWN.items()]
         result = ", ".join(f"{name} {format_value(value, 's')}" for name, value in shown if value is not None)
-    kind = "" if trial.kind == "timed" else f"{trial.kind} "
-    place = "conditioning" if trial.pair is None else f"{kind}pair {trial.pair + 1}"
+    place = _place(trial, str((trial.pair or 0) + 1))
     return f"[{_clock(elapsed_s)}] {step.cell} trial {trial.index:03} {place} {trial.subject}: {result}"
 
 

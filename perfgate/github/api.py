@@ -11,10 +11,10 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import urlencode, urljoin, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPErrorProcessor, Request, build_opener
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -175,7 +175,7 @@ class Api:
                 then.
         """
         with self._open("GET", f"{self._url}{path}") as answer:
-            target = answer.headers.get("Location") if answer.status in (301, 302, 307, 308) else None
+            target = answer.headers.get("Location")
             if target is None:
                 _write(answer, file, limit_bytes)
                 return
@@ -197,9 +197,7 @@ class Api:
                 raise ApiError(f"its answer cannot be read: {error}", where=_place(url)) from error
 
     @contextlib.contextmanager
-    def _open(
-        self, method: str, url: str, body: bytes | None = None, *, ours: bool = True
-    ) -> Iterator[HTTPResponse | HTTPError]:
+    def _open(self, method: str, url: str, body: bytes | None = None, *, ours: bool = True) -> Iterator[HTTPResponse]:
         headers = {"Accept": "application/vnd.github+json", "User-Agent": "perfgate"}
         headers |= {"X-GitHub-Api-Version": "2022-11-28", "Content-Type": "application/json"} if ours else {}
         headers |= {"Authorization": f"Bearer {self._token}"} if ours and self._token else {}
@@ -208,12 +206,9 @@ class Api:
             try:
                 answer = self._opener.open(request, timeout=TIMEOUT_S)
             except HTTPError as error:
-                if error.code in (301, 302, 307, 308):
-                    answer = error
-                else:
-                    with error:
-                        _wait(_refusal_wait_s(error, method, attempt), attempt, _refused(error, url))
-                    continue
+                with error:
+                    _wait(_refusal_wait_s(error, method, attempt), attempt, _refused(error, url))
+                continue
             except (OSError, HTTPException) as error:  # URLError is an OSError; an answer that breaks off is a bare one
                 reason = getattr(error, "reason", error)
                 failed = ApiError(f"cannot be reached: {reason}", where=_place(url))
@@ -231,12 +226,14 @@ def _understood(model: type[_Model], content: Any, path: str) -> _Model:
         raise ApiError(f"its answer cannot be read: {first_problem(error)}", where=path) from error
 
 
-class _NoRedirect(HTTPRedirectHandler):
+class _NoRedirect(HTTPErrorProcessor):
     """A redirect is an answer: urllib would send the token on to whatever server it names."""
 
-    def redirect_request(self, *_: Any, **__: Any) -> None:
+    def http_response(self, request: Request, response: HTTPResponse) -> Any:
         """Follow nothing."""
-        return
+        return response if response.status // 100 == 3 else super().http_response(request, response)  # noqa: PLR2004
+
+    https_response = http_response
 
 
 def _wait(wait_s: float | None, attempt: int, failed: ApiError) -> None:
@@ -283,7 +280,7 @@ def _place(url: str) -> str:
     return urlsplit(url).path
 
 
-def _write(answer: IO[bytes] | HTTPResponse | HTTPError, file: Path, limit_bytes: int) -> None:
+def _write(answer: HTTPResponse, file: Path, limit_bytes: int) -> None:
     left = limit_bytes
     with contextlib.ExitStack() as undo:
         undo.callback(file.unlink, missing_ok=True)
@@ -296,6 +293,6 @@ def _write(answer: IO[bytes] | HTTPResponse | HTTPError, file: Path, limit_bytes
             raise ApiError(f"the download broke off: {error}", where=file.name) from error
         if left < 0:
             raise ApiError(f"is larger than {limit_bytes} bytes", where=file.name)
-        if missing := getattr(answer, "length", None):  # read(n) takes a connection that was closed early for the end
+        if missing := answer.length:  # read(n) takes a connection that was closed early for the end
             raise ApiError(f"the download broke off: {missing} bytes less", where=file.name)
         undo.pop_all()

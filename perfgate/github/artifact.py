@@ -6,6 +6,8 @@ import re
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from pydantic import AwareDatetime, BaseModel
@@ -102,14 +104,8 @@ def read_member(archive: Path, name: str, limit_bytes: int) -> bytes | None:
     Raises:
         RecordError: It is not an archive, or the file is larger than allowed.
     """
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            infos = _checked(opened, limit_bytes, archive.name)
-            if name not in (info.filename for info in infos):
-                return None
-            return opened.read(name)
-    except _MALFORMED as error:
-        raise RecordError(f"cannot be unpacked: {error}", where=archive.name) from error
+    with _opened(archive, limit_bytes) as opened:
+        return opened.read(name) if name in opened.namelist() else None
 
 
 def unpack(archive: Path, target: Path, limit_bytes: int = RUN_BYTES) -> None:
@@ -122,21 +118,25 @@ def unpack(archive: Path, target: Path, limit_bytes: int = RUN_BYTES) -> None:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=target.parent) as scratch:
-        try:
-            with zipfile.ZipFile(archive) as opened:
-                infos = _checked(opened, limit_bytes, archive.name)
-                if not infos:
-                    raise RecordError("holds nothing", where=archive.name)
-                for info in infos:
-                    opened.extract(info, Path(scratch) / "content")
-        except _MALFORMED as error:
-            raise RecordError(f"cannot be unpacked: {error}", where=archive.name) from error
+        with _opened(archive, limit_bytes) as opened:
+            if not opened.namelist():
+                raise RecordError("holds nothing", where=archive.name)
+            opened.extractall(Path(scratch) / "content")
         (Path(scratch) / "content").rename(target)
 
 
-def _checked(opened: zipfile.ZipFile, limit_bytes: int, where: str) -> list[zipfile.ZipInfo]:
-    """The members of an archive; zipfile reads of each no more than the size declared here."""
-    infos = opened.infolist()
+@contextmanager
+def _opened(archive: Path, limit_bytes: int) -> Iterator[zipfile.ZipFile]:
+    """An archive whose members are known to be harmless; zipfile reads of each no more than the size declared here."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            _check(opened.infolist(), limit_bytes, archive.name)
+            yield opened
+    except _MALFORMED as error:
+        raise RecordError(f"cannot be unpacked: {error}", where=archive.name) from error
+
+
+def _check(infos: list[zipfile.ZipInfo], limit_bytes: int, where: str) -> None:
     if len(infos) > MEMBERS:
         raise RecordError(f"holds {len(infos)} files, more than {MEMBERS}", where=where)
     if (size := sum(info.file_size for info in infos)) > limit_bytes:
@@ -147,4 +147,3 @@ def _checked(opened: zipfile.ZipFile, limit_bytes: int, where: str) -> list[zipf
             raise RecordError(f"names a file outside its folder: {info.filename!r}", where=where)
         if info.compress_type not in _PACKED:
             raise RecordError(f"packs {info.filename!r} in a way that GitHub does not", where=where)
-    return infos

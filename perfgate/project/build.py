@@ -81,8 +81,7 @@ class Builder:
             OSError: The cache cannot be written.
         """
         said, revision = self._find(ref)
-        source: Source = said["built_from"]
-        self._ensure(source, {key: value for key, value in said.items() if key != "built_from"}, lambda: revision)
+        self._ensure(said["built_from"], said, lambda: revision)
         return said
 
     def planned(self, ref: str) -> dict[str, Any]:
@@ -244,20 +243,14 @@ def _run(words: Sequence[str], folder: Path, log: Path, deadline_s: float, place
             status = child.wait(max(0.0, deadline_s - time.monotonic()))
         finally:
             child.end()
+        problem = {None: "did not end within [build] timeout", 0: ""}.get(status, f"ended with {status}")
     except OSError as error:
-        raise _failed(words, f"cannot be run: {error.strerror}", log, place) from error
+        problem = f"cannot be run: {error.strerror}"
     finally:
         end_orphans(_owner(folder))  # an interruption may come when the command runs and we do not know it yet
-    if status is None:
-        raise _failed(words, "did not end within [build] timeout", log, place)
-    if status:
-        raise _failed(words, f"ended with {status}", log, place)
-
-
-def _failed(words: Sequence[str], what: str, log: Path, place: str) -> NotMeasuredError:
-    said = tail(log, LOG_LINES)
-    text = f"{shlex.join(words)} {what}; the last lines of {log}:\n{said}"
-    return NotMeasuredError(text, where=place, code="build-failed")
+    if problem:
+        text = f"{shlex.join(words)} {problem}; the last lines of {log}:\n{tail(log, LOG_LINES)}"
+        raise NotMeasuredError(text, where=place, code="build-failed")
 
 
 def _digest(recipe: Recipe, here: Path) -> str:
@@ -311,10 +304,10 @@ def _missing(folder: Path, said: Mapping[str, Any]) -> str:
 
 
 def _is_finished(folder: Path, source: Source) -> bool:
-    state = _read_state(folder)
+    state, keys = _read_state(folder), {"commit", "changes", "recipe"}
     if state is None or state.finished_utc is None:
         return False
-    return all(getattr(state.source, key) == getattr(source, key) for key in ("commit", "changes", "recipe"))
+    return state.source.model_dump(include=keys) == source.model_dump(include=keys)
 
 
 def _read_state(folder: Path) -> _State | None:

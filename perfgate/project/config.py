@@ -70,12 +70,9 @@ def _without_nul(text: str) -> str:
 def _known_places(text: str) -> str:
     for _, name, form, conversion in Formatter().parse(text):
         if name is not None and (name not in PLACES or form or conversion):
-            raise ValueError(f"unknown placeholder {{{name}}}: expected {_listed()}, or {{{{ and }}}} for plain braces")
+            known = ", ".join(f"{{{place}}}" for place in PLACES)
+            raise ValueError(f"unknown placeholder {{{name}}}: expected {known}, or {{{{ and }}}} for plain braces")
     return text
-
-
-def _listed() -> str:
-    return ", ".join(f"{{{place}}}" for place in PLACES)
 
 
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
@@ -229,11 +226,8 @@ def _read(file: Path) -> dict[str, Any]:
     """
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot be read: {error}", where=str(file)) from error
-    try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"cannot be read: {error}", where=str(file)) from error
     except RecursionError as error:
         raise UsageError(_TOO_DEEP, where=str(file)) from error

@@ -174,12 +174,9 @@ class Repository(Git):
         """
         if ref == WORKING_TREE:
             return self._working_tree(left_out)
-        one, dots, other = ref.partition("...")
-        if dots:
-            commit = self._merge_base(one or "HEAD", other or "HEAD")
-            return Revision(f"merge base of {one or 'HEAD'} and {other or 'HEAD'}", commit, "", commit)
-        commit = self._known(ref)
-        return Revision(ref, commit, "", commit)
+        ends = [end or "HEAD" for end in ref.split("...", 1)]
+        commit = self._merge_base(*ends) if len(ends) > 1 else self._known(ref)
+        return Revision(ref if len(ends) == 1 else f"merge base of {' and '.join(ends)}", commit, "", commit)
 
     def title(self, commit: str) -> str:
         """The first line of a commit's message, at most 72 characters of it."""
@@ -211,18 +208,15 @@ class Repository(Git):
         remedy = f"There is {near}." if near else "git branch --all and git tag list what there is."
         raise UsageError(f"there is no commit {ref}", where=str(self.folder), remedy=remedy)
 
-    def _merge_base(self, one: str, other: str) -> str:
-        found = self.ask("merge-base", self._known(one), self._known(other))
-        if found.returncode:
-            shallow = self.run("rev-parse", "--is-shallow-repository").strip() == "true"
-            raise UsageError(
-                f"{one} and {other} have no commit in common" + (" in this shallow clone" if shallow else ""),
-                where=str(self.folder),
-                remedy="Fetch the whole history: git fetch --unshallow, or fetch-depth: 0 in actions/checkout."
-                if shallow
-                else "",
-            )
-        return found.stdout.strip()
+    def _merge_base(self, base: str, head: str) -> str:
+        found = self.ask("merge-base", self._known(base), self._known(head))
+        if not found.returncode:
+            return found.stdout.strip()
+        text, remedy = f"{base} and {head} have no commit in common", ""
+        if self.run("rev-parse", "--is-shallow-repository").strip() == "true":
+            text += " in this shallow clone"
+            remedy = "Fetch the whole history: git fetch --unshallow, or fetch-depth: 0 in actions/checkout."
+        raise UsageError(text, where=str(self.folder), remedy=remedy)
 
     def _working_tree(self, left_out: Sequence[Path]) -> Revision:
         head = self._known("HEAD")

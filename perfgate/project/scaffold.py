@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +23,6 @@ from perfgate.errors import UsageError
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.project.config import CONFIG_FILE
 from perfgate.project.git import Repository
-from perfgate.project.workflows import workflows
 
 Done = Literal["wrote", "replaced", "left"]
 SCENARIOS: Mapping[str, str] = {"cpu-tiny": "llama-tiny", "llama-8b-decode": "llama-8b"}
@@ -33,6 +31,7 @@ ENGINE = "~/engine/bin/python"
 """Where the engine's interpreter is taken to be: a place that a person and a runner's user can both have."""
 LABELS = ("self-hosted", "linux", "gpu")
 
+_ACTION = re.compile(r"OWNER/perfgate((?:/[\w./-]+)?)@0{40} # version")
 _PLUGIN = re.compile(r"\bvllm\.\w+_plugins\b")
 _NO_PACKAGES = {"tests", "test", "docs", "doc", "examples", "benchmarks", "scripts", "tools"}
 _TEMPLATES = files("perfgate").joinpath("templates")
@@ -99,7 +98,9 @@ def starter_files(folder: Path, answers: Answers) -> tuple[StarterFile, ...]:
     shipped = (f"scenarios/{answers.scenario}.yaml", f"scenarios/models/{model}/config.json")
     planned = [StarterFile(folder / name, _shipped(name)) for name in shipped]
     planned.append(StarterFile(folder / CONFIG_FILE, _config(folder, answers.python, is_repository=top is not None)))
-    planned += _workflow_files(folder, answers)
+    unfilled = workflows("", answers.labels)
+    written = workflows(answers.action, answers.labels)
+    planned += [StarterFile(folder / name, text, unfilled[name]) for name, text in written.items()]
     page = _shipped("runner.md").replace("@LABELS@", ", ".join(answers.labels)).replace("@PYTHON@", answers.python)
     planned.append(StarterFile(folder / ".github" / "perfgate-runner.md", page))
     ignored = "".join(f"{line}\n" for line in _ignored(answers.python))
@@ -173,10 +174,7 @@ def _top(folder: Path) -> Path | None:
 
 
 def _shipped(name: str) -> str:
-    found: Traversable = _TEMPLATES
-    for part in name.split("/"):
-        found = found / part
-    return found.read_text(encoding="utf-8")
+    return _TEMPLATES.joinpath(name).read_text(encoding="utf-8")
 
 
 def _ignored(python: str) -> list[str]:
@@ -193,10 +191,34 @@ def _says(path: Path, text: str | None) -> bool:
         return False
 
 
-def _workflow_files(folder: Path, answers: Answers) -> list[StarterFile]:
-    filled = workflows(answers.action, __version__, answers.labels)
-    unfilled = workflows("", __version__, answers.labels)
-    return [StarterFile(folder / name, text, unfilled[name]) for name, text in filled.items()]
+def workflows(action: str, labels: tuple[str, ...]) -> dict[str, str]:
+    """The text of every workflow, by its path from the repository's root.
+
+    Args:
+        action: The repository of the action with the commit to take, ``owner/perfgate@<40 hexadecimal digits>``; empty
+            where it is not known yet: the placeholders stay, and jobs fail at once.
+        labels: Labels of the measuring runner; the last one also orders its jobs.
+
+    Raises:
+        UsageError: The action is pinned to no commit, or a label cannot appear in a workflow.
+    """
+    pinned = re.fullmatch(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})", action)
+    if action and pinned is None:
+        raise UsageError(
+            f"{action}: expected OWNER/perfgate@COMMIT with the commit's 40 hexadecimal digits",
+            remedy="A tag can be moved: git ls-remote URL refs/tags/VERSION says which commit it is now.",
+        )
+    for label in labels:
+        if not re.fullmatch(r"[\w./*?+-]*", label):
+            raise UsageError(f"{label!r} is not allowed in a workflow: letters, digits and ./*?+- only")
+    written = {}
+    for template in sorted(_TEMPLATES.joinpath("github").iterdir(), key=lambda file: file.name):
+        text = template.read_text(encoding="utf-8").replace("[self-hosted, linux, gpu]", f"[{', '.join(labels)}]")
+        text = text.replace("group: perfgate-gpu\n", f"group: perfgate-{labels[-1]}\n")
+        if pinned:
+            text = _ACTION.sub(rf"{pinned[1]}\g<1>@{pinned[2]} # {__version__}", text)
+        written[f".github/workflows/{template.name}"] = text
+    return written
 
 
 def _hook(path: Path, folder: Path) -> StarterFile:

@@ -47,13 +47,11 @@ def resolve(
         UsageError: A word is not ``key=value`` and names no table, its key is unknown, or its value is refused.
         PerfgateError: Whatever ``make`` raises.
     """
-    said = _read_words("--base", base_words, tables) if base_words else [tables.get("base", {})]
-    base = _with_source(Subject(**{"python": sys.executable, **_layered(said, make)}))
-    if head_words:
-        return {"base": base, "head": _inherit(base, _layered(_read_words("--head", head_words, tables), make))}
-    if "head" in tables and not base_words:
-        return {"base": base, "head": _inherit(base, _layered([tables["head"]], make))}
-    return {"base": base}
+    layers = _read_words("--base", base_words, tables) if base_words else [tables.get("base", {})]
+    base = _with_source(Subject(**{"python": sys.executable, **_layered(layers, make)}))
+    usual = [] if base_words or "head" not in tables else [tables["head"]]
+    layers = _read_words("--head", head_words, tables) if head_words else usual
+    return {"base": base, "head": _inherit(base, _layered(layers, make))} if layers else {"base": base}
 
 
 def against(
@@ -186,7 +184,8 @@ def _read_word(option: str, word: str, said: dict[str, Any]) -> None:
     """Add one ``key=value`` to ``said``."""
     key, _, value = word.partition("=")
     root, dot, name = key.partition(".")
-    _check_keys({root: value}, f"{option} {word}")
+    if root not in KEYS:
+        raise UsageError(f"{option} {word}: unknown key {root!r}, expected one of {', '.join(KEYS)}")
     if root in ("env", "args"):
         if not name:
             raise UsageError(f"{option} {word}: expected {root}.NAME=value")
@@ -218,9 +217,3 @@ def _check_values(table: Mapping[str, Any], where: str) -> None:
         raise UsageError(f"args: {error}", where=where) from error
     if not subject.python:
         raise UsageError("python: expected an interpreter, found nothing", where=where)
-
-
-def _check_keys(table: Mapping[str, Any], where: str) -> None:
-    for key in table:
-        if key not in KEYS:
-            raise UsageError(f"{where}: unknown key {key!r}, expected one of {', '.join(KEYS)}")
