@@ -691,4 +691,4 @@ def test_what_one_side_alone_measured() -> None:
 
     (line,) = [line for line in lines if "ttft_median" in line]
     assert line.startswith("  measured: ")
-    assert f"{side.cell.gates[0].metric} " in line
+    assert f" {side.cell.gates[0].gate.measured.name} " in line
