@@ -687,7 +687,7 @@ def test_what_one_side_alone_measured() -> None:
     """Of one side nothing was judged: its metrics are called measured, for a gate names one of them."""
     side = alone([0.0, 0.001])
     alone_run = run([side.cell]).model_copy(update={"subjects": side.subjects})
-    lines = render_text(judge(alone_run, {side.cell.cell_id: side}, "0.1.0")).splitlines()
+    lines = render_text(judge(alone_run, {side.cell.cell_id: side})).splitlines()
 
     (line,) = [line for line in lines if "ttft_median" in line]
     assert line.startswith("  measured: ")
