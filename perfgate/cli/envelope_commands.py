@@ -28,13 +28,7 @@ def envelope() -> None:
 @click.option("--from", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="RUN",
               help="Learn from the traced pairs of this run instead of tracing.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the scenario instead of writing it.")
-def learn(
-    scenario: Path,
-    base_words: tuple[str, ...],
-    runs: Path,
-    folder: Path | None,
-    dry_run: bool,  # noqa: FBT001 (a flag)
-) -> None:
+def learn(scenario: Path, base_words: tuple[str, ...], runs: Path, folder: Path | None, *, dry_run: bool) -> None:
     """Trace one build against itself and write what its decode steps run into the scenario's kernels block.
 
     Read the difference before committing it: it is what every later head is held to, exactly. Where tracing was

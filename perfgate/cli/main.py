@@ -5,8 +5,10 @@ Slow imports are in the bodies of commands, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +32,15 @@ from perfgate.reasons import REASONS
 
 if TYPE_CHECKING:
     from perfgate.judge.outcome import Outcome
+
+
+SCHEMAS = {
+    "scenario": "perfgate.scenario.declaration:json_schema",
+    "config": "perfgate.project.config:config_schema",
+    "verdict": "perfgate.judge.outcome:verdict_schema",
+    "doctor": "perfgate.doctor.diagnosis:diagnosis_schema",
+}
+"""What makes each schema, imported when it is asked for."""
 
 
 class _Errors(click.Group):
@@ -176,20 +187,10 @@ def explain(code: str | None) -> None:
 
 
 @main.command()
-@click.argument("what", type=click.Choice(["scenario", "config", "verdict", "doctor"]), default="scenario")
+@click.argument("what", type=click.Choice(list(SCHEMAS)), default="scenario")
 def schema(what: str) -> None:
     """Print the JSON Schema (draft-07) of scenario files, perfgate.toml, verdict.json or what doctor prints."""
-    import json
-
-    from perfgate.doctor.diagnosis import diagnosis_schema
-    from perfgate.judge.outcome import verdict_schema
-    from perfgate.project.config import config_schema
-    from perfgate.scenario.declaration import json_schema
-
-    schemas = {
-        "scenario": json_schema, "config": config_schema, "verdict": verdict_schema, "doctor": diagnosis_schema,
-    }  # fmt: skip
-    click.echo(json.dumps(schemas[what](), indent=2))
+    click.echo(json.dumps(resolve_name(SCHEMAS[what])(), indent=2))
 
 
 for command in (

@@ -159,8 +159,6 @@ def restore_builds(progress: Callable[[str], None], run: Run) -> None:
     from perfgate.project.build import Builder
     from perfgate.project.config import load_config
 
-    built = [subject for subject in run.subjects.values() if subject.built_from]
-    if built:
-        builder = Builder(load_config(), progress)
-        for subject in built:
-            builder.restore(subject)
+    for subject in run.subjects.values():
+        if subject.built_from:
+            Builder(load_config(), progress).restore(subject)

@@ -53,10 +53,8 @@ def kernels(
         click.echo(f"{target}: written, scrubbed", err=True)
         return
     found = select(read_trace(file), step, layer)
-    if counted is None:
-        click.echo(render("kernels", form, found), nl=False)
-    else:
-        click.echo(render("joined", form, join(found, read_counters(counted))), nl=False)
+    report = ("kernels", form, found) if counted is None else ("joined", form, join(found, read_counters(counted)))
+    click.echo(render(*report), nl=False)
 
 
 @click.command()

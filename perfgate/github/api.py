@@ -189,10 +189,9 @@ class Api:
         with self._open(method, url, None if content is None else json.dumps(content).encode()) as answer:
             try:
                 body = answer.read((ANSWER.mib << 20) + 1)
+                return (parse_json(body, ANSWER) if body else None), answer.headers
             except (HTTPException, OSError) as error:
                 raise ApiError(f"its answer broke off: {error}", where=_place(url)) from error
-            try:
-                return (parse_json(body, ANSWER) if body else None), answer.headers
             except ValueError as error:
                 raise ApiError(f"its answer cannot be read: {error}", where=_place(url)) from error
 

@@ -60,8 +60,9 @@ def propose(api: Api, repository: str, tree: Path, paths: Sequence[str], proposa
     head = Git(tree).run("rev-parse", "HEAD").strip()
     entries = [_entry(api, root, tree, name) for name in changed]
     base_tree = api.get(_Commit, f"{root}/git/commits/{head}").tree.sha
-    made = _made(api, f"{root}/git/trees", {"base_tree": base_tree, "tree": entries})
-    commit = _made(api, f"{root}/git/commits", {"message": proposal.title, "tree": made, "parents": [head]})
+    made = api.make(_Object, f"{root}/git/trees", {"base_tree": base_tree, "tree": entries}).sha
+    content = {"message": proposal.title, "tree": made, "parents": [head]}
+    commit = api.make(_Object, f"{root}/git/commits", content).sha
     _point(api, root, proposal.branch, commit)
     owner = repository.partition("/")[0]
     text = {"title": proposal.title, "body": proposal.body}
@@ -95,13 +96,8 @@ def _entry(api: Api, root: str, tree: Path, name: str) -> dict[str, Any]:
             text = file.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise UsageError("not text", where=name) from error
-        entry["sha"] = _made(api, f"{root}/git/blobs", {"content": text, "encoding": "utf-8"})
+        entry["sha"] = api.make(_Object, f"{root}/git/blobs", {"content": text, "encoding": "utf-8"}).sha
     return entry
-
-
-def _made(api: Api, page: str, content: dict[str, Any]) -> str:
-    """The digest of a new object of git."""
-    return api.make(_Object, page, content).sha
 
 
 def _point(api: Api, root: str, branch: str, commit: str) -> None:

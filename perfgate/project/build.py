@@ -31,7 +31,7 @@ from perfgate.machine.processes import owner_mark
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen
 from perfgate.project.config import CONFIG_FILE, Config, Recipe, absolute_paths
-from perfgate.project.git import Repository, Revision, plain_environment, remove_worktree
+from perfgate.project.git import Repository, Snapshot, plain_environment, remove_worktree
 from perfgate.scenario.subject import Source, Subject, absolute
 
 CACHE = "PERFGATE_BUILDS"
@@ -92,17 +92,16 @@ class Builder:
         """
         return self._find(ref)[0]
 
-    def _find(self, ref: str) -> tuple[dict[str, Any], Revision]:
+    def _find(self, ref: str) -> tuple[dict[str, Any], Snapshot]:
         recipe, here = self._recipe(ref)
         cache = cache_folder(self._config)
         repository = self._repository(recipe, here)
         revision = repository.find(ref, (*self._left_out, cache))
         digest = _digest(recipe, here)
         folder = cache / f"{revision.name}-{digest[:8]}"
-        source = Source(
-            ref=revision.ref, commit=revision.commit, changes=revision.changes, recipe=digest, folder=str(folder),
-            title=repository.title(revision.commit),
-        )  # fmt: skip
+        made_from = revision.model_dump(exclude={"snapshot"})
+        title = repository.title(revision.commit)
+        source = Source(**made_from, recipe=digest, folder=str(folder), title=title)
         return {**_filled(recipe, here, source), "built_from": source}, revision
 
     def restore(self, subject: Subject) -> None:
@@ -116,7 +115,7 @@ class Builder:
         if source is None:
             return
 
-        def found_again() -> Revision:
+        def found_again() -> Snapshot:
             recipe, here = self._recipe(source.ref)
             if _digest(recipe, here) != source.recipe:
                 text = f"its build is no longer in {source.folder}, and {CONFIG_FILE} has another recipe now"
@@ -139,7 +138,7 @@ class Builder:
     def _repository(self, recipe: Recipe, here: Path) -> Repository:
         return Repository(Path(absolute(here, recipe.repository or ".")))
 
-    def _ensure(self, source: Source, said: Mapping[str, Any], find: Callable[[], Revision]) -> None:
+    def _ensure(self, source: Source, said: Mapping[str, Any], find: Callable[[], Snapshot]) -> None:
         """Have the build in its place; ``find`` tells the revision where it must be made."""
         folder = Path(source.folder)
         locks = folder.parent / LOCKS
@@ -151,7 +150,7 @@ class Builder:
                 return
             self._make(source, said, find())
 
-    def _make(self, source: Source, said: Mapping[str, Any], revision: Revision) -> None:
+    def _make(self, source: Source, said: Mapping[str, Any], revision: Snapshot) -> None:
         folder, place = Path(source.folder), _place(source)
         recipe, here = self._recipe(source.ref)
         repository = self._repository(recipe, here)

@@ -14,13 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    JsonValue,
     ValidationError,
     WithJsonSchema,
     field_validator,
@@ -29,7 +28,7 @@ from pydantic import (
 
 from perfgate.errors import UsageError
 from perfgate.models import Strict
-from perfgate.scenario.fields import ArgumentName, Duration, Listed, Variables, file_pattern
+from perfgate.scenario.fields import Arguments, Duration, Listed, Variables, file_pattern
 from perfgate.scenario.subject import absolute
 from perfgate.scenario.yaml_document import (
     MAX_DEPTH,
@@ -42,8 +41,7 @@ from perfgate.scenario.yaml_document import (
 )
 
 CONFIG_FILE = "perfgate.toml"
-Place = Literal["tree", "env", "commit", "here"]
-PLACES: Mapping[Place, str] = {
+PLACES: Mapping[str, str] = {
     "tree": "the folder that the commit is checked out into",
     "env": "a folder for whatever the commands make; it is not there before them",
     "commit": "the full hash of the commit",
@@ -105,14 +103,8 @@ class SubjectTable(Strict):
         tuple[Entry, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST | {"default": []})
     ] = ()
     env: PlainVariables = {}
-    args: dict[ArgumentName, JsonValue] = {}
+    args: Arguments = {}
     ref: Text | None = None
-
-    @field_validator("args")
-    @classmethod
-    def _json_knows_them(cls, args: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        json.dumps(args, allow_nan=False)
-        return args
 
 
 class Recipe(Strict):

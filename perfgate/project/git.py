@@ -13,12 +13,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
-from perfgate.scenario.subject import SHOWN, revision_name
+from perfgate.scenario.subject import SHOWN, Revision
 
 WORKING_TREE = "."
 """As a ref: HEAD with everything that is not committed; no branch or tag of git can have this name."""
@@ -35,26 +34,19 @@ _NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
 """Arguments of git with which it starts none of the programs that the repository's configuration names, but filters."""
 
 
-@dataclass(frozen=True)
-class Revision:
-    """What is to be built.
+class Snapshot(Revision):
+    """A revision that can be checked out.
 
     Args:
-        ref: What was asked for, in words.
-        commit: Full hash of the commit.
-        changes: Full hash of the tree with the uncommitted changes; empty where there are none.
         snapshot: Full hash of the commit to check out: ``commit``, or one made of the changes on top of it.
     """
 
-    ref: str
-    commit: str
-    changes: str
     snapshot: str
 
-    @property
-    def name(self) -> str:
-        """``1a2b3c4d5e6f``, or ``1a2b3c4d5e6f+dirty.0f1e2d3c4b5a`` where there are uncommitted changes."""
-        return revision_name(self.commit, self.changes)
+    @classmethod
+    def of(cls, ref: str, commit: str) -> Snapshot:
+        """A commit without changes."""
+        return cls(ref=ref, commit=commit, changes="", snapshot=commit)
 
 
 def plain_environment(variables: Mapping[str, str]) -> dict[str, str]:
@@ -160,7 +152,7 @@ class Repository(Git):
             )
         self.folder = Path(found.stdout.removesuffix("\n"))
 
-    def find(self, ref: str, left_out: Sequence[Path] = ()) -> Revision:
+    def find(self, ref: str, left_out: Sequence[Path] = ()) -> Snapshot:
         """What a ref means now.
 
         Args:
@@ -176,7 +168,7 @@ class Repository(Git):
             return self._working_tree(left_out)
         ends = [end or "HEAD" for end in ref.split("...", 1)]
         commit = self._merge_base(*ends) if len(ends) > 1 else self._known(ref)
-        return Revision(ref if len(ends) == 1 else f"merge base of {' and '.join(ends)}", commit, "", commit)
+        return Snapshot.of(ref if len(ends) == 1 else f"merge base of {' and '.join(ends)}", commit)
 
     def title(self, commit: str) -> str:
         """The first line of a commit's message, at most 72 characters of it."""
@@ -218,14 +210,14 @@ class Repository(Git):
             remedy = "Fetch the whole history: git fetch --unshallow, or fetch-depth: 0 in actions/checkout."
         raise UsageError(text, where=str(self.folder), remedy=remedy)
 
-    def _working_tree(self, left_out: Sequence[Path]) -> Revision:
+    def _working_tree(self, left_out: Sequence[Path]) -> Snapshot:
         head = self._known("HEAD")
         tree = self._written_tree(left_out)
         if tree == self.run("rev-parse", f"{head}^{{tree}}").strip():
-            return Revision("HEAD", head, "", head)
+            return Snapshot.of("HEAD", head)
         return self.again("working tree", head, tree)
 
-    def again(self, ref: str, commit: str, changes: str) -> Revision:
+    def again(self, ref: str, commit: str, changes: str) -> Snapshot:
         """A revision found earlier, of the objects that are still there.
 
         Args:
@@ -242,7 +234,7 @@ class Repository(Git):
                 text = f"the repository does not have the {what} {thing[:SHOWN]} (any more)"
                 raise NotMeasuredError(text, where=str(self.folder), code="build-failed")
         if not changes:
-            return Revision(ref, commit, "", commit)
+            return Snapshot.of(ref, commit)
         when = self.run("show", "--no-patch", "--no-show-signature", "--format=%cI", commit).strip()
         made_by = {
             f"GIT_{who}_{what}": value
@@ -251,7 +243,7 @@ class Repository(Git):
         }  # the same changes are the same commit, whoever asks and whenever
         own = self.having(**made_by)
         snapshot = own.run("commit-tree", changes, "-p", commit, "-m", "perfgate: uncommitted changes").strip()
-        return Revision(ref, commit, changes, snapshot)
+        return Snapshot(ref=ref, commit=commit, changes=changes, snapshot=snapshot)
 
     def _written_tree(self, left_out: Sequence[Path]) -> str:
         """The tree that committing everything now would make: tracked files and new ones that are not ignored.

@@ -210,10 +210,7 @@ def _yaml_value(option: str, word: str, value: str) -> Any:
 def _check_values(table: Mapping[str, Any], where: str) -> None:
     try:
         subject = Subject(**{"python": sys.executable, **{k: v for k, v in table.items() if k != "ref"}})
-        json.dumps(subject.args, allow_nan=False)
     except ValidationError as error:
         raise UsageError(first_problem(error), where=where) from error
-    except ValueError as error:
-        raise UsageError(f"args: {error}", where=where) from error
     if not subject.python:
         raise UsageError("python: expected an interpreter, found nothing", where=where)

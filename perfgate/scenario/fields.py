@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, PlainSerializer, WithJsonSchema
 
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.trace.kernel_table import PLACES
@@ -73,6 +74,11 @@ def _argument_name(name: str) -> str:
     return name
 
 
+def _finite(arguments: dict[str, Any]) -> dict[str, Any]:
+    json.dumps(arguments, allow_nan=False)
+    return arguments
+
+
 def _variable_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise ValueError("not a valid name of an environment variable")
@@ -129,6 +135,7 @@ Duration = Annotated[
 ]
 Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME}$"})]
 ArgumentName = Annotated[str, AfterValidator(_argument_name)]
+Arguments = Annotated[dict[ArgumentName, JsonValue], AfterValidator(_finite)]
 VariableName = Annotated[str, AfterValidator(_variable_name)]
 Variables = dict[VariableName, Annotated[str, AfterValidator(_without_nul)]]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
