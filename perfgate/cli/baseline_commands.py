@@ -1,6 +1,6 @@
 """Commands about stored baselines: promote a run, list them, show one, its lineage, verify, and what is between two.
 
-As in :mod:`perfgate.cli.main`, which has them among its own, imports are in the command bodies.
+Slow imports are in the bodies of commands, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def list_baselines(baselines: Path) -> None:
     from perfgate.baseline.store import files, read
     from perfgate.report.baseline_page import list_document
 
-    found = [read(file) for file in files(baselines)]
-    if found:
-        echo_document(list_document(found))
+    lineages = [read(file) for file in files(baselines)]
+    if lineages:
+        echo_document(list_document(lineages))
     else:
         click.echo(f"no baselines in {baselines}")
 
@@ -127,10 +127,7 @@ def diff(file: Path, other: Path | None, ref: str | None) -> None:
 
     if other is not None and ref is not None:
         raise UsageError("give another file or --since, not both")
-    if other is not None:
-        echo_document(diff_document(read(file).baseline, read(other).baseline))
-        return
-    before = parse_as_of(file, ref or "HEAD")
+    before = read(file).baseline if other is not None else parse_as_of(file, ref or "HEAD")
     if before is None:
         raise RecordError(f"is not there at {ref or 'HEAD'}: it is new", where=str(file))
-    echo_document(diff_document(before, read(file).baseline))
+    echo_document(diff_document(before, read(other or file).baseline))

@@ -48,7 +48,7 @@ def check(scenarios: tuple[Path, ...], builds: Builds, dump: bool) -> None:  # n
     for file in configs:
         click.echo(_summary(file, load_config(file)))
     if dump:
-        click.echo("---\n".join(dump_scenario(one.scenario) for one in loaded), nl=False)
+        click.echo("---\n".join(dump_scenario(file.scenario) for file in loaded), nl=False)
         return
     if not loaded:
         return
@@ -88,19 +88,18 @@ def _show_prices(loaded: Sequence[LoadedScenario], runs: Path, notes: Sequence[s
     from perfgate.report.power_report import power_document
     from perfgate.scenario.plan import ALPHA, BETA, resolve_cells
 
-    cells = [resolve_cells(one) for one in loaded]
+    cells = [resolve_cells(scenario) for scenario in loaded]
     seen: dict[str, str] = {}
-    for one in cells:
-        gates = sum(len(cell.gates) for cell in one)
-        for cell in one:
+    for of_scenario in cells:
+        gates = sum(len(cell.gates) for cell in of_scenario)
+        for cell in of_scenario:
             echo_document(power_document(cell, cell_power(cell, newest_records(runs, cell), gates)))
             if cell.cell_id in seen:
                 click.echo(f"  the same cell as {seen[cell.cell_id]}: one run measures only one of them")
             seen.setdefault(cell.cell_id, cell.name)
     for note in notes:
         click.echo(note)
-    count = sum(map(len, cells))
     click.echo(
-        f"{plural(count, 'cell')}; each scenario on its own: alpha {ALPHA * 100:g} % a run, "
+        f"{plural(sum(map(len, cells)), 'cell')}; each scenario on its own: alpha {ALPHA * 100:g} % a run, "
         f"beta {BETA * 100:g} % a gate"
     )

@@ -1,6 +1,6 @@
 """What a shell is offered at the Tab key beside commands, options and files: subjects, runs, reason codes.
 
-As in :mod:`perfgate.cli.main`, imports are in the bodies: a shell waits for the answer.
+Slow imports are in the bodies: a shell waits for the answer.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def runs(context: click.Context, _parameter: click.Parameter, begun: str) -> lis
     """The word for the newest run, and the names of all of them, the newest first."""
     from perfgate.report.run_folders import LATEST, list_runs
 
-    found = [one.name for one in list_runs(Path(context.params.get("runs") or "runs"))]
-    return [word for word in (LATEST, *found) if word.startswith(begun)]
+    names = [run.name for run in list_runs(Path(context.params.get("runs") or "runs"))]
+    return [word for word in (LATEST, *names) if word.startswith(begun)]
 
 
 def codes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:

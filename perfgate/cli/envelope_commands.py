@@ -1,4 +1,4 @@
-"""The commands about a scenario's kernels block; as in :mod:`perfgate.cli.main`, imports stand in the bodies."""
+"""The commands about a scenario's kernels block; slow imports are in the bodies, so that ``--help`` answers at once."""
 
 from __future__ import annotations
 

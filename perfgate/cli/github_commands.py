@@ -1,6 +1,6 @@
 """The steps of a GitHub job as commands: a workflow calls them one after the other and decides nothing itself.
 
-As in :mod:`perfgate.cli.main`, which has them among its own, imports stand in the command bodies.
+Slow imports are in the bodies of commands, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def measure(ctx: click.Context) -> None:
     words = [*plan.words, *(["--resume", str(plan.run_folder)] if plan.run_folder else ["--runs", str(plan.runs)])]
     os.chdir(plan.policy)  # its perfgate.toml counts, not that of the change
     if plan.command == "nightly" or CACHE not in os.environ:
-        os.environ[CACHE] = str(job.folder / "builds")  # an earlier job can have changed what lies in any other cache
+        os.environ[CACHE] = str(job.folder / "builds")  # an earlier job can have changed what is in any other cache
     token = secrets.token_hex(32)  # what an engine says is printed, and must not be obeyed
     command(f"::stop-commands::{token}")
     status = _perfgate(ctx, [plan.command, *words, "--format", "text"])
@@ -179,7 +179,7 @@ def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
 def comment(scenarios: tuple[str, ...], author: str, pull_request_runs: bool) -> None:  # noqa: FBT001 (a flag)
     """Write or rewrite the one comment on the pull request; on workflow_run, with a token that may write.
 
-    Where GitHub refuses, that is a warning: a comment is no verdict. An artifact that is not what it should be is an
+    Where GitHub refuses, that is a warning: a comment is not a verdict. An artifact that is not what it should be is an
     error, and nothing is written.
     """
     from perfgate.github.api import ApiError

@@ -1,6 +1,6 @@
 """``perfgate init``: the questions that a new repository is asked, and what it is told.
 
-As in :mod:`perfgate.cli.main`, which has it among its own, imports are in the command bodies.
+Slow imports are in the bodies, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations

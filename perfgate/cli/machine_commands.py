@@ -1,6 +1,6 @@
 """Commands about the machine rather than a measurement: is it fit, are its clocks free, is something left behind.
 
-As in :mod:`perfgate.cli.main`, which has them among its own, imports stand in the command bodies.
+Slow imports are in the bodies of commands, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def clean(job: bool, root: Path | None, builds: bool, days: float) -> None:  # n
     swept = list(sweep(root, days)) if root else []
     if builds:
         swept += sweep_builds(cache_folder(load_config()), days)
-    for one in swept:
-        click.echo(str(one))
+    for folder in swept:
+        click.echo(str(folder))
     if left := find_orphans():
         raise NotMeasuredError("still alive: " + "; ".join(map(str, left)), code="start-refused")
     if not ended and not swept:

@@ -105,9 +105,9 @@ def judge(folder: Path, runs: Path) -> Outcome:
     from perfgate import gate
     from perfgate.report.run_folders import find_run
 
-    found = find_run(folder, runs)
-    click.get_current_context().meta[RUN_FOLDER] = found
-    return gate.judge_folder(found, lambda text: click.echo(f"perfgate: {text}", err=True))
+    run_folder = find_run(folder, runs)
+    click.get_current_context().meta[RUN_FOLDER] = run_folder
+    return gate.judge_folder(run_folder, lambda text: click.echo(f"perfgate: {text}", err=True))
 
 
 @main.command("list")
@@ -117,9 +117,9 @@ def list_runs(runs: Path) -> None:
     from perfgate.report.run_folders import list_runs as list_all
     from perfgate.report.run_folders import runs_document
 
-    found = list_all(runs)
-    if found:
-        echo_document(runs_document(found), width=terminal_width())
+    listed = list_all(runs)
+    if listed:
+        echo_document(runs_document(listed), width=terminal_width())
     else:
         click.echo(f"{runs}/ holds no run")
 

@@ -1,6 +1,6 @@
 """What commands that measure have in common: options, the builds that they name, and how a measurement is shown.
 
-As in :mod:`perfgate.cli.main`, slow imports are in the bodies, so that ``--help`` answers at once.
+Slow imports are in the bodies, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from perfgate.record.run_record import Run
     from perfgate.scenario.subject import Subject
 
+Words = tuple[str, ...]
 SCENARIOS = click.argument("scenarios", nargs=-1, type=click.Path(path_type=Path))
 _WORDS: dict[str, Any] = {"multiple": True, "shell_complete": completion.subjects, "metavar": "KEY=VALUE"}
 BASE_OPTION = click.option(
@@ -64,8 +65,8 @@ class Builds:
         runs: The folder of run folders, which are no uncommitted change of a build.
     """
 
-    base: tuple[str, ...]
-    head: tuple[str, ...]
+    base: Words
+    head: Words
     runs: Path
 
     def subjects(
@@ -108,9 +109,7 @@ def naming_builds(command: Callable[..., Any]) -> Callable[..., Any]:
     @HEAD_OPTION
     @RUNS_OPTION
     @functools.wraps(command)
-    def with_builds(
-        *passed: Any, base_words: tuple[str, ...], head_words: tuple[str, ...], runs: Path, **rest: Any
-    ) -> Any:
+    def with_builds(*passed: Any, base_words: Words, head_words: Words, runs: Path, **rest: Any) -> Any:
         return command(*passed, builds=Builds(base_words, head_words, runs), **rest)
 
     return with_builds

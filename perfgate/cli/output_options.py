@@ -1,6 +1,6 @@
-"""What commands that end with an outcome have in common: where runs lie, how the report is shown, the exit status.
+"""What commands that end with an outcome have in common: the folder of runs, how the report is shown, the exit status.
 
-As in :mod:`perfgate.cli.main`, slow imports are where they are needed, so that ``--help`` answers at once.
+Slow imports are where they are needed, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations

@@ -52,9 +52,9 @@ def kernels(
         scrub(file, target)
         click.echo(f"{target}: written, scrubbed", err=True)
         return
-    found = select(read_trace(file), step, layer)
-    report = ("kernels", form, found) if counted is None else ("joined", form, join(found, read_counters(counted)))
-    click.echo(render(*report), nl=False)
+    selection = select(read_trace(file), step, layer)
+    report, about = ("kernels", selection) if counted is None else ("joined", join(selection, read_counters(counted)))
+    click.echo(render(report, form, about), nl=False)
 
 
 @click.command()

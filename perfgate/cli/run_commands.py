@@ -1,6 +1,6 @@
 """The commands that measure two builds: once, or as a night.
 
-As in :mod:`perfgate.cli.main`, imports stand in the bodies.
+Slow imports are in the bodies, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -137,16 +137,16 @@ def the_scenario(folder: Path) -> Path:
     Raises:
         UsageError: There is none, or a choice.
     """
-    found = sorted(file for suffix in ("yaml", "yml") for file in folder.glob(f"*.{suffix}"))
-    if len(found) == 1:
-        click.echo(f"perfgate: measuring {found[0]}, the only scenario here", err=True)
-        return found[0]
-    if not found:
+    scenarios = sorted(file for suffix in ("yaml", "yml") for file in folder.glob(f"*.{suffix}"))
+    if len(scenarios) == 1:
+        click.echo(f"perfgate: measuring {scenarios[0]}, the only scenario here", err=True)
+        return scenarios[0]
+    if not scenarios:
         remedy = "Name scenario files, or begin with perfgate init. A run that was stopped goes on with --resume."
         raise UsageError(f"nothing to measure: {folder}/ holds no scenario", remedy=remedy)
-    files = " ".join(shlex.quote(str(file)) for file in found)
-    remedy = f"Name those to measure: perfgate run {shlex.quote(str(found[0]))}, or all of them."
-    raise UsageError(f"which scenario? {folder}/ holds {len(found)}: {files}", remedy=remedy)
+    files = " ".join(shlex.quote(str(file)) for file in scenarios)
+    remedy = f"Name those to measure: perfgate run {shlex.quote(str(scenarios[0]))}, or all of them."
+    raise UsageError(f"which scenario? {folder}/ holds {len(scenarios)}: {files}", remedy=remedy)
 
 
 @click.command()
@@ -176,7 +176,7 @@ def nightly(
         else:
             finished = run_night(scenarios, builds.subjects(progress, scenarios), runs=builds.runs, **means)
     outcome = measured(finished)
-    if found := candidate(finished.folder):
-        words = f"perfgate baseline promote {shlex.quote(str(found))} --side base"
-        click.echo(f"candidate for promotion: {words}", err=True)
+    if reference := candidate(finished.folder):
+        promote = f"perfgate baseline promote {shlex.quote(str(reference))} --side base"
+        click.echo(f"candidate for promotion: {promote}", err=True)
     return outcome

@@ -268,10 +268,10 @@ def _server_time_s(answer: HTTPError) -> float:
 def _refused(error: HTTPError, url: str) -> ApiError:
     try:
         content = parse_json(error.read(64 * 1024))
-        said = str(content.get("message", "")) if isinstance(content, dict) else ""
+        message = str(content.get("message", "")) if isinstance(content, dict) else ""
     except (ValueError, OSError, HTTPException):
-        said = ""
-    return ApiError(f"GitHub answered {error.code} {said or error.reason}"[:500], error.code, where=_place(url))
+        message = ""
+    return ApiError(f"GitHub answered {error.code} {message or error.reason}"[:500], error.code, where=_place(url))
 
 
 def _place(url: str) -> str:

@@ -52,8 +52,8 @@ def of_run(api: Api, repository: str, run_id: int, name: str) -> UploadedArtifac
         ApiError: GitHub refused.
     """
     listed = api.pages(UploadedArtifact, f"/repos/{repository}/actions/runs/{run_id}/artifacts", "artifacts")
-    found = [artifact for artifact in listed if not artifact.expired and artifact.name == name]
-    return max(found, key=lambda artifact: (artifact.created_at, artifact.id), default=None)
+    artifacts = [artifact for artifact in listed if not artifact.expired and artifact.name == name]
+    return max(artifacts, key=lambda artifact: (artifact.created_at, artifact.id), default=None)
 
 
 def of_earlier_attempt(api: Api, job: GithubJob, name: str, head_sha: str) -> UploadedArtifact | None:
@@ -112,7 +112,7 @@ def unpack(archive: Path, target: Path, limit_bytes: int = RUN_BYTES) -> None:
     """Unpack an archive into a folder that appears only when it is whole.
 
     Raises:
-        RecordError: It is no archive, holds nothing, is larger than allowed, names files outside its folder, or does
+        RecordError: It is not an archive, holds nothing, is too large, names files outside its folder, or does
             not go onto this disk.
         OSError: The folder is there already, or its parent cannot be written.
     """

@@ -135,14 +135,13 @@ def policy_note(changed: tuple[str, ...]) -> str:
 
 def _read_artifact(api: Api, repository: str, run: WorkflowRun, file: Path) -> tuple[Outcome | None, int | None]:
     """The outcome, and the pull request that the artifact claims to be of; ``None`` for what it does not have."""
-    found = artifact.of_run(api, repository, run.id, artifact.VERDICT)
-    if found is None:
+    uploaded = artifact.of_run(api, repository, run.id, artifact.VERDICT)
+    if uploaded is None:
         return None, None
-    artifact.fetch(api, repository, found, file, LIMIT_BYTES)
+    artifact.fetch(api, repository, uploaded, file, LIMIT_BYTES)
     verdict = artifact.read_member(file, "verdict.json", LIMIT_BYTES)
     plan = artifact.read_member(file, "job.json", LIMIT_BYTES)
-    where = f"{artifact.VERDICT}: job.json"
-    claimed = parse_model(JobPlan, plan, where).pull_request if plan is not None else None
+    claimed = parse_model(JobPlan, plan, f"{artifact.VERDICT}: job.json").pull_request if plan is not None else None
     return (None if verdict is None else read_verdict(verdict, artifact.VERDICT)), claimed
 
 
@@ -160,9 +159,9 @@ def _put(api: Api, issues: str, number: int, body: str, author: str) -> str:
     if not ours:
         api.send("POST", page, {"body": body})
         return f"pull request {number}: comment written"
-    first, *others = sorted(ours, key=lambda item: item.id)
-    for other in others:
-        api.send("DELETE", f"{issues}/comments/{other.id}")
+    first, *doubles = sorted(ours, key=lambda item: item.id)
+    for double in doubles:
+        api.send("DELETE", f"{issues}/comments/{double.id}")
     if first.body == body:
         return f"pull request {number}: the comment says so already"
     try:

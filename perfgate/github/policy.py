@@ -125,7 +125,7 @@ def touched(files: Iterable[str], scenarios: Iterable[str]) -> tuple[str, ...]:
     """Those of some changed files that a change is judged by."""
     judged_by = [*ALWAYS, *map(_folder, scenarios)]
     return tuple(
-        sorted({file for file in files for one in judged_by if one == "." or f"{file}/".startswith(f"{one}/")})
+        sorted({file for file in files for folder in judged_by if folder == "." or f"{file}/".startswith(f"{folder}/")})
     )
 
 
@@ -174,21 +174,21 @@ def _scenarios(policy: Path, patterns: Sequence[str]) -> tuple[str, ...]:
             file_pattern(pattern)
         except ValueError as error:
             raise UsageError(f"scenarios: {error}, found {pattern!r}") from error
-    found = {file for pattern in patterns for file in policy.glob(pattern) if file.is_file()}
-    return tuple(sorted(str(file.relative_to(policy)) for file in found))
+    files = {file for pattern in patterns for file in policy.glob(pattern) if file.is_file()}
+    return tuple(sorted(str(file.relative_to(policy)) for file in files))
 
 
 def _words(wanted: Wanted, scenarios: Sequence[str], merge_base: str, head: str) -> tuple[str, ...]:
     sides = [("--head", wanted.head or (f"ref={head}",))]
     if wanted.against == "merge-base":
         sides.insert(0, ("--base", wanted.base or (f"ref={merge_base}",)))
-    subjects = [word for option, words in sides for one in words for word in (option, one)]
+    subjects = [argument for option, words in sides for word in words for argument in (option, word)]
     against = ["--against", "baseline"] if wanted.against == "baseline" else []
     return (*scenarios, *against, *subjects)
 
 
 def _folder(pattern: str) -> str:
-    """The part of a pattern before its first wildcard: a whole folder, since models lie beside scenarios.
+    """The part of a pattern before its first wildcard: a whole folder, since models are beside scenarios.
 
     A pattern that begins with a wildcard may find scenarios everywhere, so that is ``.``, where every file counts.
     """

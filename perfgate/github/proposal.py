@@ -67,11 +67,11 @@ def propose(api: Api, repository: str, tree: Path, paths: Sequence[str], proposa
     owner = repository.partition("/")[0]
     text = {"title": proposal.title, "body": proposal.body}
     page, names = f"{root}/pulls", ", ".join(changed)
-    for found in api.pages(PullRequest, page, head=f"{owner}:{proposal.branch}", state="open", base=proposal.base):
-        api.send("PATCH", f"{page}/{found.number}", text)
-        return f"pull request {found.number} now proposes {names}"
-    made_request = api.make(PullRequest, page, {**text, "head": proposal.branch, "base": proposal.base})
-    return f"pull request {made_request.number} proposes {names}"
+    for request in api.pages(PullRequest, page, head=f"{owner}:{proposal.branch}", state="open", base=proposal.base):
+        api.send("PATCH", f"{page}/{request.number}", text)
+        return f"pull request {request.number} now proposes {names}"
+    request = api.make(PullRequest, page, {**text, "head": proposal.branch, "base": proposal.base})
+    return f"pull request {request.number} proposes {names}"
 
 
 def changed_files(tree: Path, paths: Sequence[str]) -> list[str]:

@@ -142,7 +142,7 @@ class Recipe(Strict):
     @field_validator("commands", mode="before")
     @classmethod
     def _commands_are_lists(cls, commands: Any) -> Any:
-        texts = [one for one in commands if isinstance(one, str)] if isinstance(commands, list) else []
+        texts = [command for command in commands if isinstance(command, str)] if isinstance(commands, list) else []
         if texts:
             raise ValueError(
                 f"a command is a list of words, no text: write {json.dumps(texts[0].split())}, "
@@ -152,8 +152,8 @@ class Recipe(Strict):
 
     @model_validator(mode="after")
     def _the_ref_makes_a_difference(self) -> Recipe:
-        said = [self.python or "", *self.path, *self.env.values()]
-        if not any(place in text for text in said for place in ("{tree}", "{env}")):
+        templates = [self.python or "", *self.path, *self.env.values()]
+        if not any(place in text for text in templates for place in ("{tree}", "{env}")):
             raise ValueError(
                 "python, path or env must name {tree} or {env}, otherwise every ref would be the same subject"
             )
@@ -224,8 +224,8 @@ def _read(file: Path) -> dict[str, Any]:
     except RecursionError as error:
         raise UsageError(_TOO_DEEP, where=str(file)) from error
     except ValueError as error:  # Python reads no integer of more than 4300 digits, and does not say where one was
-        found = re.search(rf"[0-9_]{{{MAX_DIGITS + 1},}}", text)
-        line = text.count("\n", 0, found.start()) + 1 if found else 1
+        digits = re.search(rf"[0-9_]{{{MAX_DIGITS + 1},}}", text)
+        line = text.count("\n", 0, digits.start()) + 1 if digits else 1
         raise UsageError(_TOO_LONG, where=f"{file}:{line}") from error
     for path, value in _values(content, ()):
         if len(path) > MAX_DEPTH:

@@ -111,8 +111,8 @@ class Git:
 
     def commit(self, ref: str) -> str:
         """The full hash of a commit; empty where the repository has none of this name."""
-        found = self.ask("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-        return "" if found.returncode else found.stdout.strip()
+        ended = self.ask("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+        return "" if ended.returncode else ended.stdout.strip()
 
     def names(self, command: str, *words: str) -> list[str]:
         """The names of files that a command of git lists with ``-z``; errors as of :meth:`run`."""
@@ -143,14 +143,15 @@ class Repository(Git):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        found = self.ask("rev-parse", "--show-toplevel")
-        if found.returncode or not found.stdout.strip():
+        ended = self.ask("rev-parse", "--show-toplevel")
+        if ended.returncode or not ended.stdout.strip():
+            reason = (ended.stderr.strip().splitlines() or ["git says nothing"])[-1]
             raise UsageError(
-                f"not inside a git working tree: {_last_line(found.stderr)}",
+                f"not inside a git working tree: {reason}",
                 where=str(folder),
                 remedy="Run perfgate in one, or name it in perfgate.toml: [build] repository = ...",
             )
-        self.folder = Path(found.stdout.removesuffix("\n"))
+        self.folder = Path(ended.stdout.removesuffix("\n"))
 
     def find(self, ref: str, left_out: Sequence[Path] = ()) -> Snapshot:
         """What a ref means now.
@@ -180,8 +181,8 @@ class Repository(Git):
         Raises:
             UsageError: It is looked for outside this repository: hooks there serve other repositories too.
         """
-        found = self.ask("rev-parse", "--git-path", f"hooks/{name}", settings=())
-        path = Path(os.path.normpath(self.folder / found.stdout.strip()))
+        named = self.ask("rev-parse", "--git-path", f"hooks/{name}", settings=()).stdout.strip()
+        path = Path(os.path.normpath(self.folder / named))
         shared = self.folder / self.run("rev-parse", "--git-common-dir").strip()
         if not any(path.is_relative_to(os.path.normpath(folder)) for folder in (self.folder, shared)):
             raise UsageError(
@@ -194,16 +195,16 @@ class Repository(Git):
     def _known(self, ref: str) -> str:
         if not ref or ref.startswith("-") or not ref.isprintable():
             raise UsageError(f"{ref!r} does not name a commit")
-        if found := self.commit(ref):
-            return found
+        if commit := self.commit(ref):
+            return commit
         near = next(filter(self.commit, (f"{remote}/{ref}" for remote in self.run("remote").split())), None)
         remedy = f"There is {near}." if near else "git branch --all and git tag list what there is."
         raise UsageError(f"there is no commit {ref}", where=str(self.folder), remedy=remedy)
 
     def _merge_base(self, base: str, head: str) -> str:
-        found = self.ask("merge-base", self._known(base), self._known(head))
-        if not found.returncode:
-            return found.stdout.strip()
+        ended = self.ask("merge-base", self._known(base), self._known(head))
+        if not ended.returncode:
+            return ended.stdout.strip()
         text, remedy = f"{base} and {head} have no commit in common", ""
         if self.run("rev-parse", "--is-shallow-repository").strip() == "true":
             text += " in this shallow clone"
@@ -297,7 +298,3 @@ def remove_worktree(tree: Path, repository: Path) -> None:
         shutil.rmtree(tree)
     with contextlib.suppress(NoGitError):
         own.ask("worktree", "prune")  # git does so itself in time
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["git says nothing"])[-1]

@@ -123,32 +123,32 @@ def write_files(planned: tuple[StarterFile, ...], *, force: bool = False) -> Ite
         UsageError: A folder is in a file's place, or the other way round; then nothing is written.
         OSError: The file system refused.
     """
-    for one in planned:
-        for parent in one.path.parents:
+    for file in planned:
+        for parent in file.path.parents:
             if parent.exists() and not parent.is_dir():
-                raise UsageError(f"a folder is needed here, and there is a file: {one.path}", where=str(parent))
-        if one.path.is_dir():
-            raise UsageError("a file is needed here, and there is a folder", where=str(one.path))
-    for one in planned:
-        there = os.path.lexists(one.path)
-        ours = there and one.unfilled not in (None, one.text) and _says(one.path, one.unfilled)
-        if there and not ours and (one.precious or not force):
-            yield one, "left"
+                raise UsageError(f"a folder is needed here, and there is a file: {file.path}", where=str(parent))
+        if file.path.is_dir():
+            raise UsageError("a file is needed here, and there is a folder", where=str(file.path))
+    for file in planned:
+        there = os.path.lexists(file.path)
+        ours = there and file.unfilled not in (None, file.text) and _says(file.path, file.unfilled)
+        if there and not ours and (file.precious or not force):
+            yield file, "left"
             continue
-        one.path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(one.path, one.text)
-        if one.program:
-            one.path.chmod(0o755)
-        yield one, "replaced" if there else "wrote"
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file.path, file.text)
+        if file.program:
+            file.path.chmod(0o755)
+        yield file, "replaced" if there else "wrote"
 
 
 def not_ignored(folder: Path, answers: Answers) -> tuple[str, ...]:
     """Lines that ``.gitignore`` lacks: else git takes for the change under test what is none of it."""
     try:
-        said = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        said = []
-    return tuple(line for line in _ignored(answers.python) if not {line, line[1:], line[:-1], line[1:-1]} & {*said})
+        lines = []
+    return tuple(line for line in _ignored(answers.python) if not {line, line[1:], line[:-1], line[1:-1]} & {*lines})
 
 
 def installed_action() -> str:
@@ -157,16 +157,16 @@ def installed_action() -> str:
     ``pip install git+https://github.com/OWNER/perfgate`` keeps it in ``direct_url.json`` (PEP 610).
     """
     try:
-        said = json.loads(distribution("perfgate").read_text("direct_url.json") or "{}")
+        installed = json.loads(distribution("perfgate").read_text("direct_url.json") or "{}")
     except PackageNotFoundError:
         return ""
-    found = re.fullmatch(r"(?:https|ssh)://(?:git@)?github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?", said.get("url", ""))
-    commit = said.get("vcs_info", {}).get("commit_id", "")
-    return f"{found[1]}@{commit}" if found and re.fullmatch(r"[0-9a-f]{40}", commit) else ""
+    url, commit = installed.get("url", ""), installed.get("vcs_info", {}).get("commit_id", "")
+    origin = re.fullmatch(r"(?:https|ssh)://(?:git@)?github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?", url)
+    return f"{origin[1]}@{commit}" if origin and re.fullmatch(r"[0-9a-f]{40}", commit) else ""
 
 
 def _top(folder: Path) -> Path | None:
-    nearest = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
+    nearest = next(above for above in (folder, *folder.absolute().parents) if above.is_dir())
     try:
         return Repository(nearest).folder.resolve()
     except UsageError:
