@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from restart_models import normal, orders
-from rule_twin import PASS, Margins, decide_all
+from rule_twin import Margins, decide_all
 
+from perfgate.drill.peer_rules import PASS
 from perfgate.record.dropped_pairs import LEVEL, chance
 
 Counts = NDArray[np.int64]

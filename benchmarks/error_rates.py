@@ -17,13 +17,14 @@ import instrument_rates
 import numpy as np
 from effect_picture import Panel, Point, draw
 from restart_models import MODELS, NOISY_PAIR_SD, PAIR_SD, Model, normal
-from rule_twin import PASS, REGRESSED, Decisions, Margins, decide_all, disagreements
-from scipy import special
+from rule_twin import Decisions, Margins, decide_all, disagreements
 from visit_rates import section
 from visit_rates import simulate_all as simulate_visits
 
+from perfgate.drill.peer_rules import PASS, REGRESSED
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import ALPHA, BETA
+from perfgate.stats.rates import rate_bounds
 from perfgate.stats.sequential import DEFAULT_SCHEDULE
 
 ROOT = Path(__file__).parents[1]
@@ -89,12 +90,12 @@ class Row:
     @property
     def bound(self) -> float:
         """One-sided 99 % lower confidence bound of that error's true rate."""
-        return lower_bound(self.wrong, self.runs)
+        return rate_bounds(self.wrong, self.runs, CONFIDENCE)[0]
 
     @property
     def upper(self) -> float:
         """One-sided 99 % upper confidence bound of that error's true rate."""
-        return upper_bound(self.wrong, self.runs)
+        return rate_bounds(self.wrong, self.runs, CONFIDENCE)[1]
 
     @property
     def holds(self) -> bool:
@@ -105,20 +106,6 @@ class Row:
     def shown(self) -> bool:
         """Whether the simulation excludes any higher rate: positive evidence, as of a build that passes."""
         return self.upper <= self.declared
-
-
-def lower_bound(successes: int, trials: int, confidence: float = CONFIDENCE) -> float:
-    """Exact one-sided lower confidence bound of a binomial rate (Clopper and Pearson 1934); 0 without successes."""
-    if successes == 0:
-        return 0.0
-    return float(special.betaincinv(successes, trials - successes + 1, 1 - confidence))
-
-
-def upper_bound(successes: int, trials: int, confidence: float = CONFIDENCE) -> float:
-    """Exact one-sided upper confidence bound, likewise; 1 without failures."""
-    if successes == trials:
-        return 1.0
-    return float(special.betaincinv(successes + 1, trials - successes, confidence))
 
 
 def slowdowns(case: Case, gates: int, margins: Margins) -> tuple[float, ...]:

@@ -15,11 +15,13 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from rule_twin import PASS, REGRESSED, Decisions, Margins, decide_all
+from rule_twin import Decisions, Margins, decide_all
 from scipy import special
 
+from perfgate.drill.peer_rules import PASS, REGRESSED
 from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.estimate import Estimate, detectable
+from perfgate.stats.rates import rate_bounds
 from perfgate.stats.sequential import DEFAULT_SCHEDULE
 
 Floats = NDArray[np.float64]
@@ -65,12 +67,12 @@ class Row:
     @property
     def least(self) -> float:
         """One-sided 99 % lower confidence bound of the rate (Clopper and Pearson 1934)."""
-        return float(special.betaincinv(self.wrong, self.runs - self.wrong + 1, 1 - CONFIDENCE)) if self.wrong else 0.0
+        return rate_bounds(self.wrong, self.runs, CONFIDENCE)[0]
 
     @property
     def most(self) -> float:
         """The upper one."""
-        return float(special.betaincinv(self.wrong + 1, self.runs - self.wrong, CONFIDENCE))
+        return rate_bounds(self.wrong, self.runs, CONFIDENCE)[1]
 
     @property
     def standing(self) -> str:

@@ -1,22 +1,24 @@
 """Decide the same restarts by the rules of other tools and by ours: writes docs/other-rules.md.
 
-``python benchmarks/other_rules.py`` takes about five minutes on one core. The rules are in ``foreign_rules.py``.
+``python benchmarks/other_rules.py`` takes about five minutes on one core. The rules are in
+:mod:`perfgate.drill.peer_rules`.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import foreign_rules as rules
 import numpy as np
-from foreign_rules import Codes, Floats
-from recorded_restarts import Recording, recordings
-from rule_twin import INCONCLUSIVE, PASS, REGRESSED, Margins, decide_all
+from rule_twin import Decisions, Margins, decide_all
 
+from perfgate.drill import peer_rules as rules
+from perfgate.drill.peer_rules import INCONCLUSIVE, KEPT, PASS, REGRESSED, Codes, PeerRule
+from perfgate.drill.recordings import STEP, Recording, distinct, read_recordings
+from perfgate.stats.estimate import Floats
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +30,7 @@ BATCH = 250
 TRUTHS = (0.0, 0.001, 0.005, 0.02)
 WIDE, TIGHT = Margins(0.001, 0.005), Margins(0.0002, 0.0015)
 
-TRIAL_S, ITERATION_S, KEPT = 30.0, 0.7, 20
+TRIAL_S, ITERATION_S = 30.0, 0.7
 """Measured on an H200: a trial with its 2 + 20 iterations, and one further iteration."""
 ITERATION_SD, RESTART_SD, VISIT_SD = 0.0016, 0.0003, 0.012
 """H200: between iterations of a trial, between the restarts of a pair (tests/fixtures/h200-llama-8b-iterations.csv:
@@ -36,97 +38,41 @@ pairs spread by 0.05 to 0.10 %), between visits (base steps of 5.356, 5.281 and 
 MODE_GAP = 0.002
 """Between the modes of restarts on the noisier visit."""
 
-Decide = Callable[[Floats, Floats, np.random.Generator], Codes]
-
 
 @dataclass(frozen=True)
-class Rule:
-    """A rule and the measurement it is given.
+class Ours(PeerRule):
+    """Our rule beside the others: it takes pairs until it has decided.
 
     Args:
-        name: For the tables.
-        source: ``owner/repo:path`` of its description; empty for ours.
-        plan: What is measured, in words.
-        decide: Takes base, head and a generator.
-        base: Processes of the base.
-        head: Processes of the head.
-        iterations: Kept in each process.
-        pools: It looks at single iterations, not at one value a process.
-        stored: The base was measured earlier, each process on a visit of its own.
-        margins: Ours: the gate's margins.
-        runs: Simulated comparisons.
+        margins: The gate's.
     """
 
-    name: str
-    source: str
-    plan: str
-    decide: Decide | None = None
-    base: int = 1
-    head: int = 1
-    iterations: int = KEPT
-    pools: bool = False
-    stored: bool = False
-    margins: Margins | None = None
-    runs: int = RUNS
-
-    @property
-    def minutes(self) -> float:
-        """GPU-minutes of one comparison, stored runs not counted."""
-        processes = self.head if self.stored else self.base + self.head
-        return processes * (TRIAL_S + max(0, self.iterations - KEPT) * ITERATION_S) / 60
+    margins: Margins = WIDE
 
 
-def flat(threshold: float) -> Decide:
-    """A flat threshold on one run a side."""
-    return lambda base, head, _: rules.flat_threshold(base, head, threshold)
+def ours(margins: Margins) -> Ours:
+    """Our rule with some margins."""
+    name = f"perfgate, {margins.ignorable * 100:g} % / {margins.must_catch * 100:g} %"
+    return Ours(
+        name, "", "pairs in balanced order, 4 to 12", lambda base, head, _: our_ends(base, head, margins).runs,
+        base=12, head=12, margins=margins,
+    )  # fmt: skip
 
 
-def pooled_u(base: Floats, head: Floats, _: np.random.Generator) -> Codes:
-    """The U test on all iterations."""
-    return rules.u_test(rules.pooled(base), rules.pooled(head))
+def our_ends(base: Floats, head: Floats, margins: Margins) -> Decisions:
+    """What comparisons end with by our rule, as far as their pairs reach."""
+    d = np.log(rules.summaries(head)) - np.log(rules.summaries(base))
+    looks = sum(look <= d.shape[1] for look in DEFAULT_SCHEDULE.looks)
+    weights = DEFAULT_SCHEDULE.block[:looks], DEFAULT_SCHEDULE.pass_[:looks]
+    return decide_all(d[:, None], (margins,), Schedule(DEFAULT_SCHEDULE.looks[:looks], *weights))
 
 
-def restarts_u(base: Floats, head: Floats, _: np.random.Generator) -> Codes:
-    """The U test on one value a process."""
-    return rules.u_test(rules.summaries(base), rules.summaries(head))
+RULES = (*rules.PEERS, ours(WIDE), ours(TIGHT))
 
 
-def asv(factor: float) -> Decide:
-    """The rule of ``asv continuous``."""
-    return lambda base, head, _: rules.asv_continuous(base, head, factor)
-
-
-PERF_EVAL = "vllm-project/perf-eval:lib/compare_via_api.py"
-SGLANG = "sgl-project/sglang:sgl-kernel/benchmark/kernel_bench_regression/README.md"
-PYTEST = "ionelmc/pytest-benchmark:src/pytest_benchmark/utils.py"
-UTEST = "google/benchmark:tools/gbench/report.py"
-ASV = "airspeed-velocity/asv:asv/_stats.py"
-TRT = "NVIDIA/TensorRT-LLM:tests/integration/defs/perf/README_perf_regression_system.md"
-BENCHER = "bencherdev/bencher:services/console/src/chunks/docs-explanation/thresholds/en/test/t-test.mdx"
-RULES = (
-    Rule("flat 2 %, stored run", PERF_EVAL, "one run against one of another visit", flat(0.02), stored=True),
-    Rule("flat 5 %, stored run", SGLANG, "one run against one of another visit", flat(0.05), stored=True),
-    Rule("flat 2 %", PYTEST, "one run a side, same visit", flat(0.02)),
-    Rule("flat 5 %", PYTEST, "one run a side, same visit", flat(0.05)),
-    Rule("Mann-Whitney, one process", UTEST, "20 iterations of one process a side", pooled_u, pools=True),
-    Rule("Mann-Whitney, pooled", "psf/pyperf:pyperf/_compare.py", "20 iterations of four processes a side, pooled as "
-         "there (there a t test)", pooled_u, 4, 4, pools=True),
-    Rule("benchstat", "golang/perf:benchmath/anone.go", "one value of ten processes a side", restarts_u, 10, 10),
-    Rule("asv continuous", ASV, "two processes a side, five samples each, factor 1.1", asv(1.1), 2, 2, 5, pools=True),
-    Rule("asv continuous -f 1.01", ASV, "the same with factor 1.01", asv(1.01), 2, 2, 5, pools=True),
-    Rule("criterion", "criterion-rs/criterion.rs:src/analysis/compare.rs", "100 samples of one process a side",
-         rules.criterion, 1, 1, 100, pools=True, runs=SLOW_RUNS),
-    Rule("nvbench-compare-robust", "NVIDIA/nvbench:docs/nvbench_compare_robust.md", "20 samples of one process a side",
-         lambda base, head, _: rules.nvbench_robust(base, head), pools=True),
-    Rule("Bencher t_test 0.99", BENCHER, "one run against 64 stored ones, each of its own visit",
-         lambda base, head, _: rules.bencher_t(base, head, 0.99), 64, stored=True),
-    Rule("TensorRT-LLM 10 %", TRT, "one run against 90 stored days, each a visit; before a merge",
-         lambda base, head, _: rules.tensorrt_llm(base, head, 0.1), 90, stored=True),
-    Rule("TensorRT-LLM 5 %", TRT, "the same after a merge",
-         lambda base, head, _: rules.tensorrt_llm(base, head, 0.05), 90, stored=True),
-    Rule("perfgate, 0.1 % / 0.5 %", "", "pairs in balanced order, 4 to 12", base=12, head=12, margins=WIDE),
-    Rule("perfgate, 0.02 % / 0.15 %", "", "pairs in balanced order, 4 to 12", base=12, head=12, margins=TIGHT),
-)  # fmt: skip
+def minutes(rule: PeerRule) -> float:
+    """GPU-minutes of one comparison, stored runs not counted."""
+    return rule.starts * (TRIAL_S + max(0, rule.iterations - KEPT) * ITERATION_S) / 60
 
 
 @dataclass(frozen=True)
@@ -154,10 +100,10 @@ def side(rng: np.random.Generator, shape: tuple[int, int, int], *, modes: bool, 
     return restart + ITERATION_SD * rng.standard_normal(shape)
 
 
-def simulate(rule: Rule, truth: float, *, modes: bool, runs: int | None = None) -> Result:
+def simulate(rule: PeerRule, truth: float, *, modes: bool, runs: int | None = None) -> Result:
     """Decide simulated comparisons by a rule; there is no drift within a visit, which flatters rules without pairs."""
     rng = np.random.default_rng([SEED, *rule.name.encode(), round(truth * 1e6), int(modes)])
-    total = rule.runs if runs is None else runs
+    total = runs or (SLOW_RUNS if rule.resamples else RUNS)
     found: list[Codes] = []
     minutes = 0.0
     for begin in range(0, total, BATCH):
@@ -171,45 +117,53 @@ def simulate(rule: Rule, truth: float, *, modes: bool, runs: int | None = None) 
     return Result(float((ends == REGRESSED).mean()), float((ends == PASS).mean()), minutes / total)
 
 
-def decide(rule: Rule, base: Floats, head: Floats, rng: np.random.Generator) -> tuple[Codes, float]:
+def decide(rule: PeerRule, base: Floats, head: Floats, rng: np.random.Generator) -> tuple[Codes, float]:
     """Codes and GPU-minutes; ours ends when it has decided, and pays for one conditioning trial a side."""
-    if rule.decide is not None:
-        return rule.decide(base, head, rng), rule.minutes
-    if rule.margins is None:
-        raise ValueError(f"{rule.name} has neither a rule nor margins")
-    d = np.log(rules.summaries(head)) - np.log(rules.summaries(base))
-    pairs = d.shape[1]
-    looks = sum(look <= pairs for look in DEFAULT_SCHEDULE.looks)
-    weights = DEFAULT_SCHEDULE.block[:looks], DEFAULT_SCHEDULE.pass_[:looks]
-    schedule = Schedule(DEFAULT_SCHEDULE.looks[:looks], *weights)
-    ends = decide_all(d[:, None], (rule.margins,), schedule)
-    return ends.runs, 2 * (float(ends.pairs.mean()) + 1) * TRIAL_S / 60
+    if isinstance(rule, Ours):
+        ends = our_ends(base, head, rule.margins)
+        return ends.runs, 2 * (float(ends.pairs.mean()) + 1) * TRIAL_S / 60
+    return rule.decide(base, head, rng), minutes(rule)
 
 
 # --- recorded restarts
 
 
-def said(rule: Rule, recording: Recording, others: Sequence[Recording], rng: np.random.Generator) -> str:
+def said(rule: PeerRule, recording: Recording, others: Sequence[Recording], rng: np.random.Generator) -> str:
     """How many comparisons of a recording a rule blocks: as many as it holds of the size the rule asks for.
 
     A rule that asks for more trials than there are gets all of them, as one comparison. Stored runs are the base trials
     of the other recordings.
     """
-    trials, iterations = recording.head.shape
-    if iterations == 1 and rule.pools:
+    if recording.iterations is None and rule.pools:
         return "-"
+    one, other = sides(recording)
+    trials = len(one)
     size = min(rule.head, trials)
     comparisons = trials // size
     shape = (comparisons, size, -1)
-    base, head = (
-        part[: comparisons * size, : rule.iterations].reshape(shape) for part in (recording.base, recording.head)
-    )
+    base, head = (part[: comparisons * size, : rule.iterations].reshape(shape) for part in (one, other))
     if rule.stored:
-        history = np.concatenate([np.median(other.base, axis=1) for other in others])[-rule.base :]
+        history = np.concatenate([rules.summaries(sides(each)[0]) for each in others])[-rule.base :]
         base = np.broadcast_to(history[None, :, None], (comparisons, len(history), 1))
     ended, _ = decide(rule, base, head, rng)
     blocked, undecided = (int((ended == code).sum()) for code in (REGRESSED, INCONCLUSIVE))
     return f"{blocked} of {comparisons}" + (f", {undecided} undecided" if undecided else "")
+
+
+def sides(recording: Recording) -> tuple[Floats, Floats]:
+    """Times of base and head, (trials, iterations), or one value a trial."""
+    values = recording.metrics[STEP]
+    return recording.iterations or (np.array(values.base)[:, None], np.array(values.head)[:, None])
+
+
+def recordings(folder: Path) -> list[Recording]:
+    """Every run in ``h200-llama-8b-*.csv``; one that is there both by iteration and by trial counts once."""
+    return list(distinct(one for file in sorted(folder.glob("h200-llama-8b-*.csv")) for one in read_recordings(file)))
+
+
+def change(recording: Recording) -> float:
+    """Geometric mean of head over base, minus one."""
+    return math.expm1(float(recording.log_ratios(STEP).mean()))
 
 
 # --- the page
@@ -217,7 +171,7 @@ def said(rule: Rule, recording: Recording, others: Sequence[Recording], rng: np.
 HEAD = """# Other rules on the same restarts
 
 Written by `benchmarks/other_rules.py` (seed {seed}); do not edit. Each rule was written anew from its description
-(`benchmarks/foreign_rules.py`), with the tool's own defaults, and gets the measurement it asks for. Unless the base is
+(`perfgate/drill/peer_rules.py`), with the tool's own defaults, and gets the measurement it asks for. Unless the base is
 stored, both sides are measured on one visit. Only slowdowns count as blocked, also for two-sided tests.
 
 | rule | what it is given | described in |
@@ -244,10 +198,11 @@ TABLE = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
 
 RECORDED = """## Recorded restarts of an H200
 
-Comparisons blocked, of `itl_median` or the iterations behind it, in `tests/fixtures/h200-*.csv`. A recording holds as
-many comparisons as it has groups of trials of the size that a rule asks for; a rule that asks for more than there is
-gets what there is, as one comparison. Rules with stored runs get the base trials of the other recordings as history. A
-dash: single iterations were not kept. The change is that of all pairs.
+Comparisons blocked, of `itl_median` or the iterations behind it, in `tests/fixtures/h200-llama-8b-*.csv`. A recording
+holds as many comparisons as it has groups of trials of the size that a rule asks for; a rule that asks for more than
+there is gets what there is, as one comparison. Rules with stored runs get the base trials of the other recordings as
+history. A dash: single iterations were not kept. The change is that of all pairs. [Replayed pairs](drills-replay.md)
+says more of the same recordings.
 
 """
 
@@ -316,7 +271,7 @@ def recorded(folder: Path) -> str:
         return ""
     letters = [chr(ord("A") + n) for n in range(len(found))]
     text = RECORDED + "".join(
-        f"- {letter}: {one.name}, {len(one.base)} pairs, {one.change * 100:+.2f} %\n"
+        f"- {letter}: {one.name}, {one.pairs} pairs, {change(one) * 100:+.2f} %\n"
         for letter, one in zip(letters, found, strict=True)
     )
     text += f"\n| rule | {' | '.join(letters)} |\n|{'---|' * (len(found) + 1)}\n"

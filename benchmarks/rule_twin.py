@@ -1,7 +1,7 @@
 """The decision rule for many simulated runs at once, and the project's own functions for one: they must agree.
 
 :func:`decide_all` is the twin of what ``perfgate run`` does with the pairs of one cell: look, judge all gates together,
-stop or go on. :func:`decide_one` does it with :func:`perfgate.judge.rule.judge_series` itself.
+stop or go on. :func:`decide_one` does it with :func:`perfgate.judge.rule.decide` itself.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from perfgate.drill.peer_rules import INCONCLUSIVE, PASS, REGRESSED
+from perfgate.drill.replay import Declared, decide_run, run_verdict
 from perfgate.gate import parse_gate
-from perfgate.judge.outcome import worst
-from perfgate.judge.rule import Series, judge_series
+from perfgate.judge.rule import Series
 from perfgate.scenario.plan import ALPHA, BETA, GatePlan
 from perfgate.stats.estimate import ROUNDING
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
@@ -23,7 +24,6 @@ from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
 Floats = NDArray[np.float64]
 Verdicts = NDArray[np.int8]
 
-INCONCLUSIVE, PASS, REGRESSED = 0, 1, 2
 CODES = {"inconclusive": INCONCLUSIVE, "pass": PASS, "improved": PASS, "regressed": REGRESSED}
 
 
@@ -126,18 +126,13 @@ def decide_one(
     d: Floats, margins: Sequence[Margins], schedule: Schedule = DEFAULT_SCHEDULE, resolution: float = 0.0
 ) -> tuple[int, list[int], int]:
     """Decide one run, (gates, pairs), by the project's own functions: its verdict, its gates' verdicts, its pairs."""
-    plans = [margin.plan for margin in margins]
-    head = np.exp(d)
-    for pairs in schedule.looks:
-        series = [
-            Series(plan, (1.0,) * pairs, tuple(row[:pairs].tolist()), schedule, resolution=resolution)
-            for plan, row in zip(plans, head, strict=True)
-        ]
-        verdicts = [outcome.verdict for outcome in judge_series(series, ALPHA, BETA)]
-        run = worst(verdicts)
-        if run != "inconclusive":
-            break
-    return CODES[run], [CODES[verdict] for verdict in verdicts], pairs
+    plans = tuple(margin.plan for margin in margins)
+    series = [
+        Series(plan, (1.0,) * len(row), tuple(row), schedule, resolution=resolution)
+        for plan, row in zip(plans, np.exp(d).tolist(), strict=True)
+    ]
+    verdicts, pairs = decide_run(Declared("simulated", plans, schedule), series)
+    return CODES[run_verdict(verdicts)], [CODES[verdict] for verdict in verdicts], pairs
 
 
 def disagreements(

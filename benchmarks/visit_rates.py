@@ -17,13 +17,14 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from rule_twin import CODES, PASS, REGRESSED, Margins
-from scipy import special
+from rule_twin import CODES, Margins
 
 from perfgate.baseline.visit_evidence import VisitSeries
+from perfgate.drill.peer_rules import PASS, REGRESSED
 from perfgate.judge.outcome import worst
 from perfgate.judge.rule import judge_series
 from perfgate.scenario.plan import ALPHA, BETA
+from perfgate.stats.rates import rate_bounds
 
 Floats = NDArray[np.float64]
 Case = Literal["ignorable", "must_catch"]
@@ -144,14 +145,12 @@ class VisitRow:
     @property
     def least(self) -> float:
         """One-sided lower confidence bound of the true rate (Clopper and Pearson 1934)."""
-        wrong, runs = self.wrong, self.runs
-        return float(special.betaincinv(wrong, runs - wrong + 1, 1 - CONFIDENCE)) if wrong else 0.0
+        return rate_bounds(self.wrong, self.runs, CONFIDENCE)[0]
 
     @property
     def most(self) -> float:
         """The upper one."""
-        wrong, runs = self.wrong, self.runs
-        return float(special.betaincinv(wrong + 1, runs - wrong, CONFIDENCE)) if wrong < runs else 1.0
+        return rate_bounds(self.wrong, self.runs, CONFIDENCE)[1]
 
     @property
     def standing(self) -> str:

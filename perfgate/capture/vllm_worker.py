@@ -46,7 +46,6 @@ from pathlib import Path
 from typing import IO, Any
 
 PROTOCOL = 1
-OPERATIONS = ("hello", "start", "iterate", "profile", "stop")
 PR_SET_PDEATHSIG = 1
 
 
@@ -79,11 +78,16 @@ class WorkerLoop:
         Raises:
             RequestError: Anything of the engine went wrong; the worker can go on.
         """
-        op = request.get("op")
-        if request.get("v") != PROTOCOL or op not in OPERATIONS:
+        operation = {
+            "hello": self.hello,
+            "start": self.start,
+            "iterate": self.iterate,
+            "profile": self.profile,
+            "stop": self.stop,
+        }.get(str(request.get("op")))
+        if request.get("v") != PROTOCOL or operation is None:
             raise RequestError("protocol-error", f"no such request in protocol {PROTOCOL}: {str(request)[:200]}")
-        answer: dict[str, Any] = getattr(self, str(op))(request)
-        return answer
+        return operation(request)
 
     def hello(self, _request: dict[str, Any]) -> dict[str, Any]:
         """Prove that the interpreter runs."""

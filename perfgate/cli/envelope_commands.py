@@ -1,4 +1,4 @@
-"""The commands about a scenario's kernels block; slow imports are in the bodies, so that ``--help`` answers at once."""
+"""The commands about a scenario's kernels block; as in :mod:`perfgate.cli.main`, imports stand in the bodies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfgate.cli.measuring import BASE_OPTION, Builds, measured, measuring, naming_builds
+from perfgate.cli.measuring import BASE_OPTION, HEAD_OPTION, measured, measuring, subjects_of
 from perfgate.cli.output_options import RUNS_OPTION, reported
 
 if TYPE_CHECKING:
@@ -28,7 +28,13 @@ def envelope() -> None:
 @click.option("--from", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="RUN",
               help="Learn from the traced pairs of this run instead of tracing.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the scenario instead of writing it.")
-def learn(scenario: Path, base_words: tuple[str, ...], runs: Path, folder: Path | None, *, dry_run: bool) -> None:
+def learn(
+    scenario: Path,
+    base_words: tuple[str, ...],
+    runs: Path,
+    folder: Path | None,
+    dry_run: bool,  # noqa: FBT001 (a flag)
+) -> None:
     """Trace one build against itself and write what its decode steps run into the scenario's kernels block.
 
     Read the difference before committing it: it is what every later head is held to, exactly. Where tracing was
@@ -42,7 +48,7 @@ def learn(scenario: Path, base_words: tuple[str, ...], runs: Path, folder: Path 
         folder = find_run(folder, runs)
     else:
         with measuring() as progress:
-            base = Builds(base_words, (), runs).subjects(progress)["base"]
+            base = subjects_of(base_words, (), progress, runs=runs)["base"]
             both: dict[Role, Subject] = {"base": base, "head": base}
             folder = gate.run([scenario], both, runs=runs, progress=progress, kernels_only=True).folder
         click.echo(f"run folder: {folder}", err=True)
@@ -56,13 +62,17 @@ def learn(scenario: Path, base_words: tuple[str, ...], runs: Path, folder: Path 
 
 @envelope.command("check")
 @click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
-@naming_builds
+@BASE_OPTION
+@HEAD_OPTION
+@RUNS_OPTION
 @reported
-def check_envelope(scenarios: tuple[Path, ...], builds: Builds) -> Outcome:
+def check_envelope(
+    scenarios: tuple[Path, ...], base_words: tuple[str, ...], head_words: tuple[str, ...], runs: Path
+) -> Outcome:
     """Trace a pair and hold both sides' decode steps against the scenario's kernels block; minutes, no latency."""
     from perfgate import gate
 
     with measuring() as progress:
-        subjects = builds.subjects(progress, scenarios)
-        finished = gate.check_envelope(scenarios, subjects, runs=builds.runs, progress=progress)
+        subjects = subjects_of(base_words, head_words, progress, runs=runs, scenarios=scenarios)
+        finished = gate.check_envelope(scenarios, subjects, runs=runs, progress=progress)
     return measured(finished)

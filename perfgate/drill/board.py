@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from scipy.stats import binomtest
-
 from perfgate import __version__, gate
 from perfgate.drill.campaign import REFUSED, Drill, Exercise, Refused, is_over, read_drill, run_of
 from perfgate.drill.plants import Plant
@@ -26,10 +24,9 @@ from perfgate.record.run_record import Record, read_records
 from perfgate.report.causes import told_causes
 from perfgate.report.run_folders import DRILL
 from perfgate.scenario.plan import ALPHA, BETA
+from perfgate.stats.rates import rate_bounds
 
 BOARD = "board.json"
-CONFIDENCE = 0.95
-"""Of the bounds on a rate: exact and one-sided, so nineteen of twenty campaigns bound it rightly."""
 MINUTE_NS = 60e9
 DECIDED = ("as-expected", "false-block", "undecided")
 """Results of a run of one build that came to its end."""
@@ -272,14 +269,6 @@ def false_blocks(boards: Iterable[Board]) -> FalseBlocks:
     blocked = sum(row.result == "false-block" for row in same)
     low, high = rate_bounds(blocked, len(same))
     return FalseBlocks(boards=tuple(names), verdicts=len(same), blocked=blocked, at_least=low, at_most=high)
-
-
-def rate_bounds(events: int, trials: int) -> tuple[float, float]:
-    """Exact one-sided bounds of a rate, each at 95 % (Clopper and Pearson 1934); 0 and 1 without trials."""
-    if trials == 0:
-        return 0.0, 1.0
-    found = binomtest(events, trials).proportion_ci(2 * CONFIDENCE - 1, method="exact")
-    return float(found.low), float(found.high)
 
 
 def boards_beside(folder: Path, machine: str) -> Iterator[Board]:

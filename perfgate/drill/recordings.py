@@ -89,10 +89,11 @@ def read_recordings(place: Path) -> tuple[Recording, ...]:
     if not found:
         text = "holds no pair of trials" if files else "holds neither a run folder nor a CSV"
         raise RecordError(text, where=str(place), remedy="Name a run folder, a folder of them, or a CSV of trials.")
-    return tuple(_distinct(found))
+    return tuple(distinct(found))
 
 
-def _distinct(found: Iterable[Recording]) -> Iterator[Recording]:
+def distinct(found: Iterable[Recording]) -> Iterator[Recording]:
+    """Without those that are there twice; of these the one with its iterations is kept."""
     kept: list[Recording] = []
     for one in sorted(found, key=lambda one: one.iterations is None):
         if not any(same_run(one, other) for other in kept):

@@ -26,9 +26,10 @@ from perfgate.scenario.declaration import LoadedScenario
 from perfgate.scenario.plan import ALPHA, BETA, GatePlan
 from perfgate.stats.rates import rate_bounds
 
-SIZES = (0.0005, 0.001, 0.0015, 0.0025, 0.005, 0.01)
+SIZES = (0.0005, 0.001, 0.0015, 0.0025, 0.0035, 0.005, 0.01)
 """Slowdowns of a detection curve."""
 DRAWS = 2000
+PASSES = ("pass", "improved")
 NOT_REPLAYED = Note(code="metric-missing", text="not in every recording")
 
 ErrorKind = Literal["", "false-blocks", "false-passes"]
@@ -203,11 +204,12 @@ class Replay:
 
     def row(self, truth: Truth) -> ReplayRow:
         """Decide every draw with the head slower by a truth."""
-        ends = [_decide(self.declared, series) for series in self._runs(truth)]
-        verdicts = [worst(gates.values()) for gates, _ in ends]
-        count = len(ends)
-        regressed, passed = (sum(v in of for v in verdicts) for of in (("regressed",), ("pass", "improved")))
-        missed = sum(gates[truth.slowed] in ("pass", "improved") for gates, _ in ends) if truth.slowed else None
+        ends = [decide_run(self.declared, series) for series in self._runs(truth)]
+        verdicts = [run_verdict(gates) for gates, _ in ends]
+        names, count = [plan.gate.measured.name for plan in self.declared.gates], len(ends)
+        regressed, passed = (sum(v in of for v in verdicts) for of in (("regressed",), PASSES))
+        slowed = names.index(truth.slowed) if truth.slowed else None
+        missed = sum(gates[slowed] in PASSES for gates, _ in ends) if slowed is not None else None
         error, declared = self._error(truth)
         return ReplayRow(
             truth=truth.name,
@@ -262,12 +264,23 @@ class Replay:
         return [list(series) for series in zip(*columns, strict=True)]
 
 
-def _decide(declared: Declared, run: Sequence[Series]) -> tuple[dict[str, Verdict], int]:
-    """Verdicts of the gates that have data, and pairs, once a run has ended: look by look, as pairs are taken."""
+def decide_run(declared: Declared, run: Sequence[Series]) -> tuple[tuple[Verdict, ...], int]:
+    """Verdicts of the gates, and pairs, once a run has ended: look by look, as pairs are taken.
+
+    Gates without data keep nothing going.
+
+    Args:
+        declared: Looks and error rates.
+        run: A series a gate with all pairs that there are, at least up to the last look.
+    """
     for pairs in declared.schedule.looks:
         seen = [Series(s.gate, s.base[:pairs], s.head[:pairs], s.schedule, s.missing, s.resolution) for s in run]
-        decisions = decide(seen, declared.alpha, declared.beta)
-        verdicts = {one.series.metric.name: one.verdict for one in decisions if one.series.missing is None}
-        if worst(verdicts.values()) != "inconclusive":
+        verdicts = tuple(one.verdict for one in decide(seen, declared.alpha, declared.beta))
+        if run_verdict(verdicts) != "inconclusive":
             break
     return verdicts, pairs
+
+
+def run_verdict(verdicts: Sequence[Verdict]) -> Verdict:
+    """The worst of the gates that have data."""
+    return worst(verdict for verdict in verdicts if verdict != "not-measured")

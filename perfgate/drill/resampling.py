@@ -2,8 +2,10 @@
 
 Pairs are resampled whole, over all metrics together, and never single iterations: a trial is what repeats. A draw
 begins with the pairs of one visit, in random order and each once; where they do not suffice it goes on with those of
-another visit to the same kind of machine. The sides of each pair are swapped with probability one half, so nothing that
-was on one side alone can be left: under such draws no build is slower, whatever its restarts are like.
+another visit to the same kind of machine. These are brought to the level of the first, metric by metric: between visits
+absolute times move by a percent and ratios within a pair do not, so rules that do not pair would see a step. The sides
+of each pair are swapped with probability one half, so nothing that was on one side alone can be left: under such draws
+no build is slower, whatever its restarts are like.
 
 A recording of different builds has its head divided by the median of its pairs' ratios first, metric by metric. The
 median, because restarts that jump between two levels leave no mean that six pairs could tell. So that of n pairs is
@@ -33,11 +35,13 @@ class Drawn:
 
     Args:
         pairs: Which of the pool's pairs, shape (draws, pairs).
-        swapped: Whether its base is the head, likewise.
+        swapped: Whether its base is the head, of the same shape.
+        levelled: Whether later visits are brought to the level of a draw's first.
     """
 
     pairs: Numbers
     swapped: NDArray[np.bool_]
+    levelled: bool = True
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,9 @@ class Pool:
 
     def sides(self, metric: str, drawn: Drawn) -> tuple[stats.Floats, stats.Floats]:
         """Values of base and head in drawn pairs, shape (draws, pairs) each."""
-        return _swapped(*self._values(metric), drawn)
+        base, head = _swapped(*self._values(metric), drawn)
+        factor = self._factor(metric, drawn)
+        return base * factor, head * factor
 
     def iterations(self, drawn: Drawn) -> tuple[stats.Floats, stats.Floats] | None:
         """Decode steps of their iterations, (draws, pairs, iterations); ``None`` where a recording kept none.
@@ -108,7 +114,9 @@ class Pool:
         base = np.concatenate([base[:, :shortest] for base, _ in kept])
         heads = zip(self.recordings, kept, strict=True)
         head = np.concatenate([head[:, :shortest] / effect(one, STEP) for one, (_, head) in heads])
-        return _swapped(base, head, drawn)
+        base, head = _swapped(base, head, drawn)
+        factor = self._factor(STEP, drawn)[..., None]
+        return base * factor, head * factor
 
     def elsewhere(self, rng: np.random.Generator, drawn: Drawn, count: int) -> Drawn | None:
         """So many pairs of visits other than each draw's first, with replacement; ``None`` where one has no other."""
@@ -119,7 +127,8 @@ class Pool:
             return None
         order = np.argsort(np.where(may, rng.random(may.shape), np.inf), axis=1)
         taken = (rng.random((len(own), count)) * may.sum(axis=1)[:, None]).astype(np.intp)
-        return Drawn(np.take_along_axis(order, taken, axis=1), rng.random(taken.shape) < 0.5)  # noqa: PLR2004 (a coin)
+        swapped = rng.random(taken.shape) < 0.5  # noqa: PLR2004 (a coin)
+        return Drawn(np.take_along_axis(order, taken, axis=1), swapped, levelled=False)
 
     def pair_sd(self, metric: str) -> float:
         """Root mean square of the pairs' log ratios, whose mean is 0 once sides are swapped."""
@@ -134,6 +143,15 @@ class Pool:
         base = np.concatenate([one.metrics[metric].base for one in self.recordings])
         head = np.concatenate([np.array(one.metrics[metric].head) / effect(one, metric) for one in self.recordings])
         return base, head
+
+    def _factor(self, metric: str, drawn: Drawn) -> stats.Floats:
+        """Level of a draw's first visit over that of each pair's own, shape (draws, pairs)."""
+        if not drawn.levelled:
+            return np.ones(drawn.pairs.shape)
+        both, (visit, kinds) = np.stack(self._values(metric)), self._visits()
+        levels = np.array([np.median(both[:, visit == n]) for n in range(len(kinds))])[visit[drawn.pairs]]
+        factor: stats.Floats = levels[:, :1] / levels
+        return factor
 
     def _visits(self) -> tuple[Numbers, Numbers]:
         """The visit of each pair, numbered over all recordings, and the kind of each visit."""

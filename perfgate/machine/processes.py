@@ -151,11 +151,11 @@ def environment_of(process: psutil.Process) -> Mapping[str, str]:
     before it has laid out the new program's variables.
     """
     try:
-        while not (variables := process.environ()) and _is_young(process.pid) and is_alive(process):
+        while not (found := process.environ()) and _is_young(process.pid) and is_alive(process):
             time.sleep(0.002)
     except (psutil.Error, OSError):
         return {}
-    return variables
+    return found
 
 
 def _is_young(pid: int) -> bool:

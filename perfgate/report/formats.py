@@ -41,6 +41,7 @@ FORMATS: dict[str, Format] = {
             "joined": "perfgate.report.joined_counters:joined_json",
             "doctor": "perfgate.report.doctor_report:findings_json",
             "drill": "perfgate.drill.board_document:board_json",
+            "replay": "perfgate.drill.replay_document:replay_json",
         },
         suffix=".json",
     ),
@@ -62,6 +63,7 @@ REPORTS: dict[str, str] = {
     "joined": "perfgate.report.joined_counters:joined_document",
     "doctor": "perfgate.report.doctor_report:doctor_document",
     "drill": "perfgate.drill.board_document:board_document",
+    "replay": "perfgate.drill.replay_document:replay_document",
 }
 """What makes the document of each report."""
 

@@ -15,7 +15,7 @@ from fake_collector import FakeCollector, FakeSpec
 
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
-from perfgate.drill.board import FalseBlocks, exit_status, false_blocks, make_board, rate_bounds, read_board
+from perfgate.drill.board import FalseBlocks, exit_status, false_blocks, make_board, read_board
 from perfgate.drill.campaign import Exercise, read_drill, run_of
 from perfgate.errors import ExitStatus, RecordError
 from perfgate.metrics.trial import Trial
@@ -146,14 +146,6 @@ def test_a_cause_that_is_not_named(project: Path) -> None:
     assert "gemm" in row["told"]
 
 
-def test_a_size_that_is_json(project: Path) -> None:
-    """A size may be a JSON value of an engine argument; the folder of its exercise is named by the words in it."""
-    dial = {"argument": "attention_config", "unit": "settings", "sizes": {"cpu": ['{"backend": "TRITON_ATTN"}']}}
-    plant(project / "drills", "other_attention", expect={"metric": "itl_median"}, runs_on=["cpu"], dial=dial)
-    ended = drill(*NEW, "--same-build", "0", "--plant", "other_attention")
-    assert [*rows(ended)] == ["other_attention-backend-TRITON_ATTN"]
-
-
 def test_what_cannot_be_drilled_is_left_out(project: Path) -> None:
     """Plants without a gate, or for another device, are left out by name; nothing left to run is an error."""
     plant(project / "drills", "capacity", expect={"metric": "kv_token_capacity"})
@@ -252,8 +244,6 @@ def test_what_does_not_go_together(words: tuple[str, ...]) -> None:
 
 def test_a_single_false_block_is_not_proof(project: Path) -> None:
     """Bounds are exact: one block in eight is possible at 1 %, two are not, and then the exit status is 10."""
-    assert rate_bounds(0, 8)[1] == pytest.approx(1 - 0.05 ** (1 / 8))
-    assert rate_bounds(0, 0) == (0.0, 1.0)
     drill(*NEW, "--same-build", "8", "--plant", "slow")
     (folder,) = (project / "runs").glob("drill-*")
     board = make_board(folder)

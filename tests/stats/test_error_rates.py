@@ -132,14 +132,6 @@ def test_drift_cancels() -> None:
 # --- the declared rates
 
 
-@pytest.mark.parametrize(("k", "n"), [(0, 50), (1, 50), (7, 2000), (50, 50)])
-def test_lower_bound_against_scipy(k: int, n: int) -> None:
-    """The bound is scipy's exact one-sided binomial bound."""
-    exact = scipy_stats.binomtest(k, n, alternative="greater").proportion_ci(0.99, "exact").low
-
-    assert pytest.approx(exact) == rates.lower_bound(k, n)
-
-
 @pytest.mark.parametrize("gates", [1, 8])
 @pytest.mark.parametrize("name", [name for name in NAMES if BY_NAME[name].claims])
 @pytest.mark.parametrize(("case", "margins"), rates.SECTIONS[1:], ids=str)

@@ -2,22 +2,28 @@
 
 A side is an array (comparisons, processes, iterations) of times, larger is worse; what comes back is one code a
 comparison: ``REGRESSED`` where the tool reports a slowdown, ``PASS`` where it reports none, ``INCONCLUSIVE`` where it
-has a word for not knowing. Only slowdowns are reported here; most of these rules report speed-ups likewise.
+has a word for not knowing. Only slowdowns are reported here; most of these rules report speed-ups too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from rule_twin import INCONCLUSIVE, PASS, REGRESSED
 from scipy import special
 from scipy import stats as scipy_stats
 
-Floats = NDArray[np.float64]
-Codes = NDArray[np.int8]
+from perfgate.stats.estimate import Floats
 
+Codes = NDArray[np.int8]
+Decide = Callable[[Floats, Floats, np.random.Generator], Codes]
+
+INCONCLUSIVE, PASS, REGRESSED = 0, 1, 2
+KEPT = 20
+"""Iterations of a process, where a tool does not ask for another number."""
 U_ALPHA = 0.05
 """Of benchstat and of google/benchmark's U test."""
 U_EXACT = 20
@@ -155,3 +161,92 @@ def rolling_baseline(daily: Floats) -> Floats:
     first = np.maximum(last - ROLLING_DAYS, 0)
     baseline: Floats = np.percentile((total[:, last] - total[:, first]) / (last - first), LOW_PERCENTILE, axis=1)
     return baseline
+
+
+# --- the rules by name
+
+
+@dataclass(frozen=True)
+class PeerRule:
+    """A rule and the measurement it is given.
+
+    Args:
+        name: For tables.
+        source: ``owner/repo:path`` of its description.
+        plan: What is measured, in words.
+        decide: Takes base, head and a generator.
+        base: Processes of the base.
+        head: Processes of the head.
+        iterations: Kept in each process.
+        pools: It looks at single iterations, not at one value a process.
+        stored: The base was measured earlier, each process on a visit of its own.
+        resamples: It takes milliseconds a comparison.
+    """
+
+    name: str
+    source: str
+    plan: str
+    decide: Decide
+    base: int = 1
+    head: int = 1
+    iterations: int = KEPT
+    pools: bool = False
+    stored: bool = False
+    resamples: bool = False
+
+    @property
+    def starts(self) -> int:
+        """Engine starts of a comparison, stored ones not counted."""
+        return self.head if self.stored else self.base + self.head
+
+
+def flat(threshold: float) -> Decide:
+    """A flat threshold on one run a side."""
+    return lambda base, head, _: flat_threshold(base, head, threshold)
+
+
+def pooled_u(base: Floats, head: Floats, _: np.random.Generator) -> Codes:
+    """The U test on all iterations."""
+    return u_test(pooled(base), pooled(head))
+
+
+def restarts_u(base: Floats, head: Floats, _: np.random.Generator) -> Codes:
+    """The U test on one value a process."""
+    return u_test(summaries(base), summaries(head))
+
+
+def asv(factor: float) -> Decide:
+    """The rule of ``asv continuous``."""
+    return lambda base, head, _: asv_continuous(base, head, factor)
+
+
+PERF_EVAL = "vllm-project/perf-eval:lib/compare_via_api.py"
+SGLANG = "sgl-project/sglang:sgl-kernel/benchmark/kernel_bench_regression/README.md"
+PYTEST = "ionelmc/pytest-benchmark:src/pytest_benchmark/utils.py"
+UTEST = "google/benchmark:tools/gbench/report.py"
+ASV = "airspeed-velocity/asv:asv/_stats.py"
+TRT = "NVIDIA/TensorRT-LLM:tests/integration/defs/perf/README_perf_regression_system.md"
+BENCHER = "bencherdev/bencher:services/console/src/chunks/docs-explanation/thresholds/en/test/t-test.mdx"
+PEERS = (
+    PeerRule("flat 2 %, stored run", PERF_EVAL, "one run against one of another visit", flat(0.02), stored=True),
+    PeerRule("flat 5 %, stored run", SGLANG, "one run against one of another visit", flat(0.05), stored=True),
+    PeerRule("flat 2 %", PYTEST, "one run a side, same visit", flat(0.02)),
+    PeerRule("flat 5 %", PYTEST, "one run a side, same visit", flat(0.05)),
+    PeerRule("Mann-Whitney, one process", UTEST, "20 iterations of one process a side", pooled_u, pools=True),
+    PeerRule("Mann-Whitney, pooled", "psf/pyperf:pyperf/_compare.py", "20 iterations of four processes a side, pooled "
+             "as there (there a t test)", pooled_u, 4, 4, pools=True),
+    PeerRule("benchstat", "golang/perf:benchmath/anone.go", "one value of ten processes a side", restarts_u, 10, 10),
+    PeerRule("asv continuous", ASV, "two processes a side, five samples each, factor 1.1", asv(1.1), 2, 2, 5,
+             pools=True),
+    PeerRule("asv continuous -f 1.01", ASV, "the same with factor 1.01", asv(1.01), 2, 2, 5, pools=True),
+    PeerRule("criterion", "criterion-rs/criterion.rs:src/analysis/compare.rs", "100 samples of one process a side",
+             criterion, 1, 1, 100, pools=True, resamples=True),
+    PeerRule("nvbench-compare-robust", "NVIDIA/nvbench:docs/nvbench_compare_robust.md",
+             "20 samples of one process a side", lambda base, head, _: nvbench_robust(base, head), pools=True),
+    PeerRule("Bencher t_test 0.99", BENCHER, "one run against 64 stored ones, each of its own visit",
+             lambda base, head, _: bencher_t(base, head, 0.99), 64, stored=True),
+    PeerRule("TensorRT-LLM 10 %", TRT, "one run against 90 stored days, each a visit; before a merge",
+             lambda base, head, _: tensorrt_llm(base, head, 0.1), 90, stored=True),
+    PeerRule("TensorRT-LLM 5 %", TRT, "the same after a merge",
+             lambda base, head, _: tensorrt_llm(base, head, 0.05), 90, stored=True),
+)  # fmt: skip

@@ -1,0 +1,247 @@
+"""A replay as a report: declared rates beside observed ones, the detection curve beside the promised one, and peers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+
+from perfgate import __version__
+from perfgate.drill.peer_replay import PeerCase, PeerRow, peers
+from perfgate.drill.recordings import STEP, Recording
+from perfgate.drill.replay import DRAWS, SIZES, Declared, Replay, ReplayRow, Share
+from perfgate.models import Frozen
+from perfgate.report.document import Document, Section
+from perfgate.units import percent, plural
+
+
+class RecordedRow(Frozen):
+    """A recording that was drawn from.
+
+    Args:
+        name: Of the run.
+        kind: What was measured on which class of machine.
+        pairs: How many.
+        visits: How many.
+        same_build: Whether both sides were one build.
+        pair_sd: Standard deviation of its pairs' log ratios of the decode step; ``None`` where it is not known.
+    """
+
+    name: str
+    kind: str
+    pairs: int
+    visits: int
+    same_build: bool
+    pair_sd: float | None
+
+
+class ReplayReport(Frozen):
+    """What replaying recordings showed.
+
+    Args:
+        perfgate: The version whose rule decided.
+        scenario: Whose gates and looks.
+        seed: Of the draws.
+        draws: Of each row.
+        alpha: Declared rate of false blocks of a run.
+        beta: Declared rate of missed regressions of a gate.
+        pair_sd: Spread of all pairs drawn from, by gate that was replayed.
+        not_replayed: Gates whose metric was not recorded everywhere.
+        recordings: What was drawn from.
+        left_out: Recordings that were not, and why.
+        rows: What the rule made of each truth.
+        peers: What other rules made of the same draws.
+    """
+
+    format: Literal["perfgate-replay/1"] = "perfgate-replay/1"
+    perfgate: str
+    scenario: str
+    seed: int
+    draws: int
+    alpha: float
+    beta: float
+    pair_sd: dict[str, float]
+    not_replayed: tuple[str, ...]
+    recordings: tuple[RecordedRow, ...]
+    left_out: tuple[str, ...]
+    rows: tuple[ReplayRow, ...]
+    peers: tuple[PeerRow, ...] = ()
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """What was declared and is not kept."""
+        return tuple(f"{row.truth}: {row.broken}" for row in self.rows if row.broken)
+
+
+def replay_report(
+    recordings: Sequence[Recording],
+    declared: Declared,
+    *,
+    sizes: Sequence[float] = SIZES,
+    draws: int = DRAWS,
+    seed: int = 0,
+    with_peers: bool = True,
+) -> ReplayReport:
+    """Replay recordings by a scenario's gates, with a curve of the decode step where it is gated.
+
+    Raises:
+        RecordError: Too few pairs, or no gate's metric was recorded.
+    """
+    replay = Replay.of(recordings, declared, draws, seed)
+    names = [plan.gate.measured.name for plan in replay.gates]
+    return ReplayReport(
+        perfgate=__version__,
+        scenario=declared.name,
+        seed=seed,
+        draws=draws,
+        alpha=declared.alpha,
+        beta=declared.beta,
+        pair_sd={name: replay.pool.pair_sd(name) for name in names},
+        not_replayed=tuple(p.gate.measured.name for p in declared.gates if p.gate.measured.name not in names),
+        recordings=tuple(map(_recorded, replay.pool.recordings)),
+        left_out=replay.pool.left_out,
+        rows=replay.rows(STEP if STEP in names else "", sizes),
+        peers=peers(replay, seed=seed) if with_peers and STEP in names else (),
+    )
+
+
+def _recorded(one: Recording) -> RecordedRow:
+    d = one.log_ratios(STEP) if STEP in one.metrics and one.pairs > 1 else None
+    return RecordedRow(
+        name=one.name, kind=one.kind, pairs=one.pairs, visits=len(set(one.visits)), same_build=one.same_build,
+        pair_sd=None if d is None else float(np.std(d, ddof=1)),
+    )  # fmt: skip
+
+
+def replay_document(report: ReplayReport) -> Document:
+    """What is broken first, then the tables."""
+    broken = len(report.broken)
+    refuted = f"{plural(broken, 'declared rate')} broken" if broken else "no declared rate is refuted"
+    headline = f"replay of {report.scenario}: {refuted} in {plural(report.draws, 'draw')} of each truth"
+    return Document.of([headline], replay_sections(report), is_verdict=True)
+
+
+def replay_sections(report: ReplayReport) -> Iterator[Section]:
+    """The tables of a replay, for a report of its own or as a part of another."""
+    pairs, visits = (sum(getattr(one, name) for one in report.recordings) for name in ("pairs", "visits"))
+    spread = ", ".join(f"{name} {percent(sd)}" for name, sd in report.pair_sd.items())
+    drawn = f"{report.draws} draws from {pairs} pairs of {plural(visits, 'visit')}, seed {report.seed}"
+    lines = [f"{drawn}; pairs spread by {spread}"]
+    if report.not_replayed:
+        lines.append(f"not in every recording, so decided by nothing: {', '.join(report.not_replayed)}")
+    yield Section(title=f"replay of {report.scenario}", lines=tuple(lines), importance=0)
+    yield Section(lead="broken", lines=report.broken, style="items", importance=0)
+    yield _rates(report)
+    yield _curve(report)
+    yield _peers(report.peers)
+    yield _drawn_from(report)
+    yield Section(lead="left out", lines=report.left_out, style="items")
+
+
+def _rates(report: ReplayReport) -> Section:
+    heading = ("true slowdown", "error", "observed", "at most", "declared", "pairs", "remark")
+    shown = [(row, row.wrong, row.declared) for row in report.rows if not row.slowed or row.size in _margins(report)]
+    return Section(
+        title="declared rates",
+        rows=[heading, *(
+            (row.truth, row.error, percent(wrong.value), percent(wrong.at_most), percent(declared), f"{row.pairs:.1f}",
+             "broken" if row.broken else "kept" if wrong.at_most <= declared else "not refuted")
+            for row, wrong, declared in shown if wrong is not None and declared is not None
+        )],
+        give_way=(5, 1),
+    )  # fmt: skip
+
+
+def _margins(report: ReplayReport) -> set[float | None]:
+    """The smallest slowdown of each gate that may not pass: its ``must_catch``."""
+    sizes: dict[str, float] = {}
+    for row in report.rows:
+        if row.error == "false-passes" and row.size is not None:
+            sizes[row.slowed] = min(row.size, sizes.get(row.slowed, row.size))
+    return {*sizes.values()}
+
+
+def _curve(report: ReplayReport) -> Section:
+    rows = sorted((row for row in report.rows if row.slowed == STEP), key=lambda row: row.size or 0.0)
+    if not rows:
+        return Section()
+    heading = ("slowdown", "blocked", "promised", "passed", "undecided", "pairs", "blocked, exact bounds")
+    return Section(
+        title=f"detection curve of {STEP}",
+        rows=[heading, *(
+            (_size(row.size), percent(row.regressed.value), _promise(row.promised), percent(row.passed.value),
+             percent(row.inconclusive.value), f"{row.pairs:.1f}", _bounds(row.regressed))
+            for row in rows
+        )],
+        give_way=(5, 4),
+        lines=(PROMISED,),
+    )  # fmt: skip
+
+
+def _peers(rows: Sequence[PeerRow]) -> Section:
+    cases = next((row.cases for row in rows if row.cases), ())
+    if not cases:
+        return Section()
+    heading = ("rule", *map(_asked, cases), "engine starts", "what it is given")
+    return Section(
+        title="other rules on the same draws",
+        rows=[heading, *(
+            (row.rule, *(percent(case.wrong.value) for case in row.cases), _starts(row.cases), row.given)
+            if row.cases else (row.rule, *["-"] * (len(cases) + 1), row.given)
+            for row in rows
+        )],
+        give_way=(len(cases) + 1,),
+        lines=(LEGEND,),
+    )  # fmt: skip
+
+
+PROMISED = (
+    "Promised: so many are blocked at least if pairs are normal and spread like these, by the power of the t tests "
+    "less the chance to pass before; 0 where most runs pass first."
+)
+LEGEND = (
+    "False alarms: blocked without a slowdown. Missed: passed with one; what is left a rule calls undecided. A dash: "
+    "the recordings do not have what the rule is given."
+)
+
+
+def _asked(case: PeerCase) -> str:
+    if case.size == 0:
+        return "false alarms"
+    return f"{'blocked' if case.error == 'false-blocks' else 'missed'}, {_size(case.size)}"
+
+
+def _starts(cases: Sequence[PeerCase]) -> str:
+    found = sorted({round(case.starts, 1) for case in cases})
+    return " to ".join(dict.fromkeys(f"{starts:g}" for starts in (found[0], found[-1])))
+
+
+def _drawn_from(report: ReplayReport) -> Section:
+    heading = ("recording", "pairs", "visits", "pair sd", "head")
+    return Section(
+        title="drawn from",
+        rows=[heading, *(
+            (one.name, str(one.pairs), str(one.visits), "-" if one.pair_sd is None else percent(one.pair_sd),
+             "the same build" if one.same_build else "another build, its effect taken out")
+            for one in report.recordings
+        )],
+    )  # fmt: skip
+
+
+def _size(size: float | None) -> str:
+    return "-" if size is None else f"+{size * 100:.3g} %"
+
+
+def _promise(promised: float | None) -> str:
+    return "-" if promised is None else percent(promised)
+
+
+def _bounds(share: Share) -> str:
+    return f"{percent(share.at_least)} to {percent(share.at_most)}"
+
+
+def replay_json(report: ReplayReport) -> str:
+    """The report as one JSON document."""
+    return json.dumps(report.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
