@@ -13,26 +13,24 @@ FORMS := $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 # A worker more than there are cores: many tests wait for processes. Which tests are long is known only as they run.
 PYTEST = .venv/bin/pytest --dist worksteal
 WORKERS ?= $(shell expr $$(nproc) + 1)
-ENGINE_TESTS = PERFGATE_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(PYTEST) -n 2
+WITH_ENGINE = PERFGATE_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(PYTEST)
 PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
 
 # Images often set it, and then every one of the hundreds of processes of the tests compiles perfgate anew: a start of 1.8 s
 # instead of 0.6 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: gate test lint checked unit end-to-end slow drill engine fuzz golden docs lock clean
+.PHONY: gate test lint unit end-to-end slow drill engine fuzz golden docs lock clean
 
 gate: .venv/ready engine
 	.venv/bin/perfgate run scenarios/cpu-tiny.yaml \
 	  --base python=$(abspath $(ENGINE_PYTHON)) --head python=$(abspath $(ENGINE_PYTHON))
 
-# The engine's environment is made while lint and unit tests run.
+# The engine's environment is made while lint runs. Tests with and without an engine are one call: the one kind fills the
+# cores that the other leaves idle.
 test: .venv/ready
-	$(MAKE) --no-print-directory --jobs 2 checked engine
-	$(MAKE) --no-print-directory end-to-end
-
-checked: lint
-	$(MAKE) --no-print-directory unit
+	$(MAKE) --no-print-directory --jobs 2 lint engine
+	$(WITH_ENGINE) -n $(WORKERS) -m "not gpu and not slow"
 
 lint: .venv/ready
 	.venv/bin/ruff check
@@ -50,10 +48,10 @@ unit: .venv/ready
 	$(PYTEST) -n $(WORKERS) -m "not engine and not gpu and not slow"
 
 end-to-end: .venv/ready engine
-	$(ENGINE_TESTS) -m "engine and not slow"
+	$(WITH_ENGINE) -n 2 -m "engine and not slow"
 
 slow: .venv/ready engine
-	$(ENGINE_TESTS) -m slow
+	$(WITH_ENGINE) -n 2 -m slow
 
 # Is the gate still able to see: every plant that runs on a CPU must be caught, and the build itself must not be blocked.
 drill: .venv/ready engine

@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import io
 import os
+import platform
 import re
 import shutil
 import sys
@@ -24,7 +25,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-import atheris
+try:
+    import atheris
+except ImportError as missing:
+    if sys.version_info < (3, 14) and (sys.platform, platform.machine()) == ("linux", "x86_64"):
+        sys.exit(f"{missing}: install it with pip install --group fuzz")
+    version = ".".join(map(str, sys.version_info[:2]))
+    print(f"no input was tried guided by coverage: atheris has no wheel for Python {version} on {platform.machine()}")
+    sys.exit()
 
 ROOT: Final = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))

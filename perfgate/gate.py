@@ -258,7 +258,7 @@ def _visit(
     """Measure what is open while nobody else does, then judge."""
     with storage_failures(folder, f"Fix that. {_way_on(folder)}"), _interruptions(folder):
         with hold(folder):
-            records = _reopened(folder, manifest)
+            records = {record.cell.cell_id: reopened(record) for record in read_records(folder, manifest)}
             added = with_further_looks(manifest, records, more) if more is not None else {}
             records |= added
             if any(due(manifest, records)):
@@ -283,16 +283,9 @@ def _interruptions(folder: Path) -> Iterator[None]:
         if not (folder / "run.json").exists():
             raise
         judge_folder(folder)
-        stopped = (
-            error if isinstance(error, InterruptedRunError) else InterruptedRunError("stopped", code="interrupted")
-        )
-        text = f"{stopped.text}; what was measured is in {folder}"
-        raise InterruptedRunError(text, remedy=_way_on(folder), code=stopped.code) from error
-
-
-def _reopened(folder: Path, manifest: Run) -> dict[str, Record]:
-    """The records of earlier visits by cell_id, as a further one takes them up."""
-    return {record.cell.cell_id: reopened(record) for record in read_records(folder, manifest)}
+        text, code = (error.text, error.code) if isinstance(error, InterruptedRunError) else ("stopped", "interrupted")
+        text = f"{text}; what was measured is in {folder}"
+        raise InterruptedRunError(text, remedy=_way_on(folder), code=code) from error
 
 
 def _measure(manifest: Run, session: Session, records: dict[str, Record]) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from perfgate import __version__, gate
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
-from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Outcome, Verdict, verdict_json, worst
+from perfgate.judge.outcome import WORST_FIRST, Outcome, Verdict, verdict_json, worst
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
 from perfgate.machine.versioned_json import read_model, write_model
@@ -200,7 +200,8 @@ def _interruptions(folder: Path) -> Iterator[None]:
 
 def _combined(night: Night, halves: dict[str, Outcome]) -> Outcome:
     missing = [words for half, words in HALVES.items() if half not in halves]
-    cells = [_named(cell, HALVES[half]) for half, outcome in halves.items() for cell in outcome.cells]
+    cells = [cell.model_copy(update={"name": f"{HALVES[half]}: {cell.name}"})
+             for half, outcome in halves.items() for cell in outcome.cells]  # fmt: skip
     reasons = [Note(code="not-started", text=words) for words in missing]
     verdict: Verdict = "not-measured" if missing else halves[HEAD].verdict
     if not missing and halves[REFERENCE].verdict != "pass":
@@ -228,7 +229,3 @@ def _unsteady(halves: dict[str, Outcome]) -> tuple[Verdict, Note]:
         return worst(("inconclusive", head)), note
     # An error of perfgate itself is none of the machine.
     return ("internal-error" if "internal-error" in (reference, head) else "not-measured"), note
-
-
-def _named(cell: CellOutcome, half: str) -> CellOutcome:
-    return cell.model_copy(update={"name": f"{half}: {cell.name}"})

@@ -58,16 +58,10 @@ def parse_quantity(value: Any) -> tuple[float, str]:
 
 def format_value(value: float, unit: Unit) -> str:
     """A value for people, four significant digits with a unit that suits its size: ``5.357 ms``, ``60.71 %``."""
-    if unit == "s":
-        for suffix, scale in (("s", 1.0), ("ms", 1e-3)):
-            if _reaches(value, scale):
-                return f"{_four_digits(value / scale)} {suffix}"
-        return f"{_four_digits(value / 1e-6)} us"
-    if unit == "B":
-        for suffix in ("GiB", "MiB", "KiB"):
-            scale = UNIT_SCALE[suffix][1]
-            if _reaches(value, scale):
-                return f"{_four_digits(value / scale)} {suffix}"
+    for suffix in {"s": ("s", "ms", "us"), "B": ("GiB", "MiB", "KiB")}.get(unit, ()):
+        scale = UNIT_SCALE[suffix][1]
+        if _reaches(value, scale) or suffix == "us":
+            return f"{_four_digits(value / scale)} {suffix}"
     if unit == "ratio":
         return f"{_four_digits(value * 100)} %"
     if unit in ("B", "tok", "count", "inst") and value % 1 == 0:

@@ -154,26 +154,19 @@ def _files(folder: Path, records: Sequence[Record]) -> Check:
 
 def _times(folder: Path, records: Sequence[Record]) -> Check:
     """Whether the times in the records are those of the workers' own answers, which are kept beside them."""
-    others, told, due = [], 0, 0
-    for record in records:
-        for trial in record.trials:
-            if trial.kind != "timed" or trial.failure is not None:
-                continue
-            due += 1
-            file = folder / trial.timeline.path if trial.timeline else None
-            if file is not None and file.is_file():
-                told += 1
-                if not _tells(file, record.cell, trial):
-                    others.append(str(trial.index))
-    if not due:
+    timed = [(record.cell, trial) for record in records for trial in record.trials
+             if trial.kind == "timed" and trial.failure is None]  # fmt: skip
+    here = [(cell, trial, folder / trial.timeline.path) for cell, trial in timed
+            if trial.timeline and (folder / trial.timeline.path).is_file()]  # fmt: skip
+    wrong = [str(trial.index) for cell, trial, file in here if not _tells(file, cell, trial)]
+    if not timed:
         return Check("unknown", "times", "no timed trial was taken")
-    if others:
-        return Check("FAILED", "times", f"not those of the raw timelines, in trials {', '.join(others)}")
-    if told < due:
-        return Check(
-            "unknown", "times", f"the raw timelines of {told} of {due} timed trials are here, and tell the same"
-        )
-    return Check("ok", "times", f"those of {due} timed trials are what their raw timelines tell")
+    if wrong:
+        return Check("FAILED", "times", f"not those of the raw timelines, in trials {', '.join(wrong)}")
+    if len(here) < len(timed):
+        text = f"the raw timelines of {len(here)} of {len(timed)} timed trials are here, and tell the same"
+        return Check("unknown", "times", text)
+    return Check("ok", "times", f"those of {len(timed)} timed trials are what their raw timelines tell")
 
 
 def _tells(file: Path, cell: Cell, trial: Trial) -> bool:

@@ -14,6 +14,7 @@ import fake_nvml as nvml_stand_in
 import pytest
 from fake_nvml import FakeMachine
 from filelock import FileLock
+from forking_perfgate import forking
 from hypothesis import settings
 
 from perfgate.capture.engine import allowed_environment
@@ -54,12 +55,34 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(trylast=True)  # when -m has chosen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need an engine are skipped, with the way to run them, where none is named."""
+    """Tests that need an engine begin the parts that pytest-xdist hands its workers, those with most starts first.
+
+    They take longest, and other tests fill the cores beside them. Where no engine is named they are skipped, with the
+    way to run them.
+    """
+    engine = sorted(filter(engine_starts, items), key=engine_starts, reverse=True)
     if not os.environ.get(ENGINE_PYTHON):
-        for item in items:
-            if item.get_closest_marker("engine"):
-                item.add_marker(pytest.mark.skip(reason=f"{ENGINE_PYTHON} names no interpreter that has vllm"))
+        for item in engine:
+            item.add_marker(pytest.mark.skip(reason=f"{ENGINE_PYTHON} names no interpreter that has vllm"))
+    others = [item for item in items if not engine_starts(item)]
+    parts: list[list[pytest.Item]] = [[] for _ in range(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))]
+    for item in engine:
+        min(parts, key=lambda part: sum(map(engine_starts, part))).append(item)
+    left = len(items)
+    for number, part in enumerate(parts):
+        size = max(0, left // (len(parts) - number) - len(part))
+        part.extend(others[:size])
+        del others[:size]
+        left -= len(part)
+    items[:] = [item for part in parts for item in part]
+
+
+def engine_starts(item: pytest.Item) -> int:
+    """How many engines a test starts, as its mark says."""
+    mark = item.get_closest_marker("engine")
+    return int(mark.kwargs["starts"]) if mark else 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -125,6 +148,13 @@ def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all engines share, those of other pytest workers too."""
     folder = tmp_path_factory.getbasetemp()
     return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "engine-cache"
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[Path]:
+    """A program ``perfgate`` that starts at once, see :mod:`forking_perfgate`."""
+    with tempfile.TemporaryDirectory() as folder, forking(Path(folder)) as program:
+        yield program
 
 
 @pytest.fixture

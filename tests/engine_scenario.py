@@ -12,7 +12,7 @@ ITERATIONS = 16
 OUTPUT_TOKENS = 16
 
 
-def write_engine_scenario(folder: Path, cache: Path, measure: str = "") -> Path:
+def write_engine_scenario(folder: Path, cache: Path, measure: str = "", iterations: int = ITERATIONS) -> Path:
     """A scenario of two layers of Llama in ``folder``, with its model and a ``perfgate.toml``.
 
     It gates the step time of a batch of four. An iteration takes some 40 ms, so that there are many: a neighbour that
@@ -23,6 +23,7 @@ def write_engine_scenario(folder: Path, cache: Path, measure: str = "") -> Path:
         folder: Where to write.
         cache: What its engines share; see the fixture ``engine_cache``.
         measure: Keys of ``measure`` beside the iterations, like ``, looks: [4]``.
+        iterations: How many are counted in each trial.
     """
     model = folder / "models" / "two-layers"
     model.mkdir(parents=True)
@@ -43,7 +44,7 @@ engine:
     kv_cache_memory_bytes: 8388608
   env: {{VLLM_CPU_OMP_THREADS_BIND: nobind, OMP_NUM_THREADS: "1", VLLM_CACHE_ROOT: "{cache}"}}
 workload: {{batch: 4, input_tokens: 8, output_tokens: {OUTPUT_TOKENS}}}
-measure: {{warmup_iterations: 1, iterations: {ITERATIONS}{measure}}}
+measure: {{warmup_iterations: 1, iterations: {iterations}{measure}}}
 gates:
   - {{metric: itl_median, ignorable: 10%, must_catch: 50%}}
 """)

@@ -5,7 +5,6 @@ The same seed, side and trial index always give the same trial, in any order and
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import random
@@ -295,7 +294,4 @@ def _counted(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: ra
 
 def _write_timeline(job: Job, lines: list[dict[str, Any]]) -> Artifact:
     text = "".join(json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n" for line in lines)
-    packed = gzip.compress(text.encode(), mtime=0)
-    file = job.folder / "timeline.jsonl.gz"
-    file.write_bytes(packed)
-    return Artifact.of(file, job.run_folder)
+    return job.packed("timeline.jsonl", text.encode())

@@ -102,7 +102,7 @@ class FakeGitHub:
         path = path.removeprefix(f"/repos/{REPOSITORY}")
         if found := re.fullmatch(r"/pulls/(\d+)", path):
             self.pulls[int(found[1])] |= content or {}
-            return self.pulls[int(found[1])]
+            return listed(int(found[1]), self.pulls[int(found[1])])
         if found := re.fullmatch(r"/actions/runs/(\d+)", path):
             return self.runs[int(found[1])]
         if found := re.fullmatch(r"/branches/(.+)", path):
@@ -119,22 +119,22 @@ class FakeGitHub:
         if path.startswith("/git/") or path == "/pulls":
             return self._write(method, path, content)
         if found := re.fullmatch(r"/actions/(?:runs/(\d+)/)?artifacts", path):
-            listed = [
+            found_artifacts = [
                 {key: value for key, value in item.items() if key not in ("archive", "run_id")}
                 for item in self.artifacts
                 if item["name"] in query.get("name", [item["name"]])
                 and item["run_id"] == int(found[1] or item["run_id"])
             ]
-            return {"artifacts": listed}
+            return {"artifacts": found_artifacts}
         raise KeyError(path)
 
     def _write(self, method: str, path: str, content: Any) -> Any:
         """Objects of git, kept by a number for a digest; references; pull requests of ours."""
         if path == "/pulls":
             if method == "GET":
-                return [{"number": number} for number, pull in self.pulls.items() if "title" in pull]
+                return [listed(number) for number, pull in self.pulls.items() if "title" in pull]
             self.pulls[number := self.next_id()] = content
-            return {"number": number}
+            return listed(number)
         if found := re.fullmatch(r"/git/(ref|refs)/(heads/.+)", path):
             if method == "PATCH":
                 self.refs[found[2]] = content["sha"]
@@ -157,6 +157,13 @@ class FakeGitHub:
                     item["body"] = content["body"]
                     return item
         raise KeyError(comment_id)
+
+
+def listed(number: int, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A pull request as GitHub has it in events and answers; what a test says of its ends goes before."""
+    known = {} if known is None or "title" in known else known
+    ends = {end: {"ref": end, "sha": "e" * 40} | known.get(end, {}) for end in ("base", "head")}
+    return {"state": "open", **known, "number": number, **ends}
 
 
 def zipped(content: Mapping[str, bytes]) -> bytes:

@@ -32,7 +32,11 @@ sys.exit(int(server.recv(8) or b"137"))
 
 @contextlib.contextmanager
 def forking(folder: Path) -> Iterator[Path]:
-    """A program ``perfgate`` in a folder, whose trials are invented as the variable ``FAKE`` says."""
+    """A program ``perfgate`` in a folder.
+
+    Variables say what is not as elsewhere: ``FAKE`` how trials are invented, ``FAKE_NVML`` which GPUs there are, and
+    ``PERFGATE_TESTS_OWNER`` the variable that marks its processes.
+    """
     address = folder / "socket"
     program = folder / "perfgate"
     program.write_text(CLIENT.format(address=str(address)))
@@ -94,14 +98,24 @@ def answer(client: socket.socket) -> None:
 
 def run(words: list[str]) -> int:
     """Its exit status."""
+    import fake_nvml  # noqa: PLC0415
     from fake_collector import FakeCollector, FakeSpec  # noqa: PLC0415
 
     from perfgate.cli.main import main  # noqa: PLC0415
+    from perfgate.machine import children, nvml, orphans, processes  # noqa: PLC0415
 
-    fake = json.loads(os.environ["FAKE"])
-    fake["failures"] = {int(trial): code for trial, code in fake.get("failures", {}).items()}
+    collector = None
+    if "FAKE" in os.environ:
+        fake = json.loads(os.environ["FAKE"])
+        fake["failures"] = {int(trial): code for trial, code in fake.get("failures", {}).items()}
+        collector = FakeCollector(FakeSpec(**fake))
+    if fake_nvml.STATE in os.environ:
+        vars(nvml)["pynvml"] = fake_nvml
+    owner = os.environ.get("PERFGATE_TESTS_OWNER", processes.OWNER)
+    for module in (children, orphans, processes):
+        vars(module)["OWNER"] = owner
     try:
-        main(words, obj=FakeCollector(FakeSpec(**fake)), prog_name="perfgate")
+        main(words, obj=collector, prog_name="perfgate")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1
     return 0

@@ -38,6 +38,20 @@ gates: [{{metric: itl_median, ignorable: {ignorable}, must_catch: {must_catch}}}
 FOUR_PAIRS = ", looks: [4]"
 
 
+def marking(variable: str) -> list[str]:
+    """Words that start perfgate with another variable as the mark of its processes.
+
+    No perfgate that other tests start takes them for orphans, and it takes none of theirs.
+    """
+    program = f"""
+from perfgate.machine import processes
+processes.OWNER = "{variable}"
+from perfgate.__main__ import main
+main()
+"""
+    return [sys.executable, "-c", program]
+
+
 class PerfgateProcess:
     """``perfgate run`` in a folder of its own.
 

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+from fake_github import listed
 from hand_made import BASE, cell, gate, run
 from whole_inputs import REPOSITORY, SHA, WHOLE
 
@@ -31,10 +32,13 @@ from perfgate.capture.job import Job
 from perfgate.capture.timeline import read_iteration
 from perfgate.counters.report_file import read_counters
 from perfgate.counters.transformer import read_config, step_demand
+from perfgate.drill.board import false_blocks, make_board, read_board
+from perfgate.drill.board_document import BoardReport
+from perfgate.drill.campaign import read_drill
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
-from perfgate.github.api import Api
+from perfgate.github.api import Api, WorkflowRun
 from perfgate.github.artifact import read_member, unpack
-from perfgate.github.comment import MeasuredRun, comment, comment_body
+from perfgate.github.comment import comment, comment_body
 from perfgate.github.policy import _aim
 from perfgate.github.verdict import LIMIT_BYTES, read_verdict
 from perfgate.github.workflow_job import GithubJob
@@ -132,9 +136,24 @@ def _sealed_baseline(file: Path) -> None:
     _baseline(file)
 
 
+def _drill(file: Path) -> None:
+    """As it is gone on with: what an exercise runs, and the board of what there is."""
+    found = read_drill(file.parent)
+    for exercise in found.exercises:
+        found.subjects(exercise)
+    make_board(file.parent)
+
+
+def _board(file: Path) -> None:
+    found = read_board(file)
+    for form in formats_of("drill"):
+        render("drill", form, BoardReport(found, false_blocks([found])))
+
+
 def _verdict(file: Path) -> None:
     outcome = read_verdict(file.read_bytes(), str(file))
-    comment_body(MeasuredRun(7, SHA, "b", "failure", "https://github.com/o/r", "push", REPOSITORY), outcome, ())
+    run = WorkflowRun(id=7, head_sha=SHA, conclusion="failure", event="push", head_repository=None)
+    comment_body(run, "https://github.com/o/r", outcome, ())
 
 
 def _archive(file: Path) -> None:
@@ -158,15 +177,21 @@ def _job_json(file: Path) -> None:
 
 def _event(file: Path) -> None:
     api = mock.Mock()
-    api.get.return_value = {"base": {"ref": "release"}, "protected": True}
+    answer = {**listed(12, {"base": {"ref": "release"}}), "protected": True}
+    api.get.side_effect = lambda model, _: model.model_validate(answer)
     refused = []
     for name, ref in (
         ("pull_request", "refs/pull/12/merge"), ("merge_group", "x"), ("push", "refs/heads/pull-request/12"),
     ):  # fmt: skip
         job = _job(file, GITHUB_EVENT_NAME=name, GITHUB_REF=ref)
-        for use in (GithubJob.listed_at, _aim, MeasuredRun.of):
+        uses: tuple[Callable[[GithubJob], Any], ...] = (
+            lambda job: job.listed_at(SHA),
+            lambda job: _aim(job, api),
+            lambda job: job.event(WorkflowRun, "workflow_run"),
+        )
+        for use in uses:
             try:
-                use(job, *{GithubJob.listed_at: (SHA,), _aim: (api,)}.get(use, ()))
+                use(job)
             except UsageError as error:
                 refused.append(error)
     if refused:
@@ -253,6 +278,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "record.json": _record,
     "sealed-record.json": _sealed_record,
     "night.json": lambda file: read_night(file.parent),
+    "drill.json": _drill,
+    "board.json": _board,
     "baseline.json": _baseline,
     "sealed-baseline.json": _sealed_baseline,
     "verdict.json": _verdict,

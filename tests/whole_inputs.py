@@ -15,9 +15,13 @@ from hand_made import BOTH, cell, judged, record, run, spread, trials
 from nsys_builder import PID, ExportBuilder, global_id
 from stored import lineage
 
+from perfgate.drill.board import Board, BoardRow
+from perfgate.drill.campaign import Drill, Exercise
+from perfgate.drill.plants import load_plant
 from perfgate.github.workflow_job import JobPlan
 from perfgate.judge.outcome import verdict_json
 from perfgate.machine.clock_lease import Lease
+from perfgate.models import Note
 from perfgate.nightly import Night
 from perfgate.record.run_record import write_record, write_run
 
@@ -164,17 +168,18 @@ _CONFIG_JSON = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "tie_word_embeddings": False,
     "torch_dtype": "bfloat16", "quantization_config": {"quant_method": "fp8"}, "sliding_window": 64,
 }  # fmt: skip
+_REQUEST = {"number": 12, "state": "open", "head": {"ref": "pull-request/12", "sha": SHA},
+            "base": {"ref": "main", "sha": SHA}}  # fmt: skip
 _EVENT = {
     "repository": {"full_name": REPOSITORY, "default_branch": "main"},
-    "number": 12,
-    "pull_request": {"head": {"sha": SHA}, "base": {"ref": "main"}},
+    "pull_request": _REQUEST,
     "merge_group": {"base_ref": "refs/heads/main", "base_sha": SHA},
     "workflow_run": {"id": 7, "head_sha": SHA, "head_branch": "pull-request/12", "conclusion": "success",
                      "event": "push", "head_repository": {"full_name": REPOSITORY}},
 }  # fmt: skip
 _ANSWERS: tuple[Any, ...] = (
     {"artifacts": []},
-    {"state": "open", "head": {"sha": SHA}, "base": {"ref": "main"}},
+    _REQUEST,
     [{"filename": "perfgate.toml", "previous_filename": "baselines/a.json"}],
     [{"id": 3, "body": "<!-- perfgate: one comment, kept up to date -->", "user": {"login": "github-actions[bot]"}}],
     {},
@@ -184,6 +189,25 @@ _VERDICT = verdict_json(judged(trials(spread(0.01, 0.0002, 6)))).encode()
 _BASELINE = lineage([[1.0, 1.0], [1.0, 1.1]]).text.encode()
 _OF_RUN = _of_run()
 
+_PLANT = load_plant(FIXTURES.parents[1] / "drills" / "host_work")
+_DRILL = Drill(
+    name="drill-20261122T070000Z-abcdef", scenario=Path("a.yaml"), cells=("0" * 64,), base=BOTH["base"], device="cpu",
+    exercises=(Exercise(name="same-build-1"), Exercise(name="host_work-10000", plant=_PLANT, size="10000")),
+    left_out=(Note(code="padded_rows", text="runs on cuda only"),), seed=1,
+)  # fmt: skip
+_BOARD = Board(
+    perfgate="0.2.0", name=_DRILL.name, scenario=("a",), machine_class="cpu-x2-observe-9c01de", alpha=0.01, beta=0.05,
+    rows=(
+        BoardRow(exercise="same-build-1", result="as-expected", verdict="pass", pairs=4, minutes=1.5),
+        BoardRow(
+            exercise="host_work-10000", plant="host_work", family="host-work", size="10000 us", expected="itl_median",
+            result="as-expected", verdict="regressed", gate="itl_median", true_size=0.5, change=0.51, change_low=0.4,
+            change_high=0.6, must_catch=0.5, pair_sd=0.07, pairs=6, minutes=2.5, cause=True, told="host",
+        ),
+    ),
+)  # fmt: skip
+
+
 WHOLE: dict[str, bytes] = {
     "scenario.yaml": SCENARIO.encode(),
     "perfgate.toml": CONFIG.encode(),
@@ -191,6 +215,8 @@ WHOLE: dict[str, bytes] = {
     "record.json": _OF_RUN["record.json"],
     "sealed-record.json": _OF_RUN["record.json"],
     "night.json": Night(name="n", scenarios=(Path("a.yaml"),), subjects=BOTH, seed=1).model_dump_json().encode(),
+    "drill.json": _DRILL.model_dump_json().encode(),
+    "board.json": _BOARD.model_dump_json().encode(),
     "baseline.json": _BASELINE,
     "sealed-baseline.json": _BASELINE,
     "verdict.json": _VERDICT,

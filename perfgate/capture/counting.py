@@ -8,7 +8,6 @@ trial has no iterations.
 
 from __future__ import annotations
 
-import gzip
 import math
 import re
 import shutil
@@ -102,9 +101,7 @@ class Ncu(Instrument):
         self._kept = (Artifact.of(self._report, self.job.run_folder),)
         say("reading the counters")
         page = _print(self.job, self._plan.ncu, self._report)
-        copy = self.job.folder / "counters.csv.gz"  # a report can be read by ncu alone
-        copy.write_bytes(gzip.compress(page.encode(), mtime=0))
-        self._kept = (*self._kept, Artifact.of(copy, self.job.run_folder))
+        self._kept = (*self._kept, self.job.packed("counters.csv", page.encode()))  # a report can be read by ncu alone
         self._counted = _read(self.job, self._plan, page, _source(self.job, self._plan.ncu))
 
     def explain(self, error: PerfgateError) -> PerfgateError:

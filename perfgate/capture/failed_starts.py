@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from perfgate.machine.atomic_files import canonical_json
 from perfgate.metrics.trial import Failure, Kind, Role, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
@@ -26,7 +25,7 @@ class FailedStarts:
     That is the engine of a cell, its subject and kind of trial.
     """
 
-    _seen: dict[str, list[Failure]] = field(default_factory=dict)
+    _seen: dict[tuple[str, ...], list[Failure]] = field(default_factory=dict)
 
     def note(self, cell: Cell, subject: Subject, trial: Trial) -> None:
         """Remember a trial whose engine did not come up; one that did come up shows that it can."""
@@ -38,11 +37,11 @@ class FailedStarts:
 
     def certain(self, cell: Cell, subject: Subject, role: Role, kind: Kind) -> Failure | None:
         """The failure that another start would end in, in words; ``None`` where one may be tried."""
-        found = self._seen.get(_engine(cell, subject, kind), [])
-        last = next(reversed(found), None)
-        if last is None:
+        failures = self._seen.get(_engine(cell, subject, kind))
+        if not failures:
             return None
-        same = sum(one.sentence == last.sentence for one in found)
+        last = failures[-1]
+        same = sum(failure.sentence == last.sentence for failure in failures)
         if same > 1:
             why = f"{same} starts ended in this error, so there is no other"
         elif _CONFIGURATION.match(last.sentence):
@@ -53,7 +52,6 @@ class FailedStarts:
         return Failure(code=last.code, text="\n".join([f"{role}: {first} ({why})", *more]))
 
 
-def _engine(cell: Cell, subject: Subject, kind: Kind) -> str:
+def _engine(cell: Cell, subject: Subject, kind: Kind) -> tuple[str, ...]:
     """What decides how an engine starts, as a key; nothing of the workload does."""
-    said = [kind, cell.model_digest, cell.engine.model_dump(mode="json"), subject.model_dump(mode="json")]
-    return canonical_json({"start": said})
+    return kind, cell.model_digest, cell.engine.model_dump_json(), subject.model_dump_json()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from perfgate.capture.engine import gpus_of
@@ -26,38 +25,36 @@ IDLE_WAIT_S = 10.0
 
 
 class Gpus:
-    """Those that the run's largest engine takes, none on a machine without; a context manager that finds them.
+    """Those that the run's largest engine takes, none on a machine without.
 
     Args:
         run: Its manifest.
         environment: The variables that engines see; ``CUDA_VISIBLE_DEVICES`` chooses.
         tell: Told, in sentences, what becomes of clocks.
+        nvml: The driver; ``None`` where there is none.
 
     Raises:
         NotMeasuredError: ``gpu-missing``: there are too few; or the driver does not answer.
     """
 
-    def __init__(self, run: Run, environment: Mapping[str, str], tell: Callable[[str], object]) -> None:
+    def __init__(
+        self, run: Run, environment: Mapping[str, str], tell: Callable[[str], object], nvml: Nvml | None
+    ) -> None:
         self._run = run
         self._environment = environment
         self._tell = tell
+        self._nvml = nvml
         self._clocks: ClockGuard | None = None
+        self.machine = self._find(nvml)
+        self.uuids = tuple(gpu.uuid for gpu in self.machine.gpus)
+        self.architecture = nvml.architecture(self.uuids[0]) if nvml and self.uuids else None
 
-    def __enter__(self) -> Self:
-        """Connect to the driver, where there is one."""
-        with contextlib.ExitStack() as stack:
-            self._nvml = connect()
-            if self._nvml is not None:
-                stack.enter_context(self._nvml)
-            self.machine = self._find(self._nvml)
-            self.uuids = tuple(gpu.uuid for gpu in self.machine.gpus)
-            self.architecture = self._nvml.architecture(self.uuids[0]) if self._nvml and self.uuids else None
-            self._connected = stack.pop_all()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Disconnect."""
-        self._connected.__exit__(kind, error, at)
+    @classmethod
+    @contextlib.contextmanager
+    def connected(cls, run: Run, environment: Mapping[str, str], tell: Callable[[str], object]) -> Iterator[Self]:
+        """The GPUs of a run, with a connection to the driver for the length of a block where there is one."""
+        with connect() or contextlib.nullcontext() as nvml:
+            yield cls(run, environment, tell, nvml)
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:

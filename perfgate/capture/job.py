@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from perfgate.metrics.trial import Failure, Kind, Role, Trial
+from perfgate.metrics.trial import Artifact, Failure, Kind, Role, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.trace.decode_step import DecodeSteps
@@ -57,6 +58,12 @@ class Job:
     def engine_args(self) -> dict[str, Any]:
         """The arguments of the engine: the scenario's, with the subject's in their place."""
         return {**self.cell.engine.args, **self.subject.args}
+
+    def packed(self, name: str, content: bytes) -> Artifact:
+        """Content in a file of the trial's folder, with gzip; its digest depends on the content alone."""
+        file = self.folder / f"{name}.gz"
+        file.write_bytes(gzip.compress(content, mtime=0))
+        return Artifact.of(file, self.run_folder)
 
     def trial(self, *, t0_utc: str, duration_ns: int, **measured: Any) -> Trial:
         """This job's trial, with what was measured of it: the fields of :class:`perfgate.metrics.trial.Trial`."""

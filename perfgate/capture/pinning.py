@@ -46,34 +46,32 @@ def steady_worker(environment: Mapping[str, str], gpus: int = 1) -> Steady:
         gpus: How many the engine takes. It gets the last :data:`CORES_PER_GPU` cores for each that perfgate may use,
             unless these are more than half of them.
     """
-    wrapper: list[str] = []
     seed = environment.get(SEED)
     held = [HASHES] if seed is None or seed.isdecimal() else []
     # setarch first: containers commonly forbid personality(), and then nothing that it starts would run.
-    flat = _working("setarch", ["-R"], environment)
-    if flat:
-        wrapper += flat
-        held.append(ADDRESSES)
+    programs = [(ADDRESSES, "setarch", ["-R"])]
     allowed = sorted(os.sched_getaffinity(0))
     wanted = CORES_PER_GPU * gpus
     if 2 * wanted <= len(allowed):
         cores = ",".join(map(str, allowed[-wanted:]))
-        pinned = _working("taskset", ["-c", cores], environment)
-        if pinned:
-            wrapper += pinned
-            held.append(f"cores {cores}")
+        programs.append((f"cores {cores}", "taskset", ["-c", cores]))
+    wrapper: list[str] = []
+    for holds, program, arguments in programs:
+        if command := _working(program, arguments, environment):
+            wrapper += command
+            held.append(holds)
     return Steady(tuple(wrapper), {SEED: "0"} if seed is None else {}, tuple(held))
 
 
 def _working(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The words that start something under a program, once they have started ``true``; none where they do not."""
+    """The command that starts something under a program, if it has started ``true``; empty where it does not."""
     path = environment.get("PATH")
-    found, nothing = shutil.which(program, path=path), shutil.which("true", path=path)
-    if found is None or nothing is None:
+    file, nothing = shutil.which(program, path=path), shutil.which("true", path=path)
+    if file is None or nothing is None:
         return []
-    words = [found, *arguments]
+    command = [file, *arguments]
     try:
-        tried = subprocess.run([*words, nothing], capture_output=True, timeout=TRY_TIMEOUT_S, check=False)  # noqa: S603
+        tried = subprocess.run([*command, nothing], capture_output=True, timeout=TRY_TIMEOUT_S, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):  # what cannot be held is not said to be
         return []
-    return words if tried.returncode == 0 else []
+    return command if tried.returncode == 0 else []

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from perfgate.capture.engine import allowed_environment
 from perfgate.capture.failed_starts import FailedStarts
@@ -75,14 +75,6 @@ class Step:
     finished: Trial | None = None
 
 
-class _Place(NamedTuple):
-    """Where a trial stands: its kind, the number of its pair (``None`` while conditioning), its place in the pair."""
-
-    kind: Kind
-    pair: int | None
-    position: int
-
-
 Progress = Callable[[Step | str], None]
 """Told where the run stands, and now and then a sentence of its own."""
 
@@ -127,7 +119,7 @@ class Session:
         """
         with contextlib.ExitStack() as stack:
             self._environment = allowed_environment(os.environ)
-            gpus = self._gpus = stack.enter_context(Gpus(self._run, self._environment, self._progress))
+            gpus = self._gpus = stack.enter_context(Gpus.connected(self._run, self._environment, self._progress))
             self._refuse_another_machine(gpus.machine)
             stack.enter_context(hold_devices(gpus.uuids or ("cpu",), self._run.name, self._progress, self._deadline_s))
             for orphan in end_orphans():
@@ -188,7 +180,7 @@ class Session:
             taken = [t.pair for t in record.trials if t.kind == kind and t.pair is not None]
             number = 1 + max(taken, default=-1)
             for position, role in enumerate(self._order(cell, number)):
-                record, failed = self._take(record, role, _Place(kind, number, position), pairs)
+                record, failed = self._take(record, role, pairs, kind, number, position)
                 if failed:
                     stopped = failed if failed.code in HOPELESS else self._hopeless(record, role, kind)
                     record = self._save(record.model_copy(update={"stopped": stopped}))
@@ -248,7 +240,7 @@ class Session:
                 return self._save(record.model_copy(update={"stopped": certain}))
             failure = self._probe(record.cell, subject)
             if failure is None and not self._run.quick:
-                record, failure = self._take(record, role, _Place("timed", None, 0), pairs)
+                record, failure = self._take(record, role, pairs)
                 failure = failure or _lacking(record.cell, record.trials[-1])
             if failure is not None and failure.code not in DISTURBANCES:
                 text = f"{role}: {failure.text}"
@@ -260,9 +252,10 @@ class Session:
             return (self._run.alone,)
         return ("head", "base") if head_first(self._run.plan.seed, cell.cell_id, pair) else ("base", "head")
 
-    def _take(self, record: Record, role: Role, place: _Place, target: int) -> tuple[Record, Failure | None]:
-        """One trial, from orphan check to the record on disk."""
-        kind, pair, position = place
+    def _take(
+        self, record: Record, role: Role, target: int, kind: Kind = "timed", pair: int | None = None, position: int = 0
+    ) -> tuple[Record, Failure | None]:
+        """One trial, from orphan check to the record on disk; by default a conditioning trial."""
         trials = self._folder / "trials"
         index = 1 + max((int(taken.name) for taken in trials.iterdir() if taken.name.isdigit()), default=-1)
         folder = trials / f"{index:03}"

@@ -70,7 +70,10 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload, asked: Span = 
     """
     submitted = _stamps(answer.get("submitted_ns"), workload.batch)
     deliveries = _deliveries(answer.get("deliveries"), submitted[-1], workload.batch)
-    _check_clock(submitted[0], deliveries[-1].t_ns if deliveries else submitted[-1], asked)
+    last_ns = deliveries[-1].t_ns if deliveries else submitted[-1]
+    if submitted[0] < asked.begin_ns or last_ns > asked.end_ns:
+        text = f"stamps from {_short(submitted[0])} to {_short(last_ns)} ns, but the answer was asked for at "
+        raise InvalidTrialError("protocol-error", f"{text}{asked.begin_ns} and there at {asked.end_ns}")
     digest = answer.get("tokens_digest")
     if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise InvalidTrialError("protocol-error", f"tokens_digest is not a SHA-256: {_short(digest)}")
@@ -86,15 +89,6 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload, asked: Span = 
         begin_ns=submitted[0],
         multi_token=any(count > 1 for delivery in deliveries for count in delivery.tokens),
     )
-
-
-def _check_clock(first_ns: int, last_ns: int, asked: Span) -> None:
-    if first_ns < asked.begin_ns or last_ns > asked.end_ns:
-        text = (
-            f"stamps from {_short(first_ns)} to {_short(last_ns)} ns, but the answer was asked for at {asked.begin_ns} "
-            f"and there at {asked.end_ns}"
-        )
-        raise InvalidTrialError("protocol-error", text)
 
 
 def _stamps(found: Any, batch: int) -> list[int]:

@@ -5,7 +5,6 @@ Each answer is on disk as soon as it arrives, so that a killed trial still shows
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
@@ -47,11 +46,7 @@ class Timed(Instrument):
         return {"cautions": tuple(code for code, holds in found if holds), "timeline": self._packed()}
 
     def _packed(self) -> Artifact | None:
-        """Compress the timeline, so that its digest depends on its content alone; ``None`` for an empty one."""
+        """The timeline in its final file; ``None`` for an empty one."""
         content = self._file.read_bytes() if self._file.exists() else b""
         self._file.unlink(missing_ok=True)
-        if not content:
-            return None
-        file = self._file.with_suffix(".jsonl.gz")
-        file.write_bytes(gzip.compress(content, mtime=0))
-        return Artifact.of(file, self.job.run_folder)
+        return self.job.packed(self._file.name, content) if content else None

@@ -46,6 +46,7 @@ from pathlib import Path
 from typing import IO, Any
 
 PROTOCOL = 1
+OPERATIONS = ("hello", "start", "iterate", "profile", "stop")
 PR_SET_PDEATHSIG = 1
 
 
@@ -78,16 +79,11 @@ class WorkerLoop:
         Raises:
             RequestError: Anything of the engine went wrong; the worker can go on.
         """
-        operation = {
-            "hello": self.hello,
-            "start": self.start,
-            "iterate": self.iterate,
-            "profile": self.profile,
-            "stop": self.stop,
-        }.get(str(request.get("op")))
-        if request.get("v") != PROTOCOL or operation is None:
+        op = request.get("op")
+        if request.get("v") != PROTOCOL or op not in OPERATIONS:
             raise RequestError("protocol-error", f"no such request in protocol {PROTOCOL}: {str(request)[:200]}")
-        return operation(request)
+        answer: dict[str, Any] = getattr(self, str(op))(request)
+        return answer
 
     def hello(self, _request: dict[str, Any]) -> dict[str, Any]:
         """Prove that the interpreter runs."""

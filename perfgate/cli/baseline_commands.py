@@ -1,6 +1,6 @@
 """Commands about stored baselines: promote a run, list them, show one, its lineage, verify, and what is between two.
 
-As in :mod:`perfgate.cli.main`, which has them among its own, imports are in the command bodies.
+Slow imports are in the bodies of commands, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import click
 
 from perfgate.cli.github_commands import lines
 from perfgate.cli.output_options import RUNS_OPTION, echo_document
+from perfgate.errors import RecordError, UsageError
 
 BASELINES_OPTION = click.option(
     "--baselines",
@@ -58,7 +59,6 @@ def promote(folder: Path, baselines: Path, runs: Path, scenarios: tuple[str, ...
     from perfgate.report.run_folders import find_run
 
     files = [file for pattern in scenarios for file in sorted(Path().glob(pattern)) if file.is_file()]
-    files = [file for pattern in scenarios for file in sorted(Path().glob(pattern)) if file.is_file()]
     promoted = promote_run(find_run(folder, runs), baselines, scenarios=files if scenarios else None, **how)
     echo_document(promoted_document(promoted))
 
@@ -70,9 +70,9 @@ def list_baselines(baselines: Path) -> None:
     from perfgate.baseline.store import files, read
     from perfgate.report.baseline_page import list_document
 
-    found = [read(file) for file in files(baselines)]
-    if found:
-        echo_document(list_document(found))
+    lineages = [read(file) for file in files(baselines)]
+    if lineages:
+        echo_document(list_document(lineages))
     else:
         click.echo(f"no baselines in {baselines}")
 
@@ -123,15 +123,11 @@ def verify(files: tuple[Path, ...], baselines: Path, ref: str | None) -> None:
 def diff(file: Path, other: Path | None, ref: str | None) -> None:
     """Show what is between two baselines, or between one and what it was at a commit: promotions, cell, metrics."""
     from perfgate.baseline.store import parse_as_of, read
-    from perfgate.errors import RecordError, UsageError
     from perfgate.report.baseline_page import diff_document
 
     if other is not None and ref is not None:
         raise UsageError("give another file or --since, not both")
-    if other is not None:
-        echo_document(diff_document(read(file).baseline, read(other).baseline))
-        return
-    before = parse_as_of(file, ref or "HEAD")
+    before = read(file).baseline if other is not None else parse_as_of(file, ref or "HEAD")
     if before is None:
         raise RecordError(f"is not there at {ref or 'HEAD'}: it is new", where=str(file))
-    echo_document(diff_document(before, read(file).baseline))
+    echo_document(diff_document(before, read(other or file).baseline))

@@ -1,7 +1,6 @@
 """``perfgate check``: is what is declared right, can it run, what would it cost and show.
 
-As in :mod:`perfgate.cli.main`, which has it among its own, imports stand in the bodies, so that ``--help`` answers at
-once.
+Slow imports are in the bodies, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -12,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfgate.cli.measuring import BASE_OPTION, HEAD_OPTION, subjects_of
-from perfgate.cli.output_options import RUNS_OPTION, echo_document
+from perfgate.cli.measuring import Builds, naming_builds
+from perfgate.cli.output_options import echo_document
+from perfgate.errors import UsageError
+from perfgate.units import plural
 
 if TYPE_CHECKING:
     from perfgate.metrics.trial import Role
@@ -24,17 +25,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
-@BASE_OPTION
-@HEAD_OPTION
+@naming_builds
 @click.option("--dump", is_flag=True, help="Print each scenario with its defaults filled in, as YAML.")
-@RUNS_OPTION
-def check(
-    scenarios: tuple[Path, ...],
-    base_words: tuple[str, ...],
-    head_words: tuple[str, ...],
-    dump: bool,  # noqa: FBT001 (a flag)
-    runs: Path,
-) -> None:
+def check(scenarios: tuple[Path, ...], builds: Builds, dump: bool) -> None:  # noqa: FBT001 (a flag)
     """Check scenario files; show what a run of each would measure, cost and detect. No engine is started.
 
     The builds are --base and --head, or those of perfgate.toml: their interpreters are asked which engine arguments
@@ -53,40 +46,38 @@ def check(
     configs = [file for file in scenarios if file.name == CONFIG_FILE]
     loaded = tuple(load(file) for file in scenarios if file not in configs)
     for file in configs:
-        click.echo(_said_of(file, load_config(file)))
+        click.echo(_summary(file, load_config(file)))
     if dump:
-        click.echo("---\n".join(dump_scenario(one.scenario) for one in loaded), nl=False)
+        click.echo("---\n".join(dump_scenario(file.scenario) for file in loaded), nl=False)
         return
     if not loaded:
         return
-    found = preflight(loaded, _subjects(base_words, head_words, runs))
-    for warning in found.warnings:
+    checked = preflight(loaded, _subjects(builds))
+    for warning in checked.warnings:
         click.echo(f"perfgate: warning: {warning}", err=True)
-    _show_prices(loaded, runs, found.notes)
+    _show_prices(loaded, builds.runs, checked.notes)
 
 
-def _said_of(file: Path, config: Config) -> str:
-    builds = "[build] is valid, not tried" if config.build else "no [build]"
-    return f"{file}: subjects: {', '.join(config.subjects) or 'none'}; {builds}"
+def _summary(file: Path, config: Config) -> str:
+    recipe = "[build] is valid, not tried" if config.build else "no [build]"
+    return f"{file}: subjects: {', '.join(config.subjects) or 'none'}; {recipe}"
 
 
-def _subjects(base_words: Sequence[str], head_words: Sequence[str], runs: Path) -> dict[Role, Subject]:
+def _subjects(builds: Builds) -> dict[Role, Subject]:
     """The builds that words or ``perfgate.toml`` name; none where nothing does.
 
     Raises:
         UsageError: A word is wrong, or what it names is not there.
     """
     from perfgate.capture.engine import find_subject
-    from perfgate.errors import UsageError
-    from perfgate.project.config import find_config, load_config
+    from perfgate.project.config import load_config
 
-    if not base_words and not head_words and "base" not in load_config(find_config(Path.cwd())).subjects:
+    if not builds.base and not builds.head and "base" not in load_config().subjects:
         return {}
-    subjects = subjects_of(base_words, head_words, lambda _: None, runs=runs, build=False)
-    for role, words in (("base", base_words), ("head", head_words)):
-        named = next((subject for one, subject in subjects.items() if one == role), None)
-        missing = find_subject(named) if words and named is not None and named.built_from is None else None
-        if missing is not None:
+    subjects = builds.subjects(lambda _: None, build=False)
+    for role, subject in subjects.items():
+        named = builds.base if role == "base" else builds.head
+        if named and subject.built_from is None and (missing := find_subject(subject)) is not None:
             raise UsageError(missing.text, where=f"--{role}")
     return subjects
 
@@ -96,21 +87,19 @@ def _show_prices(loaded: Sequence[LoadedScenario], runs: Path, notes: Sequence[s
     from perfgate.record.cost import newest_records
     from perfgate.report.power_report import power_document
     from perfgate.scenario.plan import ALPHA, BETA, resolve_cells
-    from perfgate.units import plural
 
-    cells = [resolve_cells(one) for one in loaded]
+    cells = [resolve_cells(scenario) for scenario in loaded]
     seen: dict[str, str] = {}
-    for one in cells:
-        gates = sum(len(cell.gates) for cell in one)
-        for cell in one:
+    for of_scenario in cells:
+        gates = sum(len(cell.gates) for cell in of_scenario)
+        for cell in of_scenario:
             echo_document(power_document(cell, cell_power(cell, newest_records(runs, cell), gates)))
             if cell.cell_id in seen:
                 click.echo(f"  the same cell as {seen[cell.cell_id]}: one run measures only one of them")
             seen.setdefault(cell.cell_id, cell.name)
     for note in notes:
         click.echo(note)
-    count = sum(map(len, cells))
     click.echo(
-        f"{plural(count, 'cell')}; each scenario on its own: alpha {ALPHA * 100:g} % a run, "
+        f"{plural(sum(map(len, cells)), 'cell')}; each scenario on its own: alpha {ALPHA * 100:g} % a run, "
         f"beta {BETA * 100:g} % a gate"
     )

@@ -1,6 +1,6 @@
 """What a shell is offered at the Tab key beside commands, options and files: subjects, runs, reason codes.
 
-As in :mod:`perfgate.cli.main`, imports are in the bodies: a shell waits for the answer.
+Slow imports are in the bodies: a shell waits for the answer.
 """
 
 from __future__ import annotations
@@ -8,17 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfgate.errors import UsageError
+
 if TYPE_CHECKING:
     import click
 
 
 def subjects(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """The subjects of ``perfgate.toml``, and the keys of those that are written out."""
-    from perfgate.errors import UsageError
-    from perfgate.project.config import find_config, load_config
+    from perfgate.project.config import load_config
 
     try:
-        named = list(load_config(find_config(Path.cwd())).subjects)
+        named = list(load_config().subjects)
     except UsageError:  # check says what is wrong with it
         named = []
     return [word for word in (*named, "python=", "path=", "env.", "args.", "ref=") if word.startswith(begun)]
@@ -28,8 +29,8 @@ def runs(context: click.Context, _parameter: click.Parameter, begun: str) -> lis
     """The word for the newest run, and the names of all of them, the newest first."""
     from perfgate.report.run_folders import LATEST, list_runs
 
-    found = [one.name for one in list_runs(Path(context.params.get("runs") or "runs"))]
-    return [word for word in (LATEST, *found) if word.startswith(begun)]
+    names = [run.name for run in list_runs(Path(context.params.get("runs") or "runs"))]
+    return [word for word in (LATEST, *names) if word.startswith(begun)]
 
 
 def codes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfgate.cli.measuring import BASE_OPTION, BUDGET_OPTION, measuring, subjects_of
+from perfgate.cli.measuring import BASE_OPTION, BUDGET_OPTION, Builds, measuring, resume_option
 from perfgate.cli.output_options import RUNS_OPTION, check_outputs, format_option, terminal_width
+from perfgate.errors import ExitStatus, UsageError
+from perfgate.report.formats import format_of, render
 
 if TYPE_CHECKING:
     from perfgate.capture.job import Collector
@@ -33,9 +35,7 @@ PLANTS = Path("drills")
 @click.option("--catalogue", type=click.Path(path_type=Path, file_okay=False), default=PLANTS, show_default=True,
               help="Folder of plants.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
-@click.option("--resume", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="DRILL",
-              help="Go on with this campaign instead (a folder, its name, or latest); one that is over is shown "
-              "again.")  # fmt: skip
+@resume_option("DRILL", "this campaign instead (a folder, its name, or latest); one that is over is shown again.")
 @click.option("--only", multiple=True, metavar="EXERCISE", help="With --resume: only this exercise.")
 @click.option("--pool", "pool", multiple=True, type=click.Path(path_type=Path, dir_okay=False), metavar="BOARD",
               help="Count the runs of this board.json too; those beside the campaign are counted anyway.")  # fmt: skip
@@ -75,7 +75,6 @@ def drill(  # noqa: PLR0913 (options by name)
     from perfgate.drill.board import boards_beside, exit_status, false_blocks, make_board, read_board, write_board
     from perfgate.drill.board_document import BoardReport
     from perfgate.drill.campaign import begin_drill, device_here, measure_drill, plan_drill
-    from perfgate.errors import UsageError
     from perfgate.report.run_folders import DRILL, find_run
 
     if (folder is None) != bool(scenario) or (folder is not None and (base_words or plants or seed is not None)):
@@ -88,7 +87,7 @@ def drill(  # noqa: PLR0913 (options by name)
         if scenario is None:
             found = find_run(Path(str(folder)), runs, DRILL)
         else:
-            base = subjects_of(base_words, (), progress, runs=runs, scenarios=(scenario,))["base"]
+            base = Builds(base_words, (), runs).subjects(progress, (scenario,))["base"]
             means: dict[str, Any] = dict(zip(("device", "gpus"), device_here(os.environ), strict=True))
             chosen = [] if no_plants else chosen_plants(catalogue, plants)
             found = begin_drill(plan_drill(scenario, base, chosen, same_build=same_build, seed=seed, **means), runs)
@@ -110,7 +109,6 @@ def replay(
     from perfgate.drill.recordings import distinct, read_recordings
     from perfgate.drill.replay import Declared
     from perfgate.drill.replay_document import replay_report
-    from perfgate.errors import ExitStatus, UsageError
     from perfgate.scenario.declaration import load
 
     if scenario is None:
@@ -123,8 +121,6 @@ def replay(
 
 def show(name: str, report: object, form: str, outputs: Sequence[Path]) -> None:
     """Print a report and write it to its files."""
-    from perfgate.report.formats import format_of, render
-
     click.echo(render(name, form, report, terminal_width()), nl=False)
     for file in outputs:
         file.write_text(render(name, format_of(file, name), report), encoding="utf-8")

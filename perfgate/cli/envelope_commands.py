@@ -1,4 +1,4 @@
-"""The commands about a scenario's kernels block; as in :mod:`perfgate.cli.main`, imports stand in the bodies."""
+"""The commands about a scenario's kernels block; slow imports are in the bodies, so that ``--help`` answers at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfgate.cli.measuring import BASE_OPTION, HEAD_OPTION, measured, measuring, subjects_of
+from perfgate.cli.measuring import BASE_OPTION, Builds, measured, measuring, naming_builds
 from perfgate.cli.output_options import RUNS_OPTION, reported
 
 if TYPE_CHECKING:
@@ -28,13 +28,7 @@ def envelope() -> None:
 @click.option("--from", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="RUN",
               help="Learn from the traced pairs of this run instead of tracing.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the scenario instead of writing it.")
-def learn(
-    scenario: Path,
-    base_words: tuple[str, ...],
-    runs: Path,
-    folder: Path | None,
-    dry_run: bool,  # noqa: FBT001 (a flag)
-) -> None:
+def learn(scenario: Path, base_words: tuple[str, ...], runs: Path, folder: Path | None, *, dry_run: bool) -> None:
     """Trace one build against itself and write what its decode steps run into the scenario's kernels block.
 
     Read the difference before committing it: it is what every later head is held to, exactly. Where tracing was
@@ -48,7 +42,7 @@ def learn(
         folder = find_run(folder, runs)
     else:
         with measuring() as progress:
-            base = subjects_of(base_words, (), progress, runs=runs)["base"]
+            base = Builds(base_words, (), runs).subjects(progress)["base"]
             both: dict[Role, Subject] = {"base": base, "head": base}
             folder = gate.run([scenario], both, runs=runs, progress=progress, kernels_only=True).folder
         click.echo(f"run folder: {folder}", err=True)
@@ -62,17 +56,13 @@ def learn(
 
 @envelope.command("check")
 @click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
-@BASE_OPTION
-@HEAD_OPTION
-@RUNS_OPTION
+@naming_builds
 @reported
-def check_envelope(
-    scenarios: tuple[Path, ...], base_words: tuple[str, ...], head_words: tuple[str, ...], runs: Path
-) -> Outcome:
+def check_envelope(scenarios: tuple[Path, ...], builds: Builds) -> Outcome:
     """Trace a pair and hold both sides' decode steps against the scenario's kernels block; minutes, no latency."""
     from perfgate import gate
 
     with measuring() as progress:
-        subjects = subjects_of(base_words, head_words, progress, runs=runs, scenarios=scenarios)
-        finished = gate.check_envelope(scenarios, subjects, runs=runs, progress=progress)
+        subjects = builds.subjects(progress, scenarios)
+        finished = gate.check_envelope(scenarios, subjects, runs=builds.runs, progress=progress)
     return measured(finished)

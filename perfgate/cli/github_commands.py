@@ -1,6 +1,6 @@
 """The steps of a GitHub job as commands: a workflow calls them one after the other and decides nothing itself.
 
-As in :mod:`perfgate.cli.main`, which has them among its own, imports stand in the command bodies.
+Slow imports are in the bodies of commands, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfgate.cli.outlet import command
-from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
+from perfgate.errors import ExitStatus, PerfgateError, RecordError, ScenarioError, UsageError
+
+if TYPE_CHECKING:
+    from perfgate.report.github_markdown import Level
 
 
 def lines(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
@@ -48,26 +51,22 @@ def github() -> None:
 @click.pass_context
 def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> None:  # noqa: FBT001 (a flag)
     """Find out what is compared by which scenarios: those of the base branch; and fetch what was measured of it."""
-    from perfgate.errors import RecordError
     from perfgate.github.api import ApiError
-    from perfgate.github.job_steps import api_of, fetch_earlier
+    from perfgate.github.job_steps import fetch_earlier
     from perfgate.github.policy import Wanted, make_plan
     from perfgate.github.workflow_job import GithubJob
-    from perfgate.report.github_markdown import Annotation
 
     job = GithubJob.here()
-    api = api_of(job)
     try:
-        plan = make_plan(job, api, Wanted(**wanted, more=("--budget", budget) if budget else ()), Path.cwd())
+        plan = make_plan(job, job.api, Wanted(**wanted, more=("--budget", budget) if budget else ()), Path.cwd())
     except ScenarioError as error:
         _annotate_problems(error, job.folder / "policy")
         ctx.exit(error.exit_status)
     if resume and plan.may_be_resumed:
         try:
-            fetch_earlier(api, job, plan)
+            fetch_earlier(job, plan)
         except (ApiError, RecordError) as error:
-            text = f"what an earlier attempt measured cannot be had, so measuring begins anew: {error}"
-            command(str(Annotation("warning", "perfgate", text)))
+            _annotate("warning", f"what an earlier attempt measured cannot be had, so measuring begins anew: {error}")
     job.write_plan(plan)
     job.set_outputs({"artifact": plan.artifact, "runs": str(plan.runs)})
     click.echo(f"{plan.head[:12]} against {plan.merge_base[:12]}, by {len(plan.scenarios)} scenarios of "
@@ -80,7 +79,6 @@ def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> 
 @click.pass_context
 def measure(ctx: click.Context) -> None:
     """Measure as prepared. Ends with 0 unless it was interrupted: enforce is what judges, after the uploads."""
-    from perfgate.errors import UsageError
     from perfgate.github.workflow_job import GithubJob
     from perfgate.project.build import CACHE
 
@@ -92,7 +90,7 @@ def measure(ctx: click.Context) -> None:
     words = [*plan.words, *(["--resume", str(plan.run_folder)] if plan.run_folder else ["--runs", str(plan.runs)])]
     os.chdir(plan.policy)  # its perfgate.toml counts, not that of the change
     if plan.command == "nightly" or CACHE not in os.environ:
-        os.environ[CACHE] = str(job.folder / "builds")  # an earlier job can have changed what lies in any other cache
+        os.environ[CACHE] = str(job.folder / "builds")  # an earlier job can have changed what is in any other cache
     token = secrets.token_hex(32)  # what an engine says is printed, and must not be obeyed
     command(f"::stop-commands::{token}")
     status = _perfgate(ctx, [plan.command, *words, "--format", "text"])
@@ -107,15 +105,14 @@ def measure(ctx: click.Context) -> None:
 def report() -> None:
     """Show what was measured: summary, annotations, outputs, and the small artifact that a comment is made from."""
     from perfgate.github.comment import policy_note
-    from perfgate.github.job_steps import candidate_of, judged, status_of, write_small_artifact
+    from perfgate.github.job_steps import candidate_of, judged, write_small_artifact
     from perfgate.github.workflow_job import GithubJob
-    from perfgate.report.github_markdown import SUMMARY_BYTES, Annotation, annotate, render_within
+    from perfgate.report.github_markdown import SUMMARY_BYTES, annotate, render_within
 
     job = GithubJob.here()
-    plan = job.read_plan()
+    plan, status = job.read_plan(), job.status
     folder = plan.run_folder if plan else None
-    status = status_of(job)
-    note = policy_note(plan.changed) if plan else ""
+    notes = [note] if plan and (note := policy_note(plan.changed)) else []
     outcome = None
     try:
         outcome = judged(folder) if folder else None
@@ -123,13 +120,11 @@ def report() -> None:
         click.echo(f"perfgate: {error}", err=True)
     if outcome is None:
         text = f"NOT MEASURED: perfgate ended with {int(status)} before a run began; its messages are in the log."
-        command(str(Annotation("error", "perfgate", text)))
-        parts = [f"**{text}**", note, ""]
-        job.add_summary("\n\n".join(part for part in parts if part) + "\n")
+        _annotate("error", text)
+        job.add_summary("\n\n".join([f"**{text}**", *notes]) + "\n")
     else:
         for annotation in annotate(outcome):
             command(str(annotation))
-        notes = [note] if note else []
         if status == ExitStatus.INTERRUPTED:
             notes.insert(0, "The job was stopped or out of budget. What was measured is kept: re-run it to go on.")
         job.add_summary(render_within(outcome, SUMMARY_BYTES, notes))
@@ -145,12 +140,11 @@ def report() -> None:
 @click.pass_context
 def enforce(ctx: click.Context, inconclusive: str) -> None:
     """End with the run's exit status; the last step, after everything is uploaded."""
-    from perfgate.github.job_steps import status_of
     from perfgate.github.workflow_job import GithubJob
 
-    status = status_of(GithubJob.here())
+    status = GithubJob.here().status
     if status == ExitStatus.INCONCLUSIVE and inconclusive == "warn":
-        command("::warning title=perfgate::nothing was decided: this does not pass, and blocks nothing")
+        _annotate("warning", "nothing was decided: this does not pass, and blocks nothing")
         return
     ctx.exit(status)
 
@@ -161,21 +155,19 @@ def enforce(ctx: click.Context, inconclusive: str) -> None:
 @click.option("--title", default="Promote tonight's baselines", show_default=True)
 def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
     """Propose what changed below PATHS of this checkout as a pull request; a later proposal replaces it."""
-    from perfgate.github.job_steps import api_of, moved
+    from perfgate.github.job_steps import moved
     from perfgate.github.proposal import Proposal, changed_files
     from perfgate.github.proposal import propose as make_proposal
     from perfgate.github.workflow_job import GithubJob
 
     job = GithubJob.here()
     base = job.variable("GITHUB_REF_NAME")
-    server = job.environment.get("GITHUB_SERVER_URL", "https://github.com")
-    url = f"{server}/{job.repository}/actions/runs/{job.variable('GITHUB_RUN_ID')}"
     body = (
-        f"Measured by [this run]({url}), whose artifacts "
+        f"Measured by [this run]({job.page_of(job.variable('GITHUB_RUN_ID'))}), whose artifacts "
         "hold the report and everything that was measured. `perfgate baseline log` says why each entry is there."
         f"{moved(changed_files(Path.cwd(), paths))}"
     )
-    click.echo(make_proposal(api_of(job), job.repository, Path.cwd(), paths, Proposal(branch, base, title, body)))
+    click.echo(make_proposal(job.api, job.repository, Path.cwd(), paths, Proposal(branch, base, title, body)))
 
 
 @github.command()
@@ -187,20 +179,18 @@ def propose(paths: tuple[str, ...], branch: str, title: str) -> None:
 def comment(scenarios: tuple[str, ...], author: str, pull_request_runs: bool) -> None:  # noqa: FBT001 (a flag)
     """Write or rewrite the one comment on the pull request; on workflow_run, with a token that may write.
 
-    Where GitHub refuses, that is a warning: a comment is no verdict. An artifact that is not what it should be is an
+    Where GitHub refuses, that is a warning: a comment is not a verdict. An artifact that is not what it should be is an
     error, and nothing is written.
     """
     from perfgate.github.api import ApiError
     from perfgate.github.comment import comment as write_comment
-    from perfgate.github.job_steps import api_of
     from perfgate.github.workflow_job import GithubJob
-    from perfgate.report.github_markdown import Annotation
 
     job = GithubJob.here()
     try:
-        click.echo(write_comment(job, api_of(job), scenarios, author, pull_requests=pull_request_runs))
+        click.echo(write_comment(job, job.api, scenarios, author, pull_requests=pull_request_runs))
     except ApiError as error:
-        command(str(Annotation("warning", "perfgate", f"no comment was written: {error}")))
+        _annotate("warning", f"no comment was written: {error}")
 
 
 def _perfgate(ctx: click.Context, words: list[str]) -> int:
@@ -213,9 +203,15 @@ def _perfgate(ctx: click.Context, words: list[str]) -> int:
     return ExitStatus.PASS
 
 
+def _annotate(level: Level, text: str, file: str = "", line: int = 0) -> None:
+    from perfgate.report.github_markdown import Annotation
+
+    command(str(Annotation(level, "perfgate", text, file, line)))
+
+
 def _annotate_problems(error: ScenarioError, root: Path) -> None:
-    from perfgate.report.github_markdown import ANNOTATIONS, Annotation
+    from perfgate.report.github_markdown import ANNOTATIONS
 
     for problem in error.problems[:ANNOTATIONS]:
         text = f"{problem.field}: {problem.text}" if problem.field else problem.text
-        command(str(Annotation("error", "perfgate", text, problem.file.removeprefix(f"{root}/"), problem.line)))
+        _annotate("error", text, problem.file.removeprefix(f"{root}/"), problem.line)

@@ -1,16 +1,19 @@
 """``perfgate init``: the questions that a new repository is asked, and what it is told.
 
-As in :mod:`perfgate.cli.main`, which has it among its own, imports are in the command bodies.
+Slow imports are in the bodies, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from perfgate.errors import UsageError
 
 if TYPE_CHECKING:
     from perfgate.project.scaffold import Answers, Done, StarterFile
@@ -29,42 +32,23 @@ if TYPE_CHECKING:
 @click.option("--pre-push", is_flag=True, help="Also install the git hook that checks the scenarios of a push.")
 @click.option("--yes", is_flag=True, help="Ask nothing, take the defaults; so it is without a terminal, too.")
 @click.option("--force", is_flag=True, help="Replace files that are there already.")
-def init(
-    folder: Path,
-    pre_push: bool,  # noqa: FBT001 (a flag)
-    yes: bool,  # noqa: FBT001 (a flag)
-    force: bool,  # noqa: FBT001 (a flag)
-    **given: str | None,
-) -> None:
+def init(folder: Path, *, pre_push: bool, yes: bool, force: bool, **given: str | None) -> None:
     """Write what a repository begins with: a scenario, perfgate.toml, GitHub workflows, the runner's page.
 
     What is there already is left as it is.
     """
-    from perfgate.errors import UsageError
-    from perfgate.project.scaffold import (
-        ENGINE,
-        LABELS,
-        SCENARIOS,
-        Answers,
-        installed_action,
-        starter_files,
-        write_files,
-    )
+    from perfgate.project import scaffold
 
-    answer = _answering(asks=not yes and sys.stdin.isatty())
+    answer = partial(_answer, not yes and sys.stdin.isatty())
     chosen = answer("Scenario", given["scenario"], _fitting)
-    if chosen not in SCENARIOS:
-        raise UsageError(f"--scenario {chosen}: expected one of {', '.join(SCENARIOS)}")
-    answers = Answers(
-        scenario=chosen,
-        python=answer("Interpreter that holds vLLM", given["python"], lambda: ENGINE),
-        action=answer("perfgate's action, OWNER/perfgate@COMMIT (empty: later)", given["action"], installed_action),
-        labels=_words(answer("Labels of the runner that measures", given["labels"], lambda: ",".join(LABELS)))
-        or LABELS,
-        pre_push=pre_push,
-    )
-    planned = starter_files(folder, answers)
-    done = list(write_files(planned, force=force))
+    if chosen not in scaffold.SCENARIOS:
+        raise UsageError(f"--scenario {chosen}: expected one of {', '.join(scaffold.SCENARIOS)}")
+    python = answer("Interpreter that holds vLLM", given["python"], lambda: scaffold.ENGINE)
+    question = "perfgate's action, OWNER/perfgate@COMMIT (empty: later)"
+    action = answer(question, given["action"], scaffold.installed_action)
+    labels = answer("Labels of the runner that measures", given["labels"], lambda: ",".join(scaffold.LABELS))
+    answers = scaffold.Answers(chosen, python, action, _words(labels) or scaffold.LABELS, pre_push)
+    done = list(scaffold.write_files(scaffold.starter_files(folder, answers), force=force))
     for file, what in done:
         click.echo(f"{what:<8} {file.path}" + (" (there already)" if what == "left" else ""))
     click.echo("\nnext:")
@@ -72,13 +56,10 @@ def init(
         click.echo(f"  {number}. {step}")
 
 
-def _answering(*, asks: bool) -> Callable[[str, str | None, Callable[[], str]], str]:
-    def answer(question: str, given: str | None, default: Callable[[], str]) -> str:
-        if given is not None:
-            return given
-        return str(click.prompt(question, default=default(), err=True)) if asks else default()
-
-    return answer
+def _answer(asks: bool, question: str, given: str | None, default: Callable[[], str]) -> str:  # noqa: FBT001
+    if given is not None:
+        return given
+    return str(click.prompt(question, default=default(), err=True)) if asks else default()
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -1,29 +1,24 @@
 """Commands about the machine rather than a measurement: is it fit, are its clocks free, is something left behind.
 
-As in :mod:`perfgate.cli.main`, which has them among its own, imports stand in the command bodies.
+Slow imports are in the bodies of commands, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
-from perfgate.cli.measuring import BASE_OPTION, HEAD_OPTION, SCENARIOS, signals_as_interrupt
-from perfgate.cli.output_options import RUNS_OPTION, format_option
+from perfgate.cli.measuring import SCENARIOS, Builds, naming_builds, signals_as_interrupt
+from perfgate.cli.output_options import format_option
+from perfgate.errors import NotMeasuredError, UsageError
+from perfgate.report.formats import render
 
 NO_GPU = "no NVIDIA driver here, so no clocks to hold"
 
 
 @click.command()
-@click.option(
-    "--job",
-    is_flag=True,
-    help="First end this GitHub job's runs that have an engine now.",
-)
+@click.option("--job", is_flag=True, help="First end this GitHub job's runs that have an engine now.")
 @click.option(
     "--runs",
     "root",
@@ -41,38 +36,27 @@ NO_GPU = "no NVIDIA driver here, so no clocks to hold"
 )
 def clean(job: bool, root: Path | None, builds: bool, days: float) -> None:  # noqa: FBT001 (flags)
     """End the engines that killed runs left behind; touches nothing that is not perfgate's."""
-    from perfgate.errors import NotMeasuredError
+    from perfgate.github.workflow_job import GithubJob
     from perfgate.machine.cleanup import sweep
     from perfgate.machine.orphans import end_orphans, end_runs, find_orphans
     from perfgate.project.build import cache_folder, sweep_builds
-    from perfgate.project.config import find_config, load_config
+    from perfgate.project.config import load_config
 
-    ended = [*(end_runs(_job(os.environ)) if job else ()), *end_orphans()]
+    # Every process of a job has these in its environment and no other has: a runner takes one job at a time.
+    marks = ("RUNNER_NAME", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT") if job else ()
+    variables = {name: GithubJob.here().variable(name) for name in marks}
+    ended = [*(end_runs(variables) if job else ()), *end_orphans()]
     for process in ended:
         click.echo(f"ended {process}")
     swept = list(sweep(root, days)) if root else []
     if builds:
-        swept += sweep_builds(cache_folder(load_config(find_config(Path.cwd()))), days)
-    for one in swept:
-        click.echo(str(one))
+        swept += sweep_builds(cache_folder(load_config()), days)
+    for folder in swept:
+        click.echo(str(folder))
     if left := find_orphans():
         raise NotMeasuredError("still alive: " + "; ".join(map(str, left)), code="start-refused")
     if not ended and not swept:
         click.echo("nothing to clean")
-
-
-def _job(environment: Mapping[str, str]) -> dict[str, str]:
-    """What every process of a GitHub job has in its environment and no other: a runner takes one job at a time.
-
-    Raises:
-        UsageError: This is no job.
-    """
-    from perfgate.errors import UsageError
-
-    names = ("RUNNER_NAME", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
-    if missing := [name for name in names if not environment.get(name)]:
-        raise UsageError(f"--job: not in a GitHub job: {', '.join(missing)} not set")
-    return {name: environment[name] for name in names}
 
 
 @click.group()
@@ -102,7 +86,6 @@ def reset(uuids: tuple[str, ...]) -> None:
 
     A lock whose owner still runs is left alone, and is an error that names the owner.
     """
-    from perfgate.errors import UsageError
     from perfgate.machine.clocks import reset as reset_clocks
     from perfgate.machine.nvml import connect
 
@@ -123,36 +106,30 @@ def reset(uuids: tuple[str, ...]) -> None:
 
 @click.command()
 @SCENARIOS
-@BASE_OPTION
-@HEAD_OPTION
-@RUNS_OPTION
+@naming_builds
 @click.option("--deep", is_flag=True, help="Also run nsys and ncu on a tiny program; a minute or two each build.")
 @format_option("doctor")
-def doctor(
-    scenarios: tuple[Path, ...],
-    base_words: tuple[str, ...],
-    head_words: tuple[str, ...],
-    form: str,
-    **how: Any,
-) -> None:
+def doctor(scenarios: tuple[Path, ...], builds: Builds, deep: bool, form: str) -> None:  # noqa: FBT001 (a flag)
     """Find out whether this machine can measure, and say how to fix what is missing. Nothing is changed.
 
     With scenarios and subjects it also looks at their clocks, models and interpreters. Ends with 22 where a check
     failed, else with 0.
     """
     from perfgate.doctor.machine_checks import diagnose
-    from perfgate.project.config import find_config, load_config
+    from perfgate.project.config import load_config
     from perfgate.project.subjects import resolve
-    from perfgate.report.formats import render
     from perfgate.scenario.declaration import load
 
     loaded = tuple(load(file) for file in scenarios)
-    tables = load_config(find_config(Path.cwd())).subjects
-    if not (base_words or head_words):  # nothing is built here, so what needs it is not looked at unasked
+    tables = load_config().subjects
+    if not (builds.base or builds.head):  # nothing is built here, so what needs it is not looked at unasked
         tables = {name: table for name, table in tables.items() if "ref" not in table}
-    named = base_words or head_words or tables
-    subjects = resolve(base_words, head_words, tables) if named else {}
+    subjects = resolve(builds.base, builds.head, tables) if builds.base or builds.head or tables else {}
+
+    def progress(text: str) -> None:
+        click.echo(f"perfgate: {text}", err=True)
+
     with signals_as_interrupt():
-        diagnosis = diagnose(loaded, subjects, progress=lambda text: click.echo(f"perfgate: {text}", err=True), **how)
+        diagnosis = diagnose(loaded, subjects, runs=builds.runs, deep=deep, progress=progress)
     click.echo(render("doctor", form, diagnosis), nl=False)
     click.get_current_context().exit(diagnosis.exit_status)

@@ -1,13 +1,15 @@
 """The command line: thin commands over :mod:`perfgate.gate`; results on stdout, progress on stderr.
 
-Imports stand in the command bodies, so that ``--help`` answers at once.
+Slow imports are in the bodies of commands, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,23 +22,32 @@ from perfgate.cli.envelope_commands import envelope
 from perfgate.cli.github_commands import github
 from perfgate.cli.init import init
 from perfgate.cli.machine_commands import clean, clocks, doctor
-from perfgate.cli.outlet import outlets
+from perfgate.cli.outlet import abandon, outlets
 from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION, echo_document, reported, terminal_width
 from perfgate.cli.profiles import counters, kernels
 from perfgate.cli.run_commands import nightly, run
-from perfgate.cli.streams import abandon, lasting_streams
 from perfgate.cli.verify import verify
-from perfgate.errors import ExitStatus, PerfgateError, ScenarioError
+from perfgate.errors import ExitStatus, PerfgateError, ScenarioError, UsageError
+from perfgate.reasons import REASONS
 
 if TYPE_CHECKING:
     from perfgate.judge.outcome import Outcome
+
+
+SCHEMAS = {
+    "scenario": "perfgate.scenario.declaration:json_schema",
+    "config": "perfgate.project.config:config_schema",
+    "verdict": "perfgate.judge.outcome:verdict_schema",
+    "doctor": "perfgate.doctor.diagnosis:diagnosis_schema",
+}
+"""What makes each schema, imported when it is asked for."""
 
 
 class _Errors(click.Group):
     """Turns perfgate's errors into a message and an exit status; what it prints steers nothing."""
 
     def main(self, *words: Any, **options: Any) -> Any:
-        with outlets(), lasting_streams():
+        with outlets():
             return super().main(*words, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -44,7 +55,7 @@ class _Errors(click.Group):
             return super().invoke(ctx)
         except PerfgateError as error:
             code = f"{error.code}: " if error.code else ""
-            click.echo(f"perfgate: {code}{error}" if not isinstance(error, ScenarioError) else str(error), err=True)
+            click.echo(error if isinstance(error, ScenarioError) else f"perfgate: {code}{error}", err=True)
             ctx.exit(error.exit_status)
         except BrokenPipeError:
             abandon(sys.stdout)
@@ -53,17 +64,11 @@ class _Errors(click.Group):
             place = f"{error.filename}: " if error.filename else ""
             click.echo(f"perfgate: {place}{error.strerror or error}", err=True)
             ctx.exit(ExitStatus.NOT_MEASURED)
-        except KeyboardInterrupt:
-            _interrupted(ctx)
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             if not _stems_from_interrupt(error):
                 raise
-            _interrupted(ctx)
-
-
-def _interrupted(ctx: click.Context) -> NoReturn:
-    click.echo("perfgate: interrupted", err=True)
-    ctx.exit(ExitStatus.INTERRUPTED)
+            click.echo("perfgate: interrupted", err=True)
+            ctx.exit(ExitStatus.INTERRUPTED)
 
 
 def _stems_from_interrupt(error: BaseException | None) -> bool:
@@ -100,9 +105,9 @@ def judge(folder: Path, runs: Path) -> Outcome:
     from perfgate import gate
     from perfgate.report.run_folders import find_run
 
-    found = find_run(folder, runs)
-    click.get_current_context().meta[RUN_FOLDER] = found
-    return gate.judge_folder(found, lambda text: click.echo(f"perfgate: {text}", err=True))
+    run_folder = find_run(folder, runs)
+    click.get_current_context().meta[RUN_FOLDER] = run_folder
+    return gate.judge_folder(run_folder, lambda text: click.echo(f"perfgate: {text}", err=True))
 
 
 @main.command("list")
@@ -112,9 +117,9 @@ def list_runs(runs: Path) -> None:
     from perfgate.report.run_folders import list_runs as list_all
     from perfgate.report.run_folders import runs_document
 
-    found = list_all(runs)
-    if found:
-        echo_document(runs_document(found), width=terminal_width())
+    listed = list_all(runs)
+    if listed:
+        echo_document(runs_document(listed), width=terminal_width())
     else:
         click.echo(f"{runs}/ holds no run")
 
@@ -145,7 +150,6 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
     """  # noqa: D301 (click reads a real backspace: keep the lines)
     from perfgate import gate
     from perfgate.baseline.store import is_baseline
-    from perfgate.errors import UsageError
     from perfgate.report.run_folders import find_record
     from perfgate.scenario.declaration import load
     from perfgate.scenario.plan import resolve_cells
@@ -169,8 +173,6 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
 @click.argument("code", required=False, shell_complete=completion.codes)
 def explain(code: str | None) -> None:
     """Print the page of a reason code, or the list of all codes."""
-    from perfgate.errors import UsageError
-    from perfgate.reasons import REASONS
     from perfgate.report.reasons_page import render_page
     from perfgate.scenario.yaml_document import did_you_mean
 
@@ -185,20 +187,10 @@ def explain(code: str | None) -> None:
 
 
 @main.command()
-@click.argument("what", type=click.Choice(["scenario", "config", "verdict", "doctor"]), default="scenario")
+@click.argument("what", type=click.Choice(list(SCHEMAS)), default="scenario")
 def schema(what: str) -> None:
     """Print the JSON Schema (draft-07) of scenario files, perfgate.toml, verdict.json or what doctor prints."""
-    import json
-
-    from perfgate.doctor.diagnosis import diagnosis_schema
-    from perfgate.judge.outcome import verdict_schema
-    from perfgate.project.config import config_schema
-    from perfgate.scenario.declaration import json_schema
-
-    schemas = {
-        "scenario": json_schema, "config": config_schema, "verdict": verdict_schema, "doctor": diagnosis_schema,
-    }  # fmt: skip
-    click.echo(json.dumps(schemas[what](), indent=2))
+    click.echo(json.dumps(resolve_name(SCHEMAS[what])(), indent=2))
 
 
 for command in (

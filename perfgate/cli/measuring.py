@@ -1,21 +1,23 @@
 """What commands that measure have in common: options, the builds that they name, and how a measurement is shown.
 
-As in :mod:`perfgate.cli.main`, imports stand in the bodies, so that ``--help`` answers at once.
+Slow imports are in the bodies, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfgate.cli import completion
-from perfgate.cli.output_options import RUN_FOLDER
+from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION
 
 if TYPE_CHECKING:
     from perfgate.capture.session import Progress
@@ -25,24 +27,17 @@ if TYPE_CHECKING:
     from perfgate.record.run_record import Run
     from perfgate.scenario.subject import Subject
 
+Words = tuple[str, ...]
 SCENARIOS = click.argument("scenarios", nargs=-1, type=click.Path(path_type=Path))
+_WORDS: dict[str, Any] = {"multiple": True, "shell_complete": completion.subjects, "metavar": "KEY=VALUE"}
 BASE_OPTION = click.option(
-    "--base",
-    "base_words",
-    multiple=True,
-    shell_complete=completion.subjects,
-    metavar="KEY=VALUE",
+    "--base", "base_words", **_WORDS,
     help="The reference build: a subject of perfgate.toml, or python=, path=, env.K=, args.K=, ref=; repeat for more.",
-)
+)  # fmt: skip
 HEAD_OPTION = click.option(
-    "--head",
-    "head_words",
-    multiple=True,
-    shell_complete=completion.subjects,
-    metavar="KEY=VALUE",
+    "--head", "head_words", **_WORDS,
     help="The build under test, named the same way; what it does not set is taken from the base.",
-)
-
+)  # fmt: skip
 BUDGET_OPTION = click.option(
     "--budget",
     "budget_s",
@@ -51,6 +46,73 @@ BUDGET_OPTION = click.option(
     metavar="MINUTES",
     help="Begin no pair that would not end within this time.",
 )
+
+
+def resume_option(folder: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--resume`` with the folder of a run or a night."""
+    path = click.Path(path_type=Path, file_okay=False)
+    more = f"Go on with {text}"
+    return click.option("--resume", "folder", type=path, shell_complete=completion.runs, metavar=folder, help=more)
+
+
+@dataclass(frozen=True)
+class Builds:
+    """The builds that a command line names.
+
+    Args:
+        base: Words of ``--base``.
+        head: Words of ``--head``.
+        runs: The folder of run folders, which are no uncommitted change of a build.
+    """
+
+    base: Words
+    head: Words
+    runs: Path
+
+    def subjects(
+        self,
+        progress: Callable[[str], None],
+        scenarios: Sequence[Path] = (),
+        *,
+        ref: str | None = None,
+        build: bool = True,
+    ) -> dict[Role, Subject]:
+        """The subjects that the words, ``perfgate.toml`` and ``--against REF`` name.
+
+        Args:
+            progress: Told what is being built.
+            scenarios: Read first: a mistake in one must not wait for a build.
+            ref: The ref of ``--against``.
+            build: Build refs; without it a subject may name a build that is not there yet.
+
+        Raises:
+            UsageError: A scenario, ``perfgate.toml`` or a word is wrong.
+            NotMeasuredError: ``build-failed``.
+        """
+        from perfgate.project.build import Builder
+        from perfgate.project.config import load_config
+        from perfgate.project.subjects import against, resolve
+        from perfgate.scenario.declaration import load
+
+        for file in scenarios:
+            load(file)
+        config = load_config()
+        words = (self.base, self.head) if ref is None else against(ref, self.base, self.head, config.subjects)
+        builder = Builder(config, progress, (self.runs,))
+        return resolve(*words, config.subjects, builder if build else builder.planned)
+
+
+def naming_builds(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``--base``, ``--head`` and ``--runs``, which it gets as its ``builds``."""
+
+    @BASE_OPTION
+    @HEAD_OPTION
+    @RUNS_OPTION
+    @functools.wraps(command)
+    def with_builds(*passed: Any, base_words: Words, head_words: Words, runs: Path, **rest: Any) -> Any:
+        return command(*passed, builds=Builds(base_words, head_words, runs), **rest)
+
+    return with_builds
 
 
 @contextlib.contextmanager
@@ -63,7 +125,7 @@ def measuring() -> Iterator[Progress]:
 
 
 def measured(finished: Finished) -> Outcome:
-    """The outcome of what was measured, once it is told where that lies."""
+    """The outcome of what was measured, once its folder has been printed."""
     click.echo(f"run folder: {finished.folder}", err=True)
     click.get_current_context().meta[RUN_FOLDER] = finished.folder
     return finished.outcome
@@ -73,76 +135,29 @@ def measured(finished: Finished) -> Outcome:
 def signals_as_interrupt() -> Iterator[None]:
     """SIGTERM, and SIGHUP of a terminal that is gone, stop a run as Ctrl-C does: engines end, what was measured stays.
 
-    Who had one ignored, as nohup has SIGHUP, has it ignored still.
+    A signal that was ignored before, as nohup ignores SIGHUP, stays ignored.
     """
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before: dict[int, Callable[..., Any] | int | None] = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, interrupt)
+    heeded = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [(number, signal.signal(number, interrupt)) for number in heeded]
     try:
         yield
     finally:
-        for changed, handler in before.items():
-            signal.signal(changed, handler)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
-def subjects_of(
-    base_words: Sequence[str],
-    head_words: Sequence[str],
-    progress: Callable[[str], None],
-    *,
-    ref: str | None = None,
-    runs: Path = Path("runs"),
-    scenarios: Sequence[Path] = (),
-    build: bool = True,
-) -> dict[Role, Subject]:
-    """The subjects that words, ``perfgate.toml`` and ``--against REF`` name.
-
-    Args:
-        base_words: Words of ``--base``.
-        head_words: Words of ``--head``.
-        progress: Told what is being built.
-        ref: The ref of ``--against``.
-        runs: The folder of run folders, which are no uncommitted change.
-        scenarios: Read first: a mistake in one must not wait for a build.
-        build: Build refs; without it a subject may name a build that is not there yet.
-
-    Raises:
-        UsageError: A scenario, ``perfgate.toml`` or a word is wrong.
-        NotMeasuredError: ``build-failed``.
-    """
-    from perfgate.project.build import Builder
-    from perfgate.project.config import find_config, load_config
-    from perfgate.project.subjects import against, resolve
-    from perfgate.scenario.declaration import load
-
-    for file in scenarios:
-        load(file)
-    config = load_config(find_config(Path.cwd()))
-    if ref is not None:
-        base_words, head_words = against(ref, base_words, head_words, config.subjects)
-    builder = Builder(config, progress, (runs,))
-    return resolve(base_words, head_words, config.subjects, builder if build else builder.planned)
-
-
-def restore_builds(progress: Callable[[str], None]) -> Callable[[Run], None]:
-    """A function that makes the builds of a run's subjects again where the cache has lost them.
+def restore_builds(progress: Callable[[str], None], run: Run) -> None:
+    """Make the builds of a run's subjects again where the cache has lost them.
 
     It raises what :meth:`perfgate.project.build.Builder.restore` does.
     """
+    from perfgate.project.build import Builder
+    from perfgate.project.config import load_config
 
-    def restore(run: Run) -> None:
-        from perfgate.project.build import Builder
-        from perfgate.project.config import find_config, load_config
-
-        built = [subject for subject in run.subjects.values() if subject.built_from]
-        if built:
-            builder = Builder(load_config(find_config(Path.cwd())), progress)
-            for subject in built:
-                builder.restore(subject)
-
-    return restore
+    for subject in run.subjects.values():
+        if subject.built_from:
+            Builder(load_config(), progress).restore(subject)

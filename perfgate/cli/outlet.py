@@ -1,16 +1,20 @@
-"""Where text leaves: what is printed steers no terminal and commands no GitHub runner, whoever wrote it.
+"""The standard streams of a command: what is printed steers no terminal and no GitHub runner, and stops no measurement.
 
-Names, keys and texts of files that others wrote reach messages and reports. So the two standard streams are wrapped for
-the whole of a command, and what is meant to be obeyed goes through :func:`command` alone.
+Names, keys and texts of files that others wrote reach messages and reports. So the two streams are wrapped for the
+whole of a command, and what is meant to be obeyed goes through :func:`command` alone.
+
+A stream may be closed (``2>&-``), its disk full, its reader gone. What was to be written to stderr is then dropped, and
+everything else goes on. What was to be written to stdout is the report, so its writer must hear of it.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
 CLEAR = "\r\x1b[K"
@@ -28,11 +32,13 @@ class Outlet:
     Args:
         stream: Where it goes.
         watched: Whether a GitHub runner reads it and obeys commands in it.
+        lasting: Whether writing never fails: after a failure that lasts, what is written goes nowhere.
     """
 
-    def __init__(self, stream: TextIO, *, watched: bool) -> None:
+    def __init__(self, stream: TextIO, *, watched: bool, lasting: bool = False) -> None:
         self._stream = stream
         self._watched = watched
+        self._lasting = lasting
 
     def write(self, text: str | bytes, *, obeyed: bool = False) -> int:
         """Write text; ``obeyed``: with the commands that are in it. click hands completions over as bytes."""
@@ -43,8 +49,24 @@ class Outlet:
         if self._watched and not obeyed:
             harmless = _COMMAND.sub(lambda found: f"{found[0]}{_BREAK}", harmless)
         encoding = self._stream.encoding or "utf-8"
-        self._stream.write(start + harmless.encode(encoding, "replace").decode(encoding))
+        with self._failures():
+            self._stream.write(start + harmless.encode(encoding, "replace").decode(encoding))
         return len(text)
+
+    def flush(self) -> None:
+        """Flush."""
+        with self._failures():
+            self._stream.flush()
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._lasting:
+                raise
+            if not isinstance(error, BlockingIOError):  # its reader is slow: only this piece is lost
+                abandon(self._stream)
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the stream's own, but for its bytes, which would go past this."""
@@ -55,13 +77,18 @@ class Outlet:
 
 @contextmanager
 def outlets() -> Iterator[None]:
-    """Wrap the standard streams while the block lasts; an error keeps them wrapped, for its traceback leaves too."""
+    """Wrap the standard streams while the block lasts; an error keeps them wrapped, for its traceback leaves too.
+
+    A closed descriptor is opened to nowhere first: the next file that is opened would take it, and would then be
+    read or written as a standard stream by whoever inherits it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # the lowest free number is taken, and those below are open
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     before = sys.stdout, sys.stderr
-    watched = os.environ.get("GITHUB_ACTIONS") == "true"
-    sys.stdout, sys.stderr = (
-        cast("TextIO", one if one is None or isinstance(one, Outlet) else Outlet(one, watched=watched))
-        for one in before
-    )
+    sys.stdout, sys.stderr = (cast("TextIO", _wrapped(stream, number)) for number, stream in enumerate(before, 1))
     try:
         yield
     except Exception:
@@ -70,6 +97,19 @@ def outlets() -> Iterator[None]:
         sys.stdout, sys.stderr = before
         raise
     sys.stdout, sys.stderr = before
+
+
+def _wrapped(stream: TextIO | None, number: int) -> Outlet:
+    if isinstance(stream, Outlet):
+        return stream
+    opened = stream or os.fdopen(number, "w", encoding="utf-8", closefd=False)
+    return Outlet(opened, watched=os.environ.get("GITHUB_ACTIONS") == "true", lasting=number == 2)  # noqa: PLR2004
+
+
+def abandon(stream: TextIO) -> None:
+    """Let nothing more be written to a stream that failed, not even when the interpreter flushes at its end."""
+    with suppress(io.UnsupportedOperation):  # a stream in memory has no descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def command(text: str) -> None:

@@ -1,6 +1,6 @@
-"""What commands that end with an outcome have in common: where runs lie, how the report is shown, the exit status.
+"""What commands that end with an outcome have in common: the folder of runs, how the report is shown, the exit status.
 
-As in :mod:`perfgate.cli.main`, imports stand where they are needed, so that ``--help`` answers at once.
+Slow imports are where they are needed, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfgate.cli.outlet import command
-from perfgate.cli.streams import abandon
-from perfgate.errors import ExitStatus
+from perfgate.cli.outlet import abandon, command
+from perfgate.errors import ExitStatus, UsageError
+from perfgate.report.document import Document
+from perfgate.report.formats import format_of, formats_of, render
+from perfgate.report.text import to_text
 
 if TYPE_CHECKING:
     from perfgate.judge.outcome import Outcome
-    from perfgate.report.document import Document
 
 RUN_FOLDER = "perfgate.run_folder"
 """Where the context of a command keeps the folder of the run that it made."""
@@ -47,8 +48,6 @@ class _FormatChoice(click.Choice[str]):
     @property
     def choices(self) -> tuple[str, ...]:
         """Every name."""
-        from perfgate.report.formats import formats_of
-
         return formats_of(self._report)
 
     @choices.setter
@@ -68,8 +67,6 @@ def _usual() -> str:
 
 def echo_document(document: Document, *, width: int | None = None) -> None:
     """Print what has no formats to choose from."""
-    from perfgate.report.text import to_text
-
     click.echo(to_text(replace(document, width=width)), nl=False)
 
 
@@ -101,9 +98,6 @@ def reported(command: Callable[..., Outcome]) -> Callable[..., None]:
 
 def check_outputs(outputs: tuple[Path, ...], report: str = "outcome") -> None:
     """Refuse outputs that could not be written before anything is measured."""
-    from perfgate.errors import UsageError
-    from perfgate.report.formats import format_of
-
     for file in outputs:
         format_of(file, report)
         if not file.resolve().parent.is_dir():
@@ -118,8 +112,6 @@ def deliver(outcome: Outcome, form: str, outputs: tuple[Path, ...], *, exit_zero
     What cannot be delivered costs neither the other reports nor a verdict that blocks. Only a status of 0 becomes 22:
     it promises that every report asked for was written.
     """
-    from perfgate.report.formats import format_of, render
-
     lost: list[str] = []
     with _noting(lost, "stdout"):  # first, so that a file that cannot be written costs no result
         try:
@@ -139,8 +131,13 @@ def deliver(outcome: Outcome, form: str, outputs: tuple[Path, ...], *, exit_zero
         with _noting(lost, "the job's summary and outputs"):
             publish(outcome, click.get_current_context().meta.get(RUN_FOLDER, ""))
     status = ExitStatus.PASS if exit_zero else ExitStatus(outcome.exit_status)
+    for report in lost:
+        click.echo(f"perfgate: the report could not be written to {report}", err=True)
     if lost:
-        click.echo(_undelivered(outcome, lost), err=True)
+        folder = click.get_current_context().meta.get(RUN_FOLDER)
+        again = f"write the report again with perfgate judge {shlex.quote(str(folder))}"
+        kept = f", kept in {folder}: {again}" if folder else ""
+        click.echo(f"  The verdict is {outcome.verdict} (exit status {outcome.exit_status}){kept}.", err=True)
     click.get_current_context().exit(status or (ExitStatus.NOT_MEASURED if lost else status))
 
 
@@ -151,12 +148,3 @@ def _noting(lost: list[str], what: str) -> Iterator[None]:
         yield
     except OSError as error:
         lost.append(f"{what}: {error.strerror or error}")
-
-
-def _undelivered(outcome: Outcome, lost: list[str]) -> str:
-    folder = click.get_current_context().meta.get(RUN_FOLDER)
-    kept = (
-        f", kept in {folder}: write the report again with perfgate judge {shlex.quote(str(folder))}" if folder else ""
-    )
-    verdict = f"  The verdict is {outcome.verdict} (exit status {outcome.exit_status}){kept}."
-    return "\n".join([*(f"perfgate: the report could not be written to {one}" for one in lost), verdict])

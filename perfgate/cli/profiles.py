@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 
 from perfgate.cli.output_options import format_option
+from perfgate.errors import UsageError
+from perfgate.report.formats import render
 
 
 @click.command()
@@ -40,8 +42,6 @@ def kernels(
     """
     from perfgate.counters.report_file import read_counters
     from perfgate.counters.trace_join import join
-    from perfgate.errors import UsageError
-    from perfgate.report.formats import render
     from perfgate.trace.scrub import scrub
     from perfgate.trace.selection import select
     from perfgate.trace.trace_file import read_trace
@@ -52,11 +52,9 @@ def kernels(
         scrub(file, target)
         click.echo(f"{target}: written, scrubbed", err=True)
         return
-    found = select(read_trace(file), step, layer)
-    if counted is None:
-        click.echo(render("kernels", form, found), nl=False)
-    else:
-        click.echo(render("joined", form, join(found, read_counters(counted))), nl=False)
+    selection = select(read_trace(file), step, layer)
+    report, about = ("kernels", selection) if counted is None else ("joined", join(selection, read_counters(counted)))
+    click.echo(render(report, form, about), nl=False)
 
 
 @click.command()
@@ -68,6 +66,5 @@ def counters(file: Path, form: str) -> None:
     FILE is what ncu --csv --page raw printed, log lines and all, or with perfgate[ncu] its report; gzip is fine.
     """
     from perfgate.counters.report_file import read_counters
-    from perfgate.report.formats import render
 
     click.echo(render("counters", form, read_counters(file)), nl=False)

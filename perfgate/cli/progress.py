@@ -12,6 +12,7 @@ from typing import TextIO
 from perfgate.capture.session import Progress, Step
 from perfgate.cli.outlet import CLEAR
 from perfgate.metrics.catalogue import METRICS
+from perfgate.metrics.trial import Trial
 from perfgate.units import format_value, plural
 
 BAR_WIDTH = 10
@@ -31,65 +32,54 @@ def progress_to(stream: TextIO, now_s: Callable[[], float] = time.monotonic) -> 
         stream: A terminal, a pipe or a file.
         now_s: The monotonic clock.
     """
+    shown = _Progress(stream, now_s)
     if not stream.isatty():
-        yield _Log(stream, now_s).show
+        yield shown.log
         return
-    line = _Line(stream, now_s)
     over = threading.Event()
-    clock = threading.Thread(target=_tick, args=(line, over), name="perfgate progress", daemon=True)
+    clock = threading.Thread(target=_tick, args=(shown, over), name="perfgate progress", daemon=True)
     clock.start()
     try:
-        yield line.show
+        yield shown.rewrite
     finally:
         over.set()
         clock.join()
-        line.clear()
+        stream.write(CLEAR)
+        stream.flush()
 
 
-class _Log:
-    """A line a finished trial."""
+class _Progress:
+    """A line a finished trial; on a terminal these are above a line that is rewritten in place."""
 
     def __init__(self, stream: TextIO, now_s: Callable[[], float]) -> None:
         self._stream, self._now_s, self._begun_s = stream, now_s, now_s()
-
-    def show(self, step: Step | str) -> None:
-        """Print a sentence, or a trial that has finished."""
-        if said := _said(step, self._now_s() - self._begun_s):
-            self._stream.write(f"{said}{_to_look(step)}\n")
-        self._stream.flush()
-
-
-class _Line(_Log):
-    """Finished trials, and below them a line that is rewritten in place."""
-
-    def __init__(self, stream: TextIO, now_s: Callable[[], float]) -> None:
-        super().__init__(stream, now_s)
         self._lock = threading.Lock()
         self._step: Step | None = None
         self._step_s = 0.0
 
-    def show(self, step: Step | str) -> None:
+    def log(self, step: Step | str) -> None:
+        """Print a sentence, or a trial that has finished."""
+        if text := _finished(step, self._now_s() - self._begun_s):
+            self._stream.write(f"{text}{_to_look(step)}\n")
+        self._stream.flush()
+
+    def rewrite(self, step: Step | str) -> None:
         """Print a sentence or a finished trial above the line, and rewrite the line."""
         with self._lock:
             now_s = self._now_s()
-            if said := _said(step, now_s - self._begun_s):
-                self._stream.write(f"{CLEAR}{said}\n")
+            if text := _finished(step, now_s - self._begun_s):
+                self._stream.write(f"{CLEAR}{text}\n")
             if not isinstance(step, str):
                 self._step, self._step_s = step, now_s
-            self._rewrite(now_s)
+            self._rewrite_line(now_s)
 
     def tick(self) -> None:
         """Rewrite the line with the time that it is now, unless an engine is being timed."""
         with self._lock:
             if self._step is not None and not self._step.phase.startswith(MEASURING):
-                self._rewrite(self._now_s())
+                self._rewrite_line(self._now_s())
 
-    def clear(self) -> None:
-        """Take the line away."""
-        self._stream.write(CLEAR)
-        self._stream.flush()
-
-    def _rewrite(self, now_s: float) -> None:
+    def _rewrite_line(self, now_s: float) -> None:
         if self._step is not None:
             since_s = now_s - self._step_s
             shown = _current(self._step, now_s - self._begun_s, since_s, shutil.get_terminal_size().columns - 1)
@@ -97,17 +87,21 @@ class _Line(_Log):
         self._stream.flush()
 
 
-def _tick(line: _Line, over: threading.Event) -> None:
+def _tick(shown: _Progress, over: threading.Event) -> None:
     while not over.wait(TICK_S):
-        line.tick()
+        shown.tick()
 
 
 def describe(step: Step) -> str:
     """``pair 3 of 4, head: iteration 5 of 10``; a pair that has just been finished is not the next one yet."""
-    kind = "" if step.kind == "timed" else f"{step.kind} "
     number = min(step.done + 1, step.target)
-    place = "conditioning" if step.pair is None else f"{kind}pair {number} of {step.target}"
-    return f"{place}, {step.role}: {step.phase}"
+    return f"{_place(step, f'{number} of {step.target}')}, {step.role}: {step.phase}"
+
+
+def _place(trial: Step | Trial, number: str) -> str:
+    if trial.pair is None:
+        return "conditioning"
+    return f"pair {number}" if trial.kind == "timed" else f"{trial.kind} pair {number}"
 
 
 def _current(step: Step, elapsed_s: float, since_s: float, width: int) -> str:
@@ -128,7 +122,7 @@ def _left(step: Step, since_s: float) -> str:
     return f", {_clock(left_s)} left" if left_s or step.finished else ", overdue"
 
 
-def _said(step: Step | str, elapsed_s: float) -> str:
+def _finished(step: Step | str, elapsed_s: float) -> str:
     """A sentence, or the trial that a step finished; empty where it finished none."""
     if isinstance(step, str):
         return f"perfgate: {step}"
@@ -140,8 +134,7 @@ def _said(step: Step | str, elapsed_s: float) -> str:
     else:
         shown = [(name, METRICS[metric].summarise(trial)) for name, metric in SHOWN.items()]
         result = ", ".join(f"{name} {format_value(value, 's')}" for name, value in shown if value is not None)
-    kind = "" if trial.kind == "timed" else f"{trial.kind} "
-    place = "conditioning" if trial.pair is None else f"{kind}pair {trial.pair + 1}"
+    place = _place(trial, str((trial.pair or 0) + 1))
     return f"[{_clock(elapsed_s)}] {step.cell} trial {trial.index:03} {place} {trial.subject}: {result}"
 
 

@@ -1,6 +1,6 @@
 """The command that says what of a run or a baseline can be trusted.
 
-As in :mod:`perfgate.cli.main`, which has it among its own, imports are in the command bodies.
+Slow imports are in the bodies, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def verify(ctx: click.Context, paths: tuple[Path, ...], runs: Path) -> None:
     failed = False
     for path in (find_run(word, runs) for word in paths):
         click.echo(f"{path}:")
-        for one in verify_path(path):
-            text = " ".join(one.text.split("\n"))  # names of files are part of it, and a line is a check
-            click.echo(f"  {one.result.ljust(7)}  {one.what}: {text}")
-            failed |= one.result == "FAILED"
+        for check in verify_path(path):
+            text = " ".join(check.text.split("\n"))  # names of files are part of it, and a line is a check
+            click.echo(f"  {check.result.ljust(7)}  {check.what}: {text}")
+            failed |= check.result == "FAILED"
     ctx.exit(ExitStatus.USAGE if failed else ExitStatus.PASS)

@@ -77,7 +77,7 @@ class KernelLaunch(Frozen):
         position: Of the launch in the traced step, from 0; ``None`` for one that the trace does not have there.
         layer: Of the model; ``None`` outside the layers, or where they are not known.
         grid: Blocks in x, y, z; empty where that is not known.
-        block: Threads of a block in x, y, z; likewise.
+        block: Threads of a block in x, y, z; empty where that is not known.
         values: Every metric that is a number, by ncu's name, in base units: s, B, B/s, Hz, %, and counts by the word
             that ncu uses (``inst``).
         units: The unit of each.
@@ -129,15 +129,15 @@ class LaunchGroup:
 
     def mean(self, counter: str) -> float | None:
         """Mean of a launch; ``None`` where there is no launch, or one that lacks the counter."""
-        found = self.read(counter)
-        return statistics.fmean(found) if found and len(found) == len(self.launches) else None
+        return self._mean(self.read(counter))
 
     @property
     def moved(self) -> float | None:
         """Bytes of device memory, mean of a launch; ``None`` where one of them lacks the counter."""
-        found = [launch.moved for launch in self.launches]
-        known = [moved for moved in found if moved is not None]
-        return statistics.fmean(known) if known and len(known) == len(found) else None
+        return self._mean([launch.moved for launch in self.launches if launch.moved is not None])
+
+    def _mean(self, values: list[float]) -> float | None:
+        return statistics.fmean(values) if values and len(values) == len(self.launches) else None
 
     @property
     def median(self) -> KernelLaunch:

@@ -194,8 +194,8 @@ class _Page:
     def _row(self, text: str, where: str) -> list[str]:
         row = _cells(text)
         if row is None or len(row) != len(self.heading):
-            found = "its last quotation is open" if row is None else f"{len(row)} of {len(self.heading)} columns"
-            what = f"the row is cut short: {found}"
+            fault = "its last quotation is open" if row is None else f"{len(row)} of {len(self.heading)} columns"
+            what = f"the row is cut short: {fault}"
             raise RecordError(what, where=where, code="counters-truncated")
         return row
 
@@ -270,7 +270,7 @@ def launch_of(
 
 
 def _value(name: str, unit: str, text: str, where: str) -> float | None:
-    """A metric's cell as a number; ``None`` where it is none, because there is no value or it is a text."""
+    """A metric's cell as a number; ``None`` where there is no value, or a text without a unit."""
     value = number(text)
     if value is None and unit and text.strip().lower() not in _MISSING:
         raise _unreadable(f"{name} is {_SHOWN.repr(text)}, no number", where)
@@ -281,7 +281,7 @@ def _ordinal(name: str, text: str, where: str) -> int:
     """A number that something goes by; 0 where the file does not say.
 
     Raises:
-        RecordError: It is no such number.
+        RecordError: It is not a whole number.
     """
     if text.strip().lower() in _MISSING:
         return 0

@@ -81,8 +81,7 @@ def _plain(config: Mapping[str, Any], args: Mapping[str, Any]) -> Format:
     return Format(WIDTHS[name], "fp16")
 
 
-def _fp8(quantisation: Mapping[str, Any], plain: Format) -> Format:
-    del plain
+def _fp8(quantisation: Mapping[str, Any], _plain: Format) -> Format:
     block = quantisation.get("weight_block_size")
     return Format(1.0 + (4 / (block[0] * block[1]) if block else 0.0), "fp8")
 
@@ -93,9 +92,8 @@ def _grouped(quantisation: Mapping[str, Any], plain: Format) -> Format:
     return Format(bits / 8 + ((2 + bits / 8) / group if group > 0 else 0.0), plain.operations)
 
 
-def _mxfp4(quantisation: Mapping[str, Any], plain: Format) -> Format:
+def _mxfp4(_quantisation: Mapping[str, Any], plain: Format) -> Format:
     """4 bits and a byte of scale for 32 weights (OCP Microscaling 1.0); counted as widened before the product."""
-    del quantisation
     return Format(0.5 + 1 / 32, plain.operations)
 
 
@@ -146,15 +144,15 @@ def _ignored(quantisation: Mapping[str, Any]) -> frozenset[str]:
     Raises:
         UsageError: It names modules that are not a whole family.
     """
-    found = set()
+    families = set()
     for entry in (str(entry) for name in _LISTS for entry in quantisation.get(name) or ()):
         if _UNTOUCHED.search(entry):
             continue
         if _ATTENTION.search(entry) and not re.search(r"\.\d+\.", entry):
-            found.add("attention")
+            families.add("attention")
             continue
         raise UsageError(f"quantization_config leaves out {entry!r}: single modules are not counted")
-    return frozenset(found)
+    return frozenset(families)
 
 
 def _bits(value: Any) -> int:

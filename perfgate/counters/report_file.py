@@ -40,7 +40,7 @@ def read_counters(file: Path) -> NcuReport:
     Raises:
         RecordError: It is neither, is cut short, the package cannot read it, or a counter's unit is none of its own.
         NotMeasuredError: ``counters-no-package``: it is a report, and the package is not there; ``counters-no-kernel``:
-            it holds no kernel; or as of :func:`perfgate.counters.ncu_csv.read_page`.
+            it holds no kernel; or see :func:`perfgate.counters.ncu_csv.read_page`.
     """
     with as_plain_file(file) as plain:
         with plain.open("rb") as stream:
@@ -69,21 +69,14 @@ def _in_known_units(report: NcuReport) -> NcuReport:
     return report
 
 
-def _package(where: str) -> Any:
-    """The optional package; imported here, because only reports need it."""
+def _launches(file: Path, where: str) -> Iterator[KernelLaunch]:
     try:
-        import ncu_report  # noqa: PLC0415
+        import ncu_report  # noqa: PLC0415 (optional: only reports need it)
+
+        actions = [action for results in ncu_report.load_report(str(file)) for action in results]
     except ImportError as error:
         text = f"is a report of ncu, and the package ncu-report that opens it is not there ({error})"
         raise NotMeasuredError(text, where=where, code="counters-no-package") from error
-    return ncu_report
-
-
-def _launches(file: Path, where: str) -> Iterator[KernelLaunch]:
-    package = _package(where)
-    try:
-        report = package.load_report(str(file))
-        actions = [action for results in report for action in results]
     except (OSError, RuntimeError, ValueError) as error:
         raise _unreadable(f"cannot be read by ncu-report: {error}", where) from error
     if not actions:

@@ -105,11 +105,11 @@ def bandwidth_roof(launch: KernelLaunch, gpu: GpuRoof | None) -> float | None:
 
 
 def _operations(launch: KernelLaunch) -> dict[Precision, float]:
-    found: dict[Precision, float] = {}
+    operations: dict[Precision, float] = {}
     for name, precision in _TENSOR.items():
         if launch.values.get(name, 0.0) > 0:
-            found[precision] = found.get(precision, 0.0) + launch.values[name]
-    return found
+            operations[precision] = operations.get(precision, 0.0) + launch.values[name]
+    return operations
 
 
 def _sm_hz(launch: KernelLaunch) -> float | None:

@@ -37,8 +37,10 @@ class CountedStep(Frozen):
         cls, launches: tuple[KernelLaunch, ...], info: ValidationInfo
     ) -> tuple[KernelLaunch, ...]:
         shared = {"units": info.data.get("units", {}), "gpu": info.data.get("device", Device())}
-        return tuple(one.model_copy(update={**shared, "number": n}) for n, one in enumerate(launches))
+        return tuple(launch.model_copy(update={**shared, "number": n}) for n, launch in enumerate(launches))
 
     def of(self, role: str, place: str = "") -> LaunchGroup:
         """The launches of a role, at one of :data:`perfgate.trace.kernel_table.PLACES` or at all of them."""
-        return LaunchGroup(tuple(one for one in self.launches if one.key.role == role and place in ("", one.key.place)))
+        return LaunchGroup(
+            tuple(launch for launch in self.launches if launch.key.role == role and place in ("", launch.key.place))
+        )

@@ -45,19 +45,6 @@ class Identity(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Timed:
-    """What the trace knows of a row: over the selection, on each device.
-
-    Args:
-        launches: A step's, on average.
-        time_ns: A step's, on average.
-    """
-
-    launches: float
-    time_ns: float
-
-
-@dataclass(frozen=True)
 class Row:
     """One kernel of one shape at one place, with what either side knows of it.
 
@@ -65,7 +52,8 @@ class Row:
         identity: By the trace, else by ncu.
         role: By the shipped list.
         kernel: The function's own name.
-        timed: Nothing where the trace's selection has no such launch.
+        launches: A step's on each device, on average over the trace's selection; 0 where that has none.
+        time_ns: Their time in a step, on each device; 0 where the selection has none.
         counted: Nothing where ncu counted none.
         joined_by: What the two sides agree in: ``name, shape, place``, ``name, shape`` or ``name``; empty where there
             is but one side.
@@ -74,15 +62,21 @@ class Row:
     identity: Identity
     role: str
     kernel: str
-    timed: Timed | None = None
+    launches: float = 0.0
+    time_ns: float = 0.0
     counted: LaunchGroup | None = None
     joined_by: str = ""
+
+    @property
+    def timed(self) -> bool:
+        """Whether the trace's selection has it."""
+        return self.launches > 0
 
     @property
     def step_bytes(self) -> float | None:
         """Bytes of device memory a step: ncu's of a launch, times the trace's launches."""
         moved = self.counted.moved if self.counted else None
-        return None if moved is None or self.timed is None else moved * self.timed.launches
+        return moved * self.launches if moved is not None and self.timed else None
 
 
 @dataclass(frozen=True)
@@ -108,7 +102,7 @@ class Join:
     @property
     def time_ns(self) -> float:
         """Kernel time of a step, with counters or without."""
-        return math.fsum(row.timed.time_ns for row in self.rows if row.timed)
+        return math.fsum(row.time_ns for row in self.rows)
 
 
 def join(selection: Selection, counted: NcuReport) -> Join:
@@ -177,12 +171,12 @@ def _share(selection: Selection, launches: Sequence[tuple[Identity, KernelLaunch
 
 def _shapes(selection: Selection) -> dict[str, set[Shape]]:
     """The shapes that each kernel of the whole trace has, by name; ``()`` among them where any shape will do."""
-    trace, found = selection.trace, dict[str, set[Shape]]()
+    trace, shapes = selection.trace, dict[str, set[Shape]]()
     for name, shape in combinations(trace.kernels.name, trace.kernels.shape)[0]:
         sizes = tuple(trace.shapes[shape].tolist())
         fixed = trace.names.role[name] != ATTENTION and any(sizes)
-        found.setdefault(unqualified_name(trace.names.normalised[name]), set()).add(sizes if fixed else ())
-    return found
+        shapes.setdefault(unqualified_name(trace.names.normalised[name]), set()).add(sizes if fixed else ())
+    return shapes
 
 
 def in_words(shape: Shape) -> str:
@@ -202,10 +196,10 @@ def _timed_rows(selection: Selection) -> list[Row]:
         same = Identity(unqualified_name(trace.names.normalised[name]), sizes if any(sizes) else (), PLACES[place])
         _, counts, total = sums.get(same, (name, 0.0, 0.0))
         sums[same] = (name, counts + count, total + time_ns)
-    ranked = sorted(sums.items(), key=lambda one: (-one[1][2], one[0].name, one[0].shape, one[0].place))
+    ranked = sorted(sums.items(), key=lambda item: (-item[1][2], item[0].name, item[0].shape, item[0].place))
     steps = selection.steps
     return [
-        Row(same, trace.names.role[name], trace.names.short[name], Timed(count / steps, total / steps))
+        Row(same, trace.names.role[name], trace.names.short[name], count / steps, total / steps)
         for same, (name, count, total) in ranked
     ]
 

@@ -8,7 +8,7 @@ forgets a part is not a floor. Biases and the routers' own few weights are left 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ REFUSED_ARGS = (
     "speculative_config", "spec_method", "spec_model", "enable_expert_parallel", "cpu_offload_gb", "offload_group_size",
     "quantization_config", "kv_cache_dtype_skip_layers", "hf_overrides", "hf_config_path",
 )  # fmt: skip
-"""Engine arguments under which a step is another one, or weights lie in the host's memory; 0 and nothing are fine."""
+"""Engine arguments under which a step is another one, or weights are in the host's memory; 0 and nothing are fine."""
 MOST_LAYERS = 10_000
 """Far more than any model has; what is counted layer by layer is as long."""
 LONGEST_TEXT = 300
@@ -43,7 +43,7 @@ _FULL_EVERY = {"gemma2": 2, "gemma3_text": 6}
 """Models in which every so many layers one attends to everything and the others slide; their configuration need not
 say so (Gemma2Config and Gemma3TextConfig of transformers 5.19)."""
 _VOCABULARY = {"gemma3_text": 262_208}
-"""Sizes of vocabularies that a configuration may leave out, as that of Gemma 3 27B does (likewise)."""
+"""Sizes of vocabularies that a configuration may leave out, as that of Gemma 3 27B does (transformers 5.19)."""
 _KV_FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
 
 
@@ -60,7 +60,6 @@ class StepDemand:
         kv_read: Keys and values of all requests at the mean context of the workload.
         kv_written: Those of the step's own tokens.
         operations: By the precision they run at; a multiplication and an addition are two.
-        mean_context: Tokens that a request attends to, mean over the decode steps.
     """
 
     weights_held: float
@@ -68,7 +67,6 @@ class StepDemand:
     kv_read: float
     kv_written: float
     operations: Mapping[Precision, float]
-    mean_context: float
 
     @property
     def bytes_moved(self) -> float:
@@ -120,9 +118,8 @@ def step_demand(
     Raises:
         UsageError: A model, quantisation or argument that is not counted here, or a configuration of another shape.
     """
-    sizes = {"batch": batch, "input_tokens": input_tokens, "output_tokens": output_tokens}
     try:
-        demand = _step_demand(config, args, **sizes)
+        demand = _step_demand(config, args, batch, input_tokens, output_tokens)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         text = f"config.json has another shape than is counted: {type(error).__name__}: {error}"
         raise UsageError(text[:LONGEST_TEXT]) from error
@@ -132,7 +129,7 @@ def step_demand(
 
 
 def _step_demand(
-    config: Mapping[str, Any], args: Mapping[str, Any], *, batch: int, input_tokens: int, output_tokens: int
+    config: Mapping[str, Any], args: Mapping[str, Any], batch: int, input_tokens: int, output_tokens: int
 ) -> StepDemand:
     if batch < 1 or input_tokens < 1 or output_tokens < 2:  # noqa: PLR2004 (see above)
         raise UsageError(f"batch {batch}, {input_tokens} + {output_tokens} tokens has no decode step")
@@ -140,11 +137,7 @@ def _step_demand(
     _refuse(config, args)
     parallel = int(args.get("tensor_parallel_size") or 1)
     formats = weight_formats(config, args)
-    layers, heads, width = (
-        _layers(config),
-        _whole(config, "num_attention_heads"),
-        _head_width(config),
-    )
+    layers, heads, width = _layers(config), _whole(config, "num_attention_heads"), _head_width(config)
     kv_heads = max(int(config.get("num_key_value_heads") or heads) / parallel, 1.0)
     matrices = tuple(_matrices(config, batch))
     hidden, vocabulary = _whole(config, "hidden_size"), _vocabulary(config)
@@ -163,7 +156,6 @@ def _step_demand(
         kv_read=batch * attended * kv_token,
         kv_written=batch * layers * kv_token,
         operations=_operations(matrices, formats, batch, 4 * heads * width * attended, parallel),
-        mean_context=input_tokens + output_tokens / 2,
     )
 
 
@@ -171,11 +163,11 @@ def _operations(
     matrices: Iterable[_Matrix], formats: Formats, batch: int, attention: float, parallel: int
 ) -> dict[Precision, float]:
     """Two for each weight a token passes; attention, ``attention`` a request, runs at fp16 whatever the cache holds."""
-    found: dict[Precision, float] = {"fp16": batch * attention / parallel}
+    operations: dict[Precision, float] = {"fp16": batch * attention / parallel}
     for m in matrices:
         precision = formats.of(m.family).operations
-        found[precision] = found.get(precision, 0.0) + 2 * batch * m.inputs * m.outputs * m.used / parallel
-    return found
+        operations[precision] = operations.get(precision, 0.0) + 2 * batch * m.inputs * m.outputs * m.used / parallel
+    return operations
 
 
 def _matrices(config: Mapping[str, Any], batch: int) -> Iterable[_Matrix]:
@@ -187,15 +179,16 @@ def _matrices(config: Mapping[str, Any], batch: int) -> Iterable[_Matrix]:
     yield _Matrix("attention", heads * width, hidden, layers, layers, layers)
     routed = _routed_layers(config)
     if layers - routed:
-        yield from _mlp("mlp", hidden, _whole(config, "intermediate_size"), layers - routed)
+        yield from _mlp("mlp", hidden, _whole(config, "intermediate_size"), [layers - routed] * 3)
     if routed:
         yield from _experts(config, hidden, routed, batch)
     yield _Matrix("lm-head", hidden, _vocabulary(config), 1, 1, 1)
 
 
-def _mlp(family: str, hidden: int, inner: int, layers: int) -> Iterable[_Matrix]:
-    yield _Matrix(family, hidden, 2 * inner, layers, layers, layers)
-    yield _Matrix(family, inner, hidden, layers, layers, layers)
+def _mlp(family: str, hidden: int, inner: int, counts: Sequence[float]) -> Iterable[_Matrix]:
+    """Both products of a gated MLP; ``counts`` are how many of each there are, are read, and a token passes."""
+    yield _Matrix(family, hidden, 2 * inner, *counts)
+    yield _Matrix(family, inner, hidden, *counts)
 
 
 def _experts(config: Mapping[str, Any], hidden: int, layers: int, batch: int) -> Iterable[_Matrix]:
@@ -204,12 +197,10 @@ def _experts(config: Mapping[str, Any], hidden: int, layers: int, batch: int) ->
     # A token that chooses evenly misses a given expert with probability 1 - chosen / experts; dummy and trained routers
     # choose less evenly, so this is the usual estimate and not a bound. The bounds are chosen and batch x chosen.
     met = experts * (1 - (1 - chosen / experts) ** batch)
-    counts = (layers * experts, layers * met, layers * chosen)
-    yield _Matrix("experts", hidden, 2 * inner, *counts)
-    yield _Matrix("experts", inner, hidden, *counts)
+    yield from _mlp("experts", hidden, inner, (layers * experts, layers * met, layers * chosen))
     shared = int(config.get("shared_expert_intermediate_size") or int(config.get("n_shared_experts") or 0) * inner)
     if shared:
-        yield from _mlp("mlp", hidden, shared, layers)
+        yield from _mlp("mlp", hidden, shared, [layers] * 3)
 
 
 def _routed_layers(config: Mapping[str, Any]) -> int:

@@ -19,7 +19,7 @@ LOW_DISK_BYTES = 2 * 1024**3
 LOCK_TIMEOUT_S = 30.0
 
 NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "afs", "9p")
-"""Beginnings of the types of file systems that lie on another machine."""
+"""Beginnings of the types of file systems that are on another machine."""
 
 STATE_FOLDER = Check(
     "state-folder", "Locks of GPUs and leases of their clocks lie there: without them two runs collide."
@@ -32,16 +32,16 @@ def check_folder(check: Check, folder: Path) -> Finding:
     """Try a folder, or the nearest one above it where it does not exist yet; nothing stays behind."""
     if folder.exists() and not folder.is_dir():
         return check.failed(f"{folder} is not a folder", "Name another.")
-    there = _nearest(folder)
-    name = str(folder) if folder.is_dir() else f"{folder}, which is to be made in {there},"
+    existing = _nearest(folder)
+    name = str(folder) if folder.is_dir() else f"{folder}, which is to be made in {existing},"
     try:
-        with tempfile.TemporaryDirectory(prefix=".perfgate-doctor-", dir=there) as scratch:
+        with tempfile.TemporaryDirectory(prefix=".perfgate-doctor-", dir=existing) as scratch:
             _write_through(Path(scratch) / "file")
             excluded = _second_is_refused(Path(scratch) / "lock")
     except OSError as error:
         mend = f"Make {folder} writable for this user" + (f", or name another in {STATE}." * (check is STATE_FOLDER))
         return check.failed(f"{name} cannot be written: {error.strerror}", mend)
-    kind = file_system(there)
+    kind = file_system(existing)
     place = f"{name} ({kind or 'file system unknown'})"
     another = f"Put it on a local disk: {STATE}=FOLDER." if check is STATE_FOLDER else "Name another with --runs."
     if not excluded:
@@ -53,11 +53,11 @@ def check_folder(check: Check, folder: Path) -> Finding:
 
 def check_disk(folder: Path) -> Finding:
     """Whether there is room for run folders."""
-    there = _nearest(folder)
-    free = shutil.disk_usage(there).free
+    existing = _nearest(folder)
+    free = shutil.disk_usage(existing).free
     found = f"{gib(free)} free for {folder}"
     if free < LOW_DISK_BYTES:
-        return DISK.warning(found, f"Free some space in {there}, at least {LOW_DISK_BYTES >> 30} GiB.")
+        return DISK.warning(found, f"Free some space in {existing}, at least {LOW_DISK_BYTES >> 30} GiB.")
     return DISK.ok(found)
 
 

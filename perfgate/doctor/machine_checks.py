@@ -67,22 +67,22 @@ def diagnose(
         progress: Told before each check that takes seconds.
     """
     environment = allowed_environment(os.environ)
-    gpus, found = check_gpus(scenarios, environment)
+    gpus, findings = check_gpus(scenarios, environment)
     with tempfile.TemporaryDirectory(prefix="perfgate-doctor-") as scratch:
         bench = _Bench(Path(scratch), progress)
         programs = (profilers.NSYS, profilers.NCU)
-        found += [profilers.check_presence(check, environment, bench.place(), gpu=bool(gpus)) for check in programs]
-        found += [profilers.check_counters(), *_check_folders(runs), check_processes(), check_memory(scenarios)]
-        found += [_check_model(one, {**environment, **one.scenario.engine.env}) for one in scenarios]
-        found += [] if scenarios else [MODEL.skipped("no scenario named")]
+        findings += [profilers.check_presence(check, environment, bench.place(), gpu=bool(gpus)) for check in programs]
+        findings += [profilers.check_counters(), *_check_folders(runs), check_processes(), check_memory(scenarios)]
+        findings += [_check_model(loaded, {**environment, **loaded.scenario.engine.env}) for loaded in scenarios]
+        findings += [] if scenarios else [MODEL.skipped("no scenario named")]
         named = _interpreters(scenarios, subjects, environment, bench.place())
-        found += [bench.check_subject(*one) for one in named]
-        found += [] if subjects else [SUBJECT.skipped("no subject named", _NAME_SUBJECT)]
+        findings += [bench.check_subject(subject, interpreter) for subject, interpreter in named]
+        findings += [] if subjects else [SUBJECT.skipped("no subject named", _NAME_SUBJECT)]
         if deep:
             own = Interpreter("perfgate's own interpreter", sys.executable, environment)
-            there = [interpreter for subject, interpreter in named if find_subject(subject) is None]
-            found += bench.try_profilers(there if subjects else [own], gpus)
-    return Diagnosis(deep=deep, findings=tuple(found))
+            present = [interpreter for subject, interpreter in named if find_subject(subject) is None]
+            findings += bench.try_profilers(present if subjects else [own], gpus)
+    return Diagnosis(deep=deep, findings=tuple(findings))
 
 
 class _Bench:
@@ -127,7 +127,7 @@ class _Bench:
             except OSError as error:
                 found = f"not tried: the GPUs cannot be held: {error}"
                 return [check.warning(found, "See the check state-folder.") for check in tried]
-            return [finding for one in interpreters for finding in self._try_profilers(one, gpu=bool(gpus))]
+            return [finding for python in interpreters for finding in self._try_profilers(python, gpu=bool(gpus))]
 
     def _try_profilers(self, interpreter: Interpreter, *, gpu: bool) -> Iterator[Finding]:
         self._progress(f"tracing a tiny program of {interpreter} with nsys")
@@ -203,7 +203,7 @@ def _interpreters(
     scenarios: Sequence[LoadedScenario], subjects: Mapping[Role, Subject], environment: Mapping[str, str], cache: Path
 ) -> list[tuple[Subject, Interpreter]]:
     """Each subject under each scenario's variables; what would be looked at twice comes once, under both names."""
-    settings = [one.scenario.engine.env for one in scenarios] or [{}]
+    settings = [loaded.scenario.engine.env for loaded in scenarios] or [{}]
     named: dict[tuple[str, str], tuple[Subject, Interpreter]] = {}
     for role, subject in subjects.items():
         for own in settings:

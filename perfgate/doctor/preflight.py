@@ -180,8 +180,8 @@ def _wrong_arguments(cell: _Cell) -> Iterator[Problem]:
                 yield cell.problem(key, text, at_key=True)
         return
     for key, value in cell.args.items():
-        if found := takes.problem(key, value):
-            within, text = found
+        if problem := takes.problem(key, value):
+            within, text = problem
             unknown = key not in takes.accepted
             if unknown and key in cell.point and (near_key := did_you_mean(key, MATRIX_WORKLOAD_KEYS)):
                 text = f"vLLM {takes.version} has no such engine argument{near_key}"
@@ -192,7 +192,8 @@ def _wrong_sizes(cell: _Cell) -> Iterator[Problem]:
     """Arguments and workload that do not fit each other, by those arguments alone that are given."""
     work, args = cell.workload, cell.args
     seqs, length, batched = (_whole(args, key) for key in ("max_num_seqs", "max_model_len", "max_num_batched_tokens"))
-    names = [gate.metric for gate in cell.loaded.scenario.gates if gate.measured.needs_full_steps]
+    measured = [(gate.metric, gate.measured) for gate in cell.loaded.scenario.gates]
+    names = [name for name, metric in measured if metric.kind == "timed" and metric.decode == "steps"]
     alone = args.get("data_parallel_size", 1) == 1
     if seqs is not None and work.batch > seqs and names and alone:
         text = (

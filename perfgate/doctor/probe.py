@@ -123,13 +123,13 @@ def locate() -> dict[str, Any]:
 def places(name: str, *, folders: bool = True) -> list[str]:
     """Where a top-level module would be imported from: its folders if it has any, else its file; it is not imported."""
     try:
-        found = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):  # a module that somebody has put together by hand
         return []
-    if found is None:
+    if spec is None:
         return []
-    inside = list(found.submodule_search_locations or ()) if folders else []
-    return inside or [place for place in (found.origin,) if place]
+    inside = list(spec.submodule_search_locations or ()) if folders else []
+    return inside or [place for place in (spec.origin,) if place]
 
 
 TASKS = {"locate": locate, "import": look, "trace": trace, "count": count}

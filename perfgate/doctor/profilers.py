@@ -77,8 +77,8 @@ class Interpreter:
 
 def has_capability(number: int) -> bool:
     """Whether this process has a capability in effect."""
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", OWN_STATUS.read_text(), re.MULTILINE)
-    return found is not None and bool(int(found[1], 16) >> number & 1)
+    capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)$", OWN_STATUS.read_text(), re.MULTILINE)
+    return capabilities is not None and bool(int(capabilities[1], 16) >> number & 1)
 
 
 def check_presence(check: Check, environment: Mapping[str, str], folder: Path, *, gpu: bool) -> Finding:

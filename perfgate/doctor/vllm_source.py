@@ -1,4 +1,4 @@
-"""Where a subject's vLLM lies: its interpreter is asked, in a fraction of a second, and imports nothing for it.
+"""Where a subject's vLLM is: its interpreter is asked, in a fraction of a second, and imports nothing for it.
 
 What it answers is a claim of the subject: it is bounded, checked, and used for nothing but to find source to read.
 """
@@ -80,13 +80,13 @@ def arguments_of(subject: Subject, located: Located) -> EngineArguments | str:
     if located.file is None or not Path(located.file).is_absolute():
         return f"python={subject.python} has no vllm"
     package = Path(located.file).parent
-    # Beside the package itself lie the libraries or the tests of its build; what of them vLLM would load is in `early`.
+    # Beside the package itself are the libraries or the tests of its build; what of them vLLM would load is in `early`.
     added = [folder for folder in subject.path if Path(folder) != package.parent]
     changed = _mention((*added, *located.early), package)
     if changed is not None:
         return f"{changed} may change the engine's arguments"
-    found = read_arguments(package, located.version or "of unknown version")
-    return found or f"the source of vllm in {package} does not tell its engine arguments"
+    arguments = read_arguments(package, located.version or "of unknown version")
+    return arguments or f"the source of vllm in {package} does not tell its engine arguments"
 
 
 def _mention(places: Iterable[str], package: Path) -> Path | None:
@@ -112,6 +112,6 @@ def _python_files(places: Iterable[str], package: Path) -> Iterator[Path]:
             if here == package:
                 inside.clear()
                 continue
-            # An environment that lies in the checkout is on nobody's module path by that.
-            inside[:] = [one for one in inside if not one.startswith(".") and not (here / one / "pyvenv.cfg").exists()]
+            # An environment inside the checkout is on nobody's module path by that.
+            inside[:] = [name for name in inside if name[0] != "." and not (here / name / "pyvenv.cfg").exists()]
             yield from (here / name for name in files if name.endswith(".py") and (here / name).is_file())

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import math
 import os
+import re
 import secrets
 import shlex
 import subprocess
@@ -141,8 +142,10 @@ def plan_drill(
     chosen, left_out = [], []
     draft = Drill(name="draft", scenario=scenario, cells=(), base=base, device=device, exercises=(), seed=0)
     for plant, sizes in plants:
-        found = [Exercise(name="-".join([plant.name, *([size] if size else [])]), plant=plant, size=size)
-                 for size in (sizes or plant.sizes(device)[:1] or (None,))]  # fmt: skip
+        found = [
+            Exercise(name=_folder_name(plant, size), plant=plant, size=size)
+            for size in dict.fromkeys(sizes or plant.sizes(device)[:1] or (None,))
+        ]
         if why := _unfit(plant, device, gated, gpus, max(draft.gpus(one, cells) for one in found)):
             left_out.append(Note(code=plant.name, text=why))
         else:
@@ -160,6 +163,11 @@ def plan_drill(
             "seed": secrets.randbits(32) if seed is None else seed,
         }
     )
+
+
+def _folder_name(plant: Plant, size: str | None) -> str:
+    """``host_work-50``; a size may be JSON, which makes no name of a folder."""
+    return "-".join([plant.name, *re.findall(r"[A-Za-z0-9._]+", size or "")])
 
 
 def _unfit(plant: Plant, device: RunsOn, gated: set[str], gpus: int, needed: int) -> str:

@@ -11,12 +11,12 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import urlencode, urljoin, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPErrorProcessor, Request, build_opener
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from perfgate.errors import PerfgateError
 from perfgate.machine.json_text import ANSWER, parse_json
@@ -44,19 +44,67 @@ class ApiError(PerfgateError):
         self.status = status
 
 
-_Model = TypeVar("_Model", bound=BaseModel)
+Sha = Annotated[str, Field(pattern="^[0-9a-f]{40}([0-9a-f]{24})?$")]
 
 
-def understood(model: type[_Model], content: Any, path: str) -> _Model:
-    """What of an answer is needed; it may hold more.
+class Repository(BaseModel):
+    """A repository; ``full_name`` is ``owner/name``."""
 
-    Raises:
-        ApiError: It has another shape.
+    full_name: str = ""
+    default_branch: str = "main"
+
+
+class Tip(BaseModel):
+    """The branch and commit at one end of a pull request."""
+
+    ref: str
+    sha: Sha
+
+
+class PullRequest(BaseModel):
+    """A pull request, as events and answers have it."""
+
+    number: int
+    state: str
+    base: Tip
+    head: Tip
+
+
+class MergeGroup(BaseModel):
+    """What the merge queue tests together: the branch, and the commit that it is compared with."""
+
+    base_ref: str
+    base_sha: Sha
+
+
+class WorkflowRun(BaseModel):
+    """A workflow run, as events and answers have it.
+
+    Args:
+        id: GitHub's number.
+        event: Name of the event that started it.
+        head_sha: Commit that it ran at.
+        head_branch: Branch that it ran on; anybody may have named it.
+        head_repository: Where its commit, and with that its workflow, comes from; ``None`` where that is gone.
+        path: File of its workflow, perhaps with ``@`` and a ref.
+        conclusion: How it ended; ``None`` before that.
     """
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        raise ApiError(f"its answer cannot be read: {first_problem(error)}", where=path) from error
+
+    id: int
+    event: str
+    head_sha: Sha
+    head_branch: str | None = None
+    head_repository: Repository | None
+    path: str = ""
+    conclusion: str | None = None
+
+    @property
+    def origin(self) -> str:
+        """``owner/name`` of the repository that its commit comes from; empty where that is gone."""
+        return self.head_repository.full_name if self.head_repository else ""
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Api:
@@ -74,19 +122,19 @@ class Api:
         self._token = token
         self._opener = build_opener(_NoRedirect)
 
-    def get(self, path: str, **query: str | int) -> Any:
-        """The answer to a GET, read as JSON.
+    def get(self, model: type[_Model], path: str) -> _Model:
+        """What of the answer to a GET is needed, as a model; the answer may hold more.
 
         Raises:
             ApiError: GitHub refused, did not answer, or answered something else.
         """
-        return self._json("GET", f"{self._url}{path}" + (f"?{urlencode(query)}" if query else ""))[0]
+        return _understood(model, self._json("GET", f"{self._url}{path}")[0], path)
 
-    def pages(self, path: str, key: str = "", **query: str | int) -> Iterator[Any]:
+    def pages(self, model: type[_Model], path: str, key: str = "", **query: str) -> Iterator[_Model]:
         """The items of a list that comes in pages; ``key`` names the list where it is within an object.
 
         Raises:
-            ApiError: As of :meth:`get`; or a page leads to another server, or there is no end of them.
+            ApiError: GitHub refused, a page leads to another server, or there is no end of them.
         """
         url = f"{self._url}{path}?{urlencode({'per_page': 100, **query})}"
         for _ in range(PAGES):
@@ -94,7 +142,7 @@ class Api:
             items = content.get(key) if key and isinstance(content, dict) else content
             if not isinstance(items, list):
                 raise ApiError("expected a list", where=path)
-            yield from items
+            yield from (_understood(model, item, path) for item in items)
             following = re.search(r'<([^>]+)>;\s*rel="next"', headers.get("Link", ""))
             if following is None:
                 return
@@ -103,23 +151,31 @@ class Api:
                 raise ApiError(f"the next page is on another server: {url}", where=path)
         raise ApiError(f"more than {PAGES} pages", where=path)
 
-    def send(self, method: str, path: str, content: Any = None) -> Any:
-        """Change something; a POST that may have arrived is never sent again.
+    def make(self, model: type[_Model], path: str, content: Any) -> _Model:
+        """Make something by a POST, which is never sent again where it may have arrived; what GitHub says of it.
 
         Raises:
-            ApiError: As of :meth:`get`.
+            ApiError: GitHub refused, did not answer, or answered something else.
         """
-        return self._json(method, f"{self._url}{path}", content)[0]
+        return _understood(model, self._json("POST", f"{self._url}{path}", content)[0], path)
+
+    def send(self, method: str, path: str, content: Any = None) -> None:
+        """Send a request whose answer is not needed; a POST that may have arrived is never sent again.
+
+        Raises:
+            ApiError: GitHub refused, or did not answer.
+        """
+        self._json(method, f"{self._url}{path}", content)
 
     def download(self, path: str, file: Path, limit_bytes: int) -> None:
         """Write what GitHub redirects this path to into a file; the token stays with GitHub.
 
         Raises:
-            ApiError: As of :meth:`get`; or it broke off, is larger than allowed, or cannot be written; the file is gone
+            ApiError: GitHub refused, or it broke off, is larger than allowed, or cannot be written; the file is gone
                 then.
         """
         with self._open("GET", f"{self._url}{path}") as answer:
-            target = answer.headers.get("Location") if answer.status in (301, 302, 307, 308) else None
+            target = answer.headers.get("Location")
             if target is None:
                 _write(answer, file, limit_bytes)
                 return
@@ -133,17 +189,14 @@ class Api:
         with self._open(method, url, None if content is None else json.dumps(content).encode()) as answer:
             try:
                 body = answer.read((ANSWER.mib << 20) + 1)
+                return (parse_json(body, ANSWER) if body else None), answer.headers
             except (HTTPException, OSError) as error:
                 raise ApiError(f"its answer broke off: {error}", where=_place(url)) from error
-            try:
-                return (parse_json(body, ANSWER) if body else None), answer.headers
             except ValueError as error:
                 raise ApiError(f"its answer cannot be read: {error}", where=_place(url)) from error
 
     @contextlib.contextmanager
-    def _open(
-        self, method: str, url: str, body: bytes | None = None, *, ours: bool = True
-    ) -> Iterator[HTTPResponse | HTTPError]:
+    def _open(self, method: str, url: str, body: bytes | None = None, *, ours: bool = True) -> Iterator[HTTPResponse]:
         headers = {"Accept": "application/vnd.github+json", "User-Agent": "perfgate"}
         headers |= {"X-GitHub-Api-Version": "2022-11-28", "Content-Type": "application/json"} if ours else {}
         headers |= {"Authorization": f"Bearer {self._token}"} if ours and self._token else {}
@@ -152,12 +205,9 @@ class Api:
             try:
                 answer = self._opener.open(request, timeout=TIMEOUT_S)
             except HTTPError as error:
-                if error.code in (301, 302, 307, 308):
-                    answer = error
-                else:
-                    with error:
-                        _wait(_refusal_wait_s(error, method, attempt), attempt, _refused(error, url))
-                    continue
+                with error:
+                    _wait(_refusal_wait_s(error, method, attempt), attempt, _refused(error, url))
+                continue
             except (OSError, HTTPException) as error:  # URLError is an OSError; an answer that breaks off is a bare one
                 reason = getattr(error, "reason", error)
                 failed = ApiError(f"cannot be reached: {reason}", where=_place(url))
@@ -168,12 +218,21 @@ class Api:
             return
 
 
-class _NoRedirect(HTTPRedirectHandler):
+def _understood(model: type[_Model], content: Any, path: str) -> _Model:
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise ApiError(f"its answer cannot be read: {first_problem(error)}", where=path) from error
+
+
+class _NoRedirect(HTTPErrorProcessor):
     """A redirect is an answer: urllib would send the token on to whatever server it names."""
 
-    def redirect_request(self, *_: Any, **__: Any) -> None:
+    def http_response(self, request: Request, response: HTTPResponse) -> Any:
         """Follow nothing."""
-        return
+        return response if response.status // 100 == 3 else super().http_response(request, response)  # noqa: PLR2004
+
+    https_response = http_response
 
 
 def _wait(wait_s: float | None, attempt: int, failed: ApiError) -> None:
@@ -190,9 +249,9 @@ def _refusal_wait_s(error: HTTPError, method: str, attempt: int) -> float | None
     """
     if error.code in (403, 429):
         after, reset = error.headers.get("retry-after", ""), error.headers.get("x-ratelimit-reset", "")
-        if after.isdigit():
+        if after.isdecimal():
             return float(after)
-        if error.headers.get("x-ratelimit-remaining") == "0" and reset.isdigit():
+        if error.headers.get("x-ratelimit-remaining") == "0" and reset.isdecimal():
             return max(1.0, float(reset) - _server_time_s(error))
         return float(10 * attempt) if error.code == 429 else None  # noqa: PLR2004 (too many requests)
     return float(attempt) if error.code >= 500 and method != "POST" else None  # noqa: PLR2004 (the server's fault)
@@ -209,10 +268,10 @@ def _server_time_s(answer: HTTPError) -> float:
 def _refused(error: HTTPError, url: str) -> ApiError:
     try:
         content = parse_json(error.read(64 * 1024))
-        said = str(content.get("message", "")) if isinstance(content, dict) else ""
+        message = str(content.get("message", "")) if isinstance(content, dict) else ""
     except (ValueError, OSError, HTTPException):
-        said = ""
-    return ApiError(f"GitHub answered {error.code} {said or error.reason}"[:500], error.code, where=_place(url))
+        message = ""
+    return ApiError(f"GitHub answered {error.code} {message or error.reason}"[:500], error.code, where=_place(url))
 
 
 def _place(url: str) -> str:
@@ -220,23 +279,19 @@ def _place(url: str) -> str:
     return urlsplit(url).path
 
 
-def _write(answer: IO[bytes] | HTTPResponse | HTTPError, file: Path, limit_bytes: int) -> None:
+def _write(answer: HTTPResponse, file: Path, limit_bytes: int) -> None:
     left = limit_bytes
-    try:
-        with file.open("wb") as stream:
-            while chunk := answer.read(CHUNK_BYTES):
-                left -= len(chunk)
-                if left < 0:
-                    break
-                stream.write(chunk)
-    except (HTTPException, OSError) as error:
-        file.unlink(missing_ok=True)
-        raise ApiError(f"the download broke off: {error}", where=file.name) from error
-    except BaseException:
-        file.unlink(missing_ok=True)
-        raise
-    missing = getattr(answer, "length", None)  # read(n) takes a connection that was closed early for the end
-    if left < 0 or missing:
-        file.unlink()
-        what = f"is larger than {limit_bytes} bytes" if left < 0 else f"the download broke off: {missing} bytes less"
-        raise ApiError(what, where=file.name)
+    with contextlib.ExitStack() as undo:
+        undo.callback(file.unlink, missing_ok=True)
+        try:
+            with file.open("wb") as stream:
+                while left >= 0 and (chunk := answer.read(CHUNK_BYTES)):
+                    left -= len(chunk)
+                    stream.write(chunk)
+        except (HTTPException, OSError) as error:
+            raise ApiError(f"the download broke off: {error}", where=file.name) from error
+        if left < 0:
+            raise ApiError(f"is larger than {limit_bytes} bytes", where=file.name)
+        if missing := answer.length:  # read(n) takes a connection that was closed early for the end
+            raise ApiError(f"the download broke off: {missing} bytes less", where=file.name)
+        undo.pop_all()

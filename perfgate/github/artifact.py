@@ -6,14 +6,14 @@ import re
 import tempfile
 import zipfile
 import zlib
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from pydantic import AwareDatetime, BaseModel
 
 from perfgate.errors import RecordError
-from perfgate.github.api import Api, understood
+from perfgate.github.api import Api, WorkflowRun
 from perfgate.github.workflow_job import GithubJob
 
 VERDICT = "perfgate-verdict"
@@ -27,21 +27,22 @@ RUN_BYTES = 4 * 1024**3
 """No run folder is larger; it is unpacked on the measuring machine."""
 
 
-@dataclass(frozen=True)
-class UploadedArtifact:
+class UploadedArtifact(BaseModel):
     """An artifact as GitHub lists it.
 
     Args:
         id: GitHub's number.
-        name: Its name, unique within a run.
-        size_bytes: Packed.
-        created: When it was uploaded.
+        name: Its name, unique within an attempt of a run.
+        size_in_bytes: Packed.
+        created_at: When it was uploaded.
+        expired: Whether it was removed since.
     """
 
     id: int
     name: str
-    size_bytes: int
-    created: datetime
+    size_in_bytes: int
+    created_at: AwareDatetime
+    expired: bool
 
 
 def of_run(api: Api, repository: str, run_id: int, name: str) -> UploadedArtifact | None:
@@ -50,14 +51,9 @@ def of_run(api: Api, repository: str, run_id: int, name: str) -> UploadedArtifac
     Raises:
         ApiError: GitHub refused.
     """
-    page = f"/repos/{repository}/actions/runs/{run_id}/artifacts"
-    listed = [understood(_Listed, item, page) for item in api.pages(page, "artifacts")]
-    found = [
-        UploadedArtifact(one.id, one.name, one.size_in_bytes, one.created_at)
-        for one in listed
-        if not one.expired and one.name == name
-    ]
-    return max(found, key=lambda artifact: (artifact.created, artifact.id), default=None)
+    listed = api.pages(UploadedArtifact, f"/repos/{repository}/actions/runs/{run_id}/artifacts", "artifacts")
+    artifacts = [artifact for artifact in listed if not artifact.expired and artifact.name == name]
+    return max(artifacts, key=lambda artifact: (artifact.created_at, artifact.id), default=None)
 
 
 def of_earlier_attempt(api: Api, job: GithubJob, name: str, head_sha: str) -> UploadedArtifact | None:
@@ -79,16 +75,12 @@ def of_earlier_attempt(api: Api, job: GithubJob, name: str, head_sha: str) -> Up
     run_id, attempt = int(job.variable("GITHUB_RUN_ID")), int(job.variable("GITHUB_RUN_ATTEMPT"))
     if attempt <= 1:
         return None
-    run = api.get(f"/repos/{job.repository}/actions/runs/{run_id}")
+    run = api.get(WorkflowRun, f"/repos/{job.repository}/actions/runs/{run_id}")
     workflow = job.variable("GITHUB_WORKFLOW_REF").partition("@")[0].removeprefix(f"{job.repository}/")
     expected = {"id": run_id, "path": workflow, "event": job.variable("GITHUB_EVENT_NAME"), "head_sha": head_sha,
                 "head_repository": job.repository}  # fmt: skip
-    try:
-        origin = {"head_repository": (run["head_repository"] or {}).get("full_name")}
-        listed = {**run, **origin, "path": str(run["path"]).partition("@")[0]}
-        wrong = [key for key, value in expected.items() if listed[key] != value]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"GitHub lists this run in a way that this version cannot read: {error!r}") from error
+    listed = {**run.model_dump(), "path": run.path.partition("@")[0], "head_repository": run.origin}
+    wrong = [key for key, value in expected.items() if listed[key] != value]
     if wrong:
         raise RecordError(f"GitHub lists this run with another {', '.join(wrong)} than this job's")
     return of_run(api, job.repository, run_id, name)
@@ -101,8 +93,8 @@ def fetch(api: Api, repository: str, artifact: UploadedArtifact, file: Path, lim
         RecordError: It is larger than allowed.
         ApiError: GitHub refused.
     """
-    if artifact.size_bytes > limit_bytes:
-        raise RecordError(f"{artifact.size_bytes} bytes, more than {limit_bytes}", where=f"artifact {artifact.name}")
+    if artifact.size_in_bytes > limit_bytes:
+        raise RecordError(f"{artifact.size_in_bytes} bytes, more than {limit_bytes}", where=f"artifact {artifact.name}")
     api.download(f"/repos/{repository}/actions/artifacts/{artifact.id}/zip", file, limit_bytes)
 
 
@@ -112,41 +104,39 @@ def read_member(archive: Path, name: str, limit_bytes: int) -> bytes | None:
     Raises:
         RecordError: It is not an archive, or the file is larger than allowed.
     """
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            infos = _checked(opened, limit_bytes, archive.name)
-            if name not in (info.filename for info in infos):
-                return None
-            return opened.read(name)
-    except _MALFORMED as error:
-        raise RecordError(f"cannot be unpacked: {error}", where=archive.name) from error
+    with _opened(archive, limit_bytes) as opened:
+        return opened.read(name) if name in opened.namelist() else None
 
 
 def unpack(archive: Path, target: Path, limit_bytes: int = RUN_BYTES) -> None:
     """Unpack an archive into a folder that appears only when it is whole.
 
     Raises:
-        RecordError: It is no archive, holds nothing, is larger than allowed, names files outside its folder, or does
+        RecordError: It is not an archive, holds nothing, is too large, names files outside its folder, or does
             not go onto this disk.
         OSError: The folder is there already, or its parent cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=target.parent) as scratch:
-        try:
-            with zipfile.ZipFile(archive) as opened:
-                infos = _checked(opened, limit_bytes, archive.name)
-                if not infos:
-                    raise RecordError("holds nothing", where=archive.name)
-                for info in infos:
-                    opened.extract(info, Path(scratch) / "content")
-        except _MALFORMED as error:
-            raise RecordError(f"cannot be unpacked: {error}", where=archive.name) from error
+        with _opened(archive, limit_bytes) as opened:
+            if not opened.namelist():
+                raise RecordError("holds nothing", where=archive.name)
+            opened.extractall(Path(scratch) / "content")
         (Path(scratch) / "content").rename(target)
 
 
-def _checked(opened: zipfile.ZipFile, limit_bytes: int, where: str) -> list[zipfile.ZipInfo]:
-    """The members of an archive; zipfile reads of each no more than the size declared here."""
-    infos = opened.infolist()
+@contextmanager
+def _opened(archive: Path, limit_bytes: int) -> Iterator[zipfile.ZipFile]:
+    """An archive whose members are known to be harmless; zipfile reads of each no more than the size declared here."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            _check(opened.infolist(), limit_bytes, archive.name)
+            yield opened
+    except _MALFORMED as error:
+        raise RecordError(f"cannot be unpacked: {error}", where=archive.name) from error
+
+
+def _check(infos: list[zipfile.ZipInfo], limit_bytes: int, where: str) -> None:
     if len(infos) > MEMBERS:
         raise RecordError(f"holds {len(infos)} files, more than {MEMBERS}", where=where)
     if (size := sum(info.file_size for info in infos)) > limit_bytes:
@@ -157,14 +147,3 @@ def _checked(opened: zipfile.ZipFile, limit_bytes: int, where: str) -> list[zipf
             raise RecordError(f"names a file outside its folder: {info.filename!r}", where=where)
         if info.compress_type not in _PACKED:
             raise RecordError(f"packs {info.filename!r} in a way that GitHub does not", where=where)
-    return infos
-
-
-class _Listed(BaseModel):
-    """An item of GitHub's list."""
-
-    id: int
-    name: str
-    size_in_bytes: int
-    created_at: AwareDatetime
-    expired: bool

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from perfgate.errors import RecordError, UsageError
 from perfgate.github import artifact
-from perfgate.github.api import Api, ApiError, understood
+from perfgate.github.api import Api, ApiError, PullRequest, Repository, WorkflowRun
 from perfgate.github.policy import touched
 from perfgate.github.verdict import LIMIT_BYTES, read_verdict, unlinked
-from perfgate.github.workflow_job import PUSHED_REQUEST, SHA, GithubJob, JobPlan, of_event
+from perfgate.github.workflow_job import PUSHED_REQUEST, GithubJob, JobPlan
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.versioned_json import parse_model
 from perfgate.report.github_markdown import COMMENT_BYTES, render_within
@@ -29,15 +28,6 @@ AUTHOR = "github-actions[bot]"
 MARKER = "<!-- perfgate: one comment, kept up to date -->"
 LISTED = 20
 """So many files are named; further ones are counted."""
-
-
-class _Commit(BaseModel):
-    sha: str
-
-
-class _PullRequest(BaseModel):
-    state: str
-    head: _Commit
 
 
 class _File(BaseModel):
@@ -58,65 +48,22 @@ class _Comment(BaseModel):
         return self.user is not None and self.user.login == author and (self.body or "").startswith(MARKER)
 
 
-@dataclass(frozen=True)
-class MeasuredRun:
-    """The workflow run that ended.
+def unheard(run: WorkflowRun, repository: str, *, pull_requests: bool) -> str:
+    """Why nothing that a run uploaded is shown; empty where it is.
+
+    A run that a fork's ``pull_request`` starts carries out the fork's own workflow, on hosted runners and under any
+    name: its artifact would be the fork's own praise in our words.
 
     Args:
-        id: GitHub's number.
-        head_sha: Commit that it ran at.
-        head_branch: Branch that it ran on; anybody may have named it.
-        conclusion: How it ended.
-        url: Its page.
-        started_by: Name of the event that started it.
-        head_repository: ``owner/name`` of where its commit, and with that its workflow, comes from; empty where that
-            is gone.
+        run: The workflow run that ended.
+        repository: Where the comment goes.
+        pull_requests: Whether runs count that were started by ``pull_request``.
     """
-
-    id: int
-    head_sha: str
-    head_branch: str
-    conclusion: str
-    url: str
-    started_by: str
-    head_repository: str
-
-    @classmethod
-    def of(cls, job: GithubJob) -> MeasuredRun:
-        """The run that this job follows.
-
-        Raises:
-            UsageError: The event is not a ``workflow_run`` of this repository.
-        """
-        event, repository = job.event, job.repository
-        with of_event("workflow_run"):
-            run = event["workflow_run"]
-            if event["repository"]["full_name"] != repository:
-                raise UsageError(f"the event is one of another repository than {repository}")
-            number, head_sha = int(run["id"]), str(run["head_sha"])
-            started_by, branch, conclusion = str(run["event"]), str(run["head_branch"] or ""), str(run["conclusion"])
-            origin = str((run["head_repository"] or {}).get("full_name") or "")
-        if not SHA.fullmatch(head_sha):
-            raise UsageError("the event names no commit")
-        server = job.environment.get("GITHUB_SERVER_URL", "https://github.com")
-        url = f"{server}/{repository}/actions/runs/{number}"
-        return cls(number, head_sha, branch, conclusion, url, started_by, origin)
-
-    def unheard(self, repository: str, *, pull_requests: bool) -> str:
-        """Why nothing that this run uploaded is shown; empty where it is.
-
-        A run that a fork's ``pull_request`` starts carries out the fork's own workflow, on hosted runners and under any
-        name: its artifact would be the fork's own praise in our words.
-
-        Args:
-            repository: Where the comment goes.
-            pull_requests: Whether runs count that were started by ``pull_request``.
-        """
-        if self.head_repository != repository:
-            return f"the run is one of {self.head_repository or 'a repository that is gone'}, not of {repository}"
-        if self.started_by == "pull_request" and not pull_requests:
-            return "the run was started by pull_request, and such runs count only with --pull-request-runs"
-        return "" if self.started_by in ("push", "pull_request") else "the run judged no pull request"
+    if run.origin != repository:
+        return f"the run is one of {run.origin or 'a repository that is gone'}, not of {repository}"
+    if run.event == "pull_request" and not pull_requests:
+        return "the run was started by pull_request, and such runs count only with --pull-request-runs"
+    return "" if run.event in ("push", "pull_request") else "the run judged no pull request"
 
 
 def comment(
@@ -136,8 +83,10 @@ def comment(
         RecordError: The artifact is not what it should be; nothing is written then.
         ApiError: GitHub refused.
     """
-    run = MeasuredRun.of(job)
-    if why := run.unheard(job.repository, pull_requests=pull_requests):
+    run = job.event(WorkflowRun, "workflow_run")
+    if job.event(Repository, "repository").full_name != job.repository:
+        raise UsageError(f"the event is one of another repository than {job.repository}")
+    if why := unheard(run, job.repository, pull_requests=pull_requests):
         return f"{why}: nothing to comment on"
     with tempfile.TemporaryDirectory() as scratch:
         outcome, claimed = _read_artifact(api, job.repository, run, Path(scratch) / "artifact.zip")
@@ -145,24 +94,24 @@ def comment(
     if number is None:
         return "the run names no pull request: nothing to comment on"
     page = f"/repos/{job.repository}/pulls/{number}"
-    request = understood(_PullRequest, api.get(page), page)
+    request = api.get(PullRequest, page)
     if request.state != "open":
         return f"pull request {number} is not open: nothing to comment on"
     if (at := request.head.sha) != run.head_sha:
         return f"pull request {number} is at {at[:12]}, the run was at {run.head_sha[:12]}: nothing to comment on"
-    listed = [understood(_File, file, page) for file in api.pages(f"{page}/files")]
+    listed = api.pages(_File, f"{page}/files")
     # What is moved away is altered where it was.
     files = [name for file in listed for name in (file.filename, file.previous_filename) if name is not None]
     try:
-        body = comment_body(run, outcome, touched(files, scenarios))
+        body = comment_body(run, job.page_of(run.id), outcome, touched(files, scenarios))
     except Exception as error:  # figures and names that fit the schema and that no renderer was made for
         raise RecordError(f"is a verdict that cannot be shown: {error!r}"[:300], where=artifact.VERDICT) from error
     return _put(api, f"/repos/{job.repository}/issues", number, body, author)
 
 
-def comment_body(run: MeasuredRun, outcome: Outcome | None, changed: Iterable[str]) -> str:
-    """The Markdown of the comment, within GitHub's limit."""
-    footer = f"Commit {run.head_sha[:12]}: [run and artifacts]({run.url})\n"
+def comment_body(run: WorkflowRun, page: str, outcome: Outcome | None, changed: Iterable[str]) -> str:
+    """The Markdown of the comment, within GitHub's limit; ``page`` is the address of the run's."""
+    footer = f"Commit {run.head_sha[:12]}: [run and artifacts]({page})\n"
     note = policy_note(tuple(changed))
     if outcome is None:
         ended = escape(f"the run ended as {run.conclusion} without a verdict")
@@ -184,22 +133,21 @@ def policy_note(changed: tuple[str, ...]) -> str:
     )
 
 
-def _read_artifact(api: Api, repository: str, run: MeasuredRun, file: Path) -> tuple[Outcome | None, int | None]:
+def _read_artifact(api: Api, repository: str, run: WorkflowRun, file: Path) -> tuple[Outcome | None, int | None]:
     """The outcome, and the pull request that the artifact claims to be of; ``None`` for what it does not have."""
-    found = artifact.of_run(api, repository, run.id, artifact.VERDICT)
-    if found is None:
+    uploaded = artifact.of_run(api, repository, run.id, artifact.VERDICT)
+    if uploaded is None:
         return None, None
-    artifact.fetch(api, repository, found, file, LIMIT_BYTES)
+    artifact.fetch(api, repository, uploaded, file, LIMIT_BYTES)
     verdict = artifact.read_member(file, "verdict.json", LIMIT_BYTES)
     plan = artifact.read_member(file, "job.json", LIMIT_BYTES)
-    where = f"{artifact.VERDICT}: job.json"
-    claimed = parse_model(JobPlan, plan, where).pull_request if plan is not None else None
+    claimed = parse_model(JobPlan, plan, f"{artifact.VERDICT}: job.json").pull_request if plan is not None else None
     return (None if verdict is None else read_verdict(verdict, artifact.VERDICT)), claimed
 
 
-def _number(run: MeasuredRun, claimed: int | None) -> int | None:
+def _number(run: WorkflowRun, claimed: int | None) -> int | None:
     """The pull request's number by the branch it was pushed to, else as claimed; both are still to be checked."""
-    pushed = PUSHED_REQUEST.fullmatch(run.head_branch)
+    pushed = PUSHED_REQUEST.fullmatch(run.head_branch or "")
     number = int(pushed[1]) if pushed else claimed
     return number if number is not None and 0 < number < 10**9 else None
 
@@ -207,13 +155,13 @@ def _number(run: MeasuredRun, claimed: int | None) -> int | None:
 def _put(api: Api, issues: str, number: int, body: str, author: str) -> str:
     """Rewrite our comment, or write the first; others of ours, left by jobs that ran at once, go."""
     page = f"{issues}/{number}/comments"
-    ours = [item for found in api.pages(page) if (item := understood(_Comment, found, page)).is_ours(author)]
+    ours = [item for item in api.pages(_Comment, page) if item.is_ours(author)]
     if not ours:
         api.send("POST", page, {"body": body})
         return f"pull request {number}: comment written"
-    first, *others = sorted(ours, key=lambda item: item.id)
-    for other in others:
-        api.send("DELETE", f"{issues}/comments/{other.id}")
+    first, *doubles = sorted(ours, key=lambda item: item.id)
+    for double in doubles:
+        api.send("DELETE", f"{issues}/comments/{double.id}")
     if first.body == body:
         return f"pull request {number}: the comment says so already"
     try:

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfgate.baseline.store import is_baseline, parse_as_of, read
-from perfgate.errors import ExitStatus
 from perfgate.gate import judge_folder
 from perfgate.github import artifact
-from perfgate.github.api import Api
 from perfgate.github.workflow_job import GithubJob, JobPlan
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
@@ -24,13 +22,7 @@ BODY_CHARACTERS = 60_000
 """Of a pull request's body that tell what moved; GitHub takes 65,536 in all."""
 
 
-def api_of(job: GithubJob) -> Api:
-    """The API of the job's server, with its token."""
-    url = job.environment.get("GITHUB_API_URL", "https://api.github.com")
-    return Api(url, job.environment.get("GITHUB_TOKEN", ""))
-
-
-def fetch_earlier(api: Api, job: GithubJob, plan: JobPlan) -> None:
+def fetch_earlier(job: GithubJob, plan: JobPlan) -> None:
     """Unpack the run folder of an earlier attempt, where there is one.
 
     Raises:
@@ -39,20 +31,12 @@ def fetch_earlier(api: Api, job: GithubJob, plan: JobPlan) -> None:
     """
     file = job.folder / "earlier.zip"
     try:
-        found = artifact.of_earlier_attempt(api, job, plan.artifact, job.listed_at(plan.head))
-        if found is not None:
-            artifact.fetch(api, plan.repository, found, file, artifact.RUN_BYTES)
+        uploaded = artifact.of_earlier_attempt(job.api, job, plan.artifact, job.listed_at(plan.head))
+        if uploaded is not None:
+            artifact.fetch(job.api, plan.repository, uploaded, file, artifact.RUN_BYTES)
             artifact.unpack(file, plan.runs)
     finally:
         file.unlink(missing_ok=True)
-
-
-def status_of(job: GithubJob) -> ExitStatus:
-    """What the run ended with: interrupted where measuring began and left nothing, usage where it never began."""
-    status = job.read_status()
-    if status is not None:
-        return ExitStatus(status) if status in list(ExitStatus) else ExitStatus.INTERNAL_ERROR
-    return ExitStatus.USAGE if job.read_plan() is None else ExitStatus.INTERRUPTED
 
 
 def judged(folder: Path) -> Outcome:
@@ -65,11 +49,11 @@ def judged(folder: Path) -> Outcome:
 
 
 def candidate_of(plan: JobPlan | None) -> str:
-    """The run of a night whose base may be promoted, as it lies in the run folder's artifact; empty where none may."""
+    """The run of a night whose base may be promoted, as it is in the run folder's artifact; empty where none may."""
     if plan is None or plan.command != "nightly" or plan.run_folder is None:
         return ""
-    found = candidate(plan.run_folder)
-    return str(found.relative_to(plan.runs)) if found else ""
+    reference = candidate(plan.run_folder)
+    return str(reference.relative_to(plan.runs)) if reference else ""
 
 
 def write_small_artifact(job: GithubJob, plan: JobPlan | None, outcome: Outcome | None) -> None:
@@ -94,8 +78,8 @@ def moved(names: Sequence[str]) -> str:
     text = ""
     for file in filter(is_baseline, map(Path, names)):
         before, now = parse_as_of(file, "HEAD"), read(file).baseline
-        told = f"{file}\n{to_text(diff_document(before, now) if before else log_document(now))}"
-        text += f"\n\n{textwrap.indent(told, ' ' * 4)}"  # no text can end a block that is indented
+        report = f"{file}\n{to_text(diff_document(before, now) if before else log_document(now))}"
+        text += f"\n\n{textwrap.indent(report, ' ' * 4)}"  # no text can end a block that is indented
     if len(text) > BODY_CHARACTERS:
         text = f"{text[:BODY_CHARACTERS].rpartition(chr(10))[0]}\n\nThe rest did not fit: see `perfgate baseline diff`."
     return text

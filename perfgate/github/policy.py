@@ -12,12 +12,14 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Literal, TypeVar
 from urllib.parse import quote
 
+from pydantic import BaseModel
+
 from perfgate.errors import UsageError
-from perfgate.github.api import Api, ApiError
-from perfgate.github.workflow_job import PUSHED_REQUEST, Command, GithubJob, JobPlan, of_event
+from perfgate.github.api import Api, ApiError, MergeGroup, PullRequest, Repository
+from perfgate.github.workflow_job import PUSHED_REQUEST, Command, GithubJob, JobPlan
 from perfgate.machine.atomic_files import canonical_json
 from perfgate.project.git import Git
 from perfgate.project.subjects import anchored
@@ -30,6 +32,13 @@ ALWAYS = ("perfgate.toml", "baselines")
 """What decides beside the scenarios and what is in their folders."""
 _OF_THE_TREE = re.compile(r"ref=(\.|.*\.\.\.|(.*[^\w/-])?(HEAD|@)([^\w/-].*)?)")
 """Words of a ref that depends on what is checked out: ``.``, ``main...``, ``HEAD~1``."""
+
+
+class _Branch(BaseModel):
+    protected: bool
+
+
+_Answer = TypeVar("_Answer", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -116,56 +125,45 @@ def touched(files: Iterable[str], scenarios: Iterable[str]) -> tuple[str, ...]:
     """Those of some changed files that a change is judged by."""
     judged_by = [*ALWAYS, *map(_folder, scenarios)]
     return tuple(
-        sorted({file for file in files for one in judged_by if one == "." or f"{file}/".startswith(f"{one}/")})
+        sorted({file for file in files for folder in judged_by if folder == "." or f"{file}/".startswith(f"{folder}/")})
     )
 
 
 def _aim(job: GithubJob, api: Api) -> tuple[int | None, str, str]:
     """Number of the pull request, the branch that it is judged by, and the commit of that where the event names it."""
-    event, name = job.event, job.variable("GITHUB_EVENT_NAME")
-    default = str(_at(event, "repository", "default_branch") or "main")
+    name, default = job.variable("GITHUB_EVENT_NAME"), job.event(Repository, "repository").default_branch
     if name == "pull_request":
-        with of_event(name):
-            number = int(event["number"])
-        return number, _guarded(job, api, _at(event, "pull_request", "base", "ref"), default), ""
+        request = job.event(PullRequest, name)
+        return request.number, _guarded(job, api, request.base.ref, default), ""
     if name == "merge_group":
-        with of_event(name):
-            group = event["merge_group"]
-            return None, str(group["base_ref"]).removeprefix("refs/heads/"), str(group["base_sha"])
+        group = job.event(MergeGroup, name)
+        return None, group.base_ref.removeprefix("refs/heads/"), group.base_sha
     pushed = PUSHED_REQUEST.fullmatch(job.variable("GITHUB_REF"))
     if name == "push" and pushed:
-        number = int(pushed[1])
-        aim = _at(_ask(job, api, f"pulls/{number}", "pull-requests"), "base", "ref")
-        return number, _guarded(job, api, aim, default), ""
+        request = _ask(job, api, PullRequest, f"pulls/{pushed[1]}", "pull-requests")
+        return request.number, _guarded(job, api, request.base.ref, default), ""
     return None, default, ""
 
 
-def _guarded(job: GithubJob, api: Api, aim: Any, default: str) -> str:
+def _guarded(job: GithubJob, api: Api, aim: str, default: str) -> str:
     """The branch that a pull request aims at where GitHub protects it, else the default branch.
 
     A pull request can be aimed elsewhere after its check is green, and the check stays with the commit. So nobody is
     judged by a branch that anybody who may push can make for it.
     """
-    if not aim or aim == default:
+    if aim == default:
         return default
-    found = _ask(job, api, f"branches/{quote(str(aim), safe='/')}", "contents")
-    return str(aim) if _at(found, "protected") is True else default
+    return aim if _ask(job, api, _Branch, f"branches/{quote(aim, safe='/')}", "contents").protected else default
 
 
-def _ask(job: GithubJob, api: Api, what: str, permission: str) -> Any:
+def _ask(job: GithubJob, api: Api, model: type[_Answer], what: str, permission: str) -> _Answer:
     try:
-        return api.get(f"/repos/{job.repository}/{what}")
+        return api.get(model, f"/repos/{job.repository}/{what}")
     except ApiError as error:
         raise UsageError(
             f"cannot ask which branch the pull request is judged by: {error}",
             remedy=f"Give the job permissions: {{{permission}: read}}.",
         ) from error
-
-
-def _at(content: Any, *path: str) -> Any:
-    for key in path:
-        content = content.get(key) if isinstance(content, dict) else None
-    return content
 
 
 def _scenarios(policy: Path, patterns: Sequence[str]) -> tuple[str, ...]:
@@ -176,21 +174,21 @@ def _scenarios(policy: Path, patterns: Sequence[str]) -> tuple[str, ...]:
             file_pattern(pattern)
         except ValueError as error:
             raise UsageError(f"scenarios: {error}, found {pattern!r}") from error
-    found = {file for pattern in patterns for file in policy.glob(pattern) if file.is_file()}
-    return tuple(sorted(str(file.relative_to(policy)) for file in found))
+    files = {file for pattern in patterns for file in policy.glob(pattern) if file.is_file()}
+    return tuple(sorted(str(file.relative_to(policy)) for file in files))
 
 
 def _words(wanted: Wanted, scenarios: Sequence[str], merge_base: str, head: str) -> tuple[str, ...]:
     sides = [("--head", wanted.head or (f"ref={head}",))]
     if wanted.against == "merge-base":
         sides.insert(0, ("--base", wanted.base or (f"ref={merge_base}",)))
-    subjects = [word for option, words in sides for one in words for word in (option, one)]
+    subjects = [argument for option, words in sides for word in words for argument in (option, word)]
     against = ["--against", "baseline"] if wanted.against == "baseline" else []
     return (*scenarios, *against, *subjects)
 
 
 def _folder(pattern: str) -> str:
-    """The part of a pattern before its first wildcard: a whole folder, since models lie beside scenarios.
+    """The part of a pattern before its first wildcard: a whole folder, since models are beside scenarios.
 
     A pattern that begins with a wildcard may find scenarios everywhere, so that is ``.``, where every file counts.
     """
@@ -200,6 +198,6 @@ def _folder(pattern: str) -> str:
 
 
 def _changed(git: Git, merge_base: str, head: str, judged_by: Sequence[str]) -> tuple[str, ...]:
-    named = git.run("diff", "--name-only", "-z", "--no-renames", merge_base, head, "--", *judged_by)
-    shown = named.encode(errors="surrogateescape").decode(errors="replace")  # they are printed and kept as JSON
-    return tuple(name for name in shown.split("\0") if name)
+    names = git.names("diff", "--name-only", "--no-renames", merge_base, head, "--", *judged_by)
+    # They are printed and kept as JSON.
+    return tuple(name.encode(errors="surrogateescape").decode(errors="replace") for name in names)

@@ -10,10 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from perfgate.errors import UsageError
-from perfgate.github.api import Api, ApiError, understood
+from perfgate.github.api import Api, ApiError, PullRequest
 from perfgate.project.git import Git
-
-NOT_FOUND = 404
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,6 @@ class _Commit(BaseModel):
     tree: _Object
 
 
-class _PullRequest(BaseModel):
-    number: int
-
-
 def propose(api: Api, repository: str, tree: Path, paths: Sequence[str], proposal: Proposal) -> str:
     """Put what changed below some paths of a working tree into a pull request; returns what was done, in words.
 
@@ -65,20 +59,19 @@ def propose(api: Api, repository: str, tree: Path, paths: Sequence[str], proposa
     root = f"/repos/{repository}"
     head = Git(tree).run("rev-parse", "HEAD").strip()
     entries = [_entry(api, root, tree, name) for name in changed]
-    page = f"{root}/git/commits/{head}"
-    base_tree = understood(_Commit, api.get(page), page).tree.sha
-    made = _made(api, f"{root}/git/trees", {"base_tree": base_tree, "tree": entries})
-    commit = _made(api, f"{root}/git/commits", {"message": proposal.title, "tree": made, "parents": [head]})
+    base_tree = api.get(_Commit, f"{root}/git/commits/{head}").tree.sha
+    made = api.make(_Object, f"{root}/git/trees", {"base_tree": base_tree, "tree": entries}).sha
+    content = {"message": proposal.title, "tree": made, "parents": [head]}
+    commit = api.make(_Object, f"{root}/git/commits", content).sha
     _point(api, root, proposal.branch, commit)
     owner = repository.partition("/")[0]
     text = {"title": proposal.title, "body": proposal.body}
-    page = f"{root}/pulls"
-    for found in api.pages(page, head=f"{owner}:{proposal.branch}", state="open", base=proposal.base):
-        number = understood(_PullRequest, found, page).number
-        api.send("PATCH", f"{page}/{number}", text)
-        return f"pull request {number} now proposes {', '.join(changed)}"
-    answer = api.send("POST", page, {**text, "head": proposal.branch, "base": proposal.base})
-    return f"pull request {understood(_PullRequest, answer, page).number} proposes {', '.join(changed)}"
+    page, names = f"{root}/pulls", ", ".join(changed)
+    for request in api.pages(PullRequest, page, head=f"{owner}:{proposal.branch}", state="open", base=proposal.base):
+        api.send("PATCH", f"{page}/{request.number}", text)
+        return f"pull request {request.number} now proposes {names}"
+    request = api.make(PullRequest, page, {**text, "head": proposal.branch, "base": proposal.base})
+    return f"pull request {request.number} proposes {names}"
 
 
 def changed_files(tree: Path, paths: Sequence[str]) -> list[str]:
@@ -88,9 +81,8 @@ def changed_files(tree: Path, paths: Sequence[str]) -> list[str]:
         UsageError: ``tree`` is not a checkout.
     """
     git = Git(tree)
-    changed = git.run("diff", "--name-only", "-z", "--no-renames", "HEAD", "--", *paths)
-    new = git.run("ls-files", "--others", "--exclude-standard", "-z", "--", *paths)
-    return sorted({name for name in f"{changed}{new}".split("\0") if name})
+    changed = git.names("diff", "--name-only", "--no-renames", "HEAD", "--", *paths)
+    return sorted({*changed, *git.names("ls-files", "--others", "--exclude-standard", "--", *paths)})
 
 
 def _entry(api: Api, root: str, tree: Path, name: str) -> dict[str, Any]:
@@ -104,20 +96,15 @@ def _entry(api: Api, root: str, tree: Path, name: str) -> dict[str, Any]:
             text = file.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise UsageError("not text", where=name) from error
-        entry["sha"] = _made(api, f"{root}/git/blobs", {"content": text, "encoding": "utf-8"})
+        entry["sha"] = api.make(_Object, f"{root}/git/blobs", {"content": text, "encoding": "utf-8"}).sha
     return entry
-
-
-def _made(api: Api, page: str, content: dict[str, Any]) -> str:
-    """The digest of a new object of git."""
-    return understood(_Object, api.send("POST", page, content), page).sha
 
 
 def _point(api: Api, root: str, branch: str, commit: str) -> None:
     try:
-        api.get(f"{root}/git/ref/heads/{branch}")
+        api.send("GET", f"{root}/git/ref/heads/{branch}")
     except ApiError as error:
-        if error.status != NOT_FOUND:
+        if error.status != 404:  # noqa: PLR2004 (not found)
             raise
         api.send("POST", f"{root}/git/refs", {"ref": f"refs/heads/{branch}", "sha": commit})
         return

@@ -7,14 +7,12 @@ sure that what is shown of it is a report and nothing else: no markup, no link, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from perfgate.errors import RecordError
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Outcome
 from perfgate.machine.json_text import VERDICT
 from perfgate.machine.versioned_json import parse_content, validated
-from perfgate.models import Note
 from perfgate.reasons import CODE
 from perfgate.report.document import printable
 
@@ -41,9 +39,6 @@ def read_verdict(data: bytes, where: str) -> Outcome:
     except ValueError as error:
         raise RecordError(f"not a verdict: {error}", where=where) from error
     outcome = validated(Outcome, content, where, strict=True)
-    for note in _notes(outcome):
-        if not re.fullmatch(CODE, note.code):
-            raise RecordError("not a verdict: a note has an unknown code", where=where)
     _check_consistent(outcome, where)
     return outcome.model_copy(update={"cells": tuple(map(_without_commands, outcome.cells))})
 
@@ -75,15 +70,6 @@ def _check_consistent(outcome: Outcome, where: str) -> None:
         raise RecordError("not a verdict: it contradicts itself", where=where)
 
 
-def _notes(outcome: Outcome) -> Iterator[Note]:
-    yield from outcome.reasons
-    for cell in outcome.cells:
-        yield from (*cell.reasons, *cell.cautions)
-        yield from (*cell.counters.reasons, *cell.counters.cautions) if cell.counters else ()
-        for gate in cell.gates:
-            yield from (*gate.reasons, *gate.cautions)
-
-
 def _harmless(value: Any, depth: int) -> Any:
     """The same value, its texts printable, cut, and with nothing in them that GitHub makes a link of."""
     if depth < 0:
@@ -95,5 +81,7 @@ def _harmless(value: Any, depth: int) -> Any:
     if isinstance(value, int | float) and abs(value) > LARGEST:
         raise ValueError("a number is too large")
     if isinstance(value, dict):
+        if not re.fullmatch(CODE, str(value.get("code", "code"))):
+            raise ValueError("a note has an unknown code")
         return {_harmless(key, depth - 1): _harmless(item, depth - 1) for key, item in value.items()}
     return value

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
-from perfgate.errors import UsageError
+from pydantic import BaseModel, ValidationError
+
+from perfgate.errors import ExitStatus, UsageError
+from perfgate.github.api import Api, PullRequest
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.json_text import read_json
-from perfgate.machine.versioned_json import read_model, write_model
+from perfgate.machine.versioned_json import first_problem, read_model, write_model
 from perfgate.models import Frozen
 
-SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
 PUSHED_REQUEST = re.compile(r"(?:refs/heads/)?pull-request/([1-9][0-9]{0,8})")
 """The branch that an approved pull request is pushed to, so that its code runs here."""
 
 Command = Literal["run", "nightly"]
 
-
-@contextlib.contextmanager
-def of_event(name: str) -> Iterator[None]:
-    """A block that reads an event of this name, and nothing else.
-
-    Raises:
-        UsageError: The event has another shape.
-    """
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"the event is not a {name} that this version can read: {error!r}") from error
+_Part = TypeVar("_Part", bound=BaseModel)
 
 
 class JobPlan(Frozen):
@@ -113,6 +103,12 @@ class GithubJob:
         return value
 
     @property
+    def api(self) -> Api:
+        """The API of its server, with its token."""
+        url = self.environment.get("GITHUB_API_URL", "https://api.github.com")
+        return Api(url, self.environment.get("GITHUB_TOKEN", ""))
+
+    @property
     def repository(self) -> str:
         """``owner/name``.
 
@@ -124,21 +120,21 @@ class GithubJob:
             raise UsageError(f"GITHUB_REPOSITORY is {name!r}, expected owner/name")
         return name
 
-    @property
-    def event(self) -> dict[str, Any]:
-        """What started the workflow, as GitHub wrote it down.
+    def event(self, model: type[_Part], part: str) -> _Part:
+        """A part of what started the workflow, as GitHub wrote it down: its repository, pull request or run.
 
         Raises:
-            UsageError: This is not a job, or its event cannot be read.
+            UsageError: This is not a job, or its event cannot be read or has no such part.
         """
         file = Path(self.variable("GITHUB_EVENT_PATH"))
         try:
             content = read_json(file)
+            return model.model_validate(content.get(part, {}) if isinstance(content, dict) else content)
+        except ValidationError as error:
+            problem = f"the event's {part} cannot be read: {first_problem(error)}"
+            raise UsageError(problem, where=str(file)) from error
         except (OSError, ValueError) as error:
             raise UsageError(f"the event cannot be read: {error}", where=str(file)) from error
-        if not isinstance(content, dict):
-            raise UsageError("the event is not an object", where=str(file))
-        return content
 
     def listed_at(self, checked_out: str) -> str:
         """Commit at which GitHub lists this job's run and its artifacts.
@@ -153,11 +149,12 @@ class GithubJob:
         """
         if self.variable("GITHUB_EVENT_NAME") != "pull_request":
             return checked_out
-        with of_event("pull_request"):
-            named = str(self.event["pull_request"]["head"]["sha"])
-        if not SHA.fullmatch(named):
-            raise UsageError("the event names no commit")
-        return named
+        return self.event(PullRequest, "pull_request").head.sha
+
+    def page_of(self, run_id: int | str) -> str:
+        """Address of the page of a workflow run of this repository."""
+        server = self.environment.get("GITHUB_SERVER_URL", "https://github.com")
+        return f"{server}/{self.repository}/actions/runs/{run_id}"
 
     @property
     def folder(self) -> Path:
@@ -182,14 +179,15 @@ class GithubJob:
         """Hand on what measuring ended with."""
         write_atomically(self.folder / "status", f"{status}\n")
 
-    def read_status(self) -> int | None:
-        """What measuring ended with; ``None`` where it was killed, or never began; -1 where something else wrote it."""
+    @property
+    def status(self) -> ExitStatus:
+        """What measuring ended with: interrupted where it began and left nothing, usage where it never began."""
         try:
-            return int((self.folder / "status").read_bytes())
+            return ExitStatus(int((self.folder / "status").read_bytes()))
         except FileNotFoundError:
-            return None
-        except ValueError:
-            return -1
+            return ExitStatus.USAGE if self.read_plan() is None else ExitStatus.INTERRUPTED
+        except ValueError:  # something else wrote it
+            return ExitStatus.INTERNAL_ERROR
 
     def add_summary(self, text: str) -> None:
         """Show Markdown on the page of the run; without a runner nothing is shown."""

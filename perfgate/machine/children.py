@@ -109,7 +109,7 @@ class Child:
         A second Ctrl-C while this waits goes straight to SIGKILL and is then raised.
 
         Returns:
-            What is still alive. Where that cannot be told the supervisor stands for it: it was ended before the others,
+            What is still alive. Where that cannot be known it is the supervisor: that was ended before the others,
             or stays because something below it is never there when it is looked for.
 
         Raises:
@@ -173,8 +173,9 @@ class Child:
 
     def _members(self) -> list[psutil.Process]:
         """Everything alive that is below the supervisor or in a group of ours, or carries the token."""
-        there = psutil.process_iter()
-        members = {p for p in there if in_group(p, self.pid) or environment_of(p).get(CHILD) == self._token}
+        members = {
+            p for p in psutil.process_iter() if in_group(p, self.pid) or environment_of(p).get(CHILD) == self._token
+        }
         if self._group is not None:
             members |= set(with_ids(self._group.pids()))
         with contextlib.suppress(psutil.NoSuchProcess):  # it ends with the last of them
@@ -224,11 +225,11 @@ def _supervise(
 ) -> Child:  # fmt: skip
     """Start a supervisor, which has none of the program's variables: a preloaded library would run in it too."""
     group = cgroup.make_group(marks[OWNER], marks[CHILD])
-    answers, told = os.pipe()
+    answers, report = os.pipe()
     try:
         with log.open("ab") as output, _listed({**environment, **marks}) as variables, contextlib.ExitStack() as files:
             door = [files.enter_context(group.door.open("wb", 0)).fileno()] if group is not None else []
-            descriptors = (told, variables.fileno(), *(door or [-1]))
+            descriptors = (report, variables.fileno(), *(door or [-1]))
             supervisor = subprocess.Popen(  # noqa: S603 (the program is the subject under test, named by the user)
                 [sys.executable, "-I", "-S", str(_PROGRAM), *map(str, descriptors), *argv],
                 stdin=subprocess.DEVNULL,
@@ -236,7 +237,7 @@ def _supervise(
                 stderr=subprocess.STDOUT,
                 env={**{name: os.environ[name] for name in _OWN if name in os.environ}, **marks, SUPERVISOR: "1"},
                 cwd=folder,
-                pass_fds=(told, variables.fileno(), *door, *pass_fds),
+                pass_fds=(report, variables.fileno(), *door, *pass_fds),
                 start_new_session=True,
             )
     except BaseException:
@@ -245,7 +246,7 @@ def _supervise(
             group.remove()
         raise
     finally:
-        os.close(told)
+        os.close(report)
     return Child(supervisor, answers, marks, group)
 
 

@@ -107,7 +107,7 @@ def ask_helper(arguments: Sequence[str], uuid: str, refusal: GpuError) -> None:
     if not helper:
         raise NothingDoneError(refusal.text, where=uuid, code="clock-no-permission") from refusal
     try:
-        status, said = _run([*helper, *arguments])
+        status, output = _run([*helper, *arguments])
     except OSError as error:
         text = f"{refusal.text}; {shlex.join(helper)}: {error.strerror}"
         raise NothingDoneError(text, where=uuid, code="clock-no-permission") from error
@@ -116,7 +116,7 @@ def ask_helper(arguments: Sequence[str], uuid: str, refusal: GpuError) -> None:
         raise GpuError(text, where=uuid, code="gpu-unreadable", remedy=_HANGS) from refusal
     if status == 0:
         return
-    text = f"{refusal.text}; {shlex.join(helper)} said: {said or f'exit status {status}'}"
+    text = f"{refusal.text}; {shlex.join(helper)} said: {output or f'exit status {status}'}"
     if status == _REFUSED_BY_SUDO and not is_permitted(helper, arguments):
         raise NothingDoneError(text, where=uuid, code="clock-no-permission") from refusal
     by_hand = f"It ended with {status}; try it by hand: {shlex.join([*helper, 'reset', uuid])}"

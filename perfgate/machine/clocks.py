@@ -217,7 +217,7 @@ def undo_stale(nvml: Nvml, uuids: Collection[str] | None = None) -> tuple[Lease,
 
 
 def reset(nvml: Nvml, uuids: Collection[str]) -> tuple[Lease, ...]:
-    """As :func:`undo_stale`, for somebody who wants these clocks to be free.
+    """Undo the locks of these GPUs whose owners are gone, for somebody who wants the clocks to be free.
 
     Raises:
         NotMeasuredError: ``clocks-held``: an owner lives; everything else has been undone.

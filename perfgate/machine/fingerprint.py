@@ -98,19 +98,19 @@ TOLERATED = {"memory_bytes": 0.05, "power_limit_mw": 0.01}
 
 def comparable(a: Machine, b: Machine) -> tuple[str, ...]:
     """The differences that forbid a comparison, in words; empty where there are none."""
-    found = list(_differences(a, b, IDENTITY, "memory_bytes"))
+    differences = list(_differences(a, b, IDENTITY, "memory_bytes"))
     if len(a.gpus) != len(b.gpus):
-        return (*found, f"gpus: {_names(a.gpus)} against {_names(b.gpus)}")
+        return (*differences, f"gpus: {_names(a.gpus)} against {_names(b.gpus)}")
     for number, (first, second) in enumerate(zip(a.gpus, b.gpus, strict=True)):
-        found += [f"GPU {number} {text}" for text in _differences(first, second, GPU_IDENTITY, "power_limit_mw")]
-    return tuple(found)
+        differences += [f"GPU {number} {text}" for text in _differences(first, second, GPU_IDENTITY, "power_limit_mw")]
+    return tuple(differences)
 
 
 def machine_class(machine: Machine, clock_mode: str) -> str:
     """Which machines share baselines, as a folder's name: ``nvidia-h200-x1-observe-3fa2b1``, ``cpu-x2-observe-9c01de``.
 
     ``<gpu>-x<n>-<clock mode>-<6 hex digits of identity>``; without a GPU ``cpu`` and the number of cores. Two machines
-    of one class agree in everything that is identity; what is tolerated may still lie too far apart.
+    of one class agree in everything that is identity; what is tolerated may still differ too much.
     """
     identity = [
         {name: getattr(machine, name) for name in IDENTITY},
@@ -182,5 +182,5 @@ def _container() -> str:
 
 
 def _cpu_model() -> str:
-    named = re.search(r"^model name\s*:(.*)$", _line(Path("/proc/cpuinfo")), re.MULTILINE)
-    return named[1].strip() if named else platform.processor() or platform.machine()
+    model = re.search(r"^model name\s*:(.*)$", _line(Path("/proc/cpuinfo")), re.MULTILINE)
+    return model[1].strip() if model else platform.processor() or platform.machine()

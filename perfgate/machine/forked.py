@@ -60,13 +60,13 @@ class Forked:
                 _serve(target, theirs, parent)
         theirs.close()
 
-    def call(self, name: str, arguments: Sequence[Any], named: Mapping[str, Any], limit_s: float) -> Any:
+    def call(self, name: str, arguments: Sequence[Any], keywords: Mapping[str, Any], limit_s: float) -> Any:
         """What the method of that name returns there; it raises what the method raises.
 
         Args:
             name: The method.
             arguments: Its positional arguments, which can be pickled, as can what it returns.
-            named: Its named ones.
+            keywords: Its keyword arguments.
             limit_s: Seconds after which the call, and with it the process, is given up.
 
         Raises:
@@ -80,7 +80,7 @@ class Forked:
                 raise NoAnswerError(self._gone)
             number = next(self._numbers)
             with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):  # seen below
-                self._ours.send(pickle.dumps((number, name, arguments, named)), socket.MSG_DONTWAIT)
+                self._ours.send(pickle.dumps((number, name, arguments, keywords)), socket.MSG_DONTWAIT)
             while number not in self._answers:  # a signal handler that calls too may read the answer of this call
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
@@ -145,11 +145,11 @@ def _serve(target: object, channel: socket.socket, parent: int) -> NoReturn:
         _let_go(channel.fileno())
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         while data := channel.recv(MESSAGE_BYTES):
-            number, name, arguments, named = pickle.loads(data)  # noqa: S301 (from the process that this is a fork of)
+            number, name, arguments, keywords = pickle.loads(data)  # noqa: S301 (from the process that this is a fork of)
             if os.getppid() != parent:
                 break
             try:
-                answer = number, True, getattr(target, name)(*arguments, **named)
+                answer = number, True, getattr(target, name)(*arguments, **keywords)
             except Exception as error:  # noqa: BLE001 (it is raised where the call came from)
                 answer = number, False, error
             channel.send(pickle.dumps(answer))

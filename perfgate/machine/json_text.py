@@ -95,7 +95,7 @@ def read_json(file: Path, most: Size = MANIFEST, *, finite: bool = True) -> Any:
     """What a JSON file says; no more of it is read than it may hold.
 
     Raises:
-        ValueError: As of :func:`parse_json`.
+        ValueError: Whatever :func:`parse_json` raises.
         OSError: It cannot be read.
     """
     with file.open("rb") as stream:

@@ -77,11 +77,11 @@ def state_folder() -> Path:
     if not os.path.lexists(folder):
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o1777)  # mkdir's own mode is cut by the umask
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        raise _unsafe(folder, f"is {_kind(found.st_mode)}, not a folder")
-    if found.st_uid == os.geteuid() and found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
-        folder.chmod(stat.S_IMODE(found.st_mode) | stat.S_ISVTX)  # as earlier versions made it
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise _unsafe(folder, f"is {_kind(status.st_mode)}, not a folder")
+    if status.st_uid == os.geteuid() and status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        folder.chmod(stat.S_IMODE(status.st_mode) | stat.S_ISVTX)  # as earlier versions made it
     return folder
 
 
@@ -90,7 +90,7 @@ def open_shared(file: Path, flags: int) -> int:
 
     Args:
         file: The file.
-        flags: As of :func:`os.open`; with ``O_CREAT`` one that is not there is made, readable and writable for all.
+        flags: Those of :func:`os.open`; with ``O_CREAT`` one that is not there is made, readable and writable for all.
 
     Returns:
         The descriptor.
@@ -118,13 +118,13 @@ def open_shared(file: Path, flags: int) -> int:
             continue
         os.fchmod(descriptor, 0o666)  # whatever the umask
         break
-    found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
         if flags & os.O_TRUNC:
             os.ftruncate(descriptor, 0)
         return descriptor
     os.close(descriptor)
-    what = "has another name too" if stat.S_ISREG(found.st_mode) else f"is {_kind(found.st_mode)}, not a regular file"
+    what = "has another name too" if stat.S_ISREG(status.st_mode) else f"is {_kind(status.st_mode)}, not a regular file"
     raise _unsafe(file, what)
 
 
@@ -170,8 +170,8 @@ def hold_named(
     """Hold a lock that has a name while the block lasts; wait for whoever holds it.
 
     Args:
-        folder: Where the lock and its note lie; it must be there.
-        name: What is locked, in the words that those who wait are told.
+        folder: Where the lock and its note are; it must exist.
+        name: What is locked, as those who wait are told.
         doing: What the holder does, in the same.
         waiting: Told whom we wait for, once a holder.
         deadline_s: Monotonic time after which waiting is given up.
@@ -193,7 +193,7 @@ def hold_named(
 
 
 def _wait_for(lock: FileLock, name: str, note: Path, waiting: Callable[[str], None], deadline_s: float) -> None:
-    told = ""
+    announced = ""
     while True:
         try:
             lock.acquire(timeout=POLL_S)
@@ -202,9 +202,9 @@ def _wait_for(lock: FileLock, name: str, note: Path, waiting: Callable[[str], No
             if time.monotonic() > deadline_s:
                 text = f"{name} is still in use by {holder}"
                 raise InterruptedRunError(text, code="out-of-budget") from None
-            if holder != told:
+            if holder != announced:
                 waiting(f"waiting for {name}, in use by {holder}")
-                told = holder
+                announced = holder
         else:
             return
 

@@ -253,7 +253,7 @@ class Nvml:
             memory: Whether the memory clock was locked too; GPUs exist that can hold only the SM clock.
 
         Raises:
-            GpuError: As of :meth:`lock_clocks`.
+            GpuError: ``clock-no-permission``, ``clock-not-supported``, ``gpu-lost`` or ``gpu-unreadable``.
         """
         handle = self._handle(uuid)
         _ask("release the SM clock", pynvml.nvmlDeviceResetGpuLockedClocks, handle, gpu=uuid)

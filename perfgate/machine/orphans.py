@@ -54,13 +54,21 @@ def end_runs(variables: Mapping[str, str]) -> tuple[Orphan, ...]:
     A CI job is known by its variables. A run ended so gives its clocks free and ends its engines if it is given time;
     what it leaves behind is an orphan then, see :func:`end_orphans`.
     """
-    owners = dict(_find_owners(variables))
+    owners: dict[psutil.Process, Orphan] = {}
+    for mark in {environment_of(process).get(OWNER) for process in _here()} - {None}:
+        pid, ticks = owner_of(str(mark))
+        if ticks is None or pid == os.getpid() or start_ticks(pid) != ticks:
+            continue
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may end between the two lines
+            owner = psutil.Process(pid)
+            if variables.items() <= environment_of(owner).items():
+                owners[owner] = Orphan(pid, name_of(owner), str(mark))
     climb(lambda: [p for p in owners if is_alive(p)], LADDER)
     return tuple(run for process, run in owners.items() if not is_alive(process))
 
 
 def _find_orphans() -> dict[psutil.Process, Orphan]:
-    found: dict[psutil.Process, Orphan] = {}
+    orphans: dict[psutil.Process, Orphan] = {}
     for process in _here():
         environment = environment_of(process)
         mark = environment.get(OWNER)
@@ -68,10 +76,10 @@ def _find_orphans() -> dict[psutil.Process, Orphan]:
             continue
         # A supervisor ends with the last process below it. Those may carry no mark.
         left = _below(process) if SUPERVISOR in environment else [process]
-        found |= {p: Orphan(p.pid, name_of(p), mark) for p in left if is_alive(p)}
+        orphans |= {p: Orphan(p.pid, name_of(p), mark) for p in left if is_alive(p)}
     for group in _left_groups():
-        found |= {p: Orphan(p.pid, name_of(p), group.mark) for p in with_ids(group.pids()) if is_alive(p)}
-    return found
+        orphans |= {p: Orphan(p.pid, name_of(p), group.mark) for p in with_ids(group.pids()) if is_alive(p)}
+    return orphans
 
 
 def _left_groups() -> list[cgroup.Group]:
@@ -83,18 +91,6 @@ def _left(mark: str) -> bool:
     """Whether what carries a mark is an orphan, or from an earlier trial of this process."""
     pid, ticks = owner_of(mark)
     return ticks is not None and (pid == os.getpid() or start_ticks(pid) != ticks)
-
-
-def _find_owners(variables: Mapping[str, str]) -> Iterator[tuple[psutil.Process, Orphan]]:
-    marks = {environment_of(process).get(OWNER) for process in _here()}
-    for mark in marks - {None}:
-        pid, ticks = owner_of(str(mark))
-        if ticks is None or pid == os.getpid() or start_ticks(pid) != ticks:
-            continue
-        with contextlib.suppress(psutil.NoSuchProcess):  # it may end between the two lines
-            owner = psutil.Process(pid)
-            if variables.items() <= environment_of(owner).items():
-                yield owner, Orphan(pid, name_of(owner), str(mark))
 
 
 def _here() -> Iterator[psutil.Process]:

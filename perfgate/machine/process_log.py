@@ -30,10 +30,10 @@ def last_words(log: Path, said: str = "") -> tuple[str, ...]:
         at all; nothing without a log.
     """
     lines = [line.lstrip() for line in _lines(log)]
-    found = {match[0]: line for line in lines if (match := _ERROR.search(line))}
-    if not found:
+    errors = {match[0]: line for line in lines if (match := _ERROR.search(line))}
+    if not errors:
         return tuple(lines[-1:])
-    return tuple([line for error, line in found.items() if error not in said][-ERRORS:])
+    return tuple([line for error, line in errors.items() if error not in said][-ERRORS:])
 
 
 def tail(log: Path, lines: int) -> str:

@@ -151,11 +151,11 @@ def environment_of(process: psutil.Process) -> Mapping[str, str]:
     before it has laid out the new program's variables.
     """
     try:
-        while not (found := process.environ()) and _is_young(process.pid) and is_alive(process):
+        while not (variables := process.environ()) and _is_young(process.pid) and is_alive(process):
             time.sleep(0.002)
     except (psutil.Error, OSError):
         return {}
-    return found
+    return variables
 
 
 def _is_young(pid: int) -> bool:

@@ -183,7 +183,7 @@ def company(nvml: Nvml, uuids: Iterable[str]) -> str:
 def program_of(pid: int) -> str:
     """The program of a process and its first argument, as far as this user may see them; empty where it is gone."""
     try:
-        words = psutil.Process(pid).cmdline() or [psutil.Process(pid).name()]
+        command = psutil.Process(pid).cmdline() or [psutil.Process(pid).name()]
     except psutil.Error:
         return ""
-    return " ".join([Path(words[0]).name, *(Path(word).name for word in words[1:2])])
+    return " ".join([Path(argument).name for argument in command[:2]])

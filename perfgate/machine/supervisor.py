@@ -38,11 +38,11 @@ def main(answers: int, variables: int, cgroup: int, command: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)  # it ends with the last process it looks after, not before
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who has it ignored is not told how its children ended
     os.set_inheritable(answers, False)
-    failure, told = os.pipe()
+    failure, report = os.pipe()
     program = os.fork()
     if program == 0:
-        become(command, variables, cgroup, told)
-    os.close(told)
+        become(command, variables, cgroup, report)
+    os.close(report)
     if failed := os.read(failure, 16):
         tell(answers, f"failed {failed.decode()}")
         return
@@ -60,7 +60,7 @@ def main(answers: int, variables: int, cgroup: int, command: list[str]) -> None:
                 tell(answers, f"ended {os.waitstatus_to_exitcode(status)}")
 
 
-def become(command: list[str], variables: int, cgroup: int, told: int) -> None:
+def become(command: list[str], variables: int, cgroup: int, report: int) -> None:
     """Be the program, in a session and a cgroup of its own and with signals as a new process has them."""
     try:
         if cgroup >= 0:
@@ -74,7 +74,7 @@ def become(command: list[str], variables: int, cgroup: int, told: int) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execvpe(command[0], command, given)  # noqa: S606 (the program is the subject under test, named by the user)
     except OSError as error:
-        os.write(told, str(error.errno).encode())
+        os.write(report, str(error.errno).encode())
     finally:
         os._exit(127)
 

@@ -50,7 +50,7 @@ fall can (:mod:`perfgate.record.dropped_pairs`).
 """
 
 CLOCK_TOLERANCE_MHZ: Final = 15
-"""How far the median SM clock in decode may lie from the locked one: one step of the clocks an H200 supports."""
+"""How far the median SM clock in decode may be from the locked one: one step of the clocks an H200 supports."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class GpuTelemetry(Frozen):
     Args:
         gpu: Its UUID.
         samples: Those behind the figures.
-        aligned: Whether they lie in the measured window; else they are those of the whole trial.
+        aligned: Whether they are of the measured window; else they are those of the whole trial.
         period_ns: Median gap between samples; 0 with fewer than two.
         sm_mhz: SM clock.
         decode_sm_mhz: Median SM clock in pure decode.

@@ -69,12 +69,12 @@ def parse_content(text: str | bytes, expected: str, where: str, most: Size) -> d
         raise RecordError(f"is not JSON that perfgate wrote: it {error}", where=where) from error
     if not isinstance(content, dict):
         raise RecordError(f"not a {family}: expected a JSON object", where=where)
-    if (found := content.get("format")) == expected:
+    if (format_ := content.get("format")) == expected:
         return content
-    if isinstance(found, str) and found.rpartition("/")[0] == family:
-        said = f"has format {found[:100]}, this version reads up to {expected}"
-        raise RecordError(said, where=where, remedy="Use the perfgate that wrote it, or a newer one.")
-    raise RecordError(f"not a {family}: format is {reprlib.repr(found)}, expected {expected!r}", where=where)
+    if isinstance(format_, str) and format_.rpartition("/")[0] == family:
+        text = f"has format {format_[:100]}, this version reads up to {expected}"
+        raise RecordError(text, where=where, remedy="Use the perfgate that wrote it, or a newer one.")
+    raise RecordError(f"not a {family}: format is {reprlib.repr(format_)}, expected {expected!r}", where=where)
 
 
 def validated(model: type[_Model], content: Any, where: str, *, strict: bool | None = None) -> _Model:

@@ -35,7 +35,7 @@ class Metric:
         meaning: One sentence for tables and reports.
         summarise: A trial to its value in ``unit``; ``None`` where this trial does not carry the metric.
         decode: How decode steps enter it: not at all, as a ``part`` of what is timed, as their ``mean``, or as single
-            pure ``steps``, which give every request of the batch a token.
+            pure ``steps``, which give every request of the batch a token; the latter two need three output tokens.
         needs_floor: True where a trial without a floor has no value.
         kind: The kind of trial that it is read from.
         signed: True where zero and negative values are real measurements, though they have no ratio.
@@ -58,21 +58,6 @@ class Metric:
     def sign(self) -> int:
         """+1 where larger is worse, -1 where larger is better."""
         return 1 if self.better == "lower" else -1
-
-    @property
-    def needs_decode(self) -> bool:
-        """Whether a trial needs at least three output tokens to have a value."""
-        return self.decode in ("mean", "steps")
-
-    @property
-    def of_the_step(self) -> bool:
-        """Whether a longer decode step makes it worse."""
-        return self.kind == "timed" and self.decode != "none"
-
-    @property
-    def needs_full_steps(self) -> bool:
-        """Whether it only has a value where a step gives every request of the batch a token."""
-        return self.kind == "timed" and self.decode == "steps"
 
     def resolution(self, trial: Trial) -> float:
         """The smallest step by which the value of this trial could differ, as a share of it; 0 for exact counts."""
@@ -254,11 +239,11 @@ class RoleMetric:
 
     Args:
         name: As written in ``gates[].metric``.
-        unit: As of :class:`Metric`.
-        better: As of :class:`Metric`.
-        meaning: As of :class:`Metric`.
+        unit: Base unit of every stored value.
+        better: The direction that is better.
+        meaning: One sentence for tables and reports.
         summarise: A trial, a role and a place (or nothing) to the value in ``unit``; ``None`` where the trial has none.
-        kind: As of :class:`Metric`.
+        kind: The kind of trial that it is read from.
     """
 
     name: str

@@ -6,12 +6,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, Self, get_args
 
 from annotated_types import MinLen
-from pydantic import (
-    AfterValidator,
-    Field,
-    NonNegativeInt,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, NonNegativeInt, model_validator
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.counters.step_counters import CountedStep

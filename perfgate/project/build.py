@@ -17,6 +17,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ from perfgate.machine.processes import owner_mark
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen
 from perfgate.project.config import CONFIG_FILE, Config, Recipe, absolute_paths
-from perfgate.project.git import Repository, Revision, plain_environment, remove_worktree
+from perfgate.project.git import Repository, Snapshot, plain_environment, remove_worktree
 from perfgate.scenario.subject import Source, Subject, absolute
 
 CACHE = "PERFGATE_BUILDS"
@@ -64,7 +65,7 @@ class Builder:
     Args:
         config: ``perfgate.toml``.
         progress: Told what is being done.
-        left_out: Folders in the working tree whose content is no uncommitted change: perfgate's own run folders.
+        left_out: Folders in the working tree whose content is not an uncommitted change: perfgate's own run folders.
     """
 
     def __init__(self, config: Config, progress: Callable[[str], None], left_out: Sequence[Path] = ()) -> None:
@@ -80,10 +81,9 @@ class Builder:
             NotMeasuredError: ``build-failed``, with the last lines of the log.
             OSError: The cache cannot be written.
         """
-        said, revision = self._find(ref)
-        source: Source = said["built_from"]
-        self._ensure(source, {key: value for key, value in said.items() if key != "built_from"}, lambda: revision)
-        return said
+        table, revision = self._find(ref)
+        self._ensure(table["built_from"], table, lambda: revision)
+        return table
 
     def planned(self, ref: str) -> dict[str, Any]:
         """What a ref will be worth; nothing is built, so that its folder may not be there yet.
@@ -93,17 +93,15 @@ class Builder:
         """
         return self._find(ref)[0]
 
-    def _find(self, ref: str) -> tuple[dict[str, Any], Revision]:
-        recipe, here = self._recipe(ref)
+    def _find(self, ref: str) -> tuple[dict[str, Any], Snapshot]:
+        recipe, here, repository = self._recipe(ref)
         cache = cache_folder(self._config)
-        repository = self._repository(recipe, here)
         revision = repository.find(ref, (*self._left_out, cache))
         digest = _digest(recipe, here)
         folder = cache / f"{revision.name}-{digest[:8]}"
-        source = Source(
-            ref=revision.ref, commit=revision.commit, changes=revision.changes, recipe=digest, folder=str(folder),
-            title=repository.title(revision.commit),
-        )  # fmt: skip
+        made_from = revision.model_dump(exclude={"snapshot"})
+        title = repository.title(revision.commit)
+        source = Source(**made_from, recipe=digest, folder=str(folder), title=title)
         return {**_filled(recipe, here, source), "built_from": source}, revision
 
     def restore(self, subject: Subject) -> None:
@@ -117,45 +115,42 @@ class Builder:
         if source is None:
             return
 
-        def found_again() -> Revision:
-            recipe, here = self._recipe(source.ref)
+        def found_again() -> Snapshot:
+            recipe, here, repository = self._recipe(source.ref)
             if _digest(recipe, here) != source.recipe:
                 text = f"its build is no longer in {source.folder}, and {CONFIG_FILE} has another recipe now"
                 remedy = "Put the recipe back, or begin a new run: another recipe is another build."
                 raise NotMeasuredError(text, where=_place(source), remedy=remedy, code="build-failed")
-            return self._repository(recipe, here).again(source.ref, source.commit, source.changes)
+            return repository.again(source.ref, source.commit, source.changes)
 
         self._ensure(source, {"python": subject.python, "path": subject.path}, found_again)
 
-    def _recipe(self, ref: str) -> tuple[Recipe, Path]:
-        """The recipe, and the folder that its relative paths start from."""
+    def _recipe(self, ref: str) -> tuple[Recipe, Path, Repository]:
+        """The recipe, the folder that its relative paths start from, and the repository."""
         if self._config.build is None or self._config.file is None:
             raise UsageError(
                 f"ref={ref} needs [build], which says how a git ref becomes a subject",
                 where=str(self._config.file or f"no {CONFIG_FILE} here"),
                 remedy='For a package that needs no build: [build], python = "envs/main/bin/python", path = "{tree}".',
             )
-        return self._config.build, self._config.file.parent.absolute()
+        recipe, here = self._config.build, self._config.file.parent.absolute()
+        return recipe, here, Repository(Path(absolute(here, recipe.repository or ".")))
 
-    def _repository(self, recipe: Recipe, here: Path) -> Repository:
-        return Repository(Path(absolute(here, recipe.repository or ".")))
-
-    def _ensure(self, source: Source, said: Mapping[str, Any], find: Callable[[], Revision]) -> None:
+    def _ensure(self, source: Source, table: Mapping[str, Any], find: Callable[[], Snapshot]) -> None:
         """Have the build in its place; ``find`` tells the revision where it must be made."""
         folder = Path(source.folder)
         locks = folder.parent / LOCKS
         locks.mkdir(parents=True, exist_ok=True)
         with hold_named(locks, folder.name, f"building {_place(source)}", self._progress, float("inf")):
-            if _is_finished(folder, source) and not _missing(folder, said):
+            if _is_finished(folder, source) and not _missing(folder, table):
                 os.utime(folder / STATE)  # for clean: it was used
                 self._progress(f"{_place(source)}: built before")
                 return
-            self._make(source, said, find())
+            self._make(source, table, find())
 
-    def _make(self, source: Source, said: Mapping[str, Any], revision: Revision) -> None:
+    def _make(self, source: Source, table: Mapping[str, Any], revision: Snapshot) -> None:
         folder, place = Path(source.folder), _place(source)
-        recipe, here = self._recipe(source.ref)
-        repository = self._repository(recipe, here)
+        recipe, here, repository = self._recipe(source.ref)
         end_orphans(_owner(folder))  # what a killed perfgate started may still write into the folder
         clear(folder)
         folder.mkdir(exist_ok=True)
@@ -169,7 +164,7 @@ class Builder:
             words = [_fill(_from_home(word), here, source) for word in command]
             self._progress(f"{place}: {shlex.join(words)} ({number} of {len(recipe.commands)})")
             _run(words, folder, log, deadline_s, place)
-        if missing := _missing(folder, said):
+        if missing := _missing(folder, table):
             text = f"the build commands succeeded but did not create {missing}"
             raise NotMeasuredError(text, where=place, code="build-failed")
         ended_utc = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -192,7 +187,7 @@ def cache_folder(config: Config) -> Path:
 
 
 def sweep_builds(cache: Path, days: float) -> Iterator[Swept]:
-    """Remove builds that nobody needs, with their worktrees; nothing that is no build of ours.
+    """Remove builds that nobody needs, with their worktrees; nothing but builds of ours.
 
     Args:
         cache: The folder of builds.
@@ -225,7 +220,7 @@ def clear(folder: Path) -> None:
         OSError: Something cannot be removed.
     """
     state = _read_state(folder)
-    (folder / STATE).unlink(missing_ok=True)  # first: from here on it is no build any more
+    (folder / STATE).unlink(missing_ok=True)  # first: from here on it is not a build any more
     if (folder / "tree").exists():
         remove_worktree(folder / "tree", Path(state.repository) if state else folder / "tree")
     if (folder / "env").is_dir():
@@ -244,20 +239,14 @@ def _run(words: Sequence[str], folder: Path, log: Path, deadline_s: float, place
             status = child.wait(max(0.0, deadline_s - time.monotonic()))
         finally:
             child.end()
+        problem = {None: "did not end within [build] timeout", 0: ""}.get(status, f"ended with {status}")
     except OSError as error:
-        raise _failed(words, f"cannot be run: {error.strerror}", log, place) from error
+        problem = f"cannot be run: {error.strerror}"
     finally:
         end_orphans(_owner(folder))  # an interruption may come when the command runs and we do not know it yet
-    if status is None:
-        raise _failed(words, "did not end within [build] timeout", log, place)
-    if status:
-        raise _failed(words, f"ended with {status}", log, place)
-
-
-def _failed(words: Sequence[str], what: str, log: Path, place: str) -> NotMeasuredError:
-    said = tail(log, LOG_LINES)
-    text = f"{shlex.join(words)} {what}; the last lines of {log}:\n{said}"
-    return NotMeasuredError(text, where=place, code="build-failed")
+    if problem:
+        text = f"{shlex.join(words)} {problem}; the last lines of {log}:\n{tail(log, LOG_LINES)}"
+        raise NotMeasuredError(text, where=place, code="build-failed")
 
 
 def _digest(recipe: Recipe, here: Path) -> str:
@@ -279,14 +268,10 @@ def _digest(recipe: Recipe, here: Path) -> str:
 
 def _filled(recipe: Recipe, here: Path, source: Source) -> dict[str, Any]:
     """``python``, ``path`` and ``env`` of the subject, as far as the recipe says them."""
-    said: dict[str, Any] = {}
-    if recipe.python is not None:
-        said["python"] = _fill(recipe.python, here, source)
-    if recipe.path:
-        said["path"] = [_fill(entry, here, source) for entry in recipe.path]
-    if recipe.env:
-        said["env"] = {name: _fill(value, here, source) for name, value in recipe.env.items()}
-    return absolute_paths(said, here)
+    fill = partial(_fill, here=here, source=source)
+    table: dict[str, Any] = {"python": fill(recipe.python or ""), "path": [*map(fill, recipe.path)]}
+    table["env"] = {name: fill(value) for name, value in recipe.env.items()}
+    return absolute_paths({key: value for key, value in table.items() if value}, here)
 
 
 def _fill(template: str, here: Path, source: Source) -> str:
@@ -300,9 +285,9 @@ def _from_home(word: str) -> str:
     return home + word[1:] if word.startswith("~/") else word
 
 
-def _missing(folder: Path, said: Mapping[str, Any]) -> str:
+def _missing(folder: Path, table: Mapping[str, Any]) -> str:
     """What of a subject should be in its build and is not; empty where all is there."""
-    paths: tuple[str, ...] = (said.get("python") or "", *said.get("path", ()))
+    paths: tuple[str, ...] = (table.get("python") or "", *table.get("path", ()))
     for path in paths:
         # A virtual environment's python is a link to another, which may have been removed.
         if path.startswith(f"{folder}{os.sep}") and not Path(path).exists():
@@ -311,10 +296,10 @@ def _missing(folder: Path, said: Mapping[str, Any]) -> str:
 
 
 def _is_finished(folder: Path, source: Source) -> bool:
-    state = _read_state(folder)
+    state, keys = _read_state(folder), {"commit", "changes", "recipe"}
     if state is None or state.finished_utc is None:
         return False
-    return all(getattr(state.source, key) == getattr(source, key) for key in ("commit", "changes", "recipe"))
+    return state.source.model_dump(include=keys) == source.model_dump(include=keys)
 
 
 def _read_state(folder: Path) -> _State | None:

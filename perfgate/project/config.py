@@ -14,13 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    JsonValue,
     ValidationError,
     WithJsonSchema,
     field_validator,
@@ -29,7 +28,7 @@ from pydantic import (
 
 from perfgate.errors import UsageError
 from perfgate.models import Strict
-from perfgate.scenario.fields import ArgumentName, Duration, Listed, Variables, file_pattern
+from perfgate.scenario.fields import Arguments, Duration, Listed, Variables, file_pattern
 from perfgate.scenario.subject import absolute
 from perfgate.scenario.yaml_document import (
     MAX_DEPTH,
@@ -42,8 +41,7 @@ from perfgate.scenario.yaml_document import (
 )
 
 CONFIG_FILE = "perfgate.toml"
-Place = Literal["tree", "env", "commit", "here"]
-PLACES: Mapping[Place, str] = {
+PLACES: Mapping[str, str] = {
     "tree": "the folder that the commit is checked out into",
     "env": "a folder for whatever the commands make; it is not there before them",
     "commit": "the full hash of the commit",
@@ -70,12 +68,9 @@ def _without_nul(text: str) -> str:
 def _known_places(text: str) -> str:
     for _, name, form, conversion in Formatter().parse(text):
         if name is not None and (name not in PLACES or form or conversion):
-            raise ValueError(f"unknown placeholder {{{name}}}: expected {_listed()}, or {{{{ and }}}} for plain braces")
+            known = ", ".join(f"{{{place}}}" for place in PLACES)
+            raise ValueError(f"unknown placeholder {{{name}}}: expected {known}, or {{{{ and }}}} for plain braces")
     return text
-
-
-def _listed() -> str:
-    return ", ".join(f"{{{place}}}" for place in PLACES)
 
 
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
@@ -108,14 +103,8 @@ class SubjectTable(Strict):
         tuple[Entry, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST | {"default": []})
     ] = ()
     env: PlainVariables = {}
-    args: dict[ArgumentName, JsonValue] = {}
+    args: Arguments = {}
     ref: Text | None = None
-
-    @field_validator("args")
-    @classmethod
-    def _json_knows_them(cls, args: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        json.dumps(args, allow_nan=False)
-        return args
 
 
 class Recipe(Strict):
@@ -153,7 +142,7 @@ class Recipe(Strict):
     @field_validator("commands", mode="before")
     @classmethod
     def _commands_are_lists(cls, commands: Any) -> Any:
-        texts = [one for one in commands if isinstance(one, str)] if isinstance(commands, list) else []
+        texts = [command for command in commands if isinstance(command, str)] if isinstance(commands, list) else []
         if texts:
             raise ValueError(
                 f"a command is a list of words, no text: write {json.dumps(texts[0].split())}, "
@@ -163,8 +152,8 @@ class Recipe(Strict):
 
     @model_validator(mode="after")
     def _the_ref_makes_a_difference(self) -> Recipe:
-        said = [self.python or "", *self.path, *self.env.values()]
-        if not any(place in text for text in said for place in ("{tree}", "{env}")):
+        templates = [self.python or "", *self.path, *self.env.values()]
+        if not any(place in text for text in templates for place in ("{tree}", "{env}")):
             raise ValueError(
                 "python, path or env must name {tree} or {env}, otherwise every ref would be the same subject"
             )
@@ -198,16 +187,8 @@ class Config:
     build: Recipe | None = None
 
 
-def find_config(start: Path) -> Path | None:
-    """``perfgate.toml`` in ``start`` or the nearest folder above it that has one."""
-    for folder in (start, *start.parents):
-        if (folder / CONFIG_FILE).is_file():
-            return folder / CONFIG_FILE
-    return None
-
-
-def load_config(file: Path | None) -> Config:
-    """What ``perfgate.toml`` says; nothing without a file.
+def load_config(file: Path | None = None) -> Config:
+    """What ``perfgate.toml`` says: the one named, else the nearest from the working directory up; nothing without one.
 
     Relative ``python`` and ``path`` entries of subjects are taken from the file's folder.
 
@@ -215,6 +196,9 @@ def load_config(file: Path | None) -> Config:
         UsageError: The file is not TOML, or holds a table, key or value that this version does not know; each problem
             is named by its table and key.
     """
+    if file is None:
+        above = (folder / CONFIG_FILE for folder in (Path.cwd(), *Path.cwd().parents))
+        file = next(filter(Path.is_file, above), None)
     if file is None:
         return Config()
     content = _read(file)
@@ -234,17 +218,14 @@ def _read(file: Path) -> dict[str, Any]:
     """
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot be read: {error}", where=str(file)) from error
-    try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"cannot be read: {error}", where=str(file)) from error
     except RecursionError as error:
         raise UsageError(_TOO_DEEP, where=str(file)) from error
     except ValueError as error:  # Python reads no integer of more than 4300 digits, and does not say where one was
-        found = re.search(rf"[0-9_]{{{MAX_DIGITS + 1},}}", text)
-        line = text.count("\n", 0, found.start()) + 1 if found else 1
+        digits = re.search(rf"[0-9_]{{{MAX_DIGITS + 1},}}", text)
+        line = text.count("\n", 0, digits.start()) + 1 if digits else 1
         raise UsageError(_TOO_LONG, where=f"{file}:{line}") from error
     for path, value in _values(content, ()):
         if len(path) > MAX_DEPTH:

@@ -7,16 +7,17 @@ Objects are added (the snapshot of uncommitted changes), which git removes by it
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
-from perfgate.scenario.subject import SHOWN, revision_name
+from perfgate.scenario.subject import SHOWN, Revision
 
 WORKING_TREE = "."
 """As a ref: HEAD with everything that is not committed; no branch or tag of git can have this name."""
@@ -33,26 +34,19 @@ _NO_HOOKS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
 """Arguments of git with which it starts none of the programs that the repository's configuration names, but filters."""
 
 
-@dataclass(frozen=True)
-class Revision:
-    """What is to be built.
+class Snapshot(Revision):
+    """A revision that can be checked out.
 
     Args:
-        ref: What was asked for, in words.
-        commit: Full hash of the commit.
-        changes: Full hash of the tree with the uncommitted changes; empty where there are none.
         snapshot: Full hash of the commit to check out: ``commit``, or one made of the changes on top of it.
     """
 
-    ref: str
-    commit: str
-    changes: str
     snapshot: str
 
-    @property
-    def name(self) -> str:
-        """``1a2b3c4d5e6f``, or ``1a2b3c4d5e6f+dirty.0f1e2d3c4b5a`` where there are uncommitted changes."""
-        return revision_name(self.commit, self.changes)
+    @classmethod
+    def of(cls, ref: str, commit: str) -> Snapshot:
+        """A commit without changes."""
+        return cls(ref=ref, commit=commit, changes="", snapshot=commit)
 
 
 def plain_environment(variables: Mapping[str, str]) -> dict[str, str]:
@@ -76,23 +70,26 @@ class Git:
     def __init__(self, folder: Path, *, fetches: bool = True) -> None:
         self.folder = folder
         # Without optional locks, git leaves the user's index as it is, also where it could refresh it.
-        self._variables = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"} | ({} if fetches else {"GIT_ALLOW_PROTOCOL": ""})
+        self.variables = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"} | ({} if fetches else {"GIT_ALLOW_PROTOCOL": ""})
 
-    def ask(
-        self, *words: str, more: Mapping[str, str] | None = None, text: str = "", settings: Sequence[str] = _NO_HOOKS
-    ) -> subprocess.CompletedProcess[str]:
+    def having(self, **variables: str) -> Self:
+        """The same with further variables in git's environment."""
+        git = copy.copy(self)
+        git.variables = self.variables | variables
+        return git
+
+    def ask(self, *words: str, text: str = "", settings: Sequence[str] = _NO_HOOKS) -> subprocess.CompletedProcess[str]:
         """Run git, whatever it ends with.
 
         Args:
             words: The subcommand and its arguments.
-            more: Variables beside perfgate's own.
             text: What git reads from stdin.
             settings: Arguments before the subcommand.
 
         Raises:
             NoGitError: There is no git.
         """
-        variables = {**plain_environment(os.environ), **self._variables, **(more or {})}
+        variables = plain_environment(os.environ) | self.variables
         try:
             return subprocess.run(  # noqa: S603 (git, with words of ours and commits that were checked)
                 ["git", "-C", str(self.folder), *settings, *words],  # noqa: S607 (the user's own git)
@@ -101,21 +98,25 @@ class Git:
         except FileNotFoundError as error:
             raise NoGitError("git not found", where=str(self.folder), remedy="Install git.") from error
 
-    def run(self, *words: str, more: Mapping[str, str] | None = None, text: str = "") -> str:
+    def run(self, *words: str, text: str = "") -> str:
         """What git prints; arguments as of :meth:`ask`.
 
         Raises:
             PerfgateError: git failed; :class:`UsageError` where the user asked for what is not there.
         """
-        ended = self.ask(*words, more=more, text=text)
+        ended = self.ask(*words, text=text)
         if ended.returncode:
             raise self._failed(f"git {words[0]} ended with {ended.returncode}: {ended.stderr.strip()}")
         return ended.stdout
 
     def commit(self, ref: str) -> str:
         """The full hash of a commit; empty where the repository has none of this name."""
-        found = self.ask("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-        return "" if found.returncode else found.stdout.strip()
+        ended = self.ask("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+        return "" if ended.returncode else ended.stdout.strip()
+
+    def names(self, command: str, *words: str) -> list[str]:
+        """The names of files that a command of git lists with ``-z``; errors as of :meth:`run`."""
+        return list(filter(None, self.run(command, "-z", *words).split("\0")))
 
     def check_out(self, commit: str, tree: Path) -> None:
         """Make a worktree of a commit in a new folder; one that is registered there and gone is replaced.
@@ -142,16 +143,17 @@ class Repository(Git):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        found = self.ask("rev-parse", "--show-toplevel")
-        if found.returncode or not found.stdout.strip():
+        ended = self.ask("rev-parse", "--show-toplevel")
+        if ended.returncode or not ended.stdout.strip():
+            reason = (ended.stderr.strip().splitlines() or ["git says nothing"])[-1]
             raise UsageError(
-                f"not inside a git working tree: {_last_line(found.stderr)}",
+                f"not inside a git working tree: {reason}",
                 where=str(folder),
                 remedy="Run perfgate in one, or name it in perfgate.toml: [build] repository = ...",
             )
-        self.folder = Path(found.stdout.removesuffix("\n"))
+        self.folder = Path(ended.stdout.removesuffix("\n"))
 
-    def find(self, ref: str, left_out: Sequence[Path] = ()) -> Revision:
+    def find(self, ref: str, left_out: Sequence[Path] = ()) -> Snapshot:
         """What a ref means now.
 
         Args:
@@ -165,12 +167,9 @@ class Repository(Git):
         """
         if ref == WORKING_TREE:
             return self._working_tree(left_out)
-        one, dots, other = ref.partition("...")
-        if dots:
-            commit = self._merge_base(one or "HEAD", other or "HEAD")
-            return Revision(f"merge base of {one or 'HEAD'} and {other or 'HEAD'}", commit, "", commit)
-        commit = self._known(ref)
-        return Revision(ref, commit, "", commit)
+        ends = [end or "HEAD" for end in ref.split("...", 1)]
+        commit = self._merge_base(*ends) if len(ends) > 1 else self._known(ref)
+        return Snapshot.of(ref if len(ends) == 1 else f"merge base of {' and '.join(ends)}", commit)
 
     def title(self, commit: str) -> str:
         """The first line of a commit's message, at most 72 characters of it."""
@@ -182,8 +181,8 @@ class Repository(Git):
         Raises:
             UsageError: It is looked for outside this repository: hooks there serve other repositories too.
         """
-        found = self.ask("rev-parse", "--git-path", f"hooks/{name}", settings=())
-        path = Path(os.path.normpath(self.folder / found.stdout.strip()))
+        named = self.ask("rev-parse", "--git-path", f"hooks/{name}", settings=()).stdout.strip()
+        path = Path(os.path.normpath(self.folder / named))
         shared = self.folder / self.run("rev-parse", "--git-common-dir").strip()
         if not any(path.is_relative_to(os.path.normpath(folder)) for folder in (self.folder, shared)):
             raise UsageError(
@@ -196,33 +195,30 @@ class Repository(Git):
     def _known(self, ref: str) -> str:
         if not ref or ref.startswith("-") or not ref.isprintable():
             raise UsageError(f"{ref!r} does not name a commit")
-        if found := self.commit(ref):
-            return found
+        if commit := self.commit(ref):
+            return commit
         near = next(filter(self.commit, (f"{remote}/{ref}" for remote in self.run("remote").split())), None)
         remedy = f"There is {near}." if near else "git branch --all and git tag list what there is."
         raise UsageError(f"there is no commit {ref}", where=str(self.folder), remedy=remedy)
 
-    def _merge_base(self, one: str, other: str) -> str:
-        found = self.ask("merge-base", self._known(one), self._known(other))
-        if found.returncode:
-            shallow = self.run("rev-parse", "--is-shallow-repository").strip() == "true"
-            raise UsageError(
-                f"{one} and {other} have no commit in common" + (" in this shallow clone" if shallow else ""),
-                where=str(self.folder),
-                remedy="Fetch the whole history: git fetch --unshallow, or fetch-depth: 0 in actions/checkout."
-                if shallow
-                else "",
-            )
-        return found.stdout.strip()
+    def _merge_base(self, base: str, head: str) -> str:
+        ended = self.ask("merge-base", self._known(base), self._known(head))
+        if not ended.returncode:
+            return ended.stdout.strip()
+        text, remedy = f"{base} and {head} have no commit in common", ""
+        if self.run("rev-parse", "--is-shallow-repository").strip() == "true":
+            text += " in this shallow clone"
+            remedy = "Fetch the whole history: git fetch --unshallow, or fetch-depth: 0 in actions/checkout."
+        raise UsageError(text, where=str(self.folder), remedy=remedy)
 
-    def _working_tree(self, left_out: Sequence[Path]) -> Revision:
+    def _working_tree(self, left_out: Sequence[Path]) -> Snapshot:
         head = self._known("HEAD")
         tree = self._written_tree(left_out)
         if tree == self.run("rev-parse", f"{head}^{{tree}}").strip():
-            return Revision("HEAD", head, "", head)
+            return Snapshot.of("HEAD", head)
         return self.again("working tree", head, tree)
 
-    def again(self, ref: str, commit: str, changes: str) -> Revision:
+    def again(self, ref: str, commit: str, changes: str) -> Snapshot:
         """A revision found earlier, of the objects that are still there.
 
         Args:
@@ -239,15 +235,16 @@ class Repository(Git):
                 text = f"the repository does not have the {what} {thing[:SHOWN]} (any more)"
                 raise NotMeasuredError(text, where=str(self.folder), code="build-failed")
         if not changes:
-            return Revision(ref, commit, "", commit)
+            return Snapshot.of(ref, commit)
         when = self.run("show", "--no-patch", "--no-show-signature", "--format=%cI", commit).strip()
         made_by = {
             f"GIT_{who}_{what}": value
             for who in ("AUTHOR", "COMMITTER")
             for what, value in (("NAME", "perfgate"), ("EMAIL", "perfgate@localhost"), ("DATE", when))
         }  # the same changes are the same commit, whoever asks and whenever
-        snapshot = self.run("commit-tree", changes, "-p", commit, "-m", "perfgate: uncommitted changes", more=made_by)
-        return Revision(ref, commit, changes, snapshot.strip())
+        own = self.having(**made_by)
+        snapshot = own.run("commit-tree", changes, "-p", commit, "-m", "perfgate: uncommitted changes").strip()
+        return Snapshot(ref=ref, commit=commit, changes=changes, snapshot=snapshot)
 
     def _written_tree(self, left_out: Sequence[Path]) -> str:
         """The tree that committing everything now would make: tracked files and new ones that are not ignored.
@@ -257,36 +254,35 @@ class Repository(Git):
         """
         index = Path(self.run("rev-parse", "--absolute-git-dir").removesuffix("\n")) / "index"
         with tempfile.TemporaryDirectory(prefix="perfgate-") as scratch:
-            copy = Path(scratch) / "index"
             if index.exists():
-                shutil.copy2(index, copy)
+                shutil.copy2(index, Path(scratch) / "index")
+            own = self.having(GIT_INDEX_FILE=f"{scratch}/index")
             written = [folder.resolve() for folder in left_out]
             # Not git add: it fails where a folder that is left out is also ignored. Files that became folders go with
             # those that are gone, else git neither removes them nor lists what is in the folder.
-            gone = self._listed(copy, written, "--deleted")
-            gone += filter(self._became_folder, self._listed(copy, written, "--modified"))
-            self._update(copy, "--force-remove", gone)
-            self._update(copy, "--add", self._listed(copy, written, "--modified", "--others", "--exclude-standard"))
-            return self.run("write-tree", more={"GIT_INDEX_FILE": str(copy)}).strip()
+            gone = _listed(own, written, "--deleted")
+            gone += filter(self._became_folder, _listed(own, written, "--modified"))
+            _update(own, "--force-remove", gone)
+            _update(own, "--add", _listed(own, written, "--modified", "--others", "--exclude-standard"))
+            return own.run("write-tree").strip()
 
     def _became_folder(self, name: str) -> bool:
         path = self.folder / name
         return path.is_dir() and not path.is_symlink() and not (path / ".git").exists()  # .git: a submodule
 
-    def _listed(self, index: Path, left_out: Sequence[Path], *which: str) -> list[str]:
-        """Files of the working tree by ``git ls-files``; a repository within this one (``name/``) is none of them."""
-        listed = self.run("ls-files", "-z", *which, more={"GIT_INDEX_FILE": str(index)}).split("\0")
-        top = self.folder.resolve()
-        names = (name for name in dict.fromkeys(listed) if name and not name.endswith("/"))
-        return [name for name in names if not any((top / name).is_relative_to(folder) for folder in left_out)]
-
-    def _update(self, index: Path, how: str, names: Sequence[str]) -> None:
-        text = "".join(f"{name}\0" for name in names)
-        more = {"GIT_INDEX_FILE": str(index)}
-        self.run("update-index", "-z", "--replace", how, "--stdin", more=more, text=text)
-
     def _failed(self, text: str) -> PerfgateError:
         return NotMeasuredError(text, where=str(self.folder), code="build-failed")
+
+
+def _listed(git: Git, left_out: Sequence[Path], *which: str) -> list[str]:
+    """Files of the working tree by ``git ls-files``; a repository within this one (``name/``) is none of them."""
+    top = git.folder.resolve()
+    names = (name for name in dict.fromkeys(git.names("ls-files", *which)) if not name.endswith("/"))
+    return [name for name in names if not any((top / name).is_relative_to(folder) for folder in left_out)]
+
+
+def _update(git: Git, how: str, names: Sequence[str]) -> None:
+    git.run("update-index", "-z", "--replace", how, "--stdin", text="".join(f"{name}\0" for name in names))
 
 
 def remove_worktree(tree: Path, repository: Path) -> None:
@@ -302,7 +298,3 @@ def remove_worktree(tree: Path, repository: Path) -> None:
         shutil.rmtree(tree)
     with contextlib.suppress(NoGitError):
         own.ask("worktree", "prune")  # git does so itself in time
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["git says nothing"])[-1]

@@ -47,13 +47,11 @@ def resolve(
         UsageError: A word is not ``key=value`` and names no table, its key is unknown, or its value is refused.
         PerfgateError: Whatever ``make`` raises.
     """
-    said = _read_words("--base", base_words, tables) if base_words else [tables.get("base", {})]
-    base = _with_source(Subject(**{"python": sys.executable, **_layered(said, make)}))
-    if head_words:
-        return {"base": base, "head": _inherit(base, _layered(_read_words("--head", head_words, tables), make))}
-    if "head" in tables and not base_words:
-        return {"base": base, "head": _inherit(base, _layered([tables["head"]], make))}
-    return {"base": base}
+    layers = _read_words("--base", base_words, tables) if base_words else [tables.get("base", {})]
+    base = _with_source(Subject(**{"python": sys.executable, **_layered(layers, make)}))
+    usual = [] if base_words or "head" not in tables else [tables["head"]]
+    layers = _read_words("--head", head_words, tables) if head_words else usual
+    return {"base": base, "head": _inherit(base, _layered(layers, make))} if layers else {"base": base}
 
 
 def against(
@@ -92,9 +90,9 @@ def anchored(words: Sequence[str], folder: Path) -> tuple[str, ...]:
     return tuple(made)
 
 
-def same_build(one: Subject | None, other: Subject | None) -> bool:
+def same_build(left: Subject | None, right: Subject | None) -> bool:
     """Whether two subjects are one build, whatever ref each was asked for by."""
-    plain = [subject and subject.model_copy(update={"built_from": None}) for subject in (one, other)]
+    plain = [subject and subject.model_copy(update={"built_from": None}) for subject in (left, right)]
     return plain[0] == plain[1]
 
 
@@ -104,20 +102,20 @@ def words(subject: Subject, base: Subject | None = None) -> tuple[str, ...]:
     Values of environment variables may be secrets, so they are left out: ``env.NAME=...``. A build of a commit is named
     by the commit, one with uncommitted changes is the working tree.
     """
-    source, said = subject.built_from, []
+    source, named = subject.built_from, []
     if source is not None and (base is None or base.built_from != source):
-        said.append(f"ref={WORKING_TREE if source.changes else source.commit[:SHOWN]}")
-    other = base or Subject(python="")
+        named.append(f"ref={WORKING_TREE if source.changes else source.commit[:SHOWN]}")
+    reference = base or Subject(python="")
     built = source.folder if source is not None else None
-    if subject.python != other.python and not (built and built in subject.python):
-        said.append(f"python={subject.python}")
+    if subject.python != reference.python and not (built and built in subject.python):
+        named.append(f"python={subject.python}")
     path = [entry for entry in subject.path if not (built and built in entry)]
-    if path and subject.path != other.path:
-        said.append(f"path={os.pathsep.join(path)}")
-    said += [f"env.{name}=..." for name, value in subject.env.items() if value != other.env.get(name)]
-    changed = {name: value for name, value in subject.args.items() if (name, value) not in other.args.items()}
-    said += [f"args.{name}={json.dumps(value, ensure_ascii=False)}" for name, value in changed.items()]
-    return tuple(said)
+    if path and subject.path != reference.path:
+        named.append(f"path={os.pathsep.join(path)}")
+    named += [f"env.{name}=..." for name, value in subject.env.items() if value != reference.env.get(name)]
+    changed = {name: value for name, value in subject.args.items() if (name, value) not in reference.args.items()}
+    named += [f"args.{name}={json.dumps(value, ensure_ascii=False)}" for name, value in changed.items()]
+    return tuple(named)
 
 
 def revisions(subjects: Mapping[Role, Subject]) -> dict[Role, str]:
@@ -134,23 +132,23 @@ def _layered(layers: Sequence[Mapping[str, Any]], make: Make | None) -> dict[str
     refs = [number for number, layer in enumerate(layers) if "ref" in layer]
     merged: dict[str, Any] = {}
     for number, layer in enumerate(layers):
-        found = {key: value for key, value in layer.items() if key != "ref"}
+        table = {key: value for key, value in layer.items() if key != "ref"}
         if refs[-1:] == [number]:
             if make is None:
                 raise UsageError(f"ref={layer['ref']}: nothing is built here", remedy="Name a build: python=, path=.")
             merged = _over(merged, make(layer["ref"]))
-        merged = _over(merged, found)
+        merged = _over(merged, table)
     return merged
 
 
-def _over(table: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    merged = {key: {**table.get(key, {}), **said[key]} for key in ("env", "args") if key in said}
-    return {**table, **said, **merged}
+def _over(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {key: {**table.get(key, {}), **over[key]} for key in ("env", "args") if key in over}
+    return {**table, **over, **merged}
 
 
 def _inherit(base: Subject, table: Mapping[str, Any]) -> Subject:
-    said = {key: getattr(base, key) for key in ("python", "path", "env", "args", "built_from")}
-    return _with_source(Subject(**_over(said, table)))
+    inherited = {key: getattr(base, key) for key in ("python", "path", "env", "args", "built_from")}
+    return _with_source(Subject(**_over(inherited, table)))
 
 
 def _with_source(subject: Subject) -> Subject:
@@ -174,30 +172,31 @@ def _read_words(option: str, words: Sequence[str], tables: Mapping[str, dict[str
             )
     if len(names) > 1:
         raise UsageError(f"{option} names two subjects: {names[0]} and {names[1]}")
-    said: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     for word in words:
         if "=" in word:
-            _read_word(option, word, said)
-    _check_values(said, option)
-    return [*(tables[name] for name in names), absolute_paths(said, Path.cwd())]
+            _read_word(option, word, table)
+    _check_values(table, option)
+    return [*(tables[name] for name in names), absolute_paths(table, Path.cwd())]
 
 
-def _read_word(option: str, word: str, said: dict[str, Any]) -> None:
-    """Add one ``key=value`` to ``said``."""
+def _read_word(option: str, word: str, table: dict[str, Any]) -> None:
+    """Add one ``key=value`` to ``table``."""
     key, _, value = word.partition("=")
     root, dot, name = key.partition(".")
-    _check_keys({root: value}, f"{option} {word}")
+    if root not in KEYS:
+        raise UsageError(f"{option} {word}: unknown key {root!r}, expected one of {', '.join(KEYS)}")
     if root in ("env", "args"):
         if not name:
             raise UsageError(f"{option} {word}: expected {root}.NAME=value")
         parsed = value if root == "env" else _yaml_value(option, word, value)
-        said.setdefault(root, {})[name] = parsed
+        table.setdefault(root, {})[name] = parsed
     elif dot:
         raise UsageError(f"{option} {word}: expected {root}=value")
     elif root == "path":
-        said.setdefault("path", []).extend(value.split(os.pathsep))
+        table.setdefault("path", []).extend(value.split(os.pathsep))
     else:
-        said[root] = value
+        table[root] = value
 
 
 def _yaml_value(option: str, word: str, value: str) -> Any:
@@ -211,16 +210,7 @@ def _yaml_value(option: str, word: str, value: str) -> Any:
 def _check_values(table: Mapping[str, Any], where: str) -> None:
     try:
         subject = Subject(**{"python": sys.executable, **{k: v for k, v in table.items() if k != "ref"}})
-        json.dumps(subject.args, allow_nan=False)
     except ValidationError as error:
         raise UsageError(first_problem(error), where=where) from error
-    except ValueError as error:
-        raise UsageError(f"args: {error}", where=where) from error
     if not subject.python:
         raise UsageError("python: expected an interpreter, found nothing", where=where)
-
-
-def _check_keys(table: Mapping[str, Any], where: str) -> None:
-    for key in table:
-        if key not in KEYS:
-            raise UsageError(f"{where}: unknown key {key!r}, expected one of {', '.join(KEYS)}")

@@ -156,18 +156,13 @@ class Record(Frozen):
         parts += [m.of(role) for role in counted for m in COUNTER_METRICS.values()]
         metrics = METRICS | {metric.name: metric for metric in parts}
         columns = ["trial", "kind", "pair", "position", "subject", "visit", "failure", *metrics]
-        frame = pd.DataFrame(
-            [
-                {
-                    "trial": t.index, "kind": t.kind, "pair": t.pair, "position": t.position, "subject": t.subject,
-                    "visit": t.visit, "failure": t.failure.code if t.failure else None,
-                    **{name: metric.summarise(t) for name, metric in metrics.items()},
-                }
-                for t in self.trials
-            ],
-            columns=columns,
-        )  # fmt: skip
+        rows = [
+            (t.index, t.kind, t.pair, t.position, t.subject, t.visit, t.failure.code if t.failure else None,
+             *(metric.summarise(t) for metric in metrics.values()))
+            for t in self.trials
+        ]  # fmt: skip
         whole = dict.fromkeys(("trial", "position", "visit"), "int64")
+        frame = pd.DataFrame(rows, columns=columns)
         return frame.astype({"pair": "Int64", **whole, **dict.fromkeys(metrics, "float64")})
 
     def iteration_frame(self) -> pd.DataFrame:
@@ -180,19 +175,13 @@ class Record(Frozen):
         whole = dict.fromkeys(("trial", "iteration"), "int64")
         may_miss = dict.fromkeys(("pair", "ttft_ns", "itl_ns", "e2e_ns"), "Int64")
         columns = ["trial", "pair", "subject", "iteration", "ttft_ns", "itl_ns", "e2e_ns", "tokens_digest"]
-        frame = pd.DataFrame(
-            [
-                {
-                    "trial": t.index, "pair": t.pair, "subject": t.subject, "iteration": n,
-                    "ttft_ns": _middle(i.ttft_ns), "itl_ns": _middle(i.itl_ns), "e2e_ns": _middle(i.e2e_ns),
-                    "tokens_digest": i.tokens_digest,
-                }
-                for t in self.trials
-                for n, i in enumerate(t.iterations)
-            ],
-            columns=columns,
-            dtype=object,  # a missing number must not turn the others into floats on the way
-        )  # fmt: skip
+        rows = [
+            (t.index, t.pair, t.subject, n, _middle(i.ttft_ns), _middle(i.itl_ns), _middle(i.e2e_ns), i.tokens_digest)
+            for t in self.trials
+            for n, i in enumerate(t.iterations)
+        ]
+        # As objects: a missing number must not turn the others into floats on the way.
+        frame = pd.DataFrame(rows, columns=columns, dtype=object)
         return frame.astype({**whole, **may_miss})
 
 

@@ -123,7 +123,7 @@ def why_slower(cell: CellOutcome) -> list[str]:
     if cell.counters is None:
         return []
     blocked = [split_name(gate.metric) for gate in cell.gates if gate.verdict == "regressed"]
-    of_the_step = {name for name, metric in METRICS.items() if metric.of_the_step}
+    of_the_step = {name for name, metric in METRICS.items() if metric.kind == "timed" and metric.decode != "none"}
     parts = [part or (_largest_part(cell) if metric in of_the_step else None) for metric, part in blocked]
     sentences = (cell.counters.sentences.get(part) for part in dict.fromkeys(parts) if part)
     return [text for text in sentences if text]

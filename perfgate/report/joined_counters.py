@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from perfgate.counters.roofline import RULES, KernelRoof, kernel_roof
@@ -75,8 +75,8 @@ def _values(row: Row) -> tuple[Any, ...]:
         row.kernel,
         in_words(row.identity.shape),
         _joined(row),
-        row.timed.launches if row.timed else None,
-        row.timed.time_ns if row.timed else None,
+        row.launches if row.timed else None,
+        row.time_ns if row.timed else None,
         len(row.counted.launches) if row.counted else 0,
         row.counted.moved if row.counted else None,
         row.step_bytes,
@@ -89,10 +89,9 @@ def _values(row: Row) -> tuple[Any, ...]:
 
 def _headings(found: Join) -> list[str]:
     trace, both = found.selection.trace, [row for row in found.rows if row.timed and row.counted]
-    covered = sum(row.timed.time_ns for row in both if row.timed)
-    share = percent(covered / found.time_ns) if found.time_ns else "-"
+    share = percent(_time_ns(both) / found.time_ns) if found.time_ns else "-"
     devices = "".join(f", {name}" for name in sorted(set(trace.devices.values())))
-    counts = f"{len(both)} of {sum(row.timed is not None for row in found.rows)} kernels, {share} of the kernel time"
+    counts = f"{len(both)} of {sum(row.timed for row in found.rows)} kernels, {share} of the kernel time"
     return [
         f"{trace.source}{devices}, with the counters of {found.counted.source}",
         f"Shown: {found.selection.what}, mean of a step. {SOURCES}",
@@ -104,16 +103,16 @@ def _headings(found: Join) -> list[str]:
 def _role_rows(found: Join) -> Rows:
     """What is timed, by role; the time that has counters beside it, and the bytes of that part."""
     rows: Rows = [("role", "launches", "time", "share", "of it counted", "DRAM a step")]
-    roles = dict.fromkeys(row.role for row in found.rows if row.timed)
-    sums = {role: [row for row in found.rows if row.timed and row.role == role] for role in roles}
-    for role, own in sorted(sums.items(), key=lambda one: -_time_ns(one[1])):
+    by_role: dict[str, list[Row]] = {}
+    for row in found.rows:
+        if row.timed:
+            by_role.setdefault(row.role, []).append(row)
+    for role, own in sorted(by_role.items(), key=lambda item: -_time_ns(item[1])):
         time_ns, counted = _time_ns(own), [row for row in own if row.counted]
         share = percent(time_ns / found.time_ns) if found.time_ns else "-"
         of_it = percent(_time_ns(counted) / time_ns) if time_ns else "-"
-        launches = format_mean(math.fsum(row.timed.launches for row in own if row.timed))
-        rows.append(
-            (role, launches, format_ns(time_ns), share, of_it, format_si(_sum_bytes(counted), "B") if counted else "-")
-        )
+        launches, moved = math.fsum(row.launches for row in own), _sum_bytes(counted) if counted else None
+        rows.append((role, format_mean(launches), format_ns(time_ns), share, of_it, _shown(moved, _bytes)))
     return rows
 
 
@@ -123,26 +122,33 @@ def _kernel_rows(found: Join) -> Rows:
          "joined by", "place", "kernel"),
     ]  # fmt: skip
     for row in found.rows:
-        roof = kernel_roof(row.counted.median) if row.counted else None
-        moved, throughput = row.counted.moved if row.counted else None, _throughput(row, roof)
-        share = percent(row.timed.time_ns / found.time_ns) if row.timed and found.time_ns else "-"
-        times = (format_mean(row.timed.launches), format_ns(row.timed.time_ns)) if row.timed else ("-", "-")
+        values = dict(zip(COLUMNS, _values(row), strict=True))
+        time_ns, distance = values["time_ns_per_step"], values["roof_distance"]
         rows.append(
             (
                 row.role,
-                *times,
-                share,
-                "-" if moved is None else format_si(moved, "B"),
-                "-" if row.step_bytes is None else format_si(row.step_bytes, "B"),
-                "-" if throughput is None else f"{throughput:.3g} %",
-                roof.bound if roof else "-",
-                percent(1 / roof.distance) if roof and roof.distance else "-",
-                _joined(row),
+                _shown(values["launches_per_step"], format_mean),
+                _shown(time_ns, format_ns),
+                _shown(time_ns if found.time_ns else None, lambda time_ns: percent(time_ns / found.time_ns)),
+                _shown(values["dram_bytes_per_launch"], _bytes),
+                _shown(row.step_bytes, _bytes),
+                _shown(values["dram_throughput_percent"], lambda share: f"{share:.3g} %"),
+                values["bound"] or "-",
+                percent(1 / distance) if distance else "-",
+                values["joined_by"],
                 row.identity.place,
-                f"{row.kernel} {in_words(row.identity.shape)}".rstrip(),
+                f"{row.kernel} {values['shape']}".rstrip(),
             )
         )
     return rows
+
+
+def _shown(value: float | None, form: Callable[[float], str]) -> str:
+    return "-" if value is None else form(value)
+
+
+def _bytes(size: float) -> str:
+    return format_si(size, "B")
 
 
 def _throughput(row: Row, roof: KernelRoof | None) -> float | None:
@@ -158,7 +164,7 @@ def _joined(row: Row) -> str:
 
 
 def _time_ns(rows: Sequence[Row]) -> float:
-    return math.fsum(row.timed.time_ns for row in rows if row.timed)
+    return math.fsum(row.time_ns for row in rows)
 
 
 def _sum_bytes(rows: Sequence[Row]) -> float:

@@ -72,6 +72,13 @@ def _fact(lead: str, line_of: Callable[[CellOutcome], str], importance: int) -> 
     return lambda cell: Section(lead=lead, lines=_some(line_of(cell)), importance=importance, close=True)
 
 
+def _ungated(cell: CellOutcome) -> Section:
+    """What no gate judged; of one side alone nothing was judged, its gated metrics neither."""
+    alone = all(None in (row.base, row.head) for row in cell.ungated)
+    lines = _some(ungated_line(cell))
+    return Section(lead="measured" if alone else "not gated", lines=lines, importance=2, close=True)
+
+
 def _some(line: str) -> tuple[str, ...]:
     return (line,) if line else ()
 
@@ -79,7 +86,7 @@ def _some(line: str) -> tuple[str, ...]:
 PARTS: tuple[Part, ...] = (
     _heading,
     _gates,
-    _fact("not gated", ungated_line, 2),
+    _ungated,
     _fact("floor", floor_line, 2),
     _fact("GPU", gpu_line, 2),
     _fact("baseline", baseline_line, 0),

@@ -12,30 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    JsonValue,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from perfgate.errors import ScenarioError
 from perfgate.metrics.catalogue import Metric
 from perfgate.models import Strict
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
 from perfgate.scenario.expected_kernels import Expectation
-from perfgate.scenario.fields import (
-    LARGEST,
-    ArgumentName,
-    Duration,
-    Listed,
-    Name,
-    Percent,
-    Positive,
-    whole_number,
-)
+from perfgate.scenario.fields import LARGEST, ArgumentName, Duration, Listed, Name, Percent, Positive, whole_number
 from perfgate.scenario.margins import Gate
 from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.workload import Engine, Workload
@@ -163,11 +147,10 @@ class Scenario(Strict):
     @field_validator("gates")
     @classmethod
     def _one_gate_a_metric(cls, gates: tuple[Gate, ...]) -> tuple[Gate, ...]:
-        seen: set[str] = set()
-        for gate in gates:
-            if gate.measured.name in seen:
-                raise ValueError(f"{gate.measured.name} is gated twice")
-            seen.add(gate.measured.name)
+        names = [gate.measured.name for gate in gates]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{name} is gated twice")
         return gates
 
     @field_validator("matrix")
@@ -189,7 +172,7 @@ class Scenario(Strict):
         short = any(isinstance(length, int) and length < MIN_DECODE_TOKENS for length in lengths)
         for number, gate in enumerate(self.gates):
             at = ("gates", number)
-            if short and gate.measured.needs_decode:
+            if short and gate.measured.decode in ("mean", "steps"):
                 raise FieldError(at, f"{gate.metric} needs output_tokens of at least {MIN_DECODE_TOKENS}")
             if gate.measured.kind == "traced" and self.kernels is None:
                 raise FieldError(at, f"{gate.metric} is read from traced trials: add a kernels: block, like "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+import warnings
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, PlainSerializer, WithJsonSchema
 
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.trace.kernel_table import PLACES
@@ -43,8 +45,9 @@ def _known_place(place: str) -> str:
 
 def _expression(text: str) -> str:
     try:
-        re.compile(text)
-    except re.error as error:
+        with warnings.catch_warnings(action="error"):  # of what a later Python will read in another way
+            re.compile(text)
+    except (re.error, FutureWarning) as error:
         raise ValueError(f"invalid regular expression: {error}") from error
     return text
 
@@ -69,6 +72,11 @@ def _argument_name(name: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ValueError("engine arguments are written with underscores, like max_num_seqs")
     return name
+
+
+def _finite(arguments: dict[str, Any]) -> dict[str, Any]:
+    json.dumps(arguments, allow_nan=False)
+    return arguments
 
 
 def _variable_name(name: str) -> str:
@@ -127,6 +135,7 @@ Duration = Annotated[
 ]
 Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME}$"})]
 ArgumentName = Annotated[str, AfterValidator(_argument_name)]
+Arguments = Annotated[dict[ArgumentName, JsonValue], AfterValidator(_finite)]
 VariableName = Annotated[str, AfterValidator(_variable_name)]
 Variables = dict[VariableName, Annotated[str, AfterValidator(_without_nul)]]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]

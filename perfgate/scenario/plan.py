@@ -6,7 +6,6 @@ what may be compared with what.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import random
@@ -18,17 +17,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue
 
 from perfgate.errors import UsageError
+from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import KINDS, Kind
 from perfgate.models import Frozen
 from perfgate.scenario.counter_trials import CounterTrials, Launches, metrics_to_read
-from perfgate.scenario.declaration import (
-    MATRIX_WORKLOAD_KEYS,
-    Clocks,
-    LoadedScenario,
-    Measure,
-    Scenario,
-    model_folder,
-)
+from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, Clocks, LoadedScenario, Measure, Scenario, model_folder
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import Name
 from perfgate.scenario.margins import Gate
@@ -260,7 +253,7 @@ def _cell_id(model_digest: str, engine: Engine, workload: Workload, measure: Mea
         "clocks": clocks.model_dump(mode="json"),
         "pairing": "sequential",
     }
-    return _digest(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode())
+    return sha256_hex(json.dumps(identity, sort_keys=True, separators=(",", ":")))
 
 
 def _read_model(loaded: LoadedScenario) -> Model:
@@ -276,11 +269,7 @@ def _model_digest(engine: Engine, folder: Path | None) -> str:
         return f"hub:{engine.model.hub}@{engine.model.revision}"
     config = (folder / "config.json").read_bytes()
     if engine.model.config is not None:
-        return _digest(config)
+        return sha256_hex(config)
     # Real weights: reading them would take minutes; name and size of every file catch what is changed by mistake.
     listing: list[Any] = sorted((f.name, f.stat().st_size) for f in folder.iterdir() if f.is_file())
-    return _digest(config + json.dumps(listing).encode())
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    return sha256_hex(config + json.dumps(listing).encode())

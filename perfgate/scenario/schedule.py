@@ -42,29 +42,6 @@ class Spend(Strict):
     ]
 
 
-def check_weights(looks: Sequence[int], spend: Spend | None) -> None:
-    """Refuse looks that have no weights, and weights that do not fit them.
-
-    Raises:
-        ValueError: With what is wrong, in the words of a scenario.
-    """
-    if spend is None:
-        if tuple(looks) != DEFAULT_SCHEDULE.looks[: len(looks)]:
-            text = f"looks other than [4, 6, 8, 12] or a beginning of it need their own spend, like {_spent_on(looks)}"
-            raise FieldError(("looks",), text)
-        return
-    for name, weights in (("block", spend.block), ("pass", spend.pass_)):
-        if len(weights) != len(looks):
-            text = f"needs one weight a look: {len(looks)}, not {len(weights)}, like {_spent_on(looks)}"
-            raise FieldError(("spend", name), text)
-        if sum(weights) > MOST_SPENT + 1e-9:
-            raise ValueError(f"spend.{name} sums to {sum(weights):g}, at most {MOST_SPENT} may be spent: the rest is "
-                             "for further looks")  # fmt: skip
-    for look, weight in zip(looks, spend.block, strict=True):
-        if look < FIRST_BLOCKING_PAIRS and weight > 0:
-            raise ValueError(f"spend.block must be 0 at {look} pairs: no look blocks before {FIRST_BLOCKING_PAIRS}")
-
-
 def _spent_on(looks: Sequence[int]) -> str:
     """Weights that these looks may have: both error rates in equal parts, none of blocking before it may block."""
     block = [look >= FIRST_BLOCKING_PAIRS for look in looks]
@@ -87,7 +64,22 @@ class Sampling(Strict):
 
     @model_validator(mode="after")
     def _looks_have_weights(self) -> Self:
-        check_weights(self.looks, self.spend)
+        looks, spend = self.looks, self.spend
+        if spend is None:
+            if looks != DEFAULT_SCHEDULE.looks[: len(looks)]:
+                text = "looks other than [4, 6, 8, 12] or a beginning of it need their own spend, like "
+                raise FieldError(("looks",), text + _spent_on(looks))
+            return self
+        for name, weights in (("block", spend.block), ("pass", spend.pass_)):
+            if len(weights) != len(looks):
+                text = f"needs one weight a look: {len(looks)}, not {len(weights)}, like {_spent_on(looks)}"
+                raise FieldError(("spend", name), text)
+            if sum(weights) > MOST_SPENT + 1e-9:
+                raise ValueError(f"spend.{name} sums to {sum(weights):g}, at most {MOST_SPENT} may be spent: the rest "
+                                 "is for further looks")  # fmt: skip
+        for look, weight in zip(looks, spend.block, strict=True):
+            if look < FIRST_BLOCKING_PAIRS and weight > 0:
+                raise ValueError(f"spend.block must be 0 at {look} pairs: no look blocks before {FIRST_BLOCKING_PAIRS}")
         return self
 
     @property

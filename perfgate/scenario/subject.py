@@ -11,38 +11,46 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pydantic import (
-    JsonValue,
-    field_validator,
-)
+from pydantic import field_validator
 
 from perfgate.models import Frozen
-from perfgate.scenario.fields import ArgumentName, Variables
+from perfgate.scenario.fields import Arguments, Variables
+
+SHOWN = 12
+"""Digits of a hash that are shown to people."""
 
 
-class Source(Frozen):
-    """What a build was made from.
+class Revision(Frozen):
+    """What a git ref means.
 
     Args:
         ref: What was asked for, in words.
         commit: Full hash of the commit.
         changes: Full hash of the tree with the changes that were not committed; empty where there were none.
-        recipe: Digest of what made it: commands, and the files that they read beside the commit's.
-        folder: The build in its cache.
-        title: First line of the commit's message.
     """
 
     ref: str
     commit: str
     changes: str
-    recipe: str
-    folder: str
-    title: str = ""
 
     @property
     def name(self) -> str:
         """``1a2b3c4d5e6f``, or ``1a2b3c4d5e6f+dirty.0f1e2d3c4b5a`` with a digest of uncommitted changes."""
-        return revision_name(self.commit, self.changes)
+        return f"{self.commit[:SHOWN]}+dirty.{self.changes[:SHOWN]}" if self.changes else self.commit[:SHOWN]
+
+
+class Source(Revision):
+    """What a build was made from.
+
+    Args:
+        recipe: Digest of what made it: commands, and the files that they read beside the commit's.
+        folder: The build in its cache.
+        title: First line of the commit's message.
+    """
+
+    recipe: str
+    folder: str
+    title: str = ""
 
 
 class Subject(Frozen):
@@ -59,7 +67,7 @@ class Subject(Frozen):
     python: str
     path: tuple[str, ...] = ()
     env: Variables = {}
-    args: dict[ArgumentName, JsonValue] = {}
+    args: Arguments = {}
     built_from: Source | None = None
 
     @field_validator("python")
@@ -84,12 +92,3 @@ def absolute(folder: Path, value: str) -> str:
     except RuntimeError:  # ~somebody who is not a user: the name of a folder then
         path = Path(value)
     return os.path.normpath(folder.absolute() / path)
-
-
-SHOWN = 12
-"""Digits of a hash that are shown to people."""
-
-
-def revision_name(commit: str, changes: str) -> str:
-    """How a revision is called in reports: short, and with a digest of what is not committed."""
-    return f"{commit[:SHOWN]}+dirty.{changes[:SHOWN]}" if changes else commit[:SHOWN]

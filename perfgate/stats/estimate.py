@@ -68,7 +68,7 @@ class Estimate:
         return self.mean - self._reach(level) if level > 0 else -math.inf
 
     def upper(self, level: float) -> float:
-        """One-sided upper confidence bound, likewise; +inf at level 0."""
+        """One-sided upper confidence bound: below it the mean is with probability 1 - ``level``; +inf at level 0."""
         return self.mean + self._reach(level) if level > 0 else math.inf
 
     def with_pairs(self, before: int, pairs: int) -> Estimate:
@@ -124,7 +124,7 @@ def log_ratios(base: ArrayLike, head: ArrayLike, sign: int) -> Floats:
 
     Args:
         base: One value a pair, positive and finite, shape (n,).
-        head: Likewise, in the same order.
+        head: One value a pair, in the same order.
         sign: +1 where larger is worse, -1 where larger is better.
 
     Raises:
@@ -168,7 +168,7 @@ def mean_estimate(d: ArrayLike, resolution: float = 0.0) -> Estimate:
 
 
 def side_estimate(values: ArrayLike, resolution: float = 0.0) -> Estimate:
-    """The mean of one side's logarithms, likewise: rounding one value has the variance step^2 / 12, off by half a step.
+    """The mean of one side's logarithms: rounding one value has the variance step^2 / 12 and is off by half a step.
 
     Raises:
         ValueError: Fewer than two observations, or one is not finite.

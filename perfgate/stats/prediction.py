@@ -6,6 +6,7 @@ unit of replication: a drift between visits counts as chance here, where pairs w
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,13 +71,8 @@ class Prediction:
             found = self.detectable(level, margin, power, visits)
             return now is not None and found is not None and found <= now / 2
 
-        low, high = self.visits, MANY_VISITS
-        if low >= high or not halves(high):
-            return None
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if halves(middle) else (middle, high)
-        return high - self.visits
+        enough = bisect.bisect_left(range(MANY_VISITS + 1), x=True, lo=self.visits + 1, key=halves)
+        return enough - self.visits if enough <= MANY_VISITS else None
 
 
 def predict(visits: Sequence[ArrayLike], head: ArrayLike, sign: int, resolution: float = 0.0) -> Prediction:

@@ -29,7 +29,7 @@ class Schedule:
     Args:
         looks: Numbers of pairs, increasing, each at least 2.
         block: Weights for blocking, one a look, each in [0, 1], summing to at most 1.
-        pass_: Weights for passing, likewise; 0 below :data:`FIRST_PASSING_PAIRS`.
+        pass_: Weights for passing, as for blocking; 0 below :data:`FIRST_PASSING_PAIRS`.
 
     Raises:
         ValueError: The lists do not fit together.
@@ -85,8 +85,8 @@ class Look:
     Args:
         pairs: Pairs used.
         estimate: Mean of their log ratios.
-        over_ignorable: Mean of what they lie above ``ignorable``, each above its own where it differs by pair.
-        over_must_catch: Mean of what they lie above ``must_catch``, likewise.
+        over_ignorable: Mean of what they exceed ``ignorable`` by, each above its own where it differs by pair.
+        over_must_catch: Mean of what they exceed ``must_catch`` by.
         block_weight: Share of alpha this look may use.
         pass_weight: Share of beta this look may use; of two margins that bind each has half of it.
         p: Smallest weighted p over this and earlier looks, for H0 "slowdown at most ignorable"; in [0, 1].
@@ -121,21 +121,21 @@ def looks(
         schedule: When to look.
         ignorable: Margin as a ratio minus one, at least 0; shape (n,) where it differs by pair, (k, n) where the
             largest of several counts.
-        must_catch: Margin as a ratio minus one, above ``ignorable``; likewise.
+        must_catch: Margin as a ratio minus one, above ``ignorable``; of the same shapes.
         resolution: See :func:`mean_estimate`.
     """
     x = floats(d)
     both = (np.atleast_2d(np.asarray(margins, dtype=np.float64)) for margins in (ignorable, must_catch))
     sides = [np.broadcast_to(rows, (len(rows), len(x))) for rows in both]
-    found: list[Look] = []
+    seen: list[Look] = []
     for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
         if pairs > len(x):
             break
         over, under = (
             [mean_estimate(x[:pairs] - np.log1p(row), resolution) for row in binding(side[:, :pairs])] for side in sides
         )
-        found.append(look_at(pairs, mean_estimate(x[:pairs], resolution), over, under, (block, passing), found[-1:]))
-    return tuple(found)
+        seen.append(look_at(pairs, mean_estimate(x[:pairs], resolution), over, under, (block, passing), seen[-1:]))
+    return tuple(seen)
 
 
 def binding(margins: ArrayLike) -> Floats:
@@ -164,7 +164,7 @@ def look_at(
         observations: Pairs; of what was not taken in pairs those of the smaller side, or visits.
         estimate: Of the difference.
         over: Of what is above ``ignorable``, one for each margin that binds.
-        under: Of what is above ``must_catch``, likewise.
+        under: Of what is above ``must_catch``, one for each margin that binds.
         weights: Shares of alpha and beta that it may use; of a look that is the only one all of them.
         earlier: The look before it, whose p and q hold where its own are larger.
     """

@@ -141,9 +141,9 @@ def call_keys(process: NDArray[Any], correlation: NDArray[np.int64]) -> NDArray[
 
 def _launched(kernels: Kernels, launches: _Launches) -> Kernels:
     """Kernels with the time of their launch, where the reader did not know it already."""
-    found = launches.start_of(kernels.process, kernels.correlation)
+    launched_ns = launches.start_of(kernels.process, kernels.correlation)
     known = kernels.launched_ns != NO_TIME
-    return dataclasses.replace(kernels, launched_ns=np.where(known, kernels.launched_ns, found))
+    return dataclasses.replace(kernels, launched_ns=np.where(known, kernels.launched_ns, launched_ns))
 
 
 def _placed(rows: _Rows, steps: Steps, launches: _Launches | None) -> _Rows:
@@ -159,20 +159,20 @@ def _placed(rows: _Rows, steps: Steps, launches: _Launches | None) -> _Rows:
 
 
 def _cautions(trace: Trace) -> list[Note]:
-    found = []
+    notes = []
     lost = int((trace.kernels.launched_ns == NO_TIME).sum())
     if lost:
         text = f"{lost} of {len(trace.kernels)} kernels have no launching call in the trace and belong to no step"
-        found.append(Note(code="launch-not-traced", text=text))
+        notes.append(Note(code="launch-not-traced", text=text))
     if not len(trace.steps):
-        found.append(Note(code="no-step-ranges", text="no range names a step, so the table is of the whole trace"))
+        notes.append(Note(code="no-step-ranges", text="no range names a step, so the table is of the whole trace"))
     if (caution := places_caution(trace.kernels, trace.names)) is not None:
-        found.append(caution)
+        notes.append(caution)
     inside = trace.overhead.take(trace.overhead.step != NONE)
     if len(inside):
         steps = len(np.unique(inside.step))
         text = (
             f"the profiler spent {inside.duration_ns.sum() / 1e6:.3g} ms on its own work within {plural(steps, 'step')}"
         )
-        found.append(Note(code="profiler-overhead", text=text))
-    return found
+        notes.append(Note(code="profiler-overhead", text=text))
+    return notes

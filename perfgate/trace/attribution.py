@@ -39,11 +39,11 @@ class Part(Frozen):
             kept the device busy otherwise; or a kind of idle time, see :data:`perfgate.trace.idle_gaps.GAPS`.
         kind: ``kernels``, ``busy`` or ``idle``.
         base_s: Mean over the base's trials.
-        head_s: Likewise.
+        head_s: Mean over the head's trials.
         difference_s: ``head_s - base_s``.
         pair_sd_s: Standard deviation of the pairs' differences; ``None`` with one pair.
         base_launches: Kernels in the base's most frequent step; ``None`` for what is not a kernel.
-        head_launches: Likewise.
+        head_launches: Kernels in the head's.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Attribution(Frozen):
     Args:
         pairs: Traced pairs behind it.
         base_s: The base's step while traced.
-        head_s: Likewise.
+        head_s: The head's.
         difference_s: ``head_s - base_s``: the sum over the parts.
         parts: Kernels with the largest difference first, then other work, then idle time.
         measured_s: The difference of the steps measured without a tracer; ``None`` where there are none.
@@ -70,7 +70,7 @@ class Attribution(Frozen):
         host_s: The share of ``difference_s`` in which the device waited for the host: the difference in idle time
             outside graphs where a side's slack is used up, else 0.
         base_slack_s: How far ahead of the device the base's host was; negative where the device waited.
-        head_slack_s: Likewise.
+        head_slack_s: The head's.
     """
 
     pairs: int
@@ -230,16 +230,16 @@ def _linked_roles(base: _Step, head: _Step) -> dict[str, _Roles]:
 
 def _places(step: _Step, fixed: set[KernelKey]) -> dict[tuple[KernelKey | None, KernelKey | None], _Step]:
     """The usual stretch of kernels that are not fixed, by the fixed ones before and after it."""
-    found: dict[tuple[KernelKey | None, KernelKey | None], Counter[_Step]] = {}
+    stretches: dict[tuple[KernelKey | None, KernelKey | None], Counter[_Step]] = {}
     left: KernelKey | None = None
     stretch: list[KernelKey] = []
     for key in (*step, None):
         if key is None or key in fixed:
-            found.setdefault((left, key), Counter())[tuple(stretch)] += 1
+            stretches.setdefault((left, key), Counter())[tuple(stretch)] += 1
             left, stretch = key, []
         else:
             stretch.append(key)
-    return {place: seen.most_common(1)[0][0] for place, seen in found.items()}
+    return {place: seen.most_common(1)[0][0] for place, seen in stretches.items()}
 
 
 def _replaced(before: _Step, after: _Step) -> Iterator[set[str]]:
@@ -259,7 +259,7 @@ def _replaced(before: _Step, after: _Step) -> Iterator[set[str]]:
         elif tag != "equal":
             beside = [(i - 1, j - 1), (i_end, j_end)]
             kept = [(m, n) for m, n in beside if 0 <= m < len(before) and 0 <= n < len(after) and m not in taken]
-            other = next((m for m, n in kept if before[m] != after[n]), None)
-            if other is not None:
-                taken.add(other)
-                yield {roles[0][other], *roles[0][i:i_end], *roles[1][j:j_end]}
+            neighbour = next((m for m, n in kept if before[m] != after[n]), None)
+            if neighbour is not None:
+                taken.add(neighbour)
+                yield {roles[0][neighbour], *roles[0][i:i_end], *roles[1][j:j_end]}

@@ -38,7 +38,7 @@ Ints = NDArray[np.int64]
 class StepFigures(Columns):
     """Columns over steps and devices, in order of step, then device; durations in nanoseconds.
 
-    What happens on the host (calls, syncs, overhead) belongs to the step and stands with each of its devices.
+    What happens on the host (calls, syncs, overhead) belongs to the step and is repeated for each of its devices.
 
     Args:
         step: Row of the trace's steps.
@@ -60,12 +60,12 @@ class StepFigures(Columns):
         sync_ns: Their duration.
         overhead_ns: The profiler's own work.
         copies: Copies, a column for each of :data:`COPY_KINDS`.
-        copy_bytes: Bytes copied, likewise.
+        copy_bytes: Bytes copied, a column for each of :data:`COPY_KINDS`.
         memsets: Memsets.
         communication_ns: Union of the communication kernels.
         hidden_ns: The part of it during which another kernel ran.
         role_launches: Kernels, a column for each of the trace's roles.
-        role_ns: Sum of their durations, likewise.
+        role_ns: Sum of their durations, a column for each of the trace's roles.
     """
 
     step: Ints
@@ -174,7 +174,7 @@ class _Part:
         return np.bincount(group, values, len(self.keys)).astype(np.int64)
 
     def table(self, group: Ints, column: NDArray[Any], width: int, values: NDArray[Any] | None = None) -> Ints:
-        """The same for each group and column."""
+        """As :meth:`sums`, for each group and column."""
         counts = np.bincount(group * width + column, values, len(self.keys) * width)
         return counts.reshape(-1, width).astype(np.int64)
 
@@ -198,7 +198,8 @@ def _parts(trace: Trace) -> Iterator[_Part]:
 def _device_figures(part: _Part) -> dict[str, Ints]:
     """Everything about a step that its own events on a device tell."""
     trace, kernels, group, count = part.trace, part.kernels, part.group, len(part.keys)
-    role = trace.role_of_name()[kernels.name].astype(np.int64)
+    roles = trace.roles
+    role = np.array([roles.index(role) for role in trace.names.role])[kernels.name]
     copied, of_group = part.find(trace.copies)
     copy = trace.copies.kind[copied].astype(np.int64)
     first_ns, last_ns = _edges_ns(kernels, group, count)
@@ -214,8 +215,8 @@ def _device_figures(part: _Part) -> dict[str, Ints]:
         "launches": part.sums(group),
         "graph_launches": part.sums(group, kernels.graph),
         "kernel_ns": part.sums(group, kernels.duration_ns),
-        "role_launches": part.table(group, role, len(trace.roles)),
-        "role_ns": part.table(group, role, len(trace.roles), kernels.duration_ns),
+        "role_launches": part.table(group, role, len(roles)),
+        "role_ns": part.table(group, role, len(roles), kernels.duration_ns),
         **_communication(part, role),
         "copies": part.table(of_group, copy, len(COPY_KINDS)),
         "copy_bytes": part.table(of_group, copy, len(COPY_KINDS), trace.copies.bytes[copied]),
@@ -236,9 +237,9 @@ def _edges_ns(events: OnDevice, group: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 def _first(group: Ints, time_ns: Ints, count: int) -> Ints:
-    found = np.full(count, _LATE)
-    np.minimum.at(found, group, time_ns)
-    return found
+    first_ns = np.full(count, _LATE)
+    np.minimum.at(first_ns, group, time_ns)
+    return first_ns
 
 
 def _host(trace: Trace, step: Ints) -> dict[str, Ints]:
@@ -250,8 +251,8 @@ def _host(trace: Trace, step: Ints) -> dict[str, Ints]:
         columns[count] = np.bincount(owner, minlength=len(trace.steps))[step]
         columns[total] = np.bincount(owner, calls.duration_ns[wanted], len(trace.steps)).astype(np.int64)[step]
     overhead = trace.overhead.take(trace.overhead.step != NONE)
-    found = np.bincount(overhead.step, overhead.duration_ns, len(trace.steps))
-    return columns | {"overhead_ns": found.astype(np.int64)[step]}
+    spent_ns = np.bincount(overhead.step, overhead.duration_ns, len(trace.steps))
+    return columns | {"overhead_ns": spent_ns.astype(np.int64)[step]}
 
 
 def _communication(part: _Part, role: Ints) -> dict[str, Ints]:
@@ -280,25 +281,25 @@ def consecutive(trace: Trace, step: Ints, device: Ints) -> tuple[Ints, Ints]:
     """Rows of which the second is of the step after the first one's, in the same process and on the same device."""
     process = trace.steps.process[step]
     order = np.lexsort((step, device))
-    one, other = order[:-1], order[1:]
-    follows = (device[one] == device[other]) & (process[one] == process[other])
-    return one[follows], other[follows]
+    earlier, later = order[:-1], order[1:]
+    follows = (device[earlier] == device[later]) & (process[earlier] == process[later])
+    return earlier[follows], later[follows]
 
 
 def _neighbours(  # step and device, then three times of each
     trace: Trace, step: Ints, device: Ints, first_ns: Ints, last_ns: Ints, launched_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Where a step lies to the one before and the one after it in its process, on the same device.
+    """How a step follows the one before it and precedes the next one of its process, on the same device.
 
     Returns:
         From its first kernel to that of the next, and its lead: how far before the end of its predecessor's last kernel
         its own first one was launched.
     """
     step_ns, lead_ns = np.full(len(step), NO_TIME), np.full(len(step), NO_TIME)
-    one, other = consecutive(trace, step, device)
-    step_ns[one] = first_ns[other] - first_ns[one]
-    shown = launched_ns[other] != _LATE
-    lead_ns[other[shown]] = last_ns[one[shown]] - launched_ns[other[shown]]
+    earlier, later = consecutive(trace, step, device)
+    step_ns[earlier] = first_ns[later] - first_ns[earlier]
+    shown = launched_ns[later] != _LATE
+    lead_ns[later[shown]] = last_ns[earlier[shown]] - launched_ns[later[shown]]
     return step_ns, lead_ns
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain, pairwise
 from typing import Annotated
 
@@ -26,9 +27,9 @@ sets, and the layout of the process in memory. See :mod:`perfgate.capture.pinnin
 COARSEST_TICK_NS = 1000
 """No device clock that a profiler reads has longer steps; a greater common divisor of times is chance."""
 FINEST_TICK_NS = 5
-"""Half of all times lie a nanosecond beside a multiple of anything smaller, so a shorter step cannot be seen."""
+"""Half of all times are a nanosecond beside a multiple of anything smaller, so a shorter step cannot be seen."""
 ON_TICKS = 0.9
-"""So many of the different times lie on steps; the rest are long ones, whose last digit the driver's scaling moved."""
+"""This share of the different times is on steps; the rest are long, and the driver's scaling moved their last digit."""
 TICK_TIMES, MOST_TICK_TIMES = 8, 4096
 """Of fewer different times many steps are divisors by chance; more of them say nothing new."""
 
@@ -38,7 +39,7 @@ class KernelKey(Frozen):
 
     Args:
         role: Its family; ``unlisted`` where no rule matched.
-        place: Where in a layer it stands, of :data:`perfgate.trace.kernel_table.PLACES`; empty where that is not known.
+        place: Where in a layer it is, of :data:`perfgate.trace.kernel_table.PLACES`; empty where that is not known.
         name: Normalised name.
     """
 
@@ -73,10 +74,10 @@ class Pattern(Frozen):
 
     def layers(self) -> list[int | None]:
         """The layer of each kernel, from 0; ``None`` outside the layers."""
-        found: list[int | None] = [None] * len(self.kernels)
+        layers: list[int | None] = [None] * len(self.kernels)
         for layer, (begin, end) in enumerate(pairwise(self.layer_begins)):
-            found[begin:end] = [layer] * (end - begin)
-        return found
+            layers[begin:end] = [layer] * (end - begin)
+        return layers
 
 
 class DecodeSteps(Frozen):
@@ -88,7 +89,7 @@ class DecodeSteps(Frozen):
         source: The profiler and its version.
         keys: Every kernel that occurs.
         patterns: The most frequent first.
-        step_ns: First kernel to that of the next step, where that is one of these; between iterations lies no step.
+        step_ns: First kernel to that of the next step, where that is one of these; between iterations there is no step.
         span_ns: First kernel, copy or memset to the end of the last.
         busy_ns: Union of kernels, copies and memsets.
         kernel_ns: Sum over the kernels.
@@ -133,8 +134,8 @@ class DecodeSteps(Frozen):
     @property
     def graph_coverage(self) -> float:
         """The share of all kernels that CUDA graphs launched."""
-        launches = sum(one.steps * len(one.kernels) for one in self.patterns)
-        return sum(one.steps * one.graph_launches for one in self.patterns) / launches
+        launches = sum(pattern.steps * len(pattern.kernels) for pattern in self.patterns)
+        return sum(pattern.steps * pattern.graph_launches for pattern in self.patterns) / launches
 
     @property
     def unlisted_share(self) -> float:
@@ -159,28 +160,28 @@ def summarise(trace: Trace) -> DecodeSteps:
     """
     every = figures(trace)
     decode = every.pure_decode(trace)
-    found = _among_themselves(trace, every, decode).take(decode)
-    if not len(found):
+    chosen = _among_themselves(trace, every, decode).take(decode)
+    if not len(chosen):
         kinds = Counter(STEP_KINDS[kind] for kind in trace.steps.kind.tolist())
         there = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none at all"
         raise NotMeasuredError(
             f"the trace shows no decode step from beginning to end with a kernel in it; steps: {there}",
             code="no-decode-steps",
         )
-    steps = _Sequences.of(trace, found)
-    roles = {role: found.role_ns[:, n] for n, role in enumerate(trace.roles) if found.role_launches[:, n].any()}
-    sizes = dict(zip(COPY_KINDS, found.copy_bytes.sum(axis=0).tolist(), strict=True))
+    steps = _Sequences(trace, chosen)
+    roles = {role: chosen.role_ns[:, n] for n, role in enumerate(trace.roles) if chosen.role_launches[:, n].any()}
+    sizes = dict(zip(COPY_KINDS, chosen.copy_bytes.sum(axis=0).tolist(), strict=True))
     return DecodeSteps(
         source=trace.source,
         keys=steps.keys,
-        patterns=steps.patterns(found),
-        **{name: _known(getattr(found, name)) for name in _COLUMNS},
-        gap_ns={gap: tuple(found.gap_ns[:, n].tolist()) for n, gap in enumerate(GAPS)},
+        patterns=steps.patterns(chosen),
+        **{name: _known(getattr(chosen, name)) for name in _COLUMNS},
+        gap_ns={gap: tuple(chosen.gap_ns[:, n].tolist()) for n, gap in enumerate(GAPS)},
         role_ns={role: tuple(column.tolist()) for role, column in roles.items()},
         key_launches=tuple(np.bincount(steps.key, minlength=len(steps.keys)).tolist()),
         key_ns=steps.key_ns,
         copy_bytes={kind: size for kind, size in sizes.items() if size},
-        cautions=tuple((one.code, one.text) for one in trace.cautions),
+        cautions=tuple((note.code, note.text) for note in trace.cautions),
         tick_ns=tick_of(trace.kernels.duration_ns),
     )
 
@@ -207,16 +208,16 @@ def tick_of(times_ns: NDArray[np.int64]) -> int:
     return next((step for step in range(COARSEST_TICK_NS, FINEST_TICK_NS - 1, -1) if on(step) >= ON_TICKS), 1)
 
 
-def _among_themselves(trace: Trace, found: StepFigures, chosen: NDArray[np.bool_]) -> StepFigures:
+def _among_themselves(trace: Trace, steps: StepFigures, chosen: NDArray[np.bool_]) -> StepFigures:
     """Figures without those that a step shares with one that is not chosen, such as a prefill."""
-    one, other = consecutive(trace, found.step, found.device)
-    pairs = chosen[one] & chosen[other]
-    before, behind = np.zeros(len(found), bool), np.zeros(len(found), bool)
-    behind[one[pairs]], before[other[pairs]] = True, True
+    earlier, later = consecutive(trace, steps.step, steps.device)
+    pairs = chosen[earlier] & chosen[later]
+    before, behind = np.zeros(len(steps), bool), np.zeros(len(steps), bool)
+    behind[earlier[pairs]], before[later[pairs]] = True, True
     return dataclasses.replace(
-        found,
-        step_ns=np.where(behind, found.step_ns, NO_TIME),
-        slack_ns=np.where(before, found.slack_ns, NO_TIME),
+        steps,
+        step_ns=np.where(behind, steps.step_ns, NO_TIME),
+        slack_ns=np.where(before, steps.slack_ns, NO_TIME),
     )
 
 
@@ -228,33 +229,33 @@ def pool(trials: Sequence[DecodeSteps]) -> DecodeSteps:
     """
     if not trials:
         raise ValueError("no trial to pool")
-    keys = tuple(sorted({key for one in trials for key in one.keys}, key=_in_order))
+    keys = tuple(sorted({key for trial in trials for key in trial.keys}, key=_in_order))
     number = {key: n for n, key in enumerate(keys)}
     first: dict[tuple[object, ...], Pattern] = {}
     count: Counter[tuple[object, ...]] = Counter()
     launches, times = [0] * len(keys), [0] * len(keys)
-    for one in trials:
-        for key, often, time_ns in zip(one.keys, one.key_launches, one.key_ns, strict=True):
+    for trial in trials:
+        for key, often, time_ns in zip(trial.keys, trial.key_launches, trial.key_ns, strict=True):
             launches[number[key]] += often
             times[number[key]] += time_ns
-        for pattern in one.patterns:
-            identity = frozenset(one.launches(pattern).items()), frozenset(pattern.copies.items())
-            moved = pattern.model_copy(update={"kernels": tuple(number[one.keys[key]] for key in pattern.kernels)})
+        for pattern in trial.patterns:
+            identity = frozenset(trial.launches(pattern).items()), frozenset(pattern.copies.items())
+            moved = pattern.model_copy(update={"kernels": tuple(number[trial.keys[key]] for key in pattern.kernels)})
             first.setdefault(identity, moved)
             count[identity] += pattern.steps
     return DecodeSteps(
-        source=", ".join(dict.fromkeys(one.source for one in trials)),
+        source=", ".join(dict.fromkeys(trial.source for trial in trials)),
         keys=keys,
-        patterns=tuple(first[one].model_copy(update={"steps": steps}) for one, steps in count.most_common()),
-        **{name: tuple(chain.from_iterable(getattr(one, name) for one in trials)) for name in _COLUMNS},
-        gap_ns=_joined(trials, [one.gap_ns for one in trials]),
-        role_ns=_joined(trials, [one.role_ns for one in trials]),
+        patterns=tuple(first[trial].model_copy(update={"steps": steps}) for trial, steps in count.most_common()),
+        **{name: tuple(chain.from_iterable(getattr(trial, name) for trial in trials)) for name in _COLUMNS},
+        gap_ns=_joined(trials, [trial.gap_ns for trial in trials]),
+        role_ns=_joined(trials, [trial.role_ns for trial in trials]),
         key_launches=tuple(launches),
         key_ns=tuple(times),
-        copy_bytes=dict(sum((Counter(one.copy_bytes) for one in trials), Counter())),
-        held=tuple(what for what in trials[0].held if all(what in one.held for one in trials)),
-        cautions=tuple(dict.fromkeys(chain.from_iterable(one.cautions for one in trials))),
-        tick_ns=max(one.tick_ns for one in trials),
+        copy_bytes=dict(sum((Counter(trial.copy_bytes) for trial in trials), Counter())),
+        held=tuple(what for what in trials[0].held if all(what in trial.held for trial in trials)),
+        cautions=tuple(dict.fromkeys(chain.from_iterable(trial.cautions for trial in trials))),
+        tick_ns=max(trial.tick_ns for trial in trials),
     )
 
 
@@ -265,11 +266,10 @@ def _joined(trials: Sequence[DecodeSteps], tables: Sequence[dict[str, tuple[int,
     """Columns by name, one trial after the other; 0 in the steps of a trial that does not have one."""
     names = dict.fromkeys(chain.from_iterable(tables))
     pairs = list(zip(trials, tables, strict=True))
-    return {name: tuple(chain.from_iterable(t.get(name, (0,) * one.steps) for one, t in pairs)) for name in names}
+    return {name: tuple(chain.from_iterable(t.get(name, (0,) * trial.steps) for trial, t in pairs)) for name in names}
 
 
-def _in_order(key: KernelKey) -> tuple[str, str, str]:
-    return key.role, key.place, key.name
+_in_order = operator.attrgetter("role", "place", "name")
 
 
 class _Sequences:
@@ -280,12 +280,15 @@ class _Sequences:
         key: Index into ``keys`` of each kernel.
         graph: Whether a CUDA graph launched it.
         layer: Its layer, or -1.
-        cuts: Where a step begins, and the end.
+        cuts: Where a step begins after another one.
         key_ns: Kernel time of each key.
     """
 
-    def __init__(self, trace: Trace, rows: NDArray[np.int64]) -> None:
-        kernels = trace.kernels.take(rows)
+    def __init__(self, trace: Trace, figures: StepFigures) -> None:
+        chosen = np.zeros(len(trace.steps) + 1, bool)  # the last one represents no step
+        chosen[figures.step] = True
+        kernels = trace.kernels.take(np.flatnonzero(chosen[trace.kernels.step]))
+        kernels = kernels.take(np.lexsort((kernels.start_ns, kernels.device, kernels.step)))
         distinct, group = combinations(kernels.name, kernels.place)
         normalised, role = trace.names.normalised, trace.names.role
         named = [KernelKey(role=role[name], place=PLACES[place], name=normalised[name]) for name, place in distinct]
@@ -294,22 +297,15 @@ class _Sequences:
         self.key = np.array([number[key] for key in named])[group]
         self.graph = kernels.graph
         self.layer = kernels.layer
-        self.cuts = np.flatnonzero(np.diff(kernels.step, prepend=-2) | np.diff(kernels.device, prepend=-2))
+        self.cuts = np.flatnonzero(np.diff(kernels.step) | np.diff(kernels.device)) + 1
         self.key_ns = tuple(int(ns) for ns in np.bincount(self.key, kernels.duration_ns, len(self.keys)))
 
-    @classmethod
-    def of(cls, trace: Trace, found: StepFigures) -> _Sequences:
-        chosen = np.zeros(len(trace.steps) + 1, bool)  # the last one stands for no step
-        chosen[found.step] = True
-        rows = np.flatnonzero(chosen[trace.kernels.step])
-        kernels = trace.kernels.take(rows)
-        return cls(trace, rows[np.lexsort((kernels.start_ns, kernels.device, kernels.step))])
-
-    def patterns(self, found: StepFigures) -> tuple[Pattern, ...]:
+    def patterns(self, figures: StepFigures) -> tuple[Pattern, ...]:
         """The patterns, the most frequent first; ``found`` has a row for each step here."""
         first: dict[tuple[bytes, bytes], Pattern] = {}
         count: Counter[tuple[bytes, bytes]] = Counter()
-        for copies, (key, graph, layer) in zip(found.copies, self._steps(), strict=True):
+        steps = (np.split(column, self.cuts) for column in (self.key, self.graph, self.layer))
+        for copies, key, graph, layer in zip(figures.copies, *steps, strict=True):
             identity = np.sort(2 * key + graph).tobytes(), copies.tobytes()
             count[identity] += 1
             if identity not in first:
@@ -320,11 +316,7 @@ class _Sequences:
                     copies={kind: n for kind, n in zip(COPY_KINDS, copies.tolist(), strict=True) if n},
                     layer_begins=_layer_begins(layer),
                 )
-        return tuple(first[one].model_copy(update={"steps": steps}) for one, steps in count.most_common())
-
-    def _steps(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int16]]]:
-        for begin, end in zip(self.cuts, [*self.cuts[1:], len(self.key)], strict=True):
-            yield self.key[begin:end], self.graph[begin:end], self.layer[begin:end]
+        return tuple(first[identity].model_copy(update={"steps": steps}) for identity, steps in count.most_common())
 
 
 def _layer_begins(layer: NDArray[np.int16]) -> tuple[int, ...]:

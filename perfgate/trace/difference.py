@@ -38,7 +38,7 @@ class KernelChange(Frozen):
         base: Normalised name in the base's step; empty where it is new.
         head: In the head's step; empty where it is gone.
         base_launches: Launches in the base's step; of a renamed kernel those that another one took over.
-        head_launches: In the head's step, likewise.
+        head_launches: Launches in the head's step.
     """
 
     kind: Literal["renamed", "gone", "new", "more", "fewer"]
@@ -61,8 +61,8 @@ class StepDifference(Frozen):
     Args:
         base_launches: Kernels of the base's step.
         head_launches: Kernels of the head's.
-        base_graph: Of them from CUDA graphs.
-        head_graph: Likewise.
+        base_graph: Of the base's from CUDA graphs.
+        head_graph: Of the head's from CUDA graphs.
         layers: Layers that the base's step shows; 1 where its sequence does not tell.
         kernels: What differs, what concerns most launches first.
         left_graph: Launches by role that a graph made in the base's step and the host makes in the head's.
@@ -98,10 +98,10 @@ class StepDifference(Frozen):
     def lines(self) -> list[str]:
         """Each change as a line: ``-`` gone, ``+`` new, ``~`` renamed, ``<`` out of the graph, ``>`` into it."""
         lines = [_kernel_line(change, self.layers) for change in self.kernels]
-        for mark, words, roles in (("<", "left", self.left_graph), (">", "joined", self.joined_graph)):
+        for mark, verb, roles in (("<", "left", self.left_graph), (">", "joined", self.joined_graph)):
             if roles:
                 listed = ", ".join(f"{role} {count}" for role, count in roles.items())
-                lines.append(f"{mark} {plural(sum(roles.values()), 'kernel')} {words} the CUDA graph: {listed}")
+                lines.append(f"{mark} {plural(sum(roles.values()), 'kernel')} {verb} the CUDA graph: {listed}")
         lines += [f"{'+' if h > b else '-'} copy {kind}: {b} -> {h}" for kind, (b, h) in self.copies.items()]
         return lines
 
@@ -110,17 +110,17 @@ def difference(
     base: DecodeSteps, head: DecodeSteps, base_pattern: Pattern | None = None, head_pattern: Pattern | None = None
 ) -> StepDifference:
     """What the head's step runs otherwise than the base's: the most frequent step of each, unless others are named."""
-    one, other = base_pattern or base.patterns[0], head_pattern or head.patterns[0]
-    b, h = base.launches(one), head.launches(other)
-    left, joined = _moved(b, h)
-    pairs = {kind: (one.copies.get(kind, 0), other.copies.get(kind, 0)) for kind in COPY_KINDS}
+    base_step, head_step = base_pattern or base.patterns[0], head_pattern or head.patterns[0]
+    left, joined = _moved(base.launches(base_step), head.launches(head_step))
+    b, h = Counter(base.keys[key] for key in base_step.kernels), Counter(head.keys[key] for key in head_step.kernels)
+    pairs = {kind: (base_step.copies.get(kind, 0), head_step.copies.get(kind, 0)) for kind in COPY_KINDS}
     return StepDifference(
-        base_launches=len(one.kernels),
-        head_launches=len(other.kernels),
-        base_graph=one.graph_launches,
-        head_graph=other.graph_launches,
-        layers=_layers(_without_graphs(b)),
-        kernels=tuple(sorted(_changes(_without_graphs(b), _without_graphs(h)), key=lambda one: -one.launches)),
+        base_launches=len(base_step.kernels),
+        head_launches=len(head_step.kernels),
+        base_graph=base_step.graph_launches,
+        head_graph=head_step.graph_launches,
+        layers=_layers(b),
+        kernels=tuple(sorted(_changes(b, h), key=lambda change: -change.launches)),
         left_graph=left,
         joined_graph=joined,
         copies={kind: pair for kind, pair in pairs.items() if pair[0] != pair[1]},
@@ -130,18 +130,12 @@ def difference(
 def nearest(pattern: Pattern, owner: DecodeSteps, others: DecodeSteps) -> Pattern:
     """The pattern of ``others`` that differs from this one in the fewest launches, the more frequent among equals."""
     wanted = owner.launches(pattern)
-    distances = []
-    for number, one in enumerate(others.patterns):
-        found = others.launches(one)
-        distances.append((((wanted - found).total() + (found - wanted).total()), number))
-    return others.patterns[min(distances)[1]]
 
+    def distance(candidate: Pattern) -> int:
+        launches = others.launches(candidate)
+        return (wanted - launches).total() + (launches - wanted).total()
 
-def _without_graphs(launches: Counter[tuple[KernelKey, bool]]) -> Residue:
-    found: Residue = Counter()
-    for (key, _), count in launches.items():
-        found[key] += count
-    return found
+    return min(others.patterns, key=distance)
 
 
 def _moved(
@@ -153,31 +147,31 @@ def _moved(
         for (key, graph), count in launches.items():
             counts[key.role][side, graph] += count
     left, joined = {}, {}
-    for role, found in counts.items():
-        inside = found["head", True] - found["base", True]
-        outside = found["head", False] - found["base", False]
+    for role, moved in counts.items():
+        inside = moved["head", True] - moved["base", True]
+        outside = moved["head", False] - moved["base", False]
         left[role] = max(min(-inside, outside), 0)
         joined[role] = max(min(inside, -outside), 0)
     return _largest_first(left), _largest_first(joined)
 
 
 def _largest_first(counts: dict[str, int]) -> dict[str, int]:
-    return {role: count for role, count in sorted(counts.items(), key=lambda one: (-one[1], one[0])) if count}
+    return {role: count for role, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count}
 
 
 def _changes(base: Residue, head: Residue) -> Iterator[KernelChange]:
-    lost, found = base - head, head - base
-    for old, new, count in list(_renamed(lost, found)):
+    lost, gained = base - head, head - base
+    for old, new, count in list(_renamed(lost, gained)):
         lost[old] -= count
-        found[new] -= count
+        gained[new] -= count
         yield KernelChange(
             kind="renamed", role=old.role, place=old.place, base=old.name, head=new.name, base_launches=count,
             head_launches=count,
         )  # fmt: skip
-    _forget_moves(lost, found)
-    for key in [*+lost, *+found]:
+    _forget_moves(lost, gained)
+    for key in [*+lost, *+gained]:
         rest = min(base[key], head[key])
-        b, h = rest + lost[key], rest + found[key]
+        b, h = rest + lost[key], rest + gained[key]
         name = {"base": key.name if b else "", "head": key.name if h else ""}
         kind: Literal["gone", "new", "more", "fewer"] = (
             "new" if not b else "gone" if not h else "more" if h > b else "fewer"
@@ -185,10 +179,10 @@ def _changes(base: Residue, head: Residue) -> Iterator[KernelChange]:
         yield KernelChange(kind=kind, role=key.role, place=key.place, **name, base_launches=b, head_launches=h)
 
 
-def _renamed(lost: Residue, found: Residue) -> Iterator[tuple[KernelKey, KernelKey, int]]:
+def _renamed(lost: Residue, gained: Residue) -> Iterator[tuple[KernelKey, KernelKey, int]]:
     """Kernels of one role, place and number on either side, in the order in which a step runs them."""
     buckets: dict[tuple[str, str, int], list[KernelKey]] = defaultdict(list)
-    for new, count in found.items():
+    for new, count in gained.items():
         buckets[new.role, new.place, count].append(new)
     for old, count in lost.items():
         bucket = buckets[old.role, old.place, count]
@@ -196,16 +190,16 @@ def _renamed(lost: Residue, found: Residue) -> Iterator[tuple[KernelKey, KernelK
             yield old, bucket.pop(0), count
 
 
-def _forget_moves(lost: Residue, found: Residue) -> None:
+def _forget_moves(lost: Residue, gained: Residue) -> None:
     """Take out kernels that only are at another place: places are guessed from what is around a kernel."""
     by_name: dict[tuple[str, str], list[KernelKey]] = defaultdict(list)
-    for new in +found:
+    for new in +gained:
         by_name[new.role, new.name].append(new)
     for old in +lost:
         for new in by_name[old.role, old.name]:
-            same = min(lost[old], found[new])
+            same = min(lost[old], gained[new])
             lost[old] -= same
-            found[new] -= same
+            gained[new] -= same
 
 
 def _layers(launches: Residue) -> int:
@@ -220,18 +214,18 @@ def _layers(launches: Residue) -> int:
     return max(shared, key=lambda count: (shared[count], count)) if shared else 1
 
 
-def _graph_causes(found: StepDifference) -> Iterator[str]:
-    if found.left_graph and not found.head_graph:
+def _graph_causes(steps: StepDifference) -> Iterator[str]:
+    if steps.left_graph and not steps.head_graph:
         yield "no kernel comes from a CUDA graph any more: eager mode, or a batch size that is not captured"
-    elif found.left_graph:
-        yield f"{plural(sum(found.left_graph.values()), 'kernel')} a step moved out of the CUDA graph"
-    if found.joined_graph:
-        yield f"{plural(sum(found.joined_graph.values()), 'kernel')} a step moved into the CUDA graph"
+    elif steps.left_graph:
+        yield f"{plural(sum(steps.left_graph.values()), 'kernel')} a step moved out of the CUDA graph"
+    if steps.joined_graph:
+        yield f"{plural(sum(steps.joined_graph.values()), 'kernel')} a step moved into the CUDA graph"
 
 
-def _copy_causes(found: StepDifference) -> Iterator[str]:
+def _copy_causes(steps: StepDifference) -> Iterator[str]:
     """Pageable copies first: the host waits for each of them."""
-    for kind, (base, head) in sorted(found.copies.items(), key=lambda one: not one[0].endswith(PAGEABLE)):
+    for kind, (base, head) in sorted(steps.copies.items(), key=lambda item: not item[0].endswith(PAGEABLE)):
         many = abs(head - base)
         what = f"pageable host copy ({kind.removesuffix(PAGEABLE)})" if kind.endswith(PAGEABLE) else f"{kind} copy"
         if not base and many == 1:
@@ -241,20 +235,20 @@ def _copy_causes(found: StepDifference) -> Iterator[str]:
             yield f"{_number(many)} {word} {what.replace('copy', 'copies') if many > 1 else what} in each step"
 
 
-def _kernel_causes(found: StepDifference) -> Iterator[str]:
+def _kernel_causes(steps: StepDifference) -> Iterator[str]:
     """A cause a role, in the order of the changes."""
     by_role: dict[str, list[KernelChange]] = defaultdict(list)
-    for change in found.kernels:
+    for change in steps.kernels:
         by_role[change.role].append(change)
     for role, changes in by_role.items():
-        lost = [one.base for one in changes if one.kind in ("renamed", "gone")]
-        new = [one.head for one in changes if one.kind in ("renamed", "new")]
-        grown = sum(one.head_launches - one.base_launches for one in changes)
+        lost = [change.base for change in changes if change.kind in ("renamed", "gone")]
+        new = [change.head for change in changes if change.kind in ("renamed", "new")]
+        grown = sum(change.head_launches - change.base_launches for change in changes)
         if lost and new:
             yield f"{role} runs {_exchanged(lost, new)}"
         elif grown:
-            many, repeated = (abs(grown), "") if abs(grown) % found.layers or found.layers == 1 else (
-                abs(grown) // found.layers, f" a layer ({abs(grown)})")  # fmt: skip
+            many, repeated = (abs(grown), "") if abs(grown) % steps.layers or steps.layers == 1 else (
+                abs(grown) // steps.layers, f" a layer ({abs(grown)})")  # fmt: skip
             word = "more" if grown > 0 else "fewer"
             yield f"{_number(many)} {word} {role} kernel{'s' * (many > 1)}{repeated or ' a step'}"
         else:
@@ -275,26 +269,26 @@ def _listed(names: Iterable[str], but: Iterable[str] = ()) -> str:
     return ", ".join(shown[:NAMED]) + (", ..." if len(shown) > NAMED else "")
 
 
+_MARKS = {"renamed": "~", "gone": "-", "new": "+", "more": "+", "fewer": "-"}
+
+
 def _kernel_line(change: KernelChange, layers: int) -> str:
-    who = f"{change.role} ({change.place})" if change.place else change.role
+    kernel = f"{_MARKS[change.kind]} {change.role}" + (f" ({change.place})" if change.place else "")
     often = _often(change.launches, layers)
     if change.kind == "renamed":
-        return f"~ {who} {_renaming(change.base, change.head)}: {often}"
+        return f"{kernel} {_renaming(change.base, change.head)}: {often}"
     if change.kind in ("more", "fewer"):
-        mark = "+" if change.kind == "more" else "-"
-        name = _shown(change.base)
-        return f"{mark} {who} {name}: {often} {change.kind} ({change.base_launches} -> {change.head_launches})"
-    mark, name = ("+", change.head) if change.kind == "new" else ("-", change.base)
-    return f"{mark} {who} {_shown(name)}: {often}"
+        often += f" {change.kind} ({change.base_launches} -> {change.head_launches})"
+    return f"{kernel} {_shown(change.base or change.head)}: {often}"
 
 
 def _renaming(base: str, head: str) -> str:
-    one, other = _shown(base), _shown(head)
-    if one != other:
-        return f"{one} -> {other}"
+    old, new = _shown(base), _shown(head)
+    if old != new:
+        return f"{old} -> {new}"
     begin = next((n for n, (a, b) in enumerate(zip(base, head, strict=False)) if a != b), min(len(base), len(head)))
     begin = max(begin - SHOWN // 3, 0)
-    return f"{one} with other template arguments: {_cut(base[begin:])} -> {_cut(head[begin:])}"
+    return f"{old} with other template arguments: {_cut(base[begin:])} -> {_cut(head[begin:])}"
 
 
 def _often(launches: int, layers: int) -> str:

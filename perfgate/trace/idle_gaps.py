@@ -97,16 +97,16 @@ def _kinds(gaps: _Gaps, calls: Calls, process: int) -> Ints:
 
 def covered(calls: Calls, process: NDArray[Any], begin: Ints, end: Ints) -> Ints:
     """How much of each interval some call of its process covers."""
-    found = np.zeros(len(begin), np.int64)
-    for one in np.unique(process):
-        own = calls.take(calls.process == one)
-        rows = np.flatnonzero(process == one)
+    length_ns = np.zeros(len(begin), np.int64)
+    for owner in np.unique(process):
+        own = calls.take(calls.process == owner)
+        rows = np.flatnonzero(process == owner)
         if len(own):
             until = np.maximum.accumulate(own.start_ns + own.duration_ns)
             opened = np.maximum(own.start_ns, np.concatenate([own.start_ns[:1], until[:-1]]))
             total = np.concatenate([[0], np.cumsum(until - opened)])
-            found[rows] = _until(end[rows], opened, until, total) - _until(begin[rows], opened, until, total)
-    return found
+            length_ns[rows] = _until(end[rows], opened, until, total) - _until(begin[rows], opened, until, total)
+    return length_ns
 
 
 def _until(time_ns: Ints, opened: Ints, until: Ints, total: Ints) -> Ints:

@@ -32,8 +32,6 @@ PLACES = ("", "qkv", "out", "gate-up", "down", "lm-head")
 COPY_KINDS = ("h2d", "h2d-pageable", "d2h", "d2h-pageable", "d2d", "peer", "other")
 """Copies by direction; from or to pageable host memory they cannot overlap with the host."""
 
-MEMSET_KINDS = ("memset",)
-
 CALL_KINDS = ("launch", "graph-launch", "copy", "synchronise", "other")
 """What a call of the CUDA interface does for the step; ``other`` calls are not kept."""
 
@@ -220,11 +218,6 @@ class Trace:
         """The roles that occur, in alphabetical order."""
         return tuple(sorted(set(self.names.role)))
 
-    def role_of_name(self) -> NDArray[np.int16]:
-        """Per name the index of its role in :attr:`roles`."""
-        number_of = {role: number for number, role in enumerate(self.roles)}
-        return np.array([number_of[role] for role in self.names.role], np.int16)
-
 
 _CALLS = {
     "graph-launch": re.compile(r"(cu(da)?|hip)GraphLaunch"),
@@ -262,12 +255,11 @@ _NEUTRAL = {"graph": 0, "bytes": 0, "place": 0, "kind": 0, "duration_ns": 0, "la
 
 def _cast(name: str, column: NDArray[Any], dtype: Any) -> NDArray[Any]:
     """The column as another type; numpy alone would let a number that does not fit come out as another one."""
-    if len(column) and dtype is not np.bool_ and np.dtype(dtype).itemsize < column.dtype.itemsize:
-        bounds = np.iinfo(dtype)
-        for value in (column.min(), column.max()):
-            if not bounds.min <= value <= bounds.max:
-                raise OverflowError(f"{name} {value} does not fit into {bounds.bits} bits")
-    return column.astype(dtype, copy=False)
+    cast = column.astype(dtype, copy=False)
+    lost = np.flatnonzero(cast != column)
+    if len(lost):
+        raise OverflowError(f"{name} {column[lost[0]]} does not fit into {8 * cast.itemsize} bits")
+    return cast
 
 
 def combinations(*columns: NDArray[Any]) -> tuple[list[list[int]], NDArray[np.int64]]:

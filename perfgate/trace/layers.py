@@ -20,8 +20,6 @@ from perfgate.models import Note
 from perfgate.trace.families import ACTIVATION, ATTENTION, GEMM, GEMM_REDUCE, KV_WRITE, MOE, SAMPLER, UNLISTED
 from perfgate.trace.kernel_table import NONE, PLACES, Kernels, Names
 
-PLACE = {place: number for number, place in enumerate(PLACES)}
-
 
 def assign_layers(
     kernels: Kernels, names: Names, by_range: NDArray[np.int16] | None
@@ -67,10 +65,10 @@ def _by_repetition(name: NDArray[np.int32], stream: NDArray[np.int64], roles: Se
     if not starts:
         return np.full(len(name), NONE, np.int16)
     edges = main[starts]
-    found = np.searchsorted(edges, np.arange(len(name)), side="right") - 1
+    layer = np.searchsorted(edges, np.arange(len(name)), side="right") - 1
     beyond = main[end] if end < len(main) else len(name)
-    found[beyond:] = NONE
-    return found.astype(np.int16)
+    layer[beyond:] = NONE
+    return layer.astype(np.int16)
 
 
 def _boundaries(name: NDArray[np.int32], symbols: Sequence[str | int], roles: Sequence[str]) -> tuple[list[int], int]:
@@ -163,7 +161,7 @@ def _place_in_order(
         if roles[row] == GEMM:
             current = left.pop(0) if left else ""
         if roles[row] in (GEMM, GEMM_REDUCE):
-            places[row] = PLACE[current]
+            places[row] = PLACES.index(current)
 
 
 def places_caution(kernels: Kernels, names: Names) -> Note | None:

@@ -22,7 +22,6 @@ from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
     COPY_KINDS,
-    MEMSET_KINDS,
     Calls,
     Events,
     Kernels,
@@ -49,9 +48,14 @@ _PACKED = {
 }  # fmt: skip
 """What fits into the numbers that several columns are packed into, CUDA's own limits at least."""
 
-_COPY = {2: "h2d", 3: "h2d-pageable", 4: "d2h", 5: "d2h-pageable", 16: "d2d", 20: "peer"}
-_COPY_KIND = "copyKind * 2 + COALESCE((CASE copyKind WHEN 1 THEN srcKind WHEN 2 THEN dstKind END) = 0, 0)"
+_COPIES = {2: "h2d", 3: "h2d-pageable", 4: "d2h", 5: "d2h-pageable", 16: "d2d", 20: "peer"}
 """Twice ENUM_CUDA_MEMCPY_OPER, and one more where the host's memory is pageable (0 in ENUM_CUDA_MEM_KIND)."""
+_CASES = " ".join(f"WHEN {number} THEN {COPY_KINDS.index(kind)}" for number, kind in _COPIES.items())
+_COPY_KIND = (
+    "CASE copyKind * 2 + COALESCE((CASE copyKind WHEN 1 THEN srcKind WHEN 2 THEN dstKind END) = 0, 0) "
+    f"{_CASES} ELSE {COPY_KINDS.index('other')} END"
+)
+"""Index into COPY_KINDS."""
 
 _LOST = re.compile(r"\b(lost|dropp(ed|ing)|overflow\w*|discard\w*|incomplete|not all)\b", re.IGNORECASE)
 _PERHAPS_LOST = re.compile(r"\bevents might be missing\b", re.IGNORECASE)
@@ -143,8 +147,7 @@ class _Reader:
         """What the kernel table is made of, see :func:`perfgate.trace.assembly.build`."""
         diagnostics = self._diagnostics()
         kernels, names, shapes = self._kernels()
-        copies = self._events("MEMCPY", _COPY_KIND, _COPY, COPY_KINDS)
-        memsets = self._events("MEMSET", "0", {}, MEMSET_KINDS)
+        copies, memsets = self._events("MEMCPY", _COPY_KIND), self._events("MEMSET", "0")
         trace = Trace(
             source=self.export.version,
             where=self.export.where,
@@ -213,7 +216,7 @@ class _Reader:
             kept = self._call_kinds(name) != _OTHER
             if not kept.all():
                 if not len(launching):
-                    launching = np.concatenate([call_keys(one.process, one.correlation) for one in launched])
+                    launching = np.concatenate([call_keys(events.process, events.correlation) for events in launched])
                     launching.sort()
                 key = call_keys(process, correlation)
                 kept |= launching[np.minimum(np.searchsorted(launching, key), len(launching) - 1)] == key
@@ -234,10 +237,12 @@ class _Reader:
     def _call_kinds(self, name: NDArray[np.int64]) -> NDArray[np.int8]:
         """The kind of each call, by the id of its name."""
         ids, place = _unique(name)
-        new = np.array([one for one in ids.tolist() if one not in self.kinds], np.int64)
+        new = np.array([number for number in ids.tolist() if number not in self.kinds], np.int64)
         texts = self.export.strings(new)
-        self.kinds |= {one: CALL_KINDS.index(call_kind(text)) for one, text in zip(new.tolist(), texts, strict=True)}
-        kinds = np.array([self.kinds[one] for one in ids.tolist()], np.int8)
+        self.kinds |= {
+            number: CALL_KINDS.index(call_kind(text)) for number, text in zip(new.tolist(), texts, strict=True)
+        }
+        kinds = np.array([self.kinds[number] for number in ids.tolist()], np.int8)
         return np.asarray(kinds[place])
 
     def _ranges(self) -> list[Range]:
@@ -250,15 +255,12 @@ class _Reader:
             if of_ours
         ]
 
-    def _events(self, what: str, kind: str, kinds: dict[int, str], words: Sequence[str]) -> Events:
-        """One table of events on the device, those of processes with kernels.
-
-        ``kinds`` translates ``kind``, the last of ``words`` is for all other values.
-        """
+    def _events(self, what: str, kind: str) -> Events:
+        """One table of events on the device, those of processes with kernels; ``kind`` is an expression of SQL."""
         table = f"{_PREFIX}{what}"
-        columns = self.export.columns.get(table, set())
+        columns = self.export.columns.get(table, {})
         optional = [name if name in columns else "0" for name in ("bytes", "graphNodeId")]
-        start, end, device, stream, correlation, pid, number, size, node = self.export.integers(
+        start, end, device, stream, correlation, pid, code, size, node = self.export.integers(
             table,
             (
                 "start", "end", "deviceId", "streamId", "COALESCE(correlationId, -1)", "COALESCE(globalPid, 0)",
@@ -266,13 +268,9 @@ class _Reader:
             ),
         )  # fmt: skip
         process, known = self._process_of(pid)
-        other = len(words) - 1
-        codes = np.full(len(start), other, np.int8)
-        for value, word in kinds.items():
-            codes[number == value] = words.index(word)
         made = filled(
             Events,
-            kind=codes,
+            kind=code,
             start_ns=start,
             duration_ns=end - start,
             device=device,
@@ -292,8 +290,8 @@ class _Reader:
         return made.take(known)
 
     def _devices(self) -> dict[int, str]:
-        columns = self.export.columns.get("TARGET_INFO_GPU", set())
-        if not {"id", "name"} <= columns:
+        columns = self.export.columns.get("TARGET_INFO_GPU", {})
+        if not {"id", "name"} <= columns.keys():
             return {}
         number = "COALESCE(cuDevice, id)" if "cuDevice" in columns else "id"
         rows = self.export.select(f"SELECT {number}, name FROM TARGET_INFO_GPU ORDER BY 1")  # noqa: S608

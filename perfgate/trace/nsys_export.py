@@ -39,11 +39,13 @@ class Export(contextlib.AbstractContextManager["Export"]):
         self.where = str(file)
         _check_file(file)
         self.connection = sqlite3.connect(read_only(file), uri=True)
-        self.columns: dict[str, set[str]] = {}
+        self.columns: dict[str, dict[str, str]] = {}
+        """The declared type of each column of each table, in capitals."""
         try:
             harden(self.connection)
             for (table,) in list(self.select("SELECT name FROM sqlite_master WHERE type = 'table'")):
-                self.columns[table] = {row[1] for row in self.select(f"PRAGMA table_info({quoted(table)})")}
+                rows = self.select(f"PRAGMA table_info({quoted(table)})")
+                self.columns[table] = {str(row[1]): str(row[2]).upper() for row in rows}
         except BaseException:
             self.connection.close()
             raise

@@ -71,7 +71,7 @@ def scrub(file: Path, target: Path) -> None:
 def _scrub_export(file: Path, target: Path) -> None:
     with Export(file) as export:
         check_content(export)
-        types = {table: _types(export, table) for table in export.columns}
+        types = export.columns
     connection = sqlite3.connect(target, isolation_level=None, uri=True)
     try:
         harden(connection)
@@ -95,11 +95,6 @@ def _scrub_export(file: Path, target: Path) -> None:
         raise RecordError(f"cannot be copied: {error}", where=str(file)) from error
     finally:
         connection.close()
-
-
-def _types(export: Export, table: str) -> dict[str, str]:
-    """Column names and declared types."""
-    return {str(row[1]): str(row[2]).upper() for row in export.select(f"PRAGMA table_info({quoted(table)})")}
 
 
 def _copy(connection: sqlite3.Connection, table: str, columns: dict[str, str], condition: str = "1") -> None:
@@ -162,7 +157,7 @@ def _copy_strings(connection: sqlite3.Connection, types: dict[str, dict[str, str
     )
     rows = connection.execute(f"SELECT id, value FROM source.StringIds WHERE id IN ({used})").fetchall()  # noqa: S608
     connection.executemany(
-        "INSERT INTO StringIds VALUES (?, ?)", [(one, _PATH.sub("PATH", str(text))) for one, text in rows]
+        "INSERT INTO StringIds VALUES (?, ?)", [(number, _PATH.sub("PATH", str(text))) for number, text in rows]
     )
 
 
@@ -197,4 +192,6 @@ def _scrub_event(event: Event, name: str, origin: int) -> dict[str, Any]:
         arguments |= {"grid": shape[:3], "block": shape[3:]}
     made: dict[str, Any] = {"ph": "X", "cat": event.category, "name": name, "args": arguments}
     made |= {"ts": (event.start_ns - origin) / 1000, "dur": duration_ns / 1000}
-    return made | {key: one for key, one in (("pid", event.pid), ("tid", event.thread)) if isinstance(one, int)}
+    return made | {
+        key: number for key, number in (("pid", event.pid), ("tid", event.thread)) if isinstance(number, int)
+    }

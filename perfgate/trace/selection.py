@@ -50,7 +50,7 @@ class KernelSum:
         graph_launches: Of these, from CUDA graphs.
         time_ns: Sum of their durations.
         step: Row of the trace's steps, or -1 where it sums over steps or over what is outside.
-        device: The device's number, or -1 likewise.
+        device: The device's number, or -1 where it sums over devices or over what is outside.
     """
 
     role: str
@@ -75,41 +75,41 @@ def select(trace: Trace, step: int | None = None, layer: int | None = None) -> S
     Raises:
         UsageError: There is no such step, it ran nothing, or none of its kernels is in that layer.
     """
-    found = figures(trace)
+    steps = figures(trace)
     if step is not None:
-        chosen, what = _one_step(trace, found, step)
-    elif len(found):
-        chosen, what = _decode_steps(trace, found)
+        chosen, what = _one_step(trace, steps, step)
+    elif len(steps):
+        chosen, what = _decode_steps(trace, steps)
     else:
         chosen, what = np.zeros(0, bool), "the whole trace"
     kernels = trace.kernels
-    of_step = np.zeros(len(trace.steps) + 1, bool)  # the last one stands for no step
-    of_step[found.step[chosen]] = True
-    rows = np.flatnonzero(of_step[kernels.step]) if len(found) else np.arange(len(kernels))
+    of_step = np.zeros(len(trace.steps) + 1, bool)  # the last one represents no step
+    of_step[steps.step[chosen]] = True
+    rows = np.flatnonzero(of_step[kernels.step]) if len(steps) else np.arange(len(kernels))
     if layer is not None:
         inside = kernels.layer[rows] == layer
         if not inside.any():
             raise UsageError(f"no kernel of {what} is in layer {layer}: {_layers(kernels.layer[rows])}")
         rows, what = rows[inside], f"layer {layer} of {what}"
-    return Selection(trace, found.take(chosen), rows, what, layer)
+    return Selection(trace, steps.take(chosen), rows, what, layer)
 
 
-def _one_step(trace: Trace, found: StepFigures, step: int) -> tuple[NDArray[np.bool_], str]:
+def _one_step(trace: Trace, steps: StepFigures, step: int) -> tuple[NDArray[np.bool_], str]:
     known = trace.steps.index
     if not (known == step).any():
         there = f"it has steps {known.min()} to {known.max()}" if len(known) else "no range names a step"
         raise UsageError(f"the trace has no step {step}: {there}")
     kind = STEP_KINDS[trace.steps.kind[known == step][0]]
-    chosen = known[found.step] == step
+    chosen = known[steps.step] == step
     if not chosen.any():
         raise UsageError(f"step {step} ({kind}) ran no kernel")
     return chosen, f"step {step} ({kind})"
 
 
-def _decode_steps(trace: Trace, found: StepFigures) -> tuple[NDArray[np.bool_], str]:
-    decode = found.pure_decode(trace)
-    chosen, word = (decode, "decode step") if decode.any() else (np.ones(len(found), bool), "step")
-    return chosen, plural(len(np.unique(found.step[chosen])), word)
+def _decode_steps(trace: Trace, steps: StepFigures) -> tuple[NDArray[np.bool_], str]:
+    decode = steps.pure_decode(trace)
+    chosen, word = (decode, "decode step") if decode.any() else (np.ones(len(steps), bool), "step")
+    return chosen, plural(len(np.unique(steps.step[chosen])), word)
 
 
 def _layers(layer: NDArray[np.int16]) -> str:

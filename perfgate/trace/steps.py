@@ -139,7 +139,7 @@ def layers_at(
         return None
     named.sort(key=lambda pair: (pair[0].process, pair[0].start_ns, -(pair[0].end_ns or 0)))
     outer: list[tuple[int, int, int, int]] = []
-    for span, layer in named:  # a layer's own modules lie inside its range and say the same
+    for span, layer in named:  # ranges of a layer's own modules are inside the layer's and say the same
         if not outer or outer[-1][0] != span.process or span.start_ns >= outer[-1][2]:
             outer.append((span.process, span.start_ns, span.end_ns or 0, int(layer)))
     owner, start_ns, end_ns, number = np.array(outer, np.int64).T

@@ -288,8 +288,8 @@ class _Reader:
 def device_names(head: dict[str, Any]) -> dict[int, str]:
     """Names of the devices that a trace's head describes."""
     given = head.get("deviceProperties")
-    described = [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []
-    return {one["id"]: str(one.get("name", "")) for one in described if isinstance(one.get("id"), int)}
+    described = [device for device in given if isinstance(device, dict)] if isinstance(given, list) else []
+    return {device["id"]: str(device.get("name", "")) for device in described if isinstance(device.get("id"), int)}
 
 
 def _table(table: type[Rows], events: Sequence[Event], own: dict[str, list[Any]]) -> Rows:
@@ -327,14 +327,14 @@ _ARGUMENTS: dict[str, Callable[[Event], int]] = {
 
 
 def outermost(operators: Iterable[Event]) -> list[Event]:
-    """The operators that lie in no other one of their thread; wrappers do not count."""
-    found: list[Event] = []
+    """The operators that no other one of their thread encloses; wrappers do not count."""
+    outer: list[Event] = []
     until: dict[Any, int] = {}
-    for event in sorted(operators, key=lambda one: (one.start_ns, -one.end_ns)):
+    for event in sorted(operators, key=lambda event: (event.start_ns, -event.end_ns)):
         if event.start_ns >= until.get(event.thread, event.start_ns) and not _WRAPPERS.search(event.name):
-            found.append(event)
+            outer.append(event)
             until[event.thread] = event.end_ns
-    return found
+    return outer
 
 
 def _copy_kind(event: Event) -> int:

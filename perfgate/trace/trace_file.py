@@ -113,25 +113,20 @@ def _export(report: Path, target: Path) -> None:
             remedy="Install Nsight Systems, or export it elsewhere: nsys export --type=sqlite REPORT.",
         )
     try:
-        ended = _run_export(nsys, report, target)
+        ended = subprocess.run(  # noqa: S603 (the user's own nsys)
+            [nsys, "export", "--type=sqlite", "--force-overwrite=true", "-o", str(target), str(report.resolve())],
+            cwd=target.parent,  # nsys's own Python picks up what is in the working folder
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=EXPORT_TIMEOUT_S,
+        )
     except subprocess.TimeoutExpired:
         text = f"nsys export did not end within {EXPORT_TIMEOUT_S:.0f} s"
         raise RecordError(text, where=str(report), remedy="Trace fewer iterations, or export it by hand.") from None
     if not target.is_file():
-        said = (ended.stderr.strip() or ended.stdout.strip() or "no message").splitlines()[-1]
-        text = f"nsys export failed with status {ended.returncode}: {said}"
-        raise RecordError(
-            text, where=str(report), remedy="A report opens in the version that wrote it, or a newer one."
-        )
-
-
-def _run_export(nsys: str, report: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 (the user's own nsys)
-        [nsys, "export", "--type=sqlite", "--force-overwrite=true", "-o", str(target), str(report.resolve())],
-        cwd=target.parent,  # nsys's own Python picks up what is in the working folder
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        timeout=EXPORT_TIMEOUT_S,
-    )
+        message = (ended.stderr.strip() or ended.stdout.strip() or "no message").splitlines()[-1]
+        text = f"nsys export failed with status {ended.returncode}: {message}"
+        remedy = "A report opens in the version that wrote it, or a newer one."
+        raise RecordError(text, where=str(report), remedy=remedy)

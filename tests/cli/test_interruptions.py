@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +21,7 @@ from perfgate_process import PerfgateProcess, fake_words, marked_processes, stub
 from perfgate import gate
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
+from perfgate.errors import InterruptedRunError
 from perfgate.machine.locks import hold
 from perfgate.metrics.trial import Trial
 from perfgate.reasons import REASONS
@@ -203,6 +204,7 @@ def test_record_that_cannot_be_trusted(
 
 HOLDER = """
 import pathlib, sys, time
+from perfgate.errors import InterruptedRunError
 from perfgate.machine.locks import hold
 with hold(pathlib.Path(sys.argv[1])):
     print("ready", flush=True)
@@ -301,7 +303,6 @@ def test_signal(started: PerfgateProcess, number: signal.Signals) -> None:
     assert way_on == f"  Go on with: perfgate run --resume runs/{folder.name}"
     assert marked_processes(folder.name) == []
     assert started.reported() == set(trials_on_disk(folder))
-    assert gate.resume(folder).outcome.verdict == "pass"
 
 
 INTERRUPTED_IMPORT = """
@@ -412,7 +413,7 @@ def test_error_that_an_interrupt_became(monkeypatch: pytest.MonkeyPatch, tmp_pat
 @LOCKED
 @pytest.mark.parametrize("victims", [("perfgate",), ("worker", "perfgate"), ("perfgate", "worker")])
 def test_kill(started: PerfgateProcess, victims: tuple[str, ...]) -> None:
-    """After kill -9 of perfgate, also with its worker, the next start ends what is left and goes on to the verdict."""
+    """After kill -9 of perfgate, also with its worker, the next start ends what is left and goes on."""
     worker = started.worker()
     assert worker is not None
     pids = {"perfgate": started.process.pid, "worker": worker.pid}
@@ -421,9 +422,23 @@ def test_kill(started: PerfgateProcess, victims: tuple[str, ...]) -> None:
 
     assert started.process.wait(60) == -signal.SIGKILL
     folder = started.run_folder
-    assert started.reported() <= set(trials_on_disk(folder))
-    assert gate.resume(folder).outcome.verdict == "pass"
+    kept = trials_on_disk(folder)
+    assert started.reported() <= set(kept)
+    with pytest.raises(InterruptedRunError, match="budget"):
+        gate.resume(folder, budget_s=0.0)
     assert marked_processes(folder.name) == []
+    assert trials_on_disk(folder)[: len(kept)] == kept
+
+
+@LOCKED
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_way_on(started: PerfgateProcess, number: signal.Signals) -> None:
+    """A run that was interrupted or killed goes on to its verdict."""
+    started.worker()
+    started.process.send_signal(number)
+    started.process.wait(60)
+
+    assert gate.resume(started.run_folder).outcome.verdict == "pass"
 
 
 @LOCKED
@@ -483,13 +498,11 @@ def test_orphan_of_a_killed_run(tmp_path: Path) -> None:
 # --- clocks
 
 
-@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: file.stem)
-def test_no_duration_from_the_wall_clock(file: Path) -> None:
+def test_no_duration_from_the_wall_clock() -> None:
     """Nothing reads seconds of the clock that people and NTP set: a jump of it cannot change a figure or an owner."""
-    calls = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
+    read = re.compile(r"\b(?:time\.(?:time|time_ns|clock_gettime)|create_time)\(")
 
-    assert not {ast.unparse(call.func) for call in calls} & {"time.time", "time.time_ns", "time.clock_gettime"}
-    assert "create_time(" not in file.read_text()
+    assert [file.name for file in PACKAGE.rglob("*.py") if read.search(file.read_text())] == []
 
 
 def test_lock_left_to_a_copy_of_a_killed_holder(tmp_path: Path) -> None:

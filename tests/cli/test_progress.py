@@ -126,9 +126,9 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
 def test_a_trial_that_takes_longer(monkeypatch: pytest.MonkeyPatch, seconds_after: float, shown: str) -> None:
     """A trial that takes longer than expected takes nothing from the time of those that follow."""
     stream = Terminal()
-    line = progress._Line(stream, ticking(monkeypatch))
+    line = progress._Progress(stream, ticking(monkeypatch))
 
-    line.show(step("starting the engine", seconds_left=seconds_after + 1, seconds_after=seconds_after))
+    line.rewrite(step("starting the engine", seconds_left=seconds_after + 1, seconds_after=seconds_after))
     line.tick()
     line.tick()
 
@@ -138,14 +138,14 @@ def test_a_trial_that_takes_longer(monkeypatch: pytest.MonkeyPatch, seconds_afte
 def test_terminal_moves_while_an_engine_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two steps the time passed and the time left go on; while an engine is timed nothing is written."""
     stream = Terminal()
-    line = progress._Line(stream, ticking(monkeypatch))
+    line = progress._Progress(stream, ticking(monkeypatch))
 
-    line.show(step("starting the engine"))
+    line.rewrite(step("starting the engine"))
     line.tick()
     started = stream.screen
     line.tick()
     later = stream.screen
-    line.show(step())
+    line.rewrite(step())
     measuring = stream.getvalue()
     line.tick()
 

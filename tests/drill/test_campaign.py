@@ -146,6 +146,14 @@ def test_a_cause_that_is_not_named(project: Path) -> None:
     assert "gemm" in row["told"]
 
 
+def test_a_size_that_is_json(project: Path) -> None:
+    """A size may be a JSON value of an engine argument; the folder of its exercise is named by the words in it."""
+    dial = {"argument": "attention_config", "unit": "settings", "sizes": {"cpu": ['{"backend": "TRITON_ATTN"}']}}
+    plant(project / "drills", "other_attention", expect={"metric": "itl_median"}, runs_on=["cpu"], dial=dial)
+    ended = drill(*NEW, "--same-build", "0", "--plant", "other_attention")
+    assert [*rows(ended)] == ["other_attention-backend-TRITON_ATTN"]
+
+
 def test_what_cannot_be_drilled_is_left_out(project: Path) -> None:
     """Plants without a gate, or for another device, are left out by name; nothing left to run is an error."""
     plant(project / "drills", "capacity", expect={"metric": "kv_token_capacity"})

@@ -21,12 +21,13 @@ from engine_scenario import write_engine_scenario
 from fake_collector import FakeCollector, FakeSpec
 from git_project import SETTINGS, GitProject
 from hand_made import scenario_file
+from perfgate_process import marking
 
 from perfgate.cli.main import main
 from perfgate.project.build import CACHE
 
 ROOT = Path(__file__).parents[2]
-PLANT = ROOT / "drills" / "doubled_forward"
+PLANT = ROOT / "drills" / "host_work"
 RECIPE = """
 [build]
 python = "/bin/true"
@@ -210,18 +211,21 @@ def test_doctor_builds_nothing(project: GitProject, invoke: Invoke) -> None:
 
 @pytest.fixture
 def plugin_project(tmp_path: Path, engine_cache: Path, engine_python: str) -> GitProject:
-    """A repository with a plugin of vLLM that does nothing on main, and on topic runs the model twice a step."""
+    """A repository with a plugin of vLLM that does nothing on main, and on topic makes each step 20 ms longer.
+
+    A step takes 3 ms, and at times 10 ms beside other tests: no neighbour makes up for the difference.
+    """
     project = GitProject(tmp_path / "plugin")
     # One look at the fewest pairs that can block: starting engines is what takes time.
-    write_engine_scenario(project.folder, engine_cache, ", looks: [6], spend: {block: [0.5], pass: [0.5]}")
+    write_engine_scenario(project.folder, engine_cache, ", looks: [6], spend: {block: [0.5], pass: [0.5]}", 4)
     shutil.copytree(PLANT, project.folder / "plugin")
-    slow = (PLANT / "doubled_forward.py").read_text()
+    slow = (PLANT / "host_work.py").read_text().replace('"50"', '"20000"')
     project.commit({
         "perfgate.toml": f'[build]\npython = "{engine_python}"\npath = "{{tree}}/plugin"\n',
-        "plugin/doubled_forward.py": "def register():\n    pass\n",
+        "plugin/host_work.py": "def register():\n    pass\n",
     })  # fmt: skip
     project.git("switch", "--quiet", "--create", "topic")
-    project.commit({"plugin/doubled_forward.py": slow})
+    project.commit({"plugin/host_work.py": slow})
     return project
 
 
@@ -232,7 +236,7 @@ def run_against_main(project: GitProject, cache: Path) -> tuple[int, str, str]:
     """
 
     def perfgate(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "perfgate", "run", *words, "--format", "text"]
+        command = [*marking("PERFGATE_TESTED_ENGINE"), "run", *words, "--format", "text"]
         environment = {**os.environ, **SETTINGS, CACHE: str(cache)}
         return subprocess.run(
             command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=1200, check=False
@@ -246,7 +250,7 @@ def run_against_main(project: GitProject, cache: Path) -> tuple[int, str, str]:
     return ended.returncode, ended.stdout, ended.stderr
 
 
-@pytest.mark.engine
+@pytest.mark.engine(starts=14)
 def test_a_slower_commit_is_regressed_on_an_engine(plugin_project: GitProject, tmp_path: Path) -> None:
     """A commit that makes decode slower ends 10, and the metric is named."""
     status, out, err = run_against_main(plugin_project, tmp_path / "builds")

@@ -13,7 +13,7 @@ from engine_scenario import write_engine_scenario
 
 ROOT = Path(__file__).parents[2]
 PLANT = ROOT / "drills" / "doubled_forward"
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine(starts=22), pytest.mark.slow]
 
 
 def perfgate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

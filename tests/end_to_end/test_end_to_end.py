@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +16,17 @@ from typing import Any
 
 import pytest
 from engine_scenario import ITERATIONS, LAYERS, OUTPUT_TOKENS, write_engine_scenario
+from perfgate_process import marking
 
 from perfgate.machine.locks import STATE
 from perfgate.metrics.catalogue import METRICS, trial_value
+from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, read_records, read_run
 
 ROOT = Path(__file__).parents[2]
 CPU_TINY = ROOT / "scenarios" / "cpu-tiny.yaml"
 PLANTS = ROOT / "drills"
 REGRESSED, INCONCLUSIVE, NOT_MEASURED = 10, 20, 22
-
-pytestmark = pytest.mark.engine
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Ended:
 
 def perfgate(*words: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run perfgate in a folder, with host locks of its own: tests at once do not wait for each other."""
-    command = [sys.executable, "-m", "perfgate", *words]
+    command = [*marking("PERFGATE_TESTED_ENGINE"), *words]
     env = {**(os.environ if env is None else env), STATE: str(cwd / "state")}
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=900, check=False)
 
@@ -83,28 +82,7 @@ def both(python: str, *head: str) -> Sequence[str]:
     return ["--base", f"python={python}", *(part for word in head for part in ("--head", word))]
 
 
-def test_engine_flag_against_its_absence(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
-    """An engine flag on the head alone makes an A/B of one build; it ends in a verdict, with every timed metric."""
-    scenario = write_engine_scenario(tmp_path, engine_cache, ", looks: [4], spend: {block: [0], pass: [0.8]}")
-
-    run = run_gate(tmp_path, *both(engine_python, "args.max_num_seqs=8"), scenario=scenario)
-
-    # A noisy machine may leave it undecided.
-    assert run.status in (0, INCONCLUSIVE), run.stdout + run.stderr
-    assert run.verdict["cells"][0]["pairs"] == 4
-    manifest = json.loads((run.folder / "run.json").read_text())
-    assert {k: v["args"] for k, v in manifest["subjects"].items()} == {"base": {}, "head": {"max_num_seqs": 8}}
-    assert_judged_again(run, tmp_path / "elsewhere")
-    timed = [name for name, metric in METRICS.items() if metric.kind == "timed"]
-    for trial in (trial for pair in run.record.pairs("timed") for trial in pair):
-        missing = {name for name in timed if trial_value(name, trial) is None}
-        # Those need a GPU; the CPU's runner keeps its memory for itself.
-        assert missing - {"model_memory"} == {"energy_per_token", "mbu", "mfu"}
-        assert trial.cautions == ()
-        assert {"vllm", "torch", "python"} <= set(trial.versions)
-        assert [len(iteration.itl_ns) for iteration in trial.iterations] == [OUTPUT_TOKENS - 2] * ITERATIONS
-
-
+@pytest.mark.engine(starts=2)
 def test_head_that_cannot_start_is_not_measured(tmp_path: Path, engine_python: str) -> None:
     """A head whose engine refuses to start ends 22 with the engine's own last error line: here a plant's.
 
@@ -124,22 +102,41 @@ def test_head_that_cannot_start_is_not_measured(tmp_path: Path, engine_python: s
     assert_judged_again(run, tmp_path / "elsewhere")
 
 
-def test_other_tokens_carry_a_caution(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
-    """A head that generates other tokens at the same speed carries outputs-differ, and its trials no caution."""
-    scenario = write_engine_scenario(tmp_path, engine_cache)
+@pytest.mark.engine(starts=2)
+def test_a_plugin_and_a_flag_on_the_head(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
+    """One build is held against itself with an engine flag and a plugin, and every timed metric has values.
 
-    run = run_gate(tmp_path, *both(engine_python, f"path={PLANTS / 'other_tokens'}"), "--quick", scenario=scenario)
+    The plugin generates other tokens at the same speed: the report carries outputs-differ, and no trial a caution.
+    """
+    scenario = write_engine_scenario(tmp_path, engine_cache)
+    words = both(engine_python, f"path={PLANTS / 'other_tokens'}", "args.max_num_seqs=8")
+
+    run = run_gate(tmp_path, *words, "--quick", scenario=scenario)
 
     assert run.status == INCONCLUSIVE, run.stdout + run.stderr
+    manifest = json.loads((run.folder / "run.json").read_text())
+    assert {k: v["args"] for k, v in manifest["subjects"].items()} == {"base": {}, "head": {"max_num_seqs": 8}}
     assert "outputs-differ" in {caution["code"] for caution in run.verdict["cells"][0]["cautions"]}
     ((base, head),) = run.record.pairs("timed")
     tokens = [{iteration.tokens_digest for iteration in trial.iterations} for trial in (base, head)]
     assert [len(digests) for digests in tokens] == [ITERATIONS, ITERATIONS]
     assert not tokens[0] & tokens[1]
-    assert head.cautions == ()
+    for trial in (base, head):
+        assert_all_is_timed(trial)
     assert_judged_again(run, tmp_path / "elsewhere")
 
 
+def assert_all_is_timed(trial: Trial) -> None:
+    """A trial has a value of every timed metric but those that need a GPU, its versions and each step's time."""
+    missing = {name for name, metric in METRICS.items() if metric.kind == "timed" and trial_value(name, trial) is None}
+    # The CPU's runner keeps its memory for itself.
+    assert missing - {"model_memory"} == {"energy_per_token", "mbu", "mfu"}
+    assert trial.cautions == ()
+    assert {"vllm", "torch", "python"} <= set(trial.versions)
+    assert [len(iteration.itl_ns) for iteration in trial.iterations] == [OUTPUT_TOKENS - 2] * ITERATIONS
+
+
+@pytest.mark.engine(starts=4)
 def test_an_envelope_is_learnt_and_catches_a_kernel(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
     """What a build runs is written down; a head with one kernel more in one layer ends 10 with a diff that says so."""
     scenario = write_engine_scenario(tmp_path, engine_cache)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +17,7 @@ from typing import Any
 import pytest
 from action_runner import ROOT, ActionRunner, clone, git
 from click.testing import CliRunner
-from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, serving, zipped
-from forking_perfgate import forking
+from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, listed, serving, zipped
 from hand_made import scenario_file
 from perfgate_process import marked_processes
 
@@ -68,13 +66,6 @@ def github(tmp_path: Path) -> Iterator[FakeGitHub]:
     head = git(origin, "rev-parse", "pull-request/12")
     with serving(FakeGitHub(pulls={12: {"state": "open", "head": {"sha": head}, "base": {"ref": "main"}}})) as served:
         yield served
-
-
-@pytest.fixture(scope="module")
-def forked() -> Iterator[Path]:
-    """A perfgate that starts at once; its trials are invented too."""
-    with tempfile.TemporaryDirectory() as folder, forking(Path(folder)) as program:
-        yield program
 
 
 @pytest.fixture
@@ -239,7 +230,7 @@ def test_re_run_on_pull_request(gate: Gate, github: FakeGitHub, tmp_path: Path) 
     git(origin, "checkout", "--quiet", "-b", "merge", "main")
     git(origin, "merge", "--quiet", "--no-ff", "-m", "merge", "pull-request/12")
     git(origin, "checkout", "--quiet", "main")
-    event = {"number": 12, "pull_request": {"base": {"ref": "main"}, "head": {"sha": change}}}
+    event = {"pull_request": listed(12, {"base": {"ref": "main"}, "head": {"sha": change}})}
     (tmp_path / "event.json").write_text(json.dumps(event))
     asked = {"GITHUB_EVENT_NAME": "pull_request", "GITHUB_REF": "refs/pull/12/merge"}
     github.runs[7] = {"id": 7, "path": WORKFLOW, "event": "pull_request", "head_sha": change,

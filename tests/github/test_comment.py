@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from perfgate.cli.main import main
 from perfgate.errors import RecordError
-from perfgate.github.comment import MARKER, MeasuredRun, comment_body, policy_note
+from perfgate.github.api import Repository, WorkflowRun
+from perfgate.github.comment import MARKER, comment_body, policy_note
 from perfgate.github.verdict import read_verdict
 from perfgate.github.workflow_job import JobPlan
 from perfgate.judge.outcome import (
@@ -35,9 +36,11 @@ from perfgate.report.github_markdown import COMMENT_BYTES
 
 HEAD = "a" * 40
 SLOWER = judged(trials(spread(0.01, 0.0002, 6)))
-RUN = MeasuredRun(
-    7, HEAD, "pull-request/12", "failure", "https://github.com/owner/engine/actions/runs/7", "push", REPOSITORY
-)
+RUN = WorkflowRun(
+    id=7, head_sha=HEAD, head_branch="pull-request/12", conclusion="failure", event="push",
+    head_repository=Repository(full_name=REPOSITORY),
+)  # fmt: skip
+PAGE = f"https://github.com/{REPOSITORY}/actions/runs/7"
 COMMENTS = f"/repos/{REPOSITORY}/issues/12/comments"
 
 Comment = Callable[..., Result]
@@ -273,8 +276,9 @@ def test_pull_request_runs(github: FakeGitHub, comment: Comment, words: tuple[st
         Refusal("GET", ".*/artifacts", 502),
         Refusal("GET", r"/blob/\d+", 403),
         Refusal("POST", COMMENTS, 500),
+        Refusal("GET", COMMENTS, 403, {"retry-after": "\u00b2"}),
     ],
-    ids=["fork", "rate-limit", "down", "storage", "perhaps-written"],
+    ids=["fork", "rate-limit", "down", "storage", "perhaps-written", "no-number-of-seconds"],
 )
 def test_refusals(github: FakeGitHub, comment: Comment, refusal: Refusal) -> None:
     """Where GitHub refuses, that is a warning and no failure; a POST that may have arrived is not sent twice."""
@@ -419,11 +423,11 @@ def hostile_outcomes(draw: st.DrawFn) -> Outcome:
 @given(hostile_outcomes())
 def test_no_markup_gets_through(outcome: Outcome) -> None:
     """Whatever an artifact says, a comment has no HTML, link, mention, reference or heading that is not ours."""
-    body = comment_body(RUN, read_verdict(verdict_json(outcome).encode(), "artifact"), ())
+    body = comment_body(RUN, PAGE, read_verdict(verdict_json(outcome).encode(), "artifact"), ())
 
     shown = re.sub(r"(?ms)^(`{3,})text\n.*?\n\1$", "", body.removeprefix(MARKER))
     shown = re.sub(r"`(engine-died|outputs-differ|itl_median)`", "", shown).removesuffix(
-        f"[run and artifacts]({RUN.url})\n"
+        f"[run and artifacts]({PAGE})\n"
     )
     unescaped = re.sub(r"\\.", "", shown)
     assert not re.search(r"<|https?://|www\.|(?i:@\w)|[`\[\]~]", unescaped), unescaped
@@ -440,7 +444,7 @@ def test_long_comments_keep_the_worst() -> None:
     words = Note(code="engine-died", text="died:\n" + "x" * 200_000)
     red = red.model_copy(update={"reasons": (words,)})
 
-    body = comment_body(RUN, SLOWER.model_copy(update={"cells": (*passed, red)}), ())
+    body = comment_body(RUN, PAGE, SLOWER.model_copy(update={"cells": (*passed, red)}), ())
 
     assert COMMENT_BYTES * 0.9 < len(body.encode()) <= COMMENT_BYTES
     assert "| `itl_median` | 5.000 ms | 5.050 ms |" in body

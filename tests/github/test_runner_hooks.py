@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fake_nvml import FakeMachine
+from perfgate_process import marking
 from runner_machine import HOOKS, JOB, Ended, Host
 
 from perfgate.machine.locks import STATE
@@ -35,13 +36,6 @@ time.sleep(600)
 
 MARK = "PERFGATE_TESTED_OWNER"
 """The variable that marks processes here: no perfgate that measures on this machine ends ours, and ours ends none."""
-PROGRAM = f"""
-from perfgate.machine import processes
-processes.OWNER = "{MARK}"
-from perfgate.__main__ import main
-main()
-"""
-"""perfgate, with that variable in the place of the real one."""
 
 OWNER = f"""
 import subprocess, time
@@ -56,13 +50,13 @@ Start = Callable[..., tuple[subprocess.Popen[str], str]]
 
 
 @pytest.fixture
-def host(tmp_path: Path, fake_nvml: FakeMachine, state_of_its_own: Path) -> Host:
-    """A host with everything installed, whose hooks wait for nobody."""
+def host(tmp_path: Path, fake_nvml: FakeMachine, state_of_its_own: Path, forked: Path) -> Host:
+    """A host with everything installed, whose hooks wait for nobody and call a perfgate that starts at once."""
     host = Host(tmp_path, fake_nvml, state_of_its_own)
     assert host.install().returncode == 0
     host.configure("IDLE_WAIT_S", "0")
     program = tmp_path / "perfgate"
-    program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", PROGRAM])} "$@"\n')
+    program.write_text(f'#!/bin/sh\nPERFGATE_TESTS_OWNER={MARK} exec {forked} "$@"\n')
     program.chmod(0o755)
     host.configure("PERFGATE", str(program))
     return host
@@ -110,8 +104,13 @@ def gone(pid: int) -> bool:
     return True
 
 
-def test_a_clean_machine_is_ready(host: Host) -> None:
-    """Both hooks succeed, and annotate nothing."""
+def test_a_clean_machine_is_ready(host: Host, tmp_path: Path) -> None:
+    """Both hooks succeed with the installed perfgate, and annotate nothing."""
+    program = tmp_path / "alone"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(marking(MARK))} "$@"\n')
+    program.chmod(0o755)
+    host.configure("PERFGATE", str(program))
+
     for name in ("job-started", "job-completed"):
         ended = host.hook(name)
 

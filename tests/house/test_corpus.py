@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,3 +25,21 @@ def test_kept_inputs(name: str, tmp_path: Path) -> None:
     for file in sorted((CORPUS / name).glob("*")):
         said = refusal(name, file.read_bytes(), tmp_path / "input")
         assert len(said) < 20_000, file
+
+
+@pytest.mark.parametrize(
+    ("machine", "status", "text"),
+    [("aarch64", 0, "atheris has no wheel for Python 3.13 on aarch64"), ("x86_64", 1, "pip install --group fuzz")],
+)
+def test_fuzzing_without_atheris(machine: str, status: int, text: str) -> None:
+    """Where there is no wheel of atheris that is said, and is no failure; where there is one, how to install it."""
+    script = Path(__file__).parents[2] / "benchmarks" / "fuzz.py"
+    program = f"""
+import platform, runpy, sys
+sys.modules["atheris"], sys.version_info, platform.machine = None, (3, 13), lambda: {machine!r}
+runpy.run_path({str(script)!r}, run_name="__main__")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert ended.returncode == status
+    assert text in ended.stdout + ended.stderr

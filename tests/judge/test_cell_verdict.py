@@ -182,6 +182,7 @@ def test_floor(slowdown: float, verdict: str, cautions: list[str]) -> None:
     assert (verdict, cautions) == (found.verdict, codes(found.cautions))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("common", [0.0, 0.02])
 def test_alpha_holds_at_the_floor(common: float) -> None:
     """Of 1,000 seeded runs at exactly the floor at most alpha block, also where base and head drift together by 2 %."""
@@ -198,6 +199,7 @@ def test_alpha_holds_at_the_floor(common: float) -> None:
     assert scipy_stats.binomtest(blocked, 1000, ALPHA, alternative="greater").pvalue > 0.01
 
 
+@pytest.mark.slow
 def test_beta_holds_where_the_floor_is_must_catch() -> None:
     """Of 500 seeded runs slower by both at most beta pass, though in every pair one of the two is the larger margin."""
     rng = np.random.default_rng(7)

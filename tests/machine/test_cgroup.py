@@ -195,7 +195,7 @@ def test_a_daemon_that_forks_without_end(start: Start, own: Path, monkeypatch: p
     """It ends with its trial, though no look ever finds a process of it, and its cgroup is removed."""
     before = set(own.iterdir())
     child, pipe = start(RELAY)
-    assert set(own.iterdir()) > before
+    assert set(own.iterdir()) - before
     monkeypatch.setattr(child, "_members", list)
 
     assert child.end() == ()

@@ -20,7 +20,6 @@ from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.machine.clock_lease import find_leases
 from perfgate.machine.locks import state_folder
-from perfgate.machine.sampler import Sampler
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, read_records, read_run
 
@@ -36,7 +35,7 @@ HOSTS = 4_000_001
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """GPUs that are not free are not waited for, and read so often that a short trial has ten readings."""
     monkeypatch.setattr("perfgate.capture.gpus.IDLE_WAIT_S", 0.0)
-    monkeypatch.setattr(Sampler.__init__, "__kwdefaults__", {"host_pids": None, "period_s": TRIAL_S / 10})
+    monkeypatch.setattr("perfgate.machine.sampler.PERIOD_S", TRIAL_S / 10)
 
 
 Acts = dict[int, Callable[[], None]]

@@ -11,7 +11,7 @@ import pytest
 from pages import blocks
 
 from perfgate.errors import ExitStatus, UsageError
-from perfgate.project.config import Config, config_schema, find_config, load_config
+from perfgate.project.config import Config, config_schema, load_config
 
 SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "schema" / "config.schema.json"
 
@@ -29,16 +29,16 @@ def test_paths_of_a_table_are_taken_from_its_file(tmp_path: Path) -> None:
     assert load_config(file).subjects == {
         "a": {"python": f"{tmp_path}/v/bin/python", "path": [f"{tmp_path}/src"], "env": {"N": "1"}, "ref": "x"}
     }
-    assert load_config(None) == Config()
 
 
-def test_the_config_is_the_nearest_one_upwards(tmp_path: Path) -> None:
-    """perfgate.toml is found from any folder below it, and an empty one says nothing."""
+def test_the_config_is_the_nearest_one_upwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """perfgate.toml is found from any folder below it, and an empty one says nothing, as none does."""
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    assert load_config() == Config()
     file = write_config(tmp_path, "")
-    assert find_config(inner) == file
-    assert load_config(find_config(inner)) == Config(file)
+    assert load_config() == Config(file)
 
 
 @pytest.mark.parametrize(

@@ -49,13 +49,18 @@ class Project(GitProject):
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """A repository whose folder has a space in its name."""
+def project(tmp_path: Path, forked: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A repository whose folder has a space in its name, and a perfgate that starts at once."""
+    monkeypatch.setenv("PERFGATE", str(forked))
     return Project(tmp_path)
 
 
-def test_a_good_push_is_checked_and_goes_through(project: Project) -> None:
-    """Scenario and perfgate.toml are checked in the commit that is pushed, and nothing of the user's is touched."""
+def test_a_good_push_is_checked_and_goes_through(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario and perfgate.toml are checked in the commit that is pushed, and nothing of the user's is touched.
+
+    The hook calls the perfgate that wrote it.
+    """
+    monkeypatch.delenv("PERFGATE")
     commit = project.commit({})
     before = project.state()
 

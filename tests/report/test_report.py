@@ -681,3 +681,14 @@ def test_versions_of_both_sides() -> None:
 
     assert text("1.0", "1.0").startswith("cell: 4 pairs, vllm 1.0\n")
     assert text("1.0", "1.1").startswith("cell: 4 pairs, base vllm 1.0, head vllm 1.1\n")
+
+
+def test_what_one_side_alone_measured() -> None:
+    """Of one side nothing was judged: its metrics are called measured, for a gate names one of them."""
+    side = alone([0.0, 0.001])
+    alone_run = run([side.cell]).model_copy(update={"subjects": side.subjects})
+    lines = render_text(judge(alone_run, {side.cell.cell_id: side})).splitlines()
+
+    (line,) = [line for line in lines if "ttft_median" in line]
+    assert line.startswith("  measured: ")
+    assert f" {side.cell.gates[0].gate.measured.name} " in line

@@ -140,6 +140,7 @@ def test_a_condition_reads_back(text: str) -> None:
         ({"metrics": {"register": "same"}}, "did you mean 'registers'"),
         ({"place": "kqv"}, "expected one of qkv, out"),
         ({"match": "("}, "invalid regular expression"),
+        ({"match": "[[a]"}, "invalid regular expression: Possible nested set"),
         ({"profile": 0}, "greater than or equal to 1"),
         ({"profile": "outside", "layer": 1}, "exclude each other"),
         ({"profile": "layers"}, "'layer' or 'outside'"),

@@ -352,6 +352,7 @@ def test_detectable_against_scipy(spread_df: int, level: float) -> None:
     assert pytest.approx(0.95, abs=5e-4) == np.mean(scipy_stats.nct.sf(threshold, 5, shift * seen))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(4, 6), (6, 6), (12, 12)])
 def test_detectable_keeps_its_promise(first: int, second: int) -> None:
     """Of seeded pairs of runs, the second blocks what the first called detectable as often as declared."""
@@ -416,6 +417,7 @@ def test_a_coarser_instrument_never_decides_more(d: list[float], step: float) ->
         assert coarse.q >= exact.q - 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", [4, 6, 12])
 @pytest.mark.parametrize("spread", [0.0, 0.05, 0.2, 0.5, 1.0])
 def test_rounded_values_keep_the_level(pairs: int, spread: float) -> None:
@@ -450,6 +452,7 @@ def test_margins_by_pair() -> None:
     assert pytest.approx(expected) == look.p
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [4, 6, 12, 24])
 def test_modes_in_normal_samples(size: int) -> None:
     """About one in a hundred normal samples is called split."""
@@ -623,6 +626,7 @@ def _decide(found: tuple[stats.Look, ...]) -> str:
     return "inconclusive"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slowdown", "wrong", "rate"), [(IGNORABLE, "regressed", ALPHA), (MUST_CATCH, "pass", BETA)], ids=["alpha", "beta"]
 )
