@@ -81,6 +81,8 @@ def drill(  # noqa: PLR0913 (options by name)
         raise UsageError("expected a scenario and a base, or --resume DRILL alone")
     check_outputs(outputs, "drill")
     if replays:
+        if base_words or plants or folder or only or pool:
+            raise UsageError("--replay measures nothing: it takes a scenario, --draws and --seed")
         replay(scenario, replays, draws, seed or 0, form, outputs)
     pooled = [read_board(file) for file in pool]
     with measuring() as progress:
