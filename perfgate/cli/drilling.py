@@ -81,7 +81,7 @@ def drill(  # noqa: PLR0913 (options by name)
         raise UsageError("expected a scenario and a base, or --resume DRILL alone")
     check_outputs(outputs, "drill")
     if replays:
-        if base_words or plants or folder or only or pool:
+        if scenario is None or base_words or plants or only or pool:
             raise UsageError("--replay measures nothing: it takes a scenario, --draws and --seed")
         replay(scenario, replays, draws, seed or 0, form, outputs)
     pooled = [read_board(file) for file in pool]
@@ -104,17 +104,13 @@ def drill(  # noqa: PLR0913 (options by name)
     click.get_current_context().exit(exit_status(board, report.pooled))
 
 
-def replay(
-    scenario: Path | None, places: Sequence[Path], draws: int, seed: int, form: str, outputs: Sequence[Path]
-) -> None:
+def replay(scenario: Path, places: Sequence[Path], draws: int, seed: int, form: str, outputs: Sequence[Path]) -> None:
     """Try the rule on recorded pairs, show what came of it, and end."""
     from perfgate.drill.recordings import distinct, read_recordings
     from perfgate.drill.replay import Declared
     from perfgate.drill.replay_document import replay_report
     from perfgate.scenario.declaration import load
 
-    if scenario is None:
-        raise UsageError("--replay: expected a scenario, whose gates decide")
     found = list(distinct(one for place in places for one in read_recordings(place)))
     report = replay_report(found, Declared.of(load(scenario)), draws=draws, seed=seed)
     show("replay", report, form, outputs)
