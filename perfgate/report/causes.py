@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from perfgate.judge.outcome import CellOutcome, CounterRow, CountersOutcome
+from perfgate.judge.outcome import EXACT_ENDS, CellOutcome, CounterRow, CountersOutcome
 from perfgate.metrics.catalogue import METRICS, split_name
 from perfgate.metrics.trial import ROLES
 from perfgate.report.document import Section
 from perfgate.trace.attribution import Attribution, Part
 from perfgate.units import format_si, format_value, plural
 
+CAUSES = (*EXACT_ENDS, "one-sided-failures")
+"""Reasons that say what is different about the head; others may quote a log or a traceback, which names anything."""
 ATTRIBUTED = ("decode step", "base us", "head us", "difference us", "share")
 COUNTED = ("counted kernel", "role", "launches", "bytes", "DRAM", "SM", "occupancy", "times its roof", "bound")
 COUNTED_GIVE_WAY = (6, 5, 4, 8, 2)
@@ -136,7 +138,7 @@ def told_causes(cell: CellOutcome) -> Iterator[str]:
         yield attribution_sentence(cell.attribution)
     if cell.counters is not None:
         yield from cell.counters.sentences.values()
-    yield from (note.text for note in (*cell.reasons, *cell.cautions))
+    yield from (note.text for note in cell.reasons if note.code in CAUSES)
 
 
 def _largest_part(cell: CellOutcome) -> str | None:

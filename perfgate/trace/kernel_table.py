@@ -245,9 +245,16 @@ def filled(table: type[Rows], /, **columns: NDArray[Any]) -> Rows:
     length = len(next(iter(columns.values()), ()))
     made = {}
     for name, hint in get_type_hints(table).items():
-        dtype = get_args(get_args(hint)[1])[0]  # of NDArray[dtype]
-        made[name] = _cast(name, np.asarray(columns.get(name, np.full(length, _NEUTRAL.get(name, NONE)))), dtype)
+        column = np.asarray(columns.get(name, np.full(length, _NEUTRAL.get(name, NONE))))
+        made[name] = _cast(name, column, scalar_type(hint))
     return table(**made)
+
+
+def scalar_type(hint: Any) -> Any:
+    """``np.int16`` of ``NDArray[np.int16]``: its argument in later numpy, ``ndarray[Any, dtype[np.int16]]`` before."""
+    while parts := get_args(hint):
+        hint = parts[-1]
+    return hint
 
 
 _NEUTRAL = {"graph": 0, "bytes": 0, "place": 0, "kind": 0, "duration_ns": 0, "launched_ns": NO_TIME}

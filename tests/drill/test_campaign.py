@@ -154,6 +154,22 @@ def test_a_size_that_is_json(project: Path) -> None:
     assert [*rows(ended)] == ["other_attention-backend-TRITON_ATTN"]
 
 
+@pytest.mark.usefixtures("project")
+def test_a_traceback_names_no_cause() -> None:
+    """A word of an error that a traced trial ended with is not the cause of a regression."""
+
+    class Broken(Planted):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            if job.kind == "traced":
+                raise IndexError("gemm")
+            return super().collect(job, progress)
+
+    ended = drill(*NEW, "--same-build", "0", "--plant", "slow", collector=Broken())
+    (row,) = rows(ended).values()
+    assert (row["result"], row["cause"]) == ("as-expected", False)
+    assert "gemm" in row["why"]
+
+
 def test_what_cannot_be_drilled_is_left_out(project: Path) -> None:
     """Plants without a gate, or for another device, are left out by name; nothing left to run is an error."""
     plant(project / "drills", "capacity", expect={"metric": "kv_token_capacity"})

@@ -10,6 +10,7 @@ import tracemalloc
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import GenericAlias
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from nsys_builder import VERSIONS, ExportBuilder
 
 from perfgate.report.kernel_report import kernels_csv
 from perfgate.trace.breakdown import figures
-from perfgate.trace.kernel_table import NONE, Trace
+from perfgate.trace.kernel_table import NONE, Trace, scalar_type
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.selection import by_kernel, by_role, by_step_and_kernel, select
 from perfgate.trace.trace_file import read_trace
@@ -161,3 +162,9 @@ def test_sums_take_little_memory() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak / len(selection.rows) < 50
+
+
+def test_column_types_are_read_from_either_spelling() -> None:
+    """Column types come out of ``NDArray`` as older numpy spells it out, and as an alias of one argument."""
+    spelled_out = GenericAlias(np.ndarray, (Any, GenericAlias(np.dtype, (np.int16,))))
+    assert [scalar_type(hint) for hint in (spelled_out, GenericAlias(list, (np.int16,)))] == [np.int16, np.int16]
