@@ -16,8 +16,6 @@ from perfgate.cli.main import main
 from perfgate.drill.campaign import stations
 from perfgate.errors import ExitStatus
 
-pytestmark = pytest.mark.usefixtures("no_orphans")
-
 
 @pytest.fixture
 def two_gpus(tmp_path: Path, fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
@@ -40,7 +38,7 @@ def test_stations_are_free_gpus(two_gpus: FakeMachine) -> None:
     assert stations(2, {}) == []
 
 
-@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.usefixtures("two_gpus", "orphans_alone")
 def test_each_exercise_has_a_gpu(tmp_path: Path) -> None:
     """Exercises run at once, each in a process that sees one GPU, and end on one board."""
     words = stub_words(tmp_path)[:5]
@@ -57,7 +55,7 @@ def test_each_exercise_has_a_gpu(tmp_path: Path) -> None:
     assert (folder / "same-build-1" / "perfgate.log").read_text()
 
 
-@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.usefixtures("two_gpus", "orphans_alone")
 def test_a_spent_budget_stops_all(tmp_path: Path) -> None:
     """When the budget is spent nothing more is begun, and the way on is named."""
     words = [*stub_words(tmp_path)[:5], "--no-plants", "--same-build", "4", "--budget", "0.0001"]
