@@ -191,7 +191,7 @@ _TABLE = (
            "Measure both on one machine, or compare records of the same machine class; each class has baselines of "
            "its own."),
     Reason("clocks-differ", "The median SM clocks of the two sides differ by more than 1 %, so a difference in time "
-           "may be one in clocks.",
+           "may be one in clocks. A head that is slower at the higher clocks is blocked all the same.",
            "Lock the clocks (clocks: {mode: lock, sm_mhz: ...}), or find why one side runs at another clock: more "
            "power, more heat."),
     # --- cautions

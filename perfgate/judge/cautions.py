@@ -271,6 +271,12 @@ def clocks_differ(gpus: Mapping[Role, GpuOutcome]) -> Note | None:
     return Note(code="clocks-differ", text="; ".join(apart)) if apart else None
 
 
+def head_is_favoured(gpus: Mapping[Role, GpuOutcome]) -> bool:
+    """Whether no clock of the head's GPUs was below the base's, so that clocks explain no slowdown."""
+    base, head = gpus["base"], gpus["head"]
+    return head.sm_mhz >= base.sm_mhz and (head.memory_mhz or 0) >= (base.memory_mhz or 0)
+
+
 def gpu_outcomes(sides: Sides) -> dict[Role, GpuOutcome]:
     """What the GPUs of each side did; a side without telemetry is left out."""
     return {role: outcome for role, side in sides.items() if (outcome := gpu_outcome(side)) is not None}

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from perfgate import __version__
-from perfgate.judge.cautions import clocks_differ, floors
+from perfgate.judge.cautions import clocks_differ, floors, head_is_favoured
 from perfgate.judge.counter_checks import count_one_side, judge_counters
 from perfgate.judge.envelope import judge_envelope
 from perfgate.judge.evidence import Evidence, Side
@@ -153,6 +153,8 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> CellOutco
     return outcome.model_copy(update=looks)
 
 
+PACE = ("s", "tok/s")
+"""Units of metrics that a higher clock only makes better."""
 _Found = list[Finding | CountersOutcome]
 
 
@@ -179,16 +181,26 @@ def _as_read(evidence: Evidence, unjudged: Finding) -> _Found:
 
 
 def _at_the_same_clocks(gates: tuple[GateOutcome, ...], evidence: Evidence) -> tuple[tuple[GateOutcome, ...], Finding]:
-    """The gates as they are; not comparable, with the reason, where the sides' trials of a kind had other clocks."""
-    notes = []
+    """The gates as they are; not comparable, with the reason, where the sides' trials of a kind had other clocks.
+
+    A head that is slower at clocks at least as high as the base's stays blocked: clocks explain no part of that.
+    """
+    reasons: list[Note] = []
+    cautions: list[Note] = []
     for kind in KINDS[:2]:
-        note = clocks_differ(evidence.gpus(kind))
+        gpus = evidence.gpus(kind)
+        note = clocks_differ(gpus)
         measured = [gate for gate in gates if gate.kind == kind and gate.pairs]
-        if note is not None and measured:
-            spoilt: dict[str, object] = {"verdict": "not-comparable", "would_be": None, "reasons": ()}
-            gates = tuple(gate.model_copy(update=spoilt) if gate in measured else gate for gate in gates)
-            notes.append(note)
-    return gates, Finding(reasons=tuple(notes))
+        if note is None or not measured:
+            continue
+        blocked = [gate for gate in measured if gate.verdict == "regressed" and gate.unit in PACE]
+        kept = blocked if head_is_favoured(gpus) else []
+        spoilt: dict[str, object] = {"verdict": "not-comparable", "would_be": None, "reasons": ()}
+        gates = tuple(
+            gate.model_copy(update=spoilt) if gate in measured and gate not in kept else gate for gate in gates
+        )
+        (cautions if kept == measured else reasons).append(note)
+    return gates, Finding(reasons=tuple(reasons), cautions=tuple(cautions))
 
 
 def _unmeasured(gate: GateOutcome) -> GateOutcome:

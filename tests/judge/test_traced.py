@@ -239,6 +239,20 @@ def test_clocks_count_beside_a_gate_without_data() -> None:
     assert (found.verdict, codes(found.reasons)) == ("not-measured", ["clocks-differ"])
 
 
+def test_a_higher_clock_excuses_no_slowdown() -> None:
+    """A head that is slower at the higher clock is blocked, with a caution; only times and rates are judged so."""
+    measured = cell(gates=[gate(), gate("energy_per_token")])
+    taken = [
+        one.model_copy(update={"telemetry": at(1980 if one.subject == "head" else 1500)})
+        for one in trials(spread(0.3, 0.0002, 6))
+    ]
+
+    (found,) = judged(taken, measured).cells
+
+    assert [one.verdict for one in found.gates] == ["regressed", "not-measured"]
+    assert (codes(found.reasons), "clocks-differ" in codes(found.cautions)) == ([], True)
+
+
 # --- the host's slack
 
 
