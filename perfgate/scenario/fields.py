@@ -47,7 +47,7 @@ def _expression(text: str) -> str:
     try:
         with warnings.catch_warnings(action="error"):  # of what a later Python will read in another way
             re.compile(text)
-    except (re.error, FutureWarning) as error:
+    except (re.error, Warning, OverflowError, RecursionError) as error:
         raise ValueError(f"invalid regular expression: {error}") from error
     return text
 
