@@ -26,8 +26,8 @@ MAX_DEPTH = 12
 
 _KINDS = {"int": "int", "float": "float", "bool": "bool", "str": "str", "list": "list", "tuple": "list", "set": "list",
           "dict": "dict", "List": "list", "Tuple": "list", "Set": "list", "Dict": "dict"}  # fmt: skip
-_UNREADABLE = (ValueError, ImportError, SyntaxError, RecursionError, MemoryError)
-"""What parsing may raise, and the name of a module above the package."""
+_UNREADABLE = (ValueError, TypeError, ImportError, SyntaxError, RecursionError, MemoryError)
+"""What parsing and the value of a literal may raise, and the name of a module above the package."""
 _NOTHING = Accepted(frozenset())
 """Of a type whose values no scenario can hold."""
 
@@ -39,7 +39,13 @@ def read_arguments(package: Path, version: str) -> EngineArguments | None:
         package: The folder of ``vllm/__init__.py``.
         version: For people.
     """
-    source = _Source(package)
+    try:
+        return _read(_Source(package), version)
+    except RecursionError:  # an expression that is nested deeper than can be followed
+        return None
+
+
+def _read(source: _Source, version: str) -> EngineArguments | None:
     module, init = source.module("vllm.engine.arg_utils"), source.module("vllm")
     cls = module and module.bound.get("EngineArgs")
     if module is None or init is None or "arg_utils" not in init.text or not isinstance(cls, ast.ClassDef):
@@ -315,7 +321,7 @@ def _bounds(value: ast.AST | None) -> dict[str, float]:
     """The limits that ``Field(...)`` sets."""
     limits = {}
     for option in value.keywords if isinstance(value, ast.Call) and _last_name(value) == "Field" else ():
-        with contextlib.suppress(ValueError):  # an expression that is no literal
+        with contextlib.suppress(OverflowError, *_UNREADABLE):  # not a literal, or beyond every float
             limit = ast.literal_eval(option.value)
             if option.arg in BOUNDS and isinstance(limit, int | float):
                 limits[option.arg] = float(limit)

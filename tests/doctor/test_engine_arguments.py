@@ -93,6 +93,29 @@ def test_a_class_that_may_take_more_than_it_shows(tmp_path: Path, old: str, new:
     assert read_arguments(write_vllm(tmp_path, ARGUMENTS.replace(old, new)), "1") is None
 
 
+@pytest.mark.parametrize(
+    ("limit", "known"),
+    [("-1.5", {"ge": -1.5}), ("{[]: 1}", {}), ("[*a]", {}), ("f(1)", {}), ("1" + "0" * 400, {}), ("'1'", {})],
+)
+def test_limits_that_are_no_numbers(tmp_path: Path, limit: str, known: dict[str, float]) -> None:
+    """A limit that is another expression, or a number that no float holds, is left to the engine."""
+    package = write_vllm(tmp_path)
+    file = package / "config" / "cache.py"
+    file.write_text(file.read_text().replace("gt=0, le=1", f"ge={limit}"))
+    found = read_arguments(package, "1")
+    assert found is not None
+    assert found.accepted["gpu_memory_utilization"].bounds == known
+
+
+@pytest.mark.parametrize("place", ["ge=", "init=", "default="])
+def test_an_expression_that_is_nested_too_deeply(tmp_path: Path, place: str) -> None:
+    """Source that can be parsed and is too deep to be followed is left to the engine."""
+    package = write_vllm(tmp_path)
+    file = package / "config" / "cache.py"
+    file.write_text(file.read_text().replace("default=0.92, gt=0, le=1", f"{place}{'-' * 900}1"))
+    assert read_arguments(package, "1") is None
+
+
 @given(st.text(alphabet="abclass:()[]|=,.@ \n'\"0", max_size=60))
 def test_no_source_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, tail: str) -> None:
     """Whatever stands behind the class, reading ends with arguments or with none."""
