@@ -146,7 +146,7 @@ seven bits, of which the last one has no high bit."""
 def _payload(header: bytes) -> int:
     """The bytes that follow a block, by its header; none where it does not say."""
     place = 0
-    while field := _FIELD.match(header, place):
+    while place < len(header) and (field := _FIELD.match(header, place)):
         value: int = sum((byte & 0x7F) << 7 * n for n, byte in enumerate(field["value"]))
         number, kind = divmod(field["key"][0], 8)
         if number == _PAYLOAD:

@@ -250,6 +250,15 @@ def test_a_report_cut_anywhere_but_between_its_blocks(monkeypatch: pytest.Monkey
     assert caught.value.code == "counters-truncated"
 
 
+def test_a_length_beyond_any_place(tmp_path: Path) -> None:
+    """A header whose text would end beyond every file is skipped to its end, as one that is too long for it."""
+    endless = b"\x0a" + b"\xff" * 9 + b"\x7f"
+    file = tmp_path / "endless.ncu-rep"
+    file.write_bytes(b"NVR\0" + (len(endless).to_bytes(4, "little") + endless) * 2 + b"\1")
+    with pytest.raises(RecordError, match="cut short"):
+        read_counters(file)
+
+
 @pytest.mark.parametrize(
     ("ranges", "error", "kind", "code", "says"),
     [
