@@ -27,6 +27,7 @@ ATTEMPTS = 3
 PATIENCE_S = 90.0
 """No longer is waited for a limit of rate: a comment is not worth a runner's hour."""
 PAGES = 100
+REDIRECTS = (301, 302, 307, 308)
 CHUNK_BYTES = 1024 * 1024
 
 
@@ -229,8 +230,12 @@ class _NoRedirect(HTTPErrorProcessor):
     """A redirect is an answer: urllib would send the token on to whatever server it names."""
 
     def http_response(self, request: Request, response: HTTPResponse) -> Any:
-        """Follow nothing."""
-        return response if response.status // 100 == 3 else super().http_response(request, response)  # noqa: PLR2004
+        """Follow nothing; an answer of the kind of redirects that leads nowhere is a refusal."""
+        if response.status // 100 != 3:  # noqa: PLR2004 (redirects)
+            return super().http_response(request, response)
+        if response.status in REDIRECTS:
+            return response
+        raise HTTPError(request.full_url, response.status, response.reason, response.headers, response)
 
     https_response = http_response
 

@@ -13,6 +13,7 @@ from perfgate.errors import RecordError
 from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Outcome
 from perfgate.machine.json_text import VERDICT
 from perfgate.machine.versioned_json import parse_content, validated
+from perfgate.models import Note
 from perfgate.reasons import CODE
 from perfgate.report.document import printable
 
@@ -81,7 +82,7 @@ def _harmless(value: Any, depth: int) -> Any:
     if isinstance(value, int | float) and abs(value) > LARGEST:
         raise ValueError("a number is too large")
     if isinstance(value, dict):
-        if not re.fullmatch(CODE, str(value.get("code", "code"))):
+        if value.keys() >= Note.model_fields.keys() and not re.fullmatch(CODE, str(value["code"])):
             raise ValueError("a note has an unknown code")
         return {_harmless(key, depth - 1): _harmless(item, depth - 1) for key, item in value.items()}
     return value

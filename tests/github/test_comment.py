@@ -33,6 +33,7 @@ from perfgate.judge.outcome import (
 from perfgate.models import Note
 from perfgate.report.formats import render
 from perfgate.report.github_markdown import COMMENT_BYTES
+from perfgate.report.markdown import NAME
 
 HEAD = "a" * 40
 SLOWER = judged(trials(spread(0.01, 0.0002, 6)))
@@ -277,8 +278,9 @@ def test_pull_request_runs(github: FakeGitHub, comment: Comment, words: tuple[st
         Refusal("GET", r"/blob/\d+", 403),
         Refusal("POST", COMMENTS, 500),
         Refusal("GET", COMMENTS, 403, {"retry-after": "\u00b2"}),
+        Refusal("POST", COMMENTS, 303, {"location": "/elsewhere"}),
     ],
-    ids=["fork", "rate-limit", "down", "storage", "perhaps-written", "no-number-of-seconds"],
+    ids=["fork", "rate-limit", "down", "storage", "perhaps-written", "no-number-of-seconds", "another-page"],
 )
 def test_refusals(github: FakeGitHub, comment: Comment, refusal: Refusal) -> None:
     """Where GitHub refuses, that is a warning and no failure; a POST that may have arrived is not sent twice."""
@@ -369,6 +371,15 @@ def test_malformed_artifacts(github: FakeGitHub, comment: Comment, kind: str) ->
     assert not bodies(github)
 
 
+def test_a_package_or_role_may_be_called_code(github: FakeGitHub, comment: Comment) -> None:
+    """The key of a mapping with names of the user's own is not taken for the code of a note."""
+    versions = '{"base": {"code": "1.0 (local)"}, "head": {}}'
+    github.add_artifact("perfgate-verdict", changed("cells", 0, "versions", value=versions))
+
+    assert comment().exit_code == 0
+    assert len(bodies(github)) == 1
+
+
 @pytest.mark.parametrize("claimed", [100, 10**10])
 def test_oversized_artifacts(github: FakeGitHub, comment: Comment, claimed: int) -> None:
     """An artifact that is too large is not read, whatever size it claims."""
@@ -426,9 +437,8 @@ def test_no_markup_gets_through(outcome: Outcome) -> None:
     body = comment_body(RUN, PAGE, read_verdict(verdict_json(outcome).encode(), "artifact"), ())
 
     shown = re.sub(r"(?ms)^(`{3,})text\n.*?\n\1$", "", body.removeprefix(MARKER))
-    shown = re.sub(r"`(engine-died|outputs-differ|itl_median)`", "", shown).removesuffix(
-        f"[run and artifacts]({PAGE})\n"
-    )
+    shown = re.sub(rf"`(engine-died|outputs-differ|{NAME.pattern})`", "", shown)
+    shown = shown.removesuffix(f"[run and artifacts]({PAGE})\n")
     unescaped = re.sub(r"\\.", "", shown)
     assert not re.search(r"<|https?://|www\.|(?i:@\w)|[`\[\]~]", unescaped), unescaped
     assert len(re.findall(r"(?m)^\s*#", unescaped)) == 1
