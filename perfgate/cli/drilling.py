@@ -99,7 +99,8 @@ def drill(  # noqa: PLR0913 (options by name)
         finally:
             board = make_board(found)
             write_board(found, board)
-    report = BoardReport(board, false_blocks([board, *boards_beside(found, board.machine_class), *pooled]))
+    beside = boards_beside(found, board.machine_class, lambda text: click.echo(f"perfgate: {text}", err=True))
+    report = BoardReport(board, false_blocks([board, *beside, *pooled]))
     show("drill", report, form, outputs)
     click.get_current_context().exit(exit_status(board, report.pooled))
 

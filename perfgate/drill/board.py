@@ -271,11 +271,21 @@ def false_blocks(boards: Iterable[Board]) -> FalseBlocks:
     return FalseBlocks(boards=tuple(names), verdicts=len(same), blocked=blocked, at_least=low, at_most=high)
 
 
-def boards_beside(folder: Path, machine: str) -> Iterator[Board]:
-    """Boards of other campaigns in the same folder of runs, of the same class of machines."""
+def boards_beside(folder: Path, machine: str, tell: Callable[[str], object]) -> Iterator[Board]:
+    """Boards of other campaigns in the same folder of runs, of the same class of machines.
+
+    One that cannot be read is told of and left out: it costs a campaign that was measured nothing.
+    """
     for file in sorted(folder.resolve().parent.glob(f"*/{BOARD}")):
-        if file.parent != folder.resolve() and (board := read_board(file)).machine_class == machine:
-            yield board
+        if file.parent == folder.resolve():
+            continue
+        try:
+            board = read_board(file)
+        except RecordError as error:
+            tell(f"not counted: {error.finding}")
+        else:
+            if board.machine_class == machine:
+                yield board
 
 
 def exit_status(board: Board, pooled: FalseBlocks) -> ExitStatus:

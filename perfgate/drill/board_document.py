@@ -41,7 +41,7 @@ def board_document(report: BoardReport) -> Document:
                 lines=(f"campaign {board.name}, machine class {board.machine_class or 'unknown'}",)),
         Section(rows=[HEADINGS, *map(_cells, board.rows)], give_way=GIVE_WAY, importance=0),
         Section(lead="causes", lines=tuple(f"{row.exercise}: {row.told}" for row in board.rows if row.told)),
-        Section(lead="not caught", lines=tuple(f"{row.exercise}: {row.why}" for row in board.rows
+        Section(lead="reasons", lines=tuple(f"{row.exercise}: {row.why}" for row in board.rows
                                                if row.result in TOLD and row.why)),
         Section(lead="left out", lines=tuple(f"{note.code}: {note.text}" for note in board.left_out)),
         Section(lead="false blocks", lines=(_pooled(pooled, board.alpha),)),
@@ -69,6 +69,8 @@ def headline(board: Board, pooled: FalseBlocks) -> str:
 
 
 def _pooled(pooled: FalseBlocks, alpha: float) -> str:
+    if not pooled.verdicts:
+        return "no run of one build against itself has come to a verdict yet"
     sure = f"the rate is between {_percent(pooled.at_least)} and {_percent(pooled.at_most)}, each bound exact at 95 %"
     return (
         f"{pooled.blocked} of {plural(pooled.verdicts, 'verdict')} on one build against itself, in "
@@ -91,7 +93,7 @@ def _signed(ratio: float | None) -> str:
 
 
 def _percent(ratio: float) -> str:
-    return f"{ratio * 100:.2g} %"
+    return f"{ratio * 100:.3g} %"
 
 
 def board_json(report: BoardReport) -> str:

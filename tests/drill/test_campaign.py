@@ -237,6 +237,16 @@ def test_boards_beside_are_pooled(project: Path) -> None:
     assert board_of(again)["false_blocks"]["verdicts"] == 5, "a board counts once, wherever it was found"
 
 
+def test_a_board_that_cannot_be_read_costs_nothing(project: Path) -> None:
+    """A broken board beside a campaign is named and not counted; the campaign's own is shown."""
+    (project / "runs" / "drill-old").mkdir(parents=True)
+    (project / "runs" / "drill-old" / "board.json").write_text("{")
+    ended = drill(*NEW, "--same-build", "1", "--plant", "slow")
+    assert ended.exit_code == 0, ended.output
+    assert "perfgate: not counted: " in ended.stderr
+    assert "drill-old/board.json:1:2: invalid JSON" in ended.stderr
+
+
 def test_another_build_in_the_folder(project: Path) -> None:
     """A run folder of other subjects in a campaign's place is refused, not judged."""
     drill(*NEW, "--same-build", "1", "--plant", "slow")
