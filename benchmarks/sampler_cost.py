@@ -23,7 +23,7 @@ class HeadUnwatched(Gpus):
 
     def watch(self, job: Job, take: Callable[[], Trial]) -> Trial:
         """See :class:`Gpus`."""
-        return take() if job.role == "head" else super().watch(job, take)
+        return take() if job.side == "head" else super().watch(job, take)
 
 
 if __name__ == "__main__":

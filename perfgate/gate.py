@@ -38,7 +38,7 @@ from perfgate.judge.next_pairs import due, next_target, with_further_looks
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
-from perfgate.metrics.trial import Role
+from perfgate.metrics.trial import Side
 from perfgate.record.dropped_pairs import reopened
 from perfgate.record.keeping import make_folder, refuse_what_is_no_text, run_name, storage_failures, taken_over
 from perfgate.record.manifest import check_sequence, read_manifest
@@ -72,7 +72,7 @@ class Finished:
 
 def run(  # noqa: PLR0913 (options by name, all but two with a default)
     scenarios: Sequence[Path],
-    subjects: dict[Role, Subject],
+    subjects: dict[Side, Subject],
     *,
     runs: Path = Path("runs"),
     seed: int | None = None,
@@ -135,7 +135,7 @@ def resume(
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
     prepare: Callable[[Run], None] = lambda _: None,
-    only: tuple[Sequence[Path], dict[Role, Subject]] | None = None,
+    only: tuple[Sequence[Path], dict[Side, Subject]] | None = None,
 ) -> Finished:
     """Go on with the open cells of a run by its own manifest, in a new visit; decided cells stay as they are.
 
@@ -175,7 +175,7 @@ def resume(
     return _visit(folder, manifest, Session(folder, manifest, collector, progress, deadline_s), more, ready)
 
 
-def check_envelope(scenarios: Sequence[Path], subjects: dict[Role, Subject], **options: Any) -> Finished:
+def check_envelope(scenarios: Sequence[Path], subjects: dict[Side, Subject], **options: Any) -> Finished:
     """Trace a pair of each cell and hold both sides' decode steps against its envelope; no latency is judged.
 
     Args:
@@ -231,7 +231,7 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
 
 
 def _look_ahead(
-    loaded: Sequence[LoadedScenario], subjects: dict[Role, Subject], progress: Progress, *, ask: bool
+    loaded: Sequence[LoadedScenario], subjects: dict[Side, Subject], progress: Progress, *, ask: bool
 ) -> None:
     """Refuse what no engine could run; what takes the trials in an engine's place has no interpreter to ask."""
     if ask:
@@ -240,12 +240,12 @@ def _look_ahead(
         progress(f"warning: {warning}")
 
 
-def _require_subjects(subjects: Mapping[Role, Subject]) -> None:
+def _require_subjects(subjects: Mapping[Side, Subject]) -> None:
     """See that every side is there before an engine of the other is started."""
-    for role, subject in subjects.items():
+    for side, subject in subjects.items():
         missing = find_subject(subject)
         if missing is not None:
-            raise NotMeasuredError(missing.text, where=role, code=missing.code)
+            raise NotMeasuredError(missing.text, where=side, code=missing.code)
 
 
 def _visit(

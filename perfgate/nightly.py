@@ -23,7 +23,7 @@ from perfgate.judge.outcome import WORST_FIRST, Outcome, Verdict, verdict_json, 
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
 from perfgate.machine.versioned_json import read_model, write_model
-from perfgate.metrics.trial import Role
+from perfgate.metrics.trial import Side
 from perfgate.models import Frozen, Note
 from perfgate.record.manifest import read_manifest
 from perfgate.report.run_folders import NIGHT
@@ -48,10 +48,10 @@ class Night(Frozen):
     format: Literal["perfgate-night/1"] = "perfgate-night/1"
     name: str
     scenarios: tuple[Path, ...]
-    subjects: dict[Role, Subject]
+    subjects: dict[Side, Subject]
     seed: int
 
-    def sides(self, half: str) -> dict[Role, Subject]:
+    def sides(self, half: str) -> dict[Side, Subject]:
         """The subjects of one half."""
         reference = self.subjects["base"]
         return {"base": reference, "head": reference if half == REFERENCE else self.subjects["head"]}
@@ -59,7 +59,7 @@ class Night(Frozen):
 
 def run_night(
     scenarios: Sequence[Path],
-    subjects: dict[Role, Subject],
+    subjects: dict[Side, Subject],
     *,
     runs: Path = Path("runs"),
     seed: int | None = None,

@@ -23,7 +23,7 @@ from perfgate.machine.clocks import ClockGuard
 from perfgate.machine.locks import STATE
 from perfgate.machine.nvml import Nvml
 from perfgate.machine.processes import owner_mark
-from perfgate.metrics.trial import Kind, Role
+from perfgate.metrics.trial import Kind, Side
 from perfgate.scenario.declaration import loads
 from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Subject
@@ -214,13 +214,13 @@ gates: [{{metric: itl_median, ignorable: 10%, must_catch: 50%}}]
 def make_job(tmp_path: Path) -> Callable[..., Job]:
     """A function that makes the job of one trial, with a folder of its own for each index."""
 
-    def make(cell: Cell, subject: Subject, index: int = 0, role: Role = "base", kind: Kind = "timed") -> Job:
+    def make(cell: Cell, subject: Subject, index: int = 0, side: Side = "base", kind: Kind = "timed") -> Job:
         folder = tmp_path / "run" / "trials" / f"{index:03d}"
         folder.mkdir(parents=True)
         return Job(
             kind=kind,
             cell=cell,
-            role=role,
+            side=side,
             subject=subject,
             index=index,
             pair=index // 2,

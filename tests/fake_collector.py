@@ -19,7 +19,7 @@ from perfgate.counters.launch_table import COUNTERS, Device, KernelLaunch
 from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import NotMeasuredError
 from perfgate.machine.atomic_files import sha256_hex
-from perfgate.metrics.trial import Artifact, Failure, Kind, Role, Startup, Trial
+from perfgate.metrics.trial import Artifact, Failure, Kind, Side, Startup, Trial
 from perfgate.reasons import REASONS
 from perfgate.scenario.launch_window import choose_window
 from perfgate.scenario.plan import Cell
@@ -98,9 +98,9 @@ class FakeSpec:
         if unknown:
             raise ValueError(f"a fake has no {', '.join(sorted(unknown))}")
 
-    def truth(self, quantity: str, base: float, role: Role) -> float:
+    def truth(self, quantity: str, base: float, side: Side) -> float:
         """The true value of a quantity on one side."""
-        return base * (self.head_ratio.get(quantity, 1.0) if role == "head" else 1.0)
+        return base * (self.head_ratio.get(quantity, 1.0) if side == "head" else 1.0)
 
 
 class FakeCollector:
@@ -141,7 +141,7 @@ class FakeCollector:
             text = f"a fake failure of trial {job.index}: {REASONS[code].meaning}"
             measured["failure"] = Failure(code=code, text=text)
         if measured["failure"] is None:
-            draw = random.Random(f"fake {self.seed} {job.role} {job.index}")  # noqa: S311 (no secret)
+            draw = random.Random(f"fake {self.seed} {job.side} {job.index}")  # noqa: S311 (no secret)
             try:
                 measured |= (_counted if job.kind == "counted" else _measured)(spec, job, progress, draw)
             except NotMeasuredError as error:
@@ -159,11 +159,11 @@ def _measured(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: r
     count = measure.iterations
     if traced:
         count = job.cell.kernels.traced.iterations if job.cell.kernels else 1
-    slow = spec.mode_ratio if draw.random() < spec.mode_share.get(job.role, 0.0) else 1.0
+    slow = spec.mode_ratio if draw.random() < spec.mode_share.get(job.side, 0.0) else 1.0
     restart = slow * _factor(draw, spec.restart_sd)
-    step_ns = spec.truth("step", spec.step_s, job.role) * restart * NS_PER_S
-    ttft_ns = spec.truth("ttft", spec.ttft_s, job.role) * restart * NS_PER_S
-    startup = _startup(spec, job.role, draw)
+    step_ns = spec.truth("step", spec.step_s, job.side) * restart * NS_PER_S
+    ttft_ns = spec.truth("ttft", spec.ttft_s, job.side) * restart * NS_PER_S
+    startup = _startup(spec, job.side, draw)
     now_ns = startup.ready_ns
     lines, iterations = [], []
     for number in range(measure.warmup_iterations + count):
@@ -181,7 +181,7 @@ def _measured(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: r
         "iterations": tuple(i.model_copy(update={"begin_ns": i.begin_ns + shift_ns}) for i in iterations),
         "timeline": _write_timeline(job, lines),
         "duration_ns": now_ns,
-        "decode": _decode_steps(spec, job.role, sum(len(i.itl_ns) for i in iterations), draw) if traced else None,
+        "decode": _decode_steps(spec, job.side, sum(len(i.itl_ns) for i in iterations), draw) if traced else None,
     }
 
 
@@ -197,7 +197,7 @@ def _answer(
     for _ in range(workload.output_tokens - 1):
         t_ns += max(1, round(step_ns * _factor(draw, spread)))
         deliveries.append([t_ns, [1] * workload.batch])
-    side = job.role if spec.tokens_differ else "base"
+    side = job.side if spec.tokens_differ else "base"
     return {
         "submitted_ns": submitted,
         "deliveries": deliveries,
@@ -212,27 +212,27 @@ def _factor(draw: random.Random, sd: float) -> float:
     return math.exp(draw.gauss(0.0, sd)) if sd else 1.0
 
 
-def _startup(spec: FakeSpec, role: Role, draw: random.Random) -> Startup:
-    ready_ns = spec.truth("start", spec.start_s, role) * _factor(draw, spec.restart_sd) * NS_PER_S
+def _startup(spec: FakeSpec, side: Side, draw: random.Random) -> Startup:
+    ready_ns = spec.truth("start", spec.start_s, side) * _factor(draw, spec.restart_sd) * NS_PER_S
     return Startup(
         import_ns=round(0.6 * ready_ns),
         engine_ns=round(0.3 * ready_ns),
         ready_ns=round(ready_ns),
-        model_memory_bytes=round(spec.truth("model_memory", 16e9, role)),
-        kv_token_capacity=round(spec.truth("kv_token_capacity", 65536, role)),
+        model_memory_bytes=round(spec.truth("model_memory", 16e9, side)),
+        kv_token_capacity=round(spec.truth("kv_token_capacity", 65536, side)),
     )
 
 
-def _decode_steps(spec: FakeSpec, role: Role, count: int, draw: random.Random) -> DecodeSteps:
+def _decode_steps(spec: FakeSpec, side: Side, count: int, draw: random.Random) -> DecodeSteps:
     """What a profiler would have seen: the declared roles, each a kernel of its own, in one graph a step."""
     restart = _factor(draw, spec.restart_sd)
-    truths = {name: spec.truth(name, seconds, role) * restart for name, (_, seconds) in spec.roles.items()}
+    truths = {name: spec.truth(name, seconds, side) * restart for name, (_, seconds) in spec.sides.items()}
 
     def column(true_s: float) -> tuple[int, ...]:
         return tuple(round(true_s * _factor(draw, spec.iteration_sd) * NS_PER_S) for _ in range(count))
 
     role_ns = {name: column(true_s) for name, true_s in truths.items()}
-    slack_s = spec.truth("slack", spec.slack_s, role) * restart
+    slack_s = spec.truth("slack", spec.slack_s, side) * restart
     slack_ns, idle_ns, between_ns = column(slack_s), column(IDLE_S), column(max(0.0, -slack_s))
     kernel_ns = tuple(map(sum, zip(*role_ns.values(), strict=True)))
     span_ns = tuple(kernel + idle for kernel, idle in zip(kernel_ns, idle_ns, strict=True))
@@ -246,7 +246,7 @@ def _decode_steps(spec: FakeSpec, role: Role, count: int, draw: random.Random) -
         busy_ns=kernel_ns,
         kernel_ns=kernel_ns,
         slack_ns=(None, *slack_ns[1:]),
-        work_ns=column(spec.truth("work", spec.work_s, role) * restart),
+        work_ns=column(spec.truth("work", spec.work_s, side) * restart),
         held=STEADY,
         call_ns=tuple(0 for _ in range(count)),
         gap_ns={"graph": idle_ns},
@@ -270,7 +270,7 @@ def _counted(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: ra
 
     def values() -> dict[str, float]:
         return {
-            names[name]: spec.truth(name, value, job.role)
+            names[name]: spec.truth(name, value, job.side)
             * (_factor(draw, spec.iteration_sd) if COUNTERS[name].tier == "noisy" else 1.0)
             for name, value in spec.counted.items()
         }

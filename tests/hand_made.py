@@ -12,7 +12,7 @@ import numpy as np
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import GateOutcome, Outcome
 from perfgate.machine.fingerprint import Machine
-from perfgate.metrics.trial import Failure, Iteration, Role, Startup, Trial
+from perfgate.metrics.trial import Failure, Iteration, Side, Startup, Trial
 from perfgate.models import Note
 from perfgate.record.manifest import SCENARIOS
 from perfgate.record.run_record import Record, Run, Visit
@@ -26,7 +26,7 @@ from perfgate.trace.decode_step import STEADY, DecodeSteps, KernelKey, Pattern, 
 
 BASE = Subject(python="/envs/base/bin/python")
 HEAD = Subject(python="/envs/head/bin/python")
-BOTH: dict[Role, Subject] = {"base": BASE, "head": HEAD}
+BOTH: dict[Side, Subject] = {"base": BASE, "head": HEAD}
 MACHINE = Machine(architecture="x86_64", cpu="Test CPU", cores=2)
 STEP_S = 0.005
 """The decode step of the base."""
@@ -64,7 +64,7 @@ def iteration(step_s: float = STEP_S, tokens: str = "tokens", **changes: Any) ->
     return Iteration(**{**figures, "output_tokens": 3, "tokens_digest": tokens, "begin_ns": 0, **changes})
 
 
-def trial(index: int, pair: int | None, role: Role, step_s: float = STEP_S, **changes: Any) -> Trial:
+def trial(index: int, pair: int | None, side: Side, step_s: float = STEP_S, **changes: Any) -> Trial:
     """A valid trial with that decode step."""
     measured = {
         "iterations": (iteration(step_s),),
@@ -72,13 +72,13 @@ def trial(index: int, pair: int | None, role: Role, step_s: float = STEP_S, **ch
         "versions": {"vllm": "1.0"},
     }
     blank = {"position": 0, "visit": 0, "t0_utc": "2026-01-01T00:00:00+00:00", "duration_ns": 10**9}
-    return Trial(index=index, pair=pair, subject=role, **{**blank, **measured, **changes})
+    return Trial(index=index, pair=pair, subject=side, **{**blank, **measured, **changes})
 
 
-def failed(index: int, pair: int | None, role: Role, code: str = "engine-died", text: str = "died") -> Trial:
+def failed(index: int, pair: int | None, side: Side, code: str = "engine-died", text: str = "died") -> Trial:
     """A trial that failed."""
     nothing: dict[str, Any] = {"iterations": (), "startup": None, "versions": {}}
-    return trial(index, pair, role, failure=Failure(code=code, text=text), **nothing)
+    return trial(index, pair, side, failure=Failure(code=code, text=text), **nothing)
 
 
 def trials(slowdowns: Sequence[float], base: Sequence[float] = ()) -> tuple[Trial, ...]:
@@ -140,9 +140,9 @@ def decode(
 def traces(base: Sequence[DecodeSteps], head: Sequence[DecodeSteps], first: int = 0) -> tuple[Trial, ...]:
     """Pairs of traced trials with these steps, their indices from ``first``."""
     return tuple(
-        trial(first + 2 * n + place, n, role, kind="traced", decode=steps)
+        trial(first + 2 * n + place, n, side, kind="traced", decode=steps)
         for n, pair in enumerate(zip(base, head, strict=True))
-        for place, (role, steps) in enumerate(zip(BOTH, pair, strict=True))
+        for place, (side, steps) in enumerate(zip(BOTH, pair, strict=True))
     )
 
 

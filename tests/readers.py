@@ -210,7 +210,7 @@ def _engine(file: Path) -> None:
     """A worker that has answered all at once and ended."""
     measured = cell()
     job = Job(
-        kind="timed", cell=measured, role="base", subject=BASE, index=0, pair=0, position=0, visit=0,
+        kind="timed", cell=measured, side="base", subject=BASE, index=0, pair=0, position=0, visit=0,
         run_folder=file.parent, folder=file.parent, cache_folder=file.parent / "cache", environment={}, owner="",
     )  # fmt: skip
     worker = Worker(job)

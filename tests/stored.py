@@ -22,10 +22,10 @@ def measured(name: str = "cell", gates: Sequence[Any] = ()) -> Cell:
     return one.model_copy(update={"workload": one.workload.model_copy(update={"seed": zlib.crc32(name.encode())})})
 
 
-def alone(slowdowns: Sequence[float], role: str = "head", of: Cell | None = None, **changes: Any) -> Record:
+def alone(slowdowns: Sequence[float], side: str = "head", of: Cell | None = None, **changes: Any) -> Record:
     """One visit of one side: a restart for each log ratio to the usual step."""
-    taken = [trial(n, n, "head" if role == "head" else "base", STEP_S * math.exp(d)) for n, d in enumerate(slowdowns)]
-    side: dict[str, Any] = {"subjects": {role: HEAD if role == "head" else BASE}}
+    taken = [trial(n, n, "head" if side == "head" else "base", STEP_S * math.exp(d)) for n, d in enumerate(slowdowns)]
+    side: dict[str, Any] = {"subjects": {side: HEAD if side == "head" else BASE}}
     return record(of or measured(), taken, **{**side, **changes})
 
 

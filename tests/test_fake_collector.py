@@ -15,7 +15,7 @@ from perfgate.capture.job import Collector, Job
 from perfgate.capture.timeline import read_iteration
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.catalogue import METRICS, trial_value
-from perfgate.metrics.trial import Role, Trial
+from perfgate.metrics.trial import Side, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
@@ -27,9 +27,9 @@ Take = Callable[..., Trial]
 def take(make_cell: Callable[..., Cell], make_job: Callable[..., Job]) -> Take:
     """A function that takes one fake trial."""
 
-    def one(spec: FakeSpec, index: int = 0, role: Role = "base", seed: int = 0) -> Trial:
+    def one(spec: FakeSpec, index: int = 0, side: Side = "base", seed: int = 0) -> Trial:
         collector: Collector = FakeCollector(spec, seed)
-        job = make_job(make_cell(output_tokens=8, iterations=4), SUBJECT, index, role)
+        job = make_job(make_cell(output_tokens=8, iterations=4), SUBJECT, index, side)
         trial = collector.collect(job, lambda _: None)
         for file in job.folder.iterdir():
             file.unlink()
@@ -67,7 +67,7 @@ def test_shape(take: Take) -> None:
 def test_truth_without_noise(take: Take) -> None:
     """Without noise a trial shows the declared step, start and ratio."""
     spec = FakeSpec(step_s=0.004, start_s=7.0, head_ratio={"step": 1.25, "start": 2.0}, restart_sd=0, iteration_sd=0)
-    base, head = take(spec), take(spec, role="head")
+    base, head = take(spec), take(spec, side="head")
     assert pytest.approx(0.004) == value("itl_median", base)
     assert pytest.approx(0.005) == value("itl_median", head)
     assert pytest.approx(7.0) == value("start_time", base)
@@ -83,8 +83,8 @@ def test_traced(make_cell: Callable[..., Cell], make_job: Callable[..., Job]) ->
     collector: Collector = FakeCollector(spec)
     cell = make_cell(output_tokens=8)
     base, head = (
-        collector.collect(make_job(cell, SUBJECT, index, role, "traced"), lambda _: None)
-        for index, role in enumerate(("base", "head"))
+        collector.collect(make_job(cell, SUBJECT, index, side, "traced"), lambda _: None)
+        for index, side in enumerate(("base", "head"))
     )
 
     assert (base.kind, head.kind) == ("traced", "traced")
@@ -107,7 +107,7 @@ def test_restart_spread(take: Take) -> None:
 def test_modes(take: Take) -> None:
     """Slow restarts appear on the declared side in about the declared share."""
     spec = FakeSpec(restart_sd=0, iteration_sd=0, mode_ratio=2.0, mode_share={"head": 0.3})
-    slow = [value("itl_median", take(spec, index=n, role="head")) > 0.008 for n in range(60)]
+    slow = [value("itl_median", take(spec, index=n, side="head")) > 0.008 for n in range(60)]
     assert 8 <= sum(slow) <= 30
     assert not any(value("itl_median", take(spec, index=n)) > 0.008 for n in range(20))
 
@@ -116,7 +116,7 @@ def test_modes(take: Take) -> None:
 def test_tokens(take: Take, *, differ: bool) -> None:
     """The head's tokens differ from the base's where declared, and iterations always differ."""
     spec = FakeSpec(tokens_differ=differ)
-    base, head = (take(spec, role=role).iterations for role in ("base", "head"))
+    base, head = (take(spec, side=side).iterations for side in ("base", "head"))
     assert differ == (base[0].tokens_digest != head[0].tokens_digest)
     assert base[0].tokens_digest != base[1].tokens_digest
 

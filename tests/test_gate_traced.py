@@ -13,7 +13,7 @@ from perfgate import gate as use_cases
 from perfgate.capture.job import Job
 from perfgate.errors import InterruptedRunError, NotComparableError, RecordError, UsageError
 from perfgate.judge.outcome import Outcome
-from perfgate.metrics.trial import Role, Trial
+from perfgate.metrics.trial import Side, Trial
 from perfgate.record.run_record import Record, read_record, read_records, read_run, record_file
 from perfgate.scenario.subject import Subject
 
@@ -43,7 +43,7 @@ def take(
     scenario: Path,
     folder: Path,
     collector: FakeCollector | None = None,
-    subjects: dict[Role, Subject] = BOTH,
+    subjects: dict[Side, Subject] = BOTH,
     *,
     quick: bool = False,
     kernels_only: bool = False,

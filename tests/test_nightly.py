@@ -18,7 +18,7 @@ from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
 from perfgate.judge.outcome import Outcome, Verdict, verdict_json
-from perfgate.metrics.trial import Role, Trial
+from perfgate.metrics.trial import Side, Trial
 from perfgate.nightly import HALVES, candidate, judge_night, resume_night, run_night, run_of
 from perfgate.record.run_record import read_records, read_run
 from perfgate.report.outcome_lines import closing
@@ -191,7 +191,7 @@ def test_visits_accumulate(tmp_path: Path) -> None:
 
     kinds = []
     for number, commit in enumerate("12345"):
-        subjects: dict[Role, Subject] = {"base": built("a" * 40), "head": built(commit * 40)}
+        subjects: dict[Side, Subject] = {"base": built("a" * 40), "head": built(commit * 40)}
         collector = Builds(seed=number)
         folder = run_night(
             [scenario_file(tmp_path)], subjects, runs=tmp_path / "runs", collector=collector, seed=number
@@ -199,7 +199,7 @@ def test_visits_accumulate(tmp_path: Path) -> None:
         found = candidate(folder)
         assert found is not None
         reason = "" if number else "the release"
-        (done,) = promote(found, tmp_path / "baselines", role="base", reason=reason)
+        (done,) = promote(found, tmp_path / "baselines", side="base", reason=reason)
         kinds.append(done.kind)
 
     assert kinds == ["first", *["equivalent"] * 4]

@@ -26,7 +26,7 @@ from perfgate.errors import (
     UsageError,
 )
 from perfgate.machine.fingerprint import Gpu
-from perfgate.metrics.trial import Role, Trial
+from perfgate.metrics.trial import Side, Trial
 from perfgate.record.run_record import Record, read_records, read_run
 from perfgate.scenario.plan import head_first
 from perfgate.scenario.subject import Subject
@@ -62,7 +62,7 @@ class Watched(FakeCollector):
             raise KeyboardInterrupt
         self.jobs.append(job)
         taken = super().collect(job, progress)
-        own = {"vllm": self.version} if job.role == "head" else {}
+        own = {"vllm": self.version} if job.side == "head" else {}
         return taken.model_copy(update={"versions": {**taken.versions, **own}})
 
 
@@ -108,13 +108,13 @@ def test_a_new_visit(tmp_path: Path) -> None:
     gate.resume(folder, collector=collector)
 
     (record,) = records(folder)
-    assert [(job.pair, job.role) for job in collector.jobs[:2]] == [(None, "base"), (None, "head")]
-    firsts = {job.pair: job.role for job in collector.jobs[2:] if job.position == 0}
+    assert [(job.pair, job.side) for job in collector.jobs[:2]] == [(None, "base"), (None, "head")]
+    firsts = {job.pair: job.side for job in collector.jobs[2:] if job.position == 0}
     expected = {n: "head" if head_first(1, record.cell.cell_id, n) else "base" for n in (2, 3, 4)}
     assert firsts == expected
     assert all(base.visit == head.visit for base, head in record.pairs())
     assert [base.pair for base, _ in record.pairs()] == [0, 2, 3, 4]
-    assert all(job.subject == BOTH[job.role] for job in collector.jobs)
+    assert all(job.subject == BOTH[job.side] for job in collector.jobs)
 
 
 @pytest.mark.parametrize("spec", [SAME, SLOWER, NOISY], ids=["pass", "regressed", "inconclusive"])
@@ -281,7 +281,7 @@ def test_a_subject_that_is_gone(tmp_path: Path) -> None:
     """It is told before the first engine of the other side is started."""
     python = tmp_path / "python"
     python.symlink_to("/bin/true")
-    subjects: dict[Role, Subject] = {"base": BASE, "head": BASE.model_copy(update={"python": str(python)})}
+    subjects: dict[Side, Subject] = {"base": BASE, "head": BASE.model_copy(update={"python": str(python)})}
     with pytest.raises(InterruptedRunError):
         gate.run([scenario_file(tmp_path)], subjects, runs=tmp_path / "runs", collector=Watched(stop_at=4))
     (folder,) = (tmp_path / "runs").iterdir()

@@ -28,7 +28,7 @@ from perfgate.machine.fingerprint import Machine, anonymous, machine_class
 from perfgate.machine.json_text import BASELINE
 from perfgate.machine.versioned_json import parse_content, validated
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.metrics.trial import KINDS, Role, Trial
+from perfgate.metrics.trial import KINDS, Side, Trial
 from perfgate.models import Frozen
 from perfgate.record.identity import Measured
 from perfgate.record.run_record import Record, record_digest
@@ -57,13 +57,13 @@ class Build(Frozen):
     source: str = ""
 
     @classmethod
-    def of(cls, record: Record, role: Role) -> Build:
+    def of(cls, record: Record, side: Side) -> Build:
         """The subject of one side of a record, as its trials found it."""
-        subject = record.subjects[role]
+        subject = record.subjects[side]
         made = subject.built_from
         folders = map(Path, subject.path)
         own = [folder for folder in folders if made is None or not folder.is_relative_to(made.folder)]
-        trials = [trial for kind in KINDS for trial in record.judged_trials(role, kind)]
+        trials = [trial for kind in KINDS for trial in record.judged_trials(side, kind)]
         return cls(
             versions=next((trial.versions for trial in trials if trial.versions), {}),
             args=dict(subject.args),
@@ -198,15 +198,15 @@ class Baseline(Frozen):
         return f"{_layout(content)}\n"
 
 
-def draft(record: Record, role: Role) -> Entry:
+def draft(record: Record, side: Side) -> Entry:
     """What the record's measurements of one side are as an entry that begins an epoch; who and why is still open.
 
     Raises:
         RecordError: No valid trial of that side has a value.
     """
-    visits = tuple(_visits(record, role))
+    visits = tuple(_visits(record, side))
     if not visits:
-        raise RecordError(f"holds no valid trial of {role}", where=record.cell.name)
+        raise RecordError(f"holds no valid trial of {side}", where=record.cell.name)
     return Entry(
         kind="first",
         parent="",
@@ -215,18 +215,18 @@ def draft(record: Record, role: Role) -> Entry:
         author="",
         time_utc="",
         reason="",
-        build=Build.of(record, role),
+        build=Build.of(record, side),
         visits=visits,
         cell=Measured.of(record.cell),
         machine=anonymous(record.visits[0].machine),
     )
 
 
-def _visits(record: Record, role: Role) -> Iterator[BaselineVisit]:
+def _visits(record: Record, side: Side) -> Iterator[BaselineVisit]:
     gated = {gate.gate.measured.name: gate.gate.measured for gate in record.cell.gates}
     metrics = {**METRICS, **gated}.values()
     for number, visit in enumerate(record.visits):
-        trials = {kind: [t for t in record.judged_trials(role, kind) if t.visit == number] for kind in KINDS}
+        trials = {kind: [t for t in record.judged_trials(side, kind) if t.visit == number] for kind in KINDS}
         values = {metric.name: _values(metric, trials[metric.kind]) for metric in metrics}
         if any(values.values()):
             seen = trials["timed"] or trials["traced"]

@@ -17,10 +17,10 @@ from perfgate.baseline.visit_comparison import judge_sides
 from perfgate.baseline.visit_evidence import misfits
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.judge.cell_verdict import judge
-from perfgate.judge.evidence import Side
+from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Verdict
 from perfgate.machine.fingerprint import machine_class
-from perfgate.metrics.trial import Role
+from perfgate.metrics.trial import Side
 from perfgate.record.manifest import check_sequence, read_manifest, require_scenarios
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.scenario.plan import Cell, Plan
@@ -38,7 +38,7 @@ class Promoted:
     Args:
         cell: Its name.
         file: The baseline's file.
-        role: The side promoted.
+        side: The side promoted.
         kind: ``first``, ``equivalent`` or ``changed``.
         why: Why it is of that kind.
         moved: The gated metrics held against the baseline before; empty for the first, and where cells or machines
@@ -48,7 +48,7 @@ class Promoted:
 
     cell: str
     file: Path
-    role: Role
+    side: Side
     kind: Change
     why: str
     moved: tuple[GateOutcome, ...]
@@ -61,20 +61,20 @@ def promote(
     *,
     reason: str = "",
     cells: Sequence[str] = (),
-    role: Role | None = None,
+    side: Side | None = None,
     same_build: bool = False,
     scenarios: Sequence[Path] | None = None,
 ) -> tuple[Promoted, ...]:
     """Add what a run measured to the baselines below ``root``: all of its cells, or none.
 
-    Promoted is the head where there is one and it passed, else the base; ``role`` says otherwise.
+    Promoted is the head where there is one and it passed, else the base; ``side`` says otherwise.
 
     Args:
         folder: The run's folder.
         root: The folder of baselines, made where it is missing.
         reason: Why; needed for a first baseline and for one that is not equivalent to what is there.
         cells: Names of cells; all where none is named.
-        role: The side to promote.
+        side: The side to promote.
         same_build: The caller vouches, with a reason, that a build with folders or variables of its own is the one that
             was promoted last; what can be told of it must agree.
         scenarios: Files of which the run's scenarios must be copies; where not given, the run's own word is taken.
@@ -101,9 +101,9 @@ def promote(
     candidates = []
     for cell in chosen:
         outcome = outcomes[cell.cell_id]
-        side = _side(folder, run, cell, records.get(cell.cell_id), outcome, role)
-        file = root / place(cell, machine_class(side.record.visits[0].machine, cell.clocks.mode))
-        candidates.append(_Candidate(side, outcome, file, same_build))
+        measured = _measured_side(folder, run, cell, records.get(cell.cell_id), outcome, side)
+        file = root / place(cell, machine_class(measured.record.visits[0].machine, cell.clocks.mode))
+        candidates.append(_Candidate(measured, outcome, file, same_build))
     with changing(candidate.file for candidate in candidates):
         drawn = [_draw(candidate, run.plan) for candidate in candidates]
         if not reason and any(promotion.kind != "equivalent" for promotion in drawn):
@@ -119,13 +119,15 @@ def promote(
 class _Candidate:
     """A side of a cell on its way to a file."""
 
-    side: Side
+    side: RecordSide
     outcome: CellOutcome
     file: Path
     vouched: bool
 
 
-def _side(folder: Path, run: Run, cell: Cell, record: Record | None, outcome: CellOutcome, role: Role | None) -> Side:
+def _measured_side(
+    folder: Path, run: Run, cell: Cell, record: Record | None, outcome: CellOutcome, side: Side | None
+) -> RecordSide:
     """The side to promote, if it was measured to its end: traced and counted trials are part of a visit."""
     where = f"{folder}: {cell.name}"
     if not cell.gates:
@@ -140,26 +142,26 @@ def _side(folder: Path, run: Run, cell: Cell, record: Record | None, outcome: Ce
         codes = ", ".join(note.code for note in outcome.reasons) or "undecided"
         text = f"the run ended {outcome.verdict} ({codes}), and only a decided one is valid"
         raise NotMeasuredError(text, where=where, code="undecided")
-    if role is not None and role not in record.subjects:
-        raise UsageError(f"{cell.name}: the run measured no {role}")
-    side = Side(record, role or record.alone or ("head" if outcome.verdict in PASSED else "base"))
-    for kind, taken, due in side.short_of:
+    if side is not None and side not in record.subjects:
+        raise UsageError(f"{cell.name}: the run measured no {side}")
+    measured = RecordSide(record, side or record.alone or ("head" if outcome.verdict in PASSED else "base"))
+    for kind, taken, due in measured.short_of:
         text = f"{taken} of {due} {kind} {'pairs' if record.alone is None else 'trials'} were taken"
         remedy = "Go on with perfgate run --resume."
         raise NotMeasuredError(text, where=where, remedy=remedy, code="too-few-pairs")
-    return side
+    return measured
 
 
 def _draw(candidate: _Candidate, plan: Plan) -> Promoted:
     """The baseline with the candidate's visits, not yet signed."""
     before = read(candidate.file).baseline if candidate.file.exists() else None
-    entry = draft(candidate.side.record, candidate.side.role)
+    entry = draft(candidate.side.record, candidate.side.name)
     kind, why, moved = _compare(candidate, entry, before, plan)
     if kind == "equivalent":
         entry = entry.model_copy(update={"cell": None, "machine": None})
     entries = (*(before.entries if before else ()), entry.model_copy(update={"kind": kind}))
     side, baseline = candidate.side, Baseline(entries=entries)
-    return Promoted(side.record.cell.name, candidate.file, side.role, kind, why, moved, baseline)
+    return Promoted(side.record.cell.name, candidate.file, side.name, kind, why, moved, baseline)
 
 
 def _compare(
@@ -214,13 +216,13 @@ def _certainly_same(candidate: _Candidate, build: Build, before: Build) -> bool:
 
     What is under test in a run that regressed is not the same build, whatever its packages say.
     """
-    regressed = candidate.side.role == "head" and candidate.outcome.verdict == "regressed"
+    regressed = candidate.side.name == "head" and candidate.outcome.verdict == "regressed"
     return (build.same(before) or (candidate.vouched and build == before)) and not regressed
 
 
 def _passed_in_pairs(candidate: _Candidate, before: Build) -> bool:
     record = candidate.side.record
-    head = candidate.side.role == "head" and record.alone is None
+    head = candidate.side.name == "head" and record.alone is None
     return head and candidate.outcome.verdict == "pass" and Build.of(record, "base").same(before)
 
 

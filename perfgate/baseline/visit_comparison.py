@@ -15,7 +15,7 @@ from perfgate.baseline.store import find
 from perfgate.baseline.visit_evidence import VisitEvidence, VisitSeries
 from perfgate.judge.cell_verdict import judge_cells, judge_together
 from perfgate.judge.comparison import read_sides
-from perfgate.judge.evidence import Side
+from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import BaselineOutcome, CellOutcome, GateOutcome, Outcome, VisitsOutcome, worst
 from perfgate.judge.rule import judge_series
 from perfgate.models import Note
@@ -27,12 +27,12 @@ from perfgate.units import plural
 
 def judge_against(run: Run, records: Mapping[str, Record], baselines: Mapping[str, Sequence[Baseline]]) -> Outcome:
     """Judge a run of one side against the baselines that it keeps, by cell_id."""
-    sides = {cell_id: Side(record, record.alone or "head") for cell_id, record in records.items()}
+    sides = {cell_id: RecordSide(record, record.alone or "head") for cell_id, record in records.items()}
     return judge_sides(run.name, run.plan, sides, baselines)
 
 
 def judge_sides(
-    name: str, plan: Plan, sides: Mapping[str, Side], baselines: Mapping[str, Sequence[Baseline]]
+    name: str, plan: Plan, sides: Mapping[str, RecordSide], baselines: Mapping[str, Sequence[Baseline]]
 ) -> Outcome:
     """Judge sides of records against baselines, both by cell_id.
 

@@ -15,12 +15,12 @@ import numpy as np
 from perfgate import stats
 from perfgate.baseline.lineage import Baseline, Build, outputs
 from perfgate.judge.cautions import record_cautions, side_cautions, why_missing
-from perfgate.judge.evidence import Evidence, Side
+from perfgate.judge.evidence import Evidence, RecordSide
 from perfgate.judge.outcome import Finding, GpuOutcome
 from perfgate.judge.rule import Series
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import Metric, split_name
-from perfgate.metrics.trial import Kind, Role
+from perfgate.metrics.trial import Kind, Side
 from perfgate.models import Note
 from perfgate.record.identity import Measured, profiled_otherwise
 from perfgate.scenario.plan import GatePlan
@@ -101,7 +101,7 @@ class VisitEvidence(Evidence):
             return self.stopped
         if short_of := self.side.short_of:
             short = " and ".join(f"{taken} of {due} {kind}" for kind, taken, due in short_of)
-            of = "pairs" if self.record.alone is None else f"trials of the {self.side.role}"
+            of = "pairs" if self.record.alone is None else f"trials of the {self.side.name}"
             return Finding("not-measured", (Note(code="too-few-pairs", text=f"{short} {of}, cut short"),))
         if not self.baselines:
             note = Note(code="no-baseline", text=f"{self.cell.name} has none yet, on any machine")
@@ -115,14 +115,14 @@ class VisitEvidence(Evidence):
         )
 
     @property
-    def side(self) -> Side:
+    def side(self) -> RecordSide:
         """The head."""
         return self.sides["head"]
 
     @property
-    def versions(self) -> dict[Role, dict[str, str]]:
+    def versions(self) -> dict[Side, dict[str, str]]:
         """Packages of the head as measured, and of the build that was promoted last."""
-        before: dict[Role, dict[str, str]] = {"base": self.baseline.build.versions} if self.baseline else {}
+        before: dict[Side, dict[str, str]] = {"base": self.baseline.build.versions} if self.baseline else {}
         return before | super().versions
 
     def series(self, gate: GatePlan) -> VisitSeries:
@@ -153,13 +153,13 @@ class VisitEvidence(Evidence):
         means = [_mean(visit) for visit in self.baseline.values(metric.name)]
         return (means, head) if means and head else ((), ())
 
-    def gpus(self, kind: Kind) -> dict[Role, GpuOutcome]:
+    def gpus(self, kind: Kind) -> dict[Side, GpuOutcome]:
         """What the head's GPUs did, and the base's in the visit whose clock is the median."""
         if kind == "traced" and self.side.trials("timed"):
             return {}
         visits = self.baseline.visits if self.baseline else ()
         known = sorted((visit.gpu for visit in visits if visit.gpu), key=lambda gpu: gpu.sm_mhz)
-        before: dict[Role, GpuOutcome] = {"base": known[(len(known) - 1) // 2]} if known else {}
+        before: dict[Side, GpuOutcome] = {"base": known[(len(known) - 1) // 2]} if known else {}
         return before | super().gpus("timed")
 
     def due(self, kind: Kind) -> bool:
@@ -179,11 +179,11 @@ class VisitEvidence(Evidence):
         now = outputs(timed or traced)
         if before and now and now not in before:
             yield Note(code="outputs-differ", text="the head generated other tokens than any visit of the baseline")
-        if self.baseline.build.same(Build.of(self.side.record, self.side.role)):
+        if self.baseline.build.same(Build.of(self.side.record, self.side.name)):
             yield Note(code="same-subject", text="by all that can be told, the build that was promoted last")
 
 
-def misfits(baseline: Baseline, side: Side) -> tuple[str, ...]:
+def misfits(baseline: Baseline, side: RecordSide) -> tuple[str, ...]:
     """Why a side must not be held against a baseline, what the baseline has first; empty where it may."""
     cell = side.record.cell
     otherwise = profiled_otherwise(cell, baseline.cell)
@@ -191,7 +191,7 @@ def misfits(baseline: Baseline, side: Side) -> tuple[str, ...]:
     return tuple(dict.fromkeys(differences))
 
 
-def _elsewhere(baseline: Baseline, side: Side) -> list[str]:
+def _elsewhere(baseline: Baseline, side: RecordSide) -> list[str]:
     """What tells the machines apart; nothing where they may be compared."""
     return [text for visit in side.record.visits for text in comparable(baseline.machine, visit.machine)]
 

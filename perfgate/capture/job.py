@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from perfgate.metrics.trial import Artifact, Failure, Kind, Role, Trial
+from perfgate.metrics.trial import Artifact, Failure, Kind, Side, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.trace.decode_step import DecodeSteps
@@ -21,7 +21,7 @@ class Job:
     Args:
         kind: What is measured: times, kernels or counters.
         cell: The cell.
-        role: The side.
+        side: The side.
         subject: The build on that side.
         index: Number of the trial in its run.
         pair: Number of the pair; ``None`` for a conditioning trial.
@@ -39,7 +39,7 @@ class Job:
 
     kind: Kind
     cell: Cell
-    role: Role
+    side: Side
     subject: Subject
     index: int
     pair: int | None
@@ -72,7 +72,7 @@ class Job:
             index=self.index,
             pair=self.pair,
             position=self.position,
-            subject=self.role,
+            subject=self.side,
             visit=self.visit,
             t0_utc=t0_utc,
             duration_ns=duration_ns,

@@ -35,7 +35,7 @@ from perfgate.machine.locks import hold_devices
 from perfgate.machine.orphans import end_orphans, find_orphans
 from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
-from perfgate.metrics.trial import Failure, Kind, Role, Trial
+from perfgate.metrics.trial import Failure, Kind, Side, Trial
 from perfgate.record.cost import trial_seconds
 from perfgate.record.dropped_pairs import HOPELESS, overdrawn, reopened
 from perfgate.record.run_record import Record, Run, Visit, read_record, read_records, record_file, write_record
@@ -51,7 +51,7 @@ class Step:
     Args:
         cell: The cell's name.
         trial: Number of the trial in the run.
-        role: The side measured.
+        side: The side measured.
         pair: Number of the pair; ``None`` while conditioning.
         done: Pairs finished.
         target: Pairs at the look being measured for.
@@ -64,7 +64,7 @@ class Step:
 
     cell: str
     trial: int
-    role: Role
+    side: Side
     pair: int | None
     done: int
     target: int
@@ -179,17 +179,17 @@ class Session:
             self._afford(cell, len(record.subjects), kind)
             taken = [t.pair for t in record.trials if t.kind == kind and t.pair is not None]
             number = 1 + max(taken, default=-1)
-            for position, role in enumerate(self._order(cell, number)):
-                record, failed = self._take(record, role, pairs, kind, number, position)
+            for position, side in enumerate(self._order(cell, number)):
+                record, failed = self._take(record, side, pairs, kind, number, position)
                 if failed:
-                    stopped = failed if failed.code in HOPELESS else self._hopeless(record, role, kind)
+                    stopped = failed if failed.code in HOPELESS else self._hopeless(record, side, kind)
                     record = self._save(record.model_copy(update={"stopped": stopped}))
                     break
         return record
 
-    def _hopeless(self, record: Record, role: Role, kind: Kind) -> Failure | None:
+    def _hopeless(self, record: Record, side: Side, kind: Kind) -> Failure | None:
         """Why no further pair is taken after one that was dropped."""
-        certain = self._starts.certain(record.cell, record.subjects[role], role, kind)
+        certain = self._starts.certain(record.cell, record.subjects[side], side, kind)
         return certain or overdrawn(record, kind, len(record.visits) - 1)
 
     def _refuse_another_machine(self, machine: Machine) -> None:
@@ -234,26 +234,26 @@ class Session:
         """
         # Conditioning that leaves no time for a pair is wasted: the next visit conditions again.
         self._afford(record.cell, len(record.subjects) * (1 if self._run.quick else 2))
-        for role, subject in record.subjects.items():
-            certain = self._starts.certain(record.cell, subject, role, "timed")
+        for side, subject in record.subjects.items():
+            certain = self._starts.certain(record.cell, subject, side, "timed")
             if certain is not None:
                 return self._save(record.model_copy(update={"stopped": certain}))
             failure = self._probe(record.cell, subject)
             if failure is None and not self._run.quick:
-                record, failure = self._take(record, role, pairs)
+                record, failure = self._take(record, side, pairs)
                 failure = failure or _lacking(record.cell, record.trials[-1])
             if failure is not None and failure.code not in DISTURBANCES:
-                text = f"{role}: {failure.text}"
+                text = f"{side}: {failure.text}"
                 return self._save(record.model_copy(update={"stopped": Failure(code=failure.code, text=text)}))
         return record
 
-    def _order(self, cell: Cell, pair: int) -> tuple[Role, ...]:
+    def _order(self, cell: Cell, pair: int) -> tuple[Side, ...]:
         if self._run.alone is not None:
             return (self._run.alone,)
         return ("head", "base") if head_first(self._run.plan.seed, cell.cell_id, pair) else ("base", "head")
 
     def _take(
-        self, record: Record, role: Role, target: int, kind: Kind = "timed", pair: int | None = None, position: int = 0
+        self, record: Record, side: Side, target: int, kind: Kind = "timed", pair: int | None = None, position: int = 0
     ) -> tuple[Record, Failure | None]:
         """One trial, from orphan check to the record on disk; by default a conditioning trial."""
         trials = self._folder / "trials"
@@ -261,14 +261,14 @@ class Session:
         folder = trials / f"{index:03}"
         folder.mkdir()
         job = Job(
-            kind=kind, cell=record.cell, role=role, subject=record.subjects[role], index=index, pair=pair,
+            kind=kind, cell=record.cell, side=side, subject=record.subjects[side], index=index, pair=pair,
             position=position, visit=len(record.visits) - 1, run_folder=self._folder, folder=folder,
-            cache_folder=self._caches / role, environment=self._environment, owner=owner_mark(self._run.name),
-            decode=_last_seen(record, role), gpu=bool(self._gpus.uuids), architecture=self._gpus.architecture,
+            cache_folder=self._caches / side, environment=self._environment, owner=owner_mark(self._run.name),
+            decode=_last_seen(record, side), gpu=bool(self._gpus.uuids), architecture=self._gpus.architecture,
         )  # fmt: skip
         done = record.measured(kind)
         sides = len(record.subjects)
-        begun = [*record.subjects].index(role) if pair is None else position
+        begun = [*record.subjects].index(side) if pair is None else position
         ahead = sides * (target - done) + (sides if pair is None else 0) - begun
         cell_id, begun_s = record.cell.cell_id, time.monotonic()
         trial_s = self._pace.expected_s(cell_id, kind)
@@ -276,7 +276,7 @@ class Session:
         def show(phase: str) -> None:
             after_s = (trial_s or 0.0) * (ahead - 1)
             left_s = None if trial_s is None else after_s + max(trial_s - (time.monotonic() - begun_s), 0.0)
-            self._progress(Step(record.cell.name, index, role, pair, done, target, phase, left_s, kind, after_s))
+            self._progress(Step(record.cell.name, index, side, pair, done, target, phase, left_s, kind, after_s))
 
         trial = self._refused(job) or self._gpus.watch(job, lambda: self._collect(job, show))
         trial = trial.model_copy(update={"gpus": self._gpus.of(record.cell), **self._floor(job)})
@@ -286,7 +286,7 @@ class Session:
         done = record.measured(kind)
         ahead = ahead - 1 if trial.failure is None else sides * (target - done)
         left_s = (self._pace.expected_s(cell_id, kind) or 0.0) * ahead
-        self._progress(Step(record.cell.name, index, role, pair, done, target, "done", left_s, kind, left_s, trial))
+        self._progress(Step(record.cell.name, index, side, pair, done, target, "done", left_s, kind, left_s, trial))
         return record, trial.failure
 
     def _floor(self, job: Job) -> dict[str, object]:
@@ -300,7 +300,7 @@ class Session:
             batch=workload.batch, input_tokens=workload.input_tokens, output_tokens=workload.output_tokens,
         )  # fmt: skip
         if no_floor and job.pair is None and any(gate.gate.measured.needs_floor for gate in job.cell.gates):
-            self._progress(f"{job.cell.name}: a gate on {job.role} cannot be judged, no-floor: {no_floor}")
+            self._progress(f"{job.cell.name}: a gate on {job.side} cannot be judged, no-floor: {no_floor}")
         return {"floor": floor, "no_floor": no_floor}
 
     def _refused(self, job: Job) -> Trial | None:
@@ -352,9 +352,9 @@ def _lacking(cell: Cell, trial: Trial) -> Failure | None:
     return Failure(code="metric-missing", text=f"its conditioning trial has no value of {', '.join(without)}")
 
 
-def _last_seen(record: Record, role: Role) -> DecodeSteps | None:
+def _last_seen(record: Record, side: Side) -> DecodeSteps | None:
     """What the last valid traced trial of a side saw of its decode steps."""
-    return next((trial.decode for trial in reversed(record.judged_trials(role, "traced")) if trial.decode), None)
+    return next((trial.decode for trial in reversed(record.judged_trials(side, "traced")) if trial.decode), None)
 
 
 def _internal_error(error: Exception) -> Failure:

@@ -38,9 +38,7 @@ def baseline() -> None:
 @RUNS_OPTION
 @click.option("--reason", default="", help="Why; needed unless the run is equivalent to the baseline.")
 @click.option("--cell", "cells", multiple=True, metavar="NAME", help="Only this cell; may be given several times.")
-@click.option(
-    "--side", "role", type=click.Choice(["base", "head"]), help="By default the head if it passed, else the base."
-)
+@click.option("--side", type=click.Choice(["base", "head"]), help="By default the head if it passed, else the base.")
 @click.option(
     "--scenarios",
     callback=lines,

@@ -17,7 +17,7 @@ from perfgate.errors import UsageError
 from perfgate.units import plural
 
 if TYPE_CHECKING:
-    from perfgate.metrics.trial import Role
+    from perfgate.metrics.trial import Side
     from perfgate.project.config import Config
     from perfgate.scenario.declaration import LoadedScenario
     from perfgate.scenario.subject import Subject
@@ -63,7 +63,7 @@ def _summary(file: Path, config: Config) -> str:
     return f"{file}: subjects: {', '.join(config.subjects) or 'none'}; {recipe}"
 
 
-def _subjects(builds: Builds) -> dict[Role, Subject]:
+def _subjects(builds: Builds) -> dict[Side, Subject]:
     """The builds that words or ``perfgate.toml`` name; none where nothing does.
 
     Raises:
@@ -75,10 +75,10 @@ def _subjects(builds: Builds) -> dict[Role, Subject]:
     if not builds.base and not builds.head and "base" not in load_config().subjects:
         return {}
     subjects = builds.subjects(lambda _: None, build=False)
-    for role, subject in subjects.items():
-        named = builds.base if role == "base" else builds.head
+    for side, subject in subjects.items():
+        named = builds.base if side == "base" else builds.head
         if named and subject.built_from is None and (missing := find_subject(subject)) is not None:
-            raise UsageError(missing.text, where=f"--{role}")
+            raise UsageError(missing.text, where=f"--{side}")
     return subjects
 
 

@@ -12,7 +12,7 @@ from perfgate.cli.output_options import RUNS_OPTION, reported
 
 if TYPE_CHECKING:
     from perfgate.judge.outcome import Outcome
-    from perfgate.metrics.trial import Role
+    from perfgate.metrics.trial import Side
     from perfgate.scenario.subject import Subject
 
 
@@ -43,7 +43,7 @@ def learn(scenario: Path, base_words: tuple[str, ...], runs: Path, folder: Path 
     else:
         with measuring() as progress:
             base = Builds(base_words, (), runs).subjects(progress)["base"]
-            both: dict[Role, Subject] = {"base": base, "head": base}
+            both: dict[Side, Subject] = {"base": base, "head": base}
             folder = gate.run([scenario], both, runs=runs, progress=progress, kernels_only=True).folder
         click.echo(f"run folder: {folder}", err=True)
     text = gate.learn_envelope(scenario, folder)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perfgate.capture.session import Progress
     from perfgate.gate import Finished
     from perfgate.judge.outcome import Outcome
-    from perfgate.metrics.trial import Role
+    from perfgate.metrics.trial import Side
     from perfgate.record.run_record import Run
     from perfgate.scenario.subject import Subject
 
@@ -76,7 +76,7 @@ class Builds:
         *,
         ref: str | None = None,
         build: bool = True,
-    ) -> dict[Role, Subject]:
+    ) -> dict[Side, Subject]:
         """The subjects that the words, ``perfgate.toml`` and ``--against REF`` name.
 
         Args:

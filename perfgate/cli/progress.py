@@ -95,7 +95,7 @@ def _tick(shown: _Progress, over: threading.Event) -> None:
 def describe(step: Step) -> str:
     """``pair 3 of 4, head: iteration 5 of 10``; a pair that has just been finished is not the next one yet."""
     number = min(step.done + 1, step.target)
-    return f"{_place(step, f'{number} of {step.target}')}, {step.role}: {step.phase}"
+    return f"{_place(step, f'{number} of {step.target}')}, {step.side}: {step.phase}"
 
 
 def _place(trial: Step | Trial, number: str) -> str:

@@ -30,7 +30,7 @@ from perfgate.machine.cgroup import why_none
 from perfgate.machine.fingerprint import Gpu
 from perfgate.machine.locks import hold_devices, state_folder
 from perfgate.machine.processes import owner_mark
-from perfgate.metrics.trial import Role
+from perfgate.metrics.trial import Side
 from perfgate.scenario.declaration import LoadedScenario, model_folder
 from perfgate.scenario.subject import Subject
 from perfgate.units import gib
@@ -51,7 +51,7 @@ _NAME_SUBJECT = "Name a build: --base python=..., or [subjects.base] in perfgate
 
 def diagnose(
     scenarios: Sequence[LoadedScenario],
-    subjects: Mapping[Role, Subject],
+    subjects: Mapping[Side, Subject],
     runs: Path,
     *,
     deep: bool,
@@ -61,7 +61,7 @@ def diagnose(
 
     Args:
         scenarios: What is to be measured; may be empty.
-        subjects: The builds to be measured, by role; may be empty.
+        subjects: The builds to be measured, by side; may be empty.
         runs: The folder of run folders.
         deep: Whether to run nsys and ncu on a tiny program of each subject's interpreter.
         progress: Told before each check that takes seconds.
@@ -200,16 +200,16 @@ def _weights_bytes(folder: Path) -> int:
 
 
 def _interpreters(
-    scenarios: Sequence[LoadedScenario], subjects: Mapping[Role, Subject], environment: Mapping[str, str], cache: Path
+    scenarios: Sequence[LoadedScenario], subjects: Mapping[Side, Subject], environment: Mapping[str, str], cache: Path
 ) -> list[tuple[Subject, Interpreter]]:
     """Each subject under each scenario's variables; what would be looked at twice comes once, under both names."""
     settings = [loaded.scenario.engine.env for loaded in scenarios] or [{}]
     named: dict[tuple[str, str], tuple[Subject, Interpreter]] = {}
-    for role, subject in subjects.items():
+    for side, subject in subjects.items():
         for own in settings:
             variables = subject_environment({**environment, **engine_settings(cache), **own}, subject)
             same = (subject.python, json.dumps(variables, sort_keys=True))
             names = [named[same][1].name] if same in named else []
-            name = " and ".join(dict.fromkeys([*names, role]))
+            name = " and ".join(dict.fromkeys([*names, side]))
             named[same] = (subject, Interpreter(name, subject.python, variables))
     return list(named.values())

@@ -22,7 +22,7 @@ from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.vllm_source import Located, arguments_of, locate
 from perfgate.errors import Problem, ScenarioError, UsageError
 from perfgate.machine.json_text import RECORD
-from perfgate.metrics.trial import Role
+from perfgate.metrics.trial import Side
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, model_folder
 from perfgate.scenario.plan import points
 from perfgate.scenario.subject import Subject
@@ -55,14 +55,14 @@ class _Side:
     """One build under one scenario: what it is given, and what its interpreter says, as far as it was asked.
 
     Args:
-        role: Base or head; ``None`` where no build is named.
+        name: Base or head; ``None`` where no build is named.
         args: The build's own engine arguments.
         env: The build's own variables.
         cpu: Whether it is one for CPUs; ``None`` where that is not known.
         takes: The engine arguments that it takes, or why they are not known; empty where it was not asked.
     """
 
-    role: Role | None = None
+    name: Side | None = None
     args: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     cpu: bool | None = None
@@ -103,7 +103,7 @@ class _Cell:
     def problem(self, key: str, text: str, within: Sequence[str] = (), *, at_key: bool = False) -> Problem:
         """Something wrong with a workload key or an engine argument, at the place that sets it."""
         if key not in MATRIX_WORKLOAD_KEYS and key in self.side.args:
-            return Problem(f"--{self.side.role}", 0, 0, ".".join(("args", key, *within)), text)
+            return Problem(f"--{self.side.name}", 0, 0, ".".join(("args", key, *within)), text)
         path: FieldPath = ("workload", key) if key in MATRIX_WORKLOAD_KEYS else ("engine", "args", key)
         if key in self.point:
             number = self.loaded.scenario.matrix[key].index(self.point[key])
@@ -111,12 +111,12 @@ class _Cell:
         return self.loaded.problem((*path, *within), text, at_key=at_key)
 
 
-def preflight(scenarios: Sequence[LoadedScenario], subjects: Mapping[Role, Subject], *, ask: bool = True) -> Preflight:
+def preflight(scenarios: Sequence[LoadedScenario], subjects: Mapping[Side, Subject], *, ask: bool = True) -> Preflight:
     """Look at what is to be run.
 
     Args:
         scenarios: What is to be measured.
-        subjects: The builds by role; without any, arithmetic is all there is.
+        subjects: The builds by side; without any, arithmetic is all there is.
         ask: Whether the builds' interpreters may be started.
 
     Raises:
@@ -128,9 +128,9 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Mapping[Role, Subje
     asked: dict[str, Located | str] = {}
     for loaded in scenarios:
         asks = ask and loaded.scenario.engine.driver == "vllm"  # what other engines take is not known here
-        sides = [_side(loaded, role, subject, asked if asks else None) for role, subject in subjects.items()]
+        sides = [_side(loaded, name, subject, asked if asks else None) for name, subject in subjects.items()]
         unknown = [side for side in sides if isinstance(side.takes, str) and side.takes]
-        notes += [f"{side.role}: engine arguments are not checked: {side.takes}" for side in unknown]
+        notes += [f"{side.name}: engine arguments are not checked: {side.takes}" for side in unknown]
         notes += [] if subjects else [NOBODY_ASKED]
         for cell in (_Cell(loaded, point, side) for side in sides or [_Side()] for point in points(loaded.scenario)):
             wrong = (*_wrong_arguments(cell), *_wrong_sizes(cell), *_too_many_figures(cell))
@@ -143,20 +143,20 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Mapping[Role, Subje
 
 def _distinct(found: Iterable[tuple[Problem, _Side]], sides: int) -> tuple[Problem, ...]:
     """Each problem once, in file order: cells and sides share most; one that only some sides have names the first."""
-    roles: dict[Problem, dict[Role | None, None]] = {}
+    names: dict[Problem, dict[Side | None, None]] = {}
     for problem, side in found:
-        roles.setdefault(problem, {})[side.role] = None
+        names.setdefault(problem, {})[side.name] = None
     named = []
-    for problem, (role, *others) in roles.items():
-        alone = f" ({role})" if problem.line and role and 1 + len(others) < sides else ""
+    for problem, (name, *others) in names.items():
+        alone = f" ({name})" if problem.line and name and 1 + len(others) < sides else ""
         named.append(dataclasses.replace(problem, text=problem.text + alone))
     return tuple(sorted(named, key=lambda problem: (problem.line, problem.column)))
 
 
-def _side(loaded: LoadedScenario, role: Role, subject: Subject, asked: dict[str, Located | str] | None) -> _Side:
+def _side(loaded: LoadedScenario, name: Side, subject: Subject, asked: dict[str, Located | str] | None) -> _Side:
     """A build under the variables of a scenario; what was asked before is not asked again."""
     if asked is None:
-        return _Side(role, subject.args, subject.env)
+        return _Side(name, subject.args, subject.env)
     settings = {**allowed_environment(os.environ), **engine_settings(Path("/nonexistent"))}
     variables = subject_environment({**settings, **loaded.scenario.engine.env}, subject)
     key = json.dumps([subject.python, variables], sort_keys=True)
@@ -166,7 +166,7 @@ def _side(loaded: LoadedScenario, role: Role, subject: Subject, asked: dict[str,
     takes = located if isinstance(located, str) else arguments_of(subject, located)
     if isinstance(takes, str) and source is not None and not Path(source.folder, "tree").is_dir():
         takes = f"{source.name} is not built yet"
-    return _Side(role, subject.args, subject.env, None if isinstance(located, str) else located.cpu, takes)
+    return _Side(name, subject.args, subject.env, None if isinstance(located, str) else located.cpu, takes)
 
 
 def _wrong_arguments(cell: _Cell) -> Iterator[Problem]:

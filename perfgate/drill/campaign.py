@@ -34,7 +34,7 @@ from perfgate.machine.locks import hold
 from perfgate.machine.nvml import connect
 from perfgate.machine.sampler import company
 from perfgate.machine.versioned_json import read_model, write_model
-from perfgate.metrics.trial import Role
+from perfgate.metrics.trial import Side
 from perfgate.models import Frozen, Note
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import read_records
@@ -89,7 +89,7 @@ class Drill(Frozen):
     left_out: tuple[Note, ...] = ()
     seed: int
 
-    def subjects(self, exercise: Exercise) -> dict[Role, Subject]:
+    def subjects(self, exercise: Exercise) -> dict[Side, Subject]:
         """Both sides of an exercise: a plant's feature is switched on for both."""
         plant = exercise.plant
         if plant is None:

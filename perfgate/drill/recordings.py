@@ -20,7 +20,7 @@ from perfgate import stats
 from perfgate.errors import RecordError
 from perfgate.machine.fingerprint import machine_class
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.metrics.trial import ROLES, Trial
+from perfgate.metrics.trial import SIDES, Trial
 from perfgate.project.subjects import same_build
 from perfgate.record.csv_table import Values, read_table
 from perfgate.record.manifest import read_manifest
@@ -210,7 +210,7 @@ def _by_iteration(reader: csv.DictReader[str], file: Path) -> list[Recording]:
     for row in reader:
         where = f"{file}:{reader.line_num}"
         subject, cards = row["subject"], (row.get("card") or "").count("+") + 1
-        if subject not in ROLES:
+        if subject not in SIDES:
             raise RecordError(f"subject is {subject!r}, expected base or head", where=where)
         try:
             figures = {column: int(row[column]) for column in columns}
@@ -226,7 +226,7 @@ def _recording(name: str, run: _Run, columns: Sequence[str]) -> Recording | None
     """The whole pairs of a run: both sides have as many iterations as most trials have."""
     lengths = [len(figures) for pair in run.values.values() for figures in pair.values()]
     usual = max(set(lengths), key=lengths.count, default=0)
-    cells = [*itertools.product(columns, ROLES)]
+    cells = [*itertools.product(columns, SIDES)]
     whole = [n for n in sorted(run.values) if all(len(run.values[n].get(cell, ())) == usual for cell in cells)]
     if not whole:
         return None

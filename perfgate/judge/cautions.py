@@ -12,7 +12,7 @@ from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.outcome import GpuOutcome
 from perfgate.machine.telemetry import GpuTelemetry
 from perfgate.metrics.catalogue import Metric, split_name, trial_value
-from perfgate.metrics.trial import KINDS, ROLES, Role, Trial, key_of
+from perfgate.metrics.trial import KINDS, SIDES, Side, Trial, key_of
 from perfgate.models import Note
 from perfgate.project.subjects import same_build
 from perfgate.record.dropped_pairs import unevenness
@@ -55,14 +55,14 @@ def record_cautions(record: Record) -> Iterator[Note]:
 
 def _causes(dropped: Sequence[Trial]) -> str:
     """What each side failed of, each sentence once with its trials, and what the sides tell."""
-    trials_by_cause: dict[tuple[str, Role], list[int]] = {}
+    trials_by_cause: dict[tuple[str, Side], list[int]] = {}
     for trial in dropped:
         if trial.failure:
             cause = f"{trial.failure.code}: {trial.failure.sentence}"
             trials_by_cause.setdefault((cause, trial.subject), []).append(trial.index)
     causes = [
-        f"{cause} ({role}, trial{'s' * (len(indices) > 1)} {', '.join(map(str, indices))})"
-        for (cause, role), indices in trials_by_cause.items()
+        f"{cause} ({side}, trial{'s' * (len(indices) > 1)} {', '.join(map(str, indices))})"
+        for (cause, side), indices in trials_by_cause.items()
     ]
     return "; ".join([*causes, *filter(None, [unevenness(dropped)])])
 
@@ -150,29 +150,29 @@ def _launching(trial: Trial) -> float:
     return calls[len(calls) // 10] / 1e9 if calls else 0.0
 
 
-Sides = Mapping[Role, Sequence[Trial]]
+TrialsBySide = Mapping[Side, Sequence[Trial]]
 """Trials of base and head."""
 
 
-def side_cautions(timed: Sides, traced: Sides) -> Iterator[Note]:
+def side_cautions(timed: TrialsBySide, traced: TrialsBySide) -> Iterator[Note]:
     """What the trials of two sides tell, wherever they come from."""
     # Digests of one kind only: another kind warms up for longer, so that its iterations have other prompts.
     yield from _output_cautions(timed if all(timed.values()) else traced)
-    yield from _trial_cautions({role: [*timed[role], *traced[role]] for role in ROLES})
+    yield from _trial_cautions({side: [*timed[side], *traced[side]] for side in SIDES})
 
 
-def _output_cautions(sides: Sides) -> Iterator[Note]:
+def _output_cautions(sides: TrialsBySide) -> Iterator[Note]:
     """Compare digests of the same iteration, whose prompts are the same on both sides and in every trial."""
-    digests = {role: _digests_by_iteration(side) for role, side in sides.items()}
+    digests = {side: _digests_by_iteration(trials) for side, trials in sides.items()}
     base, head = digests["base"], digests["head"]
     both = base.keys() & head.keys()
     different = [n for n in sorted(both) if not base[n] & head[n]]
     if different:
         text = f"in {len(different)} of {len(both)} iterations no head trial generated what a base trial did"
         yield Note(code="outputs-differ", text=text)
-    for role, side in digests.items():
-        if unstable := sum(len(found) > 1 for found in side.values()):
-            yield Note(code="outputs-unstable", text=f"{role}: {unstable} of {len(side)} iterations")
+    for side, iterations in digests.items():
+        if unstable := sum(len(generated) > 1 for generated in iterations.values()):
+            yield Note(code="outputs-unstable", text=f"{side}: {unstable} of {len(iterations)} iterations")
 
 
 def _digests_by_iteration(trials: Iterable[Trial]) -> dict[int, set[str]]:
@@ -183,17 +183,17 @@ def _digests_by_iteration(trials: Iterable[Trial]) -> dict[int, set[str]]:
     return digests
 
 
-def _trial_cautions(sides: Sides) -> Iterator[Note]:
-    trials = [*chain(*sides.values())]
-    for code, count in sorted(Counter(code for trial in trials for code in trial.cautions).items()):
-        yield Note(code=code, text=f"in {count} of {len(trials)} trials")
-    for role, side in sides.items():
+def _trial_cautions(sides: TrialsBySide) -> Iterator[Note]:
+    both = [*chain(*sides.values())]
+    for code, count in sorted(Counter(code for trial in both for code in trial.cautions).items()):
+        yield Note(code=code, text=f"in {count} of {len(both)} trials")
+    for side, trials in sides.items():
         cautions = [
-            ("iterations-uneven", _uneven(side)),
-            *(("trials-uneven", _slow([trial for trial in side if trial.kind == kind])) for kind in KINDS[:2]),
-            ("subject-changed", _changed_versions(side)),
+            ("iterations-uneven", _uneven(trials)),
+            *(("trials-uneven", _slow([trial for trial in trials if trial.kind == kind])) for kind in KINDS[:2]),
+            ("subject-changed", _changed_versions(trials)),
         ]
-        yield from (Note(code=code, text=f"{role}: {text}") for code, text in cautions if text)
+        yield from (Note(code=code, text=f"{side}: {text}") for code, text in cautions if text)
 
 
 def _uneven(trials: Sequence[Trial]) -> str:
@@ -238,7 +238,7 @@ def _changed_versions(trials: Sequence[Trial]) -> str:
     return "; ".join(f"{name} {', then '.join(versions)}" for name, versions in seen.items() if len(versions) > 1)
 
 
-def launches_differ(metric: Metric, sides: Sides) -> Note | None:
+def launches_differ(metric: Metric, sides: TrialsBySide) -> Note | None:
     """Says so where the sides' trials hold another number of launches of what a counter is gated on.
 
     The mean of a launch then compares other things: work that is split over two launches halves it.
@@ -246,15 +246,15 @@ def launches_differ(metric: Metric, sides: Sides) -> Note | None:
     if metric.kind != "counted":
         return None
     role, _, place = (split_name(metric.name)[1] or "").partition("/")
-    counts = [{len(t.counted.of(role, place).launches) for t in side if t.counted} for side in sides.values()]
+    counts = [{len(t.counted.of(role, place).launches) for t in trials if t.counted} for trials in sides.values()]
     if counts[0] == counts[1] and len(counts[0]) <= 1:
         return None
-    shown = [" or ".join(map(str, sorted(side))) or "none" for side in counts]
+    shown = [" or ".join(map(str, sorted(launches))) or "none" for launches in counts]
     text = f"launches of {role} {place}".rstrip() + f" in a trial's window: base {shown[0]}, head {shown[1]}"
     return Note(code="launches-differ", text=text)
 
 
-def clocks_differ(gpus: Mapping[Role, GpuOutcome]) -> Note | None:
+def clocks_differ(gpus: Mapping[Side, GpuOutcome]) -> Note | None:
     """Says so where the sides ran at different clocks: a difference in time is then none of the builds.
 
     Medians over the trials are compared, so that one disturbed pair takes nothing from the others.
@@ -271,15 +271,15 @@ def clocks_differ(gpus: Mapping[Role, GpuOutcome]) -> Note | None:
     return Note(code="clocks-differ", text="; ".join(apart)) if apart else None
 
 
-def head_is_favoured(gpus: Mapping[Role, GpuOutcome]) -> bool:
+def head_is_favoured(gpus: Mapping[Side, GpuOutcome]) -> bool:
     """Whether no clock of the head's GPUs was below the base's, so that clocks explain no slowdown."""
     base, head = gpus["base"], gpus["head"]
     return head.sm_mhz >= base.sm_mhz and (head.memory_mhz or 0) >= (base.memory_mhz or 0)
 
 
-def gpu_outcomes(sides: Sides) -> dict[Role, GpuOutcome]:
+def gpu_outcomes(sides: TrialsBySide) -> dict[Side, GpuOutcome]:
     """What the GPUs of each side did; a side without telemetry is left out."""
-    return {role: outcome for role, side in sides.items() if (outcome := gpu_outcome(side)) is not None}
+    return {side: outcome for side, trials in sides.items() if (outcome := gpu_outcome(trials)) is not None}
 
 
 def gpu_outcome(trials: Sequence[Trial]) -> GpuOutcome | None:
@@ -307,37 +307,37 @@ def _usual_clock(trials: Sequence[Trial], clock: Callable[[GpuTelemetry], int | 
     return statistics.median_low(slowest) if slowest else None
 
 
-def floors(sides: Sides) -> dict[Role, Floor]:
+def floors(sides: TrialsBySide) -> dict[Side, Floor]:
     """The floor of each side: that of its first trial that has one, since one build on one kind of GPU has one."""
-    known = {role: [trial.floor for trial in side if trial.floor] for role, side in sides.items()}
-    return {role: own[0] for role, own in known.items() if own}
+    known = {side: [trial.floor for trial in trials if trial.floor] for side, trials in sides.items()}
+    return {side: own[0] for side, own in known.items() if own}
 
 
-def why_missing(metric: Metric, sides: Sides) -> Note | None:
+def why_missing(metric: Metric, sides: TrialsBySide) -> Note | None:
     """Why trials carry no value of a metric, where they tell."""
     return _no_floor(metric, sides) or _role_gone(metric, sides)
 
 
-def _no_floor(metric: Metric, sides: Sides) -> Note | None:
+def _no_floor(metric: Metric, sides: TrialsBySide) -> Note | None:
     """Why there is no utilisation to judge: the words of the first trial of each side that has no floor."""
     if not metric.needs_floor:
         return None
-    roles_by_reason: dict[str, list[str]] = {}
-    for role, side in sides.items():
-        if without := [trial.no_floor for trial in side if trial.floor is None]:
-            roles_by_reason.setdefault(without[0] or "its trials keep none", []).append(role)
-    text = "; ".join(f"{' and '.join(roles)}: {reason}" for reason, roles in roles_by_reason.items())
-    return Note(code="no-floor", text=text) if roles_by_reason else None
+    sides_by_reason: dict[str, list[str]] = {}
+    for side, trials in sides.items():
+        if without := [trial.no_floor for trial in trials if trial.floor is None]:
+            sides_by_reason.setdefault(without[0] or "its trials keep none", []).append(side)
+    text = "; ".join(f"{' and '.join(without)}: {reason}" for reason, without in sides_by_reason.items())
+    return Note(code="no-floor", text=text) if sides_by_reason else None
 
 
-def _role_gone(metric: Metric, sides: Sides) -> Note | None:
+def _role_gone(metric: Metric, sides: TrialsBySide) -> Note | None:
     """Says which side runs no kernel of the gated role: no fault of the measurement, but what it found.
 
     A role that no trial runs at all is none that went away.
     """
     _, role = split_name(metric.name)
-    without = {name: [t for t in side if t.decode and role not in t.decode.role_ns] for name, side in sides.items()}
+    without = {side: [t for t in trials if t.decode and role not in t.decode.role_ns] for side, trials in sides.items()}
     if role is None or sum(map(len, without.values())) in (0, sum(map(len, sides.values()))):
         return None
-    counts = [f"{name} in {len(gone)} of {len(sides[name])} traced trials" for name, gone in without.items() if gone]
+    counts = [f"{side} in {len(gone)} of {len(sides[side])} traced trials" for side, gone in without.items() if gone]
     return Note(code="role-gone", text=f"no kernel of role {role} runs on {' and on '.join(counts)}")

@@ -14,7 +14,7 @@ from perfgate import __version__
 from perfgate.judge.cautions import clocks_differ, floors, head_is_favoured
 from perfgate.judge.counter_checks import count_one_side, judge_counters
 from perfgate.judge.envelope import judge_envelope
-from perfgate.judge.evidence import Evidence, Side
+from perfgate.judge.evidence import Evidence, RecordSide
 from perfgate.judge.outcome import (
     WORST_FIRST,
     CellOutcome,
@@ -45,7 +45,7 @@ def judge(run: Run, records: Mapping[str, Record]) -> Outcome:
 
 
 def _of_a_run(run: Run, cell: Cell, record: Record | None) -> Evidence:
-    sides = {role: Side(record, role) for role in record.subjects} if record else {}
+    sides = {side: RecordSide(record, side) for side in record.subjects} if record else {}
     return Evidence(cell=cell, sides=sides, paired=run.alone is None, quick=run.quick, run=run.name)
 
 
@@ -96,7 +96,7 @@ def judge_advisory(name: str, plan: Plan, cells: tuple[CellOutcome, ...], reason
     return judge_cells(name, plan, tuple(advisory), (reason,), worst(cell.verdict for cell in cells))
 
 
-def compare_sides(base: Side, head: Side, plan: Plan) -> CellOutcome:
+def compare_sides(base: RecordSide, head: RecordSide, plan: Plan) -> CellOutcome:
     """One side of one record against one side of another, unpaired; the caller has checked that they are comparable."""
     (cell,) = judge_together([Evidence(cell=head.record.cell, sides={"base": base, "head": head})], plan)
     return cell
@@ -138,7 +138,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> CellOutco
         **pairs,
         next_look=None,
         versions=evidence.versions,
-        built_from=revisions({role: side.record.subjects[side.role] for role, side in evidence.sides.items()}),
+        built_from=revisions({name: side.record.subjects[side.name] for name, side in evidence.sides.items()}),
         gates=gates,
         ungated=tuple(_ungated(evidence, judged=unjudged is None)),
         gpus=evidence.gpus("timed"),

@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from perfgate import stats
 from perfgate.errors import NotComparableError, RecordError, UsageError
 from perfgate.judge.cell_verdict import compare_sides, judge_advisory, judge_cells
-from perfgate.judge.evidence import Side
+from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, Outcome, worst
 from perfgate.judge.rule import Series, judge_series
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import split_name
-from perfgate.metrics.trial import Role
+from perfgate.metrics.trial import Side
 from perfgate.models import Note
 from perfgate.record.csv_table import read_table
 from perfgate.record.identity import Measured, profiled_otherwise
@@ -55,7 +55,7 @@ def compare_records(base: str, head: str) -> Outcome:
     return judge_advisory(f"{base} {head}", plan, cells, Note(code="advisory-unpaired", text=text))
 
 
-def _cells(sides: dict[str, Side]) -> str:
+def _cells(sides: dict[str, RecordSide]) -> str:
     return ", ".join(f"{side.record.cell.name} ({cell_id[:12]})" for cell_id, side in sides.items())
 
 
@@ -113,27 +113,27 @@ def parse_gate(word: str) -> GatePlan:
     return GatePlan(gate=gate, where=f"--gate {word}")
 
 
-def read_sides(word: str) -> dict[str, Side]:
+def read_sides(word: str) -> dict[str, RecordSide]:
     """One side of each record that a word names, by cell_id; at least one.
 
     Raises:
         RecordError: A record cannot be read, or there is none.
         UsageError: There are two sides and the word does not say which.
     """
-    path, _, role = word.rpartition(":") if word.endswith((":base", ":head")) else (word, "", "")
+    path, _, side = word.rpartition(":") if word.endswith((":base", ":head")) else (word, "", "")
     place = Path(path)
     records = [*read_records(place, read_manifest(place))] if place.is_dir() else [read_record(place)]
     if place.is_dir():
         check_sequence(records)
     if not records:
         raise RecordError("holds no record: no trial was finished", where=path)
-    return {record.cell.cell_id: Side(record, _side(record, word, role)) for record in records}
+    return {record.cell.cell_id: RecordSide(record, _side(record, word, side)) for record in records}
 
 
-def _side(record: Record, word: str, role: str) -> Role:
-    meant = [subject for subject in record.subjects if role in ("", subject)]
+def _side(record: Record, word: str, side: str) -> Side:
+    meant = [subject for subject in record.subjects if side in ("", subject)]
     if len(meant) > 1:
         raise UsageError(f"{word} holds base and head", remedy=f"Say which: {word}:base or {word}:head.")
     if not meant:
-        raise UsageError(f"{word}: the record holds no {role}")
+        raise UsageError(f"{word}: the record holds no {side}")
     return meant[0]

@@ -14,7 +14,7 @@ from perfgate.counters.launch_table import COUNTERS, KernelLaunch, grouped
 from perfgate.counters.roofline import kernel_roof
 from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.outcome import CounterRow, CountersOutcome, Verdict, worst
-from perfgate.metrics.trial import Role
+from perfgate.metrics.trial import Side
 from perfgate.models import Note
 from perfgate.scenario.counter_trials import SAME, Condition, Launches
 from perfgate.trace.decode_step import KernelKey
@@ -37,7 +37,7 @@ LEAST_STALL = 0.5
 """Stalls below this are none, whatever their ratio."""
 
 
-def judge_counters(launches: Sequence[Launches], sides: Mapping[Role, Sequence[CountedStep]]) -> CountersOutcome:
+def judge_counters(launches: Sequence[Launches], sides: Mapping[Side, Sequence[CountedStep]]) -> CountersOutcome:
     """Hold the head's counters against the conditions and against the base's.
 
     Args:
@@ -45,7 +45,7 @@ def judge_counters(launches: Sequence[Launches], sides: Mapping[Role, Sequence[C
         sides: What each valid counted trial of base and head holds; of the head alone where no base was counted beside
             it: bounds hold or not, and what must be the ``same`` as on the base cannot be told, which is a caution.
     """
-    missing = [role for role, steps in sides.items() if not steps]
+    missing = [side for side, steps in sides.items() if not steps]
     if missing:
         reason = Note(code="counters-no-kernel", text=f"no counted trial of {' and '.join(missing)}")
         return CountersOutcome(verdict="not-measured", reasons=(reason,))
@@ -145,26 +145,26 @@ def _values(step: CountedStep, entry: Launches, name: str) -> list[tuple[KernelK
     return [(launch.key, launch.read(name) if name in COUNTERS else launch.values.get(name)) for launch in chosen]
 
 
-def _launches(side: _Steps) -> list[KernelLaunch]:
-    return [launch for step in side for launch in step.launches]
+def _launches(steps: _Steps) -> list[KernelLaunch]:
+    return [launch for step in steps for launch in step.launches]
 
 
-def _rows(sides: Mapping[Role, _Steps]) -> Iterator[CounterRow]:
-    groups = {role: grouped((launch.key, launch) for launch in _launches(side)) for role, side in sides.items()}
+def _rows(sides: Mapping[Side, _Steps]) -> Iterator[CounterRow]:
+    groups = {side: grouped((launch.key, launch) for launch in _launches(steps)) for side, steps in sides.items()}
     for key in dict.fromkeys(chain(*groups.values())):
-        there = {role: own[key] for role, own in groups.items() if key in own}
-        roofs = {role: kernel_roof(group.median) for role, group in there.items()}
-        means = {role: {name: statistics.fmean(v) for name in COUNTERS if (v := group.read(name))}
-                 for role, group in there.items()}  # fmt: skip
+        there = {side: own[key] for side, own in groups.items() if key in own}
+        roofs = {side: kernel_roof(group.median) for side, group in there.items()}
+        means = {side: {name: statistics.fmean(v) for name in COUNTERS if (v := group.read(name))}
+                 for side, group in there.items()}  # fmt: skip
         yield CounterRow(
             role=key.role,
             place=key.place,
             kernel=short_name(key.name),
-            launches={role: len(group.launches) for role, group in there.items()},
+            launches={side: len(group.launches) for side, group in there.items()},
             base=means.get("base", {}),
             head=means.get("head", {}),
-            bound={role: roof.bound for role, roof in roofs.items()},
-            distance={role: roof.distance for role, roof in roofs.items()},
+            bound={side: roof.bound for side, roof in roofs.items()},
+            distance={side: roof.distance for side, roof in roofs.items()},
         )
 
 
@@ -187,9 +187,9 @@ def _change(name: str, base: _Means, head: _Means) -> float | None:
     return head[name] / base[name] - 1 if name in head and base.get(name, 0.0) > 0 else None
 
 
-def _of_part(side: _Steps, role: str, place: str) -> dict[str, float]:
+def _of_part(steps: _Steps, role: str, place: str) -> dict[str, float]:
     """Each counter as the mean of a launch, shares and ratios weighted by the launch's time."""
-    own = [launch for step in side for launch in step.of(role, place).launches]
+    own = [launch for step in steps for launch in step.of(role, place).launches]
     times = [launch.read("duration") or 0.0 for launch in own]
     means: dict[str, float] = {}
     for name, counter in COUNTERS.items():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from perfgate.errors import NotComparableError
 from perfgate.judge.outcome import Finding
-from perfgate.metrics.trial import Role
+from perfgate.metrics.trial import Side
 from perfgate.models import Note
 from perfgate.scenario.expected_kernels import Bound, DeclaredPattern, Expectation, PerDecodeStep, Unlisted
 from perfgate.trace.decode_step import DecodeSteps, Pattern, pool
@@ -46,7 +46,7 @@ class Outside:
     mismatches: tuple[str, ...]
 
 
-def judge_envelope(expected: Expectation, sides: Mapping[Role, Sequence[DecodeSteps]]) -> Finding:
+def judge_envelope(expected: Expectation, sides: Mapping[Side, Sequence[DecodeSteps]]) -> Finding:
     """Hold the traced trials of both sides against the declared envelope.
 
     Args:
@@ -60,14 +60,14 @@ def judge_envelope(expected: Expectation, sides: Mapping[Role, Sequence[DecodeSt
         ``not-measured`` where a side has no traced trial. Shares out of their ranges, and steps that differ inside the
         envelope, are cautions.
     """
-    missing = [role for role, trials in sides.items() if not trials]
+    missing = [side for side, trials in sides.items() if not trials]
     if missing:
         reason = Note(code="no-decode-steps", text=f"no traced trial of {' and '.join(missing)}")
         return Finding("not-measured", (reason,))
-    steps = {role: pool(trials) for role, trials in sides.items()}
-    checked = {role: check(expected, pooled) for role, pooled in steps.items()}
+    steps = {side: pool(trials) for side, trials in sides.items()}
+    checked = {side: check(expected, pooled) for side, pooled in steps.items()}
     cautions = [
-        Note(code=note.code, text=f"{role}: {note.text}") for role, (_, notes) in checked.items() for note in notes
+        Note(code=note.code, text=f"{side}: {note.text}") for side, (_, notes) in checked.items() for note in notes
     ]
     before, after, (outside, _) = steps.get("base"), steps["head"], checked["head"]
     if before is not None and checked["base"][0]:

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TypeVar
 
 from perfgate.judge.cautions import (
-    Sides,
+    TrialsBySide,
     gpu_outcomes,
     launches_differ,
     record_cautions,
@@ -19,7 +19,7 @@ from perfgate.judge.cautions import (
 from perfgate.judge.outcome import Finding, GpuOutcome
 from perfgate.judge.rule import Series
 from perfgate.metrics.catalogue import Metric
-from perfgate.metrics.trial import KINDS, ROLES, Kind, Role, Trial
+from perfgate.metrics.trial import KINDS, SIDES, Kind, Side, Trial
 from perfgate.models import Note
 from perfgate.record.run_record import Record, record_digest
 from perfgate.scenario.plan import Cell, GatePlan
@@ -28,20 +28,20 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Side:
+class RecordSide:
     """One side of a record.
 
     Args:
         record: The record.
-        role: Which side of it.
+        name: Which side of it.
     """
 
     record: Record
-    role: Role
+    name: Side
 
     def trials(self, kind: Kind) -> list[Trial]:
         """Its valid trials of a kind."""
-        return self.record.judged_trials(self.role, kind)
+        return self.record.judged_trials(self.name, kind)
 
     @property
     def short_of(self) -> tuple[tuple[Kind, int, int], ...]:
@@ -57,7 +57,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is held against each other, by the role that each side has here.
+    """What is held against each other, by the side that it is here.
 
     Args:
         cell: The cell, whose gates are judged.
@@ -68,7 +68,7 @@ class Evidence:
     """
 
     cell: Cell
-    sides: Mapping[Role, Side] = field(default_factory=dict)
+    sides: Mapping[Side, RecordSide] = field(default_factory=dict)
     paired: bool = False
     quick: bool = False
     run: str = ""
@@ -83,7 +83,7 @@ class Evidence:
         """The digest of the record judged, or of both with their sides."""
         if self.paired or len(self.sides) < 2:  # noqa: PLR2004 (base and head)
             return record_digest(self.record) if self.sides else ""
-        return " ".join(f"{record_digest(side.record)}:{side.role}" for side in self.sides.values())
+        return " ".join(f"{record_digest(side.record)}:{side.name}" for side in self.sides.values())
 
     @property
     def stops(self) -> tuple[Note, ...]:
@@ -101,7 +101,7 @@ class Evidence:
     @property
     def unjudged(self) -> Finding | None:
         """Why nothing is held against anything: there is one side alone, or none; ``None`` where there are both."""
-        if self.sides.keys() >= {*ROLES}:
+        if self.sides.keys() >= {*SIDES}:
             return None
         if not self.sides or self.stops:
             return self.stopped
@@ -111,24 +111,24 @@ class Evidence:
         return Finding("not-comparable", (Note(code="no-counterpart", text=text),))
 
     @property
-    def versions(self) -> dict[Role, dict[str, str]]:
+    def versions(self) -> dict[Side, dict[str, str]]:
         """Packages of each side as measured; in a run those of a trial that failed, where no other tells."""
-        versions: dict[Role, dict[str, str]] = {}
-        for role, side in self.sides.items():
-            own = [trial for trial in side.record.trials if trial.subject == side.role]
+        versions: dict[Side, dict[str, str]] = {}
+        for name, side in self.sides.items():
+            own = [trial for trial in side.record.trials if trial.subject == side.name]
             seen = own if self.paired else [trial for kind in KINDS for trial in side.trials(kind)]
-            versions[role] = next((dict(trial.versions) for trial in seen if trial.versions), {})
+            versions[name] = next((dict(trial.versions) for trial in seen if trial.versions), {})
         return versions
 
     def pairs(self, kind: Kind) -> list[tuple[Trial, Trial]]:
         """Valid pairs as (base, head); none where the sides were measured apart."""
         return self.record.pairs(kind) if self.paired and self.sides else []
 
-    def trials(self, kind: Kind) -> Sides:
+    def trials(self, kind: Kind) -> TrialsBySide:
         """The trials that are judged, of base and head."""
         if self.paired:
-            return {role: [pair[place] for pair in self.pairs(kind)] for place, role in enumerate(ROLES)}
-        return {role: self.sides[role].trials(kind) if role in self.sides else [] for role in ROLES}
+            return {side: [pair[n] for pair in self.pairs(kind)] for n, side in enumerate(SIDES)}
+        return {side: self.sides[side].trials(kind) if side in self.sides else [] for side in SIDES}
 
     def series(self, gate: GatePlan) -> Series:
         """The values of a gated metric.
@@ -142,11 +142,11 @@ class Evidence:
         schedule = self.record.schedule(metric.kind) if self.paired else None
         if (missing := self._missing(metric, sides)) is not None:
             return Series(gate, schedule=schedule, missing=missing)
-        step = max((metric.resolution(trial) for side in sides.values() for trial in side), default=0.0)
+        step = max((metric.resolution(trial) for trials in sides.values() for trial in trials), default=0.0)
         base, head = self.values(metric)
         return Series(gate, tuple(base), tuple(head), schedule, resolution=step)
 
-    def _missing(self, metric: Metric, sides: Sides) -> Note | None:
+    def _missing(self, metric: Metric, sides: TrialsBySide) -> Note | None:
         """Why a metric is not judged, where that is no matter of its values."""
         if not all(sides.values()):
             text = f"a side has no valid {metric.kind} trial"
@@ -162,25 +162,25 @@ class Evidence:
 
     def values(self, metric: Metric) -> tuple[Sequence[float], Sequence[float]]:
         """The values of a metric that the trials of its kind have, of base and head."""
-        sides = ([metric.summarise(trial) for trial in side] for side in self.trials(metric.kind).values())
-        base, head = ([value for value in side if value is not None] for side in sides)
+        sides = ([metric.summarise(trial) for trial in trials] for trials in self.trials(metric.kind).values())
+        base, head = ([value for value in values if value is not None] for values in sides)
         return base, head
 
-    def gpus(self, kind: Kind) -> dict[Role, GpuOutcome]:
+    def gpus(self, kind: Kind) -> dict[Side, GpuOutcome]:
         """What the GPUs did; where one side is alone that of its traced trials will do as well."""
         seen = self.trials(kind)
         return gpu_outcomes(seen if any(seen.values()) or len(self.sides) > 1 else self.trials("traced"))
 
-    def read(self, kind: Kind, of: Callable[[Trial], T | None]) -> dict[Role, list[T]]:
+    def read(self, kind: Kind, of: Callable[[Trial], T | None]) -> dict[Side, list[T]]:
         """What the trials of a kind hold, of each side that was measured."""
         sides = self.trials(kind)
-        return {role: [read for trial in sides[role] if (read := of(trial))] for role in ROLES if role in self.sides}
+        return {side: [read for trial in sides[side] if (read := of(trial))] for side in SIDES if side in self.sides}
 
     def due(self, kind: Kind) -> bool:
         """Whether decode steps, or counters, are judged: where they are declared, and were to be taken."""
         if self.cell.sampling(kind) is None or self.quick:
             return False
-        taken = all(self.trials(kind)[role] for role in self.sides)
+        taken = all(self.trials(kind)[side] for side in self.sides)
         demanded = kind == "counted" and any(entry.metrics for entry in self.cell.counters)
         return taken or (not self.record.stopped if self.paired else demanded)
 

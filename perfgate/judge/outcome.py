@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.errors import ExitStatus
-from perfgate.metrics.trial import Kind, Role, key_of
+from perfgate.metrics.trial import Kind, Side, key_of
 from perfgate.models import Frozen, Note
 from perfgate.scenario.yaml_document import draft_07
 from perfgate.trace.attribution import Attribution
@@ -183,11 +183,11 @@ class CounterRow(Frozen):
     role: str
     place: str
     kernel: str
-    launches: dict[Role, int]
+    launches: dict[Side, int]
     base: dict[str, float] = {}
     head: dict[str, float] = {}
-    bound: dict[Role, str] = {}
-    distance: dict[Role, float | None] = {}
+    bound: dict[Side, str] = {}
+    distance: dict[Side, float | None] = {}
 
 
 class CountersOutcome(Frozen):
@@ -258,7 +258,7 @@ class Setting(Frozen):
         output_tokens: Of each request.
         machines: Those it was measured on, in words.
         begun_utc: Begin of the first visit, ISO 8601; empty where there was none.
-        subjects: By role.
+        subjects: By side.
     """
 
     run: str
@@ -270,7 +270,7 @@ class Setting(Frozen):
     output_tokens: int
     machines: tuple[str, ...]
     begun_utc: str
-    subjects: dict[Role, SubjectSetting]
+    subjects: dict[Side, SubjectSetting]
 
 
 class CellOutcome(Frozen):
@@ -311,12 +311,12 @@ class CellOutcome(Frozen):
     next_traced_look: int | None = None
     counted_pairs: int = 0
     next_counted_look: int | None = None
-    versions: dict[Role, dict[str, str]]
-    built_from: dict[Role, str] = {}
+    versions: dict[Side, dict[str, str]]
+    built_from: dict[Side, str] = {}
     gates: tuple[GateOutcome, ...]
     ungated: tuple[MetricOutcome, ...]
-    gpus: dict[Role, GpuOutcome] = {}
-    floors: dict[Role, Floor] = {}
+    gpus: dict[Side, GpuOutcome] = {}
+    floors: dict[Side, Floor] = {}
     attribution: Attribution | None = None
     counters: CountersOutcome | None = None
     baseline: BaselineOutcome | None = None

@@ -53,7 +53,7 @@ class Series:
     def fault(self) -> Note | None:
         """Why these values cannot be judged; a value that is zero, negative or not finite has no ratio."""
         code, sides = "no-slack" if self.metric.signed else "non-finite", (("base", self.base), ("head", self.head))
-        wrong = (f"{role} has the value {value}" for role, side in sides for value in side if not _positive(value))
+        wrong = (f"{side} has the value {value}" for side, values in sides for value in values if not _positive(value))
         return self.missing or next((Note(code=code, text=text) for text in wrong), None)
 
     @property
@@ -270,12 +270,12 @@ def _gate_cautions(series: Series, look: stats.Look, verdict: Verdict, d: stats.
             f"by their mean the pairs are {_percent(mean)} worse, by their Hodges-Lehmann estimate {_percent(centre)}"
         )
         yield Note(code="estimates-disagree", text=text)
-    for role, values in (("base", series.base), ("head", series.head)):
+    for side, values in (("base", series.base), ("head", series.head)):
         split = modes.two_modes(stats.logs(values[: look.pairs]))
         # Modes closer than this cannot hide a mean at must_catch among restarts that are as fast as the base.
         if split is not None and split[1] >= math.log1p(gate.must_catch) - math.log1p(gate.ignorable):
             size, distance = split
-            text = f"{size} of {look.pairs} restarts of {role} lie {_percent(distance)} above the others"
+            text = f"{size} of {look.pairs} restarts of {side} lie {_percent(distance)} above the others"
             yield Note(code="mode-share", text=text)
 
 

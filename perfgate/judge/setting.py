@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import Setting, SubjectSetting
 from perfgate.machine.fingerprint import Machine
-from perfgate.metrics.trial import Role
+from perfgate.metrics.trial import Side
 from perfgate.project.subjects import words
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
@@ -18,7 +18,7 @@ def setting_of(evidence: Evidence) -> Setting | None:
     if not evidence.sides:
         return None
     visits = [visit for side in evidence.sides.values() for visit in side.record.visits]
-    subjects = {role: side.record.subjects[side.role] for role, side in evidence.sides.items()}
+    subjects = {name: side.record.subjects[side.name] for name, side in evidence.sides.items()}
     of = evidence.record.cell
     return Setting(
         run=evidence.run,
@@ -30,7 +30,7 @@ def setting_of(evidence: Evidence) -> Setting | None:
         output_tokens=of.workload.output_tokens,
         machines=tuple(dict.fromkeys(_machine(visit.machine) for visit in visits)),
         begun_utc=min((visit.t0_utc for visit in visits), default=""),
-        subjects={role: _subject(role, subjects) for role in subjects},
+        subjects={side: _subject(side, subjects) for side in subjects},
     )
 
 
@@ -49,12 +49,12 @@ def _machine(machine: Machine) -> str:
     return f"{counted}, driver {machine.driver}" if machine.driver else counted
 
 
-def _subject(role: Role, subjects: Mapping[Role, Subject]) -> SubjectSetting:
+def _subject(side: Side, subjects: Mapping[Side, Subject]) -> SubjectSetting:
     """The head by what it has of its own, as it was named beside the base."""
-    subject, base = subjects[role], subjects.get("base")
+    subject, base = subjects[side], subjects.get("base")
     source = subject.built_from
     return SubjectSetting(
-        words=words(subject, base if role == "head" else None),
+        words=words(subject, base if side == "head" else None),
         ref=source.ref if source else "",
         revision=source.name if source else "",
         title=source.title if source else "",

@@ -28,9 +28,9 @@ def key_of(kind: Kind, what: str) -> str:
     return what.format("" if kind == "timed" else f"{kind}_")
 
 
-Role = Literal["base", "head"]
+Side = Literal["base", "head"]
 
-ROLES: tuple[Role, ...] = get_args(Role)
+SIDES: tuple[Side, ...] = get_args(Side)
 
 TAKE_AGAIN: Final = "Take the run folder from where it was measured, or its artifact, again; do not edit it."
 
@@ -159,7 +159,7 @@ class Trial(Frozen):
     kind: Kind = "timed"
     pair: int | None
     position: int
-    subject: Role
+    subject: Side
     visit: int
     gpus: tuple[str, ...] = ()
     t0_utc: str

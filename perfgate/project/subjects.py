@@ -15,7 +15,7 @@ from ruamel.yaml.error import YAMLError
 
 from perfgate.errors import UsageError
 from perfgate.machine.versioned_json import first_problem
-from perfgate.metrics.trial import Role
+from perfgate.metrics.trial import Side
 from perfgate.project.config import CONFIG_FILE, absolute_paths
 from perfgate.project.git import WORKING_TREE
 from perfgate.scenario.subject import SHOWN, Subject
@@ -31,8 +31,8 @@ def resolve(
     head_words: Sequence[str],
     tables: Mapping[str, dict[str, Any]],
     make: Make | None = None,
-) -> dict[Role, Subject]:
-    """The subjects of a run by role, ``base`` and, unless only the base was named, ``head``.
+) -> dict[Side, Subject]:
+    """The subjects of a run by side, ``base`` and, unless only the base was named, ``head``.
 
     Without ``--base`` words the table ``[subjects.base]`` serves, else the interpreter that runs perfgate. Without
     ``--head`` words the table ``[subjects.head]`` serves if no ``--base`` words were given either.
@@ -118,9 +118,9 @@ def words(subject: Subject, base: Subject | None = None) -> tuple[str, ...]:
     return tuple(named)
 
 
-def revisions(subjects: Mapping[Role, Subject]) -> dict[Role, str]:
+def revisions(subjects: Mapping[Side, Subject]) -> dict[Side, str]:
     """Of each subject that was built from a git ref, what it was built from, for people."""
-    return {role: subject.built_from.name for role, subject in subjects.items() if subject.built_from}
+    return {side: subject.built_from.name for side, subject in subjects.items() if subject.built_from}
 
 
 def _ref_said(option: str, words: Sequence[str], tables: Mapping[str, dict[str, Any]]) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from perfgate.errors import RecordError
 from perfgate.metrics.catalogue import find_metric, metric_names
-from perfgate.metrics.trial import ROLES
+from perfgate.metrics.trial import SIDES
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.units import UNIT_SCALE
 
@@ -74,7 +74,7 @@ def _read(rows: csv.DictReader[str], file: Path) -> Table:
         metric, subject, value, step = _read_row(row, where)
         steps[metric] = min(step, steps.get(metric, math.inf))
         pair = (row["pair"] or "").strip() if paired else str(rows.line_num)
-        side = found.setdefault(metric, {role: {} for role in ROLES})[subject]
+        side = found.setdefault(metric, {name: {} for name in SIDES})[subject]
         if not pair:
             raise RecordError("pair is empty", where=where)
         if pair in side:
@@ -95,7 +95,7 @@ def _read_row(row: dict[str, str], where: str) -> tuple[str, str, float, float]:
         known = find_metric(metric)
     except KeyError:
         raise RecordError(f"unknown metric {metric!r}{did_you_mean(metric, metric_names())}", where=where) from None
-    if subject not in ROLES:
+    if subject not in SIDES:
         raise RecordError(f"subject is {subject!r}, expected base or head", where=where)
     if unit not in UNIT_SCALE or UNIT_SCALE[unit][0] != known.unit:
         raise RecordError(f"{unit!r} is not a unit of {metric} ({known.unit})", where=where)
@@ -115,11 +115,11 @@ def _last_place(word: str) -> float:
 
 def _values(metric: str, sides: dict[str, dict[str, float]], paired: bool, step: float, file: Path) -> Values:  # noqa: FBT001 (private)
     if paired:
-        for one, other in (ROLES, ROLES[::-1]):
+        for one, other in (SIDES, SIDES[::-1]):
             alone = [pair for pair in sides[one] if pair not in sides[other]]
             if alone:
                 raise RecordError(f"pair {alone[0]} has {metric} of {one} but not of {other}", where=str(file))
         sides = {"base": sides["base"], "head": {pair: sides["head"][pair] for pair in sides["base"]}}
-    base, head = (tuple(sides[role].values()) for role in ROLES)
+    base, head = (tuple(sides[side].values()) for side in SIDES)
     smallest = min(map(abs, (*base, *head)), default=0.0)
     return Values(base, head, step / smallest if smallest else 0.0)

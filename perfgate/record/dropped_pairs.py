@@ -80,7 +80,7 @@ def unevenness(failed: Sequence[Trial]) -> str:
     """
     sides = Counter(trial.subject for trial in failed)
     often = chance(sides["base"], sides["head"])
-    split = ", ".join(f"{count} on {role}" for role, count in sorted(sides.items()))
+    split = ", ".join(f"{count} on {side}" for side, count in sorted(sides.items()))
     return f"{split}: chance alone does that in {often * 100:.2g} % of runs" if often < 1 else ""
 
 

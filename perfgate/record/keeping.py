@@ -15,7 +15,7 @@ from perfgate import __version__
 from perfgate.errors import NotComparableError, NotMeasuredError, UsageError
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
-from perfgate.metrics.trial import Role
+from perfgate.metrics.trial import Side
 from perfgate.record.manifest import SCENARIOS, check_sequence
 from perfgate.record.run_record import Run, read_records, record_file, write_record, write_run
 from perfgate.scenario.declaration import LoadedScenario, load
@@ -33,7 +33,7 @@ def storage_failures(folder: Path, remedy: str) -> Iterator[None]:
         raise NotMeasuredError(what, where=str(folder), remedy=remedy, code="storage-failed") from error
 
 
-def taken_over(folder: Path, found: Run, scenarios: Sequence[Path], subjects: dict[Role, Subject]) -> Run:
+def taken_over(folder: Path, found: Run, scenarios: Sequence[Path], subjects: dict[Side, Subject]) -> Run:
     """The run with the plan and the subjects of whoever goes on with it, which must be those that it was begun with."""
     loaded = tuple(load(file) for file in scenarios)
     own = Run(name=found.name, plan=make_plan(loaded, found.plan.seed), subjects=subjects, perfgate=__version__)

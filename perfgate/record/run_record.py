@@ -33,7 +33,7 @@ from perfgate.machine.versioned_json import (
     write_readable,
 )
 from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, ROLE_METRICS
-from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, Kind, Role, Trial, key_of
+from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, Kind, Side, Trial, key_of
 from perfgate.models import Frozen
 from perfgate.scenario.plan import Cell, Plan
 from perfgate.scenario.subject import Subject
@@ -68,7 +68,7 @@ class Record(Frozen):
 
     Args:
         cell: The cell as resolved, gates included.
-        subjects: By role; one side alone makes a one-sided record.
+        subjects: By side; one side alone makes a one-sided record.
         seed: Seed of the order of trials.
         visits: In order of time.
         trials: In order of time, failed and conditioning ones included.
@@ -80,7 +80,7 @@ class Record(Frozen):
 
     format: Literal["perfgate-record/1"] = RECORD_FORMAT
     cell: Cell
-    subjects: dict[Role, Subject]
+    subjects: dict[Side, Subject]
     seed: int
     visits: tuple[Visit, ...] = ()
     trials: tuple[Trial, ...] = ()
@@ -117,7 +117,7 @@ class Record(Frozen):
         return len(self.pairs(kind)) if self.alone is None else len(self.judged_trials(self.alone, kind))
 
     @property
-    def alone(self) -> Role | None:
+    def alone(self) -> Side | None:
         """The only side there is; ``None`` where there are two."""
         return next(iter(self.subjects)) if len(self.subjects) == 1 else None
 
@@ -137,9 +137,9 @@ class Record(Frozen):
                 found.setdefault(trial.pair, trial)
         return found
 
-    def judged_trials(self, role: Role, kind: Kind = "timed") -> list[Trial]:
+    def judged_trials(self, side: Side, kind: Kind = "timed") -> list[Trial]:
         """Valid trials of one side, conditioning left out."""
-        own = (t for t in self.trials if t.subject == role and t.kind == kind)
+        own = (t for t in self.trials if t.subject == side and t.kind == kind)
         return [t for t in own if t.pair is not None and t.failure is None]
 
     def frame(self) -> pd.DataFrame:
@@ -191,7 +191,7 @@ class Run(Frozen):
     Args:
         name: Name of the run folder.
         plan: Cells, seed and error rates.
-        subjects: By role.
+        subjects: By side.
         quick: True for ``--quick``, which never has a verdict.
         kernels_only: True where its cells have no gates: only what the decode steps run is judged.
         against: For one side that is judged against stored baselines: the copies kept in the run folder that it may
@@ -202,14 +202,14 @@ class Run(Frozen):
     format: Literal["perfgate-run/1"] = "perfgate-run/1"
     name: str
     plan: Plan
-    subjects: dict[Role, Subject]
+    subjects: dict[Side, Subject]
     quick: bool = False
     kernels_only: bool = False
     against: dict[str, tuple[Artifact, ...]] | None = None
     perfgate: str
 
     @property
-    def alone(self) -> Role | None:
+    def alone(self) -> Side | None:
         """The only side there is; ``None`` where there are two."""
         return next(iter(self.subjects)) if len(self.subjects) == 1 else None
 

@@ -92,7 +92,7 @@ def _promoted(promotion: Promoted) -> Section:
     visits = plural(len(promotion.baseline.visits), "visit")
     file = f"{promotion.file}: {visits}, {_standing(promotion.baseline)}, digest {promotion.baseline.tip[:SHORT]}"
     return Section(
-        title=f"{promotion.cell}: {promotion.kind} ({promotion.role}): {promotion.why}",
+        title=f"{promotion.cell}: {promotion.kind} ({promotion.side}): {promotion.why}",
         lines=(file, *moved_lines(promotion.moved)),
         close=True,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from perfgate.judge.outcome import EXACT_ENDS, CellOutcome, CounterRow, CountersOutcome
 from perfgate.metrics.catalogue import METRICS, split_name
-from perfgate.metrics.trial import ROLES
+from perfgate.metrics.trial import SIDES
 from perfgate.report.document import Section
 from perfgate.trace.attribution import Attribution, Part
 from perfgate.units import format_si, format_value, plural
@@ -154,10 +154,10 @@ def _counter_row(row: CounterRow) -> tuple[str, ...]:
     return (
         f"{row.kernel} ({row.place})" if row.place else row.kernel,
         row.role,
-        " to ".join(dict.fromkeys(str(row.launches.get(role, "-")) for role in ROLES)),
+        " to ".join(dict.fromkeys(str(row.launches.get(side, "-")) for side in SIDES)),
         _both(sides["dram_bytes"], lambda value: format_si(value, "B", ".4g"), least),
         *(_both(sides[name], "{:.0f} %".format, SHOWN_POINTS) for name in SHARES),
-        _both([row.distance.get(role) for role in ROLES], "{:.2g}".format),
+        _both([row.distance.get(side) for side in SIDES], "{:.2g}".format),
         " to ".join(dict.fromkeys(row.bound.values())),
     )
 

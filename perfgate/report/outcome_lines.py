@@ -74,8 +74,8 @@ def floor_line(cell: CellOutcome) -> str:
     if first is not None and all(floor == first for floor in cell.floors.values()):
         return ", ".join([_floor(first), *(f"{row.metric} {_both(row)}" for row in rows)])
     sides = (
-        ", ".join([f"{role} {_floor(floor)}", *(f"{row.metric} {_value(getattr(row, role), row)}" for row in rows)])
-        for role, floor in cell.floors.items()
+        ", ".join([f"{side} {_floor(floor)}", *(f"{row.metric} {_value(getattr(row, side), row)}" for row in rows)])
+        for side, floor in cell.floors.items()
     )
     return "; ".join(sides)
 
@@ -95,7 +95,7 @@ def _both(row: MetricOutcome) -> str:
 
 def gpu_line(cell: CellOutcome) -> str:
     """What the GPUs did, in one line; empty where engines ran on the CPU."""
-    return "; ".join(f"{role} {_gpu(gpu)}" for role, gpu in cell.gpus.items())
+    return "; ".join(f"{side} {_gpu(gpu)}" for side, gpu in cell.gpus.items())
 
 
 def _gpu(gpu: GpuOutcome) -> str:
@@ -153,15 +153,15 @@ def cell_heading(cell: CellOutcome) -> str:
     unpaired = max((gate.pairs for gate in cell.gates), default=0) if not facts else 0
     if unpaired:
         facts.append(f"at least {unpaired} trials a side, unpaired")
-    versions = {role: values.get("vllm", "") for role, values in cell.versions.items() if values.get("vllm")}
+    versions = {side: values.get("vllm", "") for side, values in cell.versions.items() if values.get("vllm")}
     if len(set(versions.values())) == 1:
         facts.append(f"vllm {next(iter(versions.values()))}")
     elif versions:
-        facts.append(", ".join(f"{role} vllm {version}" for role, version in versions.items()))
+        facts.append(", ".join(f"{side} vllm {version}" for side, version in versions.items()))
     if len(set(cell.built_from.values())) == 1 and len(cell.built_from) > 1:
         facts.append(f"both sides built from {cell.built_from['base']}")
     else:
-        facts += [f"{role} built from {revision}" for role, revision in cell.built_from.items()]
+        facts += [f"{side} built from {revision}" for side, revision in cell.built_from.items()]
     for kind in KINDS:
         if (due := cell.next_look_at(kind)) is not None:
             facts.append(f"next look at {due} {'' if kind == 'timed' else f'{kind} '}pairs")

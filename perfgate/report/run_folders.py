@@ -12,7 +12,7 @@ from perfgate.errors import RecordError
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.json_text import RECORD
 from perfgate.machine.versioned_json import read_model
-from perfgate.metrics.trial import Role
+from perfgate.metrics.trial import Side
 from perfgate.project.subjects import words
 from perfgate.record.run_record import read_run
 from perfgate.report.document import Document, Section
@@ -33,14 +33,14 @@ class ListedRun:
     Args:
         name: Its folder, from theirs: a night's halves are two below the night's.
         begun: When, to the second, in UTC.
-        subjects: By role; empty where the manifest cannot be read.
+        subjects: By side; empty where the manifest cannot be read.
         verdict: Of its ``verdict.json``; empty before there is one.
         fault: Why the folder cannot be read; empty where it can.
     """
 
     name: str
     begun: datetime
-    subjects: Mapping[Role, Subject]
+    subjects: Mapping[Side, Subject]
     verdict: str
     fault: str
 
@@ -70,8 +70,8 @@ def find_run(word: Path, runs: Path, manifest: str = RUN) -> Path:
 
 def find_record(word: str, runs: Path) -> str:
     """The same for a word of :func:`perfgate.gate.compare_records`, which may end in ``:base`` or ``:head``."""
-    path, colon, role = word.rpartition(":") if word.endswith((":base", ":head")) else (word, "", "")
-    return f"{find_run(Path(path), runs)}{colon}{role}"
+    path, colon, side = word.rpartition(":") if word.endswith((":base", ":head")) else (word, "", "")
+    return f"{find_run(Path(path), runs)}{colon}{side}"
 
 
 def list_runs(runs: Path) -> list[ListedRun]:
@@ -96,7 +96,7 @@ def _row(run: ListedRun) -> tuple[str, ...]:
 
 
 def _listed(folder: Path, runs: Path) -> ListedRun:
-    subjects: Mapping[Role, Subject] = {}
+    subjects: Mapping[Side, Subject] = {}
     verdict, fault = "", ""
     try:
         subjects = read_run(folder).subjects

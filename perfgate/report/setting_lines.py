@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from perfgate.judge.outcome import CellOutcome, Outcome, Setting, SubjectSetting
-from perfgate.metrics.trial import KINDS, ROLES, Role
+from perfgate.metrics.trial import KINDS, SIDES, Side
 from perfgate.stats.sequential import FURTHER_LOOK_PAIRS
 
 
@@ -26,7 +26,7 @@ def run_setting(outcome: Outcome) -> list[str]:
         return []
     begun = min(setting.begun_utc for setting in settings)
     when = f", begun {begun[:16].replace('T', ' ')} UTC" if begun else ""
-    subjects = [(role, [_subject(s.subjects[role]) for s in settings if role in s.subjects]) for role in ROLES]
+    subjects = [(side, [_subject(s.subjects[side]) for s in settings if side in s.subjects]) for side in SIDES]
     machines = [machine for setting in settings for machine in setting.machines]
     facts = [*subjects, ("machine", machines), ("run", [f"{outcome.run}{when}"])]
     return [f"{name}: {'; '.join(dict.fromkeys(texts))}" for name, texts in facts if texts]
@@ -59,13 +59,13 @@ def _more_pairs(run: str, cells: Sequence[CellOutcome]) -> list[str]:
     return [f"perfgate run --resume {shlex.quote(run)}{more}"] if undecided else []
 
 
-def _command(command: str, setting: Setting, *roles: Role) -> str:
+def _command(command: str, setting: Setting, *sides: Side) -> str:
     # A head that is the same as the base needs one word of it: a base alone would be measured alone.
     same = setting.subjects["base"].words[:1] if "base" in setting.subjects else ()
     sides = [
-        f"--{role} {shlex.quote(word)}"
-        for role, subject in setting.subjects.items()
-        if not roles or role in roles
+        f"--{side} {shlex.quote(word)}"
+        for side, subject in setting.subjects.items()
+        if not sides or side in sides
         for word in subject.words or same
     ]
     return " ".join([command, shlex.quote(setting.scenario), *sides])

@@ -102,7 +102,7 @@ def test_pairs_that_were_cut_short(tmp_path: Path) -> None:
 
     write_record(record_file(folder, record.cell), record)
     (done,) = promote(folder, tmp_path / "baselines", reason="first")
-    assert (done.kind, done.role) == ("first", "base")
+    assert (done.kind, done.side) == ("first", "base")
 
 
 def test_roles_that_changed_are_no_comparison(tmp_path: Path) -> None:

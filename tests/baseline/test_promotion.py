@@ -24,7 +24,7 @@ from perfgate.cli.main import main
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.json_text import Size
-from perfgate.metrics.trial import Failure, Role
+from perfgate.metrics.trial import Failure, Side
 from perfgate.record.identity import Measured
 from perfgate.record.run_record import Record, record_file, write_record, write_run
 from perfgate.scenario.subject import Source, Subject
@@ -91,7 +91,7 @@ def test_first(save: Save, tmp_path: Path) -> None:
         promote(folder, tmp_path / "b")
     done = only(promote(folder, tmp_path / "b", reason="the beginning"))
 
-    assert (done.kind, done.role) == ("first", "head")
+    assert (done.kind, done.side) == ("first", "head")
     assert done.file.relative_to(tmp_path / "b").as_posix() == f"{done.baseline.machine_class}/cell.json"
     assert read(done.file).baseline == done.baseline
     assert done.baseline.entries[0].reason == "the beginning"
@@ -145,7 +145,7 @@ def test_another_build_against_one_visit_needs_a_reason(save: Save, tmp_path: Pa
 def test_a_folder_or_variable_may_hold_anything(save: Save, tmp_path: Path) -> None:
     """A subject with path or env of its own is never taken for the build that lies there."""
     visits(save, tmp_path / "b", [0.0])
-    opaque: dict[Role, Subject] = {"head": HEAD.model_copy(update={"path": ("/plugin",)})}
+    opaque: dict[Side, Subject] = {"head": HEAD.model_copy(update={"path": ("/plugin",)})}
 
     with pytest.raises(UsageError, match="another build"):
         promote(save(alone(shifted(0.001), subjects=opaque)), tmp_path / "b")
@@ -153,7 +153,7 @@ def test_a_folder_or_variable_may_hold_anything(save: Save, tmp_path: Path) -> N
 
 def test_somebody_may_vouch_for_it(save: Save, tmp_path: Path) -> None:
     """Who says why may call such a build the same, as long as nothing that can be told of it differs."""
-    opaque: dict[Role, Subject] = {"head": HEAD.model_copy(update={"path": ("/plugin",)})}
+    opaque: dict[Side, Subject] = {"head": HEAD.model_copy(update={"path": ("/plugin",)})}
     promote(save(alone(SAME, subjects=opaque)), tmp_path / "b", reason="first")
     again, later = (alone(shifted(by), subjects=opaque) for by in (0.001, 0.3))
 
@@ -192,7 +192,7 @@ def test_a_pair_is_evidence(save: Save, tmp_path: Path) -> None:
 
     done = only(promote(save(paired.model_copy(update={"trials": head})), tmp_path / "b"))
 
-    assert (done.kind, done.role, done.why) == (
+    assert (done.kind, done.side, done.why) == (
         "equivalent", "head", "it passed in pairs against the build that was promoted last",
     )  # fmt: skip
     assert done.baseline.build.versions == {"vllm": "2.0"}
@@ -204,10 +204,10 @@ def test_a_head_that_regressed_is_not_promoted_unasked(save: Save, tmp_path: Pat
     folder = save(record(measured(), trials(spread(0.2, 0.001, 6))))
 
     with pytest.raises(UsageError, match="cell: changed"):
-        promote(folder, tmp_path / "b", role="head")
-    assert only(promote(folder, tmp_path / "b")).role == "base"
+        promote(folder, tmp_path / "b", side="head")
+    assert only(promote(folder, tmp_path / "b")).side == "base"
     with pytest.raises(UsageError, match="the run measured no head"):
-        promote(save(alone(SAME, "base")), tmp_path / "b", role="head")
+        promote(save(alone(SAME, "base")), tmp_path / "b", side="head")
 
 
 def test_another_cell_begins_anew(save: Save, tmp_path: Path) -> None:

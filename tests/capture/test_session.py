@@ -14,7 +14,7 @@ from hand_made import BASE, BOTH, HEAD, cell, run
 from perfgate.capture.job import Job
 from perfgate.capture.session import Session, Step
 from perfgate.machine.processes import Orphan
-from perfgate.metrics.trial import Failure, Role, Trial
+from perfgate.metrics.trial import Failure, Side, Trial
 from perfgate.record.run_record import Record, read_record, record_file
 from perfgate.scenario.declaration import Expect
 from perfgate.scenario.plan import Cell, Plan, head_first
@@ -35,7 +35,7 @@ class Watched(FakeCollector):
     """
 
     def __init__(
-        self, before: Callable[[Job], None] = lambda _: None, spec: FakeSpec | None = None, failing: Iterable[Role] = ()
+        self, before: Callable[[Job], None] = lambda _: None, spec: FakeSpec | None = None, failing: Iterable[Side] = ()
     ) -> None:
         super().__init__(spec)
         self.before = before
@@ -47,15 +47,15 @@ class Watched(FakeCollector):
         self.jobs.append(job)
         self.before(job)
         trial = super().collect(job, progress)
-        if job.role in self.failing and job.pair is not None:
-            failure = Failure(code="engine-died", text=f"{job.role} died")
+        if job.side in self.failing and job.pair is not None:
+            failure = Failure(code="engine-died", text=f"{job.side} died")
             trial = trial.model_copy(update={"failure": failure, "iterations": ()})
         return trial
 
     @property
-    def places(self) -> list[tuple[int | None, Role]]:
+    def places(self) -> list[tuple[int | None, Side]]:
         """Pair and side of every trial, in the order they were taken."""
-        return [(job.pair, job.role) for job in self.jobs]
+        return [(job.pair, job.side) for job in self.jobs]
 
 
 def raising(error: BaseException, at: int) -> Callable[[Job], None]:
@@ -104,7 +104,7 @@ def test_conditioning_comes_first(tmp_path: Path) -> None:
     assert collector.places[:2] == [(None, "base"), (None, "head")]
     assert [t.pair for t in record.trials[:2]] == [None, None]
     assert [t.index for t in record.judged_trials("base") + record.judged_trials("head")] == [
-        t.index for role in ("base", "head") for t in record.trials[2:] if t.subject == role
+        t.index for side in ("base", "head") for t in record.trials[2:] if t.subject == side
     ]
 
 
@@ -116,7 +116,7 @@ def test_caches_are_one_folder_a_side(tmp_path: Path, monkeypatch: pytest.Monkey
 
     measure(Path("run"), collector, pairs=1)
 
-    caches = {(job.role, job.cache_folder) for job in collector.jobs}
+    caches = {(job.side, job.cache_folder) for job in collector.jobs}
     assert len(caches) == 2
     assert all(folder.is_absolute() for _, folder in caches)
 
@@ -133,7 +133,7 @@ def test_order_of_pairs(tmp_path: Path, seed: int) -> None:
 
     places = collector.places[2:]
     assert [pair for pair, _ in places] == [n for n in range(8) for _ in range(2)]
-    firsts = [role for _, role in places[::2]]
+    firsts = [side for _, side in places[::2]]
     assert firsts == ["head" if head_first(seed, "cell", n) else "base" for n in range(8)]
     assert [sorted(firsts[n : n + 2]) for n in range(0, 8, 2)] == [["base", "head"]] * 4
     assert [t.position for t in record.trials[2:]] == [0, 1] * 8
@@ -204,8 +204,8 @@ def test_what_a_job_says(tmp_path: Path) -> None:
 
     assert folders == [[]] * 4
     assert [job.folder for job in collector.jobs] == [tmp_path / "trials" / f"{n:03}" for n in range(4)]
-    assert all(job.subject == BOTH[job.role] for job in collector.jobs)
-    caches = {job.role: job.cache_folder for job in collector.jobs}
+    assert all(job.subject == BOTH[job.side] for job in collector.jobs)
+    caches = {job.side: job.cache_folder for job in collector.jobs}
     assert len({*caches.values()}) == 2
     assert not any(cache.parent.exists() for cache in caches.values())
 
@@ -274,7 +274,7 @@ def test_failed_pair_is_replaced(tmp_path: Path, fails: int, next_index: int) ->
         (["base", "head"], 2, "too-many-dropped-pairs"),
     ],
 )
-def test_cap(tmp_path: Path, failing: list[Role], cap: int, code: str) -> None:
+def test_cap(tmp_path: Path, failing: list[Side], cap: int, code: str) -> None:
     """More dropped pairs than allowed stop the cell, after one side's failures under a code of their own."""
     capped = cell(max_dropped_pairs=cap)
 
@@ -345,8 +345,8 @@ def test_one_side_alone_fails(tmp_path: Path) -> None:
     assert record.stopped.code == "too-many-dropped-pairs"
 
 
-@pytest.mark.parametrize(("index", "role"), [(0, "base"), (1, "head")])
-def test_failed_conditioning(tmp_path: Path, index: int, role: str) -> None:
+@pytest.mark.parametrize(("index", "side"), [(0, "base"), (1, "head")])
+def test_failed_conditioning(tmp_path: Path, index: int, side: str) -> None:
     """A failed conditioning trial stops the cell before any pair and names the side."""
     collector = Watched(spec=FakeSpec(failures={index: "engine-start-failed"}))
 
@@ -355,7 +355,7 @@ def test_failed_conditioning(tmp_path: Path, index: int, role: str) -> None:
     assert len(collector.jobs) == index + 1
     assert record.stopped is not None
     assert record.stopped.code == "engine-start-failed"
-    assert record.stopped.text.startswith(f"{role}: ")
+    assert record.stopped.text.startswith(f"{side}: ")
     assert on_disk(tmp_path) == record
 
 
@@ -434,7 +434,7 @@ def test_pairs_that_do_not_start(tmp_path: Path) -> None:
 
     class Late(Unstarted):
         def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
-            if job.pair is None or job.role == "base":
+            if job.pair is None or job.side == "base":
                 return Watched.collect(self, job, progress)
             return super().collect(job, progress)
 
@@ -450,7 +450,7 @@ def test_a_start_that_fails_now_and_then(tmp_path: Path) -> None:
 
     class NowAndThen(Unstarted):
         def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
-            if job.role == "head" and job.pair in (0, 3):
+            if job.side == "head" and job.pair in (0, 3):
                 return super().collect(job, progress)
             return Watched.collect(self, job, progress)
 
@@ -466,7 +466,7 @@ def test_a_metric_that_no_trial_has(tmp_path: Path) -> None:
         def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
             trial = super().collect(job, progress)
             without = tuple(one.model_copy(update={"itl_ns": ()}) for one in trial.iterations)
-            return trial.model_copy(update={"iterations": without}) if job.role == "head" else trial
+            return trial.model_copy(update={"iterations": without}) if job.side == "head" else trial
 
     collector = Stepless()
 
@@ -588,7 +588,7 @@ def test_steps(tmp_path: Path) -> None:
         record = open_session.measure(cell(), 2)
 
     assert [s.finished for s in steps if s.finished] == list(record.trials)
-    assert [(s.trial, s.role, s.pair, s.done) for s in steps if s.finished] == [
+    assert [(s.trial, s.side, s.pair, s.done) for s in steps if s.finished] == [
         (t.index, t.subject, t.pair, max(t.index - 1, 0) // 2) for t in record.trials
     ]
     assert {(s.cell, s.target) for s in steps} == {("cell", 2)}

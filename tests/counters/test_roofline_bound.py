@@ -183,5 +183,5 @@ def test_a_gate_that_cannot_be_judged_is_told_of_early(tmp_path: Path, fake_nvml
     )
 
     words = "cannot be judged, no-floor: peak bandwidth and FLOP/s of 'Tesla T4' are not in the table"
-    assert [f"tiny: a gate on {role} {words}" in " ".join(told) for role in BOTH] == [True, True]
+    assert [f"tiny: a gate on {side} {words}" in " ".join(told) for side in BOTH] == [True, True]
     assert (finished.outcome.exit_status, codes(only(finished.outcome).reasons)) == (22, ["no-floor"])

@@ -43,7 +43,7 @@ class Planted(FakeCollector):
         """Take a fake trial of the plant that is there."""
         plant = next((Path(folder).name for folder in job.subject.path), "")
         ratio = self.SLOWER.get(plant, 1.0) + int(job.subject.env.get("PERFGATE_PLANT_PPM", 0)) / 1e6
-        head = {"step": ratio, "gemm": ratio} if job.role == "head" else {}
+        head = {"step": ratio, "gemm": ratio} if job.side == "head" else {}
         spread = 0.05 if plant == "noisy" else 0.0003
         return FakeCollector(FakeSpec(head_ratio=head, restart_sd=spread)).collect(job, progress)
 

@@ -80,8 +80,8 @@ def test_a_branch_is_held_against_where_it_began(project: GitProject, invoke: In
     assert f"base built from {base[:12]}, head built from {head[:12]}" in result.stdout
     (run,) = Path("runs").iterdir()
     subjects = json.loads((run / "run.json").read_text())["subjects"]
-    assert {role: one["built_from"]["commit"] for role, one in subjects.items()} == {"base": base, "head": head}
-    texts = {role: Path(one["path"][0], "plugin.py").read_text() for role, one in subjects.items()}
+    assert {side: one["built_from"]["commit"] for side, one in subjects.items()} == {"base": base, "head": head}
+    texts = {side: Path(one["path"][0], "plugin.py").read_text() for side, one in subjects.items()}
     assert texts == {"base": "1\n", "head": "2\n"}
 
 

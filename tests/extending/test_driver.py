@@ -11,7 +11,7 @@ from toy_driver import ToyDriver
 
 from perfgate import gate
 from perfgate.capture.drivers import DRIVERS
-from perfgate.metrics.trial import Role, Trial
+from perfgate.metrics.trial import Side, Trial
 from perfgate.record.run_record import read_records, read_run
 from perfgate.scenario import workload
 from perfgate.scenario.subject import Subject
@@ -28,7 +28,7 @@ def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
 def finish(folder: Path, **head: int) -> gate.Finished:
     """A whole run of toys of 1,000 us a step, but for what is said of the head."""
     base = Subject(python=sys.executable, args={"step_us": 1000})
-    subjects: dict[Role, Subject] = {"base": base, "head": base.model_copy(update={"args": {**base.args, **head}})}
+    subjects: dict[Side, Subject] = {"base": base, "head": base.model_copy(update={"args": {**base.args, **head}})}
     gates = "{metric: itl_median, ignorable: 0.2%, must_catch: 1%}"
     file = scenario_file(folder, gates=gates)
     file.write_text(file.read_text().replace("engine: {", "engine: {driver: toy, "))

@@ -16,7 +16,7 @@ from perfgate.capture.drivers import DRIVERS, Engine, Launch
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.trial_taking import INSTRUMENTS
-from perfgate.metrics.trial import KINDS, Role
+from perfgate.metrics.trial import KINDS, Side
 from perfgate.scenario.subject import Subject
 from perfgate.trace.decode_step import DecodeSteps
 
@@ -66,7 +66,7 @@ def finish(folder: Path, head_us: int) -> gate.Finished:
     """A run of kernels alone; the gemm of a step takes almost all of it."""
     gates = "{metric: kernel_time_per_step, role: gemm, ignorable: 0.2%, must_catch: 1%}"
     scenario = scenario_file(folder, gates=gates, more="kernels: {traced: {iterations: 1}}")
-    subjects: dict[Role, Subject] = {
+    subjects: dict[Side, Subject] = {
         "base": Subject(python=sys.executable, args={"step_us": 1000}),
         "head": Subject(python=sys.executable, args={"step_us": head_us}),
     }

@@ -31,7 +31,7 @@ class PinnedMemory(FakeCollector):
 
     def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
         """The head pins 5 % more."""
-        pinned = 2**30 if job.role == "base" else round(1.05 * 2**30)
+        pinned = 2**30 if job.side == "base" else round(1.05 * 2**30)
         return (
             super().collect(job, progress).model_copy(update={"figures": {"pinned_bytes": pinned + 4096 * job.index}})
         )

@@ -366,7 +366,7 @@ def test_builds_of_the_base_branch(gate: Gate, tmp_path: Path, monkeypatch: pyte
 
     assert runner.result == "success", runner.steps
     manifest = read_run(Path(runner.outputs["report"]["run_folder"]))
-    built = {role: one.built_from.commit for role, one in manifest.subjects.items() if one.built_from}
+    built = {side: one.built_from.commit for side, one in manifest.subjects.items() if one.built_from}
     head = git(origin, "rev-parse", "pull-request/12")
     assert built == {"base": git(origin, "merge-base", "main", head), "head": head}
     folders = {Path(one.built_from.folder).parent for one in manifest.subjects.values() if one.built_from}
@@ -470,9 +470,9 @@ def test_builds_that_the_job_made(gate: Gate) -> None:
     runner = gate(SAME, inputs={"base": "python=envs/main/bin/python", "head": "python=envs/head/bin/python"})
 
     manifest = read_run(Path(runner.outputs["report"]["run_folder"]))
-    assert {role: one.python for role, one in manifest.subjects.items()} == {
-        role: str(runner.workspace / "envs" / name / "bin" / "python")
-        for role, name in (("base", "main"), ("head", "head"))
+    assert {side: one.python for side, one in manifest.subjects.items()} == {
+        side: str(runner.workspace / "envs" / name / "bin" / "python")
+        for side, name in (("base", "main"), ("head", "head"))
     }
 
 

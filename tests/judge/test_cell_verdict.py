@@ -357,19 +357,19 @@ def test_metric_missing() -> None:
     assert "1 of 6 pairs" in found.reasons[0].text
 
 
-@pytest.mark.parametrize("role", ["base", "head"])
-def test_non_finite(role: str) -> None:
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_non_finite(side: str) -> None:
     """A value of zero has no ratio, so its gate is not measured, at any number of pairs."""
     zero = iteration(itl_ns=(0,))
     taken = [
-        one.model_copy(update={"iterations": (zero,)}) if one.pair == 2 and one.subject == role else one
+        one.model_copy(update={"iterations": (zero,)}) if one.pair == 2 and one.subject == side else one
         for one in trials(spread(0.0, 0.0002, 6))
     ]
 
     found = only(judged(taken))
 
     assert (found.verdict, codes(found.reasons)) == ("not-measured", ["non-finite"])
-    assert found.reasons[0].text == f"{role} has the value 0.0"
+    assert found.reasons[0].text == f"{side} has the value 0.0"
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0])

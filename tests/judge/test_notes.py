@@ -25,7 +25,7 @@ from hand_made import (
 )
 
 from perfgate.judge.cell_verdict import compare_sides, judge, judge_advisory
-from perfgate.judge.evidence import Side
+from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome
 from perfgate.metrics.trial import Failure, Iteration, Trial
 from perfgate.models import Note
@@ -53,17 +53,17 @@ def test_estimates_disagree() -> None:
     assert "estimates-disagree" in codes(uneven.cautions)
 
 
-@pytest.mark.parametrize("role", ["base", "head"])
-def test_mode_share(role: str) -> None:
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_mode_share(side: str) -> None:
     """Restarts of one side in two groups are named with that side and the upper group's size."""
     modes = [0.0, 0.0, 0.01, 0.0, 0.01, 0.0, 0.0, 0.01]
     steps = [STEP_S * math.exp(m + 0.0001 * (n % 3)) for n, m in enumerate(modes)]
-    slowdowns = [math.log(STEP_S / s) for s in steps] if role == "base" else [math.log(s / STEP_S) for s in steps]
+    slowdowns = [math.log(STEP_S / s) for s in steps] if side == "base" else [math.log(s / STEP_S) for s in steps]
 
-    found = only(judged(trials(slowdowns, steps if role == "base" else ())))
+    found = only(judged(trials(slowdowns, steps if side == "base" else ())))
 
     (caution,) = (note for note in found.cautions if note.code == "mode-share")
-    assert caution.text.startswith(f"3 of 8 restarts of {role} lie +")
+    assert caution.text.startswith(f"3 of 8 restarts of {side} lie +")
 
 
 def test_equal_restarts_have_no_modes() -> None:
@@ -172,7 +172,7 @@ def two_records(base: Sequence[float], head: Sequence[float], **changes: Any) ->
 def compared(base: Sequence[float], head: Sequence[float]) -> CellOutcome:
     """One side against another."""
     one, other, plan = two_records(base, head)
-    return compare_sides(Side(one, "base"), Side(other, "base"), plan)
+    return compare_sides(RecordSide(one, "base"), RecordSide(other, "base"), plan)
 
 
 STEADY = [0.00500, 0.00501, 0.00499, 0.00500, 0.00501, 0.00499]
@@ -206,7 +206,7 @@ def test_compare_names_both() -> None:
     """The comparison names both records by digest and side, and both sides' versions."""
     one, other, plan = two_records(STEADY, STEADY)
 
-    found = compare_sides(Side(one, "base"), Side(other, "base"), plan)
+    found = compare_sides(RecordSide(one, "base"), RecordSide(other, "base"), plan)
 
     assert found.record == f"{record_digest(one)}:base {record_digest(other)}:base"
     assert found.versions == {"base": {"vllm": "1.0"}, "head": {"vllm": "1.0"}}
@@ -218,14 +218,14 @@ def test_compare_outputs() -> None:
     one, _, plan = two_records(STEADY, STEADY)
     _, other, _ = two_records(STEADY, STEADY, iterations=(iteration(tokens="other"),))
 
-    assert codes(compare_sides(Side(one, "base"), Side(other, "base"), plan).cautions) == ["outputs-differ"]
+    assert codes(compare_sides(RecordSide(one, "base"), RecordSide(other, "base"), plan).cautions) == ["outputs-differ"]
 
 
 def test_compare_without_the_metric() -> None:
     """A gate whose metric some trials lack is not measured, and then there is nothing to advise."""
     one, other, plan = two_records(STEADY, STEADY, iterations=())
 
-    outcome = judge_advisory("a b", plan, (compare_sides(Side(one, "base"), Side(other, "base"), plan),),
+    outcome = judge_advisory("a b", plan, (compare_sides(RecordSide(one, "base"), RecordSide(other, "base"), plan),),
                              Note(code="advisory-unpaired", text="a against b"))  # fmt: skip
 
     assert (outcome.verdict, outcome.exit_status, outcome.would_be) == ("not-measured", 22, None)
@@ -238,7 +238,9 @@ def test_an_unpaired_comparison_is_not_gone_on_with() -> None:
     one, other, plan = two_records(noisy, [step * 1.02 for step in noisy])
     note = Note(code="advisory-unpaired", text="a against b")
 
-    (found,) = judge_advisory("a b", plan, (compare_sides(Side(one, "base"), Side(other, "base"), plan),), note).cells
+    (found,) = judge_advisory(
+        "a b", plan, (compare_sides(RecordSide(one, "base"), RecordSide(other, "base"), plan),), note
+    ).cells
 
     assert codes(found.gates[0].reasons) == ["undecided-unpaired"]
     assert "--resume" not in REASONS["undecided-unpaired"].remedy
@@ -251,7 +253,7 @@ def test_compare_without_trials(empty: int) -> None:
     stop = Failure(code="engine-start-failed", text="base: words")
     one, other = ((r if r.trials else r.model_copy(update={"stopped": stop})) for r in (one, other))
 
-    found = compare_sides(Side(one, "base"), Side(other, "base"), plan)
+    found = compare_sides(RecordSide(one, "base"), RecordSide(other, "base"), plan)
 
     assert found.verdict == "not-measured"
     assert [(note.code, note.text) for note in found.reasons] == [("engine-start-failed", "base: words")]

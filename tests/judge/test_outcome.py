@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from perfgate.errors import ExitStatus
 from perfgate.judge.cell_verdict import compare_sides, judge, judge_advisory
-from perfgate.judge.evidence import Side
+from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import WORST_FIRST, Outcome, Verdict, verdict_json, verdict_schema, worst
 from perfgate.metrics.trial import Failure
 from perfgate.models import Note
@@ -37,7 +37,7 @@ def outcomes() -> dict[str, Outcome]:
         "one-sided": judge(run([slow], subjects={"base": BASE}), {"slow": alone}),
         "quick": judge(run([slow], quick=True), {"slow": record(slow, trials([0.1]))}),
         "advisory": judge_advisory(
-            "a b", plan, (compare_sides(Side(alone, "base"), Side(alone, "base"), plan),),
+            "a b", plan, (compare_sides(RecordSide(alone, "base"), RecordSide(alone, "base"), plan),),
             Note(code="advisory-unpaired", text="a against b"),
         ),
         "empty": judge(run([]), {}),

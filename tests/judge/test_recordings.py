@@ -72,7 +72,7 @@ def step_times(run: str, file: str = "h200-llama-8b-iterations.csv") -> tuple[tu
             if row["run"] == run and row["pair"]:
                 times[row["subject"], int(row["pair"])].append(int(row["itl_ns"]) * 1e-9)
     return tuple(
-        tuple(statistics.median(times[key]) for key in sorted(times) if key[0] == role) for role in ("base", "head")
+        tuple(statistics.median(times[key]) for key in sorted(times) if key[0] == side) for side in ("base", "head")
     )
 
 
@@ -108,8 +108,8 @@ def test_a_gpu_with_two_states_blocks_no_unchanged_build() -> None:
 
     assert (judged.verdict, judged.passed_at, judged.pairs) == ("pass", 4, 6)
     modes = [caution.text for caution in judged.cautions if caution.code == "mode-share"]
-    assert modes == [f"2 of 6 restarts of {role} lie +{above} % above the others"
-                     for role, above in (("base", "3.55"), ("head", "3.44"))]  # fmt: skip
+    assert modes == [f"2 of 6 restarts of {side} lie +{above} % above the others"
+                     for side, above in (("base", "3.55"), ("head", "3.44"))]  # fmt: skip
 
 
 def test_pairs_of_different_states_decide_nothing() -> None:

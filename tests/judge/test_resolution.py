@@ -74,10 +74,10 @@ def test_exact_counts_that_differ_in_every_pair_block() -> None:
     """One percent more memory in each of six pairs is a fact: it blocks, and nothing is said of a resolution."""
     sizes = {"base": 16_000_000_000, "head": 16_160_000_000}
     taken = [
-        trial(2 * n + place, n, role,
-              startup=Startup(import_ns=1, engine_ns=1, ready_ns=3, model_memory_bytes=sizes[role]))
+        trial(2 * n + place, n, side,
+              startup=Startup(import_ns=1, engine_ns=1, ready_ns=3, model_memory_bytes=sizes[side]))
         for n in range(6)
-        for place, role in enumerate(BOTH)
+        for place, side in enumerate(BOTH)
     ]  # fmt: skip
 
     found = only(judged(taken, cell(gates=[gate("model_memory", "0.1%", "0.5%")])))

@@ -12,10 +12,10 @@ from hand_made import BASE, STEP_S, cell, codes, decode, gate, judged, record, s
 from scipy import stats as scipy_stats
 
 from perfgate.judge.cell_verdict import compare_sides
-from perfgate.judge.evidence import Side
+from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, GateOutcome
 from perfgate.machine.telemetry import GpuTelemetry, Spread
-from perfgate.metrics.trial import Failure, Kind, Role, Trial
+from perfgate.metrics.trial import Failure, Kind, Side, Trial
 from perfgate.record.run_record import Record
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.plan import BETA, Cell, Plan
@@ -400,7 +400,7 @@ def test_cautions_of_traces() -> None:
 
 
 @pytest.mark.parametrize("side", ["base", "head"])
-def test_timed_and_traced_trials_of_two_builds(side: Role) -> None:
+def test_timed_and_traced_trials_of_two_builds(side: Side) -> None:
     """A side whose traced trials ran another version than its timed ones is a mixture of two builds."""
     other = {"versions": {"vllm": "2.0"}}
     taken = [one.model_copy(update=other if one.subject == side else {}) for one in traced(SAME)]
@@ -421,13 +421,15 @@ def test_compare_reads_each_gate_from_its_kind() -> None:
     """Unpaired, too, a gate on kernels is judged from traced trials and one on time from timed ones."""
     base, head = (one_sided([kernels(x * y) for y in (1.0, 1.001, 0.999, 1.0, 1.0, 1.001)]) for x in (1.0, 1.1))
 
-    found = compare_sides(Side(base, "base"), Side(head, "base"), Plan(cells=(traced_cell(),), seed=0))
+    found = compare_sides(RecordSide(base, "base"), RecordSide(head, "base"), Plan(cells=(traced_cell(),), seed=0))
 
     assert [one.verdict for one in found.gates] == ["pass", "regressed"]
-    none = compare_sides(Side(base, "base"), Side(one_sided([]), "base"), Plan(cells=(traced_cell(),), seed=0))
+    none = compare_sides(
+        RecordSide(base, "base"), RecordSide(one_sided([]), "base"), Plan(cells=(traced_cell(),), seed=0)
+    )
     assert none.gates[1].reasons[0].text == "a side has no valid traced trial"
     fused = one_sided([decode([("gemm", "nvjet", 4_000_000)])] * 6)
-    gone = compare_sides(Side(base, "base"), Side(fused, "base"), Plan(cells=(traced_cell(),), seed=0))
+    gone = compare_sides(RecordSide(base, "base"), RecordSide(fused, "base"), Plan(cells=(traced_cell(),), seed=0))
     assert codes(gone.gates[1].reasons) == ["role-gone"]
 
 

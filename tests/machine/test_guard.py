@@ -288,7 +288,7 @@ def test_sides_at_different_clocks_are_not_compared(measure: Measure, fake_nvml:
 
     class Slower(Acted):
         def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
-            gpu.update(sm_mhz=1950 if job.role == "head" else 1980)
+            gpu.update(sm_mhz=1950 if job.side == "head" else 1980)
             return super().collect(job, progress)
 
     result, _ = measure(Slower())
@@ -381,7 +381,7 @@ def test_memory_at_different_clocks_is_not_compared(measure: Measure, fake_nvml:
 
     class Slower(Acted):
         def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
-            gpu.update(memory_mhz=2201 if job.role == "head" else 3201)
+            gpu.update(memory_mhz=2201 if job.side == "head" else 3201)
             return super().collect(job, progress)
 
     result, _ = measure(Slower())

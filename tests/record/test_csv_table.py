@@ -69,7 +69,7 @@ def test_unpaired(read: Read) -> None:
 )
 def test_resolution(read: Read, lines: list[str], share: float) -> None:
     """Times are known to the last digit that any of them is written with; exact counts are exact."""
-    table = read("\n".join([HEADER, *(f"0,{role},{line}" for role, line in zip(("base", "head"), lines, strict=True))]))
+    table = read("\n".join([HEADER, *(f"0,{side},{line}" for side, line in zip(("base", "head"), lines, strict=True))]))
 
     (values,) = table.metrics.values()
     assert values.resolution == pytest.approx(share)

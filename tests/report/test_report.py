@@ -38,11 +38,11 @@ from perfgate.counters.roofline_bound import Floor
 from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import UsageError
 from perfgate.judge.cell_verdict import compare_sides, judge, judge_advisory
-from perfgate.judge.evidence import Side
+from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome, Outcome, verdict_json
 from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.metrics.catalogue import METRICS
-from perfgate.metrics.trial import Failure, Role, Trial
+from perfgate.metrics.trial import Failure, Side, Trial
 from perfgate.models import Note
 from perfgate.reasons import REASONS
 from perfgate.report.causes import COUNTED
@@ -91,7 +91,7 @@ FLOOR = Floor(
 def passing() -> Outcome:
     """Two gates that pass on a GPU whose roofs are known, one of them slower than ignorable."""
     measured = cell("llama-8b-decode", [gate(), gate("ttft_median", "2%", "8%", floor="1ms")])
-    seen = {role: {"telemetry": (_gpu(role),), "floor": FLOOR} for role in ("base", "head")}
+    seen = {side: {"telemetry": (_gpu(side),), "floor": FLOOR} for side in ("base", "head")}
     taken = [one.model_copy(update=seen[one.subject]) for one in trials(spread(0.003, 0.0002, 4))]
     return judge(run([measured]), {measured.cell_id: record(measured, taken)})
 
@@ -130,23 +130,23 @@ def advisory() -> Outcome:
         for factor, version in ((1.0, "0.25.1"), (1.1, "0.26.0"))
     ]  # fmt: skip
     plan = Plan(cells=(measured,), seed=0)
-    compared = compare_sides(Side(sides[0], "base"), Side(sides[1], "base"), plan)
+    compared = compare_sides(RecordSide(sides[0], "base"), RecordSide(sides[1], "base"), plan)
     return judge_advisory("a.json b.json", plan, (compared,), Note(code="advisory-unpaired", text="a against b"))
 
 
-def _gpu(role: str) -> GpuTelemetry:
+def _gpu(side: str) -> GpuTelemetry:
     """One GPU that holds its clock; the head draws more power and meets its cap."""
-    power_mw = 612_000 if role == "head" else 598_400
+    power_mw = 612_000 if side == "head" else 598_400
     return GpuTelemetry(
         gpu="GPU-1",
         samples=200,
         aligned=True,
-        sm_mhz=Spread(low=1965, median=1980, high=1980) if role == "head" else Spread(low=1980, median=1980, high=1980),
+        sm_mhz=Spread(low=1965, median=1980, high=1980) if side == "head" else Spread(low=1980, median=1980, high=1980),
         decode_sm_mhz=1980,
         memory_mhz=Spread(low=3201, median=3201, high=3201),
         power_mw=Spread(low=100_000, median=power_mw, high=700_000),
         temperature_c=Spread(low=40, median=55, high=61),
-        reasons={"power-cap": 3, "idle": 1} if role == "head" else {"idle": 1},
+        reasons={"power-cap": 3, "idle": 1} if side == "head" else {"idle": 1},
     )
 
 
@@ -500,7 +500,7 @@ def test_a_report_stands_alone(golden: Callable[[str, str], None]) -> None:
     base = Subject(python="/cache/b/bin/python", built_from=source)
     head = Subject(python="/envs/my head/python", path=("/src/plugin",), env={"TOKEN": "secret"},
                    args={"max_num_seqs": 4, "compilation_config": {"level": 3}})  # fmt: skip
-    sides: dict[Role, Subject] = {"base": base, "head": head}
+    sides: dict[Side, Subject] = {"base": base, "head": head}
     measured = cell("llama-8b-decode")
     kept = record(measured, trials(spread(0.01, 0.0002, 6)), subjects=sides)
     outcome = judge(run([measured], subjects=sides), {measured.cell_id: kept})
@@ -537,7 +537,7 @@ def test_next_steps(outcome: Callable[[], Outcome], steps: list[str]) -> None:
 
 def test_the_next_step_of_a_quick_a_a_run_names_both_sides() -> None:
     """A head that is the same as the base is named by a word of it, for a base alone would be measured alone."""
-    same: dict[Role, Subject] = {role: Subject(python="/envs/base/bin/python") for role in ("base", "head")}
+    same: dict[Side, Subject] = {side: Subject(python="/envs/base/bin/python") for side in ("base", "head")}
     kept = record(cell(), trials([0.0]), subjects=same)
 
     steps = next_steps(judge(run([cell()], quick=True, subjects=same), {"cell": kept}))
