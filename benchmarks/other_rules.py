@@ -118,7 +118,7 @@ def simulate(rule: PeerRule, truth: float, *, modes: bool, runs: int | None = No
 
 
 def decide(rule: PeerRule, base: Floats, head: Floats, rng: np.random.Generator) -> tuple[Codes, float]:
-    """Codes and GPU-minutes; ours ends when it has decided, and pays for one conditioning trial a side."""
+    """Codes and GPU-minutes; ours ends when it has decided, and pays for one warm-up trial a side."""
     if isinstance(rule, Ours):
         ends = our_ends(base, head, rule.margins)
         return ends.runs, 2 * (float(ends.pairs.mean()) + 1) * TRIAL_S / 60
@@ -178,7 +178,7 @@ stored, both sides are measured on one visit. Only slowdowns count as blocked, a
 |---|---|---|
 {sources}
 A comparison's GPU-minutes count {trial:g} s a trial with its 20 iterations and {iteration:g} s for each further
-iteration, as measured on an H200; what was stored before is free, and perfgate's two conditioning trials are not.
+iteration, as measured on an H200; what was stored before is free, and perfgate's two warm-up trials are not.
 
 ## Simulated restarts
 

@@ -113,7 +113,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         plan = plan.model_copy(update={"cells": tuple(map(without_gates, plan.cells))})
     if against is not None and (len(subjects) > 1 or quick):
         raise UsageError("against a baseline one subject is measured, and never quickly: the baseline is the base")
-    found = find(against, plan.cells) if against is not None else None
+    baselines = find(against, plan.cells) if against is not None else None
     _look_ahead(loaded, subjects, progress, ask=collector is None)
     kind: dict[str, Any] = {"quick": quick, "kernels_only": kernels_only}
     manifest = Run(name=run_name(loaded), plan=plan, subjects=subjects, perfgate=__version__, **kind)
@@ -121,8 +121,8 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     folder = runs / manifest.name
     with storage_failures(folder, "Fix that, or name another folder with --runs."), _interruptions(folder):
         make_folder(folder, loaded)
-        if found is not None:
-            manifest = manifest.model_copy(update={"against": keep(folder, found)})
+        if baselines is not None:
+            manifest = manifest.model_copy(update={"against": keep(folder, baselines)})
         write_run(folder, manifest)
     return _visit(folder, manifest, Session(folder, manifest, collector, progress, deadline_s))
 

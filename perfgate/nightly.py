@@ -147,10 +147,10 @@ def check_halves(folder: Path) -> Night:
         RecordError: They did not, or there is no night.
     """
     night = read_night(folder)
-    for half, words in HALVES.items():
+    for half, meaning in HALVES.items():
         begun = run_of(folder, half)
         if begun is not None and read_manifest(begun).subjects != night.sides(half):
-            raise RecordError(f"is not {words}: its subjects are not those of {MANIFEST}", where=str(begun))
+            raise RecordError(f"is not {meaning}: its subjects are not those of {MANIFEST}", where=str(begun))
     return night
 
 
@@ -199,10 +199,10 @@ def _interruptions(folder: Path) -> Iterator[None]:
 
 
 def _combined(night: Night, halves: dict[str, Outcome]) -> Outcome:
-    missing = [words for half, words in HALVES.items() if half not in halves]
+    missing = [meaning for half, meaning in HALVES.items() if half not in halves]
     cells = [cell.model_copy(update={"name": f"{HALVES[half]}: {cell.name}"})
              for half, outcome in halves.items() for cell in outcome.cells]  # fmt: skip
-    reasons = [Note(code="not-started", text=words) for words in missing]
+    reasons = [Note(code="not-started", text=meaning) for meaning in missing]
     verdict: Verdict = "not-measured" if missing else halves[HEAD].verdict
     if not missing and halves[REFERENCE].verdict != "pass":
         verdict, note = _unsteady(halves)

@@ -102,7 +102,7 @@ def _night(folder: Path) -> Iterator[Check]:
         if begun is None:
             yield Check("unknown", half, "has not begun")
         else:
-            yield from (Check(one.result, f"{half}: {one.what}", one.text) for one in _run(begun))
+            yield from (Check(check.result, f"{half}: {check.what}", check.text) for check in _run(begun))
 
 
 def _baseline(file: Path) -> Iterator[Check]:
@@ -114,12 +114,12 @@ def _baseline(file: Path) -> Iterator[Check]:
     yield Check("unknown", "records", "are named by their digests alone: verify the run folders that they come from")
 
 
-def _attempt(what: str, look: Callable[[], object], found: str) -> Check:
+def _attempt(what: str, look: Callable[[], object], text: str) -> Check:
     try:
         look()
     except PerfgateError as error:
         return Check("FAILED", what, f"{error.where}: {error.text}" if error.where else error.text)
-    return Check("ok", what, found)
+    return Check("ok", what, text)
 
 
 def _pairs(run: Run, records: Sequence[Record]) -> Check:
@@ -139,11 +139,11 @@ def _files(folder: Path, records: Sequence[Record]) -> Check:
     """The files that records name; those that were left out of an artifact are missed by nobody."""
     named: list[Artifact] = []
     for trial in (trial for record in records for trial in record.trials):
-        named += [one for one in (trial.timeline, trial.samples, *trial.traces) if one is not None]
-    there = [one for one in named if (folder / one.path).is_file()]
+        named += [file for file in (trial.timeline, trial.samples, *trial.traces) if file is not None]
+    there = [file for file in named if (folder / file.path).is_file()]
     if not named:
         return Check("unknown", "files", "the records name none")
-    changed = [one.path for one in there if sha256_hex((folder / one.path).read_bytes()) != one.sha256]
+    changed = [file.path for file in there if sha256_hex((folder / file.path).read_bytes()) != file.sha256]
     if changed:
         return Check("FAILED", "files", f"not as they were recorded: {', '.join(changed)}")
     if len(there) < len(named):
@@ -171,14 +171,14 @@ def _times(folder: Path, records: Sequence[Record]) -> Check:
 
 def _tells(file: Path, cell: Cell, trial: Trial) -> bool:
     """Whether a timeline gives the iterations of a trial; one that is damaged, or made to do harm, does not."""
-    found = []
+    iterations = []
     try:
         with gzip.open(file) as lines:
             for _ in range(cell.measure.warmup_iterations + cell.measure.iterations):
                 answer = json.loads(lines.readline(MAX_ANSWER_BYTES))
                 if not answer["warmup"]:
-                    found.append(read_iteration(answer, cell.workload))
-            return tuple(found) == trial.iterations and not lines.read(1)
+                    iterations.append(read_iteration(answer, cell.workload))
+            return tuple(iterations) == trial.iterations and not lines.read(1)
     except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, RecursionError, InvalidTrialError):
         return False
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("no_orphans")
 
 SAME = FakeSpec(restart_sd=0.0003)
 REFERENCE_TRIALS = 10
-"""Trials of the first half: a conditioning one of each side and four pairs."""
+"""Trials of the first half: a warm-up one of each side and four pairs."""
 
 
 class Builds(FakeCollector):

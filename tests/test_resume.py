@@ -504,7 +504,7 @@ def test_more_command(invoke: Invoke) -> None:
 
 
 def test_budget_command(invoke: Invoke) -> None:
-    """A fake trial says that it took 25 s, so that after conditioning half a minute is too short for a pair."""
+    """A fake trial says that it took 25 s, so that after the warm-up trials half a minute is too short for a pair."""
     result = invoke(*NEW, "--budget", "0.5")
 
     assert (result.exit_code, result.stdout) == (130, "")

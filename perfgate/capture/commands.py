@@ -48,8 +48,8 @@ def run(argv: Sequence[str], environment: Mapping[str, str], folder: Path, timeo
         log.unlink(missing_ok=True)
         child = spawn(argv, environment=environment, owner=owner_mark("doctor"), log=log, folder=folder)
     except OSError as error:
-        words = f"{argv[0]}: {error.strerror}"
-        return Ran(127, words, words)
+        text = f"{argv[0]}: {error.strerror}"
+        return Ran(127, text, text)
     try:
         status = child.wait(timeout_s)
     finally:

@@ -183,9 +183,9 @@ def _print(job: Job, ncu: str, report: Path) -> str:
     Raises:
         NotMeasuredError: ``counters-unreadable``: ncu could not print it.
     """
-    words = ["--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
-    words += ["--print-kernel-base", "demangled", "--rename-kernels", "off"]
-    ran = run([ncu, *words], {**job.environment, **NCU_SETTINGS}, job.folder, PRINT_TIMEOUT_S)
+    arguments = ["--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
+    arguments += ["--print-kernel-base", "demangled", "--rename-kernels", "off"]
+    ran = run([ncu, *arguments], {**job.environment, **NCU_SETTINGS}, job.folder, PRINT_TIMEOUT_S)
     if ran.status != 0:
         text = f"ncu --import ended with status {ran.status}\n{ran.end}"
         raise NotMeasuredError(text, code="counters-unreadable")
@@ -193,8 +193,9 @@ def _print(job: Job, ncu: str, report: Path) -> str:
 
 
 def _source(job: Job, ncu: str) -> str:
-    found = re.search(r"[Vv]ersion (\S+)", run([ncu, "--version"], job.environment, job.folder, VERSION_TIMEOUT_S).text)
-    return f"ncu {found[1]}" if found else "ncu"
+    ran = run([ncu, "--version"], job.environment, job.folder, VERSION_TIMEOUT_S)
+    version = re.search(r"[Vv]ersion (\S+)", ran.text)
+    return f"ncu {version[1]}" if version else "ncu"
 
 
 def _read(job: Job, plan: _Plan, page: str, source: str) -> CountedStep:
@@ -204,30 +205,30 @@ def _read(job: Job, plan: _Plan, page: str, source: str) -> CountedStep:
         NotMeasuredError: ncu counted nothing, or not the launches that were asked for.
         RecordError: ncu's page cannot be read.
     """
-    found = parse_ncu(page, "ncu's raw page").launches
+    counted = parse_ncu(page, "ncu's raw page").launches
     rules = job.cell.kernels.rules if job.cell.kernels else ()
-    launches, others = _placed(found, plan, rules)
+    launches, others = _placed(counted, plan, rules)
     cautions = []
-    if len(found) < plan.window.count:  # a part of the window would be judged as if it were all
-        text = f"ncu counted {len(found)} of the {plan.window.count} launches asked for"
+    if len(counted) < plan.window.count:  # a part of the window would be judged as if it were all
+        text = f"ncu counted {len(counted)} of the {plan.window.count} launches asked for"
         raise NotMeasuredError(text, code="counters-other-launches")
     if others:
-        words = f"{len(found)} of {plan.window.count} launches counted"
-        words += f", {len(others)} of which the trace does not have there: {', '.join(dict.fromkeys(others))}"
-        if 2 * len(others) > len(found):
-            raise NotMeasuredError(words, code="counters-other-launches")
-        cautions.append(("counters-other-launches", words))
+        text = f"{len(counted)} of {plan.window.count} launches counted"
+        text += f", {len(others)} of which the trace does not have there: {', '.join(dict.fromkeys(others))}"
+        if 2 * len(others) > len(counted):
+            raise NotMeasuredError(text, code="counters-other-launches")
+        cautions.append(("counters-other-launches", text))
     absent = [name for name in plan.metrics if any(name not in launch.values for launch in launches)]
     if absent:
         cautions.append(("counters-missing", ", ".join(absent)))
-    passes = [int(launch.values[PASSES]) for launch in found if PASSES in launch.values]
-    units = {name: launch.units[name] for launch in found for name in plan.metrics if name in launch.units}
+    passes = [int(launch.values[PASSES]) for launch in counted if PASSES in launch.values]
+    units = {name: launch.units[name] for launch in counted for name in plan.metrics if name in launch.units}
     return CountedStep(
         source=source,
         step=plan.step,
         cache_control=job.cell.counted.cache_control,
         passes=max(passes, default=1),
-        device=found[0].gpu,
+        device=counted[0].gpu,
         units=units,
         launches=launches,
         cautions=tuple(cautions),
@@ -235,7 +236,7 @@ def _read(job: Job, plan: _Plan, page: str, source: str) -> CountedStep:
 
 
 def _placed(
-    found: Sequence[KernelLaunch], plan: _Plan, rules: Sequence[RoleRule]
+    counted: Sequence[KernelLaunch], plan: _Plan, rules: Sequence[RoleRule]
 ) -> tuple[tuple[KernelLaunch, ...], list[str]]:
     """Each launch with its kernel and place; and the names of those that the trace does not have there.
 
@@ -243,10 +244,10 @@ def _placed(
     rarer step has a launch more or less, behind which all others still agree: the two sequences are aligned.
     """
     pattern, layers, others = plan.window.pattern, plan.window.pattern.layers(), []
-    names = [short_name(launch.key.name) for launch in found]
+    names = [short_name(launch.key.name) for launch in counted]
     places = _aligned(names, plan)
     launches = []
-    for name, launch, place in zip(names, found, places, strict=True):
+    for name, launch, place in zip(names, counted, places, strict=True):
         if place is None:
             others.append(name)
             (role,) = classify([launch.key.name], rules)
@@ -265,6 +266,6 @@ def _aligned(names: Sequence[str], plan: _Plan) -> list[int | None]:
     positions = plan.window.positions
     expected = [short_name(plan.trace.keys[plan.window.pattern.kernels[position]].name) for position in positions]
     places: list[int | None] = [None] * len(names)
-    for one in SequenceMatcher(None, names, expected, autojunk=False).get_matching_blocks():
-        places[one.a : one.a + one.size] = positions[one.b : one.b + one.size]
+    for block in SequenceMatcher(None, names, expected, autojunk=False).get_matching_blocks():
+        places[block.a : block.a + block.size] = positions[block.b : block.b + block.size]
     return places

@@ -155,8 +155,8 @@ class VllmEngine:
             text = f"the engine claims to have started for {claimed_ns} ns, {ready_ns} ns after its process did"
             raise InvalidTrialError("protocol-error", text)
         self.versions, self._vocabulary = started.versions, started.vocabulary
-        told = started.model_dump(exclude={"versions", "vocabulary"})
-        self.startup = Startup(ready_ns=ready_ns, cache_files=cache_files, **told)
+        figures = started.model_dump(exclude={"versions", "vocabulary"})
+        self.startup = Startup(ready_ns=ready_ns, cache_files=cache_files, **figures)
 
     def iterate(self, workload: Workload, number: int, limit: Limit | None = None) -> tuple[dict[str, Any], Span]:
         """See :class:`Engine`."""

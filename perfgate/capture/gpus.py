@@ -95,9 +95,9 @@ class Gpus:
     def await_idle(self, uuids: Sequence[str]) -> str:
         """Who is still on these GPUs after a while, in words; empty when all are free."""
         until_s = time.monotonic() + IDLE_WAIT_S
-        while self._nvml is not None and (found := company(self._nvml, uuids)):
+        while self._nvml is not None and (processes := company(self._nvml, uuids)):
             if time.monotonic() > until_s:
-                return found
+                return processes
             time.sleep(0.25)
         return ""
 
@@ -113,8 +113,8 @@ class Gpus:
         telemetry = sampler.read([iteration.window for iteration in trial.iterations])
         failure = trial.failure
         if sampler.error is not None:
-            words = f"\n{failure.code}: {failure.text}" if failure else ""
-            failure = Failure(code=sampler.error.code, text=f"{sampler.error.finding}{words}")
+            before = f"\n{failure.code}: {failure.text}" if failure else ""
+            failure = Failure(code=sampler.error.code, text=f"{sampler.error.finding}{before}")
         elif failure is None:
             spoilt = disturbance(telemetry, job.cell.clocks.sm_mhz, job.cell.clocks.memory_mhz)
             failure = Failure(code=spoilt[0], text=spoilt[1]) if spoilt else self._left_behind(job)

@@ -24,7 +24,7 @@ class Job:
         side: The side.
         subject: The build on that side.
         index: Number of the trial in its run.
-        pair: Number of the pair; ``None`` for a conditioning trial.
+        pair: Number of the pair; ``None`` for a warm-up trial.
         position: Place in the pair, 0 or 1.
         visit: Index of the visit.
         run_folder: The run's folder; artifacts are named relative to it.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from perfgate.metrics.trial import Kind, Trial
 
-CONDITIONING = "conditioning"
+WARM_UP = "warm-up"
 """Fills caches and takes longer, so it counts only until there is a trial that is judged."""
 
 
@@ -33,17 +33,17 @@ class Pace:
 
     def note(self, cell_id: str, trial: Trial) -> None:
         """Count a trial that has ended, but for one that was refused before it began."""
-        name = CONDITIONING if trial.pair is None else trial.kind
+        name = WARM_UP if trial.pair is None else trial.kind
         if trial.duration_ns:
             self._taken_s[cell_id, name].append(trial.duration_ns / 1e9)
 
     def measured_s(self, cell_id: str, kind: Kind) -> float:
         """The median trial of a kind, of this cell or else of any; 0 where nothing was measured."""
-        for name in (kind, CONDITIONING):
+        for name in (kind, WARM_UP):
             own = self._taken_s.get((cell_id, name))
-            found = own or [one for (_, other), taken in self._taken_s.items() if other == name for one in taken]
-            if found:
-                return statistics.median(found)
+            seconds = own or [s for (_, taken_as), taken in self._taken_s.items() if taken_as == name for s in taken]
+            if seconds:
+                return statistics.median(seconds)
         return 0.0
 
     def expected_s(self, cell_id: str, kind: Kind) -> float | None:

@@ -1,8 +1,8 @@
 """A visit: one uninterrupted occupation of one machine, in which trials are taken in order.
 
-The session knows order, conditioning, dropped pairs, the guard over the GPUs and where things are written; it does not
-know what a trial does (collectors do) nor when there are enough (the caller asks for a number of pairs). The record is
-on disk after every trial, and a later visit goes on from it. The caller holds the run folder's lock.
+The session knows order, warm-up trials, dropped pairs, the guard over the GPUs and where things are written; it does
+not know what a trial does (collectors do) nor when there are enough (the caller asks for a number of pairs). The record
+is on disk after every trial, and a later visit goes on from it. The caller holds the run folder's lock.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Step:
         cell: The cell's name.
         trial: Number of the trial in the run.
         side: The side measured.
-        pair: Number of the pair; ``None`` while conditioning.
+        pair: Number of the pair; ``None`` for a warm-up trial.
         done: Pairs finished.
         target: Pairs at the look being measured for.
         phase: What is going on, in a few words.
@@ -152,9 +152,9 @@ class Session:
         """Take trials of ``cell`` until it has ``pairs`` valid pairs (one-sided: trials), or cannot be measured.
 
         Whatever was measured earlier counts. A pair with a failed trial is dropped whole and replaced; too many of
-        them in the record, a failed conditioning trial, or clocks that cannot be held set its ``stopped``. Timed
-        trials are conditioned; traced ones are not: what they run does not depend on how warm a cache is, and their
-        times come after warm-up.
+        them in the record, a failed warm-up trial, or clocks that cannot be held set its ``stopped``. Timed pairs
+        come after warm-up trials; traced ones do without: what they run does not depend on how warm a cache is, and
+        their times come after warm-up.
 
         Raises:
             KeyboardInterrupt: The user stopped; every finished trial is in the record on disk.
@@ -194,10 +194,10 @@ class Session:
 
     def _refuse_another_machine(self, machine: Machine) -> None:
         visits = (visit for record in read_records(self._folder, self._run) for visit in record.visits)
-        found = dict.fromkeys(words for visit in visits for words in comparable(visit.machine, machine))
-        if found:
+        differences = dict.fromkeys(text for visit in visits for text in comparable(visit.machine, machine))
+        if differences:
             raise NotComparableError(
-                f"was begun on another machine: {'; '.join(found)}",
+                f"was begun on another machine: {'; '.join(differences)}",
                 where=str(self._folder),
                 remedy="Go on where it was begun, or measure anew here.",
                 code="different-machines",
@@ -232,7 +232,7 @@ class Session:
 
         One that was only disturbed has done both.
         """
-        # Conditioning that leaves no time for a pair is wasted: the next visit conditions again.
+        # Warm-up trials that leave no time for a pair are wasted: the next visit warms up again.
         self._afford(record.cell, len(record.subjects) * (1 if self._run.quick else 2))
         for side, subject in record.subjects.items():
             certain = self._starts.certain(record.cell, subject, side, "timed")
@@ -255,7 +255,7 @@ class Session:
     def _take(
         self, record: Record, side: Side, target: int, kind: Kind = "timed", pair: int | None = None, position: int = 0
     ) -> tuple[Record, Failure | None]:
-        """One trial, from orphan check to the record on disk; by default a conditioning trial."""
+        """One trial, from orphan check to the record on disk; by default a warm-up trial."""
         trials = self._folder / "trials"
         index = 1 + max((int(taken.name) for taken in trials.iterdir() if taken.name.isdigit()), default=-1)
         folder = trials / f"{index:03}"
@@ -349,7 +349,7 @@ def _lacking(cell: Cell, trial: Trial) -> Failure | None:
     without = [name for name, metric in timed.items() if not metric.needs_floor and metric.summarise(trial) is None]
     if not without:
         return None
-    return Failure(code="metric-missing", text=f"its conditioning trial has no value of {', '.join(without)}")
+    return Failure(code="metric-missing", text=f"its warm-up trial has no value of {', '.join(without)}")
 
 
 def _last_seen(record: Record, side: Side) -> DecodeSteps | None:

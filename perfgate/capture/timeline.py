@@ -91,22 +91,22 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload, asked: Span = 
     )
 
 
-def _stamps(found: Any, batch: int) -> list[int]:
-    if not isinstance(found, list) or len(found) != batch or not all(type(t) is int for t in found):
-        raise InvalidTrialError("protocol-error", f"submitted_ns: expected {batch} integers, found {_short(found)}")
-    if any(later < earlier for earlier, later in pairwise(found)):
-        raise InvalidTrialError("protocol-error", f"submitted_ns runs backwards: {_short(found)}")
-    return found
+def _stamps(stamps: Any, batch: int) -> list[int]:
+    if not isinstance(stamps, list) or len(stamps) != batch or not all(type(t) is int for t in stamps):
+        raise InvalidTrialError("protocol-error", f"submitted_ns: expected {batch} integers, found {_short(stamps)}")
+    if any(later < earlier for earlier, later in pairwise(stamps)):
+        raise InvalidTrialError("protocol-error", f"submitted_ns runs backwards: {_short(stamps)}")
+    return stamps
 
 
-def _deliveries(found: Any, submitted_ns: int, batch: int) -> list[_Delivery]:
+def _deliveries(entries: Any, submitted_ns: int, batch: int) -> list[_Delivery]:
     """The deliveries that carried tokens, in order."""
-    if not isinstance(found, list):
-        raise InvalidTrialError("protocol-error", f"deliveries: expected a list, found {_short(found)}")
+    if not isinstance(entries, list):
+        raise InvalidTrialError("protocol-error", f"deliveries: expected a list, found {_short(entries)}")
     deliveries = []
     begun = [False] * batch
     before_ns = submitted_ns
-    for entry in found:
+    for entry in entries:
         t_ns, tokens = _entry(entry, batch)
         if t_ns <= before_ns:
             raise InvalidTrialError("protocol-error", f"a delivery's stamp does not increase: {before_ns}, then {t_ns}")

@@ -42,8 +42,8 @@ class Timed(Instrument):
 
     def fields(self) -> dict[str, Any]:
         """Cautions, and the timeline."""
-        found = (("multi-token-deliveries", self._multi_token), ("preemptions-unknown", not self._preemptions_known))
-        return {"cautions": tuple(code for code, holds in found if holds), "timeline": self._packed()}
+        cautions = (("multi-token-deliveries", self._multi_token), ("preemptions-unknown", not self._preemptions_known))
+        return {"cautions": tuple(code for code, holds in cautions if holds), "timeline": self._packed()}
 
     def _packed(self) -> Artifact | None:
         """The timeline in its final file; ``None`` for an empty one."""

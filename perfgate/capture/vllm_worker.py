@@ -272,13 +272,13 @@ def mark_layer(layer: Any, name: str, opened: Callable[[str], Callable[[], Any]]
 
 def versions(vllm: str, torch: str) -> dict[str, str]:
     """Versions of what is under test."""
-    found = {"vllm": vllm, "torch": torch, "python": platform.python_version()}
+    packages = {"vllm": vllm, "torch": torch, "python": platform.python_version()}
     # The modules would not do: where triton is missing, vllm puts a stand-in there that has a version too.
     for package in ("triton", "flashinfer-python", "flash-attn"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
+            packages[package] = importlib.metadata.version(package)
     commit = vllm_commit()
-    return {**found, "vllm commit": commit} if commit else found
+    return {**packages, "vllm commit": commit} if commit else packages
 
 
 def vllm_commit() -> str:

@@ -100,7 +100,7 @@ def describe(step: Step) -> str:
 
 def _place(trial: Step | Trial, number: str) -> str:
     if trial.pair is None:
-        return "conditioning"
+        return "warm-up"
     return f"pair {number}" if trial.kind == "timed" else f"{trial.kind} pair {number}"
 
 

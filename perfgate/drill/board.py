@@ -211,17 +211,17 @@ def _row(blank: BoardRow, exercise: Exercise, drill: Drill, outcome: Outcome, re
         }
     )
     result = _result(filled, plant, outcome)
-    cause, told = (None, "")
+    cause, sentence = (None, "")
     if plant is not None and result in ("as-expected", "elsewhere"):
-        cause, told = _cause(plant, drill, outcome)
-    return filled.model_copy(update={"result": result, "cause": cause, "told": told})
+        cause, sentence = _cause(plant, drill, outcome)
+    return filled.model_copy(update={"result": result, "cause": cause, "told": sentence})
 
 
 def _gate_shown(cell: CellOutcome, plant: Plant | None) -> GateOutcome | None:
     """The gate that must block the plant, that which blocked of several; else the cell's first."""
     wanted = plant.expect.gates(gate.metric for gate in cell.gates) if plant else ()
     mine = [gate for gate in cell.gates if gate.metric in wanted] or cell.gates
-    return min(mine, key=lambda one: one.verdict != "regressed", default=None)
+    return min(mine, key=lambda gate: gate.verdict != "regressed", default=None)
 
 
 def _result(row: BoardRow, plant: Plant | None, outcome: Outcome) -> Result:
@@ -257,9 +257,9 @@ def _cause(plant: Plant, drill: Drill, outcome: Outcome) -> tuple[bool | None, s
     pattern = plant.expect.cause.get(drill.device)
     if pattern is None:
         return None, ""
-    told = [text for cell in outcome.cells for text in told_causes(cell)]
-    named = next((text for text in told if re.search(pattern, text, re.IGNORECASE)), None)
-    return named is not None, named or " ".join(told)
+    sentences = [text for cell in outcome.cells for text in told_causes(cell)]
+    named = next((text for text in sentences if re.search(pattern, text, re.IGNORECASE)), None)
+    return named is not None, named or " ".join(sentences)
 
 
 def false_blocks(boards: Iterable[Board]) -> FalseBlocks:

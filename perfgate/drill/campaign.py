@@ -142,18 +142,18 @@ def plan_drill(
     chosen, left_out = [], []
     draft = Drill(name="draft", scenario=scenario, cells=(), base=base, device=device, exercises=(), seed=0)
     for plant, sizes in plants:
-        found = [
+        sized = [
             Exercise(name=_folder_name(plant, size), plant=plant, size=size)
             for size in dict.fromkeys(sizes or plant.sizes(device)[:1] or (None,))
         ]
-        if why := _unfit(plant, device, gated, gpus, max(draft.gpus(one, cells) for one in found)):
+        if why := _unfit(plant, device, gated, gpus, max(draft.gpus(exercise, cells) for exercise in sized)):
             left_out.append(Note(code=plant.name, text=why))
         else:
-            chosen += found
+            chosen += sized
     exercises = (*_spread([Exercise(name=f"{SAME}-{n + 1}") for n in range(same_build)], chosen),)
     if not exercises:
-        said = "; ".join(f"{note.code}: {note.text}" for note in left_out) or "no plant was named"
-        raise UsageError(f"nothing to drill: {said}", remedy="Ask for runs of the same build with --same-build 4.")
+        reasons = "; ".join(f"{note.code}: {note.text}" for note in left_out) or "no plant was named"
+        raise UsageError(f"nothing to drill: {reasons}", remedy="Ask for runs of the same build with --same-build 4.")
     return draft.model_copy(
         update={
             "name": f"drill-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
@@ -183,8 +183,9 @@ def _unfit(plant: Plant, device: RunsOn, gated: set[str], gpus: int, needed: int
 
 def _spread(same: Sequence[Exercise], chosen: Sequence[Exercise]) -> Iterator[Exercise]:
     """Runs of the same build evenly among the others: a budget that ends early has both."""
-    places = [(n + 0.5) / len(row) for row in (same, chosen) for n in range(len(row))]
-    yield from (one for _, one in sorted(zip(places, [*same, *chosen], strict=True), key=lambda pair: pair[0]))
+    positions = [(n + 0.5) / len(row) for row in (same, chosen) for n in range(len(row))]
+    placed = sorted(zip(positions, [*same, *chosen], strict=True), key=lambda pair: pair[0])
+    yield from (exercise for _, exercise in placed)
 
 
 def begin_drill(drill: Drill, runs: Path) -> Path:
@@ -233,12 +234,14 @@ def measure_drill(
         raise UsageError(f"no exercise {', '.join(unknown)} in {folder}", remedy=f"It has {', '.join(known)}.")
     chosen = [known[name] for name in only or known if not is_over(folder, known[name])]
     cells = resolve_cells(load(drill.scenario))
-    if (found := tuple(cell.cell_id for cell in cells)) != drill.cells:
-        text = f"{drill.scenario} is not what it was when the campaign began: {len(found)} other cells"
+    if (cell_ids := tuple(cell.cell_id for cell in cells)) != drill.cells:
+        text = f"{drill.scenario} is not what it was when the campaign began: {len(cell_ids)} other cells"
         raise UsageError(text, remedy="Begin a new campaign.")
-    for needed, alike in itertools.groupby(
-        sorted(chosen, key=lambda one: drill.gpus(one, cells)), key=lambda one: drill.gpus(one, cells)
-    ):
+
+    def gpus(exercise: Exercise) -> int:
+        return drill.gpus(exercise, cells)
+
+    for needed, alike in itertools.groupby(sorted(chosen, key=gpus), key=gpus):
         group = list(alike)
         places = stations(needed, os.environ) if needed else []
         if min(len(places), len(group)) > 1:
@@ -255,8 +258,12 @@ def stations(needed: int, environment: Mapping[str, str]) -> list[str]:
             return []
         visible = environment.get("CUDA_VISIBLE_DEVICES")
         gpus = nvml.gpus(environment)
-        words = visible.split(",")[: len(gpus)] if visible else [str(n) for n in range(len(gpus))]
-        free = [word.strip() for word, gpu in zip(words, gpus, strict=True) if not company(nvml, [gpu.uuid])]
+        identifiers = visible.split(",")[: len(gpus)] if visible else [str(n) for n in range(len(gpus))]
+        free = [
+            identifier.strip()
+            for identifier, gpu in zip(identifiers, gpus, strict=True)
+            if not company(nvml, [gpu.uuid])
+        ]
     return [",".join(free[n : n + needed]) for n in range(0, len(free) - needed + 1, needed)]
 
 

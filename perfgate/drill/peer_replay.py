@@ -123,12 +123,12 @@ def _row(given: _Given, rule: PeerRule, sizes: Mapping[float, ErrorKind], rng: n
 
 
 def _own_row(replay: Replay, sizes: Mapping[float, ErrorKind]) -> PeerRow:
-    """Ours: each pair is two starts, and a conditioning trial a side comes before the first."""
-    found = []
+    """Ours: each pair is two starts, and a warm-up trial a side comes before the first."""
+    cases = []
     for size, error in sizes.items():
         row = replay.row(Truth(STEP, {STEP: size}, STEP))
         starts = 2 * (row.pairs + 1)
-        found.append(PeerCase(size=size, error=error, blocked=row.regressed, passed=row.passed, starts=starts))
+        cases.append(PeerCase(size=size, error=error, blocked=row.regressed, passed=row.passed, starts=starts))
     looks = replay.declared.schedule.looks
     given = f"pairs in balanced order, {looks[0]} to {looks[-1]}"
-    return PeerRow(rule=f"perfgate, {replay.declared.name}", given=given, cases=tuple(found))
+    return PeerRow(rule=f"perfgate, {replay.declared.name}", given=given, cases=tuple(cases))

@@ -43,8 +43,8 @@ def codes(regressed: NDArray[np.bool_]) -> Codes:
 
 def summaries(side: Floats) -> Floats:
     """One value a process: the median of its iterations, (comparisons, processes)."""
-    found: Floats = np.median(side, axis=-1)
-    return found
+    medians: Floats = np.median(side, axis=-1)
+    return medians
 
 
 def pooled(side: Floats) -> Floats:

@@ -10,6 +10,7 @@ import fnmatch
 import json
 from collections.abc import Iterable
 from importlib.metadata import distributions
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -235,30 +236,30 @@ def load_plant(folder: Path) -> Plant:
     file = folder / FILE
     document = read_document(read_text(file, "plant"), file)
     try:
-        said = PlantFile.model_validate(document.content, by_alias=True, by_name=False)
+        declared = PlantFile.model_validate(document.content, by_alias=True, by_name=False)
     except ValidationError as error:
         raise ScenarioError(document.problems(error, PlantFile)) from error
-    if said.name != folder.name:
-        text = f"must be the name of its folder, {folder.name}, found {said.name!r}"
+    if declared.name != folder.name:
+        text = f"must be the name of its folder, {folder.name}, found {declared.name!r}"
         raise ScenarioError((Problem(str(file), *document.marks["name",], "name", text),))
-    found: dict[str, Any] = {name: getattr(said, name) for name in PlantFile.model_fields}
-    return Plant(**found, path=_plugin(said, folder))
+    fields: dict[str, Any] = {name: getattr(declared, name) for name in PlantFile.model_fields}
+    return Plant(**fields, path=_plugin(declared, folder))
 
 
-def _plugin(said: PlantFile, folder: Path) -> tuple[str, ...]:
+def _plugin(declared: PlantFile, folder: Path) -> tuple[str, ...]:
     """The folder where it is a plugin; a plant is never one that vLLM does not see."""
-    module = folder / f"{said.name}.py"
-    named = [(e.name, e.value) for found in distributions(path=[str(folder)]) for e in found.entry_points
-             if e.group == PLUGINS]  # fmt: skip
-    if module.is_file() and named != [(said.name, f"{said.name}:register")]:
+    module = folder / f"{declared.name}.py"
+    entry_points = chain.from_iterable(found.entry_points for found in distributions(path=[str(folder)]))
+    named = [(entry.name, entry.value) for entry in entry_points if entry.group == PLUGINS]
+    if module.is_file() and named != [(declared.name, f"{declared.name}:register")]:
         raise whole_file_error(folder / FILE, f"{module.name} needs a dist-info with one entry point of {PLUGINS}, "
-                                              f"{said.name} = {said.name}:register")  # fmt: skip
+                                              f"{declared.name} = {declared.name}:register")  # fmt: skip
     if module.is_file():
         return (str(folder.absolute()),)
-    dial = said.dial
+    dial = declared.dial
     if dial and dial.variable and dial.variable.startswith(OWN):
         raise whole_file_error(folder / FILE, f"nothing reads {dial.variable}: no {module.name} beside it")
-    if not said.env and not said.args and not dial:
+    if not declared.env and not declared.args and not dial:
         raise whole_file_error(folder / FILE, f"does nothing: no {module.name} beside it, no args, env or dial")
     return ()
 

@@ -2,7 +2,7 @@
 
 Three kinds of place hold them: run folders; CSVs with a line a trial and metric (:mod:`perfgate.record.csv_table`);
 and CSVs with a line an iteration, ``run,pair,subject,iteration,itl_ns`` and perhaps ``ttft_ns`` and ``card``, in which
-a conditioning trial has an empty ``pair``.
+a warm-up trial has an empty ``pair``.
 """
 
 from __future__ import annotations
@@ -85,27 +85,27 @@ def read_recordings(place: Path) -> tuple[Recording, ...]:
         files = [*sorted(place.glob("*.csv")), *sorted(file.parent for file in place.rglob(RUN))]
     else:
         files = [place]
-    found = [one for file in files for one in (_of_run(file) if file.is_dir() else _of_csv(file))]
-    if not found:
+    recordings = [recording for file in files for recording in (_of_run(file) if file.is_dir() else _of_csv(file))]
+    if not recordings:
         text = "holds no pair of trials" if files else "holds neither a run folder nor a CSV"
         raise RecordError(text, where=str(place), remedy="Name a run folder, a folder of them, or a CSV of trials.")
-    return tuple(distinct(found))
+    return tuple(distinct(recordings))
 
 
-def distinct(found: Iterable[Recording]) -> Iterator[Recording]:
+def distinct(recordings: Iterable[Recording]) -> Iterator[Recording]:
     """Without those that are there twice; of these the one with its iterations is kept."""
     kept: list[Recording] = []
-    for one in sorted(found, key=lambda one: one.iterations is None):
-        if not any(same_run(one, other) for other in kept):
-            kept.append(one)
-            yield one
+    for recording in sorted(recordings, key=lambda recording: recording.iterations is None):
+        if not any(same_run(recording, earlier) for earlier in kept):
+            kept.append(recording)
+            yield recording
 
 
-def same_run(one: Recording, other: Recording) -> bool:
+def same_run(first: Recording, second: Recording) -> bool:
     """Whether the decode steps of two recordings agree in every trial."""
-    if one.pairs != other.pairs or STEP not in one.metrics or STEP not in other.metrics:
+    if first.pairs != second.pairs or STEP not in first.metrics or STEP not in second.metrics:
         return False
-    a, b = one.metrics[STEP], other.metrics[STEP]
+    a, b = first.metrics[STEP], second.metrics[STEP]
     return np.allclose([a.base, a.head], [b.base, b.head], rtol=SAME_TRIAL, atol=0)
 
 
@@ -127,7 +127,7 @@ def _of_record(name: str, record: Record, pairs: Sequence[tuple[Trial, Trial]]) 
         name=name,
         kind=f"{record.cell.cell_id[:12]} on {machine}",
         same_build=same_build(record.subjects.get("base"), record.subjects.get("head")),
-        metrics={name: found for name, found in values.items() if found is not None},
+        metrics={name: measured for name, measured in values.items() if measured is not None},
         visits=tuple(base.visit for base, _ in pairs),
         iterations=_iterations_of(pairs),
     )
@@ -143,7 +143,7 @@ def _values_of(metric: Metric, pairs: Sequence[tuple[Trial, Trial]]) -> Values |
 
 
 def _iterations_of(pairs: Sequence[tuple[Trial, Trial]]) -> tuple[stats.Floats, stats.Floats] | None:
-    rows = [[[one.itl_ns for one in trial.iterations] for trial in pair] for pair in pairs]
+    rows = [[[iteration.itl_ns for iteration in trial.iterations] for trial in pair] for pair in pairs]
     lengths = {len(trial) for row in rows for trial in row}
     if len(lengths) > 1 or not all(steps for row in rows for trial in row for steps in trial):
         return None
@@ -188,7 +188,7 @@ class _Run:
     conditioned: bool = False
 
     def take(self, pair: str, subject: str, figures: Mapping[str, int]) -> None:
-        """A line. A visit begins with conditioning trials, so one after a pair begins another visit."""
+        """A line. A visit begins with warm-up trials, so one after a pair begins another visit."""
         if not pair:
             self.visit += not self.conditioned and bool(self.values)
             self.conditioned = True
@@ -219,7 +219,7 @@ def _by_iteration(reader: csv.DictReader[str], file: Path) -> list[Recording]:
             raise RecordError(f"pair and times must be whole numbers: {error}", where=where) from error
         if not all(0 < figure < LONGEST_NS for figure in figures.values()):
             raise RecordError("a time must be above 0 and below a day", where=where)
-    return [one for name, run in runs.items() if (one := _recording(name, run, columns)) is not None]
+    return [recording for name, run in runs.items() if (recording := _recording(name, run, columns)) is not None]
 
 
 def _recording(name: str, run: _Run, columns: Sequence[str]) -> Recording | None:

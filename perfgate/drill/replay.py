@@ -169,12 +169,12 @@ class Replay:
             RecordError: Too few pairs of any kind, or no gate's metric is in all recordings.
         """
         pool = Pool.of(recordings, declared.schedule.looks[-1])
-        found = cls(declared, pool, pool.draw(np.random.default_rng(seed), draws))
-        if not found.gates:
+        replay = cls(declared, pool, pool.draw(np.random.default_rng(seed), draws))
+        if not replay.gates:
             wanted = ", ".join(plan.gate.measured.name for plan in declared.gates)
             raise RecordError(f"no gate of {declared.name} has its metric in every recording: {wanted}",
                               remedy="Leave out recordings that lack it.")  # fmt: skip
-        return found
+        return replay
 
     @property
     def gates(self) -> tuple[GatePlan, ...]:
@@ -258,8 +258,8 @@ class Replay:
             head = head * (1 + truth.sizes.get(metric.name, 0.0)) ** metric.sign
             resolution = self.pool.resolution(metric.name)
             columns.append([
-                Series(plan, tuple(one), tuple(other), schedule, resolution=resolution)
-                for one, other in zip(base.tolist(), head.tolist(), strict=True)
+                Series(plan, tuple(base_values), tuple(head_values), schedule, resolution=resolution)
+                for base_values, head_values in zip(base.tolist(), head.tolist(), strict=True)
             ])  # fmt: skip
         return [list(series) for series in zip(*columns, strict=True)]
 
@@ -275,7 +275,7 @@ def decide_run(declared: Declared, run: Sequence[Series]) -> tuple[tuple[Verdict
     """
     for pairs in declared.schedule.looks:
         seen = [Series(s.gate, s.base[:pairs], s.head[:pairs], s.schedule, s.missing, s.resolution) for s in run]
-        verdicts = tuple(one.verdict for one in decide(seen, declared.alpha, declared.beta))
+        verdicts = tuple(outcome.verdict for outcome in decide(seen, declared.alpha, declared.beta))
         if run_verdict(verdicts) != "inconclusive":
             break
     return verdicts, pairs

@@ -107,10 +107,11 @@ def replay_report(
     )
 
 
-def _recorded(one: Recording) -> RecordedRow:
-    d = one.log_ratios(STEP) if STEP in one.metrics and one.pairs > 1 else None
+def _recorded(recording: Recording) -> RecordedRow:
+    d = recording.log_ratios(STEP) if STEP in recording.metrics and recording.pairs > 1 else None
     return RecordedRow(
-        name=one.name, kind=one.kind, pairs=one.pairs, visits=len(set(one.visits)), same_build=one.same_build,
+        name=recording.name, kind=recording.kind, pairs=recording.pairs, visits=len(set(recording.visits)),
+        same_build=recording.same_build,
         pair_sd=None if d is None else float(np.std(d, ddof=1)),
     )  # fmt: skip
 
@@ -125,7 +126,7 @@ def replay_document(report: ReplayReport) -> Document:
 
 def replay_sections(report: ReplayReport) -> Iterator[Section]:
     """The tables of a replay, for a report of its own or as a part of another."""
-    pairs, visits = (sum(getattr(one, name) for one in report.recordings) for name in ("pairs", "visits"))
+    pairs, visits = (sum(getattr(recording, name) for recording in report.recordings) for name in ("pairs", "visits"))
     spread = ", ".join(f"{name} {percent(sd)}" for name, sd in report.pair_sd.items())
     drawn = f"{report.draws} draws from {pairs} pairs of {plural(visits, 'visit')}, seed {report.seed}"
     lines = [f"{drawn}; pairs spread by {spread}"]
@@ -214,8 +215,8 @@ def _asked(case: PeerCase) -> str:
 
 
 def _starts(cases: Sequence[PeerCase]) -> str:
-    found = sorted({round(case.starts, 1) for case in cases})
-    return " to ".join(dict.fromkeys(f"{starts:g}" for starts in (found[0], found[-1])))
+    counts = sorted({round(case.starts, 1) for case in cases})
+    return " to ".join(dict.fromkeys(f"{starts:g}" for starts in (counts[0], counts[-1])))
 
 
 def _drawn_from(report: ReplayReport) -> Section:
@@ -223,9 +224,10 @@ def _drawn_from(report: ReplayReport) -> Section:
     return Section(
         title="drawn from",
         rows=[heading, *(
-            (one.name, str(one.pairs), str(one.visits), "-" if one.pair_sd is None else percent(one.pair_sd),
-             "the same build" if one.same_build else "another build, its effect taken out")
-            for one in report.recordings
+            (recording.name, str(recording.pairs), str(recording.visits),
+             "-" if recording.pair_sd is None else percent(recording.pair_sd),
+             "the same build" if recording.same_build else "another build, its effect taken out")
+            for recording in report.recordings
         )],
     )  # fmt: skip
 

@@ -66,24 +66,25 @@ class Pool:
             RecordError: No kind of recording has enough.
         """
         counts = {
-            kind: sum(one.pairs for one in recordings if one.kind == kind) for kind in {r.kind for r in recordings}
+            kind: sum(recording.pairs for recording in recordings if recording.kind == kind)
+            for kind in {r.kind for r in recordings}
         }
         left_out = tuple(
-            f"{one.name}: {counts[one.kind]} pairs of {one.kind}, and the last look is at {least}"
-            for one in recordings
-            if counts[one.kind] < least
+            f"{recording.name}: {counts[recording.kind]} pairs of {recording.kind}, and the last look is at {least}"
+            for recording in recordings
+            if counts[recording.kind] < least
         )
         if len(left_out) == len(recordings):
             raise RecordError(
                 f"too few pairs to replay: {'; '.join(left_out)}",
                 remedy="Give more recordings of one scenario and kind of machine.",
             )
-        return cls(tuple(one for one in recordings if counts[one.kind] >= least), left_out, least)
+        return cls(tuple(recording for recording in recordings if counts[recording.kind] >= least), left_out, least)
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Metrics that every recording has."""
-        return tuple(name for name in METRICS if all(name in one.metrics for one in self.recordings))
+        return tuple(name for name in METRICS if all(name in recording.metrics for recording in self.recordings))
 
     def draw(self, rng: np.random.Generator, draws: int) -> Drawn:
         """Pairs of so many runs; a visit is the first of a run as often as its share of the pairs is."""
@@ -107,13 +108,13 @@ class Pool:
 
         Every trial has as many as the shortest.
         """
-        kept = [one.iterations for one in self.recordings if one.iterations is not None]
+        kept = [recording.iterations for recording in self.recordings if recording.iterations is not None]
         if len(kept) < len(self.recordings):
             return None
         shortest = min(base.shape[1] for base, _ in kept)
         base = np.concatenate([base[:, :shortest] for base, _ in kept])
         heads = zip(self.recordings, kept, strict=True)
-        head = np.concatenate([head[:, :shortest] / effect(one, STEP) for one, (_, head) in heads])
+        head = np.concatenate([head[:, :shortest] / effect(recording, STEP) for recording, (_, head) in heads])
         base, head = _swapped(base, head, drawn)
         factor = self._factor(STEP, drawn)[..., None]
         return base * factor, head * factor
@@ -137,11 +138,13 @@ class Pool:
 
     def resolution(self, metric: str) -> float:
         """The coarsest of the recordings."""
-        return max(one.metrics[metric].resolution for one in self.recordings)
+        return max(recording.metrics[metric].resolution for recording in self.recordings)
 
     def _values(self, metric: str) -> tuple[stats.Floats, stats.Floats]:
-        base = np.concatenate([one.metrics[metric].base for one in self.recordings])
-        head = np.concatenate([np.array(one.metrics[metric].head) / effect(one, metric) for one in self.recordings])
+        base = np.concatenate([recording.metrics[metric].base for recording in self.recordings])
+        head = np.concatenate(
+            [np.array(recording.metrics[metric].head) / effect(recording, metric) for recording in self.recordings]
+        )
         return base, head
 
     def _factor(self, metric: str, drawn: Drawn) -> stats.Floats:
@@ -155,9 +158,9 @@ class Pool:
 
     def _visits(self) -> tuple[Numbers, Numbers]:
         """The visit of each pair, numbered over all recordings, and the kind of each visit."""
-        keys = [(n, visit) for n, one in enumerate(self.recordings) for visit in one.visits]
+        keys = [(n, visit) for n, recording in enumerate(self.recordings) for visit in recording.visits]
         numbers = {key: n for n, key in enumerate(dict.fromkeys(keys))}
-        names = [one.kind for one in self.recordings]
+        names = [recording.kind for recording in self.recordings]
         return np.array([numbers[key] for key in keys]), np.array([names.index(names[n]) for n, _ in numbers])
 
 
@@ -170,6 +173,6 @@ def effect(recording: Recording, metric: str) -> float:
 
 
 def _swapped(base: stats.Floats, head: stats.Floats, drawn: Drawn) -> tuple[stats.Floats, stats.Floats]:
-    one, other = base[drawn.pairs], head[drawn.pairs]
-    swapped = drawn.swapped.reshape(drawn.swapped.shape + (1,) * (one.ndim - 2))
-    return np.where(swapped, other, one), np.where(swapped, one, other)
+    base, head = base[drawn.pairs], head[drawn.pairs]
+    swapped = drawn.swapped.reshape(drawn.swapped.shape + (1,) * (base.ndim - 2))
+    return np.where(swapped, head, base), np.where(swapped, base, head)

@@ -57,7 +57,7 @@ class RecordSide:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is held against each other, by the side that it is here.
+    """What is held against each other, by side.
 
     Args:
         cell: The cell, whose gates are judged.

@@ -132,7 +132,7 @@ class Trial(Frozen):
     Args:
         index: Number of the trial in its run, from 0; its folder is ``trials/NNN``.
         kind: ``timed`` trials alone feed latency metrics, ``traced`` ones what kernels do, ``counted`` ones counters.
-        pair: Number of the pair, from 0; ``None`` for a conditioning trial, which is never judged.
+        pair: Number of the pair, from 0; ``None`` for a warm-up trial, which is never judged.
         position: 0 for the first trial of its pair, 1 for the second.
         subject: The side measured.
         visit: Index into the record's visits.

@@ -14,7 +14,7 @@ from perfgate.scenario.plan import Cell
 PASS_S = 0.035
 """What a pass over one launch takes: six trials of 36 launches and 12 passes took 15 s each on an H200."""
 
-CONDITIONING_TRIALS = 2
+WARM_UP_TRIALS = 2
 """One a subject before the first timed pair."""
 
 
@@ -25,7 +25,7 @@ class KindCost:
     Args:
         kind: Timed pairs are taken first, traced ones after them.
         looks: Numbers of pairs at which a decision is tried; ``(1,)`` where one pair is taken and no gate rests on it.
-        starts: Engine starts until each look, from the first of this kind, conditioning included.
+        starts: Engine starts until each look, from the first of this kind, warm-up trials included.
         minutes: Wall time of these; ``None`` where the duration of a trial is unknown.
         source: Where the minutes come from, or why there are none, in words.
         gpus: GPUs that a trial takes; 0 where it is not known to run on one.
@@ -49,7 +49,7 @@ def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
     A kind that gates rest on needs at least two pairs: one has no spread. Records that cannot be read are passed over:
     they do not prevent planning.
     """
-    found: dict[Kind, Record] = {}
+    newest: dict[Kind, Record] = {}
     for file in sorted(runs.glob(f"*/records/*-{cell.cell_id[:8]}.json")):
         try:
             record = read_record(file)
@@ -58,30 +58,30 @@ def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
         if record.cell.cell_id != cell.cell_id or not record.visits:
             continue
         for kind in cell.kinds:
-            newer = kind not in found or record.visits[-1].t0_utc > found[kind].visits[-1].t0_utc
+            newer = kind not in newest or record.visits[-1].t0_utc > newest[kind].visits[-1].t0_utc
             if newer and len(record.pairs(kind)) >= min(2, cell.looks(kind)[0]):
-                found[kind] = record
-    return found
+                newest[kind] = record
+    return newest
 
 
 def trial_seconds(cell: Cell, runs: Path) -> dict[Kind, float]:
     """What a trial of each kind takes by the newest records of the cell, else by the scenario; others are left out."""
     history = newest_records(runs, cell)
-    prices = (kind_cost(cell, kind, history.get(kind)) for kind in cell.kinds)
-    return {one.kind: one.minutes[-1] * 60 / one.starts[-1] for one in prices if one.minutes}
+    costs = (kind_cost(cell, kind, history.get(kind)) for kind in cell.kinds)
+    return {cost.kind: cost.minutes[-1] * 60 / cost.starts[-1] for cost in costs if cost.minutes}
 
 
 def kind_cost(cell: Cell, kind: Kind, history: Record | None) -> KindCost:
     """What the pairs of one kind cost: by the newest record, else by what the scenario expects."""
-    conditioning = CONDITIONING_TRIALS if kind == "timed" else 0
+    warm_up_trials = WARM_UP_TRIALS if kind == "timed" else 0
     looks = cell.looks(kind)
-    starts = tuple(2 * pairs + conditioning for pairs in looks)
+    starts = tuple(2 * pairs + warm_up_trials for pairs in looks)
     expect = cell.measure.expect
     if history is not None:
         taken = [trial for trial in history.trials if trial.kind == kind and not trial.failure]
         judged = [trial.duration_ns / 60e9 for trial in taken if trial.pair is not None]
         first = [trial.duration_ns / 60e9 for trial in taken if trial.pair is None]
-        begin = conditioning * statistics.median(first or judged)
+        begin = warm_up_trials * statistics.median(first or judged)
         minutes = tuple(begin + 2 * pairs * statistics.median(judged) for pairs in looks)
         source = f"the record of {history.visits[-1].t0_utc}"
         return KindCost(kind, looks, starts, minutes, source, len(history.trials[-1].gpus))

@@ -67,23 +67,23 @@ def _read(rows: csv.DictReader[str], file: Path) -> Table:
     if missing:
         raise RecordError(f"has no column {missing[0]!r}, expected {','.join(COLUMNS)}", where=f"{file}:1")
     paired = "pair" in header
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    by_metric: dict[str, dict[str, dict[str, float]]] = {}
     steps: dict[str, float] = {}
     for row in rows:
         where = f"{file}:{rows.line_num}"
         metric, subject, value, step = _read_row(row, where)
         steps[metric] = min(step, steps.get(metric, math.inf))
         pair = (row["pair"] or "").strip() if paired else str(rows.line_num)
-        side = found.setdefault(metric, {name: {} for name in SIDES})[subject]
+        side = by_metric.setdefault(metric, {name: {} for name in SIDES})[subject]
         if not pair:
             raise RecordError("pair is empty", where=where)
         if pair in side:
             raise RecordError(f"pair {pair} has {metric} of {subject} twice", where=where)
         side[pair] = value
-    if not found:
+    if not by_metric:
         raise RecordError("holds no measurement", where=str(file))
     return Table(
-        paired, {metric: _values(metric, sides, paired, steps[metric], file) for metric, sides in found.items()}
+        paired, {metric: _values(metric, sides, paired, steps[metric], file) for metric, sides in by_metric.items()}
     )
 
 
@@ -115,10 +115,10 @@ def _last_place(word: str) -> float:
 
 def _values(metric: str, sides: dict[str, dict[str, float]], paired: bool, step: float, file: Path) -> Values:  # noqa: FBT001 (private)
     if paired:
-        for one, other in (SIDES, SIDES[::-1]):
-            alone = [pair for pair in sides[one] if pair not in sides[other]]
+        for side, opposite in (SIDES, SIDES[::-1]):
+            alone = [pair for pair in sides[side] if pair not in sides[opposite]]
             if alone:
-                raise RecordError(f"pair {alone[0]} has {metric} of {one} but not of {other}", where=str(file))
+                raise RecordError(f"pair {alone[0]} has {metric} of {side} but not of {opposite}", where=str(file))
         sides = {"base": sides["base"], "head": {pair: sides["head"][pair] for pair in sides["base"]}}
     base, head = (tuple(sides[side].values()) for side in SIDES)
     smallest = min(map(abs, (*base, *head)), default=0.0)

@@ -33,19 +33,19 @@ HOPELESS: Final = (
 """Reason codes after which no further pair of a visit could fare better."""
 
 
-def chance(one: int, other: int) -> float:
+def chance(base: int, head: int) -> float:
     """Probability that failures which fall on either side by a fair coin are split at least so unevenly.
 
     The two-sided sign test, exact.
 
     Args:
-        one: Dropped pairs that failed first on one side, from 0.
-        other: Those of the other side, from 0.
+        base: Dropped pairs that failed first on the base, from 0.
+        head: Those that did on the head, from 0.
 
     Returns:
         The p value, in (0, 1].
     """
-    return min(1.0, 2 * float(special.bdtr(min(one, other), one + other, 0.5)))
+    return min(1.0, 2 * float(special.bdtr(min(base, head), base + head, 0.5)))
 
 
 def overdrawn(record: Record, kind: Kind, visit: int | None = None) -> Failure | None:
@@ -66,10 +66,10 @@ def overdrawn(record: Record, kind: Kind, visit: int | None = None) -> Failure |
     else:
         return None
     last = failed[-1].failure
-    words = f": {last.code}: {last.text}" if last else ""
+    cause = f": {last.code}: {last.text}" if last else ""
     sided = unevenness(failed) if both else ""
     text = f"{len(failed)} dropped, failing on {' and '.join(sorted(sides))}{f' ({sided})' if sided else ''}"
-    return Failure(code=code, text=f"{text}; the last in trial {failed[-1].index}{words}")
+    return Failure(code=code, text=f"{text}; the last in trial {failed[-1].index}{cause}")
 
 
 def unevenness(failed: Sequence[Trial]) -> str:

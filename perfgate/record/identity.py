@@ -53,7 +53,7 @@ class Measured(Frozen):
         """The identity of a resolved cell."""
         rules = cell.kernels.rules if cell.kernels else ()
         traced = cell.kernels and repr((rules, cell.kernels.traced.iterations))
-        launches = [one.model_dump_json(exclude={"metrics"}) for one in cell.counters]
+        launches = [entry.model_dump_json(exclude={"metrics"}) for entry in cell.counters]
         counted = launches and repr((rules, launches, cell.counted.step, cell.counted.cache_control))
         measure = {"warmup_iterations": cell.measure.warmup_iterations, "iterations": cell.measure.iterations}
         return cls(
@@ -75,14 +75,14 @@ class Measured(Frozen):
         if self.cell_id == other.cell_id:
             return ()
         described = {"name", "scenario", "cell_id", "tracing", "counting"}
-        one, two = (dict(_flat(cell.model_dump(exclude=described))) for cell in (self, other))
+        mine, theirs = (dict(_flat(cell.model_dump(exclude=described))) for cell in (self, other))
         missing = "nothing"
-        found = tuple(
-            f"{key}: {one.get(key, missing)} against {two.get(key, missing)}"
-            for key in dict.fromkeys([*one, *two])
-            if one.get(key, missing) != two.get(key, missing)
+        differing = tuple(
+            f"{key}: {mine.get(key, missing)} against {theirs.get(key, missing)}"
+            for key in dict.fromkeys([*mine, *theirs])
+            if mine.get(key, missing) != theirs.get(key, missing)
         )
-        return found or (f"cell_id: {self.cell_id[:12]} against {other.cell_id[:12]}",)
+        return differing or (f"cell_id: {self.cell_id[:12]} against {other.cell_id[:12]}",)
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -95,9 +95,9 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
 
 def profiled_otherwise(cell: Cell, other: Measured) -> tuple[str, ...]:
     """Why kernel times or counters must not be compared, where gates of a cell rest on them; empty where they may."""
-    one, gated, found = Measured.of(cell), {gate.gate.measured.kind for gate in cell.gates}, []
-    if "traced" in gated and one.tracing != other.tracing:
-        found.append("traced with other roles, or for another number of iterations")
-    if "counted" in gated and one.counting != other.counting:
-        found.append("counted with other roles or launches, or in another window")
-    return tuple(found)
+    measured, gated, differences = Measured.of(cell), {gate.gate.measured.kind for gate in cell.gates}, []
+    if "traced" in gated and measured.tracing != other.tracing:
+        differences.append("traced with other roles, or for another number of iterations")
+    if "counted" in gated and measured.counting != other.counting:
+        differences.append("counted with other roles or launches, or in another window")
+    return tuple(differences)

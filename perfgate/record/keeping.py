@@ -33,18 +33,18 @@ def storage_failures(folder: Path, remedy: str) -> Iterator[None]:
         raise NotMeasuredError(what, where=str(folder), remedy=remedy, code="storage-failed") from error
 
 
-def taken_over(folder: Path, found: Run, scenarios: Sequence[Path], subjects: dict[Side, Subject]) -> Run:
+def taken_over(folder: Path, begun: Run, scenarios: Sequence[Path], subjects: dict[Side, Subject]) -> Run:
     """The run with the plan and the subjects of whoever goes on with it, which must be those that it was begun with."""
     loaded = tuple(load(file) for file in scenarios)
-    own = Run(name=found.name, plan=make_plan(loaded, found.plan.seed), subjects=subjects, perfgate=__version__)
+    own = Run(name=begun.name, plan=make_plan(loaded, begun.plan.seed), subjects=subjects, perfgate=__version__)
     differing = [
-        name for name in Run.model_fields if name != "perfgate" and _portable(own, name) != _portable(found, name)
+        name for name in Run.model_fields if name != "perfgate" and _portable(own, name) != _portable(begun, name)
     ]
     if differing:
         verb = "differ" if len(differing) > 1 or "subjects" in differing else "differs"
         text = f"its {' and '.join(differing)} {verb} from what is to be measured"
         raise NotComparableError(text, where=str(folder), code="different-cells", remedy="Begin a new run.")
-    records = list(read_records(folder, found))
+    records = list(read_records(folder, begun))
     check_sequence(records)
     mine = {cell.cell_id: cell for cell in own.plan.cells}
     with hold(folder), storage_failures(folder, "Fix that."):
@@ -68,10 +68,10 @@ def refuse_what_is_no_text(manifest: Run) -> None:
         UsageError: A path is not UTF-8: Linux allows any bytes in one, JSON does not.
     """
     whole = json.dumps(manifest.model_dump(mode="json"), ensure_ascii=False)
-    found = re.search('"([^"]*[\ud800-\udfff][^"]*)"', whole)
-    if found:
+    unencodable = re.search('"([^"]*[\ud800-\udfff][^"]*)"', whole)
+    if unencodable:
         remedy = "Rename the folder or file: a record holds UTF-8 text alone."
-        raise UsageError(f"the path {found[1]!a} is not UTF-8", remedy=remedy)
+        raise UsageError(f"the path {unencodable[1]!a} is not UTF-8", remedy=remedy)
 
 
 def run_name(loaded: Sequence[LoadedScenario]) -> str:

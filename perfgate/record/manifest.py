@@ -110,8 +110,8 @@ def _impossible(record: Record, trial: Trial) -> str:
         return ""
     if len(trial.iterations) != cell.measure.iterations:
         return f"holds {len(trial.iterations)} iterations, and its cell takes {cell.measure.iterations}"
-    if any((len(one.ttft_ns), one.output_tokens) != (cell.workload.batch, cell.workload.output_tokens)
-           for one in trial.iterations):  # fmt: skip
+    if any((len(iteration.ttft_ns), iteration.output_tokens) != (cell.workload.batch, cell.workload.output_tokens)
+           for iteration in trial.iterations):  # fmt: skip
         return "holds iterations of another batch or length than its cell's"
     return ""
 

@@ -71,7 +71,7 @@ class Record(Frozen):
         subjects: By side; one side alone makes a one-sided record.
         seed: Seed of the order of trials.
         visits: In order of time.
-        trials: In order of time, failed and conditioning ones included.
+        trials: In order of time, failed and warm-up ones included.
         further_looks: Numbers of pairs at which looks were added after the cell's own, in order.
         further_traced_looks: The same for traced pairs.
         further_counted_looks: The same for counted pairs.
@@ -131,14 +131,14 @@ class Record(Frozen):
 
     def dropped_pairs(self, kind: Kind = "timed") -> dict[int, Trial]:
         """The trial that failed first in each dropped pair by number of the pair, in the order they failed."""
-        found: dict[int, Trial] = {}
+        failures: dict[int, Trial] = {}
         for trial in self.trials:
             if trial.kind == kind and trial.pair is not None and trial.failure is not None:
-                found.setdefault(trial.pair, trial)
-        return found
+                failures.setdefault(trial.pair, trial)
+        return failures
 
     def judged_trials(self, side: Side, kind: Kind = "timed") -> list[Trial]:
-        """Valid trials of one side, conditioning left out."""
+        """Valid trials of one side, without warm-up trials."""
         own = (t for t in self.trials if t.subject == side and t.kind == kind)
         return [t for t in own if t.pair is not None and t.failure is None]
 

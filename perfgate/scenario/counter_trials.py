@@ -115,7 +115,7 @@ class Launches(Strict):
     def _same_where_it_repeats(cls, metrics: dict[str, Condition]) -> dict[str, Condition]:
         for name, condition in metrics.items():
             if condition.relation == SAME and (name not in COUNTERS or COUNTERS[name].tier != "exact"):
-                exact = ", ".join(one.name for one in COUNTERS.values() if one.tier == "exact")
+                exact = ", ".join(counter.name for counter in COUNTERS.values() if counter.tier == "exact")
                 raise ValueError(f"{name}: only counters that repeat exactly can be required to be the same: {exact}; "
                                  "give it a bound, or a gate with margins where it repeats tightly")  # fmt: skip
         return metrics

@@ -194,12 +194,16 @@ class Scenario(Strict):
         own = self.kernels.roles if self.kernels else {}
         known = [*dict.fromkeys((*own, *(rule.role for rule in SHIPPED), UNLISTED))]
         named = [(("gates", number, "role"), gate.role) for number, gate in enumerate(self.gates)]
-        named += [(("counters", number, "role"), one.role) for number, one in enumerate(self.counters)]
+        named += [(("counters", number, "role"), entry.role) for number, entry in enumerate(self.counters)]
         for place, role in named:
             if role is not None and role not in known:
                 raise FieldError(place, f"expected one of {', '.join(known)}{did_you_mean(role, known)}")
         for number, gate in enumerate(self.gates):
-            held = [one for one in self.counters if one.role in (None, gate.role) and one.place in (None, gate.place)]
+            held = [
+                entry
+                for entry in self.counters
+                if entry.role in (None, gate.role) and entry.place in (None, gate.place)
+            ]
             if gate.measured.kind == "counted" and not held:
                 text = f"no entry of counters: counts {gate.role} {gate.place or ''}".rstrip()
                 raise FieldError(("gates", number), text)

@@ -176,7 +176,7 @@ class Expectation(Strict):
     def _in_a_records_form(cls, roles: Any, info: ValidationInfo) -> Any:
         """JSON files of perfgate sort the keys of a mapping, so there roles are a list, in their order."""
         if info.mode == "json" and isinstance(roles, list):
-            return {one["role"]: {"match": one["match"]} for one in roles}
+            return {entry["role"]: {"match": entry["match"]} for entry in roles}
         return roles
 
     @field_serializer("roles")
@@ -196,7 +196,11 @@ class Expectation(Strict):
     @classmethod
     def _roles_exist(cls, expected: PerDecodeStep, info: ValidationInfo) -> PerDecodeStep:
         known = {*info.data.get("roles", {}), *(rule.role for rule in SHIPPED), UNLISTED}
-        spoken = [(f"patterns[{n}].roles", role) for n, one in enumerate(expected.patterns) for role in one.roles or {}]
+        spoken = [
+            (f"patterns[{n}].roles", role)
+            for n, pattern in enumerate(expected.patterns)
+            for role in pattern.roles or {}
+        ]
         for field, role in [*spoken, *(("names", role) for role in expected.names)]:
             if "roles" in info.data and role not in known:
                 raise ValueError(f"{field} holds {role!r}, no role of this scenario{did_you_mean(role, known)}")

@@ -38,7 +38,7 @@ def choose_window(steps: DecodeSteps, launches: Sequence[Launches]) -> LaunchWin
     """
     pattern = steps.patterns[0]
     keys = [steps.keys[kernel] for kernel in pattern.kernels]
-    wanted = [_wanted(one, keys, pattern.layers()) for one in launches]
+    wanted = [_wanted(entry, keys, pattern.layers()) for entry in launches]
 
     def count(begin: int) -> int:
         """Launches from this one to the last that is needed: so many of one of the groups."""
@@ -60,17 +60,17 @@ def _wanted(
     Raises:
         NotMeasuredError: ``counters-no-launch``.
     """
-    found = [n for n, key in enumerate(keys) if launches.includes(key, layers[n])]
+    positions = [n for n, key in enumerate(keys) if launches.includes(key, layers[n])]
     if launches.profile == "outside":
-        found = [n for n in found if layers[n] is None]
-    groups = [found] if found else []
+        positions = [n for n in positions if layers[n] is None]
+    groups = [positions] if positions else []
     if launches.profile == "layer":
-        by_layer = [[n for n in found if layers[n] == layer] for layer in {layers[n] for n in found} - {None}]
+        by_layer = [[n for n in positions if layers[n] == layer] for layer in {layers[n] for n in positions} - {None}]
         groups = [group for group in by_layer if len(group) == max(map(len, by_layer))]
     needed = launches.profile if isinstance(launches.profile, int) else 1
-    if len(found) < needed or not groups:
+    if len(positions) < needed or not groups:
         where = {"layer": " in a layer", "outside": " outside the layers"}.get(str(launches.profile), "")
-        known = groups if launches.profile == "layer" else found
+        known = groups if launches.profile == "layer" else positions
         raise NotMeasuredError(
             f"the traced decode step has {len(known)} launches of {launches}{where}, {needed} are to be counted",
             code="counters-no-launch",

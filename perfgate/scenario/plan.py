@@ -155,9 +155,9 @@ def make_plan(scenarios: tuple[LoadedScenario, ...], seed: int) -> Plan:
         UsageError: Two scenarios have one name, or two cells are the same measurement.
     """
     named: dict[str, LoadedScenario] = {}
-    for one in scenarios:  # a run folder keeps each by its name
-        if (other := named.setdefault(one.scenario.name, one)) is not one:
-            raise UsageError(f"{other.file} has the same name, {one.scenario.name}", where=one.where("name"),
+    for loaded in scenarios:  # a run folder keeps each by its name
+        if (namesake := named.setdefault(loaded.scenario.name, loaded)) is not loaded:
+            raise UsageError(f"{namesake.file} has the same name, {loaded.scenario.name}", where=loaded.where("name"),
                              remedy="Name each scenario once, and give each a name of its own.")  # fmt: skip
     cells = tuple(cell for scenario in scenarios for cell in resolve_cells(scenario))
     seen: dict[str, Cell] = {}

@@ -45,10 +45,10 @@ class Spend(Strict):
 def _spent_on(looks: Sequence[int]) -> str:
     """Weights that these looks may have: both error rates in equal parts, none of blocking before it may block."""
     block = [look >= FIRST_BLOCKING_PAIRS for look in looks]
-    parts = [[int(100 * MOST_SPENT / max(1, sum(may))) / 100 * one for one in may]
+    parts = [[int(100 * MOST_SPENT / max(1, sum(may))) / 100 * allowed for allowed in may]
              for may in (block, [True] * len(looks))]  # fmt: skip
-    words = [", ".join(f"{weight:g}" for weight in weights) for weights in parts]
-    return f"spend: {{block: [{words[0]}], pass: [{words[1]}]}}"
+    lists = [", ".join(f"{weight:g}" for weight in weights) for weights in parts]
+    return f"spend: {{block: [{lists[0]}], pass: [{lists[1]}]}}"
 
 
 class Sampling(Strict):

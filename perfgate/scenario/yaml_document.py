@@ -110,8 +110,8 @@ class Document:
         """Every error of pydantic, placed in the file, said in the file's words, in file order."""
         details = [d for d in error.errors(include_url=False) if not self._is_echo(d)]
         meant = {_meant(tuple(d["loc"]), model) for d in details if d["type"] == "extra_forbidden"}
-        found = [self._problem(d, model) for d in details if d["type"] != "missing" or tuple(d["loc"]) not in meant]
-        return tuple(sorted(found, key=lambda problem: (problem.line, problem.column)))
+        problems = [self._problem(d, model) for d in details if d["type"] != "missing" or tuple(d["loc"]) not in meant]
+        return tuple(sorted(problems, key=lambda problem: (problem.line, problem.column)))
 
     def _is_echo(self, detail: Any) -> bool:
         """Pydantic also calls a list too short whose entries are wrong; those have problems of their own."""
@@ -137,10 +137,10 @@ class Document:
         if path[-1:] == ("[key]",):
             return self.problem(path[:-1], _in_words(kind, detail), at_key=True)
         path = _known(path, self.marks)
-        found = self._value_at(path)
-        shown = "" if isinstance(found, dict | list) else f", found {_in_yaml(found)}"
+        value = self._value_at(path)
+        shown = "" if isinstance(value, dict | list) else f", found {_in_yaml(value)}"
         # A value left out has no place of its own: YAML puts it behind the comments that follow.
-        return self.problem(path, _in_words(kind, detail) + shown, at_key=found is None and path in self.key_marks)
+        return self.problem(path, _in_words(kind, detail) + shown, at_key=value is None and path in self.key_marks)
 
 
 def read_text(file: Path, kind: str) -> str:
@@ -245,9 +245,9 @@ def describe_fields(schema: dict[str, Any]) -> dict[str, Any]:
 
     def describe(node: dict[str, Any]) -> dict[str, Any]:
         text, _, fields = node.get("description", "").partition("\n\nArgs:\n")
-        said = dict(re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", fields, flags=re.MULTILINE))
+        descriptions = dict(re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", fields, flags=re.MULTILINE))
         properties = {
-            name: field | ({"description": re.sub(r"\s+", " ", said[name])} if name in said else {})
+            name: field | ({"description": re.sub(r"\s+", " ", descriptions[name])} if name in descriptions else {})
             for name, field in node.get("properties", {}).items()
         }
         return node | ({"description": text} if text else {}) | ({"properties": properties} if properties else {})
@@ -313,13 +313,13 @@ def _is_finite(text: str) -> bool:
 
 def _in_yaml(value: Any) -> str:
     """A scalar as the file spells it, shortened where it is long."""
-    words = {None: "nothing", True: "true", False: "false"}
-    return words[value] if value is None or isinstance(value, bool) else _SHOWN.repr(value)
+    spelling = {None: "nothing", True: "true", False: "false"}
+    return spelling[value] if value is None or isinstance(value, bool) else _SHOWN.repr(value)
 
 
 def _in_words(kind: str, detail: Any) -> str:
     context = detail.get("ctx", {})
-    words = {
+    texts = {
         "int_type": "expected a whole number",
         "float_type": "expected a number",
         "string_type": "expected text (quote it)",
@@ -338,7 +338,7 @@ def _in_words(kind: str, detail: Any) -> str:
         return "must not be empty"
     if kind == "value_error":
         return str(context["error"])
-    return words.get(kind) or str(detail["msg"])
+    return texts.get(kind) or str(detail["msg"])
 
 
 def _fields_at(model: type[BaseModel], path: FieldPath) -> dict[str, FieldInfo]:

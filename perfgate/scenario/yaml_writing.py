@@ -61,10 +61,10 @@ def replace_block(text: str, file: Path, key: str, content: Any) -> str:
 
 def _extent(text: str, root: MappingNode, key: str) -> tuple[int, int]:
     """From a key's line to behind its value, without comments there: they belong to what follows. Else the end."""
-    found = next(((name, value) for name, value in root.value if name.value == key), None)
-    if found is None:
+    entry = next(((name, value) for name, value in root.value if name.value == key), None)
+    if entry is None:
         return len(text), len(text)
-    name, value = found
+    name, value = entry
     begin = name.start_mark.index - name.start_mark.column
     if isinstance(value, ScalarNode) and value.style not in ("|", ">"):
         return begin, _line_end(text, value.end_mark.index if value.value or value.style else name.end_mark.index)

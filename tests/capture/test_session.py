@@ -1,4 +1,4 @@
-"""Order, conditioning, dropped pairs, and what is on disk when."""
+"""Order, warm-up trials, dropped pairs, and what is on disk when."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def on_disk(folder: Path, measured: Cell | None = None) -> Record:
 # --- order
 
 
-def test_conditioning_comes_first(tmp_path: Path) -> None:
+def test_warm_up_trials_come_first(tmp_path: Path) -> None:
     """Before the first pair one trial a subject is taken, recorded and never judged."""
     collector = Watched()
 
@@ -141,7 +141,7 @@ def test_order_of_pairs(tmp_path: Path, seed: int) -> None:
 
 
 def test_further_look(tmp_path: Path) -> None:
-    """Measuring for the next look takes only what is missing, without conditioning again."""
+    """Measuring for the next look takes only what is missing, without warming up again."""
     collector = Watched()
 
     with session(tmp_path, collector) as open_session:
@@ -153,7 +153,7 @@ def test_further_look(tmp_path: Path) -> None:
 
 
 def test_second_visit(tmp_path: Path) -> None:
-    """A later session goes on with the record: a visit more, conditioning again, pairs numbered on."""
+    """A later session goes on with the record: a visit more, warm-up trials again, pairs numbered on."""
     measure(tmp_path, Watched(), pairs=2)
     collector = Watched()
 
@@ -187,7 +187,7 @@ def test_one_side(tmp_path: Path) -> None:
 
 
 def test_quick(tmp_path: Path) -> None:
-    """A quick run takes no conditioning trial."""
+    """A quick run takes no warm-up trial."""
     collector = Watched()
 
     measure(tmp_path, collector, pairs=1, quick=True)
@@ -346,8 +346,8 @@ def test_one_side_alone_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("index", "side"), [(0, "base"), (1, "head")])
-def test_failed_conditioning(tmp_path: Path, index: int, side: str) -> None:
-    """A failed conditioning trial stops the cell before any pair and names the side."""
+def test_failed_warm_up_trial(tmp_path: Path, index: int, side: str) -> None:
+    """A failed warm-up trial stops the cell before any pair and names the side."""
     collector = Watched(spec=FakeSpec(failures={index: "engine-start-failed"}))
 
     record = measure(tmp_path, collector)
@@ -460,7 +460,7 @@ def test_a_start_that_fails_now_and_then(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_no_trial_has(tmp_path: Path) -> None:
-    """A side whose conditioning trial has no value of a gated metric stops the cell before any pair is taken."""
+    """A side whose warm-up trial has no value of a gated metric stops the cell before any pair is taken."""
 
     class Stepless(Watched):
         def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
@@ -473,9 +473,7 @@ def test_a_metric_that_no_trial_has(tmp_path: Path) -> None:
     record = measure(tmp_path, collector)
 
     assert collector.places == [(None, "base"), (None, "head")]
-    assert record.stopped == Failure(
-        code="metric-missing", text="head: its conditioning trial has no value of itl_median"
-    )
+    assert record.stopped == Failure(code="metric-missing", text="head: its warm-up trial has no value of itl_median")
 
 
 def test_words_stay_whole(tmp_path: Path) -> None:

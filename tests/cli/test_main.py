@@ -122,7 +122,7 @@ def test_streams(invoke: Invoke) -> None:
 
     outcome = Outcome.model_validate_json((run_folder() / "verdict.json").read_text())
     assert result.stdout == render("outcome", "markdown", outcome)
-    assert "trial 000 conditioning base: ITL 5." in result.stderr
+    assert "trial 000 warm-up base: ITL 5." in result.stderr
     assert result.stderr.splitlines()[-1] == f"run folder: {run_folder()}"
 
 
@@ -133,7 +133,7 @@ def test_words_of_a_failure(invoke: Invoke) -> None:
     assert result.exit_code == 22
     assert "reason engine-died (tiny): head: a fake failure of trial 1: The engine's process ended" in result.stdout
     assert "-> Read engine.log in the trial's folder" in result.stdout
-    assert "trial 001 conditioning head: FAILED engine-died" in result.stderr
+    assert "trial 001 warm-up head: FAILED engine-died" in result.stderr
 
 
 def test_outputs_differ(invoke: Invoke) -> None:

@@ -68,15 +68,15 @@ def test_pipe() -> None:
         (failed(7, 2, "head"), "[0:00] tiny trial 007 pair 3 head: FAILED engine-died\n"),
         (
             trial(0, None, "base"),
-            "[0:00] tiny trial 000 conditioning base: ITL 5.000 ms, TTFT 100.0 ms\n",
+            "[0:00] tiny trial 000 warm-up base: ITL 5.000 ms, TTFT 100.0 ms\n",
         ),
         (trial(7, 2, "head", kind="traced"), "[0:00] tiny trial 007 traced pair 3 head: ITL 5.000 ms, TTFT 100.0 ms\n"),
         (trial(7, 2, "head", iterations=()), "[0:00] tiny trial 007 pair 3 head: \n"),
     ],
-    ids=["failed", "conditioning", "traced", "no-values"],
+    ids=["failed", "warm-up", "traced", "no-values"],
 )
 def test_kinds_of_trials(finished: Trial, line: str) -> None:
-    """A failed trial shows its code, a conditioning trial that it is one, a trial without values none."""
+    """A failed trial shows its code, a warm-up trial that it is one, a trial without values none."""
     assert shown(io.StringIO(), step(seconds_left=None, finished=finished)).getvalue() == line
 
 
@@ -184,7 +184,7 @@ def test_terminal_is_cleared_after_an_error() -> None:
     ("one", "words"),
     [
         (step(), "pair 3 of 4, head: iteration 3 of 10"),
-        (step("starting the engine", pair=None), "conditioning, head: starting the engine"),
+        (step("starting the engine", pair=None), "warm-up, head: starting the engine"),
         (step("reading the trace", kind="traced"), "traced pair 3 of 4, head: reading the trace"),
         (step("done", pair=3, done=4), "pair 4 of 4, head: done"),
     ],

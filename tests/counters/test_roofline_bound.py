@@ -168,7 +168,7 @@ def test_a_run_keeps_floors_and_gates_on_them(tmp_path: Path, fake_nvml: FakeMac
 
 @pytest.mark.usefixtures("no_orphans")
 def test_a_gate_that_cannot_be_judged_is_told_of_early(tmp_path: Path, fake_nvml: FakeMachine) -> None:
-    """On an unknown GPU a run says so for each side after its conditioning trial, and ends not measured."""
+    """On an unknown GPU a run says so for each side after its warm-up trial, and ends not measured."""
     FakeMachine.build(fake_nvml.file, {"name": "Tesla T4"})
     scenario = scenario_file(tmp_path, gates="{metric: mbu, ignorable: 1%, must_catch: 5%}")
     told: list[str] = []

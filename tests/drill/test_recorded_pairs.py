@@ -29,7 +29,7 @@ def written(folder: Path, *lines: str, name: str = "times.csv") -> Path:
 
 
 def test_whole_pairs_by_iteration(tmp_path: Path) -> None:
-    """A trial's value is the median of its iterations; conditioning and a pair with one side are left out."""
+    """A trial's value is the median of its iterations; warm-up trials and a pair with one side are left out."""
     steps = {"": 9, "0": 10, "1": 20, "2": 30}
     lines = [
         f"r,{pair},{side},{n},{step + 2 * (side == 'head') + n}"
@@ -48,7 +48,7 @@ def test_whole_pairs_by_iteration(tmp_path: Path) -> None:
     assert one.iterations[1] == pytest.approx(np.array([[12e-9, 13e-9, 14e-9], [22e-9, 23e-9, 24e-9]]))
 
 
-def test_a_conditioning_trial_after_a_pair_begins_a_visit() -> None:
+def test_a_warm_up_trial_after_a_pair_begins_a_visit() -> None:
     """The recording that was interrupted after its first pair has two visits, the others one."""
     visits = {one.name: one.visits for one in read_recordings(ITERATIONS)}
 

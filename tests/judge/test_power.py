@@ -84,7 +84,7 @@ def test_unknown_without_record_and_expectation() -> None:
 
 
 def test_minutes_from_an_expectation() -> None:
-    """Two conditioning trials, then two trials a pair."""
+    """Two warm-up trials, then two trials a pair."""
     assert cell_power(expecting(), {}, 1).kinds[0].minutes == (5.0, 7.0, 9.0, 13.0)
 
 
@@ -116,7 +116,7 @@ TIMED = ((4, 6, 8, 12), (10, 14, 18, 26))
 def test_each_kind_of_pairs_has_its_own_looks(
     planned: Cell, kinds: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> None:
-    """Timed pairs are taken for gates on times, after conditioning; traced ones for gates on kernels, else once."""
+    """Timed pairs are taken for gates on times, after warm-up trials; traced ones for gates on kernels, else once."""
     assert {kind.kind: (kind.looks, kind.starts) for kind in cell_power(planned, {}, 2).kinds} == kinds
 
 

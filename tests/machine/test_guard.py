@@ -401,7 +401,7 @@ def test_company_that_was_never_listed(measure: Measure, fake_nvml: FakeMachine)
     assert dropped(record)[0] == (3, "foreign-process")
 
 
-def test_a_disturbed_conditioning_trial(measure: Measure, fake_nvml: FakeMachine) -> None:
+def test_a_disturbed_warm_up_trial(measure: Measure, fake_nvml: FakeMachine) -> None:
     """It is never judged and has shown that the engine runs: the run goes on."""
     gpu = fake_nvml.gpu()
 

@@ -319,7 +319,7 @@ def test_a_missing_folder_is_the_file_systems_error(tmp_path: Path) -> None:
 
 
 def test_only_whole_pairs_are_judged() -> None:
-    """A pair counts when both its trials are valid; conditioning never does."""
+    """A pair counts when both its trials are valid; a warm-up trial never does."""
     assert [(base.index, head.index) for base, head in FULL.pairs()] == [(1, 2)]
     assert {pair: t.index for pair, t in FULL.dropped_pairs().items()} == {1: 3}
     assert [t.index for t in FULL.judged_trials("base")] == [1, 4]

@@ -60,7 +60,7 @@ def test_nothing_in_it_names_a_host_or_a_device() -> None:
 
 
 def test_a_resumed_run_adds_the_visits_that_it_had() -> None:
-    """Restarts are given to the visit that they were taken in, conditioning and failed ones to none."""
+    """Restarts are given to the visit that they were taken in, warm-up and failed ones to none."""
     trials = [trial(n, n or None, "head", visit=n // 3) for n in range(6)]
 
     entry = draft(alone([], trials=tuple(trials), visits=(visit(1), visit(2))), "head")

@@ -144,7 +144,7 @@ def test_tensorrt_llm(new: float, threshold: float, verdict: str) -> None:
 
 @pytest.mark.parametrize(("truth", "share"), [(0.0, "passed"), (0.02, "blocked")])
 def test_ours(truth: float, share: str) -> None:
-    """Ours lets unchanged builds pass and blocks 2 %, at the price of four to six pairs and the conditioning trials."""
+    """Ours lets unchanged builds pass and blocks 2 %, at the price of four to six pairs and the warm-up trials."""
     found = page.simulate(BY_NAME["perfgate, 0.1 % / 0.5 %"], truth, modes=False, runs=100)
 
     assert getattr(found, share) == 1.0
