@@ -115,8 +115,8 @@ class Problem:
 
     def __str__(self) -> str:
         """``file:line:column: field: text``, the form editors jump to."""
-        place = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: "
-        return f"{place}{self.field}: {self.text}" if self.field else f"{place}{self.text}"
+        location = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: "
+        return f"{location}{self.field}: {self.text}" if self.field else f"{location}{self.text}"
 
 
 class ScenarioError(UsageError):

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from perfgate.baseline.lineage import Baseline, Build, Change, Entry, draft
-from perfgate.baseline.store import author, changing, commit, place, read, write
+from perfgate.baseline.store import author, baseline_path, changing, commit, read, write
 from perfgate.baseline.visit_comparison import judge_sides
 from perfgate.baseline.visit_evidence import misfits
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
@@ -102,7 +102,7 @@ def promote(
     for cell in chosen:
         outcome = outcomes[cell.cell_id]
         measured = _measured_side(folder, run, cell, records.get(cell.cell_id), outcome, side)
-        file = root / place(cell, machine_class(measured.record.visits[0].machine, cell.clocks.mode))
+        file = root / baseline_path(cell, machine_class(measured.record.visits[0].machine, cell.clocks.mode))
         candidates.append(_Candidate(measured, outcome, file, same_build))
     with changing(candidate.file for candidate in candidates):
         drawn = [_draw(candidate, run.plan) for candidate in candidates]

@@ -56,7 +56,7 @@ def is_baseline(file: Path) -> bool:
         return False
 
 
-def place(cell: Cell, machine_class: str) -> Path:
+def baseline_path(cell: Cell, machine_class: str) -> Path:
     """Where the baseline of a cell belongs, below the folder of baselines."""
     label = cell.name.removeprefix(cell.scenario).strip("[]")
     if not label:
@@ -83,7 +83,7 @@ def candidates(source: Path, cell: Cell) -> list[Path]:
     if source.exists() and not source.is_dir():
         raise UsageError(f"{source}: expected a folder of baselines, or a file that ends in .json")
     classes = sorted(folder.name for folder in source.iterdir() if folder.is_dir()) if source.is_dir() else []
-    return [file for machine_class in classes if (file := source / place(cell, machine_class)).is_file()]
+    return [file for machine_class in classes if (file := source / baseline_path(cell, machine_class)).is_file()]
 
 
 def find(source: Path, cells: Iterable[Cell]) -> dict[str, tuple[Stored, ...]]:

@@ -47,7 +47,7 @@ class VisitSeries(Series):
         head, sign = stats.logs(self.head), self.metric.sign
         return [predict(np.split(stats.logs(restarts) + sign * row, ends), head, sign, self.resolution) for row in rows]
 
-    def looks(self) -> tuple[stats.Look, ...]:
+    def interim_looks(self) -> tuple[stats.Look, ...]:
         """The one look, which spends both error rates whole; with one visit that at its restarts."""
         gate = self.gate.gate
         off, over, under = (
@@ -58,7 +58,7 @@ class VisitSeries(Series):
             return (stats.look_at(len(self.visits), off[0], over, under),)
         if self.fault or len(self.visits) != 1:
             return ()
-        return Series(self.gate, self.visits[0], self.head, resolution=self.resolution).looks()
+        return Series(self.gate, self.visits[0], self.head, resolution=self.resolution).interim_looks()
 
     @property
     def advises(self) -> bool:

@@ -245,15 +245,15 @@ def _placed(
     """
     pattern, layers, others = plan.window.pattern, plan.window.pattern.layers(), []
     names = [short_name(launch.key.name) for launch in counted]
-    places = _aligned(names, plan)
+    positions = _aligned(names, plan)
     launches = []
-    for name, launch, place in zip(names, counted, places, strict=True):
-        if place is None:
+    for name, launch, at in zip(names, counted, positions, strict=True):
+        if at is None:
             others.append(name)
             (role,) = classify([launch.key.name], rules)
             key, position, layer = KernelKey(role=role, name=normalised_name(launch.key.name)), None, None
         else:
-            key, position, layer = plan.trace.keys[pattern.kernels[place]], place, layers[place]
+            key, position, layer = plan.trace.keys[pattern.kernels[at]], at, layers[at]
         values = {name: launch.values[name] for name in plan.metrics if name in launch.values}
         launches.append(launch.model_copy(
             update={"key": key, "position": position, "layer": layer, "values": values, "device": 0, "ranges": ()}
@@ -265,7 +265,7 @@ def _aligned(names: Sequence[str], plan: _Plan) -> list[int | None]:
     """For each launch counted its position in the traced step; ``None`` where the trace has no such launch there."""
     positions = plan.window.positions
     expected = [short_name(plan.trace.keys[plan.window.pattern.kernels[position]].name) for position in positions]
-    places: list[int | None] = [None] * len(names)
+    aligned: list[int | None] = [None] * len(names)
     for block in SequenceMatcher(None, names, expected, autojunk=False).get_matching_blocks():
-        places[block.a : block.a + block.size] = positions[block.b : block.b + block.size]
-    return places
+        aligned[block.a : block.a + block.size] = positions[block.b : block.b + block.size]
+    return aligned

@@ -36,7 +36,7 @@ def run_batch(
         output_kind=RequestOutputKind.DELTA,
     )
     batch = [TokensPrompt(prompt_token_ids=prompt) for prompt in prompts]
-    place: dict[str, int] = {}
+    indices: dict[str, int] = {}
     submitted_ns: list[int] = []
     deliveries: list[Delivery] = []
     clock = time.perf_counter_ns
@@ -45,21 +45,21 @@ def run_batch(
         submitted_ns.append(clock())
         returned = engine.add_request(name, prompt, sampling)
         # vLLM appends a random suffix to names; outputs carry ours, but which one is no promise of its.
-        place[name] = index
+        indices[name] = index
         if isinstance(returned, str):
-            place[returned] = index
-    requests = scheduler_requests(engine, set(place))
+            indices[returned] = index
+    requests = scheduler_requests(engine, set(indices))
     while engine.has_unfinished_requests():
         outputs = step()
         deliveries.append(Delivery(clock(), outputs))
     return {
         "submitted_ns": submitted_ns,
-        **describe_deliveries(deliveries, place, len(prompts)),
+        **describe_deliveries(deliveries, indices, len(prompts)),
         "preemptions": preemptions(requests, len(prompts)),
     }
 
 
-def describe_deliveries(deliveries: list[Delivery], place: dict[str, int], batch: int) -> dict[str, Any]:
+def describe_deliveries(deliveries: list[Delivery], indices: dict[str, int], batch: int) -> dict[str, Any]:
     """Tokens of each request in each return, the digest of all tokens, and why each request ended."""
     tokens: list[list[int]] = [[] for _ in range(batch)]
     finish_reasons: list[str | None] = [None] * batch
@@ -67,7 +67,7 @@ def describe_deliveries(deliveries: list[Delivery], place: dict[str, int], batch
     for delivery in deliveries:
         row = [0] * batch
         for output in delivery.outputs:
-            index = place[output.request_id]
+            index = indices[output.request_id]
             for completion in output.outputs:
                 row[index] += len(completion.token_ids)
                 tokens[index].extend(completion.token_ids)

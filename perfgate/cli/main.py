@@ -61,8 +61,8 @@ class _Errors(click.Group):
             abandon(sys.stdout)
             ctx.exit(ExitStatus.INTERNAL_ERROR)
         except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            click.echo(f"perfgate: {place}{error.strerror or error}", err=True)
+            location = f"{error.filename}: " if error.filename else ""
+            click.echo(f"perfgate: {location}{error.strerror or error}", err=True)
             ctx.exit(ExitStatus.NOT_MEASURED)
         except (Exception, KeyboardInterrupt) as error:
             if not _stems_from_interrupt(error):

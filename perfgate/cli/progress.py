@@ -95,10 +95,10 @@ def _tick(shown: _Progress, over: threading.Event) -> None:
 def describe(step: Step) -> str:
     """``pair 3 of 4, head: iteration 5 of 10``; a pair that has just been finished is not the next one yet."""
     number = min(step.done + 1, step.target)
-    return f"{_place(step, f'{number} of {step.target}')}, {step.side}: {step.phase}"
+    return f"{_label(step, f'{number} of {step.target}')}, {step.side}: {step.phase}"
 
 
-def _place(trial: Step | Trial, number: str) -> str:
+def _label(trial: Step | Trial, number: str) -> str:
     if trial.pair is None:
         return "warm-up"
     return f"pair {number}" if trial.kind == "timed" else f"{trial.kind} pair {number}"
@@ -134,8 +134,8 @@ def _finished(step: Step | str, elapsed_s: float) -> str:
     else:
         shown = [(name, METRICS[metric].summarise(trial)) for name, metric in SHOWN.items()]
         result = ", ".join(f"{name} {format_value(value, 's')}" for name, value in shown if value is not None)
-    place = _place(trial, str((trial.pair or 0) + 1))
-    return f"[{_clock(elapsed_s)}] {step.cell} trial {trial.index:03} {place} {trial.subject}: {result}"
+    label = _label(trial, str((trial.pair or 0) + 1))
+    return f"[{_clock(elapsed_s)}] {step.cell} trial {trial.index:03} {label} {trial.subject}: {result}"
 
 
 def _to_look(step: Step | str) -> str:

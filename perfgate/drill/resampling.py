@@ -92,8 +92,8 @@ class Pool:
         first = visit[rng.integers(0, len(visit), draws)]
         chance = rng.random((draws, len(kinds)))
         chance[np.arange(draws), first] = -1.0
-        place = np.argsort(np.argsort(chance, axis=1), axis=1)
-        order = place[:, visit] + rng.random((draws, len(visit)))
+        rank = np.argsort(np.argsort(chance, axis=1), axis=1)
+        order = rank[:, visit] + rng.random((draws, len(visit)))
         order[kinds[visit][None, :] != kinds[first][:, None]] = np.inf
         return Drawn(np.argsort(order, axis=1)[:, : self.least], rng.random((draws, self.least)) < 0.5)  # noqa: PLR2004 (a coin)
 

@@ -192,9 +192,9 @@ class Api:
                 body = answer.read((ANSWER.mib << 20) + 1)
                 return (parse_json(body, ANSWER) if body else None), answer.headers
             except (HTTPException, OSError) as error:
-                raise ApiError(f"its answer broke off: {error}", where=_place(url)) from error
+                raise ApiError(f"its answer broke off: {error}", where=_path_of(url)) from error
             except ValueError as error:
-                raise ApiError(f"its answer cannot be read: {error}", where=_place(url)) from error
+                raise ApiError(f"its answer cannot be read: {error}", where=_path_of(url)) from error
 
     @contextlib.contextmanager
     def _open(self, method: str, url: str, body: bytes | None = None, *, ours: bool = True) -> Iterator[HTTPResponse]:
@@ -211,7 +211,7 @@ class Api:
                 continue
             except (OSError, HTTPException) as error:  # URLError is an OSError; an answer that breaks off is a bare one
                 reason = getattr(error, "reason", error)
-                failed = ApiError(f"cannot be reached: {reason}", where=_place(url))
+                failed = ApiError(f"cannot be reached: {reason}", where=_path_of(url))
                 _wait(None if method == "POST" else float(attempt), attempt, failed)
                 continue
             with answer:
@@ -276,10 +276,10 @@ def _refused(error: HTTPError, url: str) -> ApiError:
         message = str(content.get("message", "")) if isinstance(content, dict) else ""
     except (ValueError, OSError, HTTPException):
         message = ""
-    return ApiError(f"GitHub answered {error.code} {message or error.reason}"[:500], error.code, where=_place(url))
+    return ApiError(f"GitHub answered {error.code} {message or error.reason}"[:500], error.code, where=_path_of(url))
 
 
-def _place(url: str) -> str:
+def _path_of(url: str) -> str:
     """The path alone: the query of a redirect may hold a signature."""
     return urlsplit(url).path
 

@@ -140,7 +140,7 @@ def _at_one_speed(pairs: Sequence[tuple[Trial, Trial]]) -> stats.Estimate:
     """
     known = [pair for pair in pairs if _known(WORK, [pair])]
     work = zip(*_known(WORK, known), strict=True)
-    calls = ([_launching(pair[place]) for pair in known] for place in (0, 1))
+    calls = ([_launching(pair[n]) for pair in known] for n in (0, 1))
     return stats.adjusted_difference(*work, *calls)
 
 
@@ -220,8 +220,8 @@ def _slow(trials: Sequence[Trial]) -> str:
     if len(usual) <= FEW_OTHERS:
         return ""
     apart = [
-        (took, statistics.median(ns for ns, _ in usual[:place] + usual[place + 1 :]), index)
-        for place, (took, index) in enumerate(usual)
+        (took, statistics.median(ns for ns, _ in usual[:n] + usual[n + 1 :]), index)
+        for n, (took, index) in enumerate(usual)
     ]
     slow = [(took / others, took, others, index) for took, others, index in apart if took > SLOW_TRIAL * others > 0]
     if not slow:
@@ -307,7 +307,7 @@ def _usual_clock(trials: Sequence[Trial], clock: Callable[[GpuTelemetry], int | 
     return statistics.median_low(slowest) if slowest else None
 
 
-def floors(sides: TrialsBySide) -> dict[Side, Floor]:
+def floor_by_side(sides: TrialsBySide) -> dict[Side, Floor]:
     """The floor of each side: that of its first trial that has one, since one build on one kind of GPU has one."""
     known = {side: [trial.floor for trial in trials if trial.floor] for side, trials in sides.items()}
     return {side: own[0] for side, own in known.items() if own}

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from perfgate import __version__
-from perfgate.judge.cautions import clocks_differ, floors, head_is_favoured
+from perfgate.judge.cautions import clocks_differ, floor_by_side, head_is_favoured
 from perfgate.judge.counter_checks import count_one_side, judge_counters
 from perfgate.judge.envelope import judge_envelope
 from perfgate.judge.evidence import Evidence, RecordSide
@@ -142,15 +142,15 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> CellOutco
         gates=gates,
         ungated=tuple(_ungated(evidence, judged=unjudged is None)),
         gpus=evidence.gpus("timed"),
-        floors=floors(evidence.trials("timed")),
+        floors=floor_by_side(evidence.trials("timed")),
         attribution=_attribution(evidence),
         counters=next((finding for finding in findings if isinstance(finding, CountersOutcome)), None),
         setting=setting_of(evidence),
         reasons=tuple(chain.from_iterable(finding.reasons for finding in findings)),
         cautions=() if unjudged else tuple(chain(evidence.cautions(), *(finding.cautions for finding in findings))),
     )
-    looks = {key_of(kind, "next_{}look"): _next_look(evidence, outcome, kind) for kind in KINDS}
-    return outcome.model_copy(update=looks)
+    next_looks = {key_of(kind, "next_{}look"): _next_look(evidence, outcome, kind) for kind in KINDS}
+    return outcome.model_copy(update=next_looks)
 
 
 PACE = ("s", "tok/s")

@@ -121,9 +121,9 @@ def read_sides(word: str) -> dict[str, RecordSide]:
         UsageError: There are two sides and the word does not say which.
     """
     path, _, side = word.rpartition(":") if word.endswith((":base", ":head")) else (word, "", "")
-    place = Path(path)
-    records = [*read_records(place, read_manifest(place))] if place.is_dir() else [read_record(place)]
-    if place.is_dir():
+    location = Path(path)
+    records = [*read_records(location, read_manifest(location))] if location.is_dir() else [read_record(location)]
+    if location.is_dir():
         check_sequence(records)
     if not records:
         raise RecordError("holds no record: no trial was finished", where=path)

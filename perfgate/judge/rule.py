@@ -86,7 +86,7 @@ class Series:
             rows.append(floor / values if slower else values / rest - 1)
         return np.stack(rows)
 
-    def looks(self) -> tuple[stats.Look, ...]:
+    def interim_looks(self) -> tuple[stats.Look, ...]:
         """Every look that the values reach; none where they cannot be judged."""
         if self.fault or not (self.base and self.head):
             return ()
@@ -94,7 +94,7 @@ class Series:
         if self.schedule is not None:
             d = stats.log_ratios(self.base, self.head, self.metric.sign)
             ignorable, must_catch = (self.allowed(margin, self.base) for margin in margins)
-            return stats.looks(d, self.schedule, ignorable, must_catch, self.resolution)
+            return stats.interim_looks(d, self.schedule, ignorable, must_catch, self.resolution)
         fewer = min(len(self.base), len(self.head))
         if fewer < 2:  # noqa: PLR2004 (one trial has no spread)
             return ()
@@ -151,7 +151,7 @@ class Decision:
             return "not-measured"
         if self.rejected:
             return "regressed"
-        if not self.looks or self.looks[-1].q > self.beta:
+        if not self.looks or self.looks[-1].p_equivalent > self.beta:
             return "inconclusive"
         look = self.looks[-1]
         fastest = look.estimate.upper(self.beta * look.pass_weight)
@@ -163,8 +163,8 @@ def decide(series: Sequence[Series], alpha: float, beta: float) -> tuple[Decisio
 
     Gates without data stay in the family with p = 1, so that losing a measurement never loosens another gate.
     """
-    looks = [gated.looks() for gated in series]
-    p = [gate_looks[-1].p if gate_looks else 1.0 for gate_looks in looks]
+    looks = [gated.interim_looks() for gated in series]
+    p = [gate_looks[-1].p_slower if gate_looks else 1.0 for gate_looks in looks]
     rejected = stats.holm(p, alpha)
     return tuple(
         Decision(gated, gate_looks, rejected[n], stats.holm_level(p, n, alpha), beta)
@@ -206,11 +206,11 @@ def _with_figures(blank: GateOutcome, decision: Decision) -> GateOutcome:
     return blank.model_copy(
         update={
             "pairs": look.pairs,
-            "passed_at": next((earlier.pairs for earlier in looks if earlier.q <= beta), None),
+            "passed_at": next((earlier.pairs for earlier in looks if earlier.p_equivalent <= beta), None),
             "change_low": _ratio_or_none(own_low),
             "change_high": _ratio_or_none(own_high),
-            "p": look.p,
-            "q": look.q,
+            "p": look.p_slower,
+            "q": look.p_equivalent,
             "detectable": _detectable(decision, look),
             "pair_sd": float(d.std(ddof=1)) if d is not None else None,
             "reasons": (_undecided(series, low, high),) if verdict == "inconclusive" else (),

@@ -63,8 +63,8 @@ def parse_content(text: str | bytes, expected: str, where: str, most: Size) -> d
     try:
         content = parse_json(text, most)
     except json.JSONDecodeError as error:
-        place = f"{where}:{error.lineno}:{error.colno}"
-        raise RecordError(f"invalid JSON, or truncated: {error.msg}", where=place) from error
+        location = f"{where}:{error.lineno}:{error.colno}"
+        raise RecordError(f"invalid JSON, or truncated: {error.msg}", where=location) from error
     except JsonError as error:
         raise RecordError(f"is not JSON that perfgate wrote: it {error}", where=where) from error
     if not isinstance(content, dict):
@@ -92,8 +92,8 @@ def validated(model: type[_Model], content: Any, where: str, *, strict: bool | N
 def first_problem(error: ValidationError) -> str:
     """The first field that is wrong, and what is: ``visits.0.machine: Field required``; no value is repeated whole."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(str(part) for part in first["loc"] if part != "[key]")[:200]
-    return f"{place}: {first['msg'].removeprefix('Value error, ')}"[:500]
+    location = ".".join(str(part) for part in first["loc"] if part != "[key]")[:200]
+    return f"{location}: {first['msg'].removeprefix('Value error, ')}"[:500]
 
 
 def write_model(file: Path, model: BaseModel, most: Size = MANIFEST) -> None:

@@ -120,7 +120,7 @@ class Builder:
             if _digest(recipe, here) != source.recipe:
                 text = f"its build is no longer in {source.folder}, and {CONFIG_FILE} has another recipe now"
                 remedy = "Put the recipe back, or begin a new run: another recipe is another build."
-                raise NotMeasuredError(text, where=_place(source), remedy=remedy, code="build-failed")
+                raise NotMeasuredError(text, where=_label(source), remedy=remedy, code="build-failed")
             return repository.again(source.ref, source.commit, source.changes)
 
         self._ensure(source, {"python": subject.python, "path": subject.path}, found_again)
@@ -141,35 +141,35 @@ class Builder:
         folder = Path(source.folder)
         locks = folder.parent / LOCKS
         locks.mkdir(parents=True, exist_ok=True)
-        with hold_named(locks, folder.name, f"building {_place(source)}", self._progress, float("inf")):
+        with hold_named(locks, folder.name, f"building {_label(source)}", self._progress, float("inf")):
             if _is_finished(folder, source) and not _missing(folder, table):
                 os.utime(folder / STATE)  # for clean: it was used
-                self._progress(f"{_place(source)}: built before")
+                self._progress(f"{_label(source)}: built before")
                 return
             self._make(source, table, find())
 
     def _make(self, source: Source, table: Mapping[str, Any], revision: Snapshot) -> None:
-        folder, place = Path(source.folder), _place(source)
+        folder, label = Path(source.folder), _label(source)
         recipe, here, repository = self._recipe(source.ref)
         end_orphans(_owner(folder))  # what a killed perfgate started may still write into the folder
         clear(folder)
         folder.mkdir(exist_ok=True)
         state = _State(repository=str(repository.folder), source=source)
         write_model(folder / STATE, state)
-        self._progress(f"{place}: building in {folder}")
+        self._progress(f"{label}: building in {folder}")
         repository.check_out(revision.snapshot, folder / "tree")
         log = folder / f"build-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}.log"
         deadline_s = time.monotonic() + recipe.timeout
         for number, command in enumerate(recipe.commands, 1):
             words = [_fill(_from_home(word), here, source) for word in command]
-            self._progress(f"{place}: {shlex.join(words)} ({number} of {len(recipe.commands)})")
-            _run(words, folder, log, deadline_s, place)
+            self._progress(f"{label}: {shlex.join(words)} ({number} of {len(recipe.commands)})")
+            _run(words, folder, log, deadline_s, label)
         if missing := _missing(folder, table):
             text = f"the build commands succeeded but did not create {missing}"
-            raise NotMeasuredError(text, where=place, code="build-failed")
+            raise NotMeasuredError(text, where=label, code="build-failed")
         ended_utc = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         write_model(folder / STATE, state.model_copy(update={"finished_utc": ended_utc}))
-        self._progress(f"{place}: built")
+        self._progress(f"{label}: built")
 
 
 def cache_folder(config: Config) -> Path:
@@ -227,7 +227,7 @@ def clear(folder: Path) -> None:
         shutil.rmtree(folder / "env")
 
 
-def _run(words: Sequence[str], folder: Path, log: Path, deadline_s: float, place: str) -> None:
+def _run(words: Sequence[str], folder: Path, log: Path, deadline_s: float, label: str) -> None:
     """Run one command in the tree; with it ends whatever it leaves running."""
     with log.open("a") as stream:
         stream.write(f"$ {shlex.join(words)}\n")
@@ -246,7 +246,7 @@ def _run(words: Sequence[str], folder: Path, log: Path, deadline_s: float, place
         end_orphans(_owner(folder))  # an interruption may come when the command runs and we do not know it yet
     if problem:
         text = f"{shlex.join(words)} {problem}; the last lines of {log}:\n{tail(log, LOG_LINES)}"
-        raise NotMeasuredError(text, where=place, code="build-failed")
+        raise NotMeasuredError(text, where=label, code="build-failed")
 
 
 def _digest(recipe: Recipe, here: Path) -> str:
@@ -315,6 +315,6 @@ def _owner(folder: Path) -> str:
     return f"build {folder.name}"
 
 
-def _place(source: Source) -> str:
+def _label(source: Source) -> str:
     """``1a2b3c4d5e6f (merge base of HEAD and main)``."""
     return f"{source.name} ({source.ref})"

@@ -41,7 +41,7 @@ from perfgate.scenario.yaml_document import (
 )
 
 CONFIG_FILE = "perfgate.toml"
-PLACES: Mapping[str, str] = {
+PLACEHOLDERS: Mapping[str, str] = {
     "tree": "the folder that the commit is checked out into",
     "env": "a folder for whatever the commands make; it is not there before them",
     "commit": "the full hash of the commit",
@@ -65,10 +65,10 @@ def _without_nul(text: str) -> str:
     return text
 
 
-def _known_places(text: str) -> str:
+def _known_placeholders(text: str) -> str:
     for _, name, form, conversion in Formatter().parse(text):
-        if name is not None and (name not in PLACES or form or conversion):
-            known = ", ".join(f"{{{place}}}" for place in PLACES)
+        if name is not None and (name not in PLACEHOLDERS or form or conversion):
+            known = ", ".join(f"{{{placeholder}}}" for placeholder in PLACEHOLDERS)
             raise ValueError(f"unknown placeholder {{{name}}}: expected {known}, or {{{{ and }}}} for plain braces")
     return text
 
@@ -78,7 +78,7 @@ _TOO_LONG = f"a number of more than {MAX_DIGITS} digits is not supported"
 _TEXT_OR_LIST = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 Entry = Annotated[str, AfterValidator(_without_nul)]
 Text = Annotated[Entry, Field(min_length=1)]
-Template = Annotated[Text, AfterValidator(_known_places)]
+Template = Annotated[Text, AfterValidator(_known_placeholders)]
 Pattern = Annotated[Text, AfterValidator(file_pattern)]
 PlainVariables = Annotated[
     Variables,
@@ -134,7 +134,7 @@ class Recipe(Strict):
     path: Annotated[
         tuple[Template, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST | {"default": []})
     ] = ()
-    env: Annotated[PlainVariables, AfterValidator(lambda env: {k: _known_places(v) for k, v in env.items()})] = {}
+    env: Annotated[PlainVariables, AfterValidator(lambda env: {k: _known_placeholders(v) for k, v in env.items()})] = {}
     inputs: Annotated[tuple[Pattern, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST)] = ()
     timeout: Duration = 7200.0
     cache: Text | None = None
@@ -153,7 +153,7 @@ class Recipe(Strict):
     @model_validator(mode="after")
     def _the_ref_makes_a_difference(self) -> Recipe:
         templates = [self.python or "", *self.path, *self.env.values()]
-        if not any(place in text for text in templates for place in ("{tree}", "{env}")):
+        if not any(placeholder in text for text in templates for placeholder in ("{tree}", "{env}")):
             raise ValueError(
                 "python, path or env must name {tree} or {env}, otherwise every ref would be the same subject"
             )

@@ -22,7 +22,7 @@ class NoteLine:
     Args:
         kind: ``reason``, ``caution`` or a finding's status.
         code: The reason code, or the check.
-        place: The metric, cell or run concerned; empty for the whole report.
+        about: The metric, cell or run concerned; empty for the whole report.
         text: What was seen; further lines are a program's own words.
         remedy: What to do about it.
         why: Why that matters, where the code does not say it.
@@ -30,17 +30,17 @@ class NoteLine:
 
     kind: str
     code: str
-    place: str
+    about: str
     text: str
     remedy: str
     why: str = ""
 
     @classmethod
-    def of(cls, kind: str, place: str, note: Note) -> NoteLine:
+    def of(cls, kind: str, about: str, note: Note) -> NoteLine:
         """A note with the remedy of its code."""
         known = REASONS.get(note.code)
         remedy = known.remedy if known else "This version does not know this reason; the perfgate that measured does."
-        return cls(kind, note.code, printable(place), printable(note.text), remedy)
+        return cls(kind, note.code, printable(about), printable(note.text), remedy)
 
 
 @dataclass(frozen=True)

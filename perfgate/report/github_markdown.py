@@ -50,8 +50,8 @@ class Annotation:
 
     def __str__(self) -> str:
         """The workflow command."""
-        place = {"file": self.file, "line": str(self.line) if self.line else ""} if self.file else {}
-        properties = ",".join(f"{k}={_property(v)}" for k, v in {**place, "title": self.title}.items() if v)
+        location = {"file": self.file, "line": str(self.line) if self.line else ""} if self.file else {}
+        properties = ",".join(f"{k}={_property(v)}" for k, v in {**location, "title": self.title}.items() if v)
         return f"::{self.level} {properties}::{_data(self.text)}"
 
 
@@ -97,9 +97,9 @@ def _all_annotations(outcome: Outcome) -> Iterator[Annotation]:
     for cell in outcome.cells:
         level: Level = "warning" if cell.verdict in ("inconclusive", "advisory") else "error"
         for note in notes(cell):
-            if note.kind == "reason" and note.place == printable(cell.name):
+            if note.kind == "reason" and note.about == printable(cell.name):
                 first = note.text.partition("\n")[0]
-                yield Annotation(level, f"{note.place}: {note.code}", f"{first}\n{note.remedy}", *_place(cell))
+                yield Annotation(level, f"{note.about}: {note.code}", f"{first}\n{note.remedy}", *_location(cell))
     for note in run_notes(outcome):
         yield Annotation("warning" if outcome.exit_status in (0, 20) else "error", note.code, note.text)
 
@@ -113,7 +113,7 @@ def _of_gate(cell: CellOutcome, gate: GateOutcome) -> Annotation:
     return Annotation(level, printable(title), printable(text), *where(gate))
 
 
-def _place(cell: CellOutcome) -> tuple[str, int]:
+def _location(cell: CellOutcome) -> tuple[str, int]:
     """The scenario that a cell comes from, as its gates name it."""
     return (where(cell.gates[0])[0], 1) if cell.gates else ("", 0)
 

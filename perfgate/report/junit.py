@@ -42,11 +42,11 @@ def _suite(root: ET.Element, cell: CellOutcome) -> None:
     suite = ET.SubElement(root, "testsuite", name=printable(cell.name))
     lines = list(notes(cell))
     for gate in cell.gates:
-        case = _case(suite, gate.metric, gate.verdict, _figures(gate), [n for n in lines if n.place == gate.metric])
+        case = _case(suite, gate.metric, gate.verdict, _figures(gate), [n for n in lines if n.about == gate.metric])
         file, line = where(gate)
         if file:
             case.attrib.update(file=printable(file), line=str(line))
-    of_cell = [note for note in lines if note.place == printable(cell.name)]
+    of_cell = [note for note in lines if note.about == printable(cell.name)]
     outside = [note for note in of_cell if note.code in ENVELOPE and note.kind == "reason"]
     if cell.traced_pairs or outside:
         _case(suite, "envelope", "regressed" if outside else "pass", cell_heading(cell), outside)

@@ -50,16 +50,16 @@ def _section_blocks(section: Section) -> Iterator[str]:
         items = "\n".join(f"- {escape(line)}" for line in section.lines)
         yield f"{lead}\n\n{fenced(chr(10).join(section.lines)) if section.style == 'commands' else items}".lstrip()
     notes = [_note(note) for note in section.notes]
-    of_places = notes and section.notes[0].place
-    yield from ["\n".join(notes)] if of_places else notes
+    about_parts = notes and section.notes[0].about
+    yield from ["\n".join(notes)] if about_parts else notes
 
 
 def _note(note: NoteLine) -> str:
     first, *rest = note.text.splitlines() or [""]
-    place = f" ({name(note.place)})" if note.place else ""
+    about = f" ({name(note.about)})" if note.about else ""
     more = [escape(note.why)] * bool(note.why) + [f"_{escape(note.remedy)}_"] * bool(note.remedy)
     stop = "." if more and not first.endswith((".", ":", "!", "?")) else ""
-    line = " ".join([f"- {note.kind} `{note.code}`{place}: {escape(first)}{stop}", *more])
+    line = " ".join([f"- {note.kind} `{note.code}`{about}: {escape(first)}{stop}", *more])
     return f"{line}\n\n{fenced(chr(10).join(rest))}" if rest else line
 
 

@@ -100,9 +100,9 @@ def _note_lines(section: Section, width: int | None) -> Iterator[str]:
         yield from wrapped(f"{head}{first}", width)
         yield from (f"      {line}" for line in rest)  # a program's own lines, as it wrote them
         yield from wrapped(f"      why: {note.why}", width) if note.why else ()
-        indent = "    " if section.aligned or note.place else "  "
+        indent = "    " if section.aligned or note.about else "  "
         yield from wrapped(f"{indent}-> {note.remedy}", width) if note.remedy else ()
 
 
 def _head(note: NoteLine) -> str:
-    return f"  {note.kind} {note.code} ({note.place}): " if note.place else f"{note.kind} {note.code}: "
+    return f"  {note.kind} {note.code} ({note.about}): " if note.about else f"{note.kind} {note.code}: "

@@ -195,9 +195,9 @@ class Scenario(Strict):
         known = [*dict.fromkeys((*own, *(rule.role for rule in SHIPPED), UNLISTED))]
         named = [(("gates", number, "role"), gate.role) for number, gate in enumerate(self.gates)]
         named += [(("counters", number, "role"), entry.role) for number, entry in enumerate(self.counters)]
-        for place, role in named:
+        for path, role in named:
             if role is not None and role not in known:
-                raise FieldError(place, f"expected one of {', '.join(known)}{did_you_mean(role, known)}")
+                raise FieldError(path, f"expected one of {', '.join(known)}{did_you_mean(role, known)}")
         for number, gate in enumerate(self.gates):
             held = [
                 entry

@@ -194,9 +194,9 @@ def head_first(seed: int, cell_id: str, pair: int) -> bool:
 
     ``random.random()`` of a seeded generator is the one stream that Python promises to keep between versions.
     """
-    block, place = divmod(pair, 2)
+    block, position = divmod(pair, 2)
     drawn = random.Random(f"order {seed} {cell_id} {block}").random()  # noqa: S311 (no secret)
-    return (round(drawn) + place) % 2 == 0
+    return (round(drawn) + position) % 2 == 0
 
 
 def prompts(workload: Workload, vocabulary: int, iteration: int) -> list[list[int]]:

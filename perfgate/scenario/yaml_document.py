@@ -87,7 +87,7 @@ class Document:
 
     def walk(self, node: Node, path: FieldPath) -> Iterator[Problem]:
         """Note the place of every field; yield duplicate keys, keys that are no text, and values that are refused."""
-        self.marks[path] = _place(node)
+        self.marks[path] = _line_and_column(node)
         if refused := _refusal(node, len(path)):
             yield self.problem(path, refused)
             return
@@ -98,12 +98,12 @@ class Document:
             for key, child in node.value:
                 inner = (*path, key.value)
                 if refused := _key_refusal(key):
-                    yield Problem(str(self.file), *_place(key), dotted(path), refused)
+                    yield Problem(str(self.file), *_line_and_column(key), dotted(path), refused)
                 elif inner in self.key_marks:
                     text = f"is given twice, first in line {self.key_marks[inner][0]}"
-                    yield Problem(str(self.file), *_place(key), dotted(inner), text)
+                    yield Problem(str(self.file), *_line_and_column(key), dotted(inner), text)
                 else:
-                    self.key_marks[inner] = _place(key)
+                    self.key_marks[inner] = _line_and_column(key)
                     yield from self.walk(child, inner)
 
     def problems(self, error: ValidationError, model: type[BaseModel]) -> tuple[Problem, ...]:
@@ -256,7 +256,7 @@ def describe_fields(schema: dict[str, Any]) -> dict[str, Any]:
     return describe(schema) | {"definitions": definitions}
 
 
-def _place(node: Node) -> tuple[int, int]:
+def _line_and_column(node: Node) -> tuple[int, int]:
     return node.start_mark.line + 1, node.start_mark.column + 1
 
 

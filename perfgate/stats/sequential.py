@@ -89,8 +89,8 @@ class Look:
         over_must_catch: Mean of what they exceed ``must_catch`` by.
         block_weight: Share of alpha this look may use.
         pass_weight: Share of beta this look may use; of two margins that bind each has half of it.
-        p: Smallest weighted p over this and earlier looks, for H0 "slowdown at most ignorable"; in [0, 1].
-        q: The same for H0 "slowdown at least must_catch".
+        p_slower: Smallest weighted p over this and earlier looks, for H0 "slowdown at most ignorable"; in [0, 1].
+        p_equivalent: The same for H0 "slowdown at least must_catch".
     """
 
     pairs: int
@@ -99,11 +99,11 @@ class Look:
     over_must_catch: Estimate
     block_weight: float
     pass_weight: float
-    p: float
-    q: float
+    p_slower: float
+    p_equivalent: float
 
 
-def looks(
+def interim_looks(
     d: ArrayLike, schedule: Schedule, ignorable: ArrayLike, must_catch: ArrayLike, resolution: float = 0.0
 ) -> tuple[Look, ...]:
     """Every look that ``d`` reaches, in order; empty below the first one.
@@ -166,14 +166,14 @@ def look_at(
         over: Of what is above ``ignorable``, one for each margin that binds.
         under: Of what is above ``must_catch``, one for each margin that binds.
         weights: Shares of alpha and beta that it may use; of a look that is the only one all of them.
-        earlier: The look before it, whose p and q hold where its own are larger.
+        earlier: The look before it, whose p values hold where its own are larger.
     """
     above = max(over, key=lambda excess: (excess.p_above(0.0), -excess.mean))
     below = min(under, key=lambda excess: (excess.p_below(0.0), excess.mean))
     block, passing = weights[0], weights[1] / len(under)
-    p = min([_weighted(above.p_above(0.0), block), *(look.p for look in earlier)])
-    q = min([_weighted(below.p_below(0.0), passing), *(look.q for look in earlier)])
-    return Look(observations, estimate, above, below, block, passing, p, q)
+    p_slower = min([_weighted(above.p_above(0.0), block), *(look.p_slower for look in earlier)])
+    p_equivalent = min([_weighted(below.p_below(0.0), passing), *(look.p_equivalent for look in earlier)])
+    return Look(observations, estimate, above, below, block, passing, p_slower, p_equivalent)
 
 
 def _weighted(p: float, weight: float) -> float:

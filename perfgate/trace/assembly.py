@@ -130,8 +130,8 @@ class _Launches:
         if not len(self.keys):
             return np.full(len(process), NO_TIME)
         keys = call_keys(process, correlation)
-        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where((self.keys[place] == keys) & (correlation != NONE), self.start_ns[place], NO_TIME)
+        index = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where((self.keys[index] == keys) & (correlation != NONE), self.start_ns[index], NO_TIME)
 
 
 def call_keys(process: NDArray[Any], correlation: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -165,9 +165,9 @@ class _Part:
     def find(self, events: Events) -> tuple[NDArray[np.bool_], Ints]:
         """Which events fall into a group, and the groups of those."""
         key = _key(events.step, events.device)
-        place = np.searchsorted(self.keys, key)
-        known = np.append(self.keys, _LATE)[place] == key
-        return known, place[known]
+        index = np.searchsorted(self.keys, key)
+        known = np.append(self.keys, _LATE)[index] == key
+        return known, index[known]
 
     def sums(self, group: Ints, values: NDArray[Any] | None = None) -> Ints:
         """How many rows each group has, or the sum of their values: exact below 2**53 ns, a hundred days."""

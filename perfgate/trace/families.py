@@ -165,12 +165,12 @@ def _without_parameters(text: str) -> str:
 def _opening(text: str, closing: int) -> int:
     """Where the bracket that ends at ``closing`` begins; 0 where it never does."""
     depth = 0
-    for place in range(closing, -1, -1):
-        character = text[place]
-        if character in ")]}" or (character == ">" and text[place - 1 : place] != "-"):
+    for index in range(closing, -1, -1):
+        character = text[index]
+        if character in ")]}" or (character == ">" and text[index - 1 : index] != "-"):
             depth += 1
         elif character in "<([{":
             depth -= 1
             if depth == 0:
-                return place
+                return index
     return 0

@@ -111,6 +111,6 @@ def covered(calls: Calls, process: NDArray[Any], begin: Ints, end: Ints) -> Ints
 
 def _until(time_ns: Ints, opened: Ints, until: Ints, total: Ints) -> Ints:
     """How much of the time before ``time_ns`` disjoint intervals cover; ``total`` sums their lengths from 0."""
-    place = np.searchsorted(opened, time_ns, side="right")
-    beyond = np.where(place > 0, until[np.maximum(place - 1, 0)] - time_ns, 0)
-    return np.asarray(total[place] - np.maximum(beyond, 0))
+    index = np.searchsorted(opened, time_ns, side="right")
+    beyond = np.where(index > 0, until[np.maximum(index - 1, 0)] - time_ns, 0)
+    return np.asarray(total[index] - np.maximum(beyond, 0))

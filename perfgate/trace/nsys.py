@@ -168,8 +168,8 @@ class _Reader:
     def _process_of(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Indices of the processes of global thread or process ids, and whether they are among those with kernels."""
         ids = ids & ~0xFFFFFF
-        place = np.minimum(np.searchsorted(self.pids, ids), len(self.pids) - 1)
-        return place, self.pids[place] == ids
+        index = np.minimum(np.searchsorted(self.pids, ids), len(self.pids) - 1)
+        return index, self.pids[index] == ids
 
     def _kernels(self) -> tuple[Kernels, tuple[str, ...], NDArray[np.int64]]:
         self.export.check_range(KERNELS, _PACKED | {"demangledName": _MAX_STRING})
@@ -236,14 +236,14 @@ class _Reader:
 
     def _call_kinds(self, name: NDArray[np.int64]) -> NDArray[np.int8]:
         """The kind of each call, by the id of its name."""
-        ids, place = _unique(name)
+        ids, index = _unique(name)
         new = np.array([number for number in ids.tolist() if number not in self.kinds], np.int64)
         texts = self.export.strings(new)
         self.kinds |= {
             number: CALL_KINDS.index(call_kind(text)) for number, text in zip(new.tolist(), texts, strict=True)
         }
         kinds = np.array([self.kinds[number] for number in ids.tolist()], np.int8)
-        return np.asarray(kinds[place])
+        return np.asarray(kinds[index])
 
     def _ranges(self) -> list[Range]:
         """The ranges that can name steps and layers, those of processes with kernels."""
@@ -353,8 +353,8 @@ def _unique(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]
     """The distinct values and the place of each among them, by chunks: there are millions of rows and few values."""
     chunks = [values[first : first + _UNIQUE_ROWS] for first in range(0, len(values), _UNIQUE_ROWS)]
     distinct = np.unique(np.concatenate([np.unique(chunk) for chunk in chunks])) if chunks else values
-    place = [np.searchsorted(distinct, chunk).astype(np.int32) for chunk in chunks]
-    return distinct, np.concatenate(place) if place else np.empty(0, np.int32)
+    index = [np.searchsorted(distinct, chunk).astype(np.int32) for chunk in chunks]
+    return distinct, np.concatenate(index) if index else np.empty(0, np.int32)
 
 
 _UNIQUE_ROWS = 1 << 18

@@ -159,7 +159,7 @@ def _spans_at(
         first, beyond = np.searchsorted(owner, (number, number + 1))
         part = slice(at, at + _PART_ROWS)  # in parts, so that what is worked on stays small
         rows = np.flatnonzero((process[part] == number) & (time_ns[part] != NO_TIME)) + at
-        place = np.searchsorted(starts[first:beyond], time_ns[rows], side="right") - 1 + first
-        inside = (place >= first) & (time_ns[rows] <= ends[np.maximum(place, first)])
-        found[rows[inside]] = place[inside]
+        index = np.searchsorted(starts[first:beyond], time_ns[rows], side="right") - 1 + first
+        inside = (index >= first) & (time_ns[rows] <= ends[np.maximum(index, first)])
+        found[rows[inside]] = index[inside]
     return found

@@ -19,7 +19,7 @@ from stored import alone, lineage, measured, visit
 
 from perfgate.baseline.lineage import Baseline, BaselineVisit
 from perfgate.baseline.promotion import Promoted, promote
-from perfgate.baseline.store import files, place, read
+from perfgate.baseline.store import baseline_path, files, read
 from perfgate.cli.main import main
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.machine.atomic_files import write_atomically
@@ -312,11 +312,11 @@ def test_cells_of_a_matrix_have_files_of_their_own() -> None:
     """Labels make readable names that differ even where only characters differ that a file cannot have."""
     cells = [measured().model_copy(update={"name": f"cell[{label}]"}) for label in ("batch=1", 'a="x y"', 'a="x/y"')]
 
-    places = [place(one, "class").as_posix() for one in cells]
+    paths = [baseline_path(cell, "class").as_posix() for cell in cells]
 
-    assert places[0] == "class/cell/batch=1.json"
-    assert len({*places}) == 3
-    assert all(one.startswith("class/cell/a=-x-y-") for one in places[1:])
+    assert paths[0] == "class/cell/batch=1.json"
+    assert len({*paths}) == 3
+    assert all(one.startswith("class/cell/a=-x-y-") for one in paths[1:])
 
 
 # --- in a repository

@@ -116,10 +116,10 @@ def test_welch_by_hand() -> None:
 )
 def test_zero_spread(d: float, p: float, q: float) -> None:
     """Equal observations decide by their place alone: p is 0 above the bound and 1 at or below it, q likewise."""
-    (look,) = stats.looks([d] * 6, stats.one_look(6), IGNORABLE, MUST_CATCH)
+    (look,) = stats.interim_looks([d] * 6, stats.one_look(6), IGNORABLE, MUST_CATCH)
 
     assert look.estimate.standard_error == 0
-    assert (p, q) == (look.p, look.q)
+    assert (p, q) == (look.p_slower, look.p_equivalent)
 
 
 def test_rounding_is_no_spread() -> None:
@@ -139,7 +139,7 @@ def test_zero_spread_unpaired() -> None:
 
 def test_looks_by_hand() -> None:
     """Running p and q over looks at 4, 6, 8 and 12 are the smallest of scipy's p divided by the look's weight."""
-    found = stats.looks(EXAMPLE, DEFAULT, IGNORABLE, MUST_CATCH)
+    found = stats.interim_looks(EXAMPLE, DEFAULT, IGNORABLE, MUST_CATCH)
 
     p = q = 1.0
     expected = []
@@ -149,20 +149,20 @@ def test_looks_by_hand() -> None:
         p, q = min(p, p_k / block if block else 1.0), min(q, q_k / passing)
         expected.append((pairs, p, q))
     for wanted, look in zip(expected, found, strict=True):
-        assert pytest.approx(wanted) == (look.pairs, look.p, look.q)
-    assert found[0].p == 1.0
-    assert [look.q for look in found] == sorted((look.q for look in found), reverse=True)
+        assert pytest.approx(wanted) == (look.pairs, look.p_slower, look.p_equivalent)
+    assert found[0].p_slower == 1.0
+    assert [look.p_equivalent for look in found] == sorted((look.p_equivalent for look in found), reverse=True)
 
 
 def test_running_values_never_grow() -> None:
     """What a look has shown stays shown: later pairs that say the contrary raise neither p nor q."""
-    slow, same = (stats.looks([*first, *[0.05, -0.05] * 3], DEFAULT, IGNORABLE, MUST_CATCH)
+    slow, same = (stats.interim_looks([*first, *[0.05, -0.05] * 3], DEFAULT, IGNORABLE, MUST_CATCH)
                   for first in (EXAMPLE[:6], [0.0001, -0.0001] * 3))  # fmt: skip
 
-    assert slow[1].p < 1
-    assert [look.p for look in slow[1:]] == [slow[1].p] * 3
-    assert [look.q for look in same[1:]] == [same[1].q] * 3
-    assert same[1].q < BETA
+    assert slow[1].p_slower < 1
+    assert [look.p_slower for look in slow[1:]] == [slow[1].p_slower] * 3
+    assert [look.p_equivalent for look in same[1:]] == [same[1].p_equivalent] * 3
+    assert same[1].p_equivalent < BETA
 
 
 @pytest.mark.parametrize(
@@ -170,10 +170,10 @@ def test_running_values_never_grow() -> None:
 )
 def test_looks_reached(pairs: int, reached: tuple[int, ...]) -> None:
     """A look happens when its pairs are there; pairs beyond it wait for the next one."""
-    found = stats.looks(EXAMPLE[:pairs], DEFAULT, IGNORABLE, MUST_CATCH)
+    found = stats.interim_looks(EXAMPLE[:pairs], DEFAULT, IGNORABLE, MUST_CATCH)
 
     assert reached == tuple(look.pairs for look in found)
-    assert found == stats.looks(EXAMPLE, DEFAULT, IGNORABLE, MUST_CATCH)[: len(found)]
+    assert found == stats.interim_looks(EXAMPLE, DEFAULT, IGNORABLE, MUST_CATCH)[: len(found)]
 
 
 def test_single_look() -> None:
@@ -183,9 +183,9 @@ def test_single_look() -> None:
 
     whole, none = (stats.look_at(6, estimate, [over], [under], weights) for weights in ((1.0, 1.0), (0.0, 0.0)))
 
-    assert whole.p == pytest.approx(estimate.p_above(math.log1p(IGNORABLE)))
-    assert whole.q == pytest.approx(estimate.p_below(math.log1p(MUST_CATCH)))
-    assert (none.p, none.q) == (1.0, 1.0)
+    assert whole.p_slower == pytest.approx(estimate.p_above(math.log1p(IGNORABLE)))
+    assert whole.p_equivalent == pytest.approx(estimate.p_below(math.log1p(MUST_CATCH)))
+    assert (none.p_slower, none.p_equivalent) == (1.0, 1.0)
 
 
 # --- schedules
@@ -391,30 +391,30 @@ def test_resolution_by_hand() -> None:
 
 def test_one_step_in_every_pair_blocks_nothing() -> None:
     """Six pairs that all lie one step of 0.3 % above the base are not above 0.1 %, and four are not below 0.5 %."""
-    looks = stats.looks([0.003] * 6, DEFAULT, IGNORABLE, MUST_CATCH, 0.003)
+    looks = stats.interim_looks([0.003] * 6, DEFAULT, IGNORABLE, MUST_CATCH, 0.003)
 
-    assert [look.p > ALPHA for look in looks] == [True, True]
-    assert [look.q > BETA for look in looks] == [True, True]
+    assert [look.p_slower > ALPHA for look in looks] == [True, True]
+    assert [look.p_equivalent > BETA for look in looks] == [True, True]
 
 
 def test_margins_much_wider_than_the_resolution_decide_as_ever() -> None:
     """Identical values pass, and a clear slowdown of identical values blocks, where a step is a tenth of a margin."""
-    same, slow = (stats.looks([d] * 6, DEFAULT, IGNORABLE, MUST_CATCH, 0.0005)[-1] for d in (0.0, 0.006))
+    same, slow = (stats.interim_looks([d] * 6, DEFAULT, IGNORABLE, MUST_CATCH, 0.0005)[-1] for d in (0.0, 0.006))
 
-    assert same.q <= BETA
-    assert slow.p <= ALPHA
+    assert same.p_equivalent <= BETA
+    assert slow.p_slower <= ALPHA
 
 
 @given(d=D12, step=st.floats(0, 0.01))
 def test_a_coarser_instrument_never_decides_more(d: list[float], step: float) -> None:
     """Neither p nor q is smaller with a resolution than without."""
     for exact, coarse in zip(
-        stats.looks(d, DEFAULT, IGNORABLE, MUST_CATCH),
-        stats.looks(d, DEFAULT, IGNORABLE, MUST_CATCH, step),
+        stats.interim_looks(d, DEFAULT, IGNORABLE, MUST_CATCH),
+        stats.interim_looks(d, DEFAULT, IGNORABLE, MUST_CATCH, step),
         strict=True,
     ):
-        assert coarse.p >= exact.p - 1e-12
-        assert coarse.q >= exact.q - 1e-12
+        assert coarse.p_slower >= exact.p_slower - 1e-12
+        assert coarse.p_equivalent >= exact.p_equivalent - 1e-12
 
 
 @pytest.mark.slow
@@ -438,18 +438,18 @@ def test_exact_counts_are_taken_as_they_are() -> None:
     """Equal exact counts have no error: beyond a margin is beyond it, and exactly at it is not, rounding or no."""
     at, beyond = (stats.log_ratios([1000.0] * 6, [head] * 6, 1) for head in (1001.0, 1002.0))
 
-    assert stats.looks(at, DEFAULT, IGNORABLE, MUST_CATCH)[-1].p == 1.0
-    assert stats.looks(beyond, DEFAULT, IGNORABLE, MUST_CATCH)[-1].p == 0.0
+    assert stats.interim_looks(at, DEFAULT, IGNORABLE, MUST_CATCH)[-1].p_slower == 1.0
+    assert stats.interim_looks(beyond, DEFAULT, IGNORABLE, MUST_CATCH)[-1].p_slower == 0.0
 
 
 def test_margins_by_pair() -> None:
     """A margin that differs by pair is taken off each pair's own log ratio before the test."""
     d, margins = EXAMPLE[:6], np.linspace(0.0, 0.001, 6)
 
-    (look,) = stats.looks(d, stats.one_look(6), margins, MUST_CATCH)
+    (look,) = stats.interim_looks(d, stats.one_look(6), margins, MUST_CATCH)
 
     expected = scipy_stats.ttest_1samp(np.array(d) - np.log1p(margins), 0.0, alternative="greater").pvalue
-    assert pytest.approx(expected) == look.p
+    assert pytest.approx(expected) == look.p_slower
 
 
 @pytest.mark.slow
@@ -513,8 +513,8 @@ def sequence(d: list[float], scale: float = 1.0) -> list[tuple[float, float]]:
     """(p, q) at every look for pairs with these log ratios."""
     base = [scale * (1 + n / 7) for n in range(len(d))]
     head = [b * math.exp(x) for b, x in zip(base, d, strict=True)]
-    found = stats.looks(stats.log_ratios(base, head, 1), DEFAULT, IGNORABLE, MUST_CATCH)
-    return [(look.p, look.q) for look in found]
+    found = stats.interim_looks(stats.log_ratios(base, head, 1), DEFAULT, IGNORABLE, MUST_CATCH)
+    return [(look.p_slower, look.p_equivalent) for look in found]
 
 
 @given(d=D12, scale=st.floats(1e-6, 1e6))
@@ -578,7 +578,7 @@ def test_nothing_non_finite_passes(bad: float, place: int) -> None:
         with pytest.raises(ValueError, match="finite"):
             take(d)
     with pytest.raises(ValueError, match="finite"):
-        stats.looks(d, DEFAULT, IGNORABLE, MUST_CATCH)
+        stats.interim_looks(d, DEFAULT, IGNORABLE, MUST_CATCH)
     with pytest.raises(ValueError, match="finite"):
         stats.difference_estimate(EXAMPLE, d, 1)
 
@@ -614,14 +614,14 @@ def test_to_ratio(log_ratio: float, ratio: float) -> None:
 def verdicts(slowdown: float, runs: int, seed: int) -> list[str]:
     """What one gate decides over the default looks in seeded runs with pairs of sd 0.07 %."""
     d = np.random.default_rng(seed).normal(math.log1p(slowdown), 7e-4, (runs, DEFAULT.looks[-1]))
-    return [_decide(stats.looks(row, DEFAULT, IGNORABLE, MUST_CATCH)) for row in d]
+    return [_decide(stats.interim_looks(row, DEFAULT, IGNORABLE, MUST_CATCH)) for row in d]
 
 
 def _decide(found: tuple[stats.Look, ...]) -> str:
     for look in found:
-        if look.p <= ALPHA:
+        if look.p_slower <= ALPHA:
             return "regressed"
-        if look.q <= BETA:
+        if look.p_equivalent <= BETA:
             return "pass"
     return "inconclusive"
 
