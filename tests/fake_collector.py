@@ -226,7 +226,7 @@ def _startup(spec: FakeSpec, side: Side, draw: random.Random) -> Startup:
 def _decode_steps(spec: FakeSpec, side: Side, count: int, draw: random.Random) -> DecodeSteps:
     """What a profiler would have seen: the declared roles, each a kernel of its own, in one graph a step."""
     restart = _factor(draw, spec.restart_sd)
-    truths = {name: spec.truth(name, seconds, side) * restart for name, (_, seconds) in spec.sides.items()}
+    truths = {name: spec.truth(name, seconds, side) * restart for name, (_, seconds) in spec.roles.items()}
 
     def column(true_s: float) -> tuple[int, ...]:
         return tuple(round(true_s * _factor(draw, spec.iteration_sd) * NS_PER_S) for _ in range(count))

@@ -25,8 +25,8 @@ def measured(name: str = "cell", gates: Sequence[Any] = ()) -> Cell:
 def alone(slowdowns: Sequence[float], side: str = "head", of: Cell | None = None, **changes: Any) -> Record:
     """One visit of one side: a restart for each log ratio to the usual step."""
     taken = [trial(n, n, "head" if side == "head" else "base", STEP_S * math.exp(d)) for n, d in enumerate(slowdowns)]
-    side: dict[str, Any] = {"subjects": {side: HEAD if side == "head" else BASE}}
-    return record(of or measured(), taken, **{**side, **changes})
+    subjects: dict[str, Any] = {"subjects": {side: HEAD if side == "head" else BASE}}
+    return record(of or measured(), taken, **{**subjects, **changes})
 
 
 def visit(day: int, **machine: Any) -> Visit:
