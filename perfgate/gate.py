@@ -145,19 +145,19 @@ def resume(
     Args:
         folder: The run folder.
         more: Cells inconclusive at their last look get a further one, so many pairs after it.
-        collector: As of :func:`run`.
-        progress: As of :func:`run`.
-        budget_s: As of :func:`run`.
+        collector: See :func:`run`.
+        progress: See :func:`run`.
+        budget_s: See :func:`run`.
         prepare: Called before anything is measured, if anything is: has what the subjects need put in its place.
         only: Scenarios and subjects that it must be a run of; the run is theirs then, and but for its trials nothing is
             taken from a folder that somebody else may have written.
 
     Raises:
         UsageError: ``more`` is less than a further look needs.
-        RecordError: The folder not a run folder, or a record in it cannot be trusted.
-        NotComparableError: ``different-machines``: the run was begun on another machine; ``different-cells``: it is no
-            run of ``only``.
-        InterruptedRunError: As of :func:`run`.
+        RecordError: The folder is not a run folder, or a record in it cannot be trusted.
+        NotComparableError: ``different-machines``: the run was begun on another machine; ``different-cells``: it is not
+            a run of ``only``.
+        InterruptedRunError: See :func:`run`.
         NotMeasuredError: ``run-folder-busy``, or ``storage-failed``.
     """
     deadline_s = time.monotonic() + budget_s
@@ -181,7 +181,7 @@ def check_envelope(scenarios: Sequence[Path], subjects: dict[Side, Subject], **o
     Args:
         scenarios: Scenario files; each must declare an envelope.
         subjects: ``base`` and ``head``.
-        options: As of :func:`run`.
+        options: See :func:`run`.
 
     Raises:
         UsageError: There is nothing to hold the steps against, or no head.
@@ -208,7 +208,7 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
     Raises:
         NotMeasuredError: ``no-decode-steps``: not every cell was traced; the text tells why.
         NotComparableError: It is a run of other cells, or its trials did not run the same: nothing can be learnt.
-        RecordError: The folder not a run folder.
+        RecordError: The folder is not a run folder.
     """
     loaded, manifest = load(scenario), read_manifest(folder)
     cells, measured = resolve_cells(loaded), {cell.cell_id for cell in manifest.plan.cells}
@@ -300,7 +300,7 @@ def outcome_of(folder: Path) -> Outcome:
     """Judge what a run folder holds, and write nothing.
 
     Raises:
-        RecordError: The folder not a run folder, or a record in it cannot be trusted.
+        RecordError: The folder is not a run folder, or a record in it cannot be trusted.
     """
     manifest = read_manifest(folder)
     records = {record.cell.cell_id: record for record in read_records(folder, manifest)}
@@ -318,7 +318,7 @@ def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Out
         warn: Gets a sentence where ``verdict.json`` cannot be written; without it that is an error.
 
     Raises:
-        RecordError: The folder not a run folder, or a record in it cannot be trusted.
+        RecordError: The folder is not a run folder, or a record in it cannot be trusted.
         OSError: ``verdict.json`` cannot be written, and ``warn`` was not given.
     """
     outcome = outcome_of(folder)

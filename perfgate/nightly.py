@@ -72,12 +72,12 @@ def run_night(
         subjects: The reference as ``base``, and ``head``.
         runs: Where the night's folder is made.
         seed: Drawn itself where not given.
-        means: As of :func:`perfgate.gate.run`: ``collector``, ``progress``, and ``budget_s`` for both halves together.
+        means: See :func:`perfgate.gate.run`: ``collector``, ``progress``, and ``budget_s`` for both halves together.
 
     Raises:
         UsageError: There is no head.
         InterruptedRunError: Stopped, or out of budget; :func:`resume_night` goes on.
-        PerfgateError: As of :func:`perfgate.gate.run`.
+        PerfgateError: See :func:`perfgate.gate.run`.
     """
     if "head" not in subjects:
         remedy = "Name it: --head python=..., or whatever differs from the base."
@@ -97,12 +97,12 @@ def resume_night(folder: Path, *, prepare: Callable[[Any], None] = lambda _: Non
 
     Args:
         folder: The night's.
-        prepare: Given what has ``subjects`` before anything of theirs is measured, as of :func:`perfgate.gate.resume`.
-        means: As of :func:`run_night`.
+        prepare: Given what has ``subjects`` before anything of theirs is measured, see :func:`perfgate.gate.resume`.
+        means: See :func:`run_night`.
 
     Raises:
         RecordError: The folder holds no night.
-        PerfgateError: As of :func:`run_night`.
+        PerfgateError: See :func:`run_night`.
     """
     night = read_night(folder)
     if not all(run_of(folder, half) for half in HALVES):
@@ -134,7 +134,7 @@ def night_outcome(folder: Path, judge: Callable[[Path], Outcome] = gate.outcome_
     """One outcome of both halves; ``judge`` judges each.
 
     Raises:
-        RecordError: As of :func:`judge_night`.
+        RecordError: See :func:`judge_night`.
     """
     night = check_halves(folder)
     return _combined(night, {half: judge(begun) for half in HALVES if (begun := run_of(folder, half)) is not None})

@@ -115,7 +115,7 @@ class Entry(Frozen):
         build: What was measured.
         visits: What it adds, in order of time; one, unless the run was resumed in another visit.
         cell: What the visits from here on measured; only of ``first`` and ``changed``.
-        machine: Where, without what names a host or a device; likewise.
+        machine: Where, without what names a host or a device; only of ``first`` and ``changed``.
         digest: Of all the rest.
     """
 

@@ -80,8 +80,8 @@ def promote(
         scenarios: Files of which the run's scenarios must be copies; where not given, the run's own word is taken.
 
     Raises:
-        RecordError: The folder is no run, a record or baseline cannot be trusted, a record or visit is already in it,
-            or a file cannot be written.
+        RecordError: The folder is not a run's, a record or baseline cannot be trusted, a record or visit is already in
+            it, or a file cannot be written.
         NotMeasuredError: A cell is not decided, so its record is not valid.
         UsageError: A cell or side does not exist, or a reason is needed; the text says what moved.
     """

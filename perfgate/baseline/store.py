@@ -91,7 +91,7 @@ def find(source: Path, cells: Iterable[Cell]) -> dict[str, tuple[Stored, ...]]:
 
     Raises:
         RecordError: One of them is broken.
-        UsageError: As of :func:`candidates`.
+        UsageError: See :func:`candidates`.
     """
     return {cell.cell_id: tuple(map(read, candidates(source, cell))) for cell in cells}
 
@@ -217,7 +217,7 @@ def parse_as_of(file: Path, ref: str) -> Baseline | None:
     """A baseline as it was at a commit; ``None`` where it was not there.
 
     Raises:
-        UsageError: As of :func:`as_of`.
+        UsageError: See :func:`as_of`.
         RecordError: It was broken already.
     """
     text = as_of(file, ref)

@@ -57,7 +57,7 @@ def _judge(series: Sequence[VisitSeries], alpha: float, beta: float) -> Iterator
     for gated, blocked, advised in zip(series, blocking, advice, strict=True):
         gate = advised if gated.advises else blocked
         if any(reason.code == "no-baseline" for reason in gate.reasons):
-            # Nothing to be compared with; that is no fault of measuring.
+            # Nothing to be compared with: the measurement is not at fault.
             yield gate.model_copy(update={"verdict": "not-comparable"})
             continue
         if gate.verdict in ("not-measured", "not-comparable"):
@@ -66,7 +66,7 @@ def _judge(series: Sequence[VisitSeries], alpha: float, beta: float) -> Iterator
         reach = _reach(gated, gate, beta)
         blind: dict[str, object] = {} if reach.visit_sd is not None else {"detectable": None}
         advisory: dict[str, object] = {"verdict": "advisory", "would_be": gate.verdict} if gated.advises else {}
-        # More pairs are no remedy here.
+        # More pairs would not help here.
         gate = gate.recoded("undecided", "undecided-by-baseline")
         yield gate.model_copy(update={"visits": reach, **blind, **advisory})
 

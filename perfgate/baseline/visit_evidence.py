@@ -1,4 +1,4 @@
-"""One side as it is held against a stored baseline, whose visits stand in the place of pairs.
+"""One side as it is held against a stored baseline, whose visits take the place of pairs.
 
 The unit is the visit (:mod:`perfgate.stats.prediction`).
 """
@@ -38,7 +38,7 @@ class VisitSeries(Series):
     visits: tuple[tuple[float, ...], ...] = ()
 
     def predictions(self, margin: float | None = None) -> list[Prediction]:
-        """How far the head lies off, or off each margin that binds; none with one visit, or values beyond judging."""
+        """How far the head is off, or off each margin that binds; none with one visit, or values beyond judging."""
         if self.fault or len(self.visits) < 2 or not self.head:  # noqa: PLR2004 (one visit has no spread)
             return []
         restarts = [value for visit in self.visits for value in visit]

@@ -82,7 +82,7 @@ def engine_settings(cache: Path) -> dict[str, str]:
         "VLLM_CACHE_ROOT": str(cache / "vllm"),
         "TRITON_CACHE_DIR": str(cache / "triton"),
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-        # As -P, but Python 3.10 ignores it instead of refusing; the worker mends its own path there.
+        # As -P, but Python 3.10 ignores it instead of refusing; the worker corrects its own path there.
         "PYTHONSAFEPATH": "1",
         # What an engine printed last is worth most when it dies.
         "PYTHONUNBUFFERED": "1",
@@ -92,7 +92,7 @@ def engine_settings(cache: Path) -> dict[str, str]:
 def subject_environment(variables: Mapping[str, str], subject: Subject) -> dict[str, str]:
     """``variables`` with the subject's own over them, and its folders on the module path."""
     merged = {**variables, **subject.env}
-    # Nothing is inherited here, but a scenario or subject may name more folders; those of path= stand in front.
+    # Nothing is inherited here, but a scenario or subject may name more folders; those of path= come first.
     path = [*subject.path, *filter(None, [merged.pop("PYTHONPATH", "")])]
     return {**merged, **({"PYTHONPATH": os.pathsep.join(path)} if path else {})}
 

@@ -46,7 +46,7 @@ from perfgate.trace.decode_step import DecodeSteps
 
 @dataclass(frozen=True)
 class Step:
-    """Where a run stands, for whoever shows progress.
+    """How far a run has come, for whoever shows progress.
 
     Args:
         cell: The cell's name.
@@ -76,7 +76,7 @@ class Step:
 
 
 Progress = Callable[[Step | str], None]
-"""Told where the run stands, and now and then a sentence of its own."""
+"""Told how far the run has come, and now and then a sentence of its own."""
 
 
 class Session:

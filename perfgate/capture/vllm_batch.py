@@ -44,7 +44,7 @@ def run_batch(
         name = f"{prefix}{index}"
         submitted_ns.append(clock())
         returned = engine.add_request(name, prompt, sampling)
-        # vLLM appends a random suffix to names; outputs carry ours, but which one is no promise of its.
+        # vLLM appends a random suffix to names; outputs carry ours, but which one it does not promise.
         indices[name] = index
         if isinstance(returned, str):
             indices[returned] = index

@@ -14,7 +14,7 @@ start     model, revision or null, dummy, engine_args       import_ns, engine_ns
                                                             model_memory_bytes or null, kv_token_capacity or null
 iterate   prompts: batch x input token ids, output_tokens   submitted_ns: batch; deliveries: [[t_ns, tokens: batch]];
                                                             tokens_digest, finish_reasons: batch, preemptions or null
-profile   on, ranges: nvtx or record_function, window       nothing; ranges stand around steps from here on, or no more;
+profile   on, ranges: nvtx or record_function, window       nothing; ranges surround steps from here on, or no more;
                                                             with window the profiler records meanwhile
 stop                                                        nothing; the engine is down, the worker exits
 ========= ================================================= ==========================================================

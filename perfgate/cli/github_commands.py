@@ -45,7 +45,7 @@ def github() -> None:
               help="Words of the base's subject, one a line; by default the merge base's build.")  # fmt: skip
 @click.option("--head", callback=lines, default="", envvar="PERFGATE_HEAD",
               help="Words of the head's subject, one a line; by default the head's build.")  # fmt: skip
-@click.option("--budget", default="", envvar="PERFGATE_BUDGET", metavar="MINUTES", help="As of perfgate run.")
+@click.option("--budget", default="", envvar="PERFGATE_BUDGET", metavar="MINUTES", help="See perfgate run.")
 @click.option("--resume/--no-resume", default=False, envvar="PERFGATE_RESUME", show_default=True,
               help="Go on with what an earlier attempt of this workflow run measured of the same.")  # fmt: skip
 @click.pass_context

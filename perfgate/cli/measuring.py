@@ -62,7 +62,7 @@ class Builds:
     Args:
         base: Words of ``--base``.
         head: Words of ``--head``.
-        runs: The folder of run folders, which are no uncommitted change of a build.
+        runs: The folder of run folders, which do not count as an uncommitted change of a build.
     """
 
     base: Words

@@ -113,7 +113,7 @@ def base_unit(unit: str) -> tuple[str, float]:
 def number(text: str) -> float | None:
     """A number as ncu prints it, with or without thousands separators; ``None`` where it is none.
 
-    Behind a number may stand the values of its instances, ``12 (4; 8)``; they are left out.
+    The values of its instances may follow a number, ``12 (4; 8)``; they are left out.
     """
     text = text.strip()
     opening, inside = _INSTANCES.get(text[-1:], ("", ""))

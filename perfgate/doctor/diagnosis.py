@@ -85,20 +85,20 @@ class Check:
         """All is well."""
         return self._finding("ok", found)
 
-    def warning(self, found: str, mend: str) -> Finding:
+    def warning(self, found: str, remedy: str) -> Finding:
         """It works, but worse than it could, or not for everything."""
-        return self._finding("warning", found, mend)
+        return self._finding("warning", found, remedy)
 
-    def failed(self, found: str, mend: str) -> Finding:
+    def failed(self, found: str, remedy: str) -> Finding:
         """What was asked for cannot work here."""
-        return self._finding("failed", found, mend)
+        return self._finding("failed", found, remedy)
 
-    def skipped(self, found: str, mend: str = "") -> Finding:
-        """Nothing was looked at, because of what ``found`` says; ``mend`` says how it would be."""
-        return self._finding("skipped", found, mend)
+    def skipped(self, found: str, remedy: str = "") -> Finding:
+        """Nothing was looked at, because of what ``found`` says; ``remedy`` says how it would be."""
+        return self._finding("skipped", found, remedy)
 
-    def _finding(self, status: Status, found: str, mend: str = "") -> Finding:
-        return Finding(check=self.name, status=status, found=self.about + found, why=self.why, mend=mend)
+    def _finding(self, status: Status, found: str, remedy: str = "") -> Finding:
+        return Finding(check=self.name, status=status, found=self.about + found, why=self.why, mend=remedy)
 
 
 def diagnosis_schema() -> dict[str, Any]:

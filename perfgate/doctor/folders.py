@@ -39,8 +39,8 @@ def check_folder(check: Check, folder: Path) -> Finding:
             _write_through(Path(scratch) / "file")
             excluded = _second_is_refused(Path(scratch) / "lock")
     except OSError as error:
-        mend = f"Make {folder} writable for this user" + (f", or name another in {STATE}." * (check is STATE_FOLDER))
-        return check.failed(f"{name} cannot be written: {error.strerror}", mend)
+        remedy = f"Make {folder} writable for this user" + (f", or name another in {STATE}." * (check is STATE_FOLDER))
+        return check.failed(f"{name} cannot be written: {error.strerror}", remedy)
     kind = file_system(existing)
     shown = f"{name} ({kind or 'file system unknown'})"
     another = f"Put it on a local disk: {STATE}=FOLDER." if check is STATE_FOLDER else "Name another with --runs."

@@ -43,10 +43,10 @@ def check_gpus(
 
 def _without_gpu(why: str, locking: Sequence[Scenario]) -> list[Finding]:
     """A scenario that locks clocks cannot be measured where there is no GPU."""
-    mend = "Measure on a GPU machine, or write clocks: {mode: observe}."
+    remedy = "Measure on a GPU machine, or write clocks: {mode: observe}."
     return [
         GPU.skipped(f"{why} checks of GPUs are skipped"),
-        *(CLOCK_LOCK.failed(f"{scenario.name} locks clocks, and there is no GPU here", mend) for scenario in locking),
+        *(CLOCK_LOCK.failed(f"{scenario.name} locks clocks, and there is no GPU here", remedy) for scenario in locking),
     ]
 
 

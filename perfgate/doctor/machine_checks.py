@@ -162,8 +162,8 @@ def _check_folders(runs: Path) -> Iterator[Finding]:
     try:
         state = state_folder()
     except OSError as error:
-        mend = "Make it writable for this user, or name another in PERFGATE_STATE."
-        yield STATE_FOLDER.failed(f"{error.filename} cannot be made: {error.strerror}", mend)
+        remedy = "Make it writable for this user, or name another in PERFGATE_STATE."
+        yield STATE_FOLDER.failed(f"{error.filename} cannot be made: {error.strerror}", remedy)
     else:
         yield check_folder(STATE_FOLDER, state)
     yield check_folder(RUNS_FOLDER, runs)

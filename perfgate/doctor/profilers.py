@@ -152,8 +152,8 @@ def try_ncu(interpreter: Interpreter, folder: Path, *, gpu: bool) -> Finding:
     try:
         value = parse_ncu(ran.text, "ncu").launches[0].values.get(COUNTER)
     except NotMeasuredError as error:
-        mend = _NO_KERNEL if error.code == "counters-no-kernel" else error.remedy
-        return check.failed(f"ncu counted nothing: {error.text}\n{end}", mend)
+        remedy = _NO_KERNEL if error.code == "counters-no-kernel" else error.remedy
+        return check.failed(f"ncu counted nothing: {error.text}\n{end}", remedy)
     except RecordError as error:
         end = f"{error.text}\n{end}"
     if ran.status != 0 or value is None:
@@ -165,7 +165,7 @@ def find_ranges(export: Path) -> tuple[tuple[str, ...], int]:
     """The closed ranges of the probe by name, in order, and the number of kernels, in an SQLite export of nsys.
 
     Raises:
-        RecordError: It is no such export.
+        RecordError: It is not such an export.
     """
     with Export(export) as opened:
         ranges = [name for name, _, end, _ in named_ranges(opened) if end is not None]
@@ -211,7 +211,7 @@ def _find_again(
     return _judge_ranges(check, _OLD_NVTX.format(python=interpreter.python), put_in, ranges, shown)
 
 
-def _judge_ranges(check: Check, mend: str, put_in: Mapping[str, Any], ranges: Iterable[str], kernels: str) -> Finding:
+def _judge_ranges(check: Check, remedy: str, put_in: Mapping[str, Any], ranges: Iterable[str], kernels: str) -> Finding:
     """Whether every range that was opened is in the trace; ``kernels`` says how many of them are."""
     sources = [name.removeprefix(RANGE_PREFIX).partition(".")[0] for name in ranges]
     names = {"nvtx": f"nvtx {put_in['nvtx']}", "torch": "torch.cuda.nvtx"}
@@ -221,10 +221,10 @@ def _judge_ranges(check: Check, mend: str, put_in: Mapping[str, Any], ranges: It
         (lost if sources.count(source) < number else seen).append(names[source])
     if not seen:
         opened = ", ".join(lost) or "nothing"
-        return check.failed(f"the trace holds no range opened by {opened}: this nsys does not see them", mend)
+        return check.failed(f"the trace holds no range opened by {opened}: this nsys does not see them", remedy)
     found = f"found again {len(sources)} ranges by {', '.join(seen)}"
     found += f" and {kernels}" if kernels else "; no GPU, so no kernels"
-    return check.warning(f"{found}; ranges by {', '.join(lost)} are not seen", mend) if lost else check.ok(found)
+    return check.warning(f"{found}; ranges by {', '.join(lost)} are not seen", remedy) if lost else check.ok(found)
 
 
 def _newer_cupti(put_in: Mapping[str, Any]) -> str:

@@ -112,7 +112,7 @@ def _welch(head: Floats, base: Floats) -> Floats:
 def nvbench_robust(base: Floats, head: Floats) -> Codes:
     """Intervals from minimum to third quartile: a clear gap is slow, much overlap the same, else ambiguous.
 
-    Times stand for cycles too, as on a clock that does not move, so the rule's second look at cycles changes nothing.
+    Times are cycles here too, as on a clock that does not move, so the rule's second look at cycles changes nothing.
     """
     a, b = pooled(base), pooled(head)
     (a_low, a_q1, a_centre, a_high), (b_low, b_q1, b_centre, b_high) = _quartiles(a), _quartiles(b)

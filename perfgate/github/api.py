@@ -37,7 +37,7 @@ class ApiError(PerfgateError):
     Args:
         text: What GitHub said.
         status: The HTTP status; 0 where there was no answer.
-        more: As of :class:`~perfgate.errors.PerfgateError`.
+        more: See :class:`~perfgate.errors.PerfgateError`.
     """
 
     def __init__(self, text: str, status: int = 0, **more: str) -> None:

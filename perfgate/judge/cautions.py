@@ -145,7 +145,7 @@ def _at_one_speed(pairs: Sequence[tuple[Trial, Trial]]) -> stats.Estimate:
 
 
 def _launching(trial: Trial) -> float:
-    """What the calls that launch kernels take in a step, the 10th percentile as of the work."""
+    """What the calls that launch kernels take in a step, the 10th percentile, as for the work."""
     calls = sorted(trial.decode.call_ns) if trial.decode else []
     return calls[len(calls) // 10] / 1e9 if calls else 0.0
 

@@ -31,7 +31,7 @@ def compare_records(base: str, head: str) -> Outcome:
 
     Args:
         base: A record file or a run folder, with ``:base`` or ``:head`` behind it where it holds both sides.
-        head: Likewise; its gates are the ones judged.
+        head: The same for the head; its gates are the ones judged.
 
     Raises:
         RecordError: A file is not a record, a folder not a run folder.
@@ -73,7 +73,7 @@ def compare_table(file: Path, gates: Sequence[GatePlan]) -> Outcome:
     One look spends both error rates whole, which is right when the number of pairs was fixed before they were seen.
 
     Raises:
-        RecordError: The file is no such CSV, or has no values for a gate.
+        RecordError: The file is not such a CSV, or has no values for a gate.
     """
     table = read_table(file)
     series = []

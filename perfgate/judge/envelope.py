@@ -30,7 +30,7 @@ NAMED = (ATTENTION, COMMUNICATION)
 """Roles whose kernels are learnt by name: their backends are the engine's choice, and two may launch equally often.
 Names of gemms are the library's choice, by shape and version."""
 BY_CHANCE = 0.01
-"""Below this probability it is no chance that a trial lacks a pattern that another one has."""
+"""Below this probability it is not chance that a trial lacks a pattern that another one has."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,11 @@ def learn(trials: Sequence[DecodeSteps], declared: Expectation | None = None) ->
     A pattern gets a bound of twice the largest share that a trial shows, in whole percents, where that is below 100 %.
 
     Args:
-        trials: All of them, whichever side they stand for.
+        trials: All of them, whichever side they were taken of.
         declared: What the scenario says so far; how trials are traced and its own roles are kept.
 
     Raises:
-        NotComparableError: A pattern that one trial runs often is missing in another, so these are no runs of one
+        NotComparableError: A pattern that one trial runs often is missing in another, so these are not runs of one
             build; the text holds the diff.
         ValueError: There is no trial.
     """

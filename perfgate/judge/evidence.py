@@ -147,7 +147,7 @@ class Evidence:
         return Series(gate, tuple(base), tuple(head), schedule, resolution=step)
 
     def _missing(self, metric: Metric, sides: TrialsBySide) -> Note | None:
-        """Why a metric is not judged, where that is no matter of its values."""
+        """Why a metric is not judged, where its values are not the reason."""
         if not all(sides.values()):
             text = f"a side has no valid {metric.kind} trial"
             return None if self.paired else Note(code="metric-missing", text=text)

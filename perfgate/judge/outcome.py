@@ -45,7 +45,7 @@ class MetricOutcome(Frozen):
         better: Direction that is better.
         base: Geometric mean of the trials' values; the arithmetic mean of values that have no ratio, like a host slack
             that is used up; ``None`` where a side has none.
-        head: Likewise.
+        head: The same for the head.
         change: ``head / base - 1``, in the metric's own direction; ``None`` where there is no ratio.
     """
 
@@ -79,7 +79,7 @@ class GateOutcome(MetricOutcome):
 
     Args:
         ignorable: Margin, a slowdown as a ratio minus one; the floor where that is larger.
-        must_catch: Likewise.
+        must_catch: Margin, as ``ignorable``.
         floor: In ``unit``; 0 where none is declared.
         where: ``file:line`` of the declaration.
         kind: The trials it is read from.
@@ -155,7 +155,7 @@ class Finding:
 
     Args:
         verdict: ``None`` where it decides nothing.
-        reasons: Why it is no pass.
+        reasons: Why it is not a pass.
         cautions: What to know all the same.
     """
 
@@ -173,9 +173,8 @@ class CounterRow(Frozen):
         kernel: The function's own name.
         launches: How many were counted on each side, over all trials.
         base: Mean of a launch by counter of :data:`perfgate.counters.launch_table.COUNTERS`, in base units; empty
-            where the side
-            does not run it.
-        head: Likewise.
+            where the side does not run it.
+        head: The same for the head.
         bound: What bounds it on each side, see :data:`perfgate.counters.roofline.RULES`.
         distance: Its time over what the nearer roof allows, by side; ``None`` where too little was read.
     """
@@ -284,9 +283,9 @@ class CellOutcome(Frozen):
         pairs: Valid timed pairs measured.
         next_look: Pairs at which the next decision is due; ``None`` when the sequence is closed or used up.
         traced_pairs: Valid traced pairs measured.
-        next_traced_look: Traced pairs at which the next decision on kernels is due; ``None`` likewise.
+        next_traced_look: Traced pairs at which the next decision on kernels is due; ``None`` as for ``next_look``.
         counted_pairs: Valid counted pairs measured.
-        next_counted_look: Counted pairs at which the next decision on counters is due; ``None`` likewise.
+        next_counted_look: Counted pairs at which the next decision on counters is due; ``None`` as for ``next_look``.
         versions: Packages of each side as measured.
         built_from: Of each side that was built from a git ref, its commit, with a digest of uncommitted changes.
         gates: In the scenario's order.

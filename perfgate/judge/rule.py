@@ -31,7 +31,7 @@ class Series:
     Args:
         gate: Margins and their place.
         base: A value a trial.
-        head: Likewise; in a paired series entry i of both belongs to pair i.
+        head: The same for the head; in a paired series entry i of both belongs to pair i.
         schedule: The looks of a paired series; ``None`` for an unpaired one.
         missing: Why there are no values, where there are none.
         resolution: The smallest step that the instrument lets a value move by, as a share of it; 0 for exact counts.

@@ -153,7 +153,7 @@ class _Signals:
         self._waiting: tuple[int, FrameType | None] | None = None
 
     def watch(self) -> None:
-        """Stand before the handlers there are."""
+        """Come before the handlers there are."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in INTERRUPTIONS:

@@ -136,7 +136,7 @@ class Nvml:
         Indices follow the PCI bus, which is CUDA's order where ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` or all GPUs are alike.
 
         NVML also counts GPUs that this user may not open (so its documentation of ``nvmlDeviceGetCount_v2``): they are
-        left out. Neither they nor GPUs that fail stand in the way of others that are named by UUID. Whether CUDA counts
+        left out. Others can be named by UUID in spite of them and of GPUs that fail. Whether CUDA counts
         them is not documented, so an index after one is refused rather than taken for the wrong GPU.
 
         Raises:

@@ -99,7 +99,7 @@ class Git:
             raise NoGitError("git not found", where=str(self.folder), remedy="Install git.") from error
 
     def run(self, *words: str, text: str = "") -> str:
-        """What git prints; arguments as of :meth:`ask`.
+        """What git prints; for its arguments see :meth:`ask`.
 
         Raises:
             PerfgateError: git failed; :class:`UsageError` where the user asked for what is not there.
@@ -115,7 +115,7 @@ class Git:
         return "" if ended.returncode else ended.stdout.strip()
 
     def names(self, command: str, *words: str) -> list[str]:
-        """The names of files that a command of git lists with ``-z``; errors as of :meth:`run`."""
+        """The names of files that a command of git lists with ``-z``; for errors see :meth:`run`."""
         return list(filter(None, self.run(command, "-z", *words).split("\0")))
 
     def check_out(self, commit: str, tree: Path) -> None:

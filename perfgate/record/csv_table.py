@@ -26,7 +26,7 @@ class Values:
 
     Args:
         base: A value a trial.
-        head: Likewise.
+        head: The same for the head.
         resolution: One unit in the last place that any value is written with, as a share of the smallest value; 0 for
             metrics that are counted exactly.
     """
@@ -48,8 +48,8 @@ def read_table(file: Path) -> Table:
     """Read a long CSV.
 
     Raises:
-        RecordError: With file and line: a missing column, an unknown metric, subject or unit, a value that is no finite
-            number, a pair given twice or with one side missing.
+        RecordError: With file and line: a missing column, an unknown metric, subject or unit, a value that is not a
+            finite number, a pair given twice or with one side missing.
     """
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:

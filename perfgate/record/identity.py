@@ -25,15 +25,15 @@ class Measured(Frozen):
         name: The cell's name.
         scenario: Its scenario's.
         cell_id: Digest of everything below but ``tracing`` and ``counting``.
-        model_digest: As of :class:`perfgate.scenario.plan.Cell`.
+        model_digest: See :class:`perfgate.scenario.plan.Cell`.
         engine: Driver, arguments and environment.
         workload: As resolved.
         measure: Iterations counted and warm-up.
         clocks: As declared.
-        pairing: As of the cell.
+        pairing: The cell's.
         tracing: Digest of roles and iterations of traced trials, which decide kernel times; empty where nothing is
             traced.
-        counting: Digest of roles, launches and window of counted trials, likewise.
+        counting: Digest of roles, launches and window of counted trials; empty where nothing is.
     """
 
     name: str

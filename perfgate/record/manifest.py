@@ -27,7 +27,7 @@ def read_manifest(folder: Path) -> Run:
     """The manifest of a run folder, if its plan is what its scenarios declare.
 
     Raises:
-        RecordError: The folder not a run folder, a scenario is missing, or the plan is another one.
+        RecordError: The folder is not a run folder, a scenario is missing, or the plan is another one.
     """
     run = read_run(folder)
     where = str(folder / "run.json")

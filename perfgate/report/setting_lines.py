@@ -62,13 +62,13 @@ def _more_pairs(run: str, cells: Sequence[CellOutcome]) -> list[str]:
 def _command(command: str, setting: Setting, *sides: Side) -> str:
     # A head that is the same as the base needs one word of it: a base alone would be measured alone.
     same = setting.subjects["base"].words[:1] if "base" in setting.subjects else ()
-    words = [
+    options = [
         f"--{side} {shlex.quote(word)}"
         for side, subject in setting.subjects.items()
         if not sides or side in sides
         for word in subject.words or same
     ]
-    return " ".join([command, shlex.quote(setting.scenario), *words])
+    return " ".join([command, shlex.quote(setting.scenario), *options])
 
 
 def _subject(subject: SubjectSetting) -> str:

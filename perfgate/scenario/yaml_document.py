@@ -35,7 +35,7 @@ Marks = Mapping[FieldPath, tuple[int, int]]
 MAX_BYTES = 256 * 1024
 """A scenario is a page of text; anything larger is something else."""
 MAX_DEPTH = 32
-"""Deeper nesting is no scenario; the limit keeps every recursion below Python's own."""
+"""A scenario is not nested deeper; the limit keeps every recursion below Python's own."""
 MAX_DIGITS = 100
 """Python refuses to read integers of more than 4300 digits; nothing measured has 100."""
 
@@ -86,7 +86,7 @@ class Document:
         return Problem(str(self.file), *marks.get(_known(path, marks), (1, 1)), dotted(path), text)
 
     def walk(self, node: Node, path: FieldPath) -> Iterator[Problem]:
-        """Note the place of every field; yield duplicate keys, keys that are no text, and values that are refused."""
+        """Note the place of every field; yield duplicate keys, keys that are not text, and values that are refused."""
         self.marks[path] = _line_and_column(node)
         if refused := _refusal(node, len(path)):
             yield self.problem(path, refused)
@@ -169,8 +169,8 @@ def read_document(text: str, file: Path) -> Document:
     """Parse ``text``; ``file`` names it in errors.
 
     Raises:
-        ScenarioError: The text is no YAML, no mapping, or holds duplicate keys, keys that are no text, aliases,
-            directives, or values that JSON does not know.
+        ScenarioError: The text is invalid YAML or not a mapping, or holds duplicate keys, keys that are not text,
+            aliases, directives, or values that JSON does not know.
     """
     _refuse_directives(text, file)
     document = Document(file, text, {}, {}, {})

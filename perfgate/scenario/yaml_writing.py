@@ -37,7 +37,7 @@ def replace_block(text: str, file: Path, key: str, content: Any) -> str:
         content: Its new value, of plain Python values.
 
     Raises:
-        ScenarioError: The document is no such document, or cannot be edited in place.
+        ScenarioError: The document is not such a one, or cannot be edited in place.
     """
     old = read_document(text, file)
     root = YAML(typ="safe", pure=True).compose(StringIO(text))
@@ -54,7 +54,7 @@ def replace_block(text: str, file: Path, key: str, content: Any) -> str:
     try:
         if read_document(edited, file).content == {**old.content, key: content}:
             return edited
-    except ScenarioError as error:  # something stands behind the mapping, such as the mark that ends a document
+    except ScenarioError as error:  # something follows the mapping, such as the mark that ends a document
         raise refusal from error
     raise refusal
 

@@ -149,7 +149,7 @@ def logs(values: ArrayLike) -> Floats:
 
 
 def to_ratio(log_ratio: float) -> float:
-    """A log ratio as a ratio minus one; infinite from e^700 on, which is no measurement but must not stop a report."""
+    """A log ratio as a ratio minus one; infinite from e^700 on, which was not measured but must not stop a report."""
     return math.expm1(log_ratio) if log_ratio < 700 else math.inf  # noqa: PLR2004 (a float ends at e^709)
 
 
@@ -269,5 +269,5 @@ def floats(values: ArrayLike) -> Floats:
 
 
 def all_equal(x: Floats) -> bool:
-    """Whether observations differ by no more than the rounding of the logarithms they come from: that is no spread."""
+    """Whether observations differ by no more than the rounding of their logarithms: then there is no spread."""
     return bool(np.ptp(x) <= 4 * np.finfo(np.float64).eps * max(1.0, float(np.abs(x).max())))

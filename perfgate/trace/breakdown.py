@@ -53,7 +53,7 @@ class StepFigures(Columns):
         slack_ns: How much longer the host could have worked in the step before the device would have waited, see
             :func:`_slack_ns`; negative where it did; :data:`NO_TIME` without predecessor or launch.
         work_ns: How long the host worked in the step: its range less the waits in it; :data:`NO_TIME` on the CPU, where
-            operators stand for kernels, and where the range is vLLM's own, which does not cover the sampler.
+            operators take the place of kernels, and where the range is vLLM's own, which does not cover the sampler.
         calls: Calls of the host that launch kernels or graphs.
         call_ns: Their duration.
         syncs: Calls in which the host waits for a device.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,8 @@ MANNERED = {
     "lies": r"\blies\b",
     "mend": r"\bmend\w*",
     "likewise": r"\blikewise\b",
+    "as of": r"\bas of\b",
+    "conditioning": r"\bconditioning\b",
 }
 PHRASES = re.compile("|".join(f"(?P<p{n}>{pattern})" for n, pattern in enumerate(MANNERED.values())), re.IGNORECASE)
 PAGES = sorted(
@@ -25,6 +29,8 @@ PAGES = sorted(
 )
 PUBLISHED = re.compile(r"^mend$")
 """A key of the published format of doctor's diagnosis."""
+EXPLAINED = re.compile(r"^ *mend:", re.MULTILINE)
+"""The same in the ``Args:`` of the class that has it."""
 
 
 def mannered(text: str) -> list[str]:
@@ -38,6 +44,16 @@ def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
             yield node.lineno, node.value
+
+
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """Every comment and docstring of a module, without keys of published formats that it explains."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, EXPLAINED.sub("", node.value.value)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -57,8 +73,19 @@ def test_messages_are_plain() -> None:
     assert found == {}
 
 
+def test_comments_are_plain() -> None:
+    """No docstring or comment of the package has a mannered phrase."""
+    found = {
+        f"{file.relative_to(ROOT)}:{line}": phrases
+        for file in sorted((ROOT / "perfgate").rglob("*.py"))
+        for line, text in comments(file.read_text(encoding="utf-8"))
+        if (phrases := mannered(text))
+    }
+    assert found == {}
+
+
 @pytest.mark.parametrize(
-    "phrase", ["is no YAML", "are no part of it", "the reason stands above", "lies in", "mends it"]
+    "phrase", ["is no YAML", "are no part of it", "the reason stands above", "lies in", "mends it", "as of ``run``"]
 )
 def test_phrases_that_are_refused(phrase: str) -> None:
     """Each phrase is found, and its plain form is not."""
