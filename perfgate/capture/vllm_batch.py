@@ -44,7 +44,7 @@ def run_batch(
         name = f"{prefix}{index}"
         submitted_ns.append(clock())
         returned = engine.add_request(name, prompt, sampling)
-        # vLLM appends a random suffix to names; outputs carry ours, but which one it does not promise.
+        # vLLM appends a random suffix to names; outputs carry ours, but vLLM does not promise that.
         indices[name] = index
         if isinstance(returned, str):
             indices[returned] = index

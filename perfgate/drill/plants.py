@@ -249,7 +249,7 @@ def load_plant(folder: Path) -> Plant:
 def _plugin(declared: PlantFile, folder: Path) -> tuple[str, ...]:
     """The folder where it is a plugin; a plant is never one that vLLM does not see."""
     module = folder / f"{declared.name}.py"
-    entry_points = chain.from_iterable(found.entry_points for found in distributions(path=[str(folder)]))
+    entry_points = chain.from_iterable(each.entry_points for each in distributions(path=[str(folder)]))
     named = [(entry.name, entry.value) for entry in entry_points if entry.group == PLUGINS]
     if module.is_file() and named != [(declared.name, f"{declared.name}:register")]:
         raise whole_file_error(folder / FILE, f"{module.name} needs a dist-info with one entry point of {PLUGINS}, "

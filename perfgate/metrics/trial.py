@@ -29,6 +29,7 @@ def key_of(kind: Kind, what: str) -> str:
 
 
 Side = Literal["base", "head"]
+"""Which of the two subjects of a comparison."""
 
 SIDES: tuple[Side, ...] = get_args(Side)
 

@@ -165,9 +165,9 @@ def metrics_to_read(
         architecture: Compute capability times ten; names of other ones are left out.
         gated: Counters that gates rest on.
     """
-    bounded = [name for one in launches for name in one.metrics]
+    bounded = [name for entry in launches for name in entry.metrics]
     # A name that ncu does not know fails the whole trial: unasked, only those that a real ncu has listed are asked for.
-    usual = [name for name, one in COUNTERS.items() if one.is_known_on(architecture)]
+    usual = [name for name, counter in COUNTERS.items() if counter.is_known_on(architecture)]
     wanted = [*(counted.collect or usual), *bounded, *gated]
     names = (_ncu_name(COUNTERS[name], architecture) if name in COUNTERS else name for name in wanted)
     return tuple(dict.fromkeys(name for name in names if name))
