@@ -79,13 +79,19 @@ def _pooled(pooled: FalseBlocks, alpha: float) -> str:
 
 
 def _cells(row: BoardRow) -> tuple[str, ...]:
-    interval = f"{_signed(row.change_low)} to {_signed(row.change_high)}"
     cause = {None: "-", True: "named", False: "NOT NAMED"}[row.cause]
     result = "no block" if not row.plant and row.result == "as-expected" else RESULTS[row.result]
     return (
         row.exercise, _signed(row.true_size), f"{row.gate} {_signed(row.change)}" if row.gate else "-",
-        interval if row.gate else "-", row.verdict or "-", str(row.pairs), f"{row.minutes:.1f}", result, cause,
+        _interval(row.change_low, row.change_high), row.verdict or "-", str(row.pairs), f"{row.minutes:.1f}", result,
+        cause,
     )  # fmt: skip
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return f"below {_signed(high)}" if high is not None else f"above {_signed(low)}" if low is not None else "-"
+    return f"{_signed(low)} to {_signed(high)}"
 
 
 def _signed(ratio: float | None) -> str:
