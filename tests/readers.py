@@ -140,7 +140,7 @@ def _drill(file: Path) -> None:
     """As it is gone on with: what an exercise runs, and the board of what there is."""
     found = read_drill(file.parent)
     for exercise in found.exercises:
-        found.subjects(exercise)
+        exercise.sides(found.base)
     make_board(file.parent)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -90,9 +90,10 @@ def drill(  # noqa: PLR0913 (options by name)
             found = find_run(Path(str(folder)), runs, DRILL)
         else:
             base = Builds(base_words, (), runs).subjects(progress, (scenario,))["base"]
-            means: dict[str, Any] = dict(zip(("device", "gpus"), device_here(os.environ), strict=True))
             chosen = [] if no_plants else chosen_plants(catalogue, plants)
-            found = begin_drill(plan_drill(scenario, base, chosen, same_build=same_build, seed=seed, **means), runs)
+            device, gpus = device_here(os.environ)
+            planned = plan_drill(scenario, base, chosen, same_build=same_build, device=device, gpus=gpus, seed=seed)
+            found = begin_drill(planned, runs)
         click.echo(f"drill folder: {found}", err=True)
         try:
             measure_drill(found, only=only, budget_s=budget_s, progress=progress, collector=collector)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from perfgate import __version__, gate
-from perfgate.drill.campaign import REFUSED, Drill, Exercise, Refused, is_over, read_drill, run_of
+from perfgate.drill.campaign import REFUSED, Drill, Exercise, Refused, is_open, read_drill, run_of
 from perfgate.drill.plants import Plant
 from perfgate.errors import ExitStatus, RecordError
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, Verdict
@@ -159,13 +159,13 @@ def make_board(folder: Path) -> Board:
             rows.append(_refused(row, note))
             continue
         run = read_manifest(begun)
-        if run.subjects != drill.subjects(exercise) or tuple(c.cell_id for c in run.plan.cells) != drill.cells:
+        if run.subjects != exercise.sides(drill.base) or tuple(c.cell_id for c in run.plan.cells) != drill.cells:
             raise RecordError(f"not the exercise that {DRILL} names: other subjects or cells", where=str(begun))
         outcome, records = gate.outcome_of(begun), list(read_records(begun, run))
         classes |= {machine_class(v.machine, record.cell.clocks.mode) for record in records for v in record.visits}
         names |= dict.fromkeys(cell.name for cell in run.plan.cells)
         row = _row(row, exercise, drill, outcome, records)
-        rows.append(row if is_over(folder, exercise) else _refused(row.model_copy(update={"result": "open"}), note))
+        rows.append(_refused(row.model_copy(update={"result": "open"}), note) if is_open(run, records) else row)
     if len(classes) > 1:
         raise RecordError(f"measured on {len(classes)} classes of machines: {', '.join(sorted(classes))}",
                           where=str(folder))  # fmt: skip
@@ -295,9 +295,10 @@ def exit_status(board: Board, pooled: FalseBlocks) -> ExitStatus:
     """
     results = {row.result for row in board.rows}
     unnamed = any(row.cause is False for row in board.rows)
-    checks: tuple[tuple[Callable[[], bool], ExitStatus], ...] = (
-        (lambda: "missed" in results or pooled.at_least > board.alpha, ExitStatus.REGRESSED),
-        (lambda: bool(results & {"not-measured", "open"}), ExitStatus.NOT_MEASURED),
-        (lambda: unnamed or bool(results & {"undecided", "elsewhere", "false-block"}), ExitStatus.INCONCLUSIVE),
-    )
-    return next((status for holds, status in checks if holds()), ExitStatus.PASS)
+    if "missed" in results or pooled.at_least > board.alpha:
+        return ExitStatus.REGRESSED
+    if results & {"not-measured", "open"}:
+        return ExitStatus.NOT_MEASURED
+    if unnamed or results & {"undecided", "elsewhere", "false-block"}:
+        return ExitStatus.INCONCLUSIVE
+    return ExitStatus.PASS

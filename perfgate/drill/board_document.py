@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from perfgate.drill.board import Board, BoardRow, FalseBlocks
 from perfgate.report.document import Document, Section
-from perfgate.units import plural
+from perfgate.units import percent, plural
 
 HEADINGS = ("exercise", "true size", "measured", "interval", "verdict", "pairs", "minutes", "result", "cause")
 GIVE_WAY = (6, 3, 5, 1)
@@ -63,7 +63,7 @@ def headline(board: Board, pooled: FalseBlocks) -> str:
     if missed := [row.exercise for row in plants if row.result == "missed"]:
         parts.append(f"missed: {', '.join(missed)}")
     parts.append(
-        f"{pooled.blocked} of {plural(pooled.verdicts, 'run')} of one build blocked, at most {_percent(pooled.at_most)}"
+        f"{pooled.blocked} of {plural(pooled.verdicts, 'run')} of one build blocked, at most {percent(pooled.at_most)}"
     )
     return "; ".join(parts)
 
@@ -71,10 +71,10 @@ def headline(board: Board, pooled: FalseBlocks) -> str:
 def _pooled(pooled: FalseBlocks, alpha: float) -> str:
     if not pooled.verdicts:
         return "no run of one build against itself has come to a verdict yet"
-    sure = f"the rate is between {_percent(pooled.at_least)} and {_percent(pooled.at_most)}, each bound exact at 95 %"
+    sure = f"the rate is between {percent(pooled.at_least)} and {percent(pooled.at_most)}, each bound exact at 95 %"
     return (
         f"{pooled.blocked} of {plural(pooled.verdicts, 'verdict')} on one build against itself, in "
-        f"{plural(len(pooled.boards), 'campaign')} on this class of machines; {sure}, declared {_percent(alpha)}"
+        f"{plural(len(pooled.boards), 'campaign')} on this class of machines; {sure}, declared {percent(alpha)}"
     )
 
 
@@ -96,10 +96,6 @@ def _interval(low: float | None, high: float | None) -> str:
 
 def _signed(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio * 100:+.3g} %"
-
-
-def _percent(ratio: float) -> str:
-    return f"{ratio * 100:.3g} %"
 
 
 def board_json(report: BoardReport) -> str:

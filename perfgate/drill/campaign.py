@@ -27,7 +27,7 @@ import psutil
 from perfgate import gate
 from perfgate.capture.engine import gpus_of
 from perfgate.capture.session import Progress
-from perfgate.drill.plants import Plant
+from perfgate.drill.plants import Device, Plant
 from perfgate.errors import InterruptedRunError, PerfgateError, UsageError
 from perfgate.judge.next_pairs import due
 from perfgate.machine.locks import hold
@@ -37,13 +37,12 @@ from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.trial import Side
 from perfgate.models import Frozen, Note
 from perfgate.record.manifest import read_manifest
-from perfgate.record.run_record import read_records
+from perfgate.record.run_record import Record, Run, read_records
 from perfgate.report.run_folders import DRILL
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Subject
 
-RunsOn = Literal["cpu", "cuda"]
 SAME = "same-build"
 """Exercises of one build against itself are called so, and numbered."""
 REFUSED = "refused.json"
@@ -63,6 +62,17 @@ class Exercise(Frozen):
     name: str
     plant: Plant | None = None
     size: str | None = None
+
+    def sides(self, build: Subject) -> dict[Side, Subject]:
+        """What is measured on both sides of a build: a plant's feature is switched on for both."""
+        if self.plant is None:
+            return {"base": build, "head": build}
+        return {"base": self.plant.base(build), "head": self.plant.subject(build, self.size)}
+
+    def gpus(self, build: Subject, cells: Sequence[Cell]) -> int:
+        """How many GPUs its engines take where they run on GPUs."""
+        sides = self.sides(build).values()
+        return max(gpus_of({**cell.engine.args, **side.args}) for cell in cells for side in sides)
 
 
 class Drill(Frozen):
@@ -84,32 +94,16 @@ class Drill(Frozen):
     scenario: Path
     cells: tuple[str, ...]
     base: Subject
-    device: RunsOn
+    device: Device
     exercises: tuple[Exercise, ...]
     left_out: tuple[Note, ...] = ()
     seed: int
 
-    def subjects(self, exercise: Exercise) -> dict[Side, Subject]:
-        """Both sides of an exercise: a plant's feature is switched on for both."""
-        plant = exercise.plant
-        if plant is None:
-            return {"base": self.base, "head": self.base}
-        return {"base": plant.base(self.base), "head": plant.subject(self.base, exercise.size)}
 
-    def gpus(self, exercise: Exercise, cells: Sequence[Cell]) -> int:
-        """How many GPUs an exercise takes; 0 on the CPU."""
-        if self.device == "cpu":
-            return 0
-        sides = self.subjects(exercise).values()
-        return max(gpus_of({**cell.engine.args, **side.args}) for cell in cells for side in sides)
-
-
-class Refused(Frozen):
+class Refused(Note):
     """Why an exercise could not begin: what perfgate said."""
 
     format: Literal["perfgate-refused/1"] = "perfgate-refused/1"
-    code: str
-    text: str
 
 
 def plan_drill(
@@ -118,7 +112,7 @@ def plan_drill(
     plants: Iterable[tuple[Plant, Sequence[str]]],
     *,
     same_build: int,
-    device: RunsOn,
+    device: Device,
     gpus: int = 1,
     seed: int | None = None,
 ) -> Drill:
@@ -140,13 +134,12 @@ def plan_drill(
     cells = resolve_cells(load(scenario))
     gated = {gate.gate.metric for cell in cells for gate in cell.gates}
     chosen, left_out = [], []
-    draft = Drill(name="draft", scenario=scenario, cells=(), base=base, device=device, exercises=(), seed=0)
     for plant, sizes in plants:
         sized = [
             Exercise(name=_folder_name(plant, size), plant=plant, size=size)
             for size in dict.fromkeys(sizes or plant.sizes(device)[:1] or (None,))
         ]
-        if why := _unfit(plant, device, gated, gpus, max(draft.gpus(exercise, cells) for exercise in sized)):
+        if why := _unfit(plant, device, gated, gpus, max(exercise.gpus(base, cells) for exercise in sized)):
             left_out.append(Note(code=plant.name, text=why))
         else:
             chosen += sized
@@ -154,15 +147,11 @@ def plan_drill(
     if not exercises:
         reasons = "; ".join(f"{note.code}: {note.text}" for note in left_out) or "no plant was named"
         raise UsageError(f"nothing to drill: {reasons}", remedy="Ask for runs of the same build with --same-build 4.")
-    return draft.model_copy(
-        update={
-            "name": f"drill-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
-            "cells": tuple(cell.cell_id for cell in cells),
-            "exercises": exercises,
-            "left_out": tuple(left_out),
-            "seed": secrets.randbits(32) if seed is None else seed,
-        }
-    )
+    return Drill(
+        name=f"drill-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}", scenario=scenario,
+        cells=tuple(cell.cell_id for cell in cells), base=base, device=device, exercises=exercises,
+        left_out=tuple(left_out), seed=secrets.randbits(32) if seed is None else seed,
+    )  # fmt: skip
 
 
 def _folder_name(plant: Plant, size: str | None) -> str:
@@ -170,11 +159,11 @@ def _folder_name(plant: Plant, size: str | None) -> str:
     return "-".join([plant.name, *re.findall(r"[A-Za-z0-9._]+", size or "")])
 
 
-def _unfit(plant: Plant, device: RunsOn, gated: set[str], gpus: int, needed: int) -> str:
+def _unfit(plant: Plant, device: Device, gated: set[str], gpus: int, needed: int) -> str:
     """Why a plant cannot be drilled here; empty where it can."""
     if device not in plant.runs_on:
         return f"runs on {' and '.join(plant.runs_on)} only"
-    if needed > gpus:
+    if device == "cuda" and needed > gpus:
         return f"takes {needed} GPUs, and {gpus} can be used"
     if plant.expect.verdict == "regressed" and not plant.expect.gates(gated):
         return f"the scenario has no gate on {plant.expect.metric}"
@@ -239,7 +228,7 @@ def measure_drill(
         raise UsageError(text, remedy="Begin a new campaign.")
 
     def gpus(exercise: Exercise) -> int:
-        return drill.gpus(exercise, cells)
+        return exercise.gpus(drill.base, cells) if drill.device == "cuda" else 0
 
     for needed, alike in itertools.groupby(sorted(chosen, key=gpus), key=gpus):
         group = list(alike)
@@ -267,7 +256,7 @@ def stations(needed: int, environment: Mapping[str, str]) -> list[str]:
     return [",".join(free[n : n + needed]) for n in range(0, len(free) - needed + 1, needed)]
 
 
-def device_here(environment: Mapping[str, str]) -> tuple[RunsOn, int]:
+def device_here(environment: Mapping[str, str]) -> tuple[Device, int]:
     """What engines would run on, and how many GPUs there are."""
     with connect() or contextlib.nullcontext() as nvml:
         count = len(nvml.gpus(environment)) if nvml is not None else 0
@@ -285,7 +274,12 @@ def is_over(folder: Path, exercise: Exercise) -> bool:
     if begun is None:
         return False
     run = read_manifest(begun)
-    return not any(due(run, {record.cell.cell_id: record for record in read_records(begun, run)}))
+    return not is_open(run, list(read_records(begun, run)))
+
+
+def is_open(run: Run, records: Iterable[Record]) -> bool:
+    """Whether something is left to measure of a run."""
+    return any(due(run, {record.cell.cell_id: record for record in records}))
 
 
 def _take(
@@ -300,7 +294,7 @@ def _take(
         begun, left_s = run_of(folder, exercise), deadline_s - time.monotonic()
         try:
             if begun is None:
-                subjects = drill.subjects(exercise)
+                subjects = exercise.sides(drill.base)
                 gate.run([drill.scenario], subjects, runs=own, seed=seed, budget_s=left_s, progress=progress, **means)
             else:
                 gate.resume(begun, budget_s=left_s, progress=progress, **means)
