@@ -135,12 +135,16 @@ def plan_drill(
     gated = {gate.gate.metric for cell in cells for gate in cell.gates}
     chosen, left_out = [], []
     for plant, sizes in plants:
+        if why := _unfit(plant, device, gated):
+            left_out.append(Note(code=plant.name, text=why))
+            continue
         sized = [
             Exercise(name=_folder_name(plant, size), plant=plant, size=size)
             for size in dict.fromkeys(sizes or plant.sizes(device)[:1] or (None,))
         ]
-        if why := _unfit(plant, device, gated, gpus, max(exercise.gpus(base, cells) for exercise in sized)):
-            left_out.append(Note(code=plant.name, text=why))
+        needed = max(exercise.gpus(base, cells) for exercise in sized)
+        if device == "cuda" and needed > gpus:
+            left_out.append(Note(code=plant.name, text=f"takes {needed} GPUs, and {gpus} can be used"))
         else:
             chosen += sized
     exercises = (*_spread([Exercise(name=f"{SAME}-{n + 1}") for n in range(same_build)], chosen),)
@@ -159,12 +163,10 @@ def _folder_name(plant: Plant, size: str | None) -> str:
     return "-".join([plant.name, *re.findall(r"[A-Za-z0-9._]+", size or "")])
 
 
-def _unfit(plant: Plant, device: Device, gated: set[str], gpus: int, needed: int) -> str:
-    """Why a plant cannot be drilled here; empty where it can."""
+def _unfit(plant: Plant, device: Device, gated: set[str]) -> str:
+    """Why a plant cannot be drilled on a device by a scenario; empty where it can."""
     if device not in plant.runs_on:
         return f"runs on {' and '.join(plant.runs_on)} only"
-    if device == "cuda" and needed > gpus:
-        return f"takes {needed} GPUs, and {gpus} can be used"
     if plant.expect.verdict == "regressed" and not plant.expect.gates(gated):
         return f"the scenario has no gate on {plant.expect.metric}"
     return ""
