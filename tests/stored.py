@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hand_made import BASE, HEAD, MACHINE, STEP_S, cell, gate, record, trial
 
 from perfgate.baseline.lineage import Baseline, Entry, draft
-from perfgate.record.run_record import Record, Visit
+from perfgate.record.run_record import Record, Visit, read_record, write_record
 from perfgate.scenario.plan import Cell
 
 GATES = [gate("itl_median", "1%", "5%")]
@@ -32,6 +33,15 @@ def alone(slowdowns: Sequence[float], side: str = "head", of: Cell | None = None
 def visit(day: int, **machine: Any) -> Visit:
     """A visit on that day of January."""
     return Visit(machine=MACHINE.model_copy(update=machine), t0_utc=f"2026-01-{day:02}T00:00:00+00:00")
+
+
+def of_day(day: int, folder: Path) -> Path:
+    """The run folder with its visits moved to that day, as if it had been measured then."""
+    for file in (folder / "records").iterdir():
+        kept = read_record(file)
+        moved = tuple(one.model_copy(update={"t0_utc": visit(day).t0_utc}) for one in kept.visits)
+        write_record(file, kept.model_copy(update={"visits": moved}))
+    return folder
 
 
 def lineage(visits: Sequence[Sequence[float]], of: Cell | None = None, **machine: Any) -> Baseline:

@@ -5,6 +5,9 @@ changed, dropped or put elsewhere is found (:func:`problems`). An entry adds the
 restart, the record they come from only by its digest. ``first`` and ``changed`` entries say what was measured and
 where, and begin an epoch: visits before it no longer count; ``equivalent`` ones add their visits to it.
 
+What counts is the :class:`Occupation`: visits of one run, or within hours of each other, met the machine in one state,
+and are one observation however many they are.
+
 Format history: ``perfgate-baseline/1`` (0.1.0): the first. Fields may be added; one at its default is left out, so that
 older entries keep their digests.
 """
@@ -13,12 +16,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from annotated_types import MinLen
-from pydantic import JsonValue
+from pydantic import AfterValidator, JsonValue
 
 from perfgate.errors import RecordError
 from perfgate.judge.cautions import gpu_outcome
@@ -35,6 +41,8 @@ from perfgate.record.run_record import Record, record_digest
 
 FORMAT: Final = "perfgate-baseline/1"
 Change = Literal["first", "equivalent", "changed"]
+ONE_STATE = timedelta(hours=6)
+"""Visits that begin within so long of one another are one observation: fewer than the hours between two nights."""
 DIGITS = 10
 """Significant digits kept of a value: far below what any clock resolves, and short enough to be read in a diff."""
 
@@ -78,6 +86,12 @@ class Build(Frozen):
         return not opaque and bool(self.versions) and self == other
 
 
+def _instant(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("expected a time zone")
+    return text
+
+
 class BaselineVisit(Frozen):
     """What one visit measured.
 
@@ -89,16 +103,35 @@ class BaselineVisit(Frozen):
         outputs: Digest of the tokens generated, by iteration; empty where restarts differ in them.
     """
 
-    t0_utc: str
+    t0_utc: Annotated[str, AfterValidator(_instant)]
     values: dict[str, Annotated[tuple[float, ...], MinLen(1)]]
     gpu: GpuOutcome | None = None
     outputs: str = ""
+
+    def near(self, other: BaselineVisit) -> bool:
+        """Whether it met the machine in the state in which the other one did."""
+        return abs(datetime.fromisoformat(self.t0_utc) - datetime.fromisoformat(other.t0_utc)) <= ONE_STATE
 
     def is_the(self, other: BaselineVisit) -> bool:
         """Whether both are the same visit: begun in the same second, and alike in every metric that both carry."""
         shared = self.values.keys() & other.values.keys()
         alike = all(self.values[name] == other.values[name] for name in shared)
         return self.t0_utc == other.t0_utc and bool(shared) and alike
+
+
+@dataclass(frozen=True)
+class Occupation:
+    """Visits that are one observation: of one run, or near its beginning.
+
+    Args:
+        visits: In order of promotion, at least one.
+    """
+
+    visits: tuple[BaselineVisit, ...]
+
+    def values(self, metric: str) -> tuple[float, ...]:
+        """The restarts of all visits that carry a metric; none where none does."""
+        return tuple(chain.from_iterable(visit.values.get(metric, ()) for visit in self.visits))
 
 
 class Entry(Frozen):
@@ -160,8 +193,21 @@ class Baseline(Frozen):
 
     @property
     def visits(self) -> tuple[BaselineVisit, ...]:
-        """The visits that count."""
+        """The visits of the epoch."""
         return tuple(visit for entry in self.epoch for visit in entry.visits)
+
+    @cached_property
+    def occupations(self) -> tuple[Occupation, ...]:
+        """The observations that they make, in order of their first promotion."""
+        found: list[list[BaselineVisit]] = []
+        for entry in self.epoch:
+            near = (earlier for earlier in found if any(map(earlier[0].near, entry.visits)))
+            known = next(near, None)
+            if known is None:
+                found.append([*entry.visits])
+            else:
+                known.extend(entry.visits)
+        return tuple(Occupation(tuple(visits)) for visits in found)
 
     @property
     def build(self) -> Build:
@@ -188,8 +234,8 @@ class Baseline(Frozen):
         return machine_class(self.machine, str(self.cell.clocks["mode"]))
 
     def values(self, metric: str) -> list[tuple[float, ...]]:
-        """The restarts of each visit that carries a metric, in order of time."""
-        return [visit.values[metric] for visit in self.visits if metric in visit.values]
+        """The restarts of each occupation that carries a metric."""
+        return [values for occupation in self.occupations if (values := occupation.values(metric))]
 
     @property
     def text(self) -> str:

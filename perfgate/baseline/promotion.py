@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from perfgate.baseline.lineage import Baseline, Build, Change, Entry, draft
 from perfgate.baseline.store import author, baseline_path, changing, commit, read, write
@@ -25,6 +26,7 @@ from perfgate.record.manifest import check_sequence, read_manifest, require_scen
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.scenario.plan import Cell, Plan
 
+Claim = Literal["same-build", "anew"]
 PASSED: tuple[Verdict, ...] = ("pass", "improved")
 DECIDED: tuple[Verdict, ...] = (*PASSED, "regressed")
 ADVICE = {"advisory-few-visits", "no-baseline", "undecided-by-baseline"}
@@ -62,7 +64,7 @@ def promote(
     reason: str = "",
     cells: Sequence[str] = (),
     side: Side | None = None,
-    same_build: bool = False,
+    claim: Claim | None = None,
     scenarios: Sequence[Path] | None = None,
 ) -> tuple[Promoted, ...]:
     """Add what a run measured to the baselines below ``root``: all of its cells, or none.
@@ -75,8 +77,9 @@ def promote(
         reason: Why; needed for a first baseline and for one that is not equivalent to what is there.
         cells: Names of cells; all where none is named.
         side: The side to promote.
-        same_build: The caller vouches, with a reason, that a build with folders or variables of its own is the one that
-            was promoted last; what can be told of it must agree.
+        claim: What the caller says, with a reason. ``same-build``: a build with folders or variables of its own is the
+            one that was promoted last; what can be told of it must agree. ``anew``: begin anew with this run, whatever
+            it is equivalent to, as after a repair of the machine.
         scenarios: Files of which the run's scenarios must be copies; where not given, the run's own word is taken.
 
     Raises:
@@ -85,8 +88,8 @@ def promote(
         NotMeasuredError: A cell is not decided, so its record is not valid.
         UsageError: A cell or side does not exist, or a reason is needed; the text says what moved.
     """
-    if same_build and not reason:
-        raise UsageError("who vouches for the same build says why", remedy='Say why: --reason "...".')
+    if claim and not reason:
+        raise UsageError(f"--{claim} needs a reason", remedy='Say why: --reason "...".')
     run = read_manifest(folder)
     if scenarios is not None:
         require_scenarios(folder, run, scenarios)
@@ -103,7 +106,7 @@ def promote(
         outcome = outcomes[cell.cell_id]
         measured = _measured_side(folder, run, cell, records.get(cell.cell_id), outcome, side)
         file = root / baseline_path(cell, machine_class(measured.record.visits[0].machine, cell.clocks.mode))
-        candidates.append(_Candidate(measured, outcome, file, same_build))
+        candidates.append(_Candidate(measured, outcome, file, claim))
     with changing(candidate.file for candidate in candidates):
         drawn = [_draw(candidate, run.plan) for candidate in candidates]
         if not reason and any(promotion.kind != "equivalent" for promotion in drawn):
@@ -122,7 +125,7 @@ class _Candidate:
     side: RecordSide
     outcome: CellOutcome
     file: Path
-    vouched: bool
+    claim: Claim | None
 
 
 def _measured_side(
@@ -182,6 +185,8 @@ def _compare(
     if differences := misfits(before, candidate.side):
         return "changed", f"it measures something else: {'; '.join(differences)}", ()
     held = _held(candidate, before, plan)
+    if candidate.claim == "anew":
+        return "changed", "it was asked to begin anew", held.gates
     kind, why = _by_its_times(candidate, entry.build, before, held)
     return kind, why, held.gates
 
@@ -194,13 +199,11 @@ def _by_its_times(candidate: _Candidate, build: Build, before: Baseline, held: C
     known = {gate.would_be or gate.verdict for gate in deciding}
     if "outside-envelope" in codes or "not-comparable" in known:
         return "changed", f"it differs in more than time: {', '.join(sorted(codes - ADVICE))}"
-    # With one visit there only the spread of restarts is known, which says nothing of a visit more.
-    refused = known & ({"not-measured"} if len(before.visits) == 1 else {"regressed", "not-measured"})
-    if _certainly_same(candidate, build, before.build) and not refused:
+    if _certainly_same(candidate, build, before.build) and "not-measured" not in known:
         return "equivalent", "the build that was promoted last, measured once more"
     if _passed_in_pairs(candidate, before.build):
         return "equivalent", "it passed in pairs against the build that was promoted last"
-    if known == {"pass"} and len(before.visits) > 1:
+    if known == {"pass"} and len(before.occupations) > 1:
         return "equivalent", "it passes every gate against the baseline"
     return "changed", "it is another build, and not shown to be equivalent"
 
@@ -212,12 +215,12 @@ def _held(candidate: _Candidate, before: Baseline, plan: Plan) -> CellOutcome:
 
 
 def _certainly_same(candidate: _Candidate, build: Build, before: Build) -> bool:
-    """A visit of the same build counts wherever it is: leaving out the far ones would fake a small spread.
+    """A visit of the same build counts wherever it is, blocked or not: without the far ones the spread would be fake.
 
     What is under test in a run that regressed is not the same build, whatever its packages say.
     """
     regressed = candidate.side.name == "head" and candidate.outcome.verdict == "regressed"
-    return (build.same(before) or (candidate.vouched and build == before)) and not regressed
+    return (build.same(before) or (candidate.claim == "same-build" and build == before)) and not regressed
 
 
 def _passed_in_pairs(candidate: _Candidate, before: Build) -> bool:

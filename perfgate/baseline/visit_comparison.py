@@ -94,7 +94,7 @@ def _beside_its_baseline(evidence: VisitEvidence, cell: CellOutcome) -> CellOutc
     held = BaselineOutcome(
         digest=baseline.tip,
         machine_class=baseline.machine_class,
-        visits=len(baseline.visits),
+        visits=len(baseline.occupations),
         first_utc=min(visit.t0_utc for visit in baseline.visits),
         last_utc=max(visit.t0_utc for visit in baseline.visits),
     )

@@ -45,7 +45,14 @@ def baseline() -> None:
     default="",
     help="Patterns of files, one a line: the run's scenarios must be copies of some. For runs that others measured.",
 )
-@click.option("--same-build", is_flag=True, help="Vouch, with a reason, for a build that has path= or env= of its own.")
+@click.option(
+    "--same-build",
+    "claim",
+    flag_value="same-build",
+    help="Vouch, with a reason, for a build that has path= or env= of its own.",
+)
+@click.option("--anew", "claim", flag_value="anew",
+              help="Begin anew, with a reason: visits before it count no longer.")  # fmt: skip
 def promote(folder: Path, baselines: Path, runs: Path, scenarios: tuple[str, ...], **how: Any) -> None:
     """Add what a run measured to the baselines, each cell in its file; nothing is committed.
 

@@ -25,7 +25,7 @@ def list_document(found: Sequence[Stored]) -> Document:
         (
             b.machine_class,
             b.cell.name,
-            str(len(b.visits)),
+            str(len(b.occupations)),
             _standing(b),
             b.entries[-1].time_utc[:10],
             b.entries[-1].author,
@@ -45,7 +45,9 @@ def baseline_document(baseline: Baseline) -> Document:
         *(f"env.{name}" for name in build.env),
         *(f"path={name}" for name in build.path),
     ]
-    title = f"{cell.name} on {baseline.machine_class}: {plural(len(baseline.visits), 'visit')}, {_standing(baseline)}"
+    title = (
+        f"{cell.name} on {baseline.machine_class}: {plural(len(baseline.occupations), 'visit')}, {_standing(baseline)}"
+    )
     entries = plural(len(baseline.entries), "promotion")
     facts = (
         f"cell {cell.cell_id[:SHORT]}, digest {baseline.tip[:SHORT]}, {entries}",
@@ -89,7 +91,7 @@ def promoted_document(promoted: Iterable[Promoted]) -> Document:
 
 
 def _promoted(promotion: Promoted) -> Section:
-    visits = plural(len(promotion.baseline.visits), "visit")
+    visits = plural(len(promotion.baseline.occupations), "visit")
     file = f"{promotion.file}: {visits}, {_standing(promotion.baseline)}, digest {promotion.baseline.tip[:SHORT]}"
     return Section(
         title=f"{promotion.cell}: {promotion.kind} ({promotion.side}): {promotion.why}",
@@ -99,7 +101,7 @@ def _promoted(promotion: Promoted) -> Section:
 
 
 def _standing(baseline: Baseline) -> str:
-    missing = FIRST_BLOCKING_VISITS - len(baseline.visits)
+    missing = FIRST_BLOCKING_VISITS - len(baseline.occupations)
     return "can block" if missing <= 0 else f"advises; blocks after {missing} more"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fake_collector import FakeCollector, FakeSpec
 from hand_made import BOTH, HEAD, codes, scenario_file
+from stored import of_day
 
 from perfgate import gate as use_cases
 from perfgate.baseline.promotion import promote
@@ -55,7 +56,7 @@ def only(finished: use_cases.Finished) -> CellOutcome:
 def test_gates_on_kernels_and_counters(tmp_path: Path) -> None:
     """Their visits are kept restart by restart, and a head that moves more or computes longer is blocked."""
     for seed in range(4):
-        promote(measure(tmp_path, seed).folder, tmp_path / "baselines", reason="more")
+        promote(of_day(1 + seed, measure(tmp_path, seed).folder), tmp_path / "baselines", reason="more")
 
     same = only(measure(tmp_path, 9))
     slower = only(measure(tmp_path, 9, ratio={"gemm": 1.2, "dram_bytes": 1.2}))
@@ -71,7 +72,8 @@ def test_gates_on_kernels_and_counters(tmp_path: Path) -> None:
 def test_a_visit_that_was_cut_short(tmp_path: Path, kind: Kind) -> None:
     """Without its traced or counted trials a visit is neither judged nor promoted, though no gate rests on them."""
     for seed in range(4):
-        promote(measure(tmp_path, seed, gates=TIME).folder, tmp_path / "baselines", reason="more")
+        folder = of_day(1 + seed, measure(tmp_path, seed, gates=TIME).folder)
+        promote(folder, tmp_path / "baselines", reason="more")
     whole = measure(tmp_path, 9, gates=TIME)
     (record,) = read_records(whole.folder, read_run(whole.folder))
     file = record_file(whole.folder, record.cell)

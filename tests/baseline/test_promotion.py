@@ -108,14 +108,24 @@ def test_the_same_build_is_free_wherever_it_lies(save: Save, tmp_path: Path, by:
     assert done.baseline.entries[1].reason == "the build that was promoted last, measured once more"
 
 
-def test_the_same_build_that_is_blocked_needs_a_reason(save: Save, tmp_path: Path) -> None:
-    """A machine that became slower is no visit among others: it begins anew, with a reason."""
+def test_the_same_build_that_is_blocked_widens_the_spread(save: Save, tmp_path: Path) -> None:
+    """A visit that the others block is how far visits are apart: leaving it out would make every later one suspect."""
     visits(save, tmp_path / "b", FOUR)
-    folder = save(alone(shifted(0.2)))
 
-    with pytest.raises(UsageError, match=r"itl_median \+2\d\.\d\d % \(regressed against the baseline\)"):
-        promote(folder, tmp_path / "b")
-    done = only(promote(folder, tmp_path / "b", reason="another rack"))
+    done = only(promote(save(alone(shifted(0.2), visits=(visit(9),))), tmp_path / "b"))
+
+    assert (done.kind, len(done.baseline.visits)) == ("equivalent", 5)
+    assert [gate.verdict for gate in done.moved] == ["regressed"]
+
+
+def test_a_machine_that_was_repaired_begins_anew(save: Save, tmp_path: Path) -> None:
+    """Who says why may leave the visits before it behind, whatever the run is equivalent to."""
+    visits(save, tmp_path / "b", FOUR)
+    folder = save(alone(shifted(0.2), visits=(visit(9),)))
+
+    with pytest.raises(UsageError, match="--anew needs a reason"):
+        promote(folder, tmp_path / "b", claim="anew")
+    done = only(promote(folder, tmp_path / "b", claim="anew", reason="another rack"))
 
     assert (done.kind, len(done.baseline.visits), len(done.baseline.entries)) == ("changed", 1, 5)
 
@@ -157,10 +167,10 @@ def test_somebody_may_vouch_for_it(save: Save, tmp_path: Path) -> None:
     promote(save(alone(SAME, subjects=opaque)), tmp_path / "b", reason="first")
     again, later = (alone(shifted(by), subjects=opaque) for by in (0.001, 0.3))
 
-    with pytest.raises(UsageError, match="who vouches"):
-        promote(save(again), tmp_path / "b", same_build=True)
-    vouched = only(promote(save(again), tmp_path / "b", same_build=True, reason="the same wheel"))
-    other = only(promote(save(of_build(later, **OTHER_BUILD)), tmp_path / "b", same_build=True, reason="it is not"))
+    with pytest.raises(UsageError, match="--same-build needs a reason"):
+        promote(save(again), tmp_path / "b", claim="same-build")
+    vouched = only(promote(save(again), tmp_path / "b", claim="same-build", reason="the same wheel"))
+    other = only(promote(save(of_build(later, **OTHER_BUILD)), tmp_path / "b", claim="same-build", reason="it is not"))
 
     assert (vouched.kind, len(vouched.baseline.visits)) == ("equivalent", 2)
     assert vouched.baseline.entries[1].reason == "the same wheel"
@@ -442,9 +452,13 @@ def test_a_lineage_written_anew_is_found(clones: tuple[Path, Path], save: Save) 
             {"visits": (BaselineVisit.model_construct(t0_utc="2026-01-01T00:00:00Z", values={"itl_median": ()}),)},
             "visits.0.values.itl_median: ",
         ),
+        (
+            {"visits": (BaselineVisit.model_construct(t0_utc="2026-01-01T00:00:00", values={"itl_median": (1.0,)}),)},
+            "visits.0.t0_utc: expected a time zone",
+        ),
         ({"cell": Measured.of(cell()).model_copy(update={"clocks": {}})}, "cell.clocks: expected a mode"),
     ],
-    ids=["visits", "values", "mode"],
+    ids=["visits", "values", "time", "mode"],
 )
 def test_a_lineage_that_was_made_up_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     """Its digests fit, but perfgate writes no entry without visits, values or a clock mode."""
@@ -505,7 +519,7 @@ def test_a_repository_that_git_does_not_read(
 def test_commands(clones: tuple[Path, Path], save: Save) -> None:
     """List, show, log and diff say who promoted what and when, and how far metrics moved."""
     ann, _ = clones
-    assert perfgate(ann, "baseline", "promote", str(save(alone(shifted(0.01))))).returncode == 0
+    assert perfgate(ann, "baseline", "promote", str(save(alone(shifted(0.01), visits=(visit(2),))))).returncode == 0
     (file,) = (ann / "baselines").glob("*/*.json")
 
     listed, shown, log, diff = (

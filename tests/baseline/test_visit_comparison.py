@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from fake_collector import FakeCollector, FakeSpec
-from hand_made import BASE, HEAD, codes, gate, only, record, run, scenario_file, trial, trials
-from stored import alone, lineage, measured
+from hand_made import BASE, HEAD, MACHINE, STEP_S, codes, gate, only, record, run, scenario_file, trial, trials
+from stored import alone, lineage, measured, of_day, visit
 
 from perfgate import gate as use_cases
 from perfgate.baseline.lineage import Baseline, BaselineVisit, draft
@@ -24,7 +25,7 @@ from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.telemetry import GpuTelemetry, Spread
-from perfgate.record.run_record import Record, read_run, write_record, write_run
+from perfgate.record.run_record import Record, Visit, read_run, write_record, write_run
 from perfgate.report.formats import render
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -88,6 +89,36 @@ def test_fewer_advise(visits: int, by: float, would_be: str) -> None:
     (reason,) = outcome.cells[0].reasons
     assert reason.code == "advisory-few-visits"
     assert reason.text.startswith(f"{visits} visit")
+
+
+@pytest.mark.parametrize(("hours", "counted"), [(0, 1), (2, 1), (4, 2), (7, 4)])
+def test_visits_within_hours_are_one(hours: int, counted: int) -> None:
+    """Visits that began within six hours met one state of the machine: their spread is not that of days."""
+    begun = datetime.fromisoformat(visit(1).t0_utc)
+    entries = []
+    for n, entry in enumerate(lineage(QUIET).entries):
+        at = (begun + timedelta(hours=n * hours)).isoformat()
+        moved = tuple(one.model_copy(update={"t0_utc": at}) for one in entry.visits)
+        entries.append(entry.model_copy(update={"visits": moved}))
+
+    outcome = held(alone(shifted(0.1)), Baseline(entries=tuple(entries)))
+
+    assert outcome.verdict == ("regressed" if counted == 4 else "advisory")
+    assert outcome.cells[0].baseline is not None
+    assert outcome.cells[0].baseline.visits == counted
+
+
+def test_a_run_that_was_resumed_is_one_visit() -> None:
+    """A run resumed three times within seconds knows nothing of other days: it blocks nothing, whatever its spread."""
+    trials = tuple(trial(n, n, "head", STEP_S * math.exp(0.0001 * (n % 3)), visit=n // 6) for n in range(24))
+    begun = [Visit(machine=MACHINE, t0_utc=f"2026-01-01T00:00:{n:02}+00:00") for n in range(4)]
+    entry = draft(alone([], trials=trials, visits=tuple(begun)), "head").sealed()
+
+    outcome = held(alone(shifted(0.1)), Baseline(entries=(entry,)))
+
+    assert len(entry.visits) == 4
+    assert (outcome.verdict, outcome.would_be) == ("advisory", "regressed")
+    assert codes(outcome.cells[0].reasons) == ["advisory-few-visits"]
 
 
 def test_one_visit_knows_no_spread() -> None:
@@ -222,9 +253,9 @@ def test_clocks_that_differ() -> None:
         seen = GpuTelemetry(gpu="GPU-1", samples=200, aligned=True, sm_mhz=fixed, decode_sm_mhz=mhz)
         return alone([], trials=tuple(trial(n, n, "head", telemetry=(seen,)) for n in range(6)))
 
-    entry = draft(at(1980), "head").sealed()
+    one, *more = (draft(at(1980).model_copy(update={"visits": (visit(day),)}), "head") for day in range(1, 5))
     again = {"kind": "equivalent", "cell": None, "machine": None}
-    four = Baseline(entries=(entry, *(entry.model_copy(update=again) for _ in range(3))))
+    four = Baseline(entries=(one, *(entry.model_copy(update=again) for entry in more)))
 
     same, slower = held(at(1975), four), held(at(1500), four)
 
@@ -244,7 +275,7 @@ def visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], P
 
     def some(count: int) -> Path:
         for seed in range(count):
-            promote(measure(file, seed).folder, tmp_path / "baselines", reason="more")
+            promote(of_day(1 + seed, measure(file, seed).folder), tmp_path / "baselines", reason="more")
         return file
 
     return some
