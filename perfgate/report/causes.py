@@ -33,6 +33,8 @@ SHOWN_RATIO = 0.005
 """A difference of bytes that is a smaller share is shown as one figure: repeats differ by as much."""
 SHOWN_POINTS = 5.0
 """The same for shares in percent."""
+SAME_BYTES = ": same bytes"
+"""The end of a sentence about a role whose counters did not change."""
 SHARES = ("dram_throughput", "sm_throughput", "occupancy")
 """Counters in percent that have a column."""
 
@@ -58,15 +60,21 @@ def _part_rows(change: Attribution) -> list[tuple[str, ...]]:
     return rows
 
 
-def attribution_sentence(change: Attribution) -> str:
-    """What made the step longer or shorter, and what the host had to do with it."""
-    parts = [_told(part) for part in change.parts if part.kind == "kernels" and _matters(part.difference_s, change)]
+def attribution_sentence(change: Attribution, *, grown: bool = False) -> str:
+    """What made the step longer or shorter, and what the host had to do with it.
+
+    Args:
+        change: The difference.
+        grown: Tell only what made it longer: what took less time, and a base that waited, is no cause of that.
+    """
+    told = [(part.difference_s, _told(part)) for part in change.parts if part.kind == "kernels"]
     for kind, label in (("busy", "copies"), ("idle", "idle")):
         _, _, difference_s = _sums([part for part in change.parts if part.kind == kind])
-        if _matters(difference_s, change):
-            parts.append(f"{label} {_us(difference_s)} us")
-    causes = ", ".join(parts) or "no part changed by as much as 1 us"
-    return f"{_us(change.difference_s)} us a step: {causes}{_host(change)}."
+        told.append((difference_s, f"{label} {_us(difference_s)} us"))
+    shown = [text for difference_s, text in told if _matters(difference_s, change) and (difference_s > 0 or not grown)]
+    causes = ", ".join(shown) or f"no part {'grew' if grown else 'changed'} by as much as 1 us"
+    host = "" if grown and (change.head_slack_s is None or change.head_slack_s > 0) else _host(change)
+    return f"{_us(change.difference_s)} us a step: {causes}{host}."
 
 
 def _told(part: Part) -> str:
@@ -113,7 +121,7 @@ def counters_section(counted: CountersOutcome) -> Section:
     if rest := [row for row in counted.rows if id(row) not in chosen]:
         moved = format_si(sum((row.head or row.base).get("dram_bytes", 0.0) for row in rest), "B", ".4g")
         lines.append(f"and {plural(len(rest), 'kernel')} more that move {moved} a launch together")
-    lines += [text for part, text in counted.sentences.items() if "/" not in part and not text.endswith(": same bytes")]
+    lines += [text for part, text in counted.sentences.items() if "/" not in part and not text.endswith(SAME_BYTES)]
     return Section(rows=rows, give_way=COUNTED_GIVE_WAY, lines=tuple(lines), importance=2)
 
 
@@ -135,9 +143,9 @@ def told_causes(cell: CellOutcome) -> Iterator[str]:
     """Every sentence that says why a cell is slower, and what blocked it."""
     yield from (gate.metric for gate in cell.gates if gate.verdict == "regressed")
     if cell.attribution is not None:
-        yield attribution_sentence(cell.attribution)
+        yield attribution_sentence(cell.attribution, grown=True)
     if cell.counters is not None:
-        yield from cell.counters.sentences.values()
+        yield from (text for text in cell.counters.sentences.values() if not text.endswith(SAME_BYTES))
     yield from (note.text for note in cell.reasons if note.code in CAUSES)
 
 
