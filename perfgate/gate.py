@@ -303,11 +303,20 @@ def outcome_of(folder: Path) -> Outcome:
         RecordError: The folder is not a run folder, or a record in it cannot be trusted.
     """
     manifest = read_manifest(folder)
-    records = {record.cell.cell_id: record for record in read_records(folder, manifest)}
-    check_sequence(records.values())
+    return judged(folder, manifest, tuple(read_records(folder, manifest)))
+
+
+def judged(folder: Path, manifest: Run, records: Sequence[Record]) -> Outcome:
+    """Judge a run folder whose manifest and records have been read.
+
+    Raises:
+        RecordError: The records contradict each other, or a baseline in the folder is broken.
+    """
+    check_sequence(records)
+    by_cell = {record.cell.cell_id: record for record in records}
     if manifest.against is None:
-        return judge(manifest, records)
-    return judge_against(manifest, records, kept(folder, manifest))
+        return judge(manifest, by_cell)
+    return judge_against(manifest, by_cell, kept(folder, manifest))
 
 
 def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Outcome:

@@ -13,10 +13,10 @@ from typing import Literal
 
 from perfgate import __version__, gate
 from perfgate.drill.campaign import REFUSED, Drill, Exercise, Refused, is_open, read_drill, run_of
-from perfgate.drill.plants import Plant
+from perfgate.drill.plants import Expected, Plant
 from perfgate.errors import ExitStatus, RecordError
-from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, Verdict
-from perfgate.machine.fingerprint import machine_class
+from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, Outcome, Verdict
+from perfgate.machine.fingerprint import Machine, machine_class
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen, Note
 from perfgate.record.manifest import read_manifest
@@ -33,6 +33,9 @@ DECIDED = ("as-expected", "false-block", "undecided")
 
 FIGURES = ("change", "change_low", "change_high", "must_catch", "pair_sd")
 """What a row has of its gate."""
+
+PASSES: tuple[Verdict, ...] = ("pass", "improved")
+WORST = tuple(WORST_FIRST)
 
 Result = Literal["as-expected", "missed", "small", "undecided", "elsewhere", "false-block", "not-measured", "open"]
 """What became of an exercise. ``elsewhere``: blocked by another gate than the plant's. ``small``: it passed, and is
@@ -114,7 +117,7 @@ class FalseBlocks(Frozen):
     """How often one build was blocked against itself.
 
     Args:
-        boards: Names of the campaigns that are counted.
+        boards: Names of the campaigns whose runs are counted.
         verdicts: Runs of one build against itself that ended in a verdict.
         blocked: Those that ended regressed.
         at_least: Exact lower bound of the rate, one-sided at 95 %.
@@ -149,7 +152,7 @@ def make_board(folder: Path) -> Board:
         RecordError: The folder holds no campaign, or a run in it is not what the campaign says.
     """
     drill = read_drill(folder)
-    classes: set[str] = set()
+    machines: list[tuple[Machine, str]] = []
     names: dict[str, None] = {}
     rows = []
     for exercise in drill.exercises:
@@ -161,18 +164,29 @@ def make_board(folder: Path) -> Board:
         run = read_manifest(begun)
         if run.subjects != exercise.sides(drill.base) or tuple(c.cell_id for c in run.plan.cells) != drill.cells:
             raise RecordError(f"not the exercise that {DRILL} names: other subjects or cells", where=str(begun))
-        outcome, records = gate.outcome_of(begun), list(read_records(begun, run))
-        classes |= {machine_class(v.machine, record.cell.clocks.mode) for record in records for v in record.visits}
+        records = list(read_records(begun, run))
+        machines += [(visit.machine, record.cell.clocks.mode) for record in records for visit in record.visits]
         names |= dict.fromkeys(cell.name for cell in run.plan.cells)
-        row = _row(row, exercise, drill, outcome, records)
-        rows.append(_refused(row.model_copy(update={"result": "open"}), note) if is_open(run, records) else row)
+        row = _row(row, exercise, drill, gate.judged(begun, run, records), records)
+        if is_open(run, records) and row.result != "false-block":
+            row = _refused(row.model_copy(update={"result": "open", "cause": None, "told": ""}), note)
+        rows.append(row)
+    return Board(
+        perfgate=__version__, name=drill.name, scenario=tuple(names), machine_class=_class_of(machines, folder),
+        alpha=ALPHA, beta=BETA, rows=tuple(rows), left_out=drill.left_out,
+    )  # fmt: skip
+
+
+def _class_of(machines: Sequence[tuple[Machine, str]], folder: Path) -> str:
+    """The class of the machines that measured, with as many GPUs as the smallest of their engines takes."""
+    fewest = min((len(machine.gpus) for machine, _ in machines), default=0)
+    classes = {
+        machine_class(machine.model_copy(update={"gpus": machine.gpus[:fewest]}), mode) for machine, mode in machines
+    }
     if len(classes) > 1:
         raise RecordError(f"measured on {len(classes)} classes of machines: {', '.join(sorted(classes))}",
                           where=str(folder))  # fmt: skip
-    return Board(
-        perfgate=__version__, name=drill.name, scenario=tuple(names), machine_class="".join(classes), alpha=ALPHA,
-        beta=BETA, rows=tuple(rows), left_out=drill.left_out,
-    )  # fmt: skip
+    return "".join(classes)
 
 
 def _blank(exercise: Exercise) -> BoardRow:
@@ -195,59 +209,79 @@ def _refused(row: BoardRow, note: Path) -> BoardRow:
 
 
 def _row(blank: BoardRow, exercise: Exercise, drill: Drill, outcome: Outcome, records: Sequence[Record]) -> BoardRow:
-    plant, cell = exercise.plant, outcome.cells[0]
-    shown = _gate_shown(cell, plant)
+    plant = exercise.plant
+    cell, shown = _shown(outcome, plant)
     made_s = plant.step_s(drill.device, exercise.size) if plant else None
-    true_size = made_s / shown.base if made_s and shown and shown.base else None
     gates = shown.reasons if shown else ()
     filled = blank.model_copy(
         update={
             "verdict": outcome.verdict,
             "pairs": cell.pairs,
             "minutes": sum(trial.duration_ns for record in records for trial in record.trials) / MINUTE_NS,
-            "true_size": true_size,
+            "true_size": _true_size(made_s, shown),
             "why": "; ".join(f"{n.code}: {n.text}" for n in (*outcome.reasons, *cell.reasons, *gates)),
             **({name: getattr(shown, name) for name in FIGURES} | {"gate": shown.metric} if shown else {}),
         }
     )
-    result = _result(filled, plant, outcome)
+    result = _result(plant, made_s, outcome)
     cause, sentence = (None, "")
     if plant is not None and result in ("as-expected", "elsewhere"):
         cause, sentence = _cause(plant, drill, outcome)
     return filled.model_copy(update={"result": result, "cause": cause, "told": sentence})
 
 
-def _gate_shown(cell: CellOutcome, plant: Plant | None) -> GateOutcome | None:
-    """The gate that must block the plant, that which blocked of several; else the cell's first."""
-    wanted = plant.expect.gates(gate.metric for gate in cell.gates) if plant else ()
-    mine = [gate for gate in cell.gates if gate.metric in wanted] or cell.gates
-    return min(mine, key=lambda gate: gate.verdict != "regressed", default=None)
+def _shown(outcome: Outcome, plant: Plant | None) -> tuple[CellOutcome, GateOutcome | None]:
+    """The gate that must block the plant and its cell, the worst of several; of all gates where none must."""
+    gates = [(cell, gate) for cell in outcome.cells for gate in cell.gates]
+    own = _own(outcome, plant)
+    mine = [pair for pair in gates if pair[1] in own] or gates
+    return min(mine, key=lambda pair: WORST.index(pair[1].verdict), default=(outcome.cells[0], None))
 
 
-def _result(row: BoardRow, plant: Plant | None, outcome: Outcome) -> Result:
+def _own(outcome: Outcome, plant: Plant | None) -> list[GateOutcome]:
+    """The gates that must block a plant."""
+    gates = [gate for cell in outcome.cells for gate in cell.gates]
+    return [gate for gate in gates if plant.expect.gates([gate.metric])] if plant else []
+
+
+def _true_size(made_s: float | None, gate: GateOutcome | None) -> float | None:
+    return made_s / gate.base if made_s and gate and gate.base else None
+
+
+def _result(plant: Plant | None, made_s: float | None, outcome: Outcome) -> Result:
     verdict = outcome.verdict
     if plant is None:
         return _result_of_the_same(verdict)
-    expect = plant.expect
+    expect, own = plant.expect, _own(outcome, plant)
     if expect.verdict != "regressed":
-        codes = {note.code for cell in outcome.cells for note in (*cell.reasons, *cell.cautions)}
-        wanted = {code for code in (expect.caution, expect.reason) if code}
-        seen = wanted <= codes if wanted else verdict == expect.verdict
-        return "as-expected" if seen else "missed"
-    if expect.gates(gate.metric for cell in outcome.cells for gate in cell.gates if gate.verdict == "regressed"):
+        return _result_unblocked(expect, outcome)
+    if any(gate.verdict == "regressed" for gate in own):
         return "as-expected"
     if verdict == "regressed":
         return "elsewhere"
-    if verdict in ("pass", "improved"):
-        size, margin = row.true_size, row.must_catch
-        return "small" if size is not None and margin is not None and size < margin else "missed"
-    return _result_of_the_same(verdict)
+    if own and all(gate.verdict in PASSES for gate in own):
+        sizes = [(_true_size(made_s, gate), gate.must_catch) for gate in own]
+        return "small" if all(size is not None and size < margin for size, margin in sizes) else "missed"
+    return "missed" if verdict in PASSES else _result_of_the_same(verdict)
+
+
+def _result_unblocked(expect: Expected, outcome: Outcome) -> Result:
+    """Of a plant that must be seen without a block: a verdict that was not expected is what it is."""
+    verdict = outcome.verdict
+    if verdict == "regressed":
+        return "elsewhere" if expect.verdict == "not-measured" else "false-block"
+    if verdict not in PASSES and verdict != expect.verdict:
+        return _result_of_the_same(verdict)
+    codes = {note.code for cell in outcome.cells for note in (*cell.reasons, *cell.cautions)}
+    if {code for code in (expect.caution, expect.reason) if code} <= codes:
+        return "as-expected"
+    return "missed" if verdict in PASSES else _result_of_the_same(verdict)
 
 
 def _result_of_the_same(verdict: Verdict) -> Result:
     if verdict == "regressed":
         return "false-block"
-    if verdict in ("pass", "improved"):
+    if verdict in PASSES:
         return "as-expected"
     return "undecided" if verdict == "inconclusive" else "not-measured"
 
@@ -263,41 +297,66 @@ def _cause(plant: Plant, drill: Drill, outcome: Outcome) -> tuple[bool | None, s
 
 
 def false_blocks(boards: Iterable[Board]) -> FalseBlocks:
-    """How often one build was blocked against itself, over boards of one class of machines; each counts once."""
-    names: dict[str, Board] = {board.name: board for board in boards}
-    same = [row for board in names.values() for row in board.rows if not row.plant and row.result in DECIDED]
+    """How often one build was blocked against itself, over boards that are alike; each counts once, as it comes first.
+
+    A copy of a board may be older than the campaign's own, which therefore comes before all others.
+    """
+    names: dict[str, list[BoardRow]] = {}
+    for board in boards:
+        names.setdefault(board.name, [row for row in board.rows if not row.plant and row.result in DECIDED])
+    same = [row for rows in names.values() for row in rows]
     blocked = sum(row.result == "false-block" for row in same)
     low, high = rate_bounds(blocked, len(same))
-    return FalseBlocks(boards=tuple(names), verdicts=len(same), blocked=blocked, at_least=low, at_most=high)
+    counted = tuple(name for name, rows in names.items() if rows)
+    return FalseBlocks(boards=counted, verdicts=len(same), blocked=blocked, at_least=low, at_most=high)
 
 
-def boards_beside(folder: Path, machine: str, tell: Callable[[str], object]) -> Iterator[Board]:
-    """Boards of other campaigns in the same folder of runs, of the same class of machines.
+def boards_like(board: Board, folder: Path, named: Iterable[tuple[Path, Board]], tell: Callable[[str], object]
+                ) -> Iterator[Board]:  # fmt: skip
+    """Boards of the same scenario and class of machines: what others block says nothing of this one.
 
-    One that cannot be read is told of and left out: it costs a campaign that was measured nothing.
+    Args:
+        board: The campaign's.
+        folder: The campaign's: other campaigns in the same folder of runs count.
+        named: Boards that were asked for, with their files.
+        tell: Given a sentence about each that was asked for or cannot be read, and does not count: it costs a campaign
+            that was measured nothing.
     """
     for file in sorted(folder.resolve().parent.glob(f"*/{BOARD}")):
         if file.parent == folder.resolve():
             continue
         try:
-            board = read_board(file)
+            beside = read_board(file)
         except RecordError as error:
             tell(f"not counted: {error.finding}")
         else:
-            if board.machine_class == machine:
-                yield board
+            if _alike(beside) == _alike(board):
+                yield beside
+    for file, other in named:
+        if _alike(other) == _alike(board):
+            yield other
+        else:
+            found = f"{', '.join(other.scenario)} on {other.machine_class}"
+            tell(f"not counted: {file}: a board of {found}, not of what this campaign measured")
+
+
+def _alike(board: Board) -> tuple[tuple[str, ...], str]:
+    return board.scenario, board.machine_class
 
 
 def exit_status(board: Board, pooled: FalseBlocks) -> ExitStatus:
     """10 where the gate has gone blind or cries wolf, 22 or 20 where it is not known, else 0.
 
+    Plants that were all left out show nothing.
+
     One false block in a campaign is what alpha allows now and then: it counts where the rate is shown to be above it.
     """
     results = {row.result for row in board.rows}
+    none_of_them = bool(board.left_out) and not any(row.plant for row in board.rows)
     unnamed = any(row.cause is False for row in board.rows)
     if "missed" in results or pooled.at_least > board.alpha:
         return ExitStatus.REGRESSED
-    if results & {"not-measured", "open"}:
+    if none_of_them or results & {"not-measured", "open"}:
         return ExitStatus.NOT_MEASURED
     if unnamed or results & {"undecided", "elsewhere", "false-block"}:
         return ExitStatus.INCONCLUSIVE

@@ -26,7 +26,7 @@ class BoardReport:
 
     Args:
         board: Its board.
-        pooled: False blocks over all boards of this class of machines.
+        pooled: False blocks over all boards of this scenario and class of machines.
     """
 
     board: Board
@@ -74,7 +74,8 @@ def _pooled(pooled: FalseBlocks, alpha: float) -> str:
     sure = f"the rate is between {percent(pooled.at_least)} and {percent(pooled.at_most)}, each bound exact at 95 %"
     return (
         f"{pooled.blocked} of {plural(pooled.verdicts, 'verdict')} on one build against itself, in "
-        f"{plural(len(pooled.boards), 'campaign')} on this class of machines; {sure}, declared {percent(alpha)}"
+        f"{plural(len(pooled.boards), 'campaign')} of this scenario on this class of machines; {sure}, declared "
+        f"{percent(alpha)}"
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from fake_collector import FakeCollector
 from fake_nvml import FakeMachine
 from perfgate_process import stub_words
 
@@ -63,3 +64,22 @@ def test_a_spent_budget_stops_all(tmp_path: Path) -> None:
     assert ended.exit_code == ExitStatus.INTERRUPTED, ended.output
     assert "perfgate drill --resume" in ended.stderr
     assert "same-build-4 begins" not in ended.stderr
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_exercises_on_one_gpu_and_on_two(tmp_path: Path) -> None:
+    """A plant whose engines take two GPUs is on the board of a campaign that else takes one."""
+    words = stub_words(tmp_path)[:5]
+    plant = tmp_path / "drills" / "two"
+    plant.mkdir(parents=True)
+    said = {"schema": 1, "name": "two", "family": "communication", "what": "Takes two.", "runs_on": ["cuda"], "gpus": 2,
+            "base_args": {"tensor_parallel_size": 2}, "args": {"disable_custom_all_reduce": True},
+            "expect": {"metric": "itl_median"}}  # fmt: skip
+    (plant / "plant.yaml").write_text(json.dumps(said))
+    ended = CliRunner().invoke(main, ["drill", *words, "--same-build", "1", "--format", "json"], obj=FakeCollector())
+    assert ended.exit_code == ExitStatus.REGRESSED, ended.output
+    board = json.loads(ended.stdout)
+    assert [(row["exercise"], row["result"]) for row in board["rows"]] == [
+        ("same-build-1", "as-expected"), ("two", "missed"),
+    ]  # fmt: skip
+    assert "nvidia-h200-x1" in board["machine_class"]
