@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
+from click.core import ParameterSource
 
 from perfgate.cli.measuring import BASE_OPTION, BUDGET_OPTION, Builds, measuring, resume_option
 from perfgate.cli.output_options import RUNS_OPTION, check_outputs, format_option, terminal_width
-from perfgate.errors import ExitStatus, UsageError
+from perfgate.errors import ExitStatus, InterruptedRunError, UsageError
 from perfgate.report.formats import format_of, render
 
 if TYPE_CHECKING:
@@ -30,20 +31,22 @@ PLANTS = Path("drills")
 @click.option("--same-build", type=click.IntRange(0, 1000), default=4, show_default=True,
               help="Runs of the base against itself.")  # fmt: skip
 @click.option("--plant", "plants", multiple=True, metavar="NAME[=SIZE,...]",
-              help="Only this plant of the catalogue, at these sizes; may be given several times.")  # fmt: skip
+              help="Only this plant of the catalogue, at these sizes, JSON for an engine argument; may be given "
+              "several times.")  # fmt: skip
 @click.option("--no-plants", is_flag=True, help="Only the build against itself.")
 @click.option("--catalogue", type=click.Path(path_type=Path, file_okay=False), default=PLANTS, show_default=True,
               help="Folder of plants.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
+@click.option("--seed", type=click.IntRange(0, 2**62), help="Seed of the order within pairs; drawn if not given.")
 @resume_option("DRILL", "this campaign instead (a folder, its name, or latest); one that is over is shown again.")
-@click.option("--only", multiple=True, metavar="EXERCISE", help="With --resume: only this exercise.")
+@click.option("--only", multiple=True, metavar="EXERCISE", help="With --resume only: nothing but this exercise.")
 @click.option("--pool", "pool", multiple=True, type=click.Path(path_type=Path, dir_okay=False), metavar="BOARD",
-              help="Count the runs of this board.json too; those beside the campaign are counted anyway.")  # fmt: skip
+              help="Count the runs of this board.json too, if it is of this scenario and class of machines; those "
+              "beside the campaign are counted anyway.")  # fmt: skip
 @click.option("--replay", "replays", multiple=True, type=click.Path(path_type=Path), metavar="RECORDINGS",
               help="Measure nothing: try the rule on recorded pairs instead, of a run folder, a folder of them, or a "
               "CSV; may be given several times.")  # fmt: skip
 @click.option("--draws", type=click.IntRange(1, 1_000_000), default=2000, show_default=True,
-              help="With --replay: runs drawn for each true slowdown.")  # fmt: skip
+              help="With --replay only: runs drawn for each true slowdown.")  # fmt: skip
 @RUNS_OPTION
 @BUDGET_OPTION
 @format_option("drill")
@@ -59,32 +62,33 @@ def drill(  # noqa: PLR0913 (options by name)
     """Test the gate itself: run a build against itself, and against itself with plants of known size.
 
     A plant is a regression put in on purpose (docs/drills.md). The board says which were caught, with which cause, and
-    how often the gate blocked a build that was not slower, over all campaigns on this class of machines. GPUs that are
-    free work side by side.
+    how often the gate blocked a build that was not slower, over all campaigns of this scenario on this class of
+    machines. GPUs that are free work side by side.
 
     Exit status: 10 where a plant that must be caught passed, or more runs of one build were blocked than declared;
-    22 or 20 where something was not measured or decided. Of a replay: 10 where a declared rate is broken.
+    22 or 20 where something was not measured or decided, or a cause not named. Of a replay: 10 where a declared rate is
+    broken.
 
     \b
     perfgate drill scenarios/cpu-tiny.yaml --base python=~/engine/bin/python --plant host_work=20000
     perfgate drill --resume latest
     perfgate drill scenarios/llama-8b-decode.yaml --replay runs
     """  # noqa: D301 (click reads a real backspace: keep the lines)
+    if (folder is None) != bool(scenario) or (no_plants and plants):
+        raise UsageError("expected a scenario and a base, with --plant or --no-plants, or --resume DRILL alone")
+    refuse_ignored("replay" if replays else "resume" if scenario is None else "new")
+    check_outputs(outputs, "drill")
+    if scenario is not None and replays:
+        replay(scenario, replays, draws, seed or 0, form, outputs)
     import os
 
-    from perfgate.drill.board import boards_beside, exit_status, false_blocks, make_board, read_board, write_board
+    from perfgate.drill.board import boards_like, exit_status, false_blocks, make_board, read_board, write_board
     from perfgate.drill.board_document import BoardReport
     from perfgate.drill.campaign import begin_drill, device_here, measure_drill, plan_drill
     from perfgate.report.run_folders import DRILL, find_run
 
-    if (folder is None) != bool(scenario) or (folder is not None and (base_words or plants or seed is not None)):
-        raise UsageError("expected a scenario and a base, or --resume DRILL alone")
-    check_outputs(outputs, "drill")
-    if replays:
-        if scenario is None or base_words or plants or only or pool:
-            raise UsageError("--replay measures nothing: it takes a scenario, --draws and --seed")
-        replay(scenario, replays, draws, seed or 0, form, outputs)
-    pooled = [read_board(file) for file in pool]
+    named = [(file, read_board(file)) for file in pool]
+    stopped: InterruptedRunError | None = None
     with measuring() as progress:
         if scenario is None:
             found = find_run(Path(str(folder)), runs, DRILL)
@@ -97,13 +101,38 @@ def drill(  # noqa: PLR0913 (options by name)
         click.echo(f"drill folder: {found}", err=True)
         try:
             measure_drill(found, only=only, budget_s=budget_s, progress=progress, collector=collector)
+        except InterruptedRunError as error:  # what was measured is reported all the same
+            stopped = error
         finally:
             board = make_board(found)
             write_board(found, board)
-    beside = boards_beside(found, board.machine_class, lambda text: click.echo(f"perfgate: {text}", err=True))
-    report = BoardReport(board, false_blocks([board, *beside, *pooled]))
+    like = boards_like(board, found, named, lambda text: click.echo(f"perfgate: {text}", err=True))
+    report = BoardReport(board, false_blocks([board, *like]))
     show("drill", report, form, outputs)
+    if stopped is not None:
+        raise stopped
     click.get_current_context().exit(exit_status(board, report.pooled))
+
+
+TAKES = {
+    "new": ({"scenario", "base_words", "same_build", "plants", "no_plants", "catalogue", "seed", "pool", "runs",
+             "budget_s"}, "a new campaign does not take it: --only goes with --resume, --draws with --replay"),
+    "resume": ({"folder", "only", "pool", "runs", "budget_s"},
+               "--resume goes on with a campaign as it began: it takes --only, --pool, --runs and --budget"),
+    "replay": ({"scenario", "replays", "draws", "seed"},
+               "--replay measures nothing: it takes a scenario, --draws and --seed"),
+}  # fmt: skip
+"""What each way of calling the command takes beside the options for its report, and what is said of anything else."""
+
+
+def refuse_ignored(way: Literal["new", "resume", "replay"]) -> None:
+    """Refuse an option that this way of calling the command would ignore."""
+    context, (takes, text) = click.get_current_context(), TAKES[way]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        if given and context.params[name] is not None and name not in (*takes, "form", "outputs"):
+            raise UsageError(f"{parameter.opts[0]}: {text}")
 
 
 def replay(scenario: Path, places: Sequence[Path], draws: int, seed: int, form: str, outputs: Sequence[Path]) -> None:
@@ -130,5 +159,7 @@ def chosen_plants(catalogue: Path, words: Sequence[str]) -> list[tuple[Plant, tu
     """The plants that ``--plant`` names, each with its sizes; the whole catalogue where it names none."""
     from perfgate.drill.plants import load_catalogue
 
-    named = {name: tuple(filter(None, sizes.split(","))) for name, _, sizes in (word.partition("=") for word in words)}
+    named: dict[str, tuple[str, ...]] = {}
+    for name, _, sizes in (word.partition("=") for word in words):
+        named[name] = (*named.get(name, ()), sizes)
     return [(plant, named.get(plant.name, ())) for plant in load_catalogue(catalogue, tuple(named))]

@@ -16,7 +16,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,6 +46,7 @@ from perfgate.scenario.subject import Subject
 SAME = "same-build"
 """Exercises of one build against itself are called so, and numbered."""
 REFUSED = "refused.json"
+LONGEST_NAME = 120
 LOOK_S = 0.5
 """How often processes side by side are looked at."""
 
@@ -121,14 +122,14 @@ def plan_drill(
     Args:
         scenario: Its file.
         base: The build.
-        plants: Those asked for, each with sizes of its dial; its own first size where none are given.
+        plants: Those asked for, each with texts of sizes of its dial, commas between; its default where there is none.
         same_build: How often the build is run against itself, from 0.
         device: What engines run on.
         gpus: How many GPUs there are.
         seed: Drawn where not given.
 
     Raises:
-        UsageError: Nothing is left to run.
+        UsageError: Nothing is left to run, a size is not one that its plant can have, or two have the same name.
         ScenarioError: The scenario is wrong.
     """
     cells = resolve_cells(load(scenario))
@@ -140,14 +141,14 @@ def plan_drill(
             continue
         sized = [
             Exercise(name=_folder_name(plant, size), plant=plant, size=size)
-            for size in dict.fromkeys(sizes or plant.sizes(device)[:1] or (None,))
+            for size in dict.fromkeys(plant.chosen(sizes, device))
         ]
         needed = max(exercise.gpus(base, cells) for exercise in sized)
         if device == "cuda" and needed > gpus:
             left_out.append(Note(code=plant.name, text=f"takes {needed} GPUs, and {gpus} can be used"))
         else:
             chosen += sized
-    exercises = (*_spread([Exercise(name=f"{SAME}-{n + 1}") for n in range(same_build)], chosen),)
+    exercises = _named_apart(_spread([Exercise(name=f"{SAME}-{n + 1}") for n in range(same_build)], chosen))
     if not exercises:
         reasons = "; ".join(f"{note.code}: {note.text}" for note in left_out) or "no plant was named"
         raise UsageError(f"nothing to drill: {reasons}", remedy="Ask for runs of the same build with --same-build 4.")
@@ -160,7 +161,19 @@ def plan_drill(
 
 def _folder_name(plant: Plant, size: str | None) -> str:
     """``host_work-50``; a size may be JSON, which makes no name of a folder."""
-    return "-".join([plant.name, *re.findall(r"[A-Za-z0-9._]+", size or "")])
+    return "-".join([plant.name, *re.findall(r"[A-Za-z0-9._]+", size or "")])[:LONGEST_NAME]
+
+
+def _named_apart(exercises: Iterable[Exercise]) -> tuple[Exercise, ...]:
+    """The exercises, of which no two may share a folder."""
+    found = tuple(exercises)
+    counts = Counter(exercise.name for exercise in found)
+    for exercise in found:
+        if counts[exercise.name] > 1:
+            alike = [f"size {one.size}" if one.size else one.name for one in found if one.name == exercise.name]
+            raise UsageError(f"{' and '.join(alike)} would both be called {exercise.name}",
+                             remedy="Drill them in campaigns of their own.")  # fmt: skip
+    return found
 
 
 def _unfit(plant: Plant, device: Device, gated: set[str]) -> str:
@@ -214,7 +227,7 @@ def measure_drill(
         means: Further options of :func:`perfgate.gate.run`, for exercises that run in this process.
 
     Raises:
-        UsageError: ``only`` names an exercise that the campaign does not have.
+        UsageError: ``only`` names an exercise that the campaign does not have, or the scenario is not what it was.
         InterruptedRunError: Stopped or out of budget; what was measured is kept.
         RecordError: The folder holds no campaign.
     """
@@ -223,11 +236,11 @@ def measure_drill(
     known = {exercise.name: exercise for exercise in drill.exercises}
     if unknown := [name for name in only if name not in known]:
         raise UsageError(f"no exercise {', '.join(unknown)} in {folder}", remedy=f"It has {', '.join(known)}.")
-    chosen = [known[name] for name in only or known if not is_over(folder, known[name])]
+    chosen = [known[name] for name in dict.fromkeys(only) or known if not is_over(folder, known[name])]
+    if not chosen:
+        return
     cells = resolve_cells(load(drill.scenario))
-    if (cell_ids := tuple(cell.cell_id for cell in cells)) != drill.cells:
-        text = f"{drill.scenario} is not what it was when the campaign began: {len(cell_ids)} other cells"
-        raise UsageError(text, remedy="Begin a new campaign.")
+    _require_the_same(folder, drill, cells)
 
     def gpus(exercise: Exercise) -> int:
         return exercise.gpus(drill.base, cells) if drill.device == "cuda" else 0
@@ -240,6 +253,24 @@ def measure_drill(
         else:
             for exercise in group:
                 _take(folder, drill, exercise, deadline_s, progress, means)
+
+
+def _require_the_same(folder: Path, drill: Drill, cells: Sequence[Cell]) -> None:
+    """See that the scenario still measures what the campaign began with, and judges it by the same gates and looks."""
+    text = f"{drill.scenario} is not what it was when the campaign began"
+    if tuple(cell.cell_id for cell in cells) != drill.cells:
+        raise UsageError(f"{text}: {len(cells)} other cells", remedy="Begin a new campaign.")
+    begun = [run for exercise in drill.exercises if (run := run_of(folder, exercise)) is not None]
+    for run in begun:
+        if [_declared(cell) for cell in read_manifest(run).plan.cells] != [_declared(cell) for cell in cells]:
+            other = f"{text}: {run.parent.name} has other gates, looks or kernels"
+            raise UsageError(other, remedy="Begin a new campaign, or put the scenario back.")
+
+
+def _declared(cell: Cell) -> dict[str, Any]:
+    """What a cell declares, wherever that is written, without what is only expected of the machine."""
+    elsewhere: Any = {"source": True, "model_folder": True, "gates": {"__all__": {"where"}}, "measure": {"expect"}}
+    return cell.model_dump(exclude=elsewhere)
 
 
 def stations(needed: int, environment: Mapping[str, str]) -> list[str]:
@@ -293,6 +324,7 @@ def _take(
     seed = drill.seed + drill.exercises.index(exercise)
     progress(f"{exercise.name} begins")
     with hold(own):
+        (own / REFUSED).unlink(missing_ok=True)
         begun, left_s = run_of(folder, exercise), deadline_s - time.monotonic()
         try:
             if begun is None:
@@ -305,8 +337,6 @@ def _take(
         except PerfgateError as error:
             write_model(own / REFUSED, Refused(code=error.code, text=error.finding))
             progress(f"{exercise.name} was refused: {error.finding}")
-        else:
-            (own / REFUSED).unlink(missing_ok=True)
 
 
 def _side_by_side(
@@ -328,6 +358,8 @@ def _side_by_side(
                 free.append(slot)
                 stopped |= status == InterruptedRunError.exit_status
                 progress(f"{exercise.name} ended with exit status {status}, {len(waiting)} waiting")
+    except KeyboardInterrupt as error:
+        raise InterruptedRunError("stopped", remedy=way_on(folder), code="interrupted") from error
     finally:
         for process in at_work:
             process.terminate()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from importlib.metadata import distributions
 from itertools import chain
 from pathlib import Path
@@ -38,6 +39,8 @@ OWN = "PERFGATE_PLANT_"
 """What variables that a plant reads itself begin with; others are the engine's."""
 PLUGINS = "vllm.general_plugins"
 """The group of entry points that vLLM calls in each of its processes."""
+WHOLE = re.compile(r"[1-9][0-9]{0,17}")
+"""A size that is a number."""
 Device = Literal["cpu", "cuda"]
 Family = Literal[
     "device-compute", "memory-traffic", "launch-and-graph", "host-work", "communication", "cache", "scheduler",
@@ -80,10 +83,23 @@ class Dial(Strict):
         for device, sizes in self.sizes.items():
             for number, size in enumerate(sizes if self.argument else ()):
                 try:
-                    json.loads(size)
+                    _value(size)
                 except ValueError as error:
                     raise FieldError(("sizes", device, number), f"invalid JSON: {error}") from error
         return self
+
+    def read(self, text: str, device: Device) -> tuple[str, ...]:
+        """Sizes that are written with commas between them; a comma inside a JSON value is its own.
+
+        Raises:
+            ValueError: One is not JSON for an engine argument, or not a whole number where the catalogue's are.
+        """
+        if self.argument is not None:
+            return tuple(map(json.dumps, _value(f"[{text}]")))
+        sizes = tuple(filter(None, text.split(",")))
+        if all(map(WHOLE.fullmatch, self.sizes.get(device, ()))) and not all(map(WHOLE.fullmatch, sizes)):
+            raise ValueError("expected whole numbers from 1")
+        return sizes
 
     def env(self, size: str) -> dict[str, str]:
         """The environment variable that sets a size."""
@@ -91,7 +107,16 @@ class Dial(Strict):
 
     def args(self, size: str) -> dict[str, JsonValue]:
         """The engine argument that does."""
-        return {self.argument: json.loads(size)} if self.argument else {}
+        return {self.argument: _value(size)} if self.argument else {}
+
+
+def _value(text: str) -> Any:
+    """A JSON value; what only Python calls JSON is none."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not a number of JSON")
+
+    return json.loads(text, parse_constant=refuse)
 
 
 class Expected(Strict):
@@ -178,7 +203,7 @@ class PlantFile(Strict):
             if strange := {*devices} - {*self.runs_on}:
                 raise FieldError(("expect", field, min(strange)), "the plant does not run there")
         for device in self.expect.step_us_per_unit:
-            if not self.dial or not all(size.isdecimal() for size in self.dial.sizes[device]):
+            if not self.dial or not all(map(WHOLE.fullmatch, self.dial.sizes[device])):
                 raise FieldError(("expect", "step_us_per_unit", device), "needs a dial whose sizes are whole numbers")
         return self
 
@@ -195,6 +220,21 @@ class Plant(PlantFile):
     def sizes(self, device: Device) -> tuple[str, ...]:
         """Sizes of the dial on a device, the default first; empty where there is no dial, or the plant does not run."""
         return self.dial.sizes.get(device, ()) if self.dial else ()
+
+    def chosen(self, asked: Sequence[str], device: Device) -> tuple[str | None, ...]:
+        """The sizes that texts like ``100,200`` ask for; the default of the device where none does.
+
+        Raises:
+            UsageError: The plant cannot have such a size.
+        """
+        texts = [text for text in asked if text]
+        if texts and self.dial is None:
+            raise UsageError(f"plant {self.name}: has no dial")
+        try:
+            sizes = [size for text in texts if self.dial for size in self.dial.read(text, device)]
+        except ValueError as error:
+            raise UsageError(f"plant {self.name}: size {','.join(texts)}: {error}") from error
+        return (*sizes,) or self.sizes(device)[:1] or (None,)
 
     def step_s(self, device: Device, size: str | None) -> float | None:
         """Seconds that a size adds to a decode step by construction; ``None`` where only a measurement tells."""

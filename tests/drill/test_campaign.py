@@ -37,7 +37,7 @@ gates:
 class Planted(FakeCollector):
     """A fake whose head is slower by what the plant on its module path, and the size of its dial, say."""
 
-    SLOWER = {"slow": 1.02, "tiny": 1.0, "noisy": 1.0}
+    SLOWER = {"slow": 1.02, "tiny": 1.0, "noisy": 1.0, "slow_other": 1.02}
 
     def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
         """Take a fake trial of the plant that is there."""
@@ -45,7 +45,8 @@ class Planted(FakeCollector):
         ratio = self.SLOWER.get(plant, 1.0) + int(job.subject.env.get("PERFGATE_PLANT_PPM", 0)) / 1e6
         head = {"step": ratio, "gemm": ratio} if job.side == "head" else {}
         spread = 0.05 if plant == "noisy" else 0.0003
-        return FakeCollector(FakeSpec(head_ratio=head, restart_sd=spread)).collect(job, progress)
+        tokens = plant.endswith("other") and job.side == "head"
+        return FakeCollector(FakeSpec(head_ratio=head, restart_sd=spread, tokens_differ=tokens)).collect(job, progress)
 
 
 def plant(folder: Path, name: str, **more: Any) -> None:
@@ -135,6 +136,43 @@ def test_a_small_plant_may_pass(project: Path) -> None:
     assert small["true_size"] == pytest.approx(1e-4, rel=0.01)
 
 
+@pytest.mark.parametrize(("name", "result", "status"), [("other", "as-expected", 0), ("slow_other", "false-block", 20)])
+def test_a_plant_that_must_pass_and_is_blocked(project: Path, name: str, result: str, status: int) -> None:
+    """A plant that must pass with a caution is not as expected where it is blocked, whatever the caution."""
+    plant(project / "drills", name, expect={"verdict": "pass", "caution": "outputs-differ"})
+    ended = drill(*NEW, "--same-build", "0", "--plant", name)
+    assert (rows(ended)[name]["result"], ended.exit_code) == (result, status), ended.output
+
+
+def test_a_plant_that_passes_its_own_gate_is_missed(project: Path) -> None:
+    """A plant whose gate passes is missed, though another gate leaves the run undecided."""
+    gates = "  - {metric: ttft_median, ignorable: 0.001%, must_catch: 0.0011%}\n"
+    (project / "tiny.yaml").write_text(SCENARIO + gates)
+    plant(project / "drills", "tiny")
+    ended = drill(*NEW, "--same-build", "0", "--plant", "tiny")
+    (row,) = rows(ended).values()
+    assert (row["verdict"], row["gate"], row["result"]) == ("inconclusive", "itl_median", "missed")
+    assert ended.exit_code == ExitStatus.REGRESSED
+
+
+def test_what_got_shorter_is_no_cause(project: Path) -> None:
+    """A role that takes less time in a slower head does not name the cause."""
+
+    class Shorter(Planted):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            if job.kind == "traced":
+                head = {"gemm": 0.99, "attention": 1.5} if job.side == "head" else {}
+                return FakeCollector(FakeSpec(head_ratio=head)).collect(job, progress)
+            return super().collect(job, progress)
+
+    ended = drill(*NEW, "--same-build", "0", "--plant", "slow", collector=Shorter())
+    assert ended.exit_code == ExitStatus.INCONCLUSIVE, ended.output
+    (row,) = rows(ended).values()
+    assert row["cause"] is False
+    assert "attention +" in row["told"]
+    assert project.exists()
+
+
 def test_a_cause_that_is_not_named(project: Path) -> None:
     """A plant that is blocked without its cause ends the command with 20, and shows what was said instead."""
     plant(project / "drills", "slow2", expect={"metric": "itl_median", "cause": {"cpu": "waited", "cuda": "waited"}})
@@ -170,6 +208,46 @@ def test_a_traceback_names_no_cause() -> None:
     assert "gemm" in row["why"]
 
 
+def test_sizes_add_up(project: Path) -> None:
+    """A plant that is named twice has the sizes of both; commas within JSON are its own."""
+    pair = {"argument": "pair", "unit": "settings", "sizes": {"cpu": ["[1, 1]"]}}
+    plant(project / "drills", "paired", expect={"metric": "itl_median"}, runs_on=["cpu"], dial=pair)
+    dial = {"variable": "PERFGATE_PLANT_PPM", "unit": "ppm", "sizes": {"cpu": ["9"]}}
+    plant(project / "drills", "dialled", expect={"metric": "itl_median"}, runs_on=["cpu"], dial=dial)
+    words = ("dialled=10", "dialled=20,10", "paired=[2, 3],[4,5]")
+    ended = drill(*NEW, "--budget", "0.000001", "--same-build", "0", *(w for word in words for w in ("--plant", word)))
+    assert ended.exit_code == ExitStatus.INTERRUPTED, ended.output
+    assert [(row["exercise"], row["size"]) for row in rows(ended).values()] == [
+        ("dialled-10", "10 ppm"), ("dialled-20", "20 ppm"),
+        ("paired-2-3", "[2, 3] settings"), ("paired-4-5", "[4, 5] settings"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("dialled=much", "plant dialled: size much: expected whole numbers from 1"),
+        ("dialled=0", "expected whole numbers from 1"),
+        (f"dialled={'9' * 400}", "expected whole numbers from 1"),
+        ("paired={", "plant paired: size {: Expecting property name"),
+        ("paired=NaN", "NaN is not a number of JSON"),
+        ("paired=[1],[-1]", "size [1] and size [-1] would both be called paired-1"),
+        ("slow=3", "plant slow: has no dial"),
+    ],
+)
+def test_a_size_that_a_plant_cannot_have(project: Path, word: str, said: str) -> None:
+    """A wrong size is refused before a campaign begins: its board could not be made."""
+    pair = {"argument": "pair", "unit": "settings", "sizes": {"cpu": ["[1, 1]"]}}
+    plant(project / "drills", "paired", expect={"metric": "itl_median"}, runs_on=["cpu"], dial=pair)
+    expect = {"metric": "itl_median", "step_us_per_unit": {"cpu": 0.0053}}
+    dial = {"variable": "PERFGATE_PLANT_PPM", "unit": "ppm", "sizes": {"cpu": ["9"]}}
+    plant(project / "drills", "dialled", expect=expect, runs_on=["cpu"], dial=dial)
+    ended = drill(*NEW, "--plant", word)
+    assert ended.exit_code == ExitStatus.USAGE, ended.output
+    assert said in ended.stderr
+    assert not (project / "runs").exists()
+
+
 def test_what_cannot_be_drilled_is_left_out(project: Path) -> None:
     """Plants without a gate, or for another device, are left out by name; nothing left to run is an error."""
     plant(project / "drills", "capacity", expect={"metric": "kv_token_capacity"})
@@ -181,6 +259,7 @@ def test_what_cannot_be_drilled_is_left_out(project: Path) -> None:
         ("capacity", "the scenario has no gate on kv_token_capacity"),
         ("device", "runs on cuda only"),
     ]
+    assert ended.exit_code == ExitStatus.NOT_MEASURED, "no plant was tried"
     refused = drill(*NEW, "--same-build", "0", "--plant", "device")
     assert refused.exit_code == ExitStatus.USAGE
     assert "nothing to drill: device: runs on cuda only" in refused.stderr
@@ -205,10 +284,27 @@ def test_an_exercise_that_is_refused_costs_no_other(project: Path) -> None:
     assert found["slow"]["result"] == found["same-build-1"]["result"] == "as-expected"
 
 
+@pytest.mark.usefixtures("project")
+def test_a_false_block_counts_before_it_is_traced() -> None:
+    """A build that is blocked against itself is a false block, though its run cannot go on after that."""
+
+    class Full(FakeCollector):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            if job.kind == "traced":
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().collect(job, progress)
+
+    ended = drill(*NEW, "--same-build", "1", "--no-plants", collector=Full(FakeSpec(head_ratio={"step": 1.02})))
+    assert rows(ended)["same-build-1"]["result"] == "false-block"
+    assert board_of(ended)["false_blocks"]["blocked"] == 1
+
+
 def test_a_campaign_goes_on(project: Path) -> None:
     """A budget that is spent ends with 130 and the way on; going on takes up what is open, and only that."""
-    ended = drill(*NEW, "--same-build", "2", "--budget", "0.000001")
+    ended = drill(*NEW, "--same-build", "2", "--budget", "0.000001", "--output", "board.md")
     assert ended.exit_code == ExitStatus.INTERRUPTED
+    assert {row["result"] for row in rows(ended).values()} == {"open"}
+    assert "not finished" in (project / "board.md").read_text()
     (folder,) = (project / "runs").glob("drill-*")
     assert f"perfgate drill --resume {folder.relative_to(project)}" in ended.stderr
     assert {row.result for row in read_board(folder / "board.json").rows} == {"open"}
@@ -236,6 +332,26 @@ def test_boards_beside_are_pooled(project: Path) -> None:
     elsewhere.write_bytes(first.read_bytes())
     again = drill("--resume", "latest", "--pool", str(elsewhere), "--format", "json")
     assert board_of(again)["false_blocks"]["verdicts"] == 5, "a board counts once, wherever it was found"
+
+
+def test_a_copy_of_a_board_does_not_replace_it(project: Path) -> None:
+    """An older copy of the campaign's own board is not counted in its place."""
+    drill(*NEW, "--same-build", "2", "--plant", "slow", "--budget", "0.000001")
+    (file,) = (project / "runs").glob("drill-*/board.json")
+    (project / "older.json").write_bytes(file.read_bytes())
+    ended = drill("--resume", "latest", "--pool", "older.json", "--format", "json")
+    assert board_of(ended)["false_blocks"]["verdicts"] == 2
+
+
+@pytest.mark.parametrize("change", [{"machine_class": "h100-x1-observe-000000"}, {"scenario": ["other"]}])
+def test_other_boards_are_not_pooled(project: Path, change: dict[str, Any]) -> None:
+    """Boards of another scenario or class of machines say nothing of this campaign, beside it or named."""
+    drill(*NEW, "--same-build", "2", "--plant", "slow")
+    (file,) = (project / "runs").glob("drill-*/board.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    ended = drill(*NEW, "--same-build", "1", "--plant", "slow", "--pool", str(file))
+    assert board_of(ended)["false_blocks"]["verdicts"] == 1
+    assert f"not counted: {file}: a board of " in ended.stderr
 
 
 def test_a_board_that_cannot_be_read_costs_nothing(project: Path) -> None:
@@ -271,10 +387,44 @@ def test_a_changed_scenario_ends_the_campaign(project: Path) -> None:
     assert "is not what it was when the campaign began" in ended.stderr
 
 
-@pytest.mark.parametrize("words", [(), ("--resume", "latest", "--plant", "slow"), ("tiny.yaml", "--resume", "latest")])
-def test_what_does_not_go_together(words: tuple[str, ...]) -> None:
-    """A scenario begins a campaign, --resume goes on with one: one of them."""
+def test_a_changed_margin_ends_the_campaign(project: Path) -> None:
+    """What is only judged may not change either: exercises of one board are held to the same gates."""
+    drill(*NEW, "--same-build", "1", "--budget", "0.000001")
+    assert drill("--resume", "latest", "--only", "slow").exit_code == ExitStatus.NOT_MEASURED
+    (project / "tiny.yaml").write_text(f"# moved by a line\n{SCENARIO}".replace("must_catch: 0.5%", "must_catch: 5%"))
+    ended = drill("--resume", "latest")
+    assert ended.exit_code == ExitStatus.USAGE
+    assert "same-build-1 has other gates, looks or kernels" in ended.stderr
+    (project / "tiny.yaml").write_text(f"# moved by a line\n{SCENARIO}")
+    assert drill("--resume", "latest").exit_code == 0
+
+
+def test_a_campaign_that_is_over_needs_no_scenario(project: Path) -> None:
+    """A campaign that is over is shown again, whatever became of its scenario."""
+    drill(*NEW, "--same-build", "1")
+    (project / "tiny.yaml").unlink()
+    ended = drill("--resume", "latest", "--format", "json")
+    assert (ended.exit_code, len(rows(ended))) == (0, 2), ended.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--resume", "latest", "--plant", "slow"),
+        ("--resume", "latest", "--same-build", "4"),
+        ("tiny.yaml", "--resume", "latest"),
+        ("tiny.yaml", "--base", "python=/bin/true", "--draws", "9"),
+        ("tiny.yaml", "--base", "python=/bin/true", "--only", "slow"),
+        ("tiny.yaml", "--base", "python=/bin/true", "--no-plants", "--plant", "slow"),
+    ],
+)
+def test_what_does_not_go_together(project: Path, words: tuple[str, ...]) -> None:
+    """A scenario begins a campaign, --resume goes on with one: what either would ignore is an error."""
+    drill(*NEW, "--same-build", "1", "--no-plants")
+    before = [*(project / "runs").iterdir()]
     assert drill(*words).exit_code == ExitStatus.USAGE
+    assert [*(project / "runs").iterdir()] == before
 
 
 def test_a_single_false_block_is_not_proof(project: Path) -> None:

@@ -87,6 +87,7 @@ def test_a_broken_rate_ends_with_10(monkeypatch: pytest.MonkeyPatch) -> None:
         ([str(TIGHT), "--base", "python=python"], "--replay measures nothing"),
         (["--resume", "latest"], "--replay measures nothing"),
         ([str(TIGHT), "--plant", "host_work"], "--replay measures nothing"),
+        ([str(TIGHT), "--budget", "5"], "--budget: --replay measures nothing"),
     ],
 )
 def test_what_a_replay_does_not_take_is_refused(words: list[str], text: str) -> None:
