@@ -228,6 +228,10 @@ _TABLE = (
            "Keep acceptance comparable on both sides; ITL then includes it."),
     Reason("preemptions-unknown", "This vLLM does not show preemptions, so a preempted trial would not be noticed.",
            "Give the KV cache ample room."),
+    Reason("no-probe", "Iterations of a timed trial have no readings of the probe that tells in which state a GPU is.",
+           "Look for 'no probe' in the trial's engine.log. Unset PERFGATE_PROBE=0 where a subject or scenario sets it; "
+           "an engine whose ranks are in processes out of reach cannot be probed. The trial counts as without a "
+           "probe."),
     Reason("dropped-pairs", "Pairs were dropped for a failed trial and replaced.",
            "A build that fails now and then is not healthy. If all failures are on one side, the remaining pairs "
            "show that side at its best."),

@@ -45,6 +45,67 @@ H200 = Device(name="NVIDIA H200", architecture=90, bus_bits=6016.0, memory_hz=3.
 
 
 @dataclass(frozen=True)
+class FakeStates:
+    """Two states of a GPU: decode steps are longer in the slow one, and a probe tells them apart.
+
+    Args:
+        gap: By which share a decode step is longer in the slow state, from 0.
+        slow_share: Probability that a trial begins slow, by side; 0 for a side not named. Where the sides differ the
+            build causes it.
+        sticky: Probability that a trial begins by the draw of the trial before it, so that trials of equal shares begin
+            alike.
+        leaves: Probability that a slow trial becomes fast within an iteration, at any of its steps; it stays so.
+        probe_s: What the probe reads in the fast state, seconds.
+        probe_factor: What it reads in the slow state, over that.
+        probe_sd: Standard deviation of ln(reading / truth), from 0.
+        mislabelled: Probability that a reading is that of the other state.
+        ranks: How many ranks are probed.
+    """
+
+    gap: float = 0.033
+    slow_share: Mapping[str, float] = field(default_factory=lambda: {"base": 0.5, "head": 0.5})
+    sticky: float = 0.0
+    leaves: float = 0.0
+    probe_s: float = 220e-6
+    probe_factor: float = 1.3
+    probe_sd: float = 0.002
+    mislabelled: float = 0.0
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse a side that does not exist.
+
+        Raises:
+            ValueError: There is one.
+        """
+        if {*self.slow_share} - {"base", "head"}:
+            raise ValueError(f"no sides {', '.join(sorted(self.slow_share))}")
+
+    def begins_slow(self, seed: int, job: Job) -> bool:
+        """Whether a trial begins slow: by its own draw, or by that of the last trial before it that did not stick."""
+        index = job.index
+        while index and random.Random(f"sticks {seed} {index}").random() < self.sticky:  # noqa: S311 (no secret)
+            index -= 1
+        return random.Random(f"slow {seed} {index}").random() < self.slow_share.get(job.side, 0.0)  # noqa: S311
+
+    def fast_from(self, iterations: int, output_tokens: int, draw: random.Random) -> tuple[int, int]:
+        """Iteration and step from which on a slow trial is fast; beyond its end where it stays slow."""
+        for number in range(iterations):
+            if draw.random() < self.leaves:
+                return number, 1 + int(draw.random() * (output_tokens - 2))
+        return iterations, 0
+
+    def readings(self, draw: random.Random, *slow: bool) -> list[list[int]]:
+        """What the ranks read at each of some moments."""
+        rows = []
+        for true in slow:
+            shown = true != (draw.random() < self.mislabelled)
+            mean_ns = self.probe_s * (self.probe_factor if shown else 1.0) * NS_PER_S
+            rows.append([round(mean_ns * _factor(draw, self.probe_sd)) for _ in range(self.ranks)])
+        return rows
+
+
+@dataclass(frozen=True)
 class FakeSpec:
     """What the invented builds are like.
 
@@ -66,6 +127,7 @@ class FakeSpec:
         slack_s: What the base's host has to spare in a step; the device waits where it is negative.
         work_s: How long it works in one.
         counted: What every launch of the base counts, by counter. Exact and tight counters do not vary.
+        states: Those of the GPU in timed trials; ``None`` for one state and no probe.
     """
 
     step_s: float = 5.3e-3
@@ -83,6 +145,7 @@ class FakeSpec:
     slack_s: float = 4.2e-3
     counted: Mapping[str, float] = field(default_factory=lambda: COUNTED)
     work_s: float = 2.3e-3
+    states: FakeStates | None = None
 
     def __post_init__(self) -> None:
         """Refuse names that mean nothing here.
@@ -143,7 +206,10 @@ class FakeCollector:
         if measured["failure"] is None:
             draw = random.Random(f"fake {self.seed} {job.side} {job.index}")  # noqa: S311 (no secret)
             try:
-                measured |= (_counted if job.kind == "counted" else _measured)(spec, job, progress, draw)
+                if job.kind == "counted":
+                    measured |= _counted(spec, job, progress, draw)
+                else:
+                    measured |= _measured(spec, job, progress, draw, _stated(spec, job, self.seed))
             except NotMeasuredError as error:
                 measured["failure"] = Failure(code=error.code, text=error.finding)
         return job.trial(
@@ -153,7 +219,30 @@ class FakeCollector:
         )
 
 
-def _measured(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: random.Random) -> dict[str, Any]:
+Stated = Callable[[int, list[float]], tuple[list[float], list[list[int]] | None]]
+"""The steps of a numbered iteration as its states make them, and the probe's readings around it."""
+
+
+def _stated(spec: FakeSpec, job: Job, seed: int) -> Stated:
+    """What the states of the GPU do to a trial; its other draws are those of one without states."""
+    states, workload, measure = spec.states, job.cell.workload, job.cell.measure
+    if states is None or job.kind != "timed":
+        return lambda _number, steps: (steps, None)
+    draw = random.Random(f"states {seed} {job.index}")  # noqa: S311 (no secret)
+    begins_slow = states.begins_slow(seed, job)
+    fast_from = states.fast_from(measure.warmup_iterations + measure.iterations, workload.output_tokens, draw)
+
+    def iteration(number: int, steps: list[float]) -> tuple[list[float], list[list[int]]]:
+        slow = [begins_slow and (number, step) < fast_from for step in range(len(steps) + 1)]
+        longer = [step * (1.0 + states.gap * at) for step, at in zip(steps, slow, strict=False)]
+        return longer, states.readings(draw, slow[0], slow[-1])
+
+    return iteration
+
+
+def _measured(
+    spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: random.Random, stated: Stated
+) -> dict[str, Any]:
     """A timed or traced trial."""
     measure, traced = job.cell.measure, job.kind == "traced"
     count = measure.iterations
@@ -168,7 +257,7 @@ def _measured(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: r
     lines, iterations = [], []
     for number in range(measure.warmup_iterations + count):
         progress(f"iteration {number + 1} of {measure.warmup_iterations + count}")
-        answer = _answer(spec, job, number, now_ns, (ttft_ns, step_ns), draw)
+        answer = _answer(spec, job, number, now_ns, (ttft_ns, step_ns), draw, stated)
         now_ns = answer["deliveries"][-1][0]
         warmup = number < measure.warmup_iterations
         lines.append({"iteration": number, "warmup": warmup, **answer})
@@ -186,7 +275,13 @@ def _measured(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: r
 
 
 def _answer(
-    spec: FakeSpec, job: Job, number: int, begin_ns: int, means_ns: tuple[float, float], draw: random.Random
+    spec: FakeSpec,
+    job: Job,
+    number: int,
+    begin_ns: int,
+    means_ns: tuple[float, float],
+    draw: random.Random,
+    stated: Stated,
 ) -> dict[str, Any]:
     """What a worker would have answered; the first return is empty, as asynchronous scheduling has it."""
     workload, spread = job.cell.workload, spec.iteration_sd
@@ -194,8 +289,9 @@ def _answer(
     submitted = [begin_ns + 1000 * (index + 1) for index in range(workload.batch)]
     t_ns = submitted[0] + max(1000 * workload.batch + 2, round(ttft_ns * _factor(draw, spread)))
     deliveries = [[(submitted[-1] + t_ns) // 2, [0] * workload.batch], [t_ns, [1] * workload.batch]]
-    for _ in range(workload.output_tokens - 1):
-        t_ns += max(1, round(step_ns * _factor(draw, spread)))
+    steps, probe_ns = stated(number, [step_ns * _factor(draw, spread) for _ in range(workload.output_tokens - 1)])
+    for step in steps:
+        t_ns += max(1, round(step))
         deliveries.append([t_ns, [1] * workload.batch])
     side = job.side if spec.tokens_differ else "base"
     return {
@@ -204,6 +300,7 @@ def _answer(
         "tokens_digest": sha256_hex(f"tokens of {side} in iteration {number} of seed {workload.seed}"),
         "finish_reasons": ["length"] * workload.batch,
         "preemptions": 0,
+        **({"probe_ns": probe_ns} if probe_ns else {}),
     }
 
 

@@ -55,7 +55,8 @@ class LLMEngine:
         self.running = {}
         memory = 4096 if MODE != "no memory" else None
         worker = Plain(worker=Plain(model_runner=Plain(model_memory_usage=memory)))
-        executor = Plain(collective_rpc=lambda function, args=(): [function(worker, *args), function(worker, *args)])
+        executor = Plain() if MODE == "no ranks" else Plain(
+            collective_rpc=lambda function, args=(): [function(worker, *args), function(worker, *args)])
         scheduler = Plain(requests={})
         self.engine_core = Plain(
             engine_core=Plain(scheduler=scheduler, model_executor=executor), shutdown=self.shutdown)
@@ -139,9 +140,16 @@ class LLMEngine:
 
 
 TORCH = """
-import contextlib, types
+import contextlib, os, types
 __version__ = '8.8.stub'
 profiler = types.SimpleNamespace(record_function=lambda name: contextlib.nullcontext())
+
+def initialized():
+    if os.environ.get("STUB_MODE") == "probe fails":
+        raise RuntimeError("CUDA error: operation not permitted")
+    return False
+
+cuda = types.SimpleNamespace(is_initialized=initialized)
 """
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import math
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_collector import FakeCollector, FakeSpec
+from fake_collector import FakeCollector, FakeSpec, FakeStates
 
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.timeline import read_iteration
@@ -73,6 +76,57 @@ def test_truth_without_noise(take: Take) -> None:
     assert pytest.approx(7.0) == value("start_time", base)
     assert pytest.approx(14.0) == value("start_time", head)
     assert value("model_memory", base) == value("model_memory", head)
+
+
+def probes_and_steps(trial: Trial) -> list[tuple[int, int, int, int]]:
+    """For each iteration the readings of its only rank before and after, and its first and last step."""
+    return [
+        (i.probe_ns.before[0], i.probe_ns.after[0], i.itl_ns[0], i.itl_ns[-1]) for i in trial.iterations if i.probe_ns
+    ]
+
+
+def test_states_lengthen_steps_and_readings(take: Take) -> None:
+    """In the slow state steps are longer by the gap and readings by the factor; by default nothing is probed."""
+    exact = FakeSpec(step_s=0.004, restart_sd=0, iteration_sd=0)
+    slow = FakeStates(gap=0.05, slow_share={"head": 1.0}, probe_s=2e-4, probe_factor=1.5, probe_sd=0)
+
+    assert probes_and_steps(take(exact)) == []
+    exact = dataclasses.replace(exact, states=slow)
+    assert set(probes_and_steps(take(exact, side="base"))) == {(200_000, 200_000, 4_000_000, 4_000_000)}
+    assert set(probes_and_steps(take(exact, side="head"))) == {(300_000, 300_000, 4_200_000, 4_200_000)}
+    wrong = dataclasses.replace(exact, states=dataclasses.replace(slow, mislabelled=1.0))
+    assert set(probes_and_steps(take(wrong, side="base"))) == {(300_000, 300_000, 4_000_000, 4_000_000)}
+
+
+def test_a_slow_trial_becomes_fast_inside_an_iteration(take: Take) -> None:
+    """It jumps at most once; the readings around that iteration differ."""
+    states = FakeStates(gap=0.05, slow_share={"base": 1.0}, leaves=0.25, probe_s=2e-4, probe_factor=1.5, probe_sd=0)
+    spec = FakeSpec(step_s=0.004, restart_sd=0, iteration_sd=0, states=states)
+
+    seen = [probes_and_steps(take(spec, index)) for index in range(20)]
+
+    jumps = 0
+    for trial in seen:
+        readings = [reading for before, after, _, _ in trial for reading in (before, after)]
+        assert readings == sorted(readings, reverse=True)
+        for before, after, first, last in trial:
+            jumps += before > after
+            assert first <= 4_200_000
+            assert last == (4_200_000 if after == 300_000 else 4_000_000)
+    assert 5 < jumps < 20
+
+
+@pytest.mark.parametrize(("sticky", "changes"), [(0.0, (60, 140)), (0.9, (2, 20)), (1.0, (0, 0))])
+def test_trials_begin_as_the_one_before(
+    make_cell: Callable[..., Cell], sticky: float, changes: tuple[int, int]
+) -> None:
+    """The stickier, the rarer does a trial begin in another state than the trial before it."""
+    states, cell, folder = FakeStates(sticky=sticky), make_cell(), Path()
+    job = Job("timed", cell, "base", SUBJECT, 0, 0, 0, 0, folder, folder, folder, {}, "")
+
+    begun = [states.begins_slow(7, dataclasses.replace(job, index=index)) for index in range(200)]
+
+    assert changes[0] <= sum(one != other for one, other in pairwise(begun)) <= changes[1]
 
 
 def test_traced(make_cell: Callable[..., Cell], make_job: Callable[..., Job]) -> None:

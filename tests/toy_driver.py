@@ -28,7 +28,9 @@ class ToyEngine:
         self.arguments = arguments
         self.step_ns = round(arguments["step_us"] * 1000 * restart)
 
-    def iterate(self, workload: Workload, number: int, limit: Limit | None = None) -> tuple[dict[str, Any], Span]:
+    def iterate(
+        self, workload: Workload, number: int, limit: Limit | None = None, *, probe: bool = False
+    ) -> tuple[dict[str, Any], Span]:
         """All requests get a token at every step."""
         assert limit is None
         if self.arguments.get("breaks_at") == number:
@@ -40,6 +42,7 @@ class ToyEngine:
             "tokens_digest": sha256(b"%d" % number).hexdigest(),
             "finish_reasons": ["length"] * workload.batch,
             "preemptions": 0,
+            "probe_ns": [[1000], [1000]] if probe else None,
         }
         return answer, ANY_TIME
 

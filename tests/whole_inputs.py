@@ -157,7 +157,7 @@ def _lines(*answers: Any) -> bytes:
 
 _TIMES = {
     "submitted_ns": [5], "deliveries": [[10, [1]], [20, [1]], [30, [1]]], "tokens_digest": "0" * 64,
-    "finish_reasons": ["length"], "preemptions": 0,
+    "finish_reasons": ["length"], "preemptions": 0, "probe_ns": [[7, 8], [9, 7]],
 }  # fmt: skip
 _STARTED = {
     "versions": {"vllm": "1.0"}, "vocabulary": 100, "import_ns": 1, "engine_ns": 1, "model_memory_bytes": 5,

@@ -52,13 +52,16 @@ class Engine(Protocol):
     versions: dict[str, str]
     startup: Startup
 
-    def iterate(self, workload: Workload, number: int, limit: Limit | None = None) -> tuple[dict[str, Any], Span]:
+    def iterate(
+        self, workload: Workload, number: int, limit: Limit | None = None, *, probe: bool = False
+    ) -> tuple[dict[str, Any], Span]:
         """Run a workload once to completion.
 
         Args:
             workload: What to decode.
             number: Of the iteration, from 0; it draws the prompts.
             limit: Until when; by default the scenario's ``iteration_timeout``.
+            probe: Whether each rank times a fixed piece of work before and after, ``probe_ns`` of the deliveries.
 
         Returns:
             The raw deliveries that :func:`perfgate.capture.timeline.read_iteration` reads, and when they were asked
@@ -158,13 +161,16 @@ class VllmEngine:
         figures = started.model_dump(exclude={"versions", "vocabulary"})
         self.startup = Startup(ready_ns=ready_ns, cache_files=cache_files, **figures)
 
-    def iterate(self, workload: Workload, number: int, limit: Limit | None = None) -> tuple[dict[str, Any], Span]:
+    def iterate(
+        self, workload: Workload, number: int, limit: Limit | None = None, *, probe: bool = False
+    ) -> tuple[dict[str, Any], Span]:
         """See :class:`Engine`."""
         batch = prompts(workload, self._vocabulary, number)
         timeout_s = self._job.cell.measure.iteration_timeout
         limit = limit or Limit(time.monotonic() + timeout_s, "iteration-timeout", "engine-died")
         begin_ns = time.monotonic_ns()
-        answer = self._worker.request("iterate", limit, prompts=batch, output_tokens=workload.output_tokens)
+        asked = {"prompts": batch, "output_tokens": workload.output_tokens, "probe": probe}
+        answer = self._worker.request("iterate", limit, **asked)
         return answer, Span(begin_ns, time.monotonic_ns())
 
     def profile(self, *, on: bool, ranges: str, window: bool) -> None:

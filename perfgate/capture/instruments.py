@@ -29,6 +29,8 @@ class Instrument:
     """As people are told while it is at work."""
     report_s: ClassVar[float] = 0.0
     """How long it may take to write its report once the engine has stopped; 0 where it has none."""
+    probe: ClassVar[bool] = False
+    """Whether the state of the GPUs is probed around each iteration; a profiler would show that."""
     unreadable: ClassVar[str] = "internal-error"
     """Reason code of an error that has none of its own."""
 
@@ -59,7 +61,7 @@ class Instrument:
             say(f"iteration {number + 1} of {warmup + measured}{self.name and f', {self.name}'}")
             if number == warmup:
                 self.window(engine, on=True)
-            answer, asked = engine.iterate(self.job.cell.workload, number)
+            answer, asked = engine.iterate(self.job.cell.workload, number, probe=self.probe)
             self.note(number, answer)
             iteration = read_iteration(answer, self.job.cell.workload, asked)
             if number >= warmup:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from perfgate.errors import NotMeasuredError
-from perfgate.metrics.trial import Iteration
+from perfgate.metrics.trial import Iteration, Probes
 from perfgate.scenario.workload import Workload
 
 
@@ -37,6 +37,7 @@ class _Delivery(NamedTuple):
 
 LARGEST = 2**63
 """No stamp or count comes near it; beyond it lie numbers that no record, table or float can hold."""
+MOST_RANKS = 1024
 
 
 class Span(NamedTuple):
@@ -59,8 +60,8 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload, asked: Span = 
     skipped: asynchronous scheduling returns nothing first.
 
     Args:
-        answer: ``submitted_ns``, ``deliveries``, ``tokens_digest``, ``finish_reasons``, ``preemptions`` as
-            :mod:`perfgate.capture.vllm_worker` describes them.
+        answer: ``submitted_ns``, ``deliveries``, ``tokens_digest``, ``finish_reasons``, ``preemptions``, ``probe_ns``
+            as :mod:`perfgate.capture.vllm_worker` describes them.
         workload: What was asked for.
         asked: When; the worker's stamps must lie in it, because the engine's code can reach the worker's clock.
 
@@ -88,6 +89,7 @@ def read_iteration(answer: Mapping[str, Any], workload: Workload, asked: Span = 
         tokens_digest=digest,
         begin_ns=submitted[0],
         multi_token=any(count > 1 for delivery in deliveries for count in delivery.tokens),
+        probe_ns=_probes(answer.get("probe_ns")),
     )
 
 
@@ -144,6 +146,18 @@ def _check_requests(answer: Mapping[str, Any], deliveries: Sequence[_Delivery], 
         raise InvalidTrialError("protocol-error", f"preemptions: expected an integer, found {_short(preemptions)}")
     if preemptions:
         raise InvalidTrialError("preempted", f"the scheduler preempted requests {preemptions} times in one iteration")
+
+
+def _probes(readings: Any) -> Probes | None:
+    """The readings of each rank before and after; ``None`` where the worker has none."""
+    match readings:
+        case None:
+            return None
+        case [[*before], [*after]] if 0 < len(before) == len(after) <= MOST_RANKS:
+            if all(type(reading) is int and 0 < reading < LARGEST for reading in (*before, *after)):
+                return Probes(tuple(before), tuple(after))
+    text = f"probe_ns: expected a reading a rank before and after, found {_short(readings)}"
+    raise InvalidTrialError("protocol-error", text)
 
 
 def _first_and_last(deliveries: Sequence[_Delivery], batch: int) -> tuple[list[int], list[int]]:

@@ -1,5 +1,7 @@
 """Timed trials: nothing in the engine but the workload, and asynchronous scheduling as vLLM ships it.
 
+Between iterations each rank probes the state of its GPU (:mod:`perfgate.capture.vllm_probe`).
+
 Each answer is on disk as soon as it arrives, so that a killed trial still shows how far it came.
 """
 
@@ -18,11 +20,13 @@ from perfgate.metrics.trial import Artifact, Iteration
 class Timed(Instrument):
     """No instrument: no profiler, no hooks, no ranges. It writes the trial's timeline, a line an iteration."""
 
+    probe = True
+
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self._file = job.folder / "timeline.jsonl"
         self._stream: TextIO
-        self._preemptions_known = True
+        self._preemptions_known = self._probed = True
         self._multi_token = False
 
     def drive(self, engine: Engine, say: Say) -> Iterator[Iteration]:
@@ -39,10 +43,15 @@ class Timed(Instrument):
         self._stream.write(json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n")
         self._stream.flush()
         self._preemptions_known &= answer.get("preemptions") is not None
+        self._probed &= bool(answer.get("probe_ns"))
 
     def fields(self) -> dict[str, Any]:
         """Cautions, and the timeline."""
-        cautions = (("multi-token-deliveries", self._multi_token), ("preemptions-unknown", not self._preemptions_known))
+        cautions = (
+            ("multi-token-deliveries", self._multi_token),
+            ("preemptions-unknown", not self._preemptions_known),
+            ("no-probe", not self._probed),
+        )
         return {"cautions": tuple(code for code, holds in cautions if holds), "timeline": self._packed()}
 
     def _packed(self) -> Artifact | None:

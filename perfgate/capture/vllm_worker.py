@@ -12,8 +12,9 @@ op        request                                           answer
 hello                                                       python, pid
 start     model, revision or null, dummy, engine_args       import_ns, engine_ns, versions, vocabulary,
                                                             model_memory_bytes or null, kv_token_capacity or null
-iterate   prompts: batch x input token ids, output_tokens   submitted_ns: batch; deliveries: [[t_ns, tokens: batch]];
-                                                            tokens_digest, finish_reasons: batch, preemptions or null
+iterate   prompts: batch x input token ids, output_tokens,  submitted_ns: batch; deliveries: [[t_ns, tokens: batch]];
+          probe                                             tokens_digest, finish_reasons: batch, preemptions or null;
+                                                            probe_ns: [before: ranks, after: ranks] or null
 profile   on, ranges: nvtx or record_function, window       nothing; ranges surround steps from here on, or no more;
                                                             with window the profiler records meanwhile
 stop                                                        nothing; the engine is down, the worker exits
@@ -72,6 +73,7 @@ class WorkerLoop:
         self.ranges: Ranges | None = None
         self.profiled = False
         self.run_batch = beside("vllm_batch").run_batch
+        self.read_probe = beside("vllm_probe").StateProbe(call_ranks).read
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """What a request yields; the caller frames it.
@@ -120,7 +122,7 @@ class WorkerLoop:
         }
 
     def iterate(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Run one batch to completion and report every return of ``step()``."""
+        """Run one batch to completion and report every return of ``step()``, between two probes if asked to."""
         if self.engine is None:
             raise RequestError("protocol-error", "iterate before start")
         # Run the garbage collector now, so that it does not run inside the timed iteration.
@@ -129,10 +131,13 @@ class WorkerLoop:
         try:
             step = self.engine.step if self.ranges is None else self.ranges.around(self.engine.step)
             prompts, tokens, prefix = request["prompts"], request["output_tokens"], f"{self.iterations}-"
+            probed = self.engine if request.get("probe") is True else None
+            before = probed and self.read_probe(probed)
             answer: dict[str, Any] = self.run_batch(self.engine, step, prompts, tokens, prefix)
+            after = probed and self.read_probe(probed)
         except (Exception, SystemExit) as error:
             raise RequestError("iteration-failed", describe(error)) from error
-        return answer
+        return {**answer, "probe_ns": [before, after] if before and after else None}
 
     def profile(self, request: dict[str, Any]) -> dict[str, Any]:
         """Put ranges around steps and layers, or leave that off; open or close a profiler's window around them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self, get_args
+from typing import Annotated, Final, Literal, NamedTuple, Self, get_args
 
 from annotated_types import MinLen
 from pydantic import AfterValidator, Field, NonNegativeInt, model_validator
@@ -38,6 +38,18 @@ TAKE_AGAIN: Final = "Take the run folder from where it was measured, or its arti
 Code = Annotated[str, Field(pattern=CODE)]
 
 
+class Probes(NamedTuple):
+    """What each rank took for a fixed piece of work, in nanoseconds; rank by rank in the same order.
+
+    Args:
+        before: Before the first submission.
+        after: After the last delivery.
+    """
+
+    before: Figures
+    after: Figures
+
+
 class Iteration(Frozen):
     """One batch run to completion; times in integer nanoseconds, explained in :mod:`perfgate.metrics.catalogue`.
 
@@ -50,6 +62,7 @@ class Iteration(Frozen):
         tokens_digest: SHA-256 of the tokens generated, request by request.
         begin_ns: First submission, on the monotonic clock of its machine since boot, as telemetry's is.
         multi_token: True where a delivery carried more than one token a request.
+        probe_ns: Readings around it that tell in which state the GPUs were; ``None`` where there are none.
     """
 
     ttft_ns: Annotated[Figures, MinLen(1)]
@@ -60,11 +73,14 @@ class Iteration(Frozen):
     tokens_digest: str
     begin_ns: int
     multi_token: bool = False
+    probe_ns: Annotated[Probes | None, Field(exclude_if=lambda probes: probes is None)] = None
 
     @model_validator(mode="after")
-    def _times_of_each_request(self) -> Self:
+    def _a_figure_for_each(self) -> Self:
         if len(self.ttft_ns) != len(self.e2e_ns):
             raise ValueError("expected a ttft_ns and an e2e_ns for each request")
+        if self.probe_ns is not None and not 0 < len(self.probe_ns.before) == len(self.probe_ns.after):
+            raise ValueError("expected a reading of each rank before and after")
         return self
 
     @property

@@ -175,6 +175,28 @@ def test_stamps_are_held_against_the_parents_clock(
     assert read_iteration(honest, workload, ASKED).elapsed_ns == 10**9 - 1
 
 
+@pytest.mark.parametrize(
+    "readings",
+    [
+        7, [], [[1]], [[1], [1], [1]], [[], []], [[1], [1, 1]], [1, 1], [[0], [1]], [[-1], [1]], [[1.0], [1]],
+        [[True], [1]], [["1"], [1]], [[10**400], [1]], [[2**63], [1]], [[1] * 1025] * 2, {"before": [1]},
+    ],
+    ids=lambda readings: str(readings)[:20],
+)  # fmt: skip
+def test_readings_of_the_probe_that_cannot_be(make_cell: Callable[..., Cell], readings: Any) -> None:
+    """Each rank has one positive integer before and one after; anything else violates the protocol."""
+    workload = make_cell(batch=1, output_tokens=3).workload
+    answer = {"submitted_ns": [1], "deliveries": [[2, [1]], [3, [1]], [4, [1]]], "tokens_digest": "0" * 64,
+              "finish_reasons": ["length"]}  # fmt: skip
+
+    with pytest.raises(InvalidTrialError, match="probe_ns: expected a reading a rank before and after") as caught:
+        read_iteration({**answer, "probe_ns": readings}, workload)
+
+    assert caught.value.code == "protocol-error"
+    assert read_iteration({**answer, "probe_ns": [[1] * 1024] * 2}, workload).probe_ns == ((1,) * 1024,) * 2
+    assert read_iteration({**answer, "probe_ns": None}, workload).probe_ns is None
+
+
 @pytest.mark.parametrize("count", [10**400, 2**63], ids=["400 digits", "64 bits"])
 def test_counts_have_a_largest_size(make_cell: Callable[..., Cell], count: int) -> None:
     """A count that no machine could deliver is none."""

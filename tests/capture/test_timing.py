@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from perfgate.capture import drivers
 from perfgate.capture.engine import WORKER, Limit, Worker, allowed_environment, engine_environment
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
-from perfgate.capture.trial_taking import MAX_FAILURE_CHARACTERS, EngineCollector
+from perfgate.capture.trial_taking import INSTRUMENTS, MAX_FAILURE_CHARACTERS, EngineCollector
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.children import Child
 from perfgate.machine.processes import CHILD, OWNER, Orphan, owner_mark
@@ -234,12 +235,68 @@ def test_no_timeline_without_an_iteration(prepare: Callable[..., Job]) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "cautions"),
-    [("two tokens", ("multi-token-deliveries",)), ("silent scheduler", ("preemptions-unknown",))],
+    [
+        ("two tokens", ("multi-token-deliveries",)),
+        ("silent scheduler", ("preemptions-unknown",)),
+        ("no ranks", ("no-probe",)),
+        ("probe fails", ("no-probe",)),
+    ],
 )
 def test_cautions(prepare: Callable[..., Job], mode: str, cautions: tuple[str, ...]) -> None:
     """What a reader must know about a trial that still counts comes with it."""
     trial = collect(prepare(mode))
     assert (trial.failure, trial.cautions) == (None, cautions)
+
+
+def test_every_rank_is_probed_around_an_iteration(prepare: Callable[..., Job]) -> None:
+    """Both ranks are read before and after each iteration, outside all stamps of it; warm-up is in the timeline."""
+    job = prepare()
+
+    trial = collect(job)
+
+    probes = [i.probe_ns for i in trial.iterations if i.probe_ns]
+    assert [(len(p.before), len(p.after)) for p in probes] == [(2, 2)] * 2
+    assert all(reading > 0 for p in probes for reading in (*p.before, *p.after))
+    for earlier, later in pairwise(trial.iterations):
+        assert earlier.probe_ns
+        assert later.probe_ns
+        between_ns = later.begin_ns - earlier.begin_ns - earlier.elapsed_ns
+        assert between_ns > sum(earlier.probe_ns.after) + sum(later.probe_ns.before)
+    assert trial.timeline is not None
+    lines = gzip.decompress((job.run_folder / trial.timeline.path).read_bytes()).splitlines()
+    assert [len(json.loads(line)["probe_ns"]) for line in lines] == [2, 2, 2]
+
+
+def test_a_failed_probe_is_in_the_log(prepare: Callable[..., Job]) -> None:
+    """It is tried once; the engine's log holds each rank's own words, and the record no readings."""
+    job = prepare("probe fails")
+
+    trial = collect(job)
+
+    assert [i.probe_ns for i in trial.iterations] == [None, None]
+    said = [line for line in (job.folder / "engine.log").read_text().splitlines() if "no probe" in line]
+    text = "RuntimeError: CUDA error: operation not permitted"
+    assert said == [f"perfgate: no probe: {[text, text]}"]
+
+
+def test_the_probe_is_switched_off_by_a_variable(prepare: Callable[..., Job]) -> None:
+    """A subject with PERFGATE_PROBE=0 has no readings, and the trial says so."""
+    trial = collect(prepare(env={"PERFGATE_PROBE": "0"}))
+
+    assert [i.probe_ns for i in trial.iterations] == [None, None]
+    assert (trial.failure, trial.cautions) == (None, ("no-probe",))
+
+
+def test_no_probe_under_a_profiler(prepare: Callable[..., Job]) -> None:
+    """Where the instrument does not ask for it, as none but a timed trial's does, the worker takes no reading."""
+    job = prepare()
+    with Worker(job) as worker:
+        answer, _ = drivers.VllmEngine(worker, job).iterate(job.cell.workload, 0)
+
+    assert answer["probe_ns"] is None
+    assert {kind: make(job).probe for kind, make in INSTRUMENTS.items()} == {
+        "timed": True, "traced": False, "counted": False,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("no memory", (None, 160)), ("own capacity", (8192, 777))])

@@ -106,16 +106,20 @@ def test_head_that_cannot_start_is_not_measured(tmp_path: Path, engine_python: s
 def test_a_plugin_and_a_flag_on_the_head(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
     """One build is held against itself with an engine flag and a plugin, and every timed metric has values.
 
-    The plugin generates other tokens at the same speed: the report carries outputs-differ, and no trial a caution.
+    The plugin generates other tokens at the same speed: the report carries outputs-differ, and no trial a caution. The
+    head's only rank is a process of its own, which can be probed too.
     """
     scenario = write_engine_scenario(tmp_path, engine_cache)
-    words = both(engine_python, f"path={PLANTS / 'other_tokens'}", "args.max_num_seqs=8")
+    own = {"max_num_seqs": 8, "distributed_executor_backend": "mp"}
+    words = both(
+        engine_python, f"path={PLANTS / 'other_tokens'}", *(f"args.{name}={value}" for name, value in own.items())
+    )
 
     run = run_gate(tmp_path, *words, "--quick", scenario=scenario)
 
     assert run.status == INCONCLUSIVE, run.stdout + run.stderr
     manifest = json.loads((run.folder / "run.json").read_text())
-    assert {k: v["args"] for k, v in manifest["subjects"].items()} == {"base": {}, "head": {"max_num_seqs": 8}}
+    assert {k: v["args"] for k, v in manifest["subjects"].items()} == {"base": {}, "head": own}
     assert "outputs-differ" in {caution["code"] for caution in run.verdict["cells"][0]["cautions"]}
     ((base, head),) = run.record.pairs("timed")
     tokens = [{iteration.tokens_digest for iteration in trial.iterations} for trial in (base, head)]
@@ -127,13 +131,15 @@ def test_a_plugin_and_a_flag_on_the_head(tmp_path: Path, engine_cache: Path, eng
 
 
 def assert_all_is_timed(trial: Trial) -> None:
-    """A trial has a value of every timed metric but those that need a GPU, its versions and each step's time."""
+    """A trial has a value of every timed metric but those of a GPU, its versions, each step's time, and probes."""
     missing = {name for name, metric in METRICS.items() if metric.kind == "timed" and trial_value(name, trial) is None}
     # The CPU's runner keeps its memory for itself.
     assert missing - {"model_memory"} == {"energy_per_token", "mbu", "mfu"}
     assert trial.cautions == ()
     assert {"vllm", "torch", "python"} <= set(trial.versions)
     assert [len(iteration.itl_ns) for iteration in trial.iterations] == [OUTPUT_TOKENS - 2] * ITERATIONS
+    probes = [iteration.probe_ns for iteration in trial.iterations if iteration.probe_ns]
+    assert [(len(probe.before), len(probe.after)) for probe in probes] == [(1, 1)] * ITERATIONS
 
 
 @pytest.mark.engine(starts=4)
@@ -164,7 +170,7 @@ def test_an_envelope_is_learnt_and_catches_a_kernel(tmp_path: Path, engine_cache
 def assert_every_step_is_traced(record: Record) -> None:
     """On the CPU operators are the kernels: all steps of two iterations run the same ones, attention in each layer."""
     ((trial, _),) = record.pairs("traced")
-    assert len(trial.iterations) == 2
+    assert [iteration.probe_ns for iteration in trial.iterations] == [None, None]
     assert trial.decode is not None
     (pattern,) = trial.decode.patterns
     assert pattern.steps == 2 * (OUTPUT_TOKENS - 1)

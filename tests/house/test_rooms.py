@@ -19,7 +19,7 @@ ROOMS = (
 """From the ground up: a room, or a module at the root, imports only from those before it."""
 
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manager"}
-SUBJECT_SIDE = {"capture.vllm_batch", "capture.vllm_worker", "doctor.probe"}
+SUBJECT_SIDE = {"capture.vllm_batch", "capture.vllm_probe", "capture.vllm_worker", "doctor.probe"}
 """Files that a subject's interpreter runs; they import engines, late, so that it can be timed and may fail."""
 LATE_IMPORTS = {
     "record.run_record": {"frame", "iteration_frame"}, "counters.report_file": {"_launches"}, "__main__": {"main"},

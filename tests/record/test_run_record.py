@@ -12,13 +12,14 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from perfgate.errors import ExitStatus, NotMeasuredError, RecordError
 from perfgate.machine.atomic_files import canonical_json, sha256_hex, write_atomically
 from perfgate.machine.fingerprint import Machine
 from perfgate.machine.json_text import RECORD, Size
 from perfgate.metrics.catalogue import METRICS, trial_value
-from perfgate.metrics.trial import Artifact, Failure, Iteration, Startup, Trial
+from perfgate.metrics.trial import Artifact, Failure, Iteration, Probes, Startup, Trial
 from perfgate.reasons import CODE
 from perfgate.record.run_record import (
     Record,
@@ -93,6 +94,7 @@ REQUESTS = st.lists(st.tuples(NS, NS), min_size=1, max_size=4).map(lambda found:
 ITERATIONS = st.builds(
     lambda requests, **others: Iteration(ttft_ns=requests[0], e2e_ns=requests[1], **others), REQUESTS,
     itl_ns=NS_TUPLES, output_tokens=NS, elapsed_ns=NS, begin_ns=NS, tokens_digest=TEXT, multi_token=st.booleans(),
+    probe_ns=st.none() | st.builds(lambda n: Probes(n, n[::-1]), st.lists(NS, min_size=1, max_size=4).map(tuple)),
 )  # fmt: skip
 TRIALS = st.builds(
     Trial, index=NS, pair=st.none() | st.integers(0, 9), position=st.integers(0, 1),
@@ -119,6 +121,23 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path, written: Record) 
     read = read_record(tmp_path / "r.json")
     assert read == written
     assert record_digest(read) == record_digest(written) == json.loads((tmp_path / "r.json").read_text())["digest"]
+
+
+def test_readings_of_the_probe_are_kept_where_there_are_some() -> None:
+    """An iteration without readings has no key for them, so that a record from before them keeps its digest."""
+    probed = iteration().model_copy(update={"probe_ns": Probes((1, 2), (3, 4))})
+
+    assert "probe_ns" not in iteration().model_dump()
+    assert json.loads(probed.model_dump_json())["probe_ns"] == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("readings", [[[], []], [[1], [1, 2]], [[1]], [[-1], [1]]])
+def test_readings_of_other_ranks_are_refused(readings: list[list[int]]) -> None:
+    """A record cannot hold a reading after an iteration of a rank that has none before it."""
+    content = {**iteration().model_dump(), "probe_ns": readings}
+
+    with pytest.raises(ValidationError, match=r"probe_ns|each rank"):
+        Iteration.model_validate_json(json.dumps(content))
 
 
 def test_equal_records_are_equal_files(tmp_path: Path) -> None:
