@@ -194,6 +194,13 @@ _TABLE = (
            "may be one in clocks. A head that is slower at the higher clocks is blocked all the same.",
            "Lock the clocks (clocks: {mode: lock, sm_mhz: ...}), or find why one side runs at another clock: more "
            "power, more heat."),
+    Reason("no-common-state", "The machine had two states, and no state was seen on both sides: whatever differs may "
+           "be the state.",
+           "Take more pairs (perfgate run --resume RUN --more 4); find what the state is (docs/states.md)."),
+    Reason("slow-state-leans", "Where the two trials of a pair differ in how long they were in the slow state, it is "
+           "the head so often that chance is a poor explanation, and not often enough to block it.",
+           "Take more pairs (perfgate run --resume RUN --more 4): eight to ten pairs in which only the head is slow "
+           "block, and an even count passes."),
     # --- cautions
     Reason("slower-than-ignorable", "The gate passed, but the estimate is above the ignorable margin.",
            "Look at the estimate: a regression of must_catch size is excluded, a smaller one is likely."),
@@ -210,6 +217,10 @@ _TABLE = (
     Reason("mode-share", "The restarts of one side fall in two groups. A head that is slow only in some restarts can "
            "pass: at a mean of must_catch size, slow in 30 % of restarts, in about one of four runs.",
            "Compare the share of slow restarts on both sides; take more pairs."),
+    Reason("within-states", "The machine had two states, and the gates passed within each. A head that makes the slow "
+           "one come more often is blocked once enough pairs show it; how much it could cost until then is said.",
+           "Nothing, if the gap between the states is not the build's. Otherwise take more pairs: eight to ten in "
+           "which only the head is slow block."),
     Reason("iterations-uneven", "An iteration took more than twice the median of its trial, though all do equal work: "
            "something else used the machine, or the engine compiled late. Percentiles and throughput include it.",
            "Find out what else runs there; give the scenario more warmup_iterations, and on the CPU do not bind "

@@ -28,7 +28,7 @@ from pydantic import AfterValidator, JsonValue
 
 from perfgate.errors import RecordError
 from perfgate.judge.cautions import gpu_outcome
-from perfgate.judge.outcome import GpuOutcome
+from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.fingerprint import Machine, anonymous, machine_class
 from perfgate.machine.json_text import BASELINE

@@ -13,10 +13,11 @@ from pathlib import Path
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.store import find
 from perfgate.baseline.visit_evidence import VisitEvidence, VisitSeries
+from perfgate.judge.cell_facts import BaselineOutcome
 from perfgate.judge.cell_verdict import judge_cells, judge_together
 from perfgate.judge.comparison import read_sides
 from perfgate.judge.evidence import RecordSide
-from perfgate.judge.outcome import BaselineOutcome, CellOutcome, GateOutcome, Outcome, VisitsOutcome, worst
+from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, VisitsOutcome, worst
 from perfgate.judge.rule import judge_series
 from perfgate.models import Note
 from perfgate.record.run_record import Record, Run

@@ -15,8 +15,9 @@ import numpy as np
 from perfgate import stats
 from perfgate.baseline.lineage import Baseline, Build, outputs
 from perfgate.judge.cautions import record_cautions, side_cautions, why_missing
+from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.judge.evidence import Evidence, RecordSide
-from perfgate.judge.outcome import Finding, GpuOutcome
+from perfgate.judge.outcome import Finding
 from perfgate.judge.rule import Series
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import Metric, split_name

@@ -9,7 +9,7 @@ from itertools import chain
 
 from perfgate import stats
 from perfgate.counters.roofline_bound import Floor
-from perfgate.judge.outcome import GpuOutcome
+from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.machine.telemetry import GpuTelemetry
 from perfgate.metrics.catalogue import Metric, split_name, trial_value
 from perfgate.metrics.trial import KINDS, SIDES, Side, Trial, key_of

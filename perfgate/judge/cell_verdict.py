@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from perfgate import __version__
@@ -28,6 +28,7 @@ from perfgate.judge.outcome import (
 )
 from perfgate.judge.rule import both_sides, judge_series
 from perfgate.judge.setting import setting_of
+from perfgate.judge.state_series import state_cautions, states_outcome
 from perfgate.metrics.catalogue import METRICS, trial_value
 from perfgate.metrics.trial import KINDS, Kind, key_of
 from perfgate.models import Note
@@ -114,12 +115,15 @@ def judge_together(
         plan: Gives alpha and beta.
         judge_gates: Given the series of every gate, alpha and beta; see :func:`perfgate.judge.rule.judge_series`.
     """
-    series = [evidence.series(gate) for evidence in cells for gate in evidence.cell.gates]
-    judged = iter(judge_gates(series, plan.alpha, plan.beta))
-    return tuple(_judge_cell(evidence, tuple(next(judged) for _ in evidence.cell.gates)) for evidence in cells)
+    families = [evidence.family for evidence in cells]
+    judged = iter(judge_gates([*chain(*families)], plan.alpha, plan.beta))
+    return tuple(
+        _judge_cell(evidence, tuple(islice(judged, len(family))), plan.beta)
+        for evidence, family in zip(cells, families, strict=True)
+    )
 
 
-def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> CellOutcome:
+def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float) -> CellOutcome:
     """One cell: the worst of its gates and of everything else that is looked at.
 
     What was measured is told where nothing is judged, too.
@@ -129,6 +133,9 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> CellOutco
         findings = _as_read(evidence, unjudged)
     else:
         gates, findings = _checked(evidence, gates)
+    seen = evidence.labeller and states_outcome(evidence.family, gates, evidence.labeller, beta)
+    if seen:
+        findings.append(Finding(cautions=tuple(state_cautions(seen, gates))))
     pairs: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}
     outcome = CellOutcome(
         name=evidence.cell.name,
@@ -142,6 +149,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> CellOutco
         gates=gates,
         ungated=tuple(_ungated(evidence, judged=unjudged is None)),
         gpus=evidence.gpus("timed"),
+        states=seen,
         floors=floor_by_side(evidence.trials("timed")),
         attribution=_attribution(evidence),
         counters=next((finding for finding in findings if isinstance(finding, CountersOutcome)), None),

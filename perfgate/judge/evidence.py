@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import TypeVar
 
@@ -16,8 +17,11 @@ from perfgate.judge.cautions import (
     trace_cautions,
     why_missing,
 )
-from perfgate.judge.outcome import Finding, GpuOutcome
-from perfgate.judge.rule import Series
+from perfgate.judge.cell_facts import GpuOutcome
+from perfgate.judge.machine_states import Labeller
+from perfgate.judge.outcome import Finding
+from perfgate.judge.rule import Judged, Series
+from perfgate.judge.state_series import by_state, slow_share
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import KINDS, SIDES, Kind, Side, Trial
 from perfgate.models import Note
@@ -65,6 +69,7 @@ class Evidence:
         paired: Whether both sides were taken in pairs of one run.
         quick: Whether that run was a quick one.
         run: Its name; empty where different ones measured the sides.
+        order_drawn: Whether the order within each pair was drawn on its own.
     """
 
     cell: Cell
@@ -72,6 +77,7 @@ class Evidence:
     paired: bool = False
     quick: bool = False
     run: str = ""
+    order_drawn: bool = False
 
     @property
     def record(self) -> Record:
@@ -145,6 +151,22 @@ class Evidence:
         step = max((metric.resolution(trial) for trials in sides.values() for trial in trials), default=0.0)
         base, head = self.values(metric)
         return Series(gate, tuple(base), tuple(head), schedule, resolution=step)
+
+    @cached_property
+    def family(self) -> tuple[Judged, ...]:
+        """What can block the cell: each gate, in each state that both sides were in, and the slow state's share."""
+        series = [self.series(gate) for gate in self.cell.gates]
+        if self.labeller is None:
+            return (*series,)
+        gates = [own for one in series for own in by_state(one, self.labeller)]
+        return (*gates, *slow_share(gates, self.labeller, exact=self.order_drawn))
+
+    @cached_property
+    def labeller(self) -> Labeller | None:
+        """What tells the states of the timed pairs; ``None`` where nothing was taken in pairs."""
+        pairs = self.pairs("timed")
+        gpus = [gpu.name for visit in self.record.visits for gpu in visit.machine.gpus] if pairs else []
+        return Labeller(pairs, gpus) if pairs else None
 
     def _missing(self, metric: Metric, sides: TrialsBySide) -> Note | None:
         """Why a metric is not judged, where its values are not the reason."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.errors import ExitStatus
+from perfgate.judge.cell_facts import BaselineOutcome, GpuOutcome, Setting, StatesOutcome
 from perfgate.metrics.trial import Kind, Side, key_of
 from perfgate.models import Frozen, Note
 from perfgate.scenario.yaml_document import draft_07
@@ -83,6 +84,7 @@ class GateOutcome(MetricOutcome):
         floor: In ``unit``; 0 where none is declared.
         where: ``file:line`` of the declaration.
         kind: The trials it is read from.
+        state: ``slow`` or ``fast``, where the machine had two states and only trials in this one are compared.
         verdict: This gate's own.
         would_be: For an advisory one, the verdict that the same figures would mean if they could block.
         pairs: Pairs (unpaired: trials of the smaller side; against a baseline: its visits) behind the figures; 0 below
@@ -106,6 +108,7 @@ class GateOutcome(MetricOutcome):
     floor: float
     where: str
     kind: Kind = "timed"
+    state: Literal["", "slow", "fast"] = ""
     verdict: Verdict
     would_be: Verdict | None = None
     pairs: int = 0
@@ -125,28 +128,6 @@ class GateOutcome(MetricOutcome):
         """With another code for a reason, whose remedy differs with what was measured."""
         notes = (note.model_copy(update={"code": new_code}) if note.code == code else note for note in self.reasons)
         return self.model_copy(update={"reasons": tuple(notes)})
-
-
-class GpuOutcome(Frozen):
-    """What the GPUs of one side did over its judged trials.
-
-    Args:
-        sm_mhz: Median over the trials of the SM clock in decode.
-        sm_low_mhz: The lowest SM clock seen while iterations ran.
-        sm_high_mhz: The highest.
-        memory_mhz: Median of the memory clock.
-        power_w: Median power of one GPU.
-        temperature_c: The highest temperature.
-        events: Event reasons seen, but for idling and a setting of the clocks.
-    """
-
-    sm_mhz: int
-    sm_low_mhz: int
-    sm_high_mhz: int
-    memory_mhz: int | None
-    power_w: float | None
-    temperature_c: int | None
-    events: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -209,69 +190,6 @@ class CountersOutcome(Frozen):
     cautions: tuple[Note, ...] = ()
 
 
-class BaselineOutcome(Frozen):
-    """The stored baseline that a cell was held against.
-
-    Args:
-        digest: Digest of its newest entry, which identifies the whole lineage.
-        machine_class: The machines it speaks for.
-        visits: Visits since its last change; from four on its verdict can block.
-        first_utc: Begin of the earliest of them, ISO 8601.
-        last_utc: Begin of the latest.
-    """
-
-    digest: str
-    machine_class: str
-    visits: int
-    first_utc: str
-    last_utc: str
-
-
-class SubjectSetting(Frozen):
-    """One side as it was asked for.
-
-    Args:
-        words: ``key=value`` words; for a head those in which it differs from its base. Values of environment variables
-            are left out.
-        ref: The git ref that it was built from, in words; empty where it was not built.
-        revision: Commit and changes of that, short.
-        title: First line of the commit's message.
-    """
-
-    words: tuple[str, ...]
-    ref: str = ""
-    revision: str = ""
-    title: str = ""
-
-
-class Setting(Frozen):
-    """What a cell's figures are of.
-
-    Args:
-        run: Name of the run that measured all of it; empty where different ones did.
-        scenario: Its file, as it was given.
-        envelope: Whether it declares what decode steps may run.
-        model: Folder or name, in words.
-        batch: Requests submitted together.
-        input_tokens: Of each request.
-        output_tokens: Of each request.
-        machines: Those it was measured on, in words.
-        begun_utc: Begin of the first visit, ISO 8601; empty where there was none.
-        subjects: By side.
-    """
-
-    run: str
-    scenario: str
-    envelope: bool
-    model: str
-    batch: int
-    input_tokens: int
-    output_tokens: int
-    machines: tuple[str, ...]
-    begun_utc: str
-    subjects: dict[Side, SubjectSetting]
-
-
 class CellOutcome(Frozen):
     """What one cell decided: the worst of its gates, or why it has none.
 
@@ -291,6 +209,7 @@ class CellOutcome(Frozen):
         gates: In the scenario's order.
         ungated: Every other metric measured, for reading only.
         gpus: What each side's GPUs did; empty where engines ran on the CPU.
+        states: Where the machine had two; ``None`` where one was seen.
         floors: The least time of each side's decode steps; empty where that is unknown.
         attribution: Where a difference in decode steps comes from; ``None`` without traced pairs.
         counters: What ncu counted; ``None`` without counted trials.
@@ -315,6 +234,7 @@ class CellOutcome(Frozen):
     gates: tuple[GateOutcome, ...]
     ungated: tuple[MetricOutcome, ...]
     gpus: dict[Side, GpuOutcome] = {}
+    states: StatesOutcome | None = None
     floors: dict[Side, Floor] = {}
     attribution: Attribution | None = None
     counters: CountersOutcome | None = None

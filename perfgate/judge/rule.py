@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
+from typing import Protocol
 
 import numpy as np
 
@@ -120,10 +121,64 @@ class Series:
             return margin
         return float(self.allowed(margin, [geometric_mean(self.base)]).max())
 
+    def verdict(self, decision: Decision) -> Verdict:
+        """The rule itself: regressed is tested before pass, and neither is inconclusive."""
+        if self.fault is not None:
+            return "not-measured"
+        if decision.rejected:
+            return "regressed"
+        if not decision.looks or decision.looks[-1].p_equivalent > decision.beta:
+            return "inconclusive"
+        look = decision.looks[-1]
+        fastest = look.estimate.upper(decision.beta * look.pass_weight)
+        return "improved" if stats.to_ratio(fastest) < -self.ignorable else "pass"
 
-def judge_series(series: Sequence[Series], alpha: float, beta: float) -> tuple[GateOutcome, ...]:
+    def outcome(self, decision: Decision) -> GateOutcome:
+        """What was decided in figures and words."""
+        used = decision.looks[-1].pairs if decision.looks and self.schedule else None
+        blank = GateOutcome(
+            **both_sides(self.metric, self.base[:used], self.head[:used]).model_dump(),
+            ignorable=self.ignorable,
+            must_catch=self.must_catch,
+            floor=self.gate.gate.floor_value,
+            where=self.gate.where,
+            kind=self.metric.kind,
+            verdict=decision.verdict,
+            block_level=decision.block_level,
+        )
+        if self.fault is not None:
+            return blank.model_copy(update={"reasons": (self.fault,)})
+        if not decision.looks:
+            return blank.model_copy(update={"reasons": (self.no_look(),)})
+        return _with_figures(blank, self, decision)
+
+    def no_look(self) -> Note:
+        """Why the values reach no look."""
+        first = self.schedule.looks[0] if self.schedule else 2
+        text = f"{min(len(self.base), len(self.head))} measured, the first look comes at {first}"
+        return Note(code="too-few-pairs", text=text)
+
+
+class Judged(Protocol):
+    """A member of Holm's family: what can block a run."""
+
+    @property
+    def fault(self) -> Note | None:
+        """Why it cannot be judged."""
+
+    def interim_looks(self) -> tuple[stats.Look, ...]:
+        """Every look that was reached."""
+
+    def verdict(self, decision: Decision) -> Verdict:
+        """What is decided, given all others."""
+
+    def outcome(self, decision: Decision) -> GateOutcome:
+        """The same in figures and words."""
+
+
+def judge_series(series: Sequence[Judged], alpha: float, beta: float) -> tuple[GateOutcome, ...]:
     """Judge all gates of a run together, see :func:`decide`, and put each into figures and words."""
-    return tuple(map(_gate_outcome, decide(series, alpha, beta)))
+    return tuple(decision.series.outcome(decision) for decision in decide(series, alpha, beta))
 
 
 @dataclass(frozen=True)
@@ -138,7 +193,7 @@ class Decision:
         beta: Probability of passing a slowdown of ``must_catch``.
     """
 
-    series: Series
+    series: Judged
     looks: tuple[stats.Look, ...]
     rejected: bool
     block_level: float
@@ -146,19 +201,11 @@ class Decision:
 
     @property
     def verdict(self) -> Verdict:
-        """The rule itself: regressed is tested before pass, and neither is inconclusive."""
-        if self.series.fault is not None:
-            return "not-measured"
-        if self.rejected:
-            return "regressed"
-        if not self.looks or self.looks[-1].p_equivalent > self.beta:
-            return "inconclusive"
-        look = self.looks[-1]
-        fastest = look.estimate.upper(self.beta * look.pass_weight)
-        return "improved" if stats.to_ratio(fastest) < -self.series.ignorable else "pass"
+        """What is decided."""
+        return self.series.verdict(self)
 
 
-def decide(series: Sequence[Series], alpha: float, beta: float) -> tuple[Decision, ...]:
+def decide(series: Sequence[Judged], alpha: float, beta: float) -> tuple[Decision, ...]:
     """Decide all gates of a run together: Holm's family is everything that can block it.
 
     Gates without data stay in the family with p = 1, so that losing a measurement never loosens another gate.
@@ -172,31 +219,8 @@ def decide(series: Sequence[Series], alpha: float, beta: float) -> tuple[Decisio
     )
 
 
-def _gate_outcome(decision: Decision) -> GateOutcome:
-    series, looks = decision.series, decision.looks
-    used = looks[-1].pairs if looks and series.schedule else None
-    blank = GateOutcome(
-        **both_sides(series.metric, series.base[:used], series.head[:used]).model_dump(),
-        ignorable=series.ignorable,
-        must_catch=series.must_catch,
-        floor=series.gate.gate.floor_value,
-        where=series.gate.where,
-        kind=series.metric.kind,
-        verdict=decision.verdict,
-        block_level=decision.block_level,
-    )
-    if series.fault is not None:
-        return blank.model_copy(update={"reasons": (series.fault,)})
-    if not looks:
-        measured = min(len(series.base), len(series.head))
-        first = series.schedule.looks[0] if series.schedule else 2
-        note = Note(code="too-few-pairs", text=f"{measured} measured, the first look comes at {first}")
-        return blank.model_copy(update={"reasons": (note,)})
-    return _with_figures(blank, decision)
-
-
-def _with_figures(blank: GateOutcome, decision: Decision) -> GateOutcome:
-    series, looks, beta, verdict = decision.series, decision.looks, decision.beta, decision.verdict
+def _with_figures(blank: GateOutcome, series: Series, decision: Decision) -> GateOutcome:
+    looks, beta, verdict = decision.looks, decision.beta, decision.verdict
     look, metric = looks[-1], series.metric
     # Bounds of what is tested, put beside the margins shown: with a floor each pair has its own.
     low = math.log1p(series.ignorable) + look.over_ignorable.lower(decision.block_level * look.block_weight)
@@ -211,7 +235,7 @@ def _with_figures(blank: GateOutcome, decision: Decision) -> GateOutcome:
             "change_high": _ratio_or_none(own_high),
             "p": look.p_slower,
             "q": look.p_equivalent,
-            "detectable": _detectable(decision, look),
+            "detectable": _detectable(series, decision, look),
             "pair_sd": float(d.std(ddof=1)) if d is not None else None,
             "reasons": (_undecided(series, low, high),) if verdict == "inconclusive" else (),
             "cautions": tuple(_gate_cautions(series, look, verdict, d)),
@@ -226,9 +250,9 @@ def _pairs(series: Series, look: stats.Look) -> stats.Floats | None:
     return stats.log_ratios(series.base, series.head, series.metric.sign)[: look.pairs]
 
 
-def _detectable(decision: Decision, look: stats.Look) -> float | None:
+def _detectable(series: Series, decision: Decision, look: stats.Look) -> float | None:
     """At this look or, where it cannot block, at the first one that can, with the spread seen so far."""
-    series, estimate, weight = decision.series, look.over_ignorable, look.block_weight
+    estimate, weight = look.over_ignorable, look.block_weight
     if weight == 0 and series.schedule is not None:
         pairs, weight = series.schedule.first_blocking or (look.pairs, 0.0)
         estimate = estimate.with_pairs(look.pairs, pairs)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perfgate.judge.cell_facts import Setting, SubjectSetting
 from perfgate.judge.evidence import Evidence
-from perfgate.judge.outcome import Setting, SubjectSetting
 from perfgate.machine.fingerprint import Machine
 from perfgate.metrics.trial import Side
 from perfgate.project.subjects import words

@@ -19,6 +19,7 @@ from perfgate.report.outcome_lines import (
     notes,
     ordered_gates,
     run_notes,
+    states_line,
     ungated_line,
 )
 from perfgate.report.setting_lines import cell_setting, next_steps, run_setting
@@ -89,6 +90,7 @@ PARTS: tuple[Part, ...] = (
     _ungated,
     _fact("floor", floor_line, 2),
     _fact("GPU", gpu_line, 2),
+    _fact("states", states_line, 0),
     _fact("baseline", baseline_line, 0),
     _attribution,
     _counters,

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 
 from perfgate.counters.roofline_bound import Floor
-from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, GpuOutcome, MetricOutcome, Outcome
+from perfgate.judge.cell_facts import GpuOutcome
+from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, MetricOutcome, Outcome
 from perfgate.metrics.catalogue import needs_floor
-from perfgate.metrics.trial import KINDS
+from perfgate.metrics.trial import KINDS, SIDES
 from perfgate.report.causes import why_slower
 from perfgate.report.document import NoteLine
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
@@ -34,7 +35,23 @@ def gate_row(gate: GateOutcome) -> tuple[str, ...]:
         verdict += f" (at {gate.passed_at} pairs)"
     decimals = _decimals(gate)
     sides = (_value(gate.base, gate), _value(gate.head, gate), signed_percent(gate.change, decimals))
-    return (gate.metric, *sides, _interval(gate, decimals), margins, detectable, verdict + mark)
+    return (gate_name(gate), *sides, _interval(gate, decimals), margins, detectable, verdict + mark)
+
+
+def gate_name(gate: GateOutcome) -> str:
+    """The metric, and the state of the machine in which it was compared."""
+    return f"{gate.metric}, {gate.state} state" if gate.state else gate.metric
+
+
+def states_line(cell: CellOutcome) -> str:
+    """Which states the machine had and what was done about them, in one line; empty where it had one."""
+    seen = cell.states
+    if seen is None:
+        return ""
+    slow = [f"{seen.slow[side]} of {seen.trials[side]} restarts of {side}" for side in SIDES]
+    common = " and ".join(f"{plural(pairs, 'pair')} in the {state} one" for state, pairs in seen.common.items())
+    told = {"probe": "told by the probe", "steps": "told by the steps' own times"}[seen.told_by]
+    return f"two states {percent(seen.gap)} apart, {told}; {' and '.join(slow)} slow; compared within states, {common}"
 
 
 def _detectable(slowdown: float | None) -> str:

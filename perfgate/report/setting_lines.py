@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from perfgate.judge.outcome import CellOutcome, Outcome, Setting, SubjectSetting
+from perfgate.judge.cell_facts import Setting, SubjectSetting
+from perfgate.judge.outcome import CellOutcome, Outcome
 from perfgate.metrics.trial import KINDS, SIDES, Side
 from perfgate.stats.sequential import FURTHER_LOOK_PAIRS
 

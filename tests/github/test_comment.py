@@ -21,15 +21,8 @@ from perfgate.github.api import Repository, WorkflowRun
 from perfgate.github.comment import MARKER, comment_body, policy_note
 from perfgate.github.verdict import read_verdict
 from perfgate.github.workflow_job import JobPlan
-from perfgate.judge.outcome import (
-    BaselineOutcome,
-    CellOutcome,
-    CounterRow,
-    CountersOutcome,
-    GateOutcome,
-    Outcome,
-    verdict_json,
-)
+from perfgate.judge.cell_facts import BaselineOutcome
+from perfgate.judge.outcome import CellOutcome, CounterRow, CountersOutcome, GateOutcome, Outcome, verdict_json
 from perfgate.models import Note
 from perfgate.report.formats import render
 from perfgate.report.github_markdown import COMMENT_BYTES

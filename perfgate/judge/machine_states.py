@@ -1,0 +1,177 @@
+"""Which state of the machine each iteration of a cell was taken in, told without looking at the sides (docs/states.md).
+
+Labels are made of what was measured until the look at hand. Those made of step times are made under each null, with
+the head's times divided by what that null says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfgate import stats
+from perfgate.metrics.catalogue import Metric
+from perfgate.metrics.trial import SIDES, Iteration, Side, Trial
+from perfgate.scenario.plan import GatePlan
+from perfgate.stats import two_states
+
+Source = Literal["probe", "steps"]
+State = Literal["slow", "fast"]
+STATES: Final[dict[State, int]] = {"slow": two_states.SLOW, "fast": two_states.FAST}
+
+QUALIFIED: Final[tuple[str, ...]] = ()
+"""GPUs, by the beginning of their name, on which the probe told the state of at least 99 % of the iterations of builds
+that were compared with themselves (docs/states.md)."""
+
+LEAST_ITERATIONS = 2
+"""Iterations in a state that a trial needs for a value there."""
+
+LEAST_STEPS = 4
+"""Decode steps that an iteration needs to be split into an early and a late half."""
+
+Pairs = Sequence[tuple[Trial, Trial]]
+Marks = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one look compares in a state: a value a pair, of the pairs that have it on both sides."""
+
+    base: tuple[float, ...] = ()
+    head: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """The states at one look.
+
+    Args:
+        labels: Of the iterations of each pair's base and head.
+        gap: Slow over fast, as a natural logarithm, of what told them.
+    """
+
+    labels: tuple[tuple[two_states.Labels, two_states.Labels], ...]
+    gap: float
+
+    def sample(self, metric: Metric, pairs: Pairs, state: State) -> Sample:
+        """The values of a metric in a state."""
+        rows = [
+            [_in_state(metric, trial, labels == STATES[state]) for trial, labels in zip(pair, own, strict=True)]
+            for pair, own in zip(pairs, self.labels, strict=False)
+        ]
+        whole = [(base, head) for base, head in rows if base is not None and head is not None]
+        return Sample(tuple(base for base, _ in whole), tuple(head for _, head in whole))
+
+    def trials(self, side: Side, state: State) -> int:
+        """Trials of a side that have a state."""
+        own = (labels[SIDES.index(side)] for labels in self.labels)
+        return sum(int((labels == STATES[state]).sum()) >= LEAST_ITERATIONS for labels in own)
+
+    @property
+    def shares(self) -> list[tuple[float, float]]:
+        """The slow state's share of each pair's base and head; pairs without a label on either side are left out."""
+        rows = [[_slow_share(labels) for labels in pair] for pair in self.labels]
+        return [(base, head) for base, head in rows if base is not None and head is not None]
+
+
+def _slow_share(labels: two_states.Labels) -> float | None:
+    known = labels[labels != two_states.CUT]
+    return float((known == two_states.SLOW).mean()) if len(known) else None
+
+
+def _in_state(metric: Metric, trial: Trial, chosen: NDArray[np.bool_]) -> float | None:
+    kept = tuple(iteration for iteration, own in zip(trial.iterations, chosen.tolist(), strict=True) if own)
+    if len(kept) < LEAST_ITERATIONS:
+        return None
+    return metric.summarise(trial.model_copy(update={"iterations": kept}))
+
+
+class Labeller:
+    """Tells the states of a cell's pairs.
+
+    Args:
+        pairs: Valid timed pairs in the order they were taken.
+        gpus: Names of the GPUs that they ran on.
+    """
+
+    def __init__(self, pairs: Pairs, gpus: Sequence[str]) -> None:
+        self.pairs = pairs
+        probed = bool(gpus) and all(name.startswith(QUALIFIED) for name in gpus)
+        rows = _marks(pairs, _probe_marks) if probed else None
+        self.source: Source = "probe" if rows is not None else "steps"
+        self._marks = rows if rows is not None else _marks(pairs, _step_marks)
+        self._known: dict[tuple[int, float], Found | None] = {}
+
+    def at(self, look: int, margin: float) -> Found | None:
+        """The states of the first pairs where the head is slower by a margin; ``None`` where there are none.
+
+        Args:
+            look: How many pairs.
+            margin: The null's, a ratio minus one.
+        """
+        if self._marks is None:
+            return None
+        key = (look, 0.0 if self.source == "probe" else margin)
+        if key not in self._known:
+            self._known[key] = self._find(*key)
+        return self._known[key]
+
+    def _find(self, look: int, margin: float) -> Found | None:
+        trials = [*chain.from_iterable((base, head / (1 + margin)) for base, head in (self._marks or ())[:look])]
+        if self.source == "probe":
+            found = two_states.states_by_probe(trials)
+        else:
+            found = two_states.states_by_steps(trials, [n // 2 for n in range(2 * look)])
+        return Found(tuple(zip(found.labels[::2], found.labels[1::2], strict=True)), found.gap) if found else None
+
+    def step_gap(self, found: Found) -> float:
+        """Slow over fast decode steps, as a natural logarithm, mean of the sides that have both; 0 where none has."""
+        marks = _marks(self.pairs, _step_marks) or []
+        gaps = []
+        for n in range(2):
+            logs = np.concatenate([np.log(pair[n]).mean(axis=1) for pair, _ in zip(marks, found.labels, strict=False)])
+            labels = np.concatenate([own[n] for own in found.labels])
+            sides = [logs[labels == label] for label in (two_states.SLOW, two_states.FAST)]
+            gaps += [float(np.median(sides[0]) - np.median(sides[1]))] if all(map(len, sides)) else []
+        return math.fsum(gaps) / len(gaps) if gaps else 0.0
+
+    def used(self, look: int, gate: GatePlan) -> tuple[Found, Found] | None:
+        """The states under both nulls of a gate: slower by ``ignorable``, and by ``must_catch``.
+
+        ``None`` where there are none under either: what is compared is then all that was measured.
+        """
+        over, under = (self.at(look, margin) for margin in (gate.gate.ignorable, gate.gate.must_catch))
+        return (over, under) if over and under else None
+
+
+def _marks(pairs: Pairs, of: Callable[[Iteration], Marks | None]) -> list[tuple[stats.Floats, stats.Floats]] | None:
+    """The marks of each pair's base and head; ``None`` where some iteration has none."""
+    rows: list[list[stats.Floats]] = []
+    for pair in pairs:
+        read = [[of(iteration) for iteration in trial.iterations] for trial in pair]
+        if not all(all(marks) and marks for marks in read):
+            return None
+        rows.append([np.array(marks, dtype=np.float64) for marks in read])
+    return [(base, head) for base, head in rows] or None
+
+
+def _step_marks(iteration: Iteration) -> Marks | None:
+    """Median decode step of the early and the late half, in nanoseconds."""
+    steps = iteration.itl_ns
+    half = len(steps) // 2
+    if len(steps) < LEAST_STEPS:
+        return None
+    early, late = float(np.median(steps[:half])), float(np.median(steps[half:]))
+    return (early, late) if early and late else None
+
+
+def _probe_marks(iteration: Iteration) -> Marks | None:
+    """The slowest rank's reading before and after, in nanoseconds: a step waits for all ranks."""
+    probes = getattr(iteration, "probe_ns", None)
+    return (float(max(probes.before)), float(max(probes.after))) if probes else None

@@ -1,0 +1,220 @@
+"""Comparing like with like: a gate in each state of the machine, and how often each side was in the slow one.
+
+The trial stays the unit. Each state that both sides have is a series of its own, of one value a trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from perfgate import stats
+from perfgate.judge.cell_facts import StatesOutcome
+from perfgate.judge.machine_states import STATES, Labeller, Sample
+from perfgate.judge.outcome import GateOutcome, Verdict
+from perfgate.judge.rule import Decision, Judged, Series
+from perfgate.metrics.trial import SIDES
+from perfgate.models import Note
+from perfgate.scenario.plan import GatePlan
+from perfgate.stats import two_states
+from perfgate.stats.rates import rate_bounds
+from perfgate.units import percent
+
+SLOW_SHARE: Final = "slow_state_share"
+"""What the gate on the share of the slow state is called; no scenario declares it."""
+
+LEANS = 0.1
+"""Where the one-sided p of the discordant pairs is at most this, nothing passes: a head that causes the slow state
+would pass in the fast one before enough pairs were taken to block it."""
+
+
+@dataclass(frozen=True)
+class StateSeries(Series):
+    """A gated metric in one state: ``base`` and ``head`` are those of the last look.
+
+    Args:
+        state: Which.
+        samples: What each look compares: under the null of ``ignorable`` and under that of ``must_catch``.
+    """
+
+    state: str = ""
+    samples: tuple[tuple[Sample, Sample], ...] = ()
+
+    def interim_looks(self) -> tuple[stats.Look, ...]:
+        """Every look with two pairs or more; it blocks and passes from as many as any other look does."""
+        seen: list[stats.Look] = []
+        if self.fault or self.schedule is None:
+            return ()
+        weights = zip(self.schedule.block, self.schedule.pass_, strict=True)
+        for (over, under), (block, passing) in zip(self.samples, weights, strict=False):
+            pairs = min(len(over.base), len(under.base))
+            if pairs < 2:  # noqa: PLR2004 (one pair has no spread)
+                continue
+            least = (block if pairs >= stats.FIRST_BLOCKING_PAIRS else 0.0,
+                     passing if pairs >= stats.FIRST_PASSING_PAIRS else 0.0)  # fmt: skip
+            above, below = (
+                self.excess(sample, margin)
+                for sample, margin in ((over, self.gate.gate.ignorable), (under, self.gate.gate.must_catch))
+            )
+            d = stats.log_ratios(over.base, over.head, self.metric.sign)
+            estimate = stats.mean_estimate(d, self.resolution)
+            seen.append(stats.look_at(pairs, estimate, above, below, least, seen[-1:]))
+        return tuple(seen)
+
+    def excess(self, sample: Sample, margin: float) -> list[stats.Estimate]:
+        """Mean of what the pairs exceed a margin by, one for each that binds."""
+        d = stats.log_ratios(sample.base, sample.head, self.metric.sign)
+        return [stats.mean_estimate(d - slower, self.resolution) for slower in self.slower_by(margin, sample.base)]
+
+    def no_look(self) -> Note:
+        """Too few pairs have the state on both sides."""
+        if not self.state:
+            text = "no state was seen on both sides"
+            return Note(code="no-common-state", text=text)
+        return Note(code="too-few-pairs", text=f"{len(self.base)} have the {self.state} state on both sides")
+
+    def outcome(self, decision: Decision) -> GateOutcome:
+        """See :class:`Series`."""
+        return super().outcome(decision).model_copy(update={"state": self.state})
+
+
+@dataclass(frozen=True)
+class SlowShare:
+    """Whether the head is in the slow state more often.
+
+    Only the order within a pair is random, and each pair's was drawn on its own; so the sign of the difference between
+    both trials' shares is tested, over the pairs in which they differ, and nothing is assumed of how states last.
+
+    Args:
+        gate: The first gate that is compared within states.
+        shares: For each look, the slow state's share of each pair's base and head.
+        schedule: The looks.
+        exact: Whether the order of each pair was drawn on its own; else it may not block.
+    """
+
+    gate: GatePlan
+    shares: tuple[list[tuple[float, float]], ...]
+    schedule: stats.Schedule
+    exact: bool
+    fault: None = None
+
+    def interim_looks(self) -> tuple[stats.Look, ...]:
+        """Every look; it "passes" as long as the discordant pairs do not lean towards the head."""
+        seen: list[stats.Look] = []
+        for rows, pairs, block in zip(self.shares, self.schedule.looks, self.schedule.block, strict=False):
+            p = two_states.sign_test(*discordant(rows))
+            weighted = min(1.0, p / block) if block and self.exact else 1.0
+            running = min([weighted, *(look.p_slower for look in seen[-1:])])
+            nothing = stats.Estimate(0.0, 0.0, 1.0)
+            seen.append(stats.Look(pairs, nothing, nothing, nothing, block, 0.0, running, 1.0 if p <= LEANS else 0.0))
+        return tuple(seen)
+
+    def verdict(self, decision: Decision) -> Verdict:
+        """Regressed where the head causes the slow state; a pass where nothing speaks for that."""
+        if decision.rejected:
+            return "regressed"
+        return "inconclusive" if decision.looks[-1].p_equivalent else "pass"
+
+    def outcome(self, decision: Decision) -> GateOutcome:
+        """Both sides' shares, over all pairs."""
+        rows = self.shares[-1]
+        more, less = discordant(rows)
+        verdict = self.verdict(decision)
+        text = f"the head was in the slow state more often in {more} pairs and less often in {less}"
+        leans = (Note(code="slow-state-leans", text=text),) if verdict == "inconclusive" else ()
+        base, head = (math.fsum(row[n] for row in rows) / len(rows) if rows else None for n in (0, 1))
+        return GateOutcome(
+            metric=SLOW_SHARE, unit="ratio", better="lower", base=base, head=head, change=None, ignorable=0.0,
+            must_catch=0.0, floor=0.0, where=self.gate.where, verdict=verdict, pairs=more + less,
+            p=decision.looks[-1].p_slower, block_level=decision.block_level, reasons=leans,
+        )  # fmt: skip
+
+
+def discordant(shares: Sequence[tuple[float, float]]) -> tuple[int, int]:
+    """Pairs whose head was in the slow state more often than the base, and less often."""
+    return sum(head > base for base, head in shares), sum(head < base for base, head in shares)
+
+
+def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
+    """A series as it is, or one for each state that both sides have.
+
+    A look at which no states are known compares all that was measured, and counts for each state.
+    """
+    metric, schedule = series.metric, series.schedule
+    if schedule is None or series.fault or metric.kind != "timed" or metric.decode == "none":
+        return (series,)
+    looks = [look for look in schedule.looks if look <= len(labeller.pairs)]
+    found = [labeller.used(look, series.gate) for look in looks]
+    if not found or found[-1] is None:
+        return (series,)
+    last = found[-1][0]
+    both = [state for state in STATES if all(last.trials(side, state) for side in SIDES)]
+    rows = []
+    for state in both:
+        samples = []
+        for look, nulls in zip(looks, found, strict=True):
+            whole = Sample(series.base[:look], series.head[:look])
+            over, under = (n.sample(metric, labeller.pairs, state) for n in nulls) if nulls else (whole, whole)
+            samples.append((over, under))
+        base, head = samples[-1][0].base, samples[-1][0].head
+        own = replace(series, base=base, head=head)
+        rows.append(StateSeries(**vars(own), state=state, samples=tuple(samples)))
+    if rows:
+        return tuple(rows)
+    return (StateSeries(series.gate, schedule=schedule, resolution=series.resolution),)
+
+
+def slow_share(gates: Sequence[Series], labeller: Labeller, *, exact: bool) -> tuple[SlowShare, ...]:
+    """The share of the slow state, where gates are compared within states.
+
+    Args:
+        gates: Those of the cell, split by state.
+        labeller: What split them.
+        exact: Whether the order of each pair was drawn on its own.
+    """
+    first = next((series for series in gates if isinstance(series, StateSeries)), None)
+    if first is None or first.schedule is None:
+        return ()
+    looks = [look for look in first.schedule.looks if look <= len(labeller.pairs)]
+    found = [labeller.at(look, first.gate.gate.ignorable) for look in looks]
+    return (SlowShare(first.gate, tuple(own.shares if own else [] for own in found), first.schedule, exact),)
+
+
+def states_outcome(
+    family: Sequence[Judged], gates: Sequence[GateOutcome], labeller: Labeller, beta: float
+) -> StatesOutcome | None:
+    """What was seen of states; ``None`` where no gate was compared within them."""
+    used = [series for series in family if isinstance(series, StateSeries)]
+    share = next((one for one in family if isinstance(one, SlowShare)), None)
+    if share is None:
+        return None
+    looks = [look for look in share.schedule.looks if look <= len(labeller.pairs)]
+    found = labeller.at(looks[-1], share.gate.gate.ignorable)
+    if found is None:
+        return None
+    rows = found.shares
+    margin = min(gate.must_catch for gate in gates if gate.state or gate.metric != SLOW_SHARE)
+    at_most = rate_bounds(discordant(rows)[0], len(rows), 1 - beta)[1] * stats.to_ratio(labeller.step_gap(found))
+    every = np.concatenate([labels for pair in found.labels for labels in pair])
+    return StatesOutcome(
+        told_by=labeller.source,
+        gap=stats.to_ratio(labeller.step_gap(found)),
+        trials=dict.fromkeys(SIDES, len(found.labels)),
+        slow={side: sum(row[n] > 1 / 2 for row in rows) for n, side in enumerate(SIDES)},
+        common={state: max((len(one.base) for one in used if one.state == state), default=0) for state in STATES},
+        cut=float((every == two_states.CUT).mean()),
+        at_most=at_most,
+        everywhere=at_most < margin,
+    )
+
+
+def state_cautions(seen: StatesOutcome, gates: Sequence[GateOutcome]) -> Iterator[Note]:
+    """What a reader of a verdict within states should know."""
+    passed = any(gate.state and gate.verdict in ("pass", "improved") for gate in gates)
+    if passed and not seen.everywhere:
+        yield Note(code="within-states", text="unchanged within each state; by being slow more often the head could "
+                                              f"still lose up to {percent(seen.at_most)}")  # fmt: skip

@@ -1,0 +1,119 @@
+"""States of a machine from marks beside each iteration, with sides hidden."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfgate.stats.estimate import Floats
+from perfgate.stats.two_states import CUT, FAST, SLOW, sign_test, states_by_probe, states_by_steps
+
+GAP = 1.033
+NOISE = 0.001
+
+
+def marks(states: str, level: float = 5.0, seed: int = 0) -> Floats:
+    """Marks of a trial: ``s`` slow, ``f`` fast, ``t`` slow before and fast after."""
+    rng = np.random.default_rng([seed, len(states), *map(ord, states)])
+    ratios = [{"s": (GAP, GAP), "f": (1.0, 1.0), "t": (GAP, 1.0)}[state] for state in states]
+    return level * np.array(ratios) * np.exp(rng.normal(0, NOISE, (len(states), 2)))
+
+
+def told(labels: np.ndarray) -> str:
+    """Labels as :func:`marks` takes them, ``t`` for what was cut."""
+    return "".join({SLOW: "s", FAST: "f", CUT: "t"}[label] for label in labels.tolist())
+
+
+def by_steps(trials: Sequence[Floats]) -> list[str] | None:
+    """What is told of trials that are in pairs, one after the other."""
+    found = states_by_steps(trials, [n // 2 for n in range(len(trials))])
+    return [told(labels) for labels in found.labels] if found else None
+
+
+def test_trials_that_jump_are_labelled_and_the_jump_is_cut() -> None:
+    """Trials with both levels tell the states of those that stay on one, and the iteration of the jump has none."""
+    states = ["ssssssss", "sstfffff", "ssssssff", "ffffffff"]
+    assert by_steps([marks(own, seed=n) for n, own in enumerate(states)]) == states
+
+
+def test_a_slower_head_has_the_states_of_its_own_level() -> None:
+    """Eight per cent between the sides, more than the gap, moves no label of what jumps on either side."""
+    base = ["ssssssss", "sstfffff"]
+    trials = [marks(own, 5.0 if n % 2 else 5.4, seed=n) for n, own in enumerate([*base, *base[::-1], *base])]
+    assert by_steps(trials) == [*base, *base[::-1], *base]
+
+
+def test_a_difference_of_the_sides_is_not_a_state() -> None:
+    """Where each pair has one slow and one fast trial and none jumps, the builds differ and not the machine."""
+    assert by_steps([marks("s" * 8 if n % 2 else "f" * 8, seed=n) for n in range(12)]) is None
+
+
+def test_states_that_last_as_long_as_an_engine_does() -> None:
+    """Two pairs that are slow on both sides and two that are fast on both show states; fewer do not."""
+    pairs = ["ss", "ff", "sf", "ss", "ff", "fs"]
+    trials = [marks(own * 8, seed=n) for n, own in enumerate("".join(pairs))]
+    assert by_steps(trials) == [own * 8 for own in "".join(pairs)]
+    assert by_steps(trials[:8]) is None
+
+
+def test_a_trial_that_nobody_can_place_has_no_state() -> None:
+    """A trial whose only level is the slow one of a build and the fast one of another is cut."""
+    trials = [marks("ssssffff", seed=1), marks("ssssffff", 5.0 * GAP, seed=2), marks("ssssssss", seed=3),
+              marks("ssssffff", seed=4), marks("ssssffff", 5.0 * GAP, seed=5), marks("ffffssss", seed=6)]  # fmt: skip
+    found = by_steps(trials)
+    assert found is not None
+    assert found[2] == "t" * 8
+
+
+@pytest.mark.parametrize("spike", [1.01, 1.05, 2.0])
+def test_a_disturbed_iteration_is_not_a_state(spike: float) -> None:
+    """One slow iteration in one trial, or in each of two, makes no states."""
+    trials = [marks("f" * 8, seed=n) for n in range(8)]
+    trials[3][4] *= spike
+    trials[6][1] *= spike
+    assert by_steps(trials) is None
+
+
+def test_a_small_gap_is_not_a_state() -> None:
+    """Levels nearer than six standard deviations are one."""
+    near = math.exp(4 * NOISE)
+    trials = [marks("f" * 4, seed=n) for n in range(16)]
+    assert by_steps([np.concatenate([trial, near * trial]) for trial in trials]) is None
+
+
+def test_a_probe_tells_states_whatever_the_builds_do() -> None:
+    """Readings of the probe are cut in two once for all trials; one level of readings is no state."""
+    states = ["ssssssss", "ffffffff", "sstfffff", "ffffffff"]
+    found = states_by_probe([marks(own, 100e3, seed=n) for n, own in enumerate(states)])
+    assert found is not None
+    assert [told(labels) for labels in found.labels] == states
+    assert found.gap == pytest.approx(math.log(GAP), abs=3 * NOISE)
+    assert states_by_probe([marks("ffff", 100e3, seed=n) for n in range(6)]) is None
+    assert states_by_probe([]) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(["ssssssss", "sstfffff", "ffffffff", "ssssssff"]), min_size=8, max_size=16),
+       st.lists(st.booleans(), min_size=8, max_size=8))  # fmt: skip
+def test_labels_do_not_know_the_sides(states: list[str], swapped: list[bool]) -> None:
+    """Which trial of a pair is called base changes no label, whichever pairs are swapped."""
+    states = states[: len(states) // 2 * 2]
+    trials = [marks(own, seed=n) for n, own in enumerate(states)]
+    order = [n ^ int(swapped[n // 2]) for n in range(len(trials))]
+    before, after = by_steps(trials), by_steps([trials[n] for n in order])
+    assert after == (before and [before[n] for n in order])
+
+
+def test_sign_test() -> None:
+    """One-sided exact p of discordant pairs, as scipy's binomial test has it; 1 without any."""
+    from scipy.stats import binomtest  # noqa: PLC0415
+
+    assert sign_test(0, 0) == 1.0
+    assert sign_test(8, 0) == pytest.approx(2**-8)
+    for more, less in ((5, 2), (9, 3), (0, 4), (12, 12)):
+        assert sign_test(more, less) == pytest.approx(binomtest(more, more + less, alternative="greater").pvalue)
