@@ -65,7 +65,7 @@ def attribution_sentence(change: Attribution, *, grown: bool = False) -> str:
 
     Args:
         change: The difference.
-        grown: Tell only what made it longer: what took less time, and a base that waited, is no cause of that.
+        grown: Tell only what made it longer: what took less time, and a base that waited, does not cause that.
     """
     told = [(part.difference_s, _told(part)) for part in change.parts if part.kind == "kernels"]
     for kind, label in (("busy", "copies"), ("idle", "idle")):
