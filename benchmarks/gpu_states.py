@@ -41,18 +41,23 @@ class Lead:
 
     Args:
         what: In words.
-        begins: It is how a new process is started, with ``variables``; otherwise it acts inside one.
+        begins: It is how a new process is started, with ``variables`` and ``words``; otherwise it acts inside one.
         variables: Of the new process.
+        words: Options of ``state_replay.py`` for it.
     """
 
     what: str
     begins: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
 
 
 LEADS: Mapping[str, Lead] = {
     "watch": Lead("nothing: how often a GPU jumps by itself"),
     "flush": Lead("write twice what the second-level cache holds"),
+    "one-stream": Lead("a new process that uses one stream alone", True, words=("--one-stream",)),
+    "streams": Lead("run kernels on eight more streams, once"),
+    "copies": Lead("copy a little of each step to the host on a second stream"),
     "instantiate": Lead("instantiate the graphs again: their command buffers are written anew"),
     "capture": Lead("capture the graphs again behind other allocations: their command buffers move"),
     "memory": Lead("allocate and free memory of many sizes, and return the allocator's cache"),
@@ -82,20 +87,25 @@ class Process:
     leads: tuple[str, ...]
 
     @property
-    def variables(self) -> Mapping[str, str]:
-        """Its own variables; none where it begins plainly."""
-        return LEADS[self.leads[0]].variables if self.leads[0] in LEADS else {}
+    def beginning(self) -> Lead:
+        """How it is started."""
+        return LEADS.get(self.leads[0], LEADS["fresh"])
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is started without variables and words of its own."""
+        return not self.beginning.variables and not self.beginning.words
 
 
 def processes(leads: Sequence[str]) -> Iterator[Process]:
     """The processes in which a sequence of leads is followed.
 
-    Leads that act inside a process share one, except that none follows a lead with variables of its own: there the
-    next plain process begins.
+    Leads that act inside a process share a plain one; behind a lead with variables or words of its own, the next plain
+    process begins.
     """
     begun: list[str] = []
     for lead in leads:
-        if not LEADS[lead].begins and begun and not Process(tuple(begun)).variables:
+        if not LEADS[lead].begins and begun and Process(tuple(begun)).plain:
             begun.append(lead)
             continue
         if begun:
@@ -138,9 +148,9 @@ class Follower(threading.Thread):
             sys.executable, str(REPLAY), "--labels", json.dumps(labels), "--leads", ",".join(process.leads),
             "--stretch", str(self._stretch_s), "--deadline", str(self._deadline_s),
             "--into", str(self._into / f"readings-{self._gpu}-{number:02}.csv.gz"),
-            *(["--neighbour", self._neighbour] if self._neighbour else []),
+            *(["--neighbour", self._neighbour] if self._neighbour else []), *process.beginning.words,
         ]  # fmt: skip
-        environment = {**os.environ, **NO_MULTICAST, **process.variables, "CUDA_VISIBLE_DEVICES": self._gpu}
+        environment = {**os.environ, **NO_MULTICAST, **process.beginning.variables, "CUDA_VISIBLE_DEVICES": self._gpu}
         left_s = self._deadline_s - time.monotonic() + self._stretch_s + GRACE_S
         try:
             ended = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=left_s, check=False)
@@ -166,7 +176,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--gpus", default="0", help="indices, with commas between them")
     parser.add_argument("--minutes", type=float, default=3.5)
-    parser.add_argument("--stretch", type=float, default=6.0, help="seconds that are timed after each lead")
+    parser.add_argument("--stretch", type=float, default=5.0, help="seconds that are timed after each lead")
     parser.add_argument("--leads", default=",".join(LEADS), help="names, with commas between them; default: all")
     parser.add_argument("--into", type=Path, default=Path("gpu-states"), help="folder of readings, notes and summary")
     parser.add_argument("--summarise", action="store_true", help="measure nothing: summarise what the folder holds")

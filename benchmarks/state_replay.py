@@ -34,11 +34,11 @@ LAYERS, HIDDEN, QKV, FORWARD, VOCABULARY, BATCH = 32, 4096, 6144, 14336, 128256,
 STEP_KERNELS = LAYERS * 13 + 3
 """Calls that a step makes; a gemm of several kernels makes more launches of it, see :meth:`Gpu.kernels`."""
 PROBE_KERNELS = 300
+COMPANIONS = Path(__file__).with_name("state_companions.py")
 REPLAYS = 16
 """Of a batch, about 0.1 s."""
 CLOCKS_S = 1.0
 """How often the GPU's own figures are read."""
-COMPANION_S = 3.0
 BLOCKING_SYNC = 4
 """``cudaDeviceScheduleBlockingSync``."""
 
@@ -143,13 +143,24 @@ class Figures:
 
 
 class Gpu:
-    """The one visible GPU: weights, both graphs, and the leads that can be tried inside a process."""
+    """The one visible GPU: weights, both graphs, and the leads that can be tried inside a process.
 
-    def __init__(self, neighbour: str | None) -> None:
+    Args:
+        neighbour: Index of another GPU, where there is one.
+        one_stream: Run everything of this process on one stream; else weights are made on the default stream, each
+            capture has a stream of its own, and replays run on another one.
+    """
+
+    def __init__(self, neighbour: str | None, *, one_stream: bool = False) -> None:
         import torch  # noqa: PLC0415 (only this process needs it)
 
         self._torch: Any = torch
         self._neighbour = neighbour
+        self._one_stream = one_stream
+        self._stream = torch.cuda.Stream()
+        self._copies: Any = None
+        if one_stream:
+            torch.cuda.set_stream(self._stream)
         self._companions: list[subprocess.Popen[bytes]] = []
         torch.manual_seed(0)
         device = torch.device("cuda", 0)
@@ -167,8 +178,8 @@ class Gpu:
         widths |= {"projected": HIDDEN, "up": 2 * FORWARD, "gated": FORWARD, "back": HIDDEN, "logits": VOCABULARY}
         self._rows = {name: tensor(BATCH, width) for name, width in widths.items()}
         self._counter = torch.zeros(1024, dtype=torch.int32, device=device)
+        self._host = torch.zeros(BATCH, dtype=torch.bfloat16, pin_memory=True)
         self._kept: list[Any] = []
-        self._stream = torch.cuda.Stream()
         self.capture()
         self._events = [[torch.cuda.Event(enable_timing=True) for _ in range(4)] for _ in range(REPLAYS)]
 
@@ -200,7 +211,8 @@ class Gpu:
     def capture(self, priority: int = 0) -> None:
         """Capture both graphs anew; kernels keep the priority of the stream that they were captured on."""
         torch = self._torch
-        stream = torch.cuda.Stream(priority=priority)
+        alone = self._one_stream and not priority
+        stream = self._stream if alone else torch.cuda.Stream(priority=priority)
         with torch.cuda.stream(stream):
             self._run_step()
             self._run_probe()
@@ -233,6 +245,10 @@ class Gpu:
                 for mark, graph in zip(marks[1:], (step, probe, probe), strict=True):
                     graph.replay()
                     mark.record()
+                if self._copies is not None:
+                    self._copies.wait_event(marks[1])
+                    with torch.cuda.stream(self._copies):
+                        self._host.copy_(self._rows["logits"][:, 0], non_blocking=True)
         figures = self._figures.read()
         torch.cuda.synchronize()
         times = []
@@ -245,9 +261,12 @@ class Gpu:
         """See :class:`Replayer`."""
         self.end_companions()
         torch = self._torch
+        self._copies = None
         actions: dict[str, Callable[[], object]] = {
             "watch": lambda: None,
             "flush": self._flush,
+            "streams": self._use_streams,
+            "copies": self._copy_beside,
             "persisting": lambda: self._call("cudaCtxResetPersistingL2Cache"),
             "instantiate": lambda: [graph.instantiate() for graph in self._graphs],
             "capture": self._capture_elsewhere,
@@ -266,6 +285,18 @@ class Gpu:
         except (RuntimeError, AttributeError, OSError) as error:
             raise UnavailableError(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
         torch.cuda.synchronize()
+
+    def _use_streams(self) -> None:
+        """Run a few kernels on eight more streams, which stay."""
+        streams = [self._torch.cuda.Stream() for _ in range(8)]
+        for stream in streams:
+            with self._torch.cuda.stream(stream):
+                self._counter.add_(1)
+        self._kept += streams
+
+    def _copy_beside(self) -> None:
+        """From now to the next lead, copy a little of each step to the host on a second stream, as engines do."""
+        self._copies = self._torch.cuda.Stream()
 
     def _flush(self) -> None:
         """Write twice what the second-level cache holds, ten times."""
@@ -300,7 +331,7 @@ class Gpu:
         if visible is None:
             raise UnavailableError("there is no neighbouring GPU")
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": visible} if visible else dict(os.environ)
-        self._companions.append(subprocess.Popen([sys.executable, __file__, "--companion", what], env=environment))
+        self._companions.append(subprocess.Popen([sys.executable, str(COMPANIONS), what], env=environment))
 
     def end_companions(self) -> None:
         """End the processes of an earlier lead."""
@@ -319,41 +350,6 @@ def loaded_library(name: str) -> ctypes.CDLL | None:
     return None
 
 
-def be_context() -> None:
-    """Make a CUDA context with 1 GiB on the visible GPU, keep it for a while, and end."""
-    cuda = ctypes.CDLL("libcuda.so.1")
-    context, pointer, device = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
-    for name, arguments in (
-        ("cuInit", (0,)),
-        ("cuDeviceGet", (ctypes.byref(device), 0)),
-        ("cuDevicePrimaryCtxRetain", (ctypes.byref(context), device)),
-        ("cuCtxSetCurrent", (context,)),
-        ("cuMemAlloc_v2", (ctypes.byref(pointer), ctypes.c_size_t(1 << 30))),
-    ):
-        if status := getattr(cuda, name)(*arguments):
-            print(json.dumps({"companion": "context", "failed": f"{name} returned {status}"}), flush=True)
-            return
-    time.sleep(COMPANION_S)
-
-
-def be_nvml() -> None:
-    """Read all GPUs of the host a hundred times a second until ended."""
-    try:
-        import pynvml  # noqa: PLC0415 (may be missing)
-    except ImportError as error:
-        print(json.dumps({"companion": "nvml", "failed": str(error)}), flush=True)
-        return
-    pynvml.nvmlInit()
-    handles = [pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(pynvml.nvmlDeviceGetCount())]
-    while True:
-        for handle in handles:
-            pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
-            pynvml.nvmlDeviceGetPowerUsage(handle)
-            pynvml.nvmlDeviceGetUtilizationRates(handle)
-            pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        time.sleep(0.01)
-
-
 @contextlib.contextmanager
 def readings(file: Path) -> Iterator[Callable[[dict[str, Any]], object]]:
     """A compressed CSV to write readings into."""
@@ -364,24 +360,21 @@ def readings(file: Path) -> Iterator[Callable[[dict[str, Any]], object]]:
 
 
 def main() -> None:
-    """Follow the leads that ``gpu_states.py`` names, or be the companion of a lead."""
+    """Follow the leads that ``gpu_states.py`` names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--companion", choices=["context", "nvml"])
-    parser.add_argument("--labels", type=json.loads, default={})
-    parser.add_argument("--leads", type=lambda names: names.split(","), default=[])
-    parser.add_argument("--stretch", type=float)
-    parser.add_argument("--deadline", type=float, help="on the monotonic clock")
-    parser.add_argument("--neighbour")
-    parser.add_argument("--into", type=Path)
+    parser.add_argument("--labels", type=json.loads, required=True)
+    parser.add_argument("--leads", type=lambda names: names.split(","), required=True)
+    parser.add_argument("--stretch", type=float, required=True)
+    parser.add_argument("--deadline", type=float, required=True, help="on the monotonic clock")
+    parser.add_argument("--neighbour", help="index of another GPU")
+    parser.add_argument("--one-stream", action="store_true", help="run everything on one stream")
+    parser.add_argument("--into", type=Path, required=True)
     options = parser.parse_args()
-    if options.companion:
-        {"context": be_context, "nvml": be_nvml}[options.companion]()
-        return
 
     def note(line: dict[str, Any]) -> None:
         print(json.dumps(line), flush=True)
 
-    gpu = Gpu(options.neighbour)
+    gpu = Gpu(options.neighbour, one_stream=options.one_stream)
     try:
         with contextlib.suppress(UnavailableError, AttributeError, RuntimeError):
             note({**options.labels, "nodes": gpu.kernels()})

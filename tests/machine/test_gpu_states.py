@@ -19,6 +19,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 states: Any = importlib.import_module("gpu_states")
 replay: Any = importlib.import_module("state_replay")
 summaries: Any = importlib.import_module("state_summary")
+recorded: Any = importlib.import_module("recorded_states")
 
 SLOW_US, FAST_US = 4000.0, 3850.0
 
@@ -67,10 +68,13 @@ def test_each_gpu_begins_at_another_lead() -> None:
 
 def test_nothing_shares_a_process_with_a_variable_of_the_driver() -> None:
     """After a lead with variables of its own, leads inside a process get a plain one."""
-    found = [process.leads for process in states.processes(["watch", "flush", "fresh", "idle", "modules", "memory"])]
+    leads = ["watch", "fresh", "idle", "modules", "memory", "one-stream", "flush"]
 
-    assert found == [("begins", "watch", "flush"), ("fresh", "idle"), ("modules",), ("begins", "memory")]
-    assert states.Process(("modules",)).variables == {"CUDA_MODULE_LOADING": "EAGER"}
+    assert [process.leads for process in states.processes(leads)] == [
+        ("begins", "watch"), ("fresh", "idle"), ("modules",), ("begins", "memory"), ("one-stream",),
+        ("begins", "flush"),
+    ]  # fmt: skip
+    assert states.Process(("modules",)).beginning.variables == {"CUDA_MODULE_LOADING": "EAGER"}
 
 
 def test_every_lead_can_be_acted_on() -> None:
@@ -159,3 +163,16 @@ def test_a_process_that_fails_is_noted_and_the_folder_summarised(tmp_path: Path)
     failed = [json.loads(line) for line in (tmp_path / "notes.jsonl").read_text().splitlines()]
     assert [line["gpu"] for line in failed] == ["0"]
     assert "torch" in failed[0]["failed"].lower()
+
+
+def test_recorded_jumps_within_a_trial_go_to_the_fast_level() -> None:
+    """The table of the recording from four GPUs: seven jumps to the fast level, none to the slow one."""
+    lines = recorded.table(ROOT / "tests" / "fixtures" / "h200-x4-states.csv").splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+    assert [(row[0], row[1]) for row in cells] == [
+        ("block-size-64", "base"), ("block-size-64", "head"),
+        ("tp2-other-all-reduce", "base"), ("tp2-other-all-reduce", "head"),
+    ]  # fmt: skip
+    assert [row[8] for row in cells] == ["1, 0", "2, 0", "2, 0", "2, 0"]
+    assert [row[9:] for row in cells[::2]] == [["1.44 %", "0.10 %"], ["2.20 %", "0.16 %"]]
