@@ -5,9 +5,6 @@ changed, dropped or put elsewhere is found (:func:`problems`). An entry adds the
 restart, the record they come from only by its digest. ``first`` and ``changed`` entries say what was measured and
 where, and begin an epoch: visits before it no longer count; ``equivalent`` ones add their visits to it.
 
-What counts is the :class:`Occupation`: visits of one run, or within hours of each other, met the machine in one state,
-and are one observation however many they are.
-
 Format history: ``perfgate-baseline/1`` (0.1.0): the first. Fields may be added; one at its default is left out, so that
 older entries keep their digests.
 """
@@ -15,123 +12,26 @@ older entries keep their digests.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Iterator
 from functools import cached_property
-from itertools import chain
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from annotated_types import MinLen
-from pydantic import AfterValidator, JsonValue
 
+from perfgate.baseline.occupations import Occupation, occupations
+from perfgate.baseline.stored_visit import BaselineVisit, Build, visits_of
 from perfgate.errors import RecordError
-from perfgate.judge.cautions import gpu_outcome
-from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.fingerprint import Machine, anonymous, machine_class
 from perfgate.machine.json_text import BASELINE
 from perfgate.machine.versioned_json import parse_content, validated
-from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.metrics.trial import KINDS, Side, Trial
+from perfgate.metrics.trial import Side
 from perfgate.models import Frozen
 from perfgate.record.identity import Measured
 from perfgate.record.run_record import Record, record_digest
 
 FORMAT: Final = "perfgate-baseline/1"
 Change = Literal["first", "equivalent", "changed"]
-ONE_STATE = timedelta(hours=6)
-"""Visits that begin within so long of one another are one observation: fewer than the hours between two nights."""
-DIGITS = 10
-"""Significant digits kept of a value: far below what any clock resolves, and short enough to be read in a diff."""
-
-
-class Build(Frozen):
-    """The subject that was measured, by what can be told of it without its machine's paths.
-
-    Args:
-        versions: Its packages as measured, vLLM's commit among them where the package tells.
-        args: Engine arguments that it overrides.
-        env: Names of the variables that it sets; values may be secrets.
-        path: Names of the folders in front of its packages, but for those that its source brings.
-        source: What perfgate built it from: commit, digest of uncommitted changes, and digest of the recipe.
-    """
-
-    versions: dict[str, str] = {}
-    args: dict[str, JsonValue] = {}
-    env: tuple[str, ...] = ()
-    path: tuple[str, ...] = ()
-    source: str = ""
-
-    @classmethod
-    def of(cls, record: Record, side: Side) -> Build:
-        """The subject of one side of a record, as its trials found it."""
-        subject = record.subjects[side]
-        made = subject.built_from
-        folders = map(Path, subject.path)
-        own = [folder for folder in folders if made is None or not folder.is_relative_to(made.folder)]
-        trials = [trial for kind in KINDS for trial in record.judged_trials(side, kind)]
-        return cls(
-            versions=next((trial.versions for trial in trials if trial.versions), {}),
-            args=dict(subject.args),
-            env=tuple(sorted(subject.env)),
-            path=tuple(folder.name for folder in own),
-            source=f"{made.name} by {made.recipe[:12]}" if made else "",
-        )
-
-    def same(self, other: Build) -> bool:
-        """Whether this certainly is that build: a folder or variable may hold anything, so with one it never is."""
-        opaque = (*self.env, *self.path, *other.env, *other.path)
-        return not opaque and bool(self.versions) and self == other
-
-
-def _instant(text: str) -> str:
-    if datetime.fromisoformat(text).tzinfo is None:
-        raise ValueError("expected a time zone")
-    return text
-
-
-class BaselineVisit(Frozen):
-    """What one visit measured.
-
-    Args:
-        t0_utc: When it began, ISO 8601 in UTC.
-        values: Restart by restart, in order, in base units, by name of the metric; a metric that some of the restarts
-            do not carry is left out.
-        gpu: What its GPUs did; ``None`` on the CPU.
-        outputs: Digest of the tokens generated, by iteration; empty where restarts differ in them.
-    """
-
-    t0_utc: Annotated[str, AfterValidator(_instant)]
-    values: dict[str, Annotated[tuple[float, ...], MinLen(1)]]
-    gpu: GpuOutcome | None = None
-    outputs: str = ""
-
-    def near(self, other: BaselineVisit) -> bool:
-        """Whether it met the machine in the state in which the other one did."""
-        return abs(datetime.fromisoformat(self.t0_utc) - datetime.fromisoformat(other.t0_utc)) <= ONE_STATE
-
-    def is_the(self, other: BaselineVisit) -> bool:
-        """Whether both are the same visit: begun in the same second, and alike in every metric that both carry."""
-        shared = self.values.keys() & other.values.keys()
-        alike = all(self.values[name] == other.values[name] for name in shared)
-        return self.t0_utc == other.t0_utc and bool(shared) and alike
-
-
-@dataclass(frozen=True)
-class Occupation:
-    """Visits that are one observation: of one run, or near its beginning.
-
-    Args:
-        visits: In order of promotion, at least one.
-    """
-
-    visits: tuple[BaselineVisit, ...]
-
-    def values(self, metric: str) -> tuple[float, ...]:
-        """The restarts of all visits that carry a metric; none where none does."""
-        return tuple(chain.from_iterable(visit.values.get(metric, ()) for visit in self.visits))
 
 
 class Entry(Frozen):
@@ -149,6 +49,7 @@ class Entry(Frozen):
         visits: What it adds, in order of time; one, unless the run was resumed in another visit.
         cell: What the visits from here on measured; only of ``first`` and ``changed``.
         machine: Where, without what names a host or a device; only of ``first`` and ``changed``.
+        salt: What cards are hashed with from here on, so that nobody can look for a device; only where none was before.
         digest: Of all the rest.
     """
 
@@ -163,6 +64,7 @@ class Entry(Frozen):
     visits: Annotated[tuple[BaselineVisit, ...], MinLen(1)]
     cell: Measured | None = None
     machine: Machine | None = None
+    salt: str = ""
     digest: str = ""
 
     def sealed(self) -> Entry:
@@ -198,16 +100,13 @@ class Baseline(Frozen):
 
     @cached_property
     def occupations(self) -> tuple[Occupation, ...]:
-        """The observations that they make, in order of their first promotion."""
-        found: list[list[BaselineVisit]] = []
-        for entry in self.epoch:
-            near = (earlier for earlier in found if any(map(earlier[0].near, entry.visits)))
-            known = next(near, None)
-            if known is None:
-                found.append([*entry.visits])
-            else:
-                known.extend(entry.visits)
-        return tuple(Occupation(tuple(visits)) for visits in found)
+        """The observations that they make."""
+        return occupations(entry.visits for entry in self.epoch)
+
+    @property
+    def salt(self) -> str:
+        """What cards are hashed with; empty before the first visit with a card was added."""
+        return next((entry.salt for entry in self.entries if entry.salt), "")
 
     @property
     def build(self) -> Build:
@@ -244,13 +143,18 @@ class Baseline(Frozen):
         return f"{_layout(content)}\n"
 
 
-def draft(record: Record, side: Side) -> Entry:
+def draft(record: Record, side: Side, salt: str = "") -> Entry:
     """What the record's measurements of one side are as an entry that begins an epoch; who and why is still open.
+
+    Args:
+        record: The record.
+        side: The side.
+        salt: Of the baseline; without it the cards of its visits are unknown.
 
     Raises:
         RecordError: No valid trial of that side has a value.
     """
-    visits = tuple(_visits(record, side))
+    visits = tuple(visits_of(record, side, salt))
     if not visits:
         raise RecordError(f"holds no valid trial of {side}", where=record.cell.name)
     return Entry(
@@ -265,35 +169,8 @@ def draft(record: Record, side: Side) -> Entry:
         visits=visits,
         cell=Measured.of(record.cell),
         machine=anonymous(record.visits[0].machine),
+        salt=salt if any(visit.card for visit in visits) else "",
     )
-
-
-def _visits(record: Record, side: Side) -> Iterator[BaselineVisit]:
-    gated = {gate.gate.measured.name: gate.gate.measured for gate in record.cell.gates}
-    metrics = {**METRICS, **gated}.values()
-    for number, visit in enumerate(record.visits):
-        trials = {kind: [t for t in record.judged_trials(side, kind) if t.visit == number] for kind in KINDS}
-        values = {metric.name: _values(metric, trials[metric.kind]) for metric in metrics}
-        if any(values.values()):
-            seen = trials["timed"] or trials["traced"]
-            yield BaselineVisit(
-                t0_utc=visit.t0_utc,
-                values={name: restarts for name, restarts in sorted(values.items()) if restarts},
-                gpu=gpu_outcome(seen),
-                outputs=outputs(seen),
-            )
-
-
-def _values(metric: Metric, trials: Sequence[Trial]) -> tuple[float, ...]:
-    values = [metric.summarise(trial) for trial in trials]
-    known = tuple(float(f"{value:.{DIGITS}g}") for value in values if value is not None)
-    return known if len(known) == len(trials) else ()
-
-
-def outputs(trials: Sequence[Trial]) -> str:
-    """A digest of the tokens that trials of one kind generated; empty where they do not agree."""
-    rows = {tuple(iteration.tokens_digest for iteration in trial.iterations) for trial in trials}
-    return sha256_hex(canonical_json(list(rows.pop())))[:16] if len(rows) == 1 else ""
 
 
 def parse(text: str, where: str) -> Baseline:

@@ -6,14 +6,16 @@ pairs, or a visit that passes every gate against the baseline itself. Anything e
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from perfgate.baseline.lineage import Baseline, Build, Change, Entry, draft
+from perfgate.baseline.lineage import Baseline, Change, Entry, draft
 from perfgate.baseline.store import author, baseline_path, changing, commit, read, write
+from perfgate.baseline.stored_visit import Build
 from perfgate.baseline.visit_comparison import judge_sides
 from perfgate.baseline.visit_evidence import misfits
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
@@ -158,8 +160,10 @@ def _measured_side(
 def _draw(candidate: _Candidate, plan: Plan) -> Promoted:
     """The baseline with the candidate's visits, not yet signed."""
     before = read(candidate.file).baseline if candidate.file.exists() else None
-    entry = draft(candidate.side.record, candidate.side.name)
+    salt = before.salt if before else ""
+    entry = draft(candidate.side.record, candidate.side.name, salt or secrets.token_hex(8))
     kind, why, moved = _compare(candidate, entry, before, plan)
+    entry = entry.model_copy(update={"salt": "" if salt else entry.salt})
     if kind == "equivalent":
         entry = entry.model_copy(update={"cell": None, "machine": None})
     entries = (*(before.entries if before else ()), entry.model_copy(update={"kind": kind}))

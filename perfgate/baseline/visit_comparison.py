@@ -91,7 +91,8 @@ def _beside_its_baseline(evidence: VisitEvidence, cell: CellOutcome) -> CellOutc
     if (baseline := evidence.baseline) is None:
         return cell
     few = [gate.visits.visits for gate in cell.gates if gate.verdict == "advisory" and gate.visits]
-    advice = (Note(code="advisory-few-visits", text=_too_few(min(few))),) if few else ()
+    beside = len(baseline.occupations) - min(few, default=0)
+    advice = (Note(code="advisory-few-visits", text=_too_few(min(few), beside)),) if few else ()
     held = BaselineOutcome(
         digest=baseline.tip,
         machine_class=baseline.machine_class,
@@ -102,10 +103,11 @@ def _beside_its_baseline(evidence: VisitEvidence, cell: CellOutcome) -> CellOutc
     return cell.model_copy(update={"baseline": held, "reasons": (*cell.reasons, *advice)})
 
 
-def _too_few(visits: int) -> str:
+def _too_few(visits: int, beside: int) -> str:
     more = f"{plural(visits, 'visit')} of the {FIRST_BLOCKING_VISITS} that a verdict needs"
+    cards = f"; {beside} more share a card or a day with them, and four of this card, or of four cards, are needed"
     alone = "; from one visit nobody knows how far visits spread, so only restarts are counted"
-    return more + alone * (visits == 1)
+    return more + cards * (beside > 0) + alone * (visits == 1)
 
 
 def compare_with_baseline(word: str, file: Path) -> Outcome:

@@ -13,7 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from perfgate import stats
-from perfgate.baseline.lineage import Baseline, Build, outputs
+from perfgate.baseline.lineage import Baseline
+from perfgate.baseline.occupations import held_against
+from perfgate.baseline.stored_visit import Build, card_of, outputs
 from perfgate.judge.cautions import record_cautions, side_cautions, why_missing
 from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.judge.evidence import Evidence, RecordSide
@@ -25,7 +27,10 @@ from perfgate.metrics.trial import Kind, Side
 from perfgate.models import Note
 from perfgate.record.identity import Measured, profiled_otherwise
 from perfgate.scenario.plan import GatePlan
-from perfgate.stats.prediction import FIRST_BLOCKING_VISITS, Prediction, predict
+from perfgate.stats.prediction import RAISED, Prediction, predict
+
+UNSALTED = "-"
+"""A baseline without salt knows no cards: a head's own is then none of its visits'."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +38,26 @@ class VisitSeries(Series):
     """A gated metric of one visit against those of a baseline's visits: ``base`` holds a mean a visit.
 
     Args:
-        visits: The restarts of each of the baseline's visits.
+        visits: The restarts of each of the baseline's visits that count.
+        others: Those of sets of visits that tell of the spread alone.
+        raised: What the variance of visits is multiplied with.
     """
 
     visits: tuple[tuple[float, ...], ...] = ()
+    others: tuple[tuple[tuple[float, ...], ...], ...] = ()
+    raised: float = RAISED
 
     def predictions(self, margin: float | None = None) -> list[Prediction]:
-        """How far the head is off, or off each margin that binds; none with one visit, or values beyond judging."""
-        if self.fault or len(self.visits) < 2 or not self.head:  # noqa: PLR2004 (one visit has no spread)
+        """How far the head is off, or off each margin that binds; none without a spread, or beyond judging."""
+        if self.fault or not (self.visits and self.head and any(len(own) > 1 for own in (self.visits, *self.others))):
             return []
         restarts = [value for visit in self.visits for value in visit]
         ends = np.cumsum([len(visit) for visit in self.visits])[:-1]
         rows = np.zeros((1, len(restarts))) if margin is None else self.slower_by(margin, restarts)
         head, sign = stats.logs(self.head), self.metric.sign
-        return [predict(np.split(stats.logs(restarts) + sign * row, ends), head, sign, self.resolution) for row in rows]
+        others = [[stats.logs(visit) for visit in own] for own in self.others]
+        shifted = (np.split(stats.logs(restarts) + sign * row, ends) for row in rows)
+        return [predict(own, head, sign, self.resolution, others=others, raised=self.raised) for own in shifted]
 
     def interim_looks(self) -> tuple[stats.Look, ...]:
         """The one look, which spends both error rates whole; with one visit that at its restarts."""
@@ -64,7 +75,8 @@ class VisitSeries(Series):
     @property
     def advises(self) -> bool:
         """Whether there are too few visits for a verdict that blocks."""
-        return len(self.visits) < FIRST_BLOCKING_VISITS
+        predictions = self.predictions()
+        return not (predictions and predictions[0].blocks) and not self.fault
 
     @property
     def in_the_family(self) -> Series:
@@ -131,7 +143,7 @@ class VisitEvidence(Evidence):
         metric = gate.gate.measured
         if self.baseline is None:
             return VisitSeries(gate)
-        if not (visits := self.baseline.values(metric.name)):
+        if not self.baseline.values(metric.name):
             return VisitSeries(gate, missing=Note(code="no-baseline", text=f"no visit carries {metric.name}"))
         trials = self.side.trials(metric.kind)
         means, head = self.values(metric)
@@ -144,14 +156,22 @@ class VisitEvidence(Evidence):
             return VisitSeries(gate, missing=why_missing(metric, {"head": trials}) or missing)
         # A baseline keeps values and no trials: its instrument is taken for the one at hand.
         step = max(map(metric.resolution, trials))
-        return VisitSeries(gate, tuple(means), tuple(head), visits=tuple(visits), resolution=step)
+        return VisitSeries(gate, tuple(means), tuple(head), visits=self.visits(metric), resolution=step)
+
+    def visits(self, metric: Metric) -> tuple[tuple[float, ...], ...]:
+        """The restarts of each visit that the head is held against."""
+        if self.baseline is None:
+            return ()
+        seen = [occupation for occupation in self.baseline.occupations if occupation.values(metric.name)]
+        card = card_of((visit.machine for visit in self.record.visits), self.baseline.salt or UNSALTED)
+        return tuple(occupation.values(metric.name) for occupation in held_against(seen, card))
 
     def values(self, metric: Metric) -> tuple[Sequence[float], Sequence[float]]:
         """A mean of each visit, and the head's values; neither where only one has any."""
         _, head = super().values(metric)
         if self.baseline is None:
             return (), head
-        means = [_mean(visit) for visit in self.baseline.values(metric.name)]
+        means = [_mean(visit) for visit in self.visits(metric)]
         return (means, head) if means and head else ((), ())
 
     def gpus(self, kind: Kind) -> dict[Side, GpuOutcome]:

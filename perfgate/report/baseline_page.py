@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from perfgate.baseline.lineage import Baseline, Entry
+from perfgate.baseline.occupations import held_against
 from perfgate.baseline.promotion import Promoted, moved_lines
 from perfgate.baseline.store import Stored
 from perfgate.metrics.catalogue import Metric, find_metric
@@ -101,7 +102,8 @@ def _promoted(promotion: Promoted) -> Section:
 
 
 def _standing(baseline: Baseline) -> str:
-    missing = FIRST_BLOCKING_VISITS - len(baseline.occupations)
+    seen = baseline.occupations
+    missing = FIRST_BLOCKING_VISITS - max(len(held_against(seen, occupation.card)) for occupation in seen)
     return "can block" if missing <= 0 else f"advises; blocks after {missing} more"
 
 

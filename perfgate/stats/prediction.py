@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
@@ -22,6 +23,14 @@ FIRST_BLOCKING_VISITS = 4
 MANY_VISITS = 1000
 """Nobody waits for more visits than this."""
 
+RAISED = 2.0
+"""What the variance of visits is multiplied with where their times are compared.
+
+Nights that follow each other are alike, so they spread less than the next one may be off. At worst they are a random
+walk: the square of the next night's distance from their mean is then up to twice what independent ones of that spread
+would have (1.8 times at four, 2 in the limit).
+"""
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -30,71 +39,101 @@ class Prediction:
     Args:
         mean: New visit minus mean of the earlier ones, natural logarithms, positive is worse.
         visit_sd: Standard deviation of the earlier visits' means; 0 where they are equal.
-        visits: Earlier visits, at least 2.
+        visits: Earlier visits behind the mean, at least 1.
+        df: Degrees of freedom of ``visit_sd``, at least 1; one fewer than visits, unless others tell of it too.
         excess: What the new visit's mean varies more than theirs, because it rests on fewer restarts; a variance.
         resolution: How far rounding may have moved ``mean`` at most, see :class:`perfgate.stats.estimate.Estimate`.
+        raised: What the variance of visits is multiplied with, see :data:`RAISED`.
     """
 
     mean: float
     visit_sd: float
     visits: int
+    df: int
     excess: float = 0.0
     resolution: float = 0.0
+    raised: float = 1.0
 
-    def estimate(self, visits: int | None = None) -> stats.Estimate:
-        """As a mean to be tested: the t prediction interval for one further observation, df = visits - 1.
+    @property
+    def blocks(self) -> bool:
+        """Whether enough visits tell of the spread for a verdict that blocks."""
+        return self.df >= FIRST_BLOCKING_VISITS - 1
 
-        Hahn and Meeker 1991, chapter 4. Exact where visits are normal and none was chosen by its value.
+    def estimate(self, more: int = 0) -> stats.Estimate:
+        """As a mean to be tested: the t prediction interval for one further observation.
+
+        Hahn and Meeker 1991, chapter 4. Exact where visits are normal and independent, none was chosen by its value and
+        nothing is raised.
 
         Args:
-            visits: What the same spread would be worth over another number of earlier visits.
+            more: What the same spread would be worth with so many visits more.
         """
-        count = visits or self.visits
-        variance = self.visit_sd**2 * (1 + 1 / count) + self.excess
-        return stats.Estimate(self.mean, math.sqrt(variance), count - 1, self.resolution)
+        variance = self.raised * self.visit_sd**2 * (1 + 1 / (self.visits + more)) + self.excess
+        return stats.Estimate(self.mean, math.sqrt(variance), self.df + more, self.resolution)
 
-    def detectable(self, level: float, margin: float, power: float, visits: int | None = None) -> float | None:
-        """As :func:`perfgate.stats.estimate.detectable`, at this or another number of visits."""
-        return stats.detectable(self.estimate(visits), level, margin, power)
+    def detectable(self, level: float, margin: float, power: float, more: int = 0) -> float | None:
+        """As :func:`perfgate.stats.estimate.detectable`, with these or more visits."""
+        return stats.detectable(self.estimate(more), level, margin, power)
 
     def least_detectable(self, level: float, margin: float, power: float) -> float:
         """What could be detected if the spread were known; no number of visits goes below it. A ratio minus one."""
         shift = float(special.ndtri(power)) - float(special.ndtri(level))
-        reach = 2 * self.resolution + shift * math.sqrt(self.visit_sd**2 + self.excess)
+        reach = 2 * self.resolution + shift * math.sqrt(self.raised * self.visit_sd**2 + self.excess)
         return stats.to_ratio(math.log1p(margin) + reach)
 
     def visits_to_halve(self, level: float, margin: float, power: float) -> int | None:
         """How many visits more halve what is detectable; ``None`` where :data:`MANY_VISITS` would not."""
         now = self.detectable(level, margin, power)
 
-        def halves(visits: int) -> bool:
-            found = self.detectable(level, margin, power, visits)
+        def halves(more: int) -> bool:
+            found = self.detectable(level, margin, power, more)
             return now is not None and found is not None and found <= now / 2
 
-        enough = bisect.bisect_left(range(MANY_VISITS + 1), x=True, lo=self.visits + 1, key=halves)
-        return enough - self.visits if enough <= MANY_VISITS else None
+        enough = bisect.bisect_left(range(MANY_VISITS + 1), x=True, lo=1, key=halves)
+        return enough if enough <= MANY_VISITS else None
 
 
-def predict(visits: Sequence[ArrayLike], head: ArrayLike, sign: int, resolution: float = 0.0) -> Prediction:
+def predict(
+    visits: Sequence[ArrayLike],
+    head: ArrayLike,
+    sign: int,
+    resolution: float = 0.0,
+    *,
+    others: Sequence[Sequence[ArrayLike]] = (),
+    raised: float = 1.0,
+) -> Prediction:
     """Hold one visit's restarts against those of earlier visits.
 
     Restarts sharpen a visit's mean and enter on their own only where the new visit has fewer than the others had.
 
     Args:
-        visits: For each earlier visit the logarithms of its restarts, at least one; at least two visits.
+        visits: For each earlier visit the logarithms of its restarts, at least one; at least two visits, or one beside
+            others of which there are two.
         head: Those of the new visit.
         sign: +1 where larger is worse, -1 where larger is better.
         resolution: The instrument's step as a share of the values.
+        others: Further sets of visits, each about a mean of its own, like ratios to another anchor: they spread alike
+            and tell nothing of the mean. A spread pooled over several sets has the degrees of freedom of the largest
+            alone, because visits of two sets may be of one occupation.
+        raised: See :data:`RAISED`.
 
     Raises:
-        ValueError: Fewer than two visits, a visit without restarts, or a value that is not finite.
+        ValueError: No spread, a visit without restarts, or a value that is not finite.
     """
-    rows, new = [stats.floats(row) for row in visits], stats.floats(head)
-    if not all(map(len, [*rows, new])):
+    sets = [[stats.floats(row) for row in rows] for rows in (visits, *others) if len(rows)]
+    new = stats.floats(head)
+    if not all(map(len, [new, *(row for rows in sets for row in rows)])) or not len(visits):
         raise ValueError("expected a restart in every visit")
-    means = stats.side_estimate([row.mean() for row in rows], resolution)
-    freedom = sum(len(row) - 1 for row in rows)
-    within = math.fsum(float(((row - row.mean()) ** 2).sum()) for row in rows) / max(freedom, 1)
+    means = [np.array([row.mean() for row in rows]) for rows in sets]
+    df = max(len(own) for own in means) - 1
+    if df < 1:
+        raise ValueError("expected at least two visits")
+    freedom = sum(len(own) - 1 for own in means)
+    squares = math.fsum(0.0 if stats.all_equal(own) else float(own.var()) * len(own) for own in means)
+    spread = max(math.sqrt(squares / freedom), resolution / math.sqrt(12))
+    rows = sets[0]
+    within = math.fsum(float(((row - row.mean()) ** 2).sum()) for row in rows)
+    within /= max(sum(len(row) - 1 for row in rows), 1)
     fewer = max(0.0, 1 / len(new) - math.fsum(1 / len(row) for row in rows) / len(rows))
-    spread = means.standard_error * math.sqrt(len(rows))
-    return Prediction(sign * (float(new.mean()) - means.mean), spread, len(rows), within * fewer, resolution)
+    mean = sign * float(new.mean() - means[0].mean())
+    return Prediction(mean, spread, len(rows), df, within * fewer, resolution, raised)

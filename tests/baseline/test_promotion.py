@@ -17,9 +17,10 @@ from click.testing import CliRunner, Result
 from hand_made import HEAD, cell, keep_scenario, record, run, spread, trial, trials
 from stored import alone, lineage, measured, visit
 
-from perfgate.baseline.lineage import Baseline, BaselineVisit
+from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.promotion import Promoted, promote
 from perfgate.baseline.store import baseline_path, files, read
+from perfgate.baseline.stored_visit import BaselineVisit
 from perfgate.cli.main import main
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.machine.atomic_files import write_atomically

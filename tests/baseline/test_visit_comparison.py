@@ -18,8 +18,9 @@ from hand_made import BASE, HEAD, MACHINE, STEP_S, codes, gate, only, record, ru
 from stored import alone, lineage, measured, of_day, visit
 
 from perfgate import gate as use_cases
-from perfgate.baseline.lineage import Baseline, BaselineVisit, draft
+from perfgate.baseline.lineage import Baseline, draft
 from perfgate.baseline.promotion import promote
+from perfgate.baseline.stored_visit import BaselineVisit
 from perfgate.baseline.visit_comparison import compare_with_baseline, judge_against
 from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError, RecordError, UsageError

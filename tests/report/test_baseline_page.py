@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored import alone, lineage, visit
 
-from perfgate.baseline.lineage import Baseline, draft, outputs, parse, problems
+from perfgate.baseline.lineage import Baseline, draft, parse, problems
+from perfgate.baseline.stored_visit import outputs
 from perfgate.errors import RecordError
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.fingerprint import Gpu, machine_class

@@ -30,7 +30,7 @@ def test_the_interval_is_the_textbooks() -> None:
 @pytest.mark.parametrize(("visits", "spreads"), [(4, 15.9), (8, 6.9)])
 def test_what_four_and_eight_visits_detect(visits: int, spreads: float) -> None:
     """With alpha 1 % and power 95 % a slowdown is detected from 16 spreads on at four visits, from 7 at eight."""
-    found = Prediction(0.0, 0.0001, visits).detectable(0.01, 0.0, 0.95)
+    found = Prediction(0.0, 0.0001, visits, visits - 1).detectable(0.01, 0.0, 0.95)
 
     assert found is not None
     assert found / 0.0001 == pytest.approx(spreads, abs=0.1)
@@ -58,6 +58,27 @@ def test_a_head_of_fewer_restarts_is_worth_less() -> None:
     assert predict(visits, [0.1] * 5, 1).excess == 0
 
 
+def test_other_sets_tell_of_the_spread_alone() -> None:
+    """Ratios to another anchor move no mean; a spread pooled with theirs has the degrees of freedom of the largest."""
+    far = [[5.0], [5.1], [5.2], [5.1]]
+
+    alone, beside = predict([[0.0], [0.2]], [0.3], 1), predict([[0.0], [0.2]], [0.3], 1, others=[far])
+
+    assert beside.mean == pytest.approx(alone.mean)
+    assert (alone.df, alone.blocks, beside.df, beside.blocks) == (1, False, 3, True)
+    assert beside.visit_sd == pytest.approx(math.sqrt((0.02 + 0.02) / 4))
+    assert predict([[0.0]], [0.3], 1, others=[far]).estimate().standard_error > beside.estimate().standard_error * 0.9
+
+
+def test_times_count_the_variance_twice() -> None:
+    """Nights in a row are alike, so that the next one is taken to vary more than they do."""
+    visits = [[0.0], [0.1], [0.2], [0.1]]
+
+    once, twice = (predict(visits, [0.1], 1, raised=by).estimate() for by in (1.0, 2.0))
+
+    assert twice.standard_error == pytest.approx(once.standard_error * math.sqrt(2))
+
+
 @pytest.mark.parametrize(("visits", "head"), [([[1.0]], [1.0]), ([[1.0], []], [1.0]), ([[1.0], [2.0]], [])])
 def test_too_little(visits: list[list[float]], head: list[float]) -> None:
     """One visit has no spread, and a visit without restarts no mean."""
@@ -69,14 +90,14 @@ def test_too_little(visits: list[list[float]], head: list[float]) -> None:
 def test_visits_to_halve(visits: int, sd: float, margin: float) -> None:
     """So many visits more halve what is detectable, one fewer do not; else even the best lies above the half."""
     rates = (0.01, margin, 0.95)
-    prediction = Prediction(0.0, sd, visits)
+    prediction = Prediction(0.0, sd, visits, visits - 1)
     now, more = prediction.detectable(*rates), prediction.visits_to_halve(*rates)
 
     assert now is not None
     if more is None:
         assert prediction.least_detectable(*rates) > now / 2 * 0.99
         return
-    then, before = prediction.detectable(*rates, visits + more), prediction.detectable(*rates, visits + more - 1)
+    then, before = prediction.detectable(*rates, more), prediction.detectable(*rates, more - 1)
     assert then is not None
     assert before is not None
     assert then <= now / 2 < before or more == 1
