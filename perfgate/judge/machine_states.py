@@ -173,5 +173,5 @@ def _step_marks(iteration: Iteration) -> Marks | None:
 
 def _probe_marks(iteration: Iteration) -> Marks | None:
     """The slowest rank's reading before and after, in nanoseconds: a step waits for all ranks."""
-    probes = getattr(iteration, "probe_ns", None)
+    probes = iteration.probe_ns
     return (float(max(probes.before)), float(max(probes.after))) if probes else None
