@@ -40,6 +40,8 @@ FEW_OTHERS = 2
 """Of fewer other trials than this none says which is the odd one."""
 SAME_CLOCK = 0.01
 """By how much the sides' SM clocks may differ, as a share; a step bound by memory moves less than its clock does."""
+CHANCE = 0.01
+"""Two-sided p from which on a difference of clocks may be chance."""
 
 
 def record_cautions(record: Record) -> Iterator[Note]:
@@ -254,10 +256,16 @@ def launches_differ(metric: Metric, sides: TrialsBySide) -> Note | None:
     return Note(code="launches-differ", text=text)
 
 
-def clocks_differ(gpus: Mapping[Side, GpuOutcome]) -> Note | None:
+def clocks_differ(gpus: Mapping[Side, GpuOutcome], trials: TrialsBySide) -> Note | None:
     """Says so where the sides ran at different clocks: a difference in time is then none of the builds.
 
-    Medians over the trials are compared, so that one disturbed pair takes nothing from the others.
+    Medians over the trials are compared, so that one disturbed pair takes nothing from the others. Clocks that nobody
+    locks wander in steps of 15 MHz from trial to trial: where the trials' clocks spread so far that the difference may
+    be chance, it is no more than the pairs' own spread, which the test knows.
+
+    Args:
+        gpus: What the GPUs of each side did.
+        trials: The trials behind it; a side that has none was measured elsewhere, and its median counts as it is.
     """
     if len(gpus) < 2:  # noqa: PLR2004 (base and head)
         return None
@@ -268,7 +276,18 @@ def clocks_differ(gpus: Mapping[Side, GpuOutcome]) -> Note | None:
         for name, base_mhz, head_mhz in clocks
         if base_mhz is not None and head_mhz is not None and abs(head_mhz - base_mhz) > SAME_CLOCK * base_mhz
     ]
+    if base.memory_mhz == head.memory_mhz and _wander(trials):
+        return None
     return Note(code="clocks-differ", text="; ".join(apart)) if apart else None
+
+
+def _wander(trials: TrialsBySide) -> bool:
+    """Whether the SM clocks of the trials spread so far that the sides' may differ by chance (Welch's t test)."""
+    base, head = (_sm_clocks(trials[side]) for side in SIDES)
+    if min(len(base), len(head)) < 2:  # noqa: PLR2004 (one trial has no spread)
+        return False
+    difference = stats.difference_estimate(stats.logs(base), stats.logs(head), 1)
+    return 2 * min(difference.p_above(0.0), difference.p_below(0.0)) > CHANCE
 
 
 def head_is_favoured(gpus: Mapping[Side, GpuOutcome]) -> bool:
@@ -285,26 +304,31 @@ def gpu_outcomes(sides: TrialsBySide) -> dict[Side, GpuOutcome]:
 def gpu_outcome(trials: Sequence[Trial]) -> GpuOutcome | None:
     """One side's GPUs in a few figures; ``None`` where no SM clock is known."""
     gpus = [gpu for trial in trials for gpu in trial.telemetry]
-    sm_mhz = _usual_clock(trials, lambda gpu: gpu.decode_sm_mhz or (gpu.sm_mhz.median if gpu.sm_mhz else None))
-    if sm_mhz is None:
+    sm_clocks = _sm_clocks(trials)
+    if not sm_clocks:
         return None
+    memory_clocks = _slowest(trials, lambda gpu: gpu.memory_mhz.median if gpu.memory_mhz else None)
     powers = [gpu.power_mw.median / 1000 for gpu in gpus if gpu.power_mw]
     return GpuOutcome(
-        sm_mhz=sm_mhz,
+        sm_mhz=statistics.median_low(sm_clocks),
         sm_low_mhz=min(gpu.sm_mhz.low for gpu in gpus if gpu.sm_mhz),
         sm_high_mhz=max(gpu.sm_mhz.high for gpu in gpus if gpu.sm_mhz),
-        memory_mhz=_usual_clock(trials, lambda gpu: gpu.memory_mhz.median if gpu.memory_mhz else None),
+        memory_mhz=statistics.median_low(memory_clocks) if memory_clocks else None,
         power_w=statistics.median(powers) if powers else None,
         temperature_c=max((gpu.temperature_c.high for gpu in gpus if gpu.temperature_c), default=None),
         events=tuple(sorted({name for gpu in gpus for name in gpu.reasons} - {"idle", "clocks-setting"})),
     )
 
 
-def _usual_clock(trials: Sequence[Trial], clock: Callable[[GpuTelemetry], int | None]) -> int | None:
-    """The median over trials of the clock of their slowest GPU, which the others wait for."""
+def _sm_clocks(trials: Sequence[Trial]) -> list[int]:
+    """The SM clock of each trial in decode; of a whole trial where decode was too short to be read."""
+    return _slowest(trials, lambda gpu: gpu.decode_sm_mhz or (gpu.sm_mhz.median if gpu.sm_mhz else None))
+
+
+def _slowest(trials: Sequence[Trial], clock: Callable[[GpuTelemetry], int | None]) -> list[int]:
+    """The clock of each trial's slowest GPU, which the others wait for."""
     known = [[mhz for gpu in trial.telemetry if (mhz := clock(gpu)) is not None] for trial in trials]
-    slowest = [min(clocks) for clocks in known if clocks]
-    return statistics.median_low(slowest) if slowest else None
+    return [min(clocks) for clocks in known if clocks]
 
 
 def floor_by_side(sides: TrialsBySide) -> dict[Side, Floor]:

@@ -197,7 +197,7 @@ def _at_the_same_clocks(gates: tuple[GateOutcome, ...], evidence: Evidence) -> t
     cautions: list[Note] = []
     for kind in KINDS[:2]:
         gpus = evidence.gpus(kind)
-        note = clocks_differ(gpus)
+        note = clocks_differ(gpus, evidence.trials(kind))
         measured = [gate for gate in gates if gate.kind == kind and gate.pairs]
         if note is None or not measured:
             continue

@@ -225,6 +225,20 @@ def test_clocks_of_each_kind(kind: Kind) -> None:
     assert codes(found.reasons) == ["clocks-differ"]
 
 
+def test_clocks_that_wander_are_no_difference_of_the_sides() -> None:
+    """Clocks that nobody locks, and whose medians differ by chance, leave a gate to the spread of its pairs."""
+    clocks = {"base": (1965, 1890, 1965, 1980), "head": (1905, 1965, 1935, 1890)}
+    taken = [
+        one.model_copy(update={"telemetry": at(clocks[one.subject][one.pair or 0])})
+        for one in trials(spread(0.0, 0.0002, 4))
+    ]
+
+    (found,) = judged(taken).cells
+
+    assert (found.gpus["base"].sm_mhz, found.gpus["head"].sm_mhz) == (1965, 1905)
+    assert (found.verdict, codes(found.reasons)) == ("pass", [])
+
+
 def test_clocks_count_beside_a_gate_without_data() -> None:
     """A gate that lost its metric does not let another one block at different clocks."""
     measured = cell(gates=[gate(), gate("energy_per_token")])
