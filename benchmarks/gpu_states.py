@@ -54,10 +54,11 @@ class Lead:
 
 LEADS: Mapping[str, Lead] = {
     "watch": Lead("nothing: how often a GPU jumps by itself"),
-    "flush": Lead("write twice what the second-level cache holds"),
     "one-stream": Lead("a new process that uses one stream alone", True, words=("--one-stream",)),
+    "connections": Lead("a new process with one hardware queue", True, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
     "streams": Lead("run kernels on eight more streams, once"),
     "copies": Lead("copy a little of each step to the host on a second stream"),
+    "flush": Lead("write twice what the second-level cache holds"),
     "instantiate": Lead("instantiate the graphs again: their command buffers are written anew"),
     "capture": Lead("capture the graphs again behind other allocations: their command buffers move"),
     "memory": Lead("allocate and free memory of many sizes, and return the allocator's cache"),
@@ -73,11 +74,10 @@ LEADS: Mapping[str, Lead] = {
     ),
     "priority": Lead("capture and replay on a stream of high priority"),
     "blocking": Lead("the host waits for the GPU blocked, not spinning"),
-    "connections": Lead("a new process with one hardware queue", True, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
     "modules": Lead("a new process that loads all kernels at once", True, {"CUDA_MODULE_LOADING": "EAGER"}),
     "node-priority": Lead("a new process that uses priorities of nodes", True, {"CUDA_GRAPHS_USE_NODE_PRIORITY": "1"}),
 }  # fmt: skip
-"""By promise: what may leave a second-level cache, a command buffer or a mapping in another state comes first."""
+"""By promise: hardware queues in use, then what a cache, a command buffer or a mapping is left with, then the rest."""
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,11 @@ def jumps(slow: Sequence[bool]) -> tuple[int, int]:
 
 
 def labelled(frame: pd.DataFrame) -> pd.DataFrame:
-    """The iterations with a column ``slow``; missing for a side with one level."""
+    """The iterations with a column ``slow``; missing for a side with one level, or one trial."""
     frame = frame.assign(slow=pd.Series(pd.NA, index=frame.index, dtype="boolean"))
     for _, side in frame.groupby(["run", "subject"], sort=False):
         edge = boundary(side["itl_ns"].to_numpy(dtype=float))
-        if edge is not None:
+        if edge is not None and side["trial"].min() < side["trial"].max():
             frame.loc[side.index, "slow"] = side["itl_ns"] > edge
     return frame
 
@@ -72,9 +72,9 @@ def _sd(groups: Sequence[Sequence[float]]) -> float:
 
 
 def line(run: pd.DataFrame, side: str) -> str | None:
-    """The table's line of one side; ``None`` where it has one level, or one trial."""
+    """The table's line of one side; ``None`` where it has one level."""
     own = run[run["subject"] == side].sort_values(["trial", "iteration"])
-    if own["trial"].nunique() < 2 or own["slow"].isna().any():  # noqa: PLR2004 (one trial has no levels to repeat)
+    if own.empty or own["slow"].isna().any():
         return None
     flags = [trial["slow"].to_list() for _, trial in own.groupby("trial")]
     high, low = (own.loc[own["slow"] == slow, "itl_ns"] / 1e6 for slow in (True, False))
@@ -90,13 +90,30 @@ def line(run: pd.DataFrame, side: str) -> str | None:
     return f"| {' | '.join(map(str, cells))} |"
 
 
+def totals(frame: pd.DataFrame) -> str:
+    """A sentence on all trials with a state: where they began, how they jumped, and how the next engine began."""
+    known = frame.dropna(subset=["slow"]).sort_values(["run", "trial", "iteration"], kind="stable")
+    trials = {key: trial["slow"].to_list() for key, trial in known.groupby(["run", "trial"], sort=False)}
+    turned = np.array([jumps(flags) for flags in trials.values()]).sum(axis=0)
+    followers: dict[bool, list[bool]] = {True: [], False: []}
+    for (earlier, before), (later, after) in pairwise(trials.items()):
+        if earlier[0] == later[0]:
+            followers[before[-1]].append(after[0])
+    ends = [f"{sum(begun)} of {len(begun)} behind one that ended {name}"
+            for name, begun in (("slow", followers[True]), ("fast", followers[False]))]  # fmt: skip
+    return (
+        f"{sum(flags[0] for flags in trials.values())} of {len(trials)} trials began slow ({', '.join(ends)}); within "
+        f"trials {turned[0]} jumps to the fast level, {turned[1]} to the slow one."
+    )
+
+
 def table(file: Path) -> str:
     """Markdown of a recording."""
     frame = labelled(pd.read_csv(file))
     runs = [run for _, run in frame.groupby("run", sort=False)]
     lines = [line(run, side) for run in runs for side in ("base", "head")]
     found = [text for text in lines if text is not None]
-    return "\n".join([f"| {' | '.join(HEADINGS)} |", "|---" * len(HEADINGS) + "|", *found])
+    return "\n".join([f"| {' | '.join(HEADINGS)} |", "|---" * len(HEADINGS) + "|", *found, "", totals(frame)])
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def test_an_unknown_lead_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         states.parsed(["--leads", "watch,prayer"])
 
-    assert "no lead is called prayer; there are watch, flush" in capsys.readouterr().err
+    assert "no lead is called prayer; there are watch, one-stream" in capsys.readouterr().err
 
 
 def test_levels_need_six_standard_deviations() -> None:
@@ -167,7 +167,7 @@ def test_a_process_that_fails_is_noted_and_the_folder_summarised(tmp_path: Path)
 
 def test_recorded_jumps_within_a_trial_go_to_the_fast_level() -> None:
     """The table of the recording from four GPUs: seven jumps to the fast level, none to the slow one."""
-    lines = recorded.table(ROOT / "tests" / "fixtures" / "h200-x4-states.csv").splitlines()[2:]
+    *lines, _, totals = recorded.table(ROOT / "tests" / "fixtures" / "h200-x4-states.csv").splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
     assert [(row[0], row[1]) for row in cells] == [
@@ -176,3 +176,7 @@ def test_recorded_jumps_within_a_trial_go_to_the_fast_level() -> None:
     ]  # fmt: skip
     assert [row[8] for row in cells] == ["1, 0", "2, 0", "2, 0", "2, 0"]
     assert [row[9:] for row in cells[::2]] == [["1.44 %", "0.10 %"], ["2.20 %", "0.16 %"]]
+    assert totals == (
+        "23 of 26 trials began slow (13 of 15 behind one that ended slow, 8 of 9 behind one that ended fast); within "
+        "trials 7 jumps to the fast level, 0 to the slow one."
+    )
