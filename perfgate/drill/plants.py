@@ -239,7 +239,9 @@ class Plant(PlantFile):
     def step_s(self, device: Device, size: str | None) -> float | None:
         """Seconds that a size adds to a decode step by construction; ``None`` where only a measurement tells."""
         unit_us = self.expect.step_us_per_unit.get(device)
-        return None if unit_us is None or size is None else float(size) * unit_us / 1e6
+        if unit_us is None or size is None or not WHOLE.fullmatch(size):
+            return None
+        return int(size) * unit_us / 1e6
 
     def base(self, build: Subject) -> Subject:
         """The side without the plant: the build with the feature switched on that the plant is about."""

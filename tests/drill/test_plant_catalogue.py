@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from perfgate.drill.plants import Expected, Family, Plant, load_catalogue, load_plant
+from perfgate.drill.plants import Device, Expected, Family, Plant, load_catalogue, load_plant
 from perfgate.errors import ScenarioError, UsageError
+from perfgate.scenario.declaration import load
 from perfgate.scenario.subject import Subject
 
 CATALOGUE = Path(__file__).parents[2] / "drills"
@@ -60,6 +62,18 @@ def test_a_longer_step_has_a_cause() -> None:
     assert [plant.name for plant in plants if {*plant.expect.cause} != {*plant.runs_on}] == []
 
 
+@pytest.mark.parametrize(("scenario", "device"), [("cpu", "cpu"), ("h200", "cuda")])
+def test_a_batch_outgrows_the_cache_of_preempted_requests(scenario: str, device: Device) -> None:
+    """All prompts of the drill's own scenario fit into the blocks that the plant leaves, and not all of its tokens."""
+    workload = load(CATALOGUE / f"{scenario}.yaml").scenario.workload
+    plant = load_plant(CATALOGUE / "preempted_requests")
+    (size,) = plant.sizes(device)
+    tokens, blocks = int(str(plant.base_args["block_size"])), int(size) - 1  # vLLM keeps a block for itself
+    prompts = workload.batch * math.ceil(workload.input_tokens / tokens)
+    whole = workload.batch * math.ceil((workload.input_tokens + workload.output_tokens) / tokens)
+    assert prompts <= blocks < whole
+
+
 def test_a_plant_survives_json() -> None:
     """What a campaign writes of a plant is the plant again."""
     for plant in load_catalogue(CATALOGUE):
@@ -108,7 +122,7 @@ def test_sizes(tmp_path: Path) -> None:
     plant = load_plant(written(tmp_path / "slow"))
     assert (plant.sizes("cpu"), plant.sizes("cuda")) == (("10", "20"), ("30",))
     assert plant.step_s("cpu", "20") == pytest.approx(40e-6)
-    assert (plant.step_s("cuda", "30"), plant.step_s("cpu", None)) == (None, None)
+    assert (plant.step_s("cuda", "30"), plant.step_s("cpu", None), plant.step_s("cpu", "much")) == (None, None, None)
 
 
 def test_a_pattern_picks_gates() -> None:
