@@ -20,9 +20,10 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import psutil
+from pydantic import Field, model_validator
 
 from perfgate import gate
 from perfgate.capture.engine import gpus_of
@@ -60,7 +61,7 @@ class Exercise(Frozen):
         size: Of the plant's dial; ``None`` where it has none.
     """
 
-    name: str
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
     plant: Plant | None = None
     size: str | None = None
 
@@ -99,6 +100,12 @@ class Drill(Frozen):
     exercises: tuple[Exercise, ...]
     left_out: tuple[Note, ...] = ()
     seed: int
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Drill:
+        if len({exercise.name for exercise in self.exercises}) < len(self.exercises):
+            raise ValueError("exercises: two share a name, and so a run")
+        return self
 
 
 class Refused(Note):
@@ -248,7 +255,8 @@ def measure_drill(
     for needed, alike in itertools.groupby(sorted(chosen, key=gpus), key=gpus):
         group = list(alike)
         slots = stations(needed, os.environ) if needed else []
-        if min(len(slots), len(group)) > 1:
+        # Engines of this process take the first GPUs: where somebody is on those, another process takes free ones.
+        if slots and (min(len(slots), len(group)) > 1 or slots[0] != _first(needed, os.environ)):
             _side_by_side(folder, group, slots, deadline_s, progress)
         else:
             for exercise in group:
@@ -287,6 +295,13 @@ def stations(needed: int, environment: Mapping[str, str]) -> list[str]:
             if not company(nvml, [gpu.uuid])
         ]
     return [",".join(free[n : n + needed]) for n in range(0, len(free) - needed + 1, needed)]
+
+
+def _first(needed: int, environment: Mapping[str, str]) -> str:
+    """The station that engines take where nothing else is asked for."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    identifiers = visible.split(",") if visible else map(str, range(needed))
+    return ",".join([identifier.strip() for identifier in identifiers][:needed])
 
 
 def device_here(environment: Mapping[str, str]) -> tuple[Device, int]:

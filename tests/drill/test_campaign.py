@@ -378,6 +378,19 @@ def test_another_build_in_the_folder(project: Path) -> None:
         make_board(folder)
 
 
+@pytest.mark.parametrize(("name", "said"), [("../elsewhere", "exercises.1.name: String should match"),
+                                          ("same-build-1", "two share a name")])  # fmt: skip
+def test_a_manifest_that_was_written_by_hand(project: Path, name: str, said: str) -> None:
+    """A campaign whose exercises are outside its folder, or are one run twice, is refused."""
+    drill(*NEW, "--same-build", "2", "--no-plants", "--budget", "0.000001")
+    (file,) = (project / "runs").glob("drill-*/drill.json")
+    manifest = json.loads(file.read_text())
+    manifest["exercises"][1]["name"] = name
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(RecordError, match=said):
+        read_drill(file.parent)
+
+
 def test_a_changed_scenario_ends_the_campaign(project: Path) -> None:
     """A scenario that is not what it was is refused before anything more is measured."""
     drill(*NEW, "--same-build", "1", "--budget", "0.000001")

@@ -56,6 +56,16 @@ def test_each_exercise_has_a_gpu(tmp_path: Path) -> None:
     assert (folder / "same-build-1" / "perfgate.log").read_text()
 
 
+@pytest.mark.usefixtures("orphans_alone")
+def test_one_free_gpu_is_found(tmp_path: Path, two_gpus: FakeMachine) -> None:
+    """Where somebody computes on the first GPU, exercises take the one that is free."""
+    two_gpus.gpu(0).update(processes=[{"pid": os.getpid(), "memory_bytes": 2**30}])
+    words = [*stub_words(tmp_path)[:5], "--no-plants", "--same-build", "1", "--format", "json"]
+    ended = CliRunner().invoke(main, ["drill", *words])
+    assert ended.exit_code == ExitStatus.PASS, ended.output
+    assert "same-build-1 begins on GPU 1" in ended.stderr
+
+
 @pytest.mark.usefixtures("two_gpus", "orphans_alone")
 def test_a_spent_budget_stops_all(tmp_path: Path) -> None:
     """When the budget is spent nothing more is begun, and the way on is named."""
