@@ -6,8 +6,8 @@
 PYTHON ?= python3
 ENGINE ?= .engine
 FUZZ_SECONDS ?= 60
-# About 85 are taken on two cores. It ends before the nightly job does, which would lose the board.
-DRILL_MINUTES ?= 100
+# About 85 are taken on two idle cores. It ends before the nightly job does, which would lose the board.
+DRILL_MINUTES ?= 120
 ENGINE_PYTHON ?= $(ENGINE)/bin/python
 WORKFLOWS := $(wildcard .github/workflows/*.yml perfgate/templates/github/*.yml)
 ACTIONS := action.yml $(wildcard .github/actions/*/action.yml)

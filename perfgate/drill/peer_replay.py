@@ -113,6 +113,10 @@ def _row(given: _Given, rule: PeerRule, sizes: Mapping[float, ErrorKind], rng: n
     if sides is None:
         return blank
     base, head = sides
+    recorded = head.shape[2]
+    fewer = f"; {recorded} recorded" if rule.pools and recorded < rule.iterations else ""
+    again = "; drawn from the other visits" if rule.stored and rule.base > 1 else ""
+    blank = blank.model_copy(update={"given": f"{rule.plan}{fewer}{again}"})
     starts = head.shape[1] + (0 if rule.stored else base.shape[1])
     cases = []
     for size, error in sizes.items():

@@ -37,8 +37,10 @@ LONGEST_NS = 24 * 3600 * 10**9
 SAME_BUILD = re.compile(r"\bsame[ -]build\b")
 """In the name of a recording in a CSV, which does not say otherwise what its sides were."""
 SAME_TRIAL = 5e-4
-"""Two recordings whose trials all agree within this are one run: the median of iterations and that of all steps differ
-a little."""
+"""Trials of a recording with its iterations and one without agree within this if they are one run: the median of
+iterations and that of all steps differ a little."""
+SAME_VALUE = 1e-6
+"""Where both or neither have them nothing differs but digits: a few quiet trials of two runs are soon alike."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,12 @@ def same_run(first: Recording, second: Recording) -> bool:
     """Whether the decode steps of two recordings agree in every trial."""
     if first.pairs != second.pairs or STEP not in first.metrics or STEP not in second.metrics:
         return False
-    a, b = first.metrics[STEP], second.metrics[STEP]
-    return np.allclose([a.base, a.head], [b.base, b.head], rtol=SAME_TRIAL, atol=0)
+    if first.iterations is not None and second.iterations is not None:
+        steps, others = np.array(first.iterations), np.array(second.iterations)
+        return steps.shape == others.shape and np.allclose(steps, others, rtol=SAME_VALUE, atol=0)
+    a, b = ([one.metrics[STEP].base, one.metrics[STEP].head] for one in (first, second))
+    alike = (first.iterations is None) == (second.iterations is None)
+    return np.allclose(a, b, rtol=SAME_VALUE if alike else SAME_TRIAL, atol=0)
 
 
 # --- run folders
@@ -177,6 +183,18 @@ def _of_csv(file: Path) -> list[Recording]:
     return [Recording(file.stem, file.stem, bool(SAME_BUILD.search(file.stem)), metrics, (0,) * pairs.pop())]
 
 
+def whole(pair: str) -> int:
+    """The number of a pair; some tools write a column with gaps as 1.0.
+
+    Raises:
+        ValueError: It is not a whole number, so that two pairs would be taken for one.
+    """
+    number = float(pair)
+    if not number.is_integer():
+        raise ValueError(f"pair is {pair!r}")
+    return int(number)
+
+
 @dataclass
 class _Run:
     """A run as its lines are read: values of each pair by column and subject, and the visit each began in."""
@@ -194,7 +212,7 @@ class _Run:
             self.conditioned = True
             return
         self.conditioned = False
-        number = int(float(pair))
+        number = whole(pair)
         self.visits.setdefault(number, self.visit)
         for column, figure in figures.items():
             self.values.setdefault(number, {}).setdefault((column, subject), []).append(figure)
@@ -227,17 +245,17 @@ def _recording(name: str, run: _Run, columns: Sequence[str]) -> Recording | None
     lengths = [len(figures) for pair in run.values.values() for figures in pair.values()]
     usual = max(set(lengths), key=lengths.count, default=0)
     cells = [*itertools.product(columns, SIDES)]
-    whole = [n for n in sorted(run.values) if all(len(run.values[n].get(cell, ())) == usual for cell in cells)]
-    if not whole:
+    complete = [n for n in sorted(run.values) if all(len(run.values[n].get(cell, ())) == usual for cell in cells)]
+    if not complete:
         return None
-    sides = {cell: np.array([run.values[n][cell] for n in whole]) / NS_PER_S for cell in cells}
+    sides = {cell: np.array([run.values[n][cell] for n in complete]) / NS_PER_S for cell in cells}
     metrics = {
         metric: _medians(sides[column, "base"], sides[column, "head"])
         for metric, column in BY_ITERATION.items()
         if column in columns
     }
     return Recording(
-        name, run.kind, bool(SAME_BUILD.search(name)), metrics, tuple(run.visits[n] for n in whole),
+        name, run.kind, bool(SAME_BUILD.search(name)), metrics, tuple(run.visits[n] for n in complete),
         (sides["itl_ns", "base"], sides["itl_ns", "head"]),
     )  # fmt: skip
 

@@ -130,6 +130,8 @@ def replay_sections(report: ReplayReport) -> Iterator[Section]:
     spread = ", ".join(f"{name} {percent(sd)}" for name, sd in report.pair_sd.items())
     drawn = f"{report.draws} draws from {pairs} pairs of {plural(visits, 'visit')}, seed {report.seed}"
     lines = [f"{drawn}; pairs spread by {spread}"]
+    if len(kinds := dict.fromkeys(recording.kind for recording in report.recordings)) > 1:
+        lines.append(f"recordings of {len(kinds)} kinds, never put together in one draw: {', '.join(kinds)}")
     if report.not_replayed:
         lines.append(f"not in every recording, so decided by nothing: {', '.join(report.not_replayed)}")
     yield Section(title=f"replay of {report.scenario}", lines=tuple(lines), importance=0)

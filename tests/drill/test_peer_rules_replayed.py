@@ -49,6 +49,8 @@ def test_every_rule_decides_the_same_draws() -> None:
     assert rows["perfgate, one"].cases[2].blocked == own.regressed
     assert rows["perfgate, one"].cases[2].starts == 2 * (own.pairs + 1)
     assert rows["benchstat"].cases[0].starts == 20
+    assert rows["criterion"].given == "100 samples of one process a side; 20 recorded"
+    assert rows["Bencher t_test 0.99"].given.endswith("; drawn from the other visits")
 
 
 def test_iterations_of_one_process_raise_false_alarms_on_real_pairs() -> None:

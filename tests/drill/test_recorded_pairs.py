@@ -84,6 +84,15 @@ def test_a_run_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     assert sum(same_run(one, alone) for one in found) == 1
 
 
+def test_short_runs_that_are_alike_are_two(tmp_path: Path) -> None:
+    """Single pairs of two runs within 0.02 % of each other both count: their iterations differ."""
+    steps = {"first": (5_000_000, 5_001_000), "second": (5_001_000, 5_000_500)}
+    lines = [f"{run},0,{side},0,{step}" for run, pair in steps.items()
+             for side, step in zip(("base", "head"), pair, strict=True)]  # fmt: skip
+
+    assert [one.name for one in read_recordings(written(tmp_path, *lines))] == ["first", "second"]
+
+
 @pytest.mark.parametrize(("head", "same"), [(BASE, True), (HEAD, False)])
 def test_run_folders(tmp_path: Path, head: Subject, same: bool) -> None:  # noqa: FBT001 (a parameter)
     """A folder of runs gives a recording a cell, with every metric of its timed trials and every iteration."""
@@ -109,6 +118,7 @@ def test_run_folders(tmp_path: Path, head: Subject, same: bool) -> None:  # noqa
     [
         ("r,0,base,0,x", "must be whole numbers"),
         ("r,inf,base,0,5", "must be whole numbers"),
+        ("r,0.5,base,0,5", "must be whole numbers"),
         ("r,0,other,0,5", "subject is 'other'"),
         ("r,0,base,0", "must be whole numbers"),
         ("r,0,base,0,0", "above 0"),
