@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -60,6 +60,15 @@ def test_a_longer_step_has_a_cause() -> None:
     """A plant that lengthens the decode step, which is traced, says on each device what the report must name."""
     plants = [plant for plant in load_catalogue(CATALOGUE) if plant.expect.metric == "itl_median"]
     assert [plant.name for plant in plants if {*plant.expect.cause} != {*plant.runs_on}] == []
+
+
+@pytest.mark.parametrize(("name", "change"), [("native_ops", {"custom_ops": ["none"]}),
+                                            ("uncovered_batch", {"cudagraph_capture_sizes": [1, 4]})])  # fmt: skip
+def test_a_block_is_replaced_by_itself(name: str, change: dict[str, Any]) -> None:
+    """A plant that sets a whole block of arguments changes one thing of the block that the drill's scenario has."""
+    own = load(CATALOGUE / "h200.yaml").scenario.engine.args["compilation_config"]
+    assert isinstance(own, dict)
+    assert load_plant(CATALOGUE / name).args == {"compilation_config": {**own, **change}}
 
 
 @pytest.mark.parametrize(("scenario", "device"), [("cpu", "cpu"), ("h200", "cuda")])
