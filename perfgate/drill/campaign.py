@@ -12,28 +12,25 @@ import math
 import os
 import re
 import secrets
-import shlex
-import subprocess
-import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import psutil
 from pydantic import Field, model_validator
 
 from perfgate import gate
 from perfgate.capture.engine import gpus_of
 from perfgate.capture.session import Progress
 from perfgate.drill.plants import Device, Plant
-from perfgate.errors import InterruptedRunError, PerfgateError, UsageError
+from perfgate.drill.side_by_side import first_station, run_side_by_side, stations, way_on
+from perfgate.errors import InterruptedRunError, NotComparableError, PerfgateError, UsageError
 from perfgate.judge.next_pairs import due
+from perfgate.machine.fingerprint import machine_class, read_machine
 from perfgate.machine.locks import hold
 from perfgate.machine.nvml import connect
-from perfgate.machine.sampler import company
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.trial import Side
 from perfgate.models import Frozen, Note
@@ -48,8 +45,6 @@ SAME = "same-build"
 """Exercises of one build against itself are called so, and numbered."""
 REFUSED = "refused.json"
 LONGEST_NAME = 120
-LOOK_S = 0.5
-"""How often processes side by side are looked at."""
 
 
 class Exercise(Frozen):
@@ -236,6 +231,7 @@ def measure_drill(
     Raises:
         UsageError: ``only`` names an exercise that the campaign does not have, or the scenario is not what it was.
         InterruptedRunError: Stopped or out of budget; what was measured is kept.
+        NotComparableError: ``different-machines``: what it has was measured on machines of another class.
         RecordError: The folder holds no campaign.
     """
     deadline_s = time.monotonic() + budget_s
@@ -248,6 +244,7 @@ def measure_drill(
         return
     cells = resolve_cells(load(drill.scenario))
     _require_the_same(folder, drill, cells)
+    _require_this_machine(folder, drill)
 
     def gpus(exercise: Exercise) -> int:
         return exercise.gpus(drill.base, cells) if drill.device == "cuda" else 0
@@ -256,8 +253,8 @@ def measure_drill(
         group = list(alike)
         slots = stations(needed, os.environ) if needed else []
         # Engines of this process take the first GPUs: where somebody is on those, another process takes free ones.
-        if slots and (min(len(slots), len(group)) > 1 or slots[0] != _first(needed, os.environ)):
-            _side_by_side(folder, group, slots, deadline_s, progress)
+        if slots and (min(len(slots), len(group)) > 1 or slots[0] != first_station(needed, os.environ)):
+            run_side_by_side(folder, [exercise.name for exercise in group], slots, deadline_s, progress)
         else:
             for exercise in group:
                 _take(folder, drill, exercise, deadline_s, progress, means)
@@ -268,40 +265,38 @@ def _require_the_same(folder: Path, drill: Drill, cells: Sequence[Cell]) -> None
     text = f"{drill.scenario} is not what it was when the campaign began"
     if tuple(cell.cell_id for cell in cells) != drill.cells:
         raise UsageError(f"{text}: {len(cells)} other cells", remedy="Begin a new campaign.")
-    begun = [run for exercise in drill.exercises if (run := run_of(folder, exercise)) is not None]
-    for run in begun:
+    for run in _begun(folder, drill):
         if [_declared(cell) for cell in read_manifest(run).plan.cells] != [_declared(cell) for cell in cells]:
             other = f"{text}: {run.parent.name} has other gates, looks or kernels"
             raise UsageError(other, remedy="Begin a new campaign, or put the scenario back.")
+
+
+def _require_this_machine(folder: Path, drill: Drill) -> None:
+    """See that what was measured is of machines like this one: no board has rows of two classes."""
+    records = [record for run in _begun(folder, drill) for record in read_records(run, read_manifest(run))]
+    with connect() or contextlib.nullcontext() as nvml:
+        gpus = nvml.gpus(os.environ) if nvml is not None else ()
+        here = read_machine(gpus, nvml.driver, nvml.cuda) if nvml is not None and gpus else read_machine()
+    for machine, mode in ((visit.machine, record.cell.clocks.mode) for record in records for visit in record.visits):
+        fewer = min(len(machine.gpus), len(here.gpus))
+        then, now = (machine_class(one.model_copy(update={"gpus": one.gpus[:fewer]}), mode) for one in (machine, here))
+        if then != now or bool(machine.gpus) != bool(here.gpus):
+            raise NotComparableError(
+                f"was begun on another class of machines: {machine_class(machine, mode)}, and this is {now}",
+                where=str(folder), remedy="Go on with it where it was begun, or begin a new campaign here.",
+                code="different-machines",
+            )  # fmt: skip
+
+
+def _begun(folder: Path, drill: Drill) -> list[Path]:
+    """Run folders of the exercises that have begun."""
+    return [run for exercise in drill.exercises if (run := run_of(folder, exercise)) is not None]
 
 
 def _declared(cell: Cell) -> dict[str, Any]:
     """What a cell declares, wherever that is written, without what is only expected of the machine."""
     elsewhere: Any = {"source": True, "model_folder": True, "gates": {"__all__": {"where"}}, "measure": {"expect"}}
     return cell.model_dump(exclude=elsewhere)
-
-
-def stations(needed: int, environment: Mapping[str, str]) -> list[str]:
-    """Values of ``CUDA_VISIBLE_DEVICES``, each with so many GPUs that are free."""
-    with connect() or contextlib.nullcontext() as nvml:
-        if nvml is None:
-            return []
-        visible = environment.get("CUDA_VISIBLE_DEVICES")
-        gpus = nvml.gpus(environment)
-        identifiers = visible.split(",")[: len(gpus)] if visible else [str(n) for n in range(len(gpus))]
-        free = [
-            identifier.strip()
-            for identifier, gpu in zip(identifiers, gpus, strict=True)
-            if not company(nvml, [gpu.uuid])
-        ]
-    return [",".join(free[n : n + needed]) for n in range(0, len(free) - needed + 1, needed)]
-
-
-def _first(needed: int, environment: Mapping[str, str]) -> str:
-    """The station that engines take where nothing else is asked for."""
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    identifiers = visible.split(",") if visible else map(str, range(needed))
-    return ",".join([identifier.strip() for identifier in identifiers][:needed])
 
 
 def device_here(environment: Mapping[str, str]) -> tuple[Device, int]:
@@ -352,47 +347,3 @@ def _take(
         except PerfgateError as error:
             write_model(own / REFUSED, Refused(code=error.code, text=error.finding))
             progress(f"{exercise.name} was refused: {error.finding}")
-
-
-def _side_by_side(
-    folder: Path, group: Sequence[Exercise], slots: Sequence[str], deadline_s: float, progress: Progress
-) -> None:
-    """Run exercises in processes of their own, one a station; each is ``perfgate drill --only``."""
-    waiting, free = deque(group), deque(slots)
-    at_work: dict[psutil.Process, tuple[Exercise, str]] = {}
-    stopped = False
-    try:
-        while at_work or (waiting and not stopped):
-            while waiting and free and not stopped:
-                exercise, slot = waiting.popleft(), free.popleft()
-                at_work[_start(folder, exercise, slot, deadline_s)] = (exercise, slot)
-                progress(f"{exercise.name} begins on GPU {slot}")
-            gone, _ = psutil.wait_procs(list(at_work), timeout=LOOK_S)
-            for process in gone:
-                (exercise, slot), status = at_work.pop(process), process.wait()
-                free.append(slot)
-                stopped |= status == InterruptedRunError.exit_status
-                progress(f"{exercise.name} ended with exit status {status}, {len(waiting)} waiting")
-    except KeyboardInterrupt as error:
-        raise InterruptedRunError("stopped", remedy=way_on(folder), code="interrupted") from error
-    finally:
-        for process in at_work:
-            process.terminate()
-        psutil.wait_procs(list(at_work))
-    if stopped:
-        raise InterruptedRunError("stopped or out of budget", remedy=way_on(folder), code="out-of-budget")
-
-
-def _start(folder: Path, exercise: Exercise, slot: str, deadline_s: float) -> psutil.Popen:
-    command = [sys.executable, "-m", "perfgate", "drill", "--resume", str(folder), "--only", exercise.name]
-    if deadline_s < math.inf:
-        command += ["--budget", str(max((deadline_s - time.monotonic()) / 60, 0.001))]
-    (folder / exercise.name).mkdir(exist_ok=True)
-    with (folder / exercise.name / "perfgate.log").open("ab") as log:
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": slot}
-        return psutil.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-
-
-def way_on(folder: Path) -> str:
-    """How to go on with a campaign."""
-    return f"Go on with: perfgate drill --resume {shlex.quote(str(folder))}"

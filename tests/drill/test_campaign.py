@@ -18,6 +18,7 @@ from perfgate.cli.main import main
 from perfgate.drill.board import FalseBlocks, exit_status, false_blocks, make_board, read_board
 from perfgate.drill.campaign import Exercise, read_drill, run_of
 from perfgate.errors import ExitStatus, RecordError
+from perfgate.machine.fingerprint import read_machine
 from perfgate.metrics.trial import Trial
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -410,6 +411,19 @@ def test_a_changed_margin_ends_the_campaign(project: Path) -> None:
     assert "same-build-1 has other gates, looks or kernels" in ended.stderr
     (project / "tiny.yaml").write_text(f"# moved by a line\n{SCENARIO}")
     assert drill("--resume", "latest").exit_code == 0
+
+
+def test_a_campaign_stays_on_its_machines(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another class of machines nothing is added to a campaign, whose board could not hold both."""
+    drill(*NEW, "--same-build", "1", "--budget", "0.000001")
+    drill("--resume", "latest", "--only", "slow")
+    other = read_machine().model_copy(update={"cores": 1000})
+    monkeypatch.setattr("perfgate.drill.campaign.read_machine", lambda *_: other)
+    ended = drill("--resume", "latest", "--format", "json")
+    assert ended.exit_code == ExitStatus.NOT_COMPARABLE, ended.output
+    assert "was begun on another class of machines" in ended.stderr
+    (file,) = (project / "runs").glob("drill-*/board.json")
+    assert [row.result for row in read_board(file).rows] == ["open", "as-expected"]
 
 
 def test_a_campaign_that_is_over_needs_no_scenario(project: Path) -> None:

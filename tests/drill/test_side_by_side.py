@@ -14,7 +14,7 @@ from fake_nvml import FakeMachine
 from perfgate_process import stub_words
 
 from perfgate.cli.main import main
-from perfgate.drill.campaign import stations
+from perfgate.drill.side_by_side import stations
 from perfgate.errors import ExitStatus
 
 
