@@ -229,7 +229,7 @@ def measure_drill(
         means: Further options of :func:`perfgate.gate.run`, for exercises that run in this process.
 
     Raises:
-        UsageError: ``only`` names an exercise that the campaign does not have, or the scenario is not what it was.
+        UsageError: ``only`` names an exercise that the campaign does not have; the scenario or a plant was changed.
         InterruptedRunError: Stopped or out of budget; what was measured is kept.
         NotComparableError: ``different-machines``: what it has was measured on machines of another class.
         RecordError: The folder holds no campaign.
@@ -244,6 +244,9 @@ def measure_drill(
         return
     cells = resolve_cells(load(drill.scenario))
     _require_the_same(folder, drill, cells)
+    if changed := sorted({exercise.plant.name for exercise in chosen if exercise.plant and exercise.plant.changed}):
+        text = f"the module of {', '.join(changed)} is not what it was when the campaign began"
+        raise UsageError(text, remedy="Put it back, go on with --only other exercises, or begin a new campaign.")
     _require_this_machine(folder, drill)
 
     def gpus(exercise: Exercise) -> int:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from perfgate.errors import Problem, ScenarioError, UsageError
+from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.catalogue import metric_names, split_name
 from perfgate.models import Strict
 from perfgate.reasons import REASONS
@@ -213,9 +214,16 @@ class Plant(PlantFile):
 
     Args:
         path: Folders to put on the module path of the head: its own, where it is a plugin.
+        digest: SHA-256 of its module; empty where it has none, or that is not known.
     """
 
     path: Annotated[tuple[str, ...], Listed] = ()
+    digest: str = ""
+
+    @property
+    def changed(self) -> bool:
+        """Whether its module is not the one that was found."""
+        return bool(self.digest) and any(_digest(Path(folder), self.name) != self.digest for folder in self.path)
 
     def sizes(self, device: Device) -> tuple[str, ...]:
         """Sizes of the dial on a device, the default first; empty where there is no dial, or the plant does not run."""
@@ -285,7 +293,12 @@ def load_plant(folder: Path) -> Plant:
         text = f"must be the name of its folder, {folder.name}, found {declared.name!r}"
         raise ScenarioError((Problem(str(file), *document.marks["name",], "name", text),))
     fields: dict[str, Any] = {name: getattr(declared, name) for name in PlantFile.model_fields}
-    return Plant(**fields, path=_plugin(declared, folder))
+    return Plant(**fields, path=_plugin(declared, folder), digest=_digest(folder, declared.name))
+
+
+def _digest(folder: Path, name: str) -> str:
+    module = folder / f"{name}.py"
+    return sha256_hex(module.read_bytes()) if module.is_file() else ""
 
 
 def _plugin(declared: PlantFile, folder: Path) -> tuple[str, ...]:

@@ -413,6 +413,17 @@ def test_a_changed_margin_ends_the_campaign(project: Path) -> None:
     assert drill("--resume", "latest").exit_code == 0
 
 
+def test_a_changed_plant_is_not_gone_on_with(project: Path) -> None:
+    """The trials of a plant whose module was edited in between would be of two plants; the others go on."""
+    drill(*NEW, "--same-build", "1", "--budget", "0.000001")
+    (project / "drills" / "slow" / "slow.py").write_text("# larger\n")
+    ended = drill("--resume", "latest")
+    assert ended.exit_code == ExitStatus.USAGE
+    assert "the module of slow is not what it was when the campaign began" in ended.stderr
+    other = drill("--resume", "latest", "--only", "same-build-1", "--format", "json")
+    assert rows(other)["same-build-1"]["result"] == "as-expected"
+
+
 def test_a_campaign_stays_on_its_machines(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On another class of machines nothing is added to a campaign, whose board could not hold both."""
     drill(*NEW, "--same-build", "1", "--budget", "0.000001")
