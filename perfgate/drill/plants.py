@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_validator, model_validator
 
+from perfgate.capture.engine import gpus_of
 from perfgate.errors import Problem, ScenarioError, UsageError
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.catalogue import metric_names, split_name
@@ -175,7 +176,7 @@ class PlantFile(Strict):
         what: What the plant does, in one sentence.
         recreates: The regressions that it does again.
         runs_on: Devices on which it does what it says.
-        gpus: How many the head needs.
+        gpus: How many its engine arguments take.
         env: Environment variables of the head.
         args: Engine arguments of the head.
         base_args: Engine arguments of both sides, where the plant needs a feature switched on.
@@ -198,6 +199,8 @@ class PlantFile(Strict):
 
     @model_validator(mode="after")
     def _devices_agree(self) -> PlantFile:
+        if self.gpus != (needed := gpus_of({**self.base_args, **self.args})):
+            raise FieldError(("gpus",), f"its engine arguments take {needed}")
         if self.dial and {*self.dial.sizes} != {*self.runs_on}:
             raise FieldError(("dial", "sizes"), f"expected sizes for {' and '.join(self.runs_on)}")
         for field, devices in (("cause", self.expect.cause), ("step_us_per_unit", self.expect.step_us_per_unit)):

@@ -254,7 +254,7 @@ def test_what_cannot_be_drilled_is_left_out(project: Path) -> None:
     plant(project / "drills", "capacity", expect={"metric": "kv_token_capacity"})
     dial = {"variable": "X", "unit": "us", "sizes": {"cuda": ["1"]}}
     plant(project / "drills", "device", runs_on=["cuda"], expect={"metric": "itl_median"}, dial=dial)
-    plant(project / "drills", "many", base_args={"tensor_parallel_size": 2}, runs_on=["cuda"])
+    plant(project / "drills", "many", base_args={"tensor_parallel_size": 2}, gpus=2, runs_on=["cuda"])
     ended = drill(*NEW, "--same-build", "1", "--plant", "capacity", "--plant", "device")
     assert [(note["code"], note["text"]) for note in board_of(ended)["left_out"]] == [
         ("capacity", "the scenario has no gate on kv_token_capacity"),

@@ -157,6 +157,7 @@ def test_a_pattern_picks_gates() -> None:
             "7:61: dial.sizes.cuda[0]: invalid JSON: ",
         ),
         ({"dial": ""}, "expect.step_us_per_unit.cpu: needs a dial whose sizes are whole numbers, found 2"),
+        ({"more": "gpus: 2"}, "9:7: gpus: its engine arguments take 1"),
         ({"expect": "expect: {metric: itl_medan}"}, "8:18: expect.metric: expected one of ttft_median, "),
         ({"expect": "expect: {verdict: pass}"}, "8:9: expect: verdict: pass and caution: go together"),
         ({"expect": "expect: {reason: preempted}"}, "8:9: expect: verdict: not-measured and reason: go together"),
