@@ -84,9 +84,8 @@ class DropRow:
 
 def failures(model: DropModel, rng: np.random.Generator, runs: int) -> NDArray[np.int8]:
     """Which side failed first in each pair begun, (runs, attempts): 0 neither, 1 the base, 2 the head."""
-    drawn = orders()
-    blocks = drawn[rng.integers(0, len(drawn), runs)]
-    head_first = np.tile(blocks, -(-ATTEMPTS // blocks.shape[1]))[:, :ATTEMPTS]
+    drawn = orders(ATTEMPTS)
+    head_first = drawn[rng.integers(0, len(drawn), runs)]
     base, head = (rng.random((runs, ATTEMPTS)) < share for share in (model.base, model.head))
     first = np.where(head_first, np.where(head, 2, base), np.where(base, 1, 2 * head))
     return first.astype(np.int8)

@@ -257,7 +257,9 @@ Dotted lines are the margins of `itl_median`. Between them either verdict is rig
 - Both sides of a pair are restarts on the same machine minutes apart. As long as an unchanged build draws them from one
   population, the log ratio of a pair is symmetric about the truth, whatever that population looks like: modes, tails
   and spikes cost pairs, and runs that end inconclusive, before they cost validity.
-- A drift widens the pairs and does not move their mean, because each block of two pairs holds both orders.
+- A drift, or anything else that makes the second trial of a pair slower, widens the pairs and does not move their
+  mean, because a coin for each pair says which side is second. The first four pairs are never all alike. Of free coins
+  they are in one run of eight, and a drift of three times the pair sd then falsely blocks 2 % and misses 6 % of runs.
 - A change that reaches only some restarts of the head breaks the symmetry: no claim is made for it. Its pairs fall in
   two groups, and with few pairs the slow one may be missing altogether. Reports carry the caution `mode-share` when
   they see both.

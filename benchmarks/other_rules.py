@@ -54,7 +54,7 @@ def ours(margins: Margins) -> Ours:
     """Our rule with some margins."""
     name = f"perfgate, {margins.ignorable * 100:g} % / {margins.must_catch * 100:g} %"
     return Ours(
-        name, "", "pairs in balanced order, 4 to 12", lambda base, head, _: our_ends(base, head, margins).runs,
+        name, "", "pairs in random order, 4 to 12", lambda base, head, _: our_ends(base, head, margins).runs,
         base=12, head=12, margins=margins,
     )  # fmt: skip
 

@@ -28,7 +28,7 @@ PAIR_SD = 0.0007
 """Measured on quiet H200 visits (docs/measurements.md); a noisier visit had 0.16 %."""
 NOISY_PAIR_SD = 0.0016
 ORDERS = 2048
-"""Orders drawn by the plan's own block scheme; a simulated run takes one of them."""
+"""Orders drawn as the plan does; a simulated run takes one of them."""
 
 
 @dataclass(frozen=True)
@@ -143,13 +143,16 @@ def spiky(share: float, mean_spike: float, pair_sd: float = PAIR_SD) -> Model:
 
 
 @cache
-def orders() -> NDArray[np.bool_]:
+def orders(pairs: int = PAIRS) -> NDArray[np.bool_]:
     """Whether the head runs first, (orders, pairs), as :func:`perfgate.scenario.plan.head_first` draws it by seed."""
-    return np.array([[head_first(seed, "simulated", pair) for pair in range(PAIRS)] for seed in range(ORDERS)])
+    return np.array([[head_first(seed, "simulated", pair, "coins") for pair in range(pairs)] for seed in range(ORDERS)])
 
 
-def drifting(step: float, pair_sd: float = PAIR_SD) -> Model:
-    """Normal effects on a machine that slows down evenly over the visit, ``step`` a trial."""
+def drifting(name: str, step: float, pair_sd: float = PAIR_SD) -> Model:
+    """Normal effects on a machine that slows down evenly over the visit, ``step`` a trial.
+
+    A pair's log ratio is that of one whose second trial is always slower by ``step``, whatever makes it so.
+    """
 
     def effects(rng: np.random.Generator, runs: int, gates: int) -> Floats:
         head_is_first = orders()[rng.integers(0, ORDERS, runs)]
@@ -158,8 +161,8 @@ def drifting(step: float, pair_sd: float = PAIR_SD) -> Model:
         return pair_sd / math.sqrt(2) * correlated_normal(rng, runs, gates) + step * slot[:, None]
 
     return Model(
-        "drift",
-        f"Normal, and each trial is {step * 100:g} % slower than the one before; pairs in the plan's balanced order.",
+        name,
+        f"Normal, and each trial is {step * 100:g} % slower than the one before; orders as the plan draws them.",
         effects,
         math.hypot(pair_sd, step),
     )
@@ -185,7 +188,8 @@ MODELS = (
     two_modes(0.00097, 0.00014, shared=False),
     two_modes(0.002, 0.00075, shared=False),
     spiky(0.05, 0.005),
-    drifting(0.0005),
+    drifting("drift", 0.0005),
+    drifting("steep drift", 0.0014),
     slow_in_some(0.3),
 )
 """Two modes come twice: with nearly nothing but modes at a pair sd of 0.07 %, and as one H200 visit showed them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +28,9 @@ from perfgate.errors import (
 )
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.trial import Side, Trial
+from perfgate.record.manifest import check_sequence
 from perfgate.record.run_record import Record, read_records, read_run
-from perfgate.scenario.plan import head_first
+from perfgate.scenario.plan import head_first, make_plan
 from perfgate.scenario.subject import Subject
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, Schedule
 
@@ -110,11 +112,28 @@ def test_a_new_visit(tmp_path: Path) -> None:
     (record,) = records(folder)
     assert [(job.pair, job.side) for job in collector.jobs[:2]] == [(None, "base"), (None, "head")]
     firsts = {job.pair: job.side for job in collector.jobs[2:] if job.position == 0}
-    expected = {n: "head" if head_first(1, record.cell.cell_id, n) else "base" for n in (2, 3, 4)}
+    expected = {n: "head" if head_first(1, record.cell.cell_id, n, "coins") else "base" for n in (2, 3, 4)}
     assert firsts == expected
     assert all(base.visit == head.visit for base, head in record.pairs())
     assert [base.pair for base, _ in record.pairs()] == [0, 2, 3, 4]
     assert all(job.subject == BOTH[job.side] for job in collector.jobs)
+
+
+def test_an_older_run_goes_on_by_its_own_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose manifest does not say how orders are drawn has one of each in every two pairs, to its end."""
+    with monkeypatch.context() as older:
+        older.setattr(gate, "make_plan", functools.partial(make_plan, orders="blocks"))
+        folder = begin(tmp_path, Watched(stop_at=5))
+    assert "orders" not in (folder / "run.json").read_text()
+
+    gate.resume(folder, collector=Watched())
+
+    (record,) = records(folder)
+    check_sequence([record])
+    firsts = [next(t.subject for t in record.trials if (t.pair, t.position) == (pair, 0)) for pair in range(5)]
+    drawn = [head_first(1, record.cell.cell_id, pair, "blocks") for pair in range(5)]
+    assert firsts == ["head" if first else "base" for first in drawn]
+    assert drawn != [head_first(1, record.cell.cell_id, pair, "coins") for pair in range(5)]
 
 
 @pytest.mark.parametrize("spec", [SAME, SLOWER, NOISY], ids=["pass", "regressed", "inconclusive"])

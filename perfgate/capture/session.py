@@ -216,7 +216,8 @@ class Session:
         if file.exists():
             record = read_record(file)
         else:
-            record = Record(cell=cell, subjects=self._run.subjects, seed=self._run.plan.seed)
+            plan = self._run.plan
+            record = Record(cell=cell, subjects=self._run.subjects, seed=plan.seed, orders=plan.orders)
         self._pace.begin(cell.cell_id, record.trials, trial_seconds(cell, self._folder.parent))
         return reopened(record).model_copy(update={"visits": (*record.visits, self._visit)})
 
@@ -250,7 +251,8 @@ class Session:
     def _order(self, cell: Cell, pair: int) -> tuple[Side, ...]:
         if self._run.alone is not None:
             return (self._run.alone,)
-        return ("head", "base") if head_first(self._run.plan.seed, cell.cell_id, pair) else ("base", "head")
+        plan = self._run.plan
+        return ("head", "base") if head_first(plan.seed, cell.cell_id, pair, plan.orders) else ("base", "head")
 
     def _take(
         self, record: Record, side: Side, target: int, kind: Kind = "timed", pair: int | None = None, position: int = 0

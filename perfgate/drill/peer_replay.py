@@ -134,5 +134,5 @@ def _own_row(replay: Replay, sizes: Mapping[float, ErrorKind]) -> PeerRow:
         starts = 2 * (row.pairs + 1)
         cases.append(PeerCase(size=size, error=error, blocked=row.regressed, passed=row.passed, starts=starts))
     looks = replay.declared.schedule.looks
-    given = f"pairs in balanced order, {looks[0]} to {looks[-1]}"
+    given = f"pairs in random order, {looks[0]} to {looks[-1]}"
     return PeerRow(rule=f"perfgate, {replay.declared.name}", given=given, cases=tuple(cases))

@@ -6,8 +6,7 @@ are therefore counted over the whole record, and a later visit does not forget t
 started count for their own visit alone: nothing of the subject ran, so nothing of it can have chosen them.
 
 Whose fault a failure was is not asked of the failure: heat can come from the room and from the head. It is asked of the
-sides. What comes from outside falls on either side with probability one half, because the order of each block of two
-pairs is drawn and balanced.
+sides. What comes from outside falls on either side with probability one half, because the order of each pair is drawn.
 """
 
 from __future__ import annotations

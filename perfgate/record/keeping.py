@@ -36,7 +36,8 @@ def storage_failures(folder: Path, remedy: str) -> Iterator[None]:
 def taken_over(folder: Path, begun: Run, scenarios: Sequence[Path], subjects: dict[Side, Subject]) -> Run:
     """The run with the plan and the subjects of whoever goes on with it, which must be those that it was begun with."""
     loaded = tuple(load(file) for file in scenarios)
-    own = Run(name=begun.name, plan=make_plan(loaded, begun.plan.seed), subjects=subjects, perfgate=__version__)
+    plan = make_plan(loaded, begun.plan.seed, begun.plan.orders)
+    own = Run(name=begun.name, plan=plan, subjects=subjects, perfgate=__version__)
     differing = [
         name for name in Run.model_fields if name != "perfgate" and _portable(own, name) != _portable(begun, name)
     ]

@@ -103,7 +103,7 @@ def _impossible(record: Record, trial: Trial) -> str:
     if trial.subject not in record.subjects:
         return f"is one of {trial.subject}, which was not measured"
     if trial.pair is not None and record.alone is None:
-        first = head_first(record.seed, cell.cell_id, trial.pair) == (trial.subject == "head")
+        first = head_first(record.seed, cell.cell_id, trial.pair, record.orders) == (trial.subject == "head")
         if trial.position != int(not first):
             return f"is one of {trial.subject}, and the seed draws the other side for its place"
     if trial.kind != "timed" or trial.failure is not None:

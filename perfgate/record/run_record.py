@@ -35,7 +35,7 @@ from perfgate.machine.versioned_json import (
 from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, ROLE_METRICS
 from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, Kind, Side, Trial, key_of
 from perfgate.models import Frozen
-from perfgate.scenario.plan import Cell, Plan
+from perfgate.scenario.plan import OLD_ORDERS, Cell, OrdersField, Plan
 from perfgate.scenario.subject import Subject
 from perfgate.stats.sequential import Schedule
 
@@ -70,6 +70,7 @@ class Record(Frozen):
         cell: The cell as resolved, gates included.
         subjects: By side; one side alone makes a one-sided record.
         seed: Seed of the order of trials.
+        orders: How it is drawn.
         visits: In order of time.
         trials: In order of time, failed and warm-up ones included.
         further_looks: Numbers of pairs at which looks were added after the cell's own, in order.
@@ -82,6 +83,7 @@ class Record(Frozen):
     cell: Cell
     subjects: dict[Side, Subject]
     seed: int
+    orders: OrdersField = OLD_ORDERS
     visits: tuple[Visit, ...] = ()
     trials: tuple[Trial, ...] = ()
     further_looks: tuple[int, ...] = ()
@@ -283,7 +285,10 @@ def read_records(folder: Path, run: Run) -> Iterator[Record]:
             record = read_record(file)
             if record.cell.cell_id != cell.cell_id:
                 raise RecordError("holds another cell than the run's manifest names", where=str(file))
-            if (record.cell, record.subjects, record.seed) != (cell, run.subjects, run.plan.seed):
-                text = "its cell, subjects or seed are not those of the run's manifest: one of the two was changed"
+            declared = (cell, run.subjects, run.plan.seed, run.plan.orders)
+            if (record.cell, record.subjects, record.seed, record.orders) != declared:
+                text = (
+                    "its cell, subjects, seed or orders are not those of the run's manifest: one of the two was changed"
+                )
                 raise RecordError(text, where=str(file), remedy=TAKE_AGAIN)
             yield record

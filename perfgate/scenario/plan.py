@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, JsonValue
 
@@ -132,24 +132,42 @@ class Cell(Frozen):
         return f"{readable}-{self.cell_id[:8]}"
 
 
+Orders = Literal["blocks", "coins"]
+"""How the order within each pair is drawn: one for two pairs, which get one order each, or one for each pair."""
+OLD_ORDERS: Final[Orders] = "blocks"
+"""Of the runs that do not say; a field of that value is not written, so that older records keep their digest."""
+FIRST_PAIRS: Final = 4
+ORDERS_BOUND: Final = 2**FIRST_PAIRS / (2**FIRST_PAIRS - 2)
+"""No set of orders of the kind ``coins`` is more than so many times as probable as with a fair coin for every pair:
+two of the sixteen orders of the first four pairs are left out. A p value by fair coins is valid times this."""
+OrdersField = Annotated[Orders, Field(exclude_if=lambda orders: orders == OLD_ORDERS)]
+
+
 class Plan(Frozen):
     """What a run sets out to measure.
 
     Args:
         cells: In the order they are measured.
         seed: Draws the order within each pair.
+        orders: How.
         alpha: Declared probability of any false block in the run.
         beta: Declared probability of passing a gate that regressed by must_catch.
     """
 
     cells: tuple[Cell, ...]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
+    orders: OrdersField = OLD_ORDERS
     alpha: ErrorRate = ALPHA
     beta: ErrorRate = BETA
 
 
-def make_plan(scenarios: tuple[LoadedScenario, ...], seed: int) -> Plan:
+def make_plan(scenarios: tuple[LoadedScenario, ...], seed: int, orders: Orders = "coins") -> Plan:
     """Resolve scenarios into the cells of one run.
+
+    Args:
+        scenarios: Loaded, each with a name of its own.
+        seed: Draws the order within each pair.
+        orders: How; a run that goes on keeps the way that it began with.
 
     Raises:
         UsageError: Two scenarios have one name, or two cells are the same measurement.
@@ -165,7 +183,7 @@ def make_plan(scenarios: tuple[LoadedScenario, ...], seed: int) -> Plan:
         if cell.cell_id in seen:
             raise UsageError(f"{cell.name} and {seen[cell.cell_id].name} are the same cell", where=cell.source)
         seen[cell.cell_id] = cell
-    return Plan(cells=cells, seed=seed)
+    return Plan(cells=cells, seed=seed, orders=orders)
 
 
 def resolve_cells(loaded: LoadedScenario, model: Model | None = None) -> tuple[Cell, ...]:
@@ -189,14 +207,27 @@ def points(scenario: Scenario) -> Iterator[dict[str, JsonValue]]:
         yield dict(zip(keys, values, strict=True))
 
 
-def head_first(seed: int, cell_id: str, pair: int) -> bool:
-    """Whether the head runs first in this pair: each block of two pairs holds one of each order, drawn by the seed.
+def head_first(seed: int, cell_id: str, pair: int, orders: Orders) -> bool:
+    """Whether the head runs first in this pair, as the seed draws it.
+
+    With ``coins`` each pair has a fair coin of its own, but the first four are not all alike: were they, a trial that
+    is slower only because it is the second of its pair would look like a slower side (docs/decisions.md). With
+    ``blocks`` two pairs share a coin and have one of each order.
 
     ``random.random()`` of a seeded generator is the one stream that Python promises to keep between versions.
     """
-    block, position = divmod(pair, 2)
-    drawn = random.Random(f"order {seed} {cell_id} {block}").random()  # noqa: S311 (no secret)
-    return (round(drawn) + position) % 2 == 0
+    if orders == "blocks":
+        block, position = divmod(pair, 2)
+        return (round(_drawn(f"order {seed} {cell_id} {block}")) + position) % 2 == 0
+    if pair < FIRST_PAIRS:
+        unlike = 1 + int(_drawn(f"first orders {seed} {cell_id}") * (2**FIRST_PAIRS - 2))  # neither no bit nor all
+        return bool(unlike >> pair & 1)
+    return _drawn(f"order of a pair {seed} {cell_id} {pair}") < 0.5  # noqa: PLR2004 (a fair coin)
+
+
+def _drawn(text: str) -> float:
+    """Uniform in [0, 1), fixed by the text for good."""
+    return random.Random(text).random()  # noqa: S311 (no secret)
 
 
 def prompts(workload: Workload, vocabulary: int, iteration: int) -> list[list[int]]:

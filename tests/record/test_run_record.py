@@ -107,6 +107,7 @@ TRIALS = st.builds(
 )  # fmt: skip
 RECORDS = st.builds(
     Record, cell=st.sampled_from(CELLS), subjects=st.just({"base": BASE}), seed=NS,
+    orders=st.sampled_from(["blocks", "coins"]),
     visits=st.lists(st.builds(Visit, machine=st.just(MACHINE), t0_utc=TEXT), max_size=2).map(tuple),
     trials=st.lists(TRIALS, max_size=3).map(tuple), further_looks=st.sampled_from([(), (13,), (13, 20)]),
     stopped=st.none() | st.builds(Failure, code=CODES, text=TEXT),
@@ -138,6 +139,16 @@ def test_readings_of_other_ranks_are_refused(readings: list[list[int]]) -> None:
 
     with pytest.raises(ValidationError, match=r"probe_ns|each rank"):
         Iteration.model_validate_json(json.dumps(content))
+
+
+def test_orders_by_blocks_are_not_written() -> None:
+    """A record and a manifest that do not say how orders were drawn are of blocks, and keep their digests."""
+    old, new = (FULL.model_copy(update={"orders": orders}) for orders in ("blocks", "coins"))
+
+    assert "orders" not in old.model_dump()
+    assert Record.model_validate_json(old.model_dump_json(by_alias=True)).orders == "blocks"
+    assert json.loads(new.model_dump_json(by_alias=True))["orders"] == "coins"
+    assert "orders" not in Plan(cells=(), seed=0).model_dump()
 
 
 def test_equal_records_are_equal_files(tmp_path: Path) -> None:

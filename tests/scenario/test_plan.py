@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,17 @@ from hypothesis import strategies as st
 
 from perfgate.errors import UsageError
 from perfgate.scenario.declaration import Clocks, LoadedScenario, loads
-from perfgate.scenario.plan import Cell, Plan, _cell_id, head_first, make_plan, prompts, resolve_cells
+from perfgate.scenario.plan import (
+    ORDERS_BOUND,
+    Cell,
+    Orders,
+    Plan,
+    _cell_id,
+    head_first,
+    make_plan,
+    prompts,
+    resolve_cells,
+)
 from perfgate.scenario.workload import Workload
 
 LINES = {
@@ -162,7 +173,7 @@ def test_a_plan_holds_the_cells_of_all_scenarios_in_order(repository: Path) -> N
     second = scenario(repository, name="name: y", workload="workload: {batch: 9, input_tokens: 4, output_tokens: 4}")
     plan = make_plan((first, second), seed=7)
     assert [cell.workload.batch for cell in plan.cells] == [1, 2, 9]
-    assert (plan.seed, plan.alpha, plan.beta) == (7, 0.01, 0.05)
+    assert (plan.seed, plan.orders, plan.alpha, plan.beta) == (7, "coins", 0.01, 0.05)
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
 
 
@@ -185,18 +196,35 @@ SEEDS = st.integers(0, 2**63)
 
 @given(SEEDS, st.text(max_size=8), st.integers(0, 10_000))
 def test_each_block_of_two_pairs_has_one_of_each_order(seed: int, cell_id: str, block: int) -> None:
-    """Whatever the seed, the head runs first in exactly one pair of every two."""
-    assert head_first(seed, cell_id, 2 * block) != head_first(seed, cell_id, 2 * block + 1)
+    """In an older run the head is first in exactly one pair of every two, whatever the seed."""
+    assert head_first(seed, cell_id, 2 * block, "blocks") != head_first(seed, cell_id, 2 * block + 1, "blocks")
 
 
-def test_the_order_is_fixed_by_the_seed_for_good() -> None:
+@given(SEEDS, st.text(max_size=8))
+def test_the_first_four_pairs_are_not_all_alike(seed: int, cell_id: str) -> None:
+    """Each side is first in one of them at least, whatever the seed."""
+    assert 0 < sum(head_first(seed, cell_id, pair, "coins") for pair in range(4)) < 4
+
+
+@pytest.mark.parametrize(("orders", "expected"), [("blocks", "01011001"), ("coins", "11010010")])
+def test_the_order_is_fixed_by_the_seed_for_good(orders: Orders, expected: str) -> None:
     """The draw is the same in every version of Python and perfgate: these are its first eight pairs."""
-    assert [head_first(0, "cell", pair) for pair in range(8)] == ORDER_OF_SEED_0
+    assert "".join(str(int(head_first(0, "cell", pair, orders))) for pair in range(8)) == expected
 
 
-def test_both_orders_come_first_about_equally_often() -> None:
-    """Of 1000 blocks about half begin with the head, within five standard deviations."""
-    assert 420 < sum(head_first(1, "cell", 2 * block) for block in range(1000)) < 580
+def test_each_pair_has_a_coin_of_its_own() -> None:
+    """All orders of four pairs are equally frequent, within five standard deviations; only the first four lack two.
+
+    The orders that can be drawn are equally probable, so none is more so than by fair coins times the bound.
+    """
+    drawn = [[head_first(seed, "cell", pair, "coins") for pair in range(8)] for seed in range(4000)]
+    first, later = (Counter(tuple(row[pairs]) for row in drawn) for pairs in (slice(4), slice(4, 8)))
+
+    assert (len(first), len(later)) == (14, 16)
+    for seen in (first, later):
+        mean = 4000 / len(seen)
+        assert all(abs(count - mean) < 5 * mean**0.5 for count in seen.values())
+    assert len(later) / len(first) == ORDERS_BOUND
 
 
 @given(st.integers(1, 6), st.integers(1, 20), st.integers(1, 300), st.integers(0, 5))
@@ -225,5 +253,4 @@ def work(**fields: Any) -> Workload:
     return Workload(**{"batch": 2, "input_tokens": 32, "output_tokens": 4, **fields})
 
 
-ORDER_OF_SEED_0 = [False, True, False, True, True, False, False, True]
 FIRST_TOKENS = [944, 363, 84, 948]

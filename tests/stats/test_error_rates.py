@@ -6,6 +6,7 @@ import importlib
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -102,7 +103,8 @@ def test_spread_and_correlation(name: str) -> None:
     first, second = d[:, 0].ravel(), d[:, 1].ravel()
     assert pytest.approx(model.pair_sd, rel=0.05) == first.std()
     assert abs(first.mean()) < 5 * model.pair_sd / np.sqrt(first.size)
-    assert pytest.approx(0.66 if name == "drift" else 0.5, abs=0.06) == np.corrcoef(first, second)[0, 1]
+    expected = {"drift": 0.66, "steep drift": 0.9}.get(name, 0.5)
+    assert pytest.approx(expected, abs=0.06) == np.corrcoef(first, second)[0, 1]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -114,19 +116,33 @@ def test_true_slowdown(name: str) -> None:
 
 
 def test_orders_are_the_plans() -> None:
-    """Simulated orders hold one pair of each order in every block of two."""
-    blocks = models.orders().reshape(models.ORDERS, -1, 2)
+    """In no simulated run are the first four pairs all alike; else each pair has a fair coin."""
+    drawn = models.orders()
 
-    assert (blocks.sum(axis=2) == 1).all()
-    assert 0.4 < blocks[..., 0].mean() < 0.6
+    assert {*drawn[:, :4].sum(axis=1).tolist()} == {1, 2, 3}
+    assert np.abs(drawn.mean(axis=0) - 0.5).max() < 0.06
+    assert np.abs(np.corrcoef(drawn[:, 4:].T) - np.eye(models.PAIRS - 4)).max() < 0.12
 
 
-def test_drift_cancels() -> None:
-    """After every block of two pairs a steady drift leaves the mean where it is."""
-    d = models.drifting(0.01, pair_sd=0.0).pairs(np.random.default_rng(1), 50, (0.0,))
+def test_drift_is_a_slower_second_trial() -> None:
+    """A steady drift is in every pair with the sign that its order draws, and moves the mean of all to neither side."""
+    d = models.drifting("drift", 0.01, pair_sd=0.0).pairs(np.random.default_rng(1), 2000, (0.0,))
 
-    assert np.abs(d.reshape(50, -1, 2).sum(axis=2)).max() < 1e-12
     assert pytest.approx(0.01) == np.abs(d).min()
+    assert pytest.approx(0.01) == np.abs(d).max()
+    assert abs(d.mean()) < 5 * 0.01 / d.size**0.5
+
+
+def test_orders_that_may_be_all_alike_break_the_rates() -> None:
+    """With free coins a steep drift blocks more often than declared, and far more is missed than by the plan."""
+    free = np.random.default_rng(3).random((models.ORDERS, models.PAIRS)) < 0.5
+    with mock.patch.object(models, "orders", return_value=free):
+        blocked, missed = (
+            rates.simulate(BY_NAME["steep drift"], 1, case, rates.TIGHT, 20_000) for case in ("ignorable", "must_catch")
+        )
+
+    assert blocked.bound > blocked.declared
+    assert missed.wrong / missed.runs > 0.045
 
 
 # --- the declared rates
