@@ -25,6 +25,7 @@ from typing import Any
 
 from perfgate import __version__, stats
 from perfgate.baseline.store import find, keep, kept
+from perfgate.baseline.stored_visit import Build
 from perfgate.baseline.visit_comparison import compare_with_baseline, judge_against
 from perfgate.capture.engine import find_subject
 from perfgate.capture.job import Collector
@@ -95,12 +96,12 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         progress: Called at every step, and with a sentence where something else is worth telling.
         budget_s: No pair is begun that would not end within so many seconds.
         kernels_only: Take traced trials alone and judge only what the decode steps run, not how long they take.
-        against: A folder of baselines, or the file of one: the only subject is measured as the head and held against
-            what is there.
+        against: A folder of baselines, or the file of one: the head is measured and held against what is there. With a
+            base as well, that is its anchor: both are measured in pairs, and their ratios are compared.
 
     Raises:
         ScenarioError: A scenario is wrong, or no engine of these builds could run it.
-        UsageError: Two cells are the same; two subjects, or a quick run, against baselines.
+        UsageError: Two cells are the same; against baselines a quick run, or an anchor that cannot be told from others.
         RecordError: A baseline is broken.
         InterruptedRunError: Stopped by a signal, or out of budget; the run folder holds every finished trial.
         NotMeasuredError: ``storage-failed``: the run folder cannot be written; ``gpu-busy`` or a code of the clocks:
@@ -111,8 +112,8 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     plan = make_plan(loaded, secrets.randbits(32) if seed is None else seed)
     if kernels_only:
         plan = plan.model_copy(update={"cells": tuple(map(without_gates, plan.cells))})
-    if against is not None and (len(subjects) > 1 or quick):
-        raise UsageError("against a baseline one subject is measured, and never quickly: the baseline is the base")
+    if against is not None:
+        _check_against(subjects, quick=quick)
     baselines = find(against, plan.cells) if against is not None else None
     _look_ahead(loaded, subjects, progress, ask=collector is None)
     kind: dict[str, Any] = {"quick": quick, "kernels_only": kernels_only}
@@ -228,6 +229,17 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
             raise NotMeasuredError(text, where=f"{folder}: {cell.name}", remedy=remedy, code=code)
         blocks.append(learn(traced, loaded.scenario.kernels))
     return with_kernels(loaded, union(blocks))
+
+
+def _check_against(subjects: Mapping[Side, Subject], *, quick: bool) -> None:
+    """Refuse what no verdict of a baseline could rest on."""
+    if quick:
+        raise UsageError("against a baseline a run is never quick: it has a verdict or is worth nothing")
+    if "head" in subjects and "base" in subjects and Build.asked_for(subjects["base"], {}).opaque:
+        raise UsageError(
+            "the anchor has path= or env= of its own, by which two builds could be one name",
+            remedy="Install it into an environment of its own, or build it from a ref: [subjects.anchor] with ref=.",
+        )
 
 
 def _look_ahead(

@@ -170,6 +170,13 @@ _TABLE = (
     Reason("advisory-few-visits", "The baseline has too few visits for a verdict that blocks: one more visit may "
            "differ much from so few by chance. The verdict is what the same figures would mean otherwise.",
            "Promote further visits of the same build (perfgate baseline promote RUN); from four on a gate can block."),
+    Reason("anchor-unknown", "The head was measured beside an anchor that no visit of the baseline was measured "
+           "beside, so times were compared, which differ by machine and day.",
+           "Promote this run, or measure the build of the baseline beside this anchor and promote that: from then on "
+           "ratios are compared."),
+    Reason("anchor-far", "Head and anchor differ by more than 5 %. What a machine does to one it may then do less to "
+           "the other, so that their ratio does not travel as well.",
+           "Name a newer anchor in [subjects.anchor]; the first visit beside it links it to the visits before."),
     Reason("no-baseline", "There is no stored baseline for this cell or gate, so there is nothing to compare with.",
            "Make this run the first one: perfgate baseline promote RUN --reason '...'. A gate that is newer than the "
            "baseline's visits gets its values with the next promotion."),

@@ -143,18 +143,19 @@ class Baseline(Frozen):
         return f"{_layout(content)}\n"
 
 
-def draft(record: Record, side: Side, salt: str = "") -> Entry:
+def draft(record: Record, side: Side, salt: str = "", *, anchored: bool = False) -> Entry:
     """What the record's measurements of one side are as an entry that begins an epoch; who and why is still open.
 
     Args:
         record: The record.
         side: The side.
         salt: Of the baseline; without it the cards of its visits are unknown.
+        anchored: Whether its base is an anchor.
 
     Raises:
         RecordError: No valid trial of that side has a value.
     """
-    visits = tuple(visits_of(record, side, salt))
+    visits = tuple(visits_of(record, side, salt, anchored=anchored))
     if not visits:
         raise RecordError(f"holds no valid trial of {side}", where=record.cell.name)
     return Entry(

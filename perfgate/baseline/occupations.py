@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from perfgate.baseline.stored_visit import BaselineVisit
+from perfgate.baseline.stored_visit import BaselineVisit, Build
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
 
 
@@ -29,9 +29,12 @@ class Occupation:
     card: str
     day: int
 
-    def values(self, metric: str) -> tuple[float, ...]:
-        """The restarts of all visits that carry a metric; none where none does."""
-        return tuple(chain.from_iterable(visit.values.get(metric, ()) for visit in self.visits))
+    def values(self, metric: str, anchor: Build | None = None) -> tuple[float, ...]:
+        """The restarts of all visits that carry a metric, or their ratios to an anchor; none where none does."""
+        rows = (
+            visit.values.get(metric, ()) if anchor is None else visit.ratios(metric, anchor) for visit in self.visits
+        )
+        return tuple(chain.from_iterable(rows))
 
 
 def occupations(runs: Iterable[Sequence[BaselineVisit]]) -> tuple[Occupation, ...]:
@@ -55,18 +58,50 @@ def occupations(runs: Iterable[Sequence[BaselineVisit]]) -> tuple[Occupation, ..
     return tuple(Occupation(tuple(known), card, day) for known, card, day in found)
 
 
-def held_against(seen: Sequence[Occupation], card: str) -> tuple[Occupation, ...]:
-    """The occupations that a head on a card is held against.
+def held_against(
+    seen: Sequence[Occupation], metric: str, card: str, anchor: Build | None = None
+) -> list[tuple[tuple[float, ...], ...]]:
+    """The restarts of the occupations that a head is held against, or their ratios to each anchor.
 
-    Its own card goes first: from four occupations on nothing else is looked at. Else one of each card counts, the
-    newest, and none of a day that another one has: then they share neither with each other nor with the head, and their
-    spread is that of cards and days together. Which count never depends on what they measured.
+    The head's own card goes first: from four occupations on nothing else is looked at. Else one of each card counts,
+    the newest; where times are compared, none of a day that another one has. Then they share with each other what they
+    share with the head, and their spread is that of cards and days together. Which count never depends on what they
+    measured.
+
+    Args:
+        seen: In order of promotion.
+        metric: Its name.
+        card: The head's.
+        anchor: What was measured beside the head, if ratios are compared.
+
+    Returns:
+        Sets of occupations: those that carry the metric beside the head's anchor, then those beside any other one,
+        which spread alike about another mean; empty without any of the first.
     """
-    own = tuple(occupation for occupation in seen if occupation.card == card)
+    anchors: list[Build | None] = [anchor]
+    for visit in (visit for occupation in seen for visit in occupation.visits if anchor and visit.anchor):
+        if visit.anchor and not any(known and visit.anchor.build.same(known) for known in anchors):
+            anchors.append(visit.anchor.build)
+    sets = [[one for one in seen if one.values(metric, other)] for other in anchors]
+    own = [[one for one in of if one.card == card] for of in sets]
+    each = [_one_of_each_card(of, by_day=anchor is None) for of in sets]
+    most_own, most_each = (max(map(len, of)) for of in (own, each))
+    chosen = own if own[0] and most_own >= min(FIRST_BLOCKING_VISITS, most_each) else each
+    rows = [tuple(one.values(metric, other) for one in of) for of, other in zip(chosen, anchors, strict=True) if of]
+    return rows if chosen[0] else []
+
+
+def _one_of_each_card(seen: Sequence[Occupation], *, by_day: bool) -> list[Occupation]:
+    """The newest of each card, in order; by day none of a day that a newer one has."""
     each: list[Occupation] = []
-    for occupation in reversed(seen):
-        if all(occupation.card != taken.card and occupation.day != taken.day for taken in each):
-            each.append(occupation)
-    if len(own) >= min(FIRST_BLOCKING_VISITS, len(each)):
-        return own
-    return tuple(reversed(each))
+    for one in reversed(seen):
+        if all(one.card != taken.card and not (by_day and one.day == taken.day) for taken in each):
+            each.append(one)
+    return each[::-1]
+
+
+def most_visits(seen: Sequence[Occupation]) -> int:
+    """How many occupations count for a head on the card that knows the most."""
+    return max(
+        max(sum(other.card == one.card for other in seen), len(_one_of_each_card(seen, by_day=True))) for one in seen
+    )

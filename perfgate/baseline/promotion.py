@@ -143,13 +143,15 @@ def _measured_side(
     if record is None or stopped is not None:
         code, text = (stopped.code, stopped.text) if stopped else ("not-started", "no trial was taken")
         raise NotMeasuredError(text, where=where, code=code)
-    if record.alone is None and outcome.verdict not in DECIDED:
+    # Beside an anchor it is not the pairs that decide.
+    if record.alone is None and outcome.verdict not in (*DECIDED, *(["inconclusive"] if run.fixed else [])):
         codes = ", ".join(note.code for note in outcome.reasons) or "undecided"
         text = f"the run ended {outcome.verdict} ({codes}), and only a decided one is valid"
         raise NotMeasuredError(text, where=where, code="undecided")
     if side is not None and side not in record.subjects:
         raise UsageError(f"{cell.name}: the run measured no {side}")
-    measured = RecordSide(record, side or record.alone or ("head" if outcome.verdict in PASSED else "base"))
+    usual: Side = "head" if run.fixed or outcome.verdict in PASSED else "base"
+    measured = RecordSide(record, side or record.alone or usual, run.fixed)
     for kind, taken, due in measured.short_of:
         text = f"{taken} of {due} {kind} {'pairs' if record.alone is None else 'trials'} were taken"
         remedy = "Go on with perfgate run --resume."
@@ -161,14 +163,21 @@ def _draw(candidate: _Candidate, plan: Plan) -> Promoted:
     """The baseline with the candidate's visits, not yet signed."""
     before = read(candidate.file).baseline if candidate.file.exists() else None
     salt = before.salt if before else ""
-    entry = draft(candidate.side.record, candidate.side.name, salt or secrets.token_hex(8))
+    side, anchored = candidate.side, _anchored(candidate)
+    entry = draft(side.record, side.name, salt or secrets.token_hex(8), anchored=anchored)
     kind, why, moved = _compare(candidate, entry, before, plan)
     entry = entry.model_copy(update={"salt": "" if salt else entry.salt})
     if kind == "equivalent":
         entry = entry.model_copy(update={"cell": None, "machine": None})
     entries = (*(before.entries if before else ()), entry.model_copy(update={"kind": kind}))
-    side, baseline = candidate.side, Baseline(entries=entries)
+    baseline = Baseline(entries=entries)
     return Promoted(side.record.cell.name, candidate.file, side.name, kind, why, moved, baseline)
+
+
+def _anchored(candidate: _Candidate) -> bool:
+    """Whether the head was measured beside an anchor that can be told from other builds."""
+    record, side = candidate.side.record, candidate.side
+    return side.fixed and side.name == "head" and record.alone is None and not Build.of(record, "base").opaque
 
 
 def _compare(
@@ -223,13 +232,14 @@ def _certainly_same(candidate: _Candidate, build: Build, before: Build) -> bool:
 
     What is under test in a run that regressed is not the same build, whatever its packages say.
     """
-    regressed = candidate.side.name == "head" and candidate.outcome.verdict == "regressed"
+    in_pairs = candidate.side.name == "head" and not candidate.side.fixed
+    regressed = in_pairs and candidate.outcome.verdict == "regressed"
     return (build.same(before) or (candidate.claim == "same-build" and build == before)) and not regressed
 
 
 def _passed_in_pairs(candidate: _Candidate, before: Build) -> bool:
     record = candidate.side.record
-    head = candidate.side.name == "head" and record.alone is None
+    head = candidate.side.name == "head" and not candidate.side.fixed
     return head and candidate.outcome.verdict == "pass" and Build.of(record, "base").same(before)
 
 

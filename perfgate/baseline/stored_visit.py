@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +15,10 @@ from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.fingerprint import Machine
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.metrics.trial import KINDS, Side, Trial
+from perfgate.metrics.trial import KINDS, Kind, Side, Trial
 from perfgate.models import Frozen
 from perfgate.record.run_record import Record
+from perfgate.scenario.subject import Subject
 
 DIGITS = 10
 """Significant digits kept of a value: far below what any clock resolves, and short enough to be read in a diff."""
@@ -46,13 +47,18 @@ class Build(Frozen):
     @classmethod
     def of(cls, record: Record, side: Side) -> Build:
         """The subject of one side of a record, as its trials found it."""
-        subject = record.subjects[side]
+        trials = [trial for kind in KINDS for trial in record.judged_trials(side, kind)]
+        versions = next((trial.versions for trial in trials if trial.versions), {})
+        return cls.asked_for(record.subjects[side], versions)
+
+    @classmethod
+    def asked_for(cls, subject: Subject, versions: dict[str, str]) -> Build:
+        """A subject, and the packages that were found in it."""
         made = subject.built_from
         folders = map(Path, subject.path)
         own = [folder for folder in folders if made is None or not folder.is_relative_to(made.folder)]
-        trials = [trial for kind in KINDS for trial in record.judged_trials(side, kind)]
         return cls(
-            versions=next((trial.versions for trial in trials if trial.versions), {}),
+            versions=versions,
             args=dict(subject.args),
             env=tuple(sorted(subject.env)),
             path=tuple(folder.name for folder in own),
@@ -60,9 +66,39 @@ class Build(Frozen):
         )
 
     def same(self, other: Build) -> bool:
-        """Whether this certainly is that build: a folder or variable may hold anything, so with one it never is."""
-        opaque = (*self.env, *self.path, *other.env, *other.path)
-        return not opaque and bool(self.versions) and self == other
+        """Whether this certainly is that build."""
+        return not self.opaque and bool(self.versions) and self == other
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What names it, for people."""
+        return (
+            *(f"{name} {version}" for name, version in sorted(self.versions.items())),
+            *([f"built from {self.source}"] if self.source else []),
+            *(f"args.{name}={value}" for name, value in sorted(self.args.items())),
+            *(f"env.{name}" for name in self.env),
+            *(f"path={name}" for name in self.path),
+        )
+
+    @property
+    def opaque(self) -> bool:
+        """Whether it has folders or variables of its own, which may hold anything."""
+        return bool(self.env or self.path)
+
+
+Values = dict[str, Annotated[tuple[float, ...], MinLen(1)]]
+
+
+class Anchored(Frozen):
+    """What was measured beside a visit, pair by pair.
+
+    Args:
+        build: The anchor.
+        values: Its restarts as in the visit's own: entry i of both is of pair i.
+    """
+
+    build: Build
+    values: Values
 
 
 def _instant(text: str) -> str:
@@ -81,17 +117,29 @@ class BaselineVisit(Frozen):
         gpu: What its GPUs did; ``None`` on the CPU.
         outputs: Digest of the tokens generated, by iteration; empty where restarts differ in them.
         card: Digest of its GPUs' ids and the baseline's salt; empty where they are unknown, or there is none.
+        anchor: What was measured beside it; ``None`` where it was measured alone, or beside a build to be judged.
     """
 
     t0_utc: Annotated[str, AfterValidator(_instant)]
-    values: dict[str, Annotated[tuple[float, ...], MinLen(1)]]
+    values: Values
     gpu: GpuOutcome | None = None
     outputs: str = ""
     card: str = ""
+    anchor: Anchored | None = None
 
     def near(self, other: BaselineVisit) -> bool:
         """Whether the machine's state may have been that of the other one."""
         return abs(datetime.fromisoformat(self.t0_utc) - datetime.fromisoformat(other.t0_utc)) <= ONE_STATE
+
+    def ratios(self, metric: str, anchor: Build) -> tuple[float, ...]:
+        """Its restarts by those of the anchor beside them; none where it was not measured beside that one.
+
+        A value that has no ratio comes back as it is, zero or negative.
+        """
+        if self.anchor is None or not self.anchor.build.same(anchor):
+            return ()
+        pairs = zip(self.values.get(metric, ()), self.anchor.values.get(metric, ()), strict=False)
+        return tuple(own / other if own > 0 < other else min(own, other) for own, other in pairs)
 
     def is_the(self, other: BaselineVisit) -> bool:
         """Whether both are the same visit: begun in the same second, and alike in every metric that both carry."""
@@ -106,22 +154,41 @@ def card_of(machines: Iterable[Machine], salt: str) -> str:
     return sha256_hex(" ".join([salt, *devices]))[:12] if devices and salt else ""
 
 
-def visits_of(record: Record, side: Side, salt: str) -> Iterator[BaselineVisit]:
-    """Every visit of a record in which one side has a value, in order of time."""
+def visits_of(record: Record, side: Side, salt: str, *, anchored: bool = False) -> Iterator[BaselineVisit]:
+    """Every visit of a record in which one side has a value, in order of time.
+
+    Args:
+        record: The record.
+        side: The side.
+        salt: What cards are hashed with.
+        anchored: Whether its base is an anchor, so that its head is kept pair by pair beside it.
+    """
     gated = {gate.gate.measured.name: gate.gate.measured for gate in record.cell.gates}
     metrics = {**METRICS, **gated}.values()
+    anchor = Build.of(record, "base") if anchored else None
     for number, visit in enumerate(record.visits):
+        pairs = {kind: [p for p in record.pairs(kind) if p[0].visit == number] for kind in KINDS} if anchored else {}
         trials = {kind: [t for t in record.judged_trials(side, kind) if t.visit == number] for kind in KINDS}
-        values = {metric.name: _values(metric, trials[metric.kind]) for metric in metrics}
-        if any(values.values()):
-            seen = trials["timed"] or trials["traced"]
-            yield BaselineVisit(
-                t0_utc=visit.t0_utc,
-                values={name: restarts for name, restarts in sorted(values.items()) if restarts},
-                gpu=gpu_outcome(seen),
-                outputs=outputs(seen),
-                card=card_of([visit.machine], salt),
-            )
+        if anchored:
+            trials = {kind: [head for _, head in pairs[kind]] for kind in KINDS}
+        values = _by_metric(metrics, trials)
+        if not values:
+            continue
+        beside = _by_metric(metrics, {kind: [base for base, _ in pairs[kind]] for kind in KINDS}) if anchored else {}
+        seen = trials["timed"] or trials["traced"]
+        yield BaselineVisit(
+            t0_utc=visit.t0_utc,
+            values=values,
+            gpu=gpu_outcome(seen),
+            outputs=outputs(seen),
+            card=card_of([visit.machine], salt),
+            anchor=Anchored(build=anchor, values=beside) if anchor and beside else None,
+        )
+
+
+def _by_metric(metrics: Iterable[Metric], trials: Mapping[Kind, Sequence[Trial]]) -> Values:
+    found = {metric.name: _values(metric, trials[metric.kind]) for metric in metrics}
+    return {name: restarts for name, restarts in sorted(found.items()) if restarts}
 
 
 def _values(metric: Metric, trials: Sequence[Trial]) -> tuple[float, ...]:

@@ -27,8 +27,8 @@ from perfgate.units import plural
 
 
 def judge_against(run: Run, records: Mapping[str, Record], baselines: Mapping[str, Sequence[Baseline]]) -> Outcome:
-    """Judge a run of one side against the baselines that it keeps, by cell_id."""
-    sides = {cell_id: RecordSide(record, record.alone or "head") for cell_id, record in records.items()}
+    """Judge a run of one side, or of a head beside its anchor, against the baselines that it keeps, by cell_id."""
+    sides = {cell_id: RecordSide(record, record.alone or "head", fixed=True) for cell_id, record in records.items()}
     return judge_sides(run.name, run.plan, sides, baselines)
 
 
@@ -99,6 +99,7 @@ def _beside_its_baseline(evidence: VisitEvidence, cell: CellOutcome) -> CellOutc
         visits=len(baseline.occupations),
         first_utc=min(visit.t0_utc for visit in baseline.visits),
         last_utc=max(visit.t0_utc for visit in baseline.visits),
+        anchor=", ".join(evidence.anchor.words) if evidence.anchor else "",
     )
     return cell.model_copy(update={"baseline": held, "reasons": (*cell.reasons, *advice)})
 

@@ -23,12 +23,14 @@ from perfgate.judge.outcome import Finding
 from perfgate.judge.rule import Series
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import Metric, split_name
-from perfgate.metrics.trial import Kind, Side
+from perfgate.metrics.trial import Kind, Side, Trial
 from perfgate.models import Note
 from perfgate.record.identity import Measured, profiled_otherwise
 from perfgate.scenario.plan import GatePlan
 from perfgate.stats.prediction import RAISED, Prediction, predict
 
+FAR = 0.05
+"""A head further than this from its anchor is cautioned: what a machine does to one it may do less to the other."""
 UNSALTED = "-"
 """A baseline without salt knows no cards: a head's own is then none of its visits'."""
 
@@ -114,7 +116,7 @@ class VisitEvidence(Evidence):
             return self.stopped
         if short_of := self.side.short_of:
             short = " and ".join(f"{taken} of {due} {kind}" for kind, taken, due in short_of)
-            of = "pairs" if self.record.alone is None else f"trials of the {self.side.name}"
+            of = "pairs" if len(self.record.subjects) > 1 else f"trials of the {self.side.name}"
             return Finding("not-measured", (Note(code="too-few-pairs", text=f"{short} {of}, cut short"),))
         if not self.baselines:
             note = Note(code="no-baseline", text=f"{self.cell.name} has none yet, on any machine")
@@ -145,8 +147,8 @@ class VisitEvidence(Evidence):
             return VisitSeries(gate)
         if not self.baseline.values(metric.name):
             return VisitSeries(gate, missing=Note(code="no-baseline", text=f"no visit carries {metric.name}"))
-        trials = self.side.trials(metric.kind)
-        means, head = self.values(metric)
+        trials = self._trials(metric.kind)
+        sets, head = self._held(metric)
         if not trials or len(head) < len(trials):
             _, role = split_name(metric.name)
             missing = Note(code="metric-missing", text=f"trials carry no {metric.name}")
@@ -154,24 +156,53 @@ class VisitEvidence(Evidence):
                 text = f"the baseline runs kernels of role {role}, the head none"
                 missing = Note(code="role-gone", text=text)
             return VisitSeries(gate, missing=why_missing(metric, {"head": trials}) or missing)
-        # A baseline keeps values and no trials: its instrument is taken for the one at hand.
-        step = max(map(metric.resolution, trials))
-        return VisitSeries(gate, tuple(means), tuple(head), visits=self.visits(metric), resolution=step)
+        # A baseline keeps values and no trials: its instrument is taken for the one at hand. A ratio has two readings.
+        step = max(map(metric.resolution, trials)) * (1 if self.anchor is None else 2)
+        visits, *others = sets or [()]
+        means = tuple(map(_mean, visits))
+        raised = RAISED if self.anchor is None else 1.0
+        return VisitSeries(
+            gate, means, tuple(head), visits=visits, others=tuple(others), raised=raised, resolution=step
+        )
 
-    def visits(self, metric: Metric) -> tuple[tuple[float, ...], ...]:
-        """The restarts of each visit that the head is held against."""
-        if self.baseline is None:
-            return ()
-        seen = [occupation for occupation in self.baseline.occupations if occupation.values(metric.name)]
-        card = card_of((visit.machine for visit in self.record.visits), self.baseline.salt or UNSALTED)
-        return tuple(occupation.values(metric.name) for occupation in held_against(seen, card))
+    @cached_property
+    def anchor(self) -> Build | None:
+        """What was measured in pairs with the head, if visits were measured in pairs with it too."""
+        if self.baseline is None or not self.side.fixed or self.record.alone is not None:
+            return None
+        beside = Build.of(self.record, "base")
+        known = any(visit.anchor and visit.anchor.build.same(beside) for visit in self.baseline.visits)
+        return beside if known else None
+
+    def _trials(self, kind: Kind) -> Sequence[Trial]:
+        return self.side.trials(kind) if self.anchor is None else [head for _, head in self.record.pairs(kind)]
+
+    def _held(self, metric: Metric) -> tuple[list[tuple[tuple[float, ...], ...]], Sequence[float]]:
+        """Sets of visits, see :func:`held_against`, and the head's values.
+
+        Beside an anchor both are what they would be where the anchor takes as long as it took today.
+        """
+        baseline, (_, head) = self.baseline, super().values(metric)
+        if baseline is None:
+            return [], head
+        card = card_of((visit.machine for visit in self.record.visits), baseline.salt or UNSALTED)
+        if self.anchor is None:
+            return held_against(baseline.occupations, metric.name, card), head
+        pairs = [tuple(map(metric.summarise, pair)) for pair in self.record.pairs(metric.kind)]
+        known = [(beside, own) for beside, own in pairs if beside is not None and own is not None and beside > 0]
+        if not known:
+            return [], []
+        today = statistics.geometric_mean([beside for beside, _ in known])
+        sets = held_against(baseline.occupations, metric.name, card, self.anchor)
+        scaled = [tuple(tuple(ratio * today for ratio in visit) for visit in visits) for visits in sets]
+        return scaled, [own * today / beside for beside, own in known]
 
     def values(self, metric: Metric) -> tuple[Sequence[float], Sequence[float]]:
         """A mean of each visit, and the head's values; neither where only one has any."""
-        _, head = super().values(metric)
+        sets, head = self._held(metric)
         if self.baseline is None:
             return (), head
-        means = [_mean(visit) for visit in self.visits(metric)]
+        means = [_mean(visit) for visit in sets[0]] if sets else []
         return (means, head) if means and head else ((), ())
 
     def gpus(self, kind: Kind) -> dict[Side, GpuOutcome]:
@@ -191,17 +222,33 @@ class VisitEvidence(Evidence):
     def cautions(self) -> Iterator[Note]:
         """Everything about the head's trials, and about its build beside the baseline's."""
         timed, traced = self.side.trials("timed"), self.side.trials("traced")
-        if alone := self.record.alone is not None and bool(timed):
+        if alone := self.side.fixed and bool(timed):
             yield from record_cautions(self.record)
         yield from side_cautions({"base": [], "head": timed}, {"base": [], "head": [] if alone else traced})
         if self.baseline is None:
             return
+        yield from self._anchor_cautions()
         before = {visit.outputs for visit in self.baseline.visits if visit.outputs}
         now = outputs(timed or traced)
         if before and now and now not in before:
             yield Note(code="outputs-differ", text="the head generated other tokens than any visit of the baseline")
         if self.baseline.build.same(Build.of(self.side.record, self.side.name)):
             yield Note(code="same-subject", text="by all that can be told, the build that was promoted last")
+
+    def _anchor_cautions(self) -> Iterator[Note]:
+        if not self.side.fixed or self.record.alone is not None:
+            return
+        if self.anchor is None:
+            text = ", ".join(Build.of(self.record, "base").words)
+            yield Note(code="anchor-unknown", text=f"no visit was measured beside {text}: times are compared")
+            return
+        for gate in self.cell.gates:
+            metric = gate.gate.measured
+            pairs = (tuple(map(metric.summarise, pair)) for pair in self.record.pairs(metric.kind))
+            ratios = [own / beside for beside, own in pairs if beside and own and min(beside, own) > 0]
+            off = statistics.geometric_mean(ratios) - 1 if ratios else 0.0
+            if abs(off) > FAR:
+                yield Note(code="anchor-far", text=f"{metric.name} of the head is {off * 100:+.1f} % off the anchor's")
 
 
 def misfits(baseline: Baseline, side: RecordSide) -> tuple[str, ...]:

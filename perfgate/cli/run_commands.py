@@ -100,7 +100,7 @@ def run(
             stored = baselines_meant(new["against"], new["baselines"])
             subjects = builds.subjects(progress, scenarios, ref=new["against"] if stored is None else None)
             if stored is not None:
-                subjects = {"head": subjects.get("head", subjects["base"])}
+                subjects = builds.beside_anchor(subjects.get("head", subjects["base"]), progress)
             means |= {"against": stored, "runs": builds.runs, "seed": new["seed"], "quick": new["quick"]}
             finished = gate.run(scenarios, subjects, **means)
     return measured(finished)

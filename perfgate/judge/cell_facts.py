@@ -64,6 +64,8 @@ class BaselineOutcome(Frozen):
         visits: Visits since its last change; from four on its verdict can block.
         first_utc: Begin of the earliest of them, ISO 8601.
         last_utc: Begin of the latest.
+        anchor: The build that was measured beside the head and beside visits, in words; then ratios to it are compared.
+            Empty where times are.
     """
 
     digest: str
@@ -71,6 +73,7 @@ class BaselineOutcome(Frozen):
     visits: int
     first_utc: str
     last_utc: str
+    anchor: str = ""
 
 
 class SubjectSetting(Frozen):

@@ -122,12 +122,16 @@ def read_sides(word: str) -> dict[str, RecordSide]:
     """
     path, _, side = word.rpartition(":") if word.endswith((":base", ":head")) else (word, "", "")
     location = Path(path)
-    records = [*read_records(location, read_manifest(location))] if location.is_dir() else [read_record(location)]
+    fixed = False
     if location.is_dir():
+        manifest = read_manifest(location)
+        records, fixed = [*read_records(location, manifest)], manifest.fixed
         check_sequence(records)
+    else:
+        records = [read_record(location)]
     if not records:
         raise RecordError("holds no record: no trial was finished", where=path)
-    return {record.cell.cell_id: RecordSide(record, _side(record, word, side)) for record in records}
+    return {record.cell.cell_id: RecordSide(record, _side(record, word, side), fixed) for record in records}
 
 
 def _side(record: Record, word: str, side: str) -> Side:

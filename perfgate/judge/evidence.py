@@ -38,10 +38,12 @@ class RecordSide:
     Args:
         record: The record.
         name: Which side of it.
+        fixed: Whether a number of pairs was set beforehand, as beside an anchor, and not by looks.
     """
 
     record: Record
     name: Side
+    fixed: bool = False
 
     def trials(self, kind: Kind) -> list[Trial]:
         """Its valid trials of a kind."""
@@ -54,7 +56,7 @@ class RecordSide:
         A quick look and a run that was cut short, before its traced or counted trials too, have some.
         """
         cell = self.record.cell
-        due = cell.due_in_pairs if self.record.alone is None else cell.due_alone
+        due = cell.due_alone if self.fixed or self.record.alone is not None else cell.due_in_pairs
         counts = ((kind, self.record.measured(kind), due(kind)) for kind in KINDS)
         return tuple(count for count in counts if count[1] < count[2])
 

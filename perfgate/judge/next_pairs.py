@@ -22,7 +22,7 @@ def due(run: Run, records: Mapping[str, Record]) -> Iterator[tuple[Cell, Kind, i
             taken = record.measured(kind) if record else 0
             if run.quick:
                 target = int(kind in cell.kinds[:1])
-            elif run.alone is not None:
+            elif run.fixed:
                 target = cell.due_alone(kind)
             elif taken and cell.gates_on(kind):
                 target = judged.next_look_at(kind) or 0

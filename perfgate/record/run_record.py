@@ -196,8 +196,8 @@ class Run(Frozen):
         subjects: By side.
         quick: True for ``--quick``, which never has a verdict.
         kernels_only: True where its cells have no gates: only what the decode steps run is judged.
-        against: For one side that is judged against stored baselines: the copies kept in the run folder that it may
-            be held against, by cell_id; ``None`` for any other run.
+        against: For a head that is judged against stored baselines, alone or beside an anchor as its base: the copies
+            kept in the run folder that it may be held against, by cell_id; ``None`` for any other run.
         perfgate: Version that measured.
     """
 
@@ -214,6 +214,11 @@ class Run(Frozen):
     def alone(self) -> Side | None:
         """The only side there is; ``None`` where there are two."""
         return next(iter(self.subjects)) if len(self.subjects) == 1 else None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the number of trials is set beforehand: of one side alone, and of a head beside an anchor."""
+        return self.alone is not None or self.against is not None
 
 
 def _middle(values: Sequence[int]) -> int | None:

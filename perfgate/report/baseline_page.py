@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from perfgate.baseline.lineage import Baseline, Entry
-from perfgate.baseline.occupations import held_against
+from perfgate.baseline.occupations import most_visits
 from perfgate.baseline.promotion import Promoted, moved_lines
 from perfgate.baseline.store import Stored
 from perfgate.metrics.catalogue import Metric, find_metric
@@ -38,26 +38,24 @@ def list_document(found: Sequence[Stored]) -> Document:
 
 def baseline_document(baseline: Baseline) -> Document:
     """The current epoch: what, where, which build, and every metric with its spread between visits."""
-    cell, build = baseline.cell, baseline.build
-    named = [
-        *(f"{name} {version}" for name, version in sorted(build.versions.items())),
-        *([f"built from {build.source}"] if build.source else []),
-        *(f"args.{name}={value}" for name, value in sorted(build.args.items())),
-        *(f"env.{name}" for name in build.env),
-        *(f"path={name}" for name in build.path),
-    ]
-    title = (
-        f"{cell.name} on {baseline.machine_class}: {plural(len(baseline.occupations), 'visit')}, {_standing(baseline)}"
-    )
+    cell, visits = baseline.cell, plural(len(baseline.occupations), "visit")
+    title = f"{cell.name} on {baseline.machine_class}: {visits}, {_standing(baseline)}"
     entries = plural(len(baseline.entries), "promotion")
     facts = (
         f"cell {cell.cell_id[:SHORT]}, digest {baseline.tip[:SHORT]}, {entries}",
-        f"build: {', '.join(named) or 'unknown'}",
+        f"build: {', '.join(baseline.build.words) or 'unknown'}",
+        *(f"anchor: {anchor}" for anchor in _anchors(baseline)),
         *(f"not known to this version: {name}" for name, metric in _carried(baseline).items() if metric is None),
     )
     heading = ("metric", "mean", "spread between visits", "visits", "newest visit")
     rows = [heading, *(_metric_row(baseline, metric) for metric in _metrics(baseline))]
     return Document.of((), [Section(title=title, lines=facts), Section(rows=rows)])
+
+
+def _anchors(baseline: Baseline) -> list[str]:
+    """What its visits were measured beside, and how many of them, in words."""
+    words = [", ".join(visit.anchor.build.words) for visit in baseline.visits if visit.anchor]
+    return [f"{anchor} (beside {plural(words.count(anchor), 'visit')})" for anchor in dict.fromkeys(words)]
 
 
 def log_document(baseline: Baseline) -> Document:
@@ -102,8 +100,7 @@ def _promoted(promotion: Promoted) -> Section:
 
 
 def _standing(baseline: Baseline) -> str:
-    seen = baseline.occupations
-    missing = FIRST_BLOCKING_VISITS - max(len(held_against(seen, occupation.card)) for occupation in seen)
+    missing = FIRST_BLOCKING_VISITS - most_visits(baseline.occupations)
     return "can block" if missing <= 0 else f"advises; blocks after {missing} more"
 
 

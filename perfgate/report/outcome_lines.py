@@ -131,6 +131,7 @@ def baseline_line(cell: CellOutcome) -> str:
         return ""
     between = " to ".join(dict.fromkeys((held.first_utc[:10], held.last_utc[:10])))
     facts = f"{plural(held.visits, 'visit')} of {held.machine_class}, {between}, digest {held.digest[:12]}"
+    facts += f"; ratios to the anchor {held.anchor}" if held.anchor else ""
     reach = [
         f"{gate.metric} {_halving(gate)}" for gate in cell.gates if gate.visits and gate.visits.visit_sd is not None
     ]

@@ -1,0 +1,206 @@
+"""A head beside an anchor: what machine and day are like is in both, so their ratio is held against the visits'."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fake_collector import FakeCollector, FakeSpec
+from hand_made import BASE, HEAD, MACHINE, STEP_S, codes, only, run, scenario_file, trial
+from stored import GATES, measured, of_day, visit
+
+from perfgate import gate as use_cases
+from perfgate.baseline.lineage import Baseline, Entry, draft
+from perfgate.baseline.promotion import promote
+from perfgate.baseline.store import read
+from perfgate.baseline.visit_comparison import compare_with_baseline, judge_against
+from perfgate.cli.main import main
+from perfgate.errors import InterruptedRunError, UsageError
+from perfgate.judge.outcome import Outcome
+from perfgate.machine.fingerprint import Gpu
+from perfgate.metrics.trial import Trial
+from perfgate.record.run_record import Record, Run, Visit
+from perfgate.report.formats import render
+
+NIGHTS = (0.0, 0.08, -0.05, 0.12, 0.03, -0.09)
+"""How much slower the machine is each night: far more than any margin."""
+RATIOS = (0.01, 0.0106, 0.0097, 0.0102, 0.0104, 0.0099)
+"""ln(build / anchor) each night."""
+OLDER, NEWER = {"vllm": "0.8"}, {"vllm": "0.9"}
+
+
+def beside(ratio: float, day: int, *, anchor: dict[str, str] = OLDER, card: str = "", pairs: int = 6) -> Record:
+    """Pairs of an anchor and a head on one night."""
+    level = STEP_S * math.exp(NIGHTS[day % len(NIGHTS)])
+    taken: list[Trial] = []
+    for n in range(pairs):
+        wobble = 0.0002 * (n % 3)
+        taken.append(trial(2 * n, n, "base", level * math.exp(wobble), versions=anchor))
+        taken.append(trial(2 * n + 1, n, "head", level * math.exp(ratio + wobble)))
+    gpus = (Gpu(name="NVIDIA H200", uuid=f"GPU-{card}"),) if card else ()
+    where = Visit(machine=MACHINE.model_copy(update={"gpus": gpus}), t0_utc=visit(1 + day).t0_utc)
+    cell = measured("cell", GATES)
+    return Record(cell=cell, subjects={"base": BASE, "head": HEAD}, seed=1, visits=(where,), trials=tuple(taken))
+
+
+def lineage(records: Sequence[Record]) -> Baseline:
+    """A baseline of these visits."""
+    entries: list[Entry] = []
+    for one in records:
+        entry = draft(one, "head", "salt", anchored=True)
+        follows: dict[str, Any] = {"kind": "equivalent", "cell": None, "machine": None, "salt": ""}
+        entries.append(entry.model_copy(update=follows) if entries else entry)
+    return Baseline(entries=tuple(entries))
+
+
+FOUR = lineage([beside(RATIOS[day], day) for day in range(4)])
+
+
+def held(side: Record, baseline: Baseline) -> Outcome:
+    """The verdict of a head beside its anchor."""
+    manifest: Run = run([side.cell], subjects=side.subjects).model_copy(update={"against": {}})
+    return judge_against(manifest, {side.cell.cell_id: side}, {side.cell.cell_id: (baseline,)})
+
+
+@pytest.mark.parametrize(("slower", "verdict"), [(0.0, "pass"), (0.06, "regressed"), (-0.05, "improved")])
+def test_ratios_travel(slower: float, verdict: str) -> None:
+    """A night 3 % slower than any before hides no regression and makes none: the anchor was as slow."""
+    outcome = held(beside(0.01 + slower, 4), FOUR)
+
+    assert outcome.verdict == verdict
+    assert only(outcome).change == pytest.approx(math.expm1(slower), abs=1e-3)
+    assert outcome.cells[0].baseline is not None
+    assert outcome.cells[0].baseline.anchor == "vllm 0.8"
+    assert "ratios to the anchor vllm 0.8" in render("outcome", "text", outcome)
+
+
+def test_times_of_the_same_nights_tell_nothing() -> None:
+    """Without the anchor the same visits cannot tell 6 % from a slow night."""
+    alone = beside(0.07, 4)
+    heads = tuple(one for one in alone.trials if one.subject == "head")
+    side = alone.model_copy(update={"subjects": {"head": HEAD}, "trials": heads})
+
+    assert held(side, FOUR).verdict == "inconclusive"
+
+
+def test_an_anchor_beside_which_nothing_was_measured() -> None:
+    """Times are compared then, and it is said."""
+    outcome = held(beside(0.01, 4, anchor=NEWER), FOUR)
+
+    assert "anchor-unknown" in codes(outcome.cells[0].cautions)
+    assert outcome.verdict == "inconclusive"
+
+
+def test_a_new_anchor_is_linked_by_the_first_visit_beside_it() -> None:
+    """Visits beside the old anchor tell how far ratios spread, one beside the new one where they are."""
+    linked = lineage([*(beside(RATIOS[day], day) for day in range(4)), beside(-0.04, 4, anchor=NEWER)])
+
+    same, slower = (held(beside(-0.04 + by, 5, anchor=NEWER), linked) for by in (0.0, 0.06))
+
+    assert (same.verdict, slower.verdict) == ("pass", "regressed")
+    assert only(same).change == pytest.approx(0.0, abs=1e-6)
+    assert [gate.visits.visits for gate in same.cells[0].gates if gate.visits] == [1]
+
+
+@pytest.mark.parametrize(("cards", "verdict"), [("AAAA", "advisory"), ("ABAB", "advisory"), ("ABCD", "regressed")])
+def test_ratios_across_cards(cards: str, verdict: str) -> None:
+    """A build may differ from its anchor by card: only visits of four cards, if on one day, tell of a fifth."""
+    known = lineage([beside(RATIOS[n], 0, card=card) for n, card in enumerate(cards)])
+
+    assert held(beside(0.07, 0, card="E"), known).verdict == verdict
+
+
+def test_a_head_far_from_its_anchor_is_told() -> None:
+    """Beyond 5 % a newer anchor is asked for."""
+    far = lineage([beside(0.1 + RATIOS[day], day) for day in range(4)])
+
+    assert "anchor-far" in codes(held(beside(0.11, 4), far).cells[0].cautions)
+    assert "anchor-far" not in codes(held(beside(0.01, 4), FOUR).cells[0].cautions)
+
+
+def test_pairs_that_were_cut_short_have_no_verdict() -> None:
+    """As many pairs are due as a side alone has trials: nobody stops where it suits."""
+    outcome = held(beside(0.06, 4, pairs=4), FOUR)
+
+    assert (outcome.verdict, codes(outcome.cells[0].reasons)) == ("not-measured", ["too-few-pairs"])
+    assert "4 of 6 timed pairs, cut short" in outcome.cells[0].reasons[0].text
+
+
+# --- whole runs
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., use_cases.Finished]:
+    """A function that measures a head beside the anchor of a project on a day, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    file = scenario_file(tmp_path, gates="{metric: itl_median, ignorable: 1%, must_catch: 5%}")
+
+    def night(day: int, slower: float = 1.0, **options: Any) -> use_cases.Finished:
+        spec = FakeSpec(restart_sd=0.002, head_ratio={"step": slower}, **options.pop("spec", {}))
+        means: dict[str, Any] = {"seed": day, "collector": FakeCollector(spec, day), "against": Path("baselines")}
+        finished = use_cases.run([file], {"base": BASE, "head": HEAD}, **means, **options)
+        of_day(day, finished.folder)
+        return finished
+
+    return night
+
+
+def test_visits_are_promoted_beside_their_anchor(project: Callable[..., use_cases.Finished]) -> None:
+    """A run of a head and its anchor is a visit, whatever its pairs say; four of them block a slower one."""
+    for day in range(1, 5):
+        (done,) = promote(project(day, 1.3).folder, Path("baselines"), reason="the first")
+
+    (file,) = Path("baselines").glob("*/*.json")
+    baseline = read(file).baseline
+    same, slower = project(7, 1.3).outcome, project(8, 1.4)
+
+    assert (done.kind, done.side) == ("equivalent", "head")
+    assert [len(one.anchor.values["itl_median"]) for one in baseline.visits if one.anchor] == [6] * 4
+    assert (same.verdict, slower.outcome.verdict) == ("pass", "regressed")
+    assert use_cases.judge_folder(slower.folder).cells[0].gates == slower.outcome.cells[0].gates
+    assert compare_with_baseline(f"{slower.folder}:head", file).verdict == "regressed"
+    shown = CliRunner().invoke(main, ["baseline", "show", str(file)]).stdout
+    assert "(beside 4 visits)" in shown
+
+
+def test_six_pairs_are_taken_whatever_they_say(project: Callable[..., use_cases.Finished]) -> None:
+    """Pairs with an anchor do not end at a look, and go on where they were cut short."""
+    with pytest.raises(InterruptedRunError):
+        project(1, 1.5, spec={"sleep_s": 0.02}, budget_s=0.15)
+    (folder,) = Path("runs").iterdir()
+    cut = json.loads((folder / "verdict.json").read_text())
+    finished = use_cases.resume(folder, collector=FakeCollector(FakeSpec(restart_sd=0.002)))
+    (record,) = (folder / "records").iterdir()
+
+    assert cut["verdict"] in ("not-comparable", "not-measured")
+    assert finished.outcome.verdict == "not-comparable"
+    assert len({one["pair"] for one in json.loads(record.read_text())["trials"] if one["pair"] is not None}) == 6
+
+
+def test_an_anchor_that_cannot_be_told_from_others(tmp_path: Path) -> None:
+    """A folder of its own may hold anything: such an anchor is refused before anything is measured."""
+    file = scenario_file(tmp_path, gates="{metric: itl_median, ignorable: 1%, must_catch: 5%}")
+    opaque = BASE.model_copy(update={"path": ("/plugin",)})
+
+    with pytest.raises(UsageError, match="the anchor has path= or env= of its own"):
+        use_cases.run([file], {"base": opaque, "head": HEAD}, against=Path("baselines"))
+
+
+@pytest.mark.usefixtures("project")
+def test_the_command_line_takes_the_anchor_of_the_project(tmp_path: Path) -> None:
+    """``--against baseline`` measures the head in pairs with ``[subjects.anchor]``, if perfgate.toml names one."""
+    (tmp_path / "perfgate.toml").write_text('[subjects.anchor]\npython = "/bin/true"\n')
+    words = ["run", str(tmp_path / "tiny.yaml"), "--head", "args.max_num_seqs=4", "--against", "baseline"]
+
+    ended = CliRunner().invoke(main, words, obj=FakeCollector(FakeSpec()))
+
+    (folder,) = Path("runs").iterdir()
+    manifest = json.loads((folder / "run.json").read_text())
+    assert ended.exit_code == 21
+    assert manifest["subjects"]["base"]["python"] == "/bin/true"
+    assert manifest["subjects"]["head"]["args"] == {"max_num_seqs": 4}
