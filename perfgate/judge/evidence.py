@@ -71,7 +71,6 @@ class Evidence:
         paired: Whether both sides were taken in pairs of one run.
         quick: Whether that run was a quick one.
         run: Its name; empty where different ones measured the sides.
-        order_drawn: Whether the order within each pair was drawn on its own.
     """
 
     cell: Cell
@@ -79,7 +78,6 @@ class Evidence:
     paired: bool = False
     quick: bool = False
     run: str = ""
-    order_drawn: bool = False
 
     @property
     def record(self) -> Record:
@@ -161,7 +159,7 @@ class Evidence:
         if self.labeller is None:
             return (*series,)
         gates = [own for one in series for own in by_state(one, self.labeller)]
-        return (*gates, *slow_share(gates, self.labeller, exact=self.order_drawn))
+        return (*gates, *slow_share(gates, self.labeller, drawn=self.record.orders == "coins"))
 
     @cached_property
     def labeller(self) -> Labeller | None:

@@ -19,7 +19,7 @@ from perfgate.judge.outcome import GateOutcome, Verdict
 from perfgate.judge.rule import Decision, Judged, Series
 from perfgate.metrics.trial import SIDES
 from perfgate.models import Note
-from perfgate.scenario.plan import GatePlan
+from perfgate.scenario.plan import ORDERS_BOUND, GatePlan
 from perfgate.stats import two_states
 from perfgate.stats.rates import rate_bounds
 from perfgate.units import percent
@@ -93,21 +93,21 @@ class SlowShare:
         gate: The first gate that is compared within states.
         shares: For each look, the slow state's share of each pair's base and head.
         schedule: The looks.
-        exact: Whether the order of each pair was drawn on its own; else it may not block.
+        drawn: Whether the order of each pair was drawn on its own; else it may not block.
     """
 
     gate: GatePlan
     shares: tuple[list[tuple[float, float]], ...]
     schedule: stats.Schedule
-    exact: bool
+    drawn: bool
     fault: None = None
 
     def interim_looks(self) -> tuple[stats.Look, ...]:
         """Every look; it "passes" as long as the discordant pairs do not lean towards the head."""
         seen: list[stats.Look] = []
         for rows, pairs, block in zip(self.shares, self.schedule.looks, self.schedule.block, strict=False):
-            p = two_states.sign_test(*discordant(rows))
-            weighted = min(1.0, p / block) if block and self.exact else 1.0
+            p = min(1.0, ORDERS_BOUND * two_states.sign_test(*discordant(rows)))
+            weighted = min(1.0, p / block) if block and self.drawn else 1.0
             running = min([weighted, *(look.p_slower for look in seen[-1:])])
             nothing = stats.Estimate(0.0, 0.0, 1.0)
             seen.append(stats.Look(pairs, nothing, nothing, nothing, block, 0.0, running, 1.0 if p <= LEANS else 0.0))
@@ -168,20 +168,20 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     return (StateSeries(series.gate, schedule=schedule, resolution=series.resolution),)
 
 
-def slow_share(gates: Sequence[Series], labeller: Labeller, *, exact: bool) -> tuple[SlowShare, ...]:
+def slow_share(gates: Sequence[Series], labeller: Labeller, *, drawn: bool) -> tuple[SlowShare, ...]:
     """The share of the slow state, where gates are compared within states.
 
     Args:
         gates: Those of the cell, split by state.
         labeller: What split them.
-        exact: Whether the order of each pair was drawn on its own.
+        drawn: Whether the order of each pair was drawn on its own.
     """
     first = next((series for series in gates if isinstance(series, StateSeries)), None)
     if first is None or first.schedule is None:
         return ()
     looks = [look for look in first.schedule.looks if look <= len(labeller.pairs)]
     found = [labeller.at(look, first.gate.gate.ignorable) for look in looks]
-    return (SlowShare(first.gate, tuple(own.shares if own else [] for own in found), first.schedule, exact),)
+    return (SlowShare(first.gate, tuple(own.shares if own else [] for own in found), first.schedule, drawn),)
 
 
 def states_outcome(

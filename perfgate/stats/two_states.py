@@ -168,7 +168,7 @@ def _on_levels(marks: Floats, fast: float, slow: float) -> Labels:
 def sign_test(for_it: int, against: int) -> float:
     """One-sided p of H0 "either sign is as likely" from discordant pairs; 1 where there are none.
 
-    Exact where the order within each pair was drawn on its own (McNemar 1947; Fisher 1935).
+    Exact where a fair coin of its own drew the order within each pair (McNemar 1947; Fisher 1935).
     """
     trials = for_it + against
     return float(special.bdtrc(for_it - 1, trials, 0.5)) if for_it else 1.0

@@ -46,7 +46,7 @@ def pairs(states: Sequence[tuple[str, str]], ratio: float = 1.0) -> list[Trial]:
 def judged(trials: Sequence[Trial], **measure: Any) -> CellOutcome:
     """The cell of a run whose pairs' orders were each drawn."""
     measured = cell(**measure)
-    return judge(run([measured]), {measured.cell_id: record(measured, trials)}).cells[0]
+    return judge(run([measured]), {measured.cell_id: record(measured, trials, orders="coins")}).cells[0]
 
 
 def by_state(found: CellOutcome) -> dict[str, GateOutcome]:
@@ -103,6 +103,15 @@ def test_a_head_that_is_slow_from_the_middle_on_does_not_pass() -> None:
         assert found.verdict == "inconclusive"
         assert by_state(found)["slow_state_share"].verdict == "inconclusive"
         assert found.next_look == {4: 6, 6: 8}[count]
+
+
+def test_the_slow_state_of_the_head_alone_is_blocked() -> None:
+    """Twelve pairs in which only the head becomes slow block by the share of the slow state."""
+    found = judged(pairs([(FASTER, "fffftsss")] * 12))
+    assert found.verdict == "regressed"
+    share = by_state(found)["slow_state_share"]
+    assert (share.verdict, share.pairs) == ("regressed", 12)
+    assert share.p <= share.block_level
 
 
 def test_no_common_state() -> None:
