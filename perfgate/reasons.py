@@ -386,6 +386,21 @@ _TABLE = (
            "Measure the base's counters again and change the bound in counters:."),
     Reason("counter-unstable", "Trials of the base do not agree on a counter that should repeat exactly.",
            "The kernel is chosen at run time (autotuning): pin the choice, or remove the condition."),
+    # --- what the host calls
+    Reason("host-calls-added", "The head's host runs more in a decode step than the base's, and by what calls and "
+           "lines cost that is more than calls.ignorable.",
+           "Look at the functions listed: + is more on the head. If it is meant, say so with a larger ignorable."),
+    Reason("host-calls-changed", "The head's host runs something else in a decode step than the base's, at a cost "
+           "within calls.ignorable.",
+           "Nothing, if the change is meant; each function that runs otherwise is listed."),
+    Reason("host-calls-vary", "Some of what the host runs in a decode step depends on time or chance: it did not "
+           "repeat, and is compared by its range alone.",
+           "Nothing while it is a small share. Above 2 % of all events nothing is judged: find what polls or waits."),
+    Reason("host-calls-unlike", "The sides' calls were counted under other versions of Python, or by another "
+           "instrument, so the counts mean different things.",
+           "Use the same minor version of Python on both sides."),
+    Reason("host-calls-missing", "A side has no valid trial in which the host's calls were counted.",
+           "Read why its called trial failed; perfgate run --resume goes on with the run."),
 )  # fmt: skip
 
 REASONS: dict[str, Reason] = {reason.code: reason for reason in _TABLE}

@@ -26,7 +26,7 @@ from whole_inputs import REPOSITORY, SHA, WHOLE
 
 from perfgate.baseline.lineage import _digest
 from perfgate.baseline.store import read as read_baseline
-from perfgate.capture.drivers import VllmEngine
+from perfgate.capture.drivers import Launch, VllmEngine
 from perfgate.capture.engine import Worker
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import read_iteration
@@ -219,7 +219,7 @@ def _engine(file: Path) -> None:
     worker._buffer += file.read_bytes()
     worker._requests = worker._answers = os.open(os.devnull, os.O_RDWR)
     try:
-        answer, _ = VllmEngine(worker, job).iterate(measured.workload, 0)
+        answer, _ = VllmEngine(worker, job, Launch()).iterate(measured.workload, 0)
         read_iteration(answer, measured.workload)
     finally:
         os.close(worker._answers)

@@ -39,11 +39,13 @@ class Launch:
         wrapper: A program with its arguments that starts the engine's process and waits for it, as profilers do.
         environment: Variables beside the engine's own.
         engine_args: Arguments over those of scenario and subject.
+        count_calls: Whether the worker counts what the host calls and adds it to the answer of each iteration.
     """
 
     wrapper: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     engine_args: Mapping[str, Any] = field(default_factory=dict)
+    count_calls: bool = False
 
 
 class Engine(Protocol):
@@ -119,7 +121,7 @@ class VllmDriver:
     def start(self, job: Job, launch: Launch) -> Iterator[Engine]:
         """See :class:`Driver`."""
         with Worker(job, launch.wrapper, launch.environment) as worker:
-            yield VllmEngine(worker, job, launch.engine_args)
+            yield VllmEngine(worker, job, launch)
 
 
 class VllmEngine:
@@ -128,13 +130,13 @@ class VllmEngine:
     Args:
         worker: Running, without an engine so far.
         job: The trial.
-        engine_args: Over the scenario's and the subject's.
+        launch: What its instrument asks of the start.
 
     Raises:
         InvalidTrialError: It did not start, or not in time.
     """
 
-    def __init__(self, worker: Worker, job: Job, engine_args: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, worker: Worker, job: Job, launch: Launch) -> None:
         self._worker, self._job = worker, job
         cell = job.cell
         cache_files = sum(len(names) for _, _, names in os.walk(job.cache_folder))
@@ -146,7 +148,8 @@ class VllmEngine:
             model=cell.model_folder or cell.engine.model.hub,
             revision=cell.engine.model.revision,
             dummy=cell.engine.model.config is not None,
-            engine_args={**job.engine_args, **(engine_args or {})},
+            engine_args={**job.engine_args, **launch.engine_args},
+            count_calls=launch.count_calls,
         )
         ready_ns = worker.age_ns()
         try:

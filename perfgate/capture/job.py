@@ -19,7 +19,7 @@ class Job:
     """One trial to take.
 
     Args:
-        kind: What is measured: times, kernels or counters.
+        kind: What is measured: times, kernels, counters or calls.
         cell: The cell.
         side: The side.
         subject: The build on that side.

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from perfgate.capture.calling import CallCounts
 from perfgate.capture.counting import Ncu
 from perfgate.capture.drivers import DRIVERS, Driver
 from perfgate.capture.engine import EXIT_TIMEOUT_S, LOG
@@ -29,7 +30,9 @@ MAX_FAILURE_CHARACTERS = 2000
 OF_THE_REQUESTS = ("request-failed", "wrong-token-count", "preempted")
 """Reason codes of an engine that runs, so that its log explains nothing."""
 
-INSTRUMENTS: Final[dict[Kind, Callable[[Job], Instrument]]] = {"timed": Timed, "traced": tracer, "counted": Ncu}
+INSTRUMENTS: Final[dict[Kind, Callable[[Job], Instrument]]] = {
+    "timed": Timed, "traced": tracer, "counted": Ncu, "called": CallCounts,
+}  # fmt: skip
 """What watches the trials of a kind."""
 
 

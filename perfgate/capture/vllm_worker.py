@@ -10,11 +10,12 @@ Protocol 1: JSON lines, one answer a request, in order. A request is ``{"v": 1, 
 op        request                                           answer
 ========= ================================================= ==========================================================
 hello                                                       python, pid
-start     model, revision or null, dummy, engine_args       import_ns, engine_ns, versions, vocabulary,
-                                                            model_memory_bytes or null, kv_token_capacity or null
+start     model, revision or null, dummy, engine_args,      import_ns, engine_ns, versions, vocabulary,
+          count_calls                                       model_memory_bytes or null, kv_token_capacity or null
 iterate   prompts: batch x input token ids, output_tokens,  submitted_ns: batch; deliveries: [[t_ns, tokens: batch]];
           probe                                             tokens_digest, finish_reasons: batch, preemptions or null;
-                                                            probe_ns: [before: ranks, after: ranks] or null
+                                                            probe_ns: [before: ranks, after: ranks] or null; where
+                                                            count_calls was true also host_calls (call_counter.py)
 profile   on, ranges: nvtx or record_function, window       nothing; ranges surround steps from here on, or no more;
                                                             with window the profiler records meanwhile
 stop                                                        nothing; the engine is down, the worker exits
@@ -72,6 +73,7 @@ class WorkerLoop:
         self.iterations = 0
         self.ranges: Ranges | None = None
         self.profiled = False
+        self.counter: Any = None
         self.run_batch = beside("vllm_batch").run_batch
         self.read_probe = beside("vllm_probe").StateProbe(call_ranks).read
 
@@ -93,6 +95,8 @@ class WorkerLoop:
 
     def start(self, request: dict[str, Any]) -> dict[str, Any]:
         """Import vllm and build the engine, each timed."""
+        if request.get("count_calls") is True:  # before there are threads
+            self.counter = beside("call_counter").CallCounter()
         begin_ns = time.perf_counter_ns()
         try:
             import torch
@@ -129,12 +133,16 @@ class WorkerLoop:
         gc.collect()
         self.iterations += 1
         try:
-            step = self.engine.step if self.ranges is None else self.ranges.around(self.engine.step)
+            step = self.engine.step
+            for watcher in filter(None, (self.ranges, self.counter)):
+                step = watcher.around(step)
             prompts, tokens, prefix = request["prompts"], request["output_tokens"], f"{self.iterations}-"
             probed = self.engine if request.get("probe") is True else None
             before = probed and self.read_probe(probed)
             answer: dict[str, Any] = self.run_batch(self.engine, step, prompts, tokens, prefix)
             after = probed and self.read_probe(probed)
+            if self.counter is not None:
+                answer["host_calls"] = self.counter.report()
         except (Exception, SystemExit) as error:
             raise RequestError("iteration-failed", describe(error)) from error
         return {**answer, "probe_ns": [before, after] if before and after else None}

@@ -11,6 +11,7 @@ from itertools import chain, islice
 from typing import Any
 
 from perfgate import __version__
+from perfgate.judge.call_checks import judge_calls
 from perfgate.judge.cautions import clocks_differ, floor_by_side, head_is_favoured
 from perfgate.judge.counter_checks import count_one_side, judge_counters
 from perfgate.judge.envelope import judge_envelope
@@ -179,6 +180,8 @@ def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[
         findings.append(judge_envelope(evidence.cell.kernels, evidence.read("traced", lambda trial: trial.decode)))
     if evidence.due("counted"):
         findings.append(judge_counters(evidence.cell.counters, evidence.read("counted", lambda trial: trial.counted)))
+    if evidence.cell.calls is not None and evidence.due("called"):
+        findings.append(judge_calls(evidence.cell.calls, evidence.read("called", lambda trial: trial.calls)))
     return gates, findings
 
 

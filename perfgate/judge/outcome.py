@@ -5,9 +5,12 @@ Pure data, in the order a reader asks: what, how much, how sure, why. ``verdict.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.errors import ExitStatus
@@ -33,7 +36,7 @@ WORST_FIRST: dict[Verdict, ExitStatus] = {
 }
 """Every verdict, worst first, with the exit status it means."""
 
-EXACT_ENDS = ("outside-envelope", "envelope-stale", "counter-differs", "counter-out-of-bounds")
+EXACT_ENDS = ("outside-envelope", "envelope-stale", "counter-differs", "counter-out-of-bounds", "host-calls-added")
 """Reasons that decide a cell exactly, whatever its gates say; more pairs would not change them."""
 
 
@@ -204,6 +207,8 @@ class CellOutcome(Frozen):
         next_traced_look: Traced pairs at which the next decision on kernels is due; ``None`` as for ``next_look``.
         counted_pairs: Valid counted pairs measured.
         next_counted_look: Counted pairs at which the next decision on counters is due; ``None`` as for ``next_look``.
+        called_pairs: Valid called pairs measured; not written where there are none.
+        next_called_look: Called pairs at which the next decision on calls is due; not written where none is.
         versions: Packages of each side as measured.
         built_from: Of each side that was built from a git ref, its commit, with a digest of uncommitted changes.
         gates: In the scenario's order.
@@ -229,6 +234,8 @@ class CellOutcome(Frozen):
     next_traced_look: int | None = None
     counted_pairs: int = 0
     next_counted_look: int | None = None
+    called_pairs: Annotated[int, Field(exclude_if=operator.not_)] = 0
+    next_called_look: Annotated[int | None, Field(exclude_if=operator.not_)] = None
     versions: dict[Side, dict[str, str]]
     built_from: dict[Side, str] = {}
     gates: tuple[GateOutcome, ...]

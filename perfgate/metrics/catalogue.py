@@ -1,6 +1,7 @@
 """The metrics perfgate knows: name, unit, direction, meaning, and how a trial is summarised as one number.
 
-A timed trial holds iterations, a traced one decode steps; both hold integer nanoseconds. Each metric turns one trial
+A timed trial holds iterations, a traced one decode steps; both hold integer nanoseconds.
+A called one holds counts. Each metric turns one trial
 into one float in the metric's base unit (seconds, bytes, tokens, tokens per second). That number is what the statistics
 see: the trial is the unit of replication, iterations and tokens only sharpen its summary (docs/design.md).
 
@@ -178,6 +179,10 @@ def _host_work(trial: Trial) -> float | None:
     return float(np.percentile(known, 10)) / NS_PER_S if known else None
 
 
+def _host_calls(trial: Trial) -> float | None:
+    return float(np.median(trial.calls.step_calls)) if trial.calls else None
+
+
 def _kernel_time(trial: Trial, role: str, _place: str = "") -> float | None:
     steps = trial.decode.role_ns.get(role, ()) if trial.decode else ()
     return float(np.median(steps)) / NS_PER_S if len(steps) else None
@@ -228,6 +233,8 @@ METRICS: dict[str, Metric] = {
         Metric("host_slack_per_step", "s", "higher", "how much longer the host could work in a decode step before the "
                "device waits for it; the median step, negative where the device does wait", _host_slack,
                decode="steps", kind="traced", signed=True, steps=_in_device_steps(_host_slack)),
+        Metric("host_calls_per_step", "count", "lower", "Python and C functions that the host calls in the median "
+               "decode step, counted in trials of their own", _host_calls, decode="steps", kind="called"),
     )
 }  # fmt: skip
 """Every metric with one value a trial. A new one is an entry here and a test (docs/extending.md)."""

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, NamedTuple, Self, get_args
 from annotated_types import MinLen
 from pydantic import AfterValidator, Field, NonNegativeInt, model_validator
 
+from perfgate.calls.host_calls import HostCalls
 from perfgate.counters.roofline_bound import Floor
 from perfgate.counters.step_counters import CountedStep
 from perfgate.machine.atomic_files import sha256_hex
@@ -17,14 +18,14 @@ from perfgate.models import Frozen, Note
 from perfgate.reasons import CODE
 from perfgate.trace.decode_step import DecodeSteps
 
-Kind = Literal["timed", "traced", "counted"]
+Kind = Literal["timed", "traced", "counted", "called"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of trial: profilers slow an engine down, so what is read from one kind is never compared with another's."""
 
 
 def key_of(kind: Kind, what: str) -> str:
-    """The key of one kind in a file: ``{}pairs`` is ``pairs``, ``traced_pairs`` or ``counted_pairs``."""
+    """The key of one kind in a file: ``{}pairs`` is ``pairs``, ``traced_pairs`` and so on."""
     return what.format("" if kind == "timed" else f"{kind}_")
 
 
@@ -148,7 +149,8 @@ class Trial(Frozen):
 
     Args:
         index: Number of the trial in its run, from 0; its folder is ``trials/NNN``.
-        kind: ``timed`` trials alone feed latency metrics, ``traced`` ones what kernels do, ``counted`` ones counters.
+        kind: ``timed`` trials alone feed latency metrics, ``traced`` ones what kernels do, ``counted`` ones counters,
+            ``called`` ones what the host calls.
         pair: Number of the pair, from 0; ``None`` for a warm-up trial, which is never judged.
         position: 0 for the first trial of its pair, 1 for the second.
         subject: The side measured.
@@ -169,6 +171,7 @@ class Trial(Frozen):
         counted: What ncu counted in a counted trial.
         floor: What the decode steps of a timed trial are held against.
         no_floor: Why that is unknown, in words; empty where it is known, and in trials that have none.
+        calls: What the host called in a called trial.
         figures: What else was measured, by name: integers that no more than a metric of their own reads.
     """
 
@@ -194,6 +197,7 @@ class Trial(Frozen):
     counted: CountedStep | None = None
     floor: Floor | None = None
     no_floor: str = ""
+    calls: Annotated[HostCalls | None, Field(exclude_if=lambda calls: calls is None)] = None
     figures: Annotated[dict[str, int], Field(exclude_if=lambda figures: not figures)] = {}
 
     @property

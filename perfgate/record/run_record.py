@@ -76,6 +76,7 @@ class Record(Frozen):
         further_looks: Numbers of pairs at which looks were added after the cell's own, in order.
         further_traced_looks: The same for traced pairs.
         further_counted_looks: The same for counted pairs.
+        further_called_looks: The same for called pairs; not written where there are none.
         stopped: Why measuring ended before a decision, where it did.
     """
 
@@ -89,6 +90,7 @@ class Record(Frozen):
     further_looks: tuple[int, ...] = ()
     further_traced_looks: tuple[int, ...] = ()
     further_counted_looks: tuple[int, ...] = ()
+    further_called_looks: tuple[int, ...] = Field(default=(), exclude_if=operator.not_)
     stopped: Failure | None = None
 
     @model_validator(mode="after")

@@ -20,6 +20,7 @@ EXACTLY = {
     "outside-envelope": "kernels outside the envelope",
     "counter-differs": "a counter",
     "counter-out-of-bounds": "a counter",
+    "host-calls-added": "the work of the host",
 }
 """What has regressed, by the reason that says so."""
 
@@ -168,6 +169,7 @@ def cell_heading(cell: CellOutcome) -> str:
     facts += [f"against a baseline of {plural(cell.baseline.visits, 'visit')}"] if cell.baseline else []
     facts += [f"{cell.traced_pairs} traced"] if cell.traced_pairs else []
     facts += [f"{cell.counted_pairs} counted"] if cell.counted_pairs else []
+    facts += [f"{cell.called_pairs} called"] if cell.called_pairs else []
     unpaired = max((gate.pairs for gate in cell.gates), default=0) if not facts else 0
     if unpaired:
         facts.append(f"at least {unpaired} trials a side, unpaired")

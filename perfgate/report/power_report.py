@@ -36,7 +36,7 @@ def _gate_line(cell: Cell, price: GatePower) -> str:
 def _kind_lines(cell: Cell, price: KindCost) -> tuple[str, str]:
     pairs, until = f"looks at {_list(price.looks)} pairs", " until each look"
     if price.looks == (1,):
-        seen = "kernels count" if price.kind == "counted" else "decode steps run"
+        seen = {"counted": "kernels count", "called": "host calls"}.get(price.kind, "decode steps run")
         pairs, until = f"one pair, to see what the {seen}", ""
     starts = " to ".join(dict.fromkeys(map(str, (price.starts[0], price.starts[-1]))))
     return (
@@ -51,6 +51,8 @@ def _amount(cell: Cell, price: KindCost) -> str:
     if price.kind == "counted":
         launches = "the launches asked for" if price.window is None else f"{price.window} launches"
         return f"{launches} in at most {price.passes} passes"
+    if price.kind == "called" and cell.calls is not None:
+        return f"{max(warmup, 1)} + {cell.calls.iterations} iterations"
     if price.kind == "timed" or cell.kernels is None:
         return f"{warmup} + {cell.measure.iterations} iterations"
     # A trace never begins with a cold engine.

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_v
 from perfgate.errors import ScenarioError
 from perfgate.metrics.catalogue import Metric
 from perfgate.models import Strict
+from perfgate.scenario.call_trials import CallTrials
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import LARGEST, ArgumentName, Duration, Listed, Name, Percent, Positive, whole_number
@@ -120,6 +121,7 @@ class Scenario(Strict):
         counters: Which launches of a decode step ncu counts: the shortest run of launches that holds all of these.
             Needs a ``kernels:`` block, whose traces say what there is.
         counted: How counted trials are taken.
+        calls: How what the host calls in a decode step is counted; without it nothing is.
         matrix: Values of workload keys or engine arguments; each combination is a cell.
     """
 
@@ -142,6 +144,7 @@ class Scenario(Strict):
     kernels: Expectation | None = None
     counters: Annotated[tuple[Launches, ...], Listed] = ()
     counted: CounterTrials = CounterTrials()
+    calls: CallTrials | None = None
     matrix: dict[ArgumentName, Annotated[tuple[JsonValue, ...], Field(min_length=1), Listed]] = {}
 
     @field_validator("gates")
@@ -180,6 +183,8 @@ class Scenario(Strict):
             if gate.measured.kind == "counted" and not self.counters:
                 raise FieldError(at, f"{gate.metric} is read from counted trials: add a counters: block, like "
                                      "counters: [{role: gemm, profile: 4}]")  # fmt: skip
+            if gate.measured.kind == "called" and self.calls is None:
+                raise FieldError(at, f"{gate.metric} is read from called trials: add a calls: block, like calls: {{}}")
         latest = min((n for n in lengths if isinstance(n, int)), default=0) - STEPS_BEHIND
         if self.counted.step is not None and self.counted.step > latest:
             raise FieldError(("counted", "step"), "leaves too few decode steps behind it: at most "

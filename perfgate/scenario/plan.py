@@ -20,6 +20,7 @@ from perfgate.errors import UsageError
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import KINDS, Kind
 from perfgate.models import Frozen
+from perfgate.scenario.call_trials import CallTrials
 from perfgate.scenario.counter_trials import CounterTrials, Launches, metrics_to_read
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, Clocks, LoadedScenario, Measure, Scenario, model_folder
 from perfgate.scenario.expected_kernels import Expectation
@@ -61,6 +62,7 @@ class Cell(Frozen):
         kernels: How traced trials are taken and what a step may run; ``None`` where nothing is traced.
         counters: Which launches are counted; none where nothing is.
         counted: How they are.
+        calls: How what the host calls is counted; ``None`` where it is not, and then not written.
         pairing: ``sequential``: one engine at a time.
     """
 
@@ -77,6 +79,7 @@ class Cell(Frozen):
     kernels: Expectation | None = None
     counters: tuple[Launches, ...] = ()
     counted: CounterTrials = CounterTrials()
+    calls: Annotated[CallTrials | None, Field(exclude_if=lambda calls: calls is None)] = None
     pairing: Literal["sequential"] = "sequential"
     cell_id: str
 
@@ -86,6 +89,7 @@ class Cell(Frozen):
             "timed": self.measure,
             "traced": self.kernels.traced if self.kernels else None,
             "counted": self.counted if self.counters else None,
+            "called": self.calls,
         }
         return declared[kind]
 
@@ -100,7 +104,7 @@ class Cell(Frozen):
     def looks(self, kind: Kind) -> tuple[int, ...]:
         """Pairs at which trials of a kind may end; empty where none is taken.
 
-        Without a gate nothing is timed, and one trial tells what a step runs, or what its kernels count.
+        Without a gate nothing is timed, and one trial tells what a step runs, what its kernels count or its host calls.
         """
         if self.gates_on(kind):
             return self.schedule(kind).looks
@@ -270,6 +274,7 @@ def _cell(loaded: LoadedScenario, point: dict[str, JsonValue], model: Model) -> 
         kernels=scenario.kernels,
         counters=scenario.counters,
         counted=scenario.counted,
+        calls=scenario.calls,
         cell_id=_cell_id(digest, engine, workload, scenario.measure, scenario.clocks),
     )
 

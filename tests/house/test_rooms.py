@@ -12,14 +12,20 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "perfgate"
 
 ROOMS = (
-    "reasons", "errors", "units", "models", "stats", "machine", "trace", "counters", "metrics", "scenario", "project",
-    "record", "capture", "judge", "baseline", "doctor", "report", "gate", "nightly", "drill",
+    "reasons", "errors", "units", "models", "stats", "machine", "trace", "counters", "calls", "metrics", "scenario",
+    "project", "record", "capture", "judge", "baseline", "doctor", "report", "gate", "nightly", "drill",
     "verification", "github", "cli", "__main__",
 )  # fmt: skip
 """From the ground up: a room, or a module at the root, imports only from those before it."""
 
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manager"}
-SUBJECT_SIDE = {"capture.vllm_batch", "capture.vllm_probe", "capture.vllm_worker", "doctor.probe"}
+SUBJECT_SIDE = {
+    "capture.call_counter",
+    "capture.vllm_batch",
+    "capture.vllm_probe",
+    "capture.vllm_worker",
+    "doctor.probe",
+}
 """Files that a subject's interpreter runs; they import engines, late, so that it can be timed and may fail."""
 LATE_IMPORTS = {
     "record.run_record": {"frame", "iteration_frame"}, "counters.report_file": {"_launches"}, "__main__": {"main"},

@@ -1,0 +1,114 @@
+"""What two builds' hosts do differently in a decode step, function by function, with what it costs.
+
+A count that repeats is compared exactly. One that does not differs only where the ranges of both sides are apart by
+more than either is wide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfgate.calls.host_calls import CALLS, LINES, PS_PER_S, HostCalls, Total
+from perfgate.units import format_mean, plural
+
+MOST_LINES = 20
+"""Functions that have a line of their own, the most expensive ones."""
+MOST_COUNTS = 6
+"""Counts that the line of a function names."""
+NAMED = 3
+"""Functions that a headline names."""
+
+
+@dataclass(frozen=True)
+class CallChange:
+    """A function that the two sides do not run alike.
+
+    Args:
+        function: Module and qualified name.
+        counts: What changed, a step: positive for more on the head.
+        cost_s: What that costs, a step, in seconds.
+    """
+
+    function: str
+    counts: dict[str, float]
+    cost_s: float
+
+    @property
+    def line(self) -> str:
+        """``+`` for more on the head, ``-`` for less, ``~`` for both."""
+        signs = {count > 0 for count in self.counts.values()}
+        mark = "~" if len(signs) > 1 else "+" if signs == {True} else "-"
+        largest = sorted(self.counts.items(), key=lambda item: (item[0] not in (CALLS, LINES), -abs(item[1])))
+        parts = [_in_words(what, count) for what, count in largest[:MOST_COUNTS]]
+        if more := len(largest) - MOST_COUNTS:
+            parts += [f"{plural(more, 'C function')} more"] if more > 0 else []
+        return f"{mark} {self.function}: {', '.join(parts)} a step ({_us(self.cost_s)})"
+
+
+@dataclass(frozen=True)
+class CallDifference:
+    """What the head's host does otherwise than the base's.
+
+    Args:
+        changes: The most expensive first, whichever way.
+    """
+
+    changes: tuple[CallChange, ...]
+
+    @property
+    def cost_s(self) -> float:
+        """What all of it costs, a step, in seconds; negative where the head does less."""
+        return sum(change.cost_s for change in self.changes)
+
+    @property
+    def headline(self) -> str:
+        """The whole in one line."""
+        named = [change.function for change in self.changes[:NAMED]]
+        more = len(self.changes) - len(named)
+        others = f" and {plural(more, 'more function')}" if more > 0 else ""
+        return f"{_us(self.cost_s)} a step by what its calls and lines cost at least: {', '.join(named)}{others}"
+
+    @property
+    def lines(self) -> list[str]:
+        """The functions, as in a diff."""
+        rest = self.changes[MOST_LINES:]
+        lines = [change.line for change in self.changes[:MOST_LINES]]
+        cost_s = sum(change.cost_s for change in rest)
+        return [*lines, f"~ {plural(len(rest), 'more function')} ({_us(cost_s)})"] if rest else lines
+
+
+def call_difference(base: HostCalls, head: HostCalls) -> CallDifference:
+    """Hold the head's counts against the base's; both must be counted alike.
+
+    What is more is priced as the head's trials timed it, what is less as the base's did.
+    """
+    before, after = base.counts(), head.counts()
+    by_function: dict[str, dict[str, float]] = {}
+    cost_ps: dict[str, float] = {}
+    for function, what in sorted(before.keys() | after.keys()):
+        key = (function, what)
+        more = _distance(before.get(key, (0, 0)), after.get(key, (0, 0))) / base.steps
+        if more:
+            by_function.setdefault(function, {})[what] = more
+            price_ps = (head if more > 0 else base).price_ps(*key)
+            cost_ps[function] = cost_ps.get(function, 0.0) + more * price_ps
+    changes = [CallChange(name, counts, cost_ps[name] / PS_PER_S) for name, counts in by_function.items()]
+    return CallDifference(tuple(sorted(changes, key=lambda change: (-abs(change.cost_s), change.function))))
+
+
+def _distance(base: Total, head: Total) -> int:
+    """By how much the head's range is above the base's, or below; 0 where they are no further apart than wide."""
+    apart = max(head[0] - base[1], 0) - max(base[0] - head[1], 0)
+    return apart if abs(apart) > max(base[1] - base[0], head[1] - head[0]) else 0
+
+
+def _in_words(what: str, count: float) -> str:
+    nouns = {CALLS: "call", LINES: "line"}
+    amount = format_mean(abs(count))
+    if what in nouns:
+        return f"{amount} {nouns[what]}{'' if abs(count) == 1 else 's'}"
+    return f"{what} {amount}"
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:+.2f} us"

@@ -1,0 +1,154 @@
+"""The functions that the host ran in the decode steps of one trial: how often, how many lines, which C functions.
+
+What a build's host does repeats exactly, whatever time it takes: engines of one build with other hash seeds and
+addresses run the same functions equally often (docs/measurements.md). What depends on time or chance does not: a log
+line every ten seconds, a loop over the buckets of a histogram of times. So each count has a range, the least and the
+most that an iteration showed, and what has not repeated is known by its range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Annotated
+
+from annotated_types import MinLen
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from perfgate.machine.json_text import Figures
+from perfgate.models import Frozen
+
+CALLS, LINES = "calls", "lines"
+"""What is counted of a function, beside the C functions that it calls, which go by their names."""
+PS_PER_S = 1e12
+Total = tuple[NonNegativeInt, NonNegativeInt]
+"""The least and the most over the counted iterations of what all decode steps of one did."""
+Name = Annotated[str, Field(max_length=1000)]
+
+
+class Costs(Frozen):
+    """What a unit of the host's work costs at least, in picoseconds, measured before anything is counted.
+
+    Args:
+        line: A plain line.
+        call: A call of a Python function, beside its lines.
+        c_call: A call of a C function that does next to nothing.
+    """
+
+    line: PositiveInt
+    call: PositiveInt
+    c_call: PositiveInt
+
+
+class FunctionCalls(Frozen):
+    """One Python function in the decode steps.
+
+    Args:
+        calls: How often it was called, or went on where it is a generator.
+        lines: Lines begun in it, and jumps back within a line: loops show here, and ``d[k] = v``.
+        c_calls: Calls of C functions by their name.
+        c_ps: What one of these took, in picoseconds, where it called no Python function.
+    """
+
+    calls: Total = (0, 0)
+    lines: Total = (0, 0)
+    c_calls: dict[Name, Total] = {}
+    c_ps: dict[Name, NonNegativeInt] = {}
+
+    def counts(self) -> Iterator[tuple[str, Total]]:
+        """Everything that was counted, by its name."""
+        yield from ((CALLS, self.calls), (LINES, self.lines))
+        yield from self.c_calls.items()
+
+
+class HostCalls(Frozen):
+    """What the host ran in the decode steps of the counted iterations: all threads of the engine's process.
+
+    Args:
+        python: Minor version of the subject's Python, ``3.12``: another one calls and counts otherwise.
+        instrument: What told of calls and lines: ``monitoring`` or ``settrace``, which do not count alike.
+        iterations: Iterations counted.
+        step_calls: Of each of their decode steps in order the calls of Python and C functions. A decode step is a
+            return of the engine with tokens, after every request has its first.
+        costs: What a unit of work costs.
+        functions: By module and qualified name.
+    """
+
+    python: str
+    instrument: str
+    iterations: PositiveInt
+    step_calls: Annotated[Figures, MinLen(1)]
+    costs: Costs
+    functions: dict[Name, FunctionCalls]
+
+    @property
+    def key(self) -> str:
+        """What must be the same for counts to be compared, in words."""
+        return f"Python {self.python} by {self.instrument}"
+
+    @property
+    def steps(self) -> float:
+        """Decode steps of an iteration."""
+        return len(self.step_calls) / self.iterations
+
+    def counts(self) -> dict[tuple[str, str], Total]:
+        """Every count, by function and what is counted of it."""
+        return {(name, what): total for name, own in self.functions.items() for what, total in own.counts()}
+
+    def price_ps(self, function: str, what: str) -> int:
+        """What one more of this costs, in picoseconds: a C function as timed, all else a unit's least cost."""
+        if what == LINES:
+            return self.costs.line
+        if what == CALLS:
+            return self.costs.call
+        own = self.functions.get(function)
+        return max(self.costs.c_call, own.c_ps.get(what, 0) if own else 0)
+
+    def varying(self) -> dict[tuple[str, str], Total]:
+        """The counts that did not repeat."""
+        return {key: total for key, total in self.counts().items() if total[0] < total[1]}
+
+    @property
+    def varying_share(self) -> float:
+        """The share of all events that belongs to counts which did not repeat."""
+        events = sum(most for _, most in self.counts().values())
+        return sum(most for _, most in self.varying().values()) / events if events else 0.0
+
+
+def pooled(trials: Sequence[HostCalls]) -> HostCalls:
+    """Trials of one build as one, with every range as wide as all of them show it.
+
+    Args:
+        trials: At least one; all counted alike.
+
+    Raises:
+        ValueError: They were not counted alike.
+    """
+    if len({trial.key for trial in trials}) > 1:
+        raise ValueError(f"counted otherwise: {' and '.join(sorted({trial.key for trial in trials}))}")
+    names = sorted(set(chain.from_iterable(trial.functions for trial in trials)))
+    return trials[0].model_copy(
+        update={
+            "iterations": sum(trial.iterations for trial in trials),
+            "step_calls": tuple(chain.from_iterable(trial.step_calls for trial in trials)),
+            "functions": {name: _widest([trial.functions.get(name, _ABSENT) for trial in trials]) for name in names},
+        }
+    )
+
+
+_ABSENT = FunctionCalls()
+
+
+def _widest(seen: Sequence[FunctionCalls]) -> FunctionCalls:
+    callees = sorted(set(chain.from_iterable(own.c_calls for own in seen)))
+    times = {name: [own.c_ps[name] for own in seen if name in own.c_ps] for name in callees}
+    return FunctionCalls(
+        calls=_range([own.calls for own in seen]),
+        lines=_range([own.lines for own in seen]),
+        c_calls={name: _range([own.c_calls.get(name, (0, 0)) for own in seen]) for name in callees},
+        c_ps={name: min(known) for name, known in times.items() if known},
+    )
+
+
+def _range(totals: Sequence[Total]) -> Total:
+    return min(least for least, _ in totals), max(most for _, most in totals)

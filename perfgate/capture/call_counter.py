@@ -1,0 +1,372 @@
+"""What the host runs in each step of an engine, counted: Python functions, their lines, and C functions they call.
+
+Part of :mod:`perfgate.capture.vllm_worker`, which loads it by its path: it imports nothing of perfgate and must run on
+Python 3.10. From 3.12 on ``sys.monitoring`` tells of every thread; before, ``sys.settrace`` and ``sys.setprofile`` do,
+in this thread and in those started after :class:`CallCounter` was made. Calls alone would not show a loop or
+``d[k] = v``, so lines are counted as well: each line that begins, and each jump back.
+
+How long an iteration takes while it is counted says nothing. What a line and a call cost is therefore found out before,
+without counting, on a loop of known length; how long a C function takes that calls back no Python is its time while
+counted, less what counting adds to one that does nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
+from typing import Any
+
+CALLS, LINES = "()", ":"
+"""What is counted of a function beside the C functions that it calls, which go by their names."""
+Key = tuple[str, str]
+"""A function's name, and what is counted of it."""
+ROUNDS, LENGTH = 40, 500
+"""Of the loops that tell what a line and a call cost."""
+C_FUNCTIONS = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType,
+               ClassMethodDescriptorType, type)  # fmt: skip
+clock = time.perf_counter_ns
+
+
+class ThreadCounts:
+    """What one thread has run so far.
+
+    Args:
+        names: Names of functions by the identity of their code, which is kept so that none takes its place.
+    """
+
+    def __init__(self, names: dict[int, tuple[str, CodeType]]) -> None:
+        self.names = names
+        self.counts: dict[Key, int] = {}
+        self.times: dict[Key, list[int]] = {}
+        self.open: list[list[Any]] = []
+        self.local: dict[int, Callable[..., Any]] = {}
+
+    def add(self, name: str, what: str) -> None:
+        """One more."""
+        key = (name, what)
+        self.counts[key] = self.counts.get(key, 0) + 1
+
+    def enter(self, name: str) -> None:
+        """A Python function begins: whichever C function is open has called it."""
+        if self.open:
+            self.open[-1][1] = False
+        self.add(name, CALLS)
+
+    def enter_c(self, name: str, called: Any) -> None:
+        """A C function begins."""
+        callee = name_of(called)
+        self.add(name, callee)
+        self.open.append([(name, callee), True, clock()])
+
+    def leave_c(self, now_ns: int) -> None:
+        """The C function that began last has ended."""
+        if not self.open:
+            return
+        key, is_leaf, begin_ns = self.open.pop()
+        if is_leaf:
+            time_of = self.times.setdefault(key, [0, 0])
+            time_of[0] += 1
+            time_of[1] += now_ns - begin_ns
+
+    def function(self, code: CodeType, module: Any) -> str:
+        """The name of a function, with its module's where that is known."""
+        known = self.names.get(id(code))
+        if known is None:
+            qualname = getattr(code, "co_qualname", code.co_name)  # from 3.11 on
+            known = self.names[id(code)] = (f"{module}.{qualname}" if module else qualname, code)
+        return known[0]
+
+    # --- before Python 3.12 ---
+
+    def trace(self, frame: Any, _event: str, _: Any) -> Callable[..., Any]:
+        """For ``sys.settrace``: a function begins, or a generator goes on."""
+        code = frame.f_code
+        name = self.function(code, frame.f_globals.get("__name__"))
+        self.enter(name)
+        local = self.local.get(id(code))
+        if local is None:
+            key, counts = (name, LINES), self.counts
+
+            def local(_frame: Any, event: str, _: Any) -> Any:
+                if event == "line":
+                    counts[key] = counts.get(key, 0) + 1
+                return self.local[id(code)]
+
+            self.local[id(code)] = local
+        return local
+
+    def profile(self, frame: Any, event: str, called: Any) -> None:
+        """For ``sys.setprofile``: a C function begins or ends."""
+        now_ns = clock()
+        if event == "c_call":
+            self.enter_c(self.function(frame.f_code, frame.f_globals.get("__name__")), called)
+        elif event in ("c_return", "c_exception"):
+            self.leave_c(now_ns)
+
+
+def name_of(called: Any) -> str:
+    """A C function's name: ``dict.get``, ``builtins.len``, ``torch._C._nn.linear``."""
+    # Whatever else can be called may run code of its own when it is asked for a name.
+    named: Any = called if isinstance(called, C_FUNCTIONS) else type(called)
+    module = getattr(named, "__module__", None)
+    return f"{module}.{named.__qualname__}" if isinstance(module, str) and module else str(named.__qualname__)
+
+
+class Traced:
+    """Counts by ``sys.settrace`` and ``sys.setprofile``, thread by thread.
+
+    Args:
+        counts_of: Those of the thread that asks.
+    """
+
+    name = "settrace"
+
+    def __init__(self, counts_of: Callable[[], ThreadCounts]) -> None:
+        self.counts_of = counts_of
+        threading.settrace(self.in_a_new_thread)
+        threading.setprofile(lambda *_: None)  # a thread's first call is traced, and then it has its own
+
+    def in_a_new_thread(self, frame: Any, event: str, arg: Any) -> Any:
+        """The first call of a thread: from here on it counts by itself."""
+        self.begin()
+        return self.counts_of().trace(frame, event, arg)
+
+    def begin(self) -> None:
+        """Count in this thread."""
+        counts = self.counts_of()
+        counts.open.clear()
+        sys.setprofile(counts.profile)
+        sys.settrace(counts.trace)
+
+    def end(self) -> None:
+        """Stop counting in this thread; the others go on."""
+        sys.settrace(None)
+        sys.setprofile(None)
+
+
+class Monitored:
+    """Counts by ``sys.monitoring``, which tells of all threads.
+
+    Args:
+        counts_of: Those of the thread that asks.
+    """
+
+    name = "monitoring"
+
+    def __init__(self, counts_of: Callable[[], ThreadCounts]) -> None:
+        self.counts_of = counts_of
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
+        events = monitoring.events
+        self.monitoring = monitoring
+        self.tool = next(tool for tool in range(5, -1, -1) if monitoring.get_tool(tool) is None)
+        monitoring.use_tool_id(self.tool, "perfgate")
+        callbacks = {
+            events.PY_START: self.start, events.PY_RESUME: self.start, events.LINE: self.line,
+            events.JUMP: self.jump, events.CALL: self.call, events.C_RETURN: self.end_c, events.C_RAISE: self.end_c,
+        }  # fmt: skip
+        for event, callback in callbacks.items():
+            monitoring.register_callback(self.tool, event, callback)
+        self.events = sum(callbacks)
+
+    def named(self, counts: ThreadCounts, code: CodeType) -> str:
+        """The name of the function whose code is running two frames up."""
+        if (known := counts.names.get(id(code))) is not None:
+            return known[0]
+        frame: Any = sys._getframe(2)  # noqa: SLF001 (documented, though it has an underscore)
+        return counts.function(code, frame.f_globals.get("__name__") if frame.f_code is code else None)
+
+    def start(self, code: CodeType, _offset: int) -> None:
+        """A function begins, or a generator goes on."""
+        counts = self.counts_of()
+        counts.enter(self.named(counts, code))
+
+    def line(self, code: CodeType, _line: int) -> None:
+        """A line begins."""
+        counts = self.counts_of()
+        counts.add(self.named(counts, code), LINES)
+
+    def jump(self, code: CodeType, offset: int, destination: int) -> None:
+        """A loop within a line begins no line."""
+        if destination < offset:
+            counts = self.counts_of()
+            counts.add(self.named(counts, code), LINES)
+
+    def call(self, code: CodeType, _offset: int, called: Any, _first: Any) -> None:
+        """A call, of a C function unless it is known to be another."""
+        if not isinstance(called, (FunctionType, MethodType)):
+            counts = self.counts_of()
+            counts.enter_c(self.named(counts, code), called)
+
+    def end_c(self, _code: CodeType, _offset: int, called: Any, _first: Any) -> None:
+        """Some C function has ended."""
+        now_ns = clock()
+        if not isinstance(called, (FunctionType, MethodType)):
+            self.counts_of().leave_c(now_ns)
+
+    def begin(self) -> None:
+        """Count in every thread."""
+        self.counts_of().open.clear()
+        self.monitoring.set_events(self.tool, self.events)
+
+    def end(self) -> None:
+        """Stop counting."""
+        self.monitoring.set_events(self.tool, 0)
+
+
+class CallCounter:
+    """Counts what every step runs; made before the engine starts its threads."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, tuple[str, CodeType]] = {}
+        self.threads: dict[int, ThreadCounts] = {}
+        self.instrument = Monitored(self.mine) if hasattr(sys, "monitoring") else Traced(self.mine)
+        self.costs = self.calibrated()
+
+    def mine(self) -> ThreadCounts:
+        """The counts of the thread that asks."""
+        thread = threading.get_ident()
+        counts = self.threads.get(thread)
+        if counts is None:
+            counts = self.threads[thread] = ThreadCounts(self.names)
+        return counts
+
+    def clear(self) -> None:
+        """Begin an iteration."""
+        self.before = self.totals()
+        self.steps = 0
+        self.table: dict[Key, dict[int, int]] = {}
+        for counts in [*self.threads.values()]:
+            counts.times.clear()
+
+    def totals(self) -> dict[Key, int]:
+        """What all threads have run so far."""
+        summed: dict[Key, int] = {}
+        for counts in [*self.threads.values()]:
+            for key, count in counts.counts.copy().items():
+                summed[key] = summed.get(key, 0) + count
+        return summed
+
+    def around(self, step: Callable[[], Any]) -> Callable[[], Any]:
+        """``step``, counted from now on. When the collector sets in is not what runs, so it rests meanwhile."""
+        self.clear()
+
+        def counted() -> Any:
+            collecting = gc.isenabled()
+            gc.disable()
+            self.instrument.begin()
+            try:
+                return step()
+            finally:
+                self.instrument.end()
+                if collecting:
+                    gc.enable()
+                self.note()
+
+        return counted
+
+    def note(self) -> None:
+        """Write down what the step has added."""
+        now = self.totals()
+        for key, count in now.items():
+            if count != self.before.get(key, 0):
+                self.table.setdefault(key, {})[self.steps] = count - self.before.get(key, 0)
+        self.before = now
+        self.steps += 1
+
+    def report(self) -> dict[str, Any]:
+        """The iteration: of every function that ran its calls, lines and C calls in each step, and times of those."""
+        functions: dict[str, dict[str, Any]] = {}
+        for (name, what), in_steps in self.table.items():
+            if not name.startswith(f"{__name__}."):
+                functions.setdefault(name, {})[what] = [in_steps.get(step, 0) for step in range(self.steps)]
+        times: dict[str, dict[str, list[int]]] = {}
+        for counts in [*self.threads.values()]:
+            for (name, callee), (calls, total_ns) in counts.times.copy().items():
+                time_of = times.setdefault(name, {}).setdefault(callee, [0, 0])
+                time_of[0] += calls
+                time_of[1] += total_ns
+        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        return {
+            "python": python, "instrument": self.instrument.name, "costs": self.costs,
+            "functions": functions, "times": {name: own for name, own in times.items() if name in functions},
+        }  # fmt: skip
+
+    def calibrated(self) -> dict[str, int]:
+        """Picoseconds of a line, of a method's call and of a C call beside their lines; and what timing a call adds."""
+        loops = (lines, calls, c_calls)
+        rounds = [{loop: timed(loop) for loop in loops} for _ in range(ROUNDS)]
+        took = {loop: min(each[loop] for each in rounds) for loop in loops}
+        counted, timed_ns = {}, []
+        for loop in (lines, calls, *[c_calls] * 10):
+            self.threads.clear()
+            self.instrument.begin()
+            loop(LENGTH)
+            self.instrument.end()
+            counted[loop] = sum(count for (_, what), count in self.totals().items() if what == LINES)
+            timed_ns += [ns for (_, callee), (_, ns) in self.mine().times.items() if callee == "dict.get"]
+        self.threads.clear()
+        line = 1000 * took[lines] // counted[lines]
+        call, c_call = ((1000 * took[loop] - counted[loop] * line) // (4 * LENGTH) for loop in (calls, c_calls))
+        timing = 1000 * min(timed_ns) // (4 * LENGTH) - max(c_call, 0)
+        return {"line": max(line, 1), "call": max(call, line), "c_call": max(c_call, line), "timing": max(timing, 0)}
+
+
+def timed(loop: Callable[[int], None]) -> int:
+    """Nanoseconds of a loop."""
+    begin_ns = clock()
+    loop(LENGTH)
+    return clock() - begin_ns
+
+
+class Called:
+    """Has a method, because most calls are of one."""
+
+    def nothing(self, left: int) -> int:
+        """Do nothing."""
+        return left
+
+
+def lines(left: int) -> None:
+    """Plain lines."""
+    kept: dict[int, int] = {}
+    while left:
+        left -= 1
+        kept[left & 7] = left
+
+
+def calls(left: int) -> None:
+    """The same with four calls in each round."""
+    kept: dict[int, int] = {}
+    called = Called()
+    while left:
+        left -= 1
+        kept[left & 7] = left
+        called.nothing(left)
+        called.nothing(left)
+        called.nothing(left)
+        called.nothing(left)
+
+
+def c_calls(left: int) -> None:
+    """The same with four C calls in each round."""
+    kept: dict[int, int] = {}
+    while left:
+        left -= 1
+        kept[left & 7] = left
+        kept.get(left)
+        kept.get(left)
+        kept.get(left)
+        kept.get(left)
