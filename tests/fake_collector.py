@@ -1,4 +1,4 @@
-"""A collector without an engine: timed, traced or counted trials that look real, invented from a seed.
+"""A collector without an engine: timed, traced, counted or called trials that look real, invented from a seed.
 
 The same seed, side and trial index always give the same trial, in any order and on any machine.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import read_iteration
 from perfgate.counters.launch_table import COUNTERS, Device, KernelLaunch
@@ -114,8 +115,8 @@ class FakeSpec:
         ttft_s: True time to first token of the base, seconds, above 0.
         start_s: True start-up of the base, seconds, above 0.
         head_ratio: Head over base by quantity, ``step``, ``ttft``, ``start``, ``model_memory``, ``kv_token_capacity``,
-            ``slack``, ``work``, a role of ``roles`` or a counter of ``counted``; 1 for those not named. Timed and
-            traced trials are invented apart: a role that is slower lengthens only the traced step.
+            ``slack``, ``work``, ``lines``, a role of ``roles`` or a counter of ``counted``; 1 for those not named.
+            Timed and traced trials are invented apart: a role that is slower lengthens only the traced step.
         restart_sd: Standard deviation of ln(trial / truth) between restarts, from 0.
         iteration_sd: The same between the steps and iterations of a trial, from 0.
         mode_ratio: Step of a slow restart over that of a usual one, above 0.
@@ -153,7 +154,7 @@ class FakeSpec:
         Raises:
             ValueError: A quantity, side or reason code does not exist.
         """
-        known = {"step", "ttft", "start", "model_memory", "kv_token_capacity", "slack", "work"}
+        known = {"step", "ttft", "start", "model_memory", "kv_token_capacity", "slack", "work", "lines"}
         known |= {*self.roles, *self.counted}
         unknown = {*self.head_ratio} - known
         unknown |= {*self.mode_share} - {"base", "head"}
@@ -208,6 +209,8 @@ class FakeCollector:
             try:
                 if job.kind == "counted":
                     measured |= _counted(spec, job, progress, draw)
+                elif job.kind == "called":
+                    measured |= _called(spec, job)
                 else:
                     measured |= _measured(spec, job, progress, draw, _stated(spec, job, self.seed))
             except NotMeasuredError as error:
@@ -387,6 +390,21 @@ def _counted(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: ra
         ),
     )  # fmt: skip
     return {"counted": step}
+
+
+def _called(spec: FakeSpec, job: Job) -> dict[str, Any]:
+    """What a counter would have counted: the same in every step and trial."""
+    steps = job.cell.workload.output_tokens - 1
+    lines = steps * round(spec.truth("lines", 11_000, job.side))
+    calls = HostCalls(
+        python="3.11",
+        instrument="settrace",
+        iterations=1,
+        step_calls=(1,) * steps,
+        costs=Costs(line=15_000, call=30_000, c_call=20_000),
+        functions={"vllm.schedule": FunctionCalls(calls=(steps, steps), lines=(lines, lines))},
+    )
+    return {"calls": calls}
 
 
 def _write_timeline(job: Job, lines: list[dict[str, Any]]) -> Artifact:

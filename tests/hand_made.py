@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import GateOutcome, Outcome
 from perfgate.machine.fingerprint import Machine
@@ -137,6 +138,14 @@ def decode(
     )
 
 
+def host_calls(**functions: FunctionCalls) -> HostCalls:
+    """Ten decode steps of one iteration in which the host ran these functions."""
+    costs = Costs(line=15_000, call=30_000, c_call=20_000)
+    return HostCalls(
+        python="3.11", instrument="settrace", iterations=1, step_calls=(100,) * 10, costs=costs, functions=functions
+    )
+
+
 def traces(base: Sequence[DecodeSteps], head: Sequence[DecodeSteps], first: int = 0) -> tuple[Trial, ...]:
     """Pairs of traced trials with these steps, their indices from ``first``."""
     return tuple(
@@ -187,7 +196,7 @@ def keep_scenario(folder: Path, measured: Cell) -> Cell:
     return resolved
 
 
-_DECLARED = ("engine", "workload", "measure", "clocks", "kernels", "counters", "counted")
+_DECLARED = ("engine", "workload", "measure", "clocks", "kernels", "counters", "counted", "calls")
 
 
 def judged(taken: Sequence[Trial], measured: Cell | None = None, **changes: Any) -> Outcome:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 VLLM = '''
 """A stand-in for vllm: an engine without a model, whose faults STUB_MODE names."""
-import json, os, signal, subprocess, sys, time
+import json, os, signal, subprocess, sys, threading, time, zlib
 MODE = os.environ["STUB_MODE"]
 __version__ = "9.9.stub"
 if MODE == "import fails":
@@ -19,6 +19,14 @@ if MODE == "import dies":
     os.kill(os.getpid(), signal.SIGSEGV)
 with open("environment.json", "w") as stream:
     json.dump(dict(os.environ), stream)
+
+BLOCK = bytes(1 << 16)
+
+def look_up(number):
+    return number
+
+def counted():
+    return hasattr(sys, "monitoring") and any(map(sys.monitoring.get_tool, range(6)))
 
 class Plain:
     def __init__(self, **fields):
@@ -78,8 +86,30 @@ class LLMEngine:
     def has_unfinished_requests(self):
         return bool(self.running)
 
+    def schedule(self):
+        if MODE == "a loop":
+            left = 5000
+            while left:
+                left -= 1
+        if MODE == "Python calls":
+            for number in range(1000):
+                look_up(number)
+        if MODE == "C calls":
+            for _ in range(20):
+                zlib.crc32(BLOCK)
+        if MODE == "refactored":
+            for number in range(30):
+                look_up(number)
+        if MODE == "a thread":
+            thread = threading.Thread(target=look_up, args=(1,))
+            thread.start()
+            thread.join()
+        if MODE == "refuses counters" and (sys.gettrace() or sys.getprofile() or counted()):
+            raise RuntimeError("somebody counts")
+
     def step(self):
         self.steps += 1
+        self.schedule()
         time.sleep(0.001)
         print("step", self.steps)
         if self.steps == 1:

@@ -6,6 +6,7 @@ more than either is wide.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perfgate.calls.host_calls import CALLS, LINES, PS_PER_S, HostCalls, Total
@@ -27,11 +28,13 @@ class CallChange:
         function: Module and qualified name.
         counts: What changed, a step: positive for more on the head.
         cost_s: What that costs, a step, in seconds.
+        was: The base's name of it, where it has another class or module there.
     """
 
     function: str
     counts: dict[str, float]
     cost_s: float
+    was: str = ""
 
     @property
     def line(self) -> str:
@@ -42,7 +45,8 @@ class CallChange:
         parts = [_in_words(what, count) for what, count in largest[:MOST_COUNTS]]
         if more := len(largest) - MOST_COUNTS:
             parts += [f"{plural(more, 'C function')} more"] if more > 0 else []
-        return f"{mark} {self.function}: {', '.join(parts)} a step ({_us(self.cost_s)})"
+        name = f"{self.function} (was {self.was})" if self.was else self.function
+        return f"{mark} {name}: {', '.join(parts)} a step ({_us(self.cost_s)})"
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,9 @@ def call_difference(base: HostCalls, head: HostCalls) -> CallDifference:
 
     What is more is priced as the head's trials timed it, what is less as the base's did.
     """
-    before, after = base.counts(), head.counts()
+    moved = _moved(base, head)
+    before = {(moved.get(function, function), what): total for (function, what), total in base.counts().items()}
+    after, was = head.counts(), {new: old for old, new in moved.items()}
     by_function: dict[str, dict[str, float]] = {}
     cost_ps: dict[str, float] = {}
     for function, what in sorted(before.keys() | after.keys()):
@@ -90,14 +96,32 @@ def call_difference(base: HostCalls, head: HostCalls) -> CallDifference:
         more = _distance(before.get(key, (0, 0)), after.get(key, (0, 0))) / base.steps
         if more:
             by_function.setdefault(function, {})[what] = more
-            price_ps = (head if more > 0 else base).price_ps(*key)
+            price_ps = head.price_ps(*key) if more > 0 else base.price_ps(was.get(function, function), what)
             cost_ps[function] = cost_ps.get(function, 0.0) + more * price_ps
-    changes = [CallChange(name, counts, cost_ps[name] / PS_PER_S) for name, counts in by_function.items()]
+    changes = [
+        CallChange(name, counts, cost_ps[name] / PS_PER_S, was.get(name, "")) for name, counts in by_function.items()
+    ]
     return CallDifference(tuple(sorted(changes, key=lambda change: (-abs(change.cost_s), change.function))))
 
 
+def _moved(base: HostCalls, head: HostCalls) -> dict[str, str]:
+    """Functions that only the base has, each with the only one of its own name that only the head has."""
+    gone = _by_own_name(base.functions.keys() - head.functions.keys())
+    new = _by_own_name(head.functions.keys() - base.functions.keys())
+    return {gone[name][0]: new[name][0] for name in gone if len(gone[name]) == len(new.get(name, ())) == 1}
+
+
+def _by_own_name(functions: Iterable[str]) -> dict[str, list[str]]:
+    """Functions by their names without module and class; those within functions by the whole of what they are in."""
+    named: dict[str, list[str]] = {}
+    for function in functions:
+        outer, local, rest = function.partition(".<locals>")
+        named.setdefault(f"{outer.rpartition('.')[2]}{local}{rest}", []).append(function)
+    return named
+
+
 def _distance(base: Total, head: Total) -> int:
-    """By how much the head's range is above the base's, or below; 0 where they are no further apart than wide."""
+    """By how much the head's range is above the base's, or below; 0 where that is at most as much as either is wide."""
     apart = max(head[0] - base[1], 0) - max(base[0] - head[1], 0)
     return apart if abs(apart) > max(base[1] - base[0], head[1] - head[0]) else 0
 
@@ -107,7 +131,7 @@ def _in_words(what: str, count: float) -> str:
     amount = format_mean(abs(count))
     if what in nouns:
         return f"{amount} {nouns[what]}{'' if abs(count) == 1 else 's'}"
-    return f"{what} {amount}"
+    return f"{amount} {what}"
 
 
 def _us(seconds: float) -> str:

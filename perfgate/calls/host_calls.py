@@ -110,9 +110,9 @@ class HostCalls(Frozen):
 
     @property
     def varying_share(self) -> float:
-        """The share of all events that belongs to counts which did not repeat."""
+        """The share of all events that did not repeat."""
         events = sum(most for _, most in self.counts().values())
-        return sum(most for _, most in self.varying().values()) / events if events else 0.0
+        return sum(most - least for least, most in self.counts().values()) / events if events else 0.0
 
 
 def pooled(trials: Sequence[HostCalls]) -> HostCalls:

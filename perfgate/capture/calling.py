@@ -36,7 +36,7 @@ class _Reported(BaseModel):
     instrument: Annotated[str, Field(max_length=40)]
     costs: _Costs
     functions: dict[str, dict[str, list[NonNegativeInt]]]
-    times: dict[str, dict[str, tuple[PositiveInt, NonNegativeInt]]]
+    times: dict[str, dict[str, Annotated[tuple[PositiveInt, NonNegativeInt], Field(strict=False)]]]
 
 
 class CallCounts(Instrument):

@@ -17,7 +17,7 @@ from perfgate.scenario.call_trials import CallTrials
 from perfgate.units import format_value, percent
 
 MOST_VARYING = 0.02
-"""Share of all events that may belong to counts which do not repeat."""
+"""Share of all events that need not repeat."""
 NAMED = 5
 """Functions that vary and are named."""
 

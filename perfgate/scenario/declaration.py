@@ -287,7 +287,8 @@ def model_folder(loaded: LoadedScenario) -> Path | None:
 def json_schema() -> dict[str, Any]:
     """The scenario format as JSON Schema draft-07, the newest that YAML editors read."""
     schema = describe_fields(draft_07(Scenario))
-    for model, names in ((Measure, {"start_timeout", "iteration_timeout"}), (CounterTrials, {"limit"})):
+    durations = {Measure: {"start_timeout", "iteration_timeout"}, CounterTrials: {"limit"}, CallTrials: {"ignorable"}}
+    for model, names in durations.items():
         for name, default in model().model_dump(mode="json", include=names).items():
             schema["definitions"][model.__name__]["properties"][name]["default"] = default
     schema["title"] = "perfgate scenario"

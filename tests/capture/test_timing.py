@@ -291,11 +291,11 @@ def test_no_probe_under_a_profiler(prepare: Callable[..., Job]) -> None:
     """Where the instrument does not ask for it, as none but a timed trial's does, the worker takes no reading."""
     job = prepare()
     with Worker(job) as worker:
-        answer, _ = drivers.VllmEngine(worker, job).iterate(job.cell.workload, 0)
+        answer, _ = drivers.VllmEngine(worker, job, drivers.Launch()).iterate(job.cell.workload, 0)
 
     assert answer["probe_ns"] is None
     assert {kind: make(job).probe for kind, make in INSTRUMENTS.items()} == {
-        "timed": True, "traced": False, "counted": False,
+        "timed": True, "traced": False, "counted": False, "called": False,
     }  # fmt: skip
 
 

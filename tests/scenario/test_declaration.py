@@ -634,6 +634,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             "gates": gates,
             **({"kernels": {}} if kinds - {"timed"} else {}),
             **({"counters": [{"profile": draw(st.integers(1, 9))}]} if "counted" in kinds else {}),
+            **({"calls": {"ignorable": draw(SECONDS)}} if "called" in kinds else {}),
             "matrix": draw(
                 st.dictionaries(
                     ARGUMENT_NAMES, st.lists(JSON_VALUES, min_size=1, max_size=3, unique_by=json.dumps), max_size=2

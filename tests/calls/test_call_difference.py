@@ -1,0 +1,133 @@
+"""Two builds' hosts held against each other: exact where counts repeat, by ranges where they do not, and priced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hand_made import host_calls
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfgate.calls.call_difference import MOST_LINES, call_difference
+from perfgate.calls.host_calls import FunctionCalls, HostCalls, pooled
+
+TOTALS = st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: (min(pair), max(pair)))
+FUNCTIONS = st.builds(
+    FunctionCalls, calls=TOTALS, lines=TOTALS, c_calls=st.dictionaries(st.sampled_from(["dict.get", "len"]), TOTALS)
+)
+COUNTED = st.builds(
+    lambda functions: host_calls(**functions), st.dictionaries(st.sampled_from(["a", "b", "c"]), FUNCTIONS)
+)
+
+
+def schedule(**counts: Any) -> HostCalls:
+    """Ten steps of a scheduler, which calls once a step, runs 100 lines and asks a dictionary four times."""
+    usual = {"calls": (10, 10), "lines": (1000, 1000), "c_calls": {"dict.get": (40, 40)}}
+    return host_calls(schedule=FunctionCalls(**{**usual, **counts}))
+
+
+def test_the_same_is_no_difference() -> None:
+    """Equal counts cost nothing and have no line."""
+    assert call_difference(schedule(), schedule()).changes == ()
+
+
+@pytest.mark.parametrize(
+    ("head", "line", "cost_ns"),
+    [
+        ({"lines": (37000, 37000)}, "+ schedule: 3600 lines a step (+54.00 us)", 54_000),
+        ({"calls": (20, 20)}, "+ schedule: 1 call a step (+0.03 us)", 30),
+        ({"c_calls": {"dict.get": (1000, 1000)}}, "+ schedule: 96 dict.get a step (+1.92 us)", 1920),
+        ({"c_calls": {"dict.get": (40, 40), "zlib.crc32": (200, 200)}, "c_ps": {"zlib.crc32": 2_500_000}},
+         "+ schedule: 20 zlib.crc32 a step (+50.00 us)", 50_000),
+        ({"lines": (0, 0), "calls": (40, 40)}, "~ schedule: 100 lines, 3 calls a step (-1.41 us)", -1410),
+        ({"c_calls": {}}, "- schedule: 4 dict.get a step (-0.08 us)", -80),
+        ({"calls": (13, 13)}, "+ schedule: 0.3 calls a step (+0.01 us)", 9),
+    ],
+)  # fmt: skip
+def test_what_differs_is_named_and_priced(head: dict[str, Any], line: str, cost_ns: float) -> None:
+    """A line costs 15 ns, a call 30, a C call 20 or what it took: each change a step, with its sum."""
+    difference = call_difference(schedule(), schedule(**head))
+
+    assert difference.lines == [line]
+    assert difference.cost_s * 1e9 == pytest.approx(cost_ns)
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "lines_a_step"),
+    [((100, 120), (110, 130), 0), ((100, 120), (130, 140), 0), ((100, 120), (200, 210), 8),
+     ((100, 100), (101, 101), 0.1), ((100, 120), (0, 10), -9)],
+)  # fmt: skip
+def test_a_count_that_varies_differs_beyond_its_width(
+    base: tuple[int, int], head: tuple[int, int], lines_a_step: float
+) -> None:
+    """Ranges that overlap, or are no further apart than either is wide, are the same."""
+    difference = call_difference(schedule(lines=base), schedule(lines=head))
+
+    assert [change.counts for change in difference.changes] == ([{"lines": lines_a_step}] if lines_a_step else [])
+
+
+def test_functions_that_moved_are_compared_under_their_new_name() -> None:
+    """A function that has another class or module is the same one, with all that is in it, unless there are two."""
+    old = {"core.Scheduler.run": 100, "core.Scheduler.run.<locals>.<lambda>": 30, "one.get": 10, "two.get": 20}
+    new = {"core.run": 400, "core.run.<locals>.<lambda>": 30, "three.get": 20}
+    base, head = (
+        host_calls(**{name: FunctionCalls(lines=(lines, lines)) for name, lines in functions.items()})
+        for functions in (old, new)
+    )
+
+    difference = call_difference(base, head)
+
+    assert difference.lines == [
+        "+ core.run (was core.Scheduler.run): 30 lines a step (+0.45 us)",
+        "+ three.get: 2 lines a step (+0.03 us)",
+        "- two.get: 2 lines a step (-0.03 us)",
+        "- one.get: 1 line a step (-0.01 us)",
+    ]
+
+
+def test_many_changes_end_in_one_line() -> None:
+    """The most expensive functions have a line each, the others one together."""
+    names = {f"f{n:02}": FunctionCalls(calls=(10 * (n + 1),) * 2) for n in range(MOST_LINES + 5)}
+
+    difference = call_difference(host_calls(), host_calls(**names))
+
+    assert len(difference.lines) == MOST_LINES + 1
+    assert difference.lines[0] == "+ f24: 25 calls a step (+0.75 us)"
+    assert difference.lines[-1] == "~ 5 more functions (+0.45 us)"
+    assert difference.headline.endswith("f24, f23, f22 and 22 more functions")
+
+
+@given(COUNTED, COUNTED)
+def test_either_side_may_be_the_base(one: HostCalls, other: HostCalls) -> None:
+    """What one side has more the other has less, at the same price."""
+    there, back = call_difference(one, other), call_difference(other, one)
+
+    assert there.cost_s == pytest.approx(-back.cost_s)
+    assert {c.function for c in there.changes} == {c.function for c in back.changes}
+
+
+@given(st.lists(COUNTED, min_size=1, max_size=4))
+def test_pooled_trials_hold_each_of_them(trials: list[HostCalls]) -> None:
+    """Every range of a trial is within the pooled one, so no trial differs from the whole that it belongs to."""
+    whole = pooled(trials)
+
+    assert all(call_difference(whole, trial).changes == () for trial in trials)
+    assert whole.iterations == sum(trial.iterations for trial in trials)
+    assert whole.steps == trials[0].steps
+
+
+def test_a_function_that_only_one_trial_ran_varies() -> None:
+    """Its range begins at zero, and the share of events that did not repeat knows it."""
+    logged = host_calls(schedule=FunctionCalls(lines=(90, 90)), log=FunctionCalls(calls=(10, 10)))
+
+    whole = pooled([host_calls(schedule=FunctionCalls(lines=(90, 90))), logged])
+
+    assert whole.varying() == {("log", "calls"): (0, 10)}
+    assert whole.varying_share == 0.1
+
+
+def test_trials_that_were_counted_otherwise_are_not_pooled() -> None:
+    """Another minor version of Python calls and counts otherwise."""
+    with pytest.raises(ValueError, match=r"Python 3\.11 by settrace and Python 3\.12 by settrace"):
+        pooled([host_calls(), host_calls().model_copy(update={"python": "3.12"})])

@@ -1,0 +1,152 @@
+"""What the counter in a subject's process counts, under each Python on PATH that a subject may have."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfgate.capture.engine import WORKER
+
+PROGRAM = """
+import importlib.machinery, json, sys, threading, types
+
+module = types.ModuleType("call_counter")
+importlib.machinery.SourceFileLoader("call_counter", sys.argv[1]).exec_module(module)
+counter = module.CallCounter()
+
+
+class Table:
+    def look_up(self, key):
+        return key
+
+
+def with_loop(count):
+    while count:
+        count -= 1
+
+
+def with_writes(count):
+    table = {}
+    for number in range(count):
+        table[number] = number
+
+
+def with_calls(count):
+    table = Table()
+    for number in range(count):
+        table.look_up(number)
+
+
+def with_c_calls(count):
+    for _ in range(count):
+        len("text")
+
+
+def with_generator(count):
+    return sum(number for number in range(count))
+
+
+def with_error(count):
+    for _ in range(count):
+        try:
+            int("none")
+        except ValueError:
+            pass
+
+
+def in_thread(count):
+    with_calls(count)
+
+
+going, done = threading.Event(), threading.Event()
+
+
+def wait_and_work():
+    going.wait()
+    with_loop(7)
+    done.set()
+
+
+threading.Thread(target=wait_and_work, daemon=True).start()
+
+
+def wake():
+    going.set()
+    done.wait()
+
+
+def step():
+    for function in (with_loop, with_writes, with_calls, with_c_calls, with_generator, with_error):
+        function(100)
+
+
+counted = counter.around(step)
+counted()
+counted()
+report = counter.report()
+woken = counter.around(wake)
+woken()
+print(json.dumps({"report": report, "woken": counter.report(), "off": sys.gettrace() is None}))
+"""
+INTERPRETERS = ["python3.10", "python3.11", "python3.12", "python3.13"]
+
+
+@pytest.fixture(scope="module", params=INTERPRETERS)
+def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the program counts under an interpreter."""
+    own = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    python = sys.executable if request.param == own else shutil.which(request.param)
+    if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
+        pytest.skip(f"no {request.param} on PATH")
+    program = Path(tmp_path_factory.mktemp("counter")) / "program.py"
+    program.write_text(PROGRAM)
+    counter = str(WORKER.with_name("call_counter.py"))
+    ran = subprocess.run([python, str(program), counter], capture_output=True, text=True, check=True)
+    answer: dict[str, Any] = json.loads(ran.stdout)
+    return answer
+
+
+def counts(said: dict[str, Any], name: str, what: str) -> list[int]:
+    """Of a function in each step."""
+    found: list[int] = said["report"]["functions"][f"__main__.{name}"].get(what, [0, 0])
+    return found
+
+
+def test_every_kind_of_work_shows(said: dict[str, Any]) -> None:
+    """Loops show in lines, calls in the callee, C calls in their caller; each step has the same."""
+    assert [counts(said, name, "()") for name in ("with_loop", "with_calls")] == [[1, 1]] * 2
+    for name in ("with_loop", "with_writes"):
+        first, second = counts(said, name, ":")
+        assert first == second >= 200
+    assert counts(said, "with_c_calls", "builtins.len") == [100, 100]
+    callee = "look_up" if said["report"]["python"] == "3.10" else "Table.look_up"  # code has no longer name before 3.11
+    assert counts(said, callee, "()") == [100, 100]
+    generator = [name for name in said["report"]["functions"] if name.endswith("<genexpr>")]
+    assert said["report"]["functions"][generator[0]]["()"] == [101, 101]
+    assert len(counts(said, "with_error", ":")) == 2
+
+
+def test_another_thread_counts(said: dict[str, Any]) -> None:
+    """A thread that was started after the counter is counted while a step runs, whoever it belongs to."""
+    assert said["woken"]["functions"]["__main__.with_loop"]["()"] == [1]
+
+
+def test_the_counter_leaves_no_trace_of_itself(said: dict[str, Any]) -> None:
+    """None of its own functions is counted, and nothing is left switched on between steps."""
+    assert not [name for name in said["report"]["functions"] if name.startswith("call_counter")]
+    assert said["off"]
+
+
+def test_costs_and_times_are_plausible(said: dict[str, Any]) -> None:
+    """A line takes nanoseconds, and only C functions that call back no Python are timed."""
+    costs = said["report"]["costs"]
+    assert all(1_000 <= costs[name] <= 1_000_000 for name in ("line", "call", "c_call"))
+    assert said["report"]["instrument"] == ("settrace" if said["report"]["python"] < "3.12" else "monitoring")
+    assert said["report"]["times"]["__main__.with_c_calls"]["builtins.len"][0] == 200
+    assert "builtins.sum" not in said["report"]["times"].get("__main__.with_generator", {})

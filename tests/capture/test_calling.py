@@ -1,0 +1,141 @@
+"""Called trials, taken of the stand-in engine by the real collector: what is counted, and that nothing else is."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stub_engine import write_stub
+
+from perfgate.calls.call_difference import call_difference
+from perfgate.calls.host_calls import HostCalls
+from perfgate.capture.calling import read_calls
+from perfgate.capture.job import Job
+from perfgate.capture.timeline import InvalidTrialError
+from perfgate.capture.trial_taking import EngineCollector
+from perfgate.metrics.catalogue import METRICS
+from perfgate.metrics.trial import Kind, Trial
+from perfgate.scenario.call_trials import CallTrials
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import Subject
+
+Take = Callable[..., Trial]
+
+
+@pytest.fixture
+def take(tmp_path: Path, make_cell: Callable[..., Cell], make_job: Callable[..., Job]) -> Take:
+    """A function that takes a trial of the stand-in in some mode."""
+    write_stub(tmp_path / "stub")
+    cell = make_cell().model_copy(update={"calls": CallTrials()})
+
+    def one(mode: str = "", kind: Kind = "called", **env: str) -> Trial:
+        number = len([*tmp_path.glob("**/arguments.json")])
+        path = (str(tmp_path / "stub"),)
+        job = make_job(cell, Subject(python=sys.executable, path=path, env={"STUB_MODE": mode, **env}), number)
+        return EngineCollector().collect(dataclasses.replace(job, kind=kind), lambda _: None)
+
+    return one
+
+
+def counted(trial: Trial) -> HostCalls:
+    """What a valid trial counted."""
+    assert trial.failure is None, trial.failure.text
+    assert trial.calls is not None
+    return trial.calls
+
+
+def test_counts_repeat_whatever_the_hash_seed(take: Take) -> None:
+    """Two engines of one build run the same functions equally often, and all of it repeats within each."""
+    one, other = (counted(take(PYTHONHASHSEED=seed)) for seed in ("1", "2"))
+
+    assert one.counts() == other.counts()
+    assert one.varying() == {}
+    assert one.step_calls == other.step_calls
+    assert one.functions["vllm.LLMEngine.schedule" if one.python != "3.10" else "vllm.schedule"].calls[0] == one.steps
+
+
+ADDED: dict[str, tuple[str, dict[str, int], float]] = {
+    "a loop": ("vllm.LLMEngine.schedule", {"lines": 10_000}, 50e-6),
+    "Python calls": ("vllm.look_up", {"calls": 1000, "lines": 1000}, 20e-6),
+    "C calls": ("vllm.LLMEngine.schedule", {"zlib.crc32": 20}, 20e-6),
+    "refactored": ("vllm.look_up", {"calls": 30, "lines": 30}, 0.3e-6),
+    "a thread": ("vllm.look_up", {"calls": 1, "lines": 1}, 0.01e-6),
+}
+"""What the stand-in does more in each mode: a function, its counts a step, the least cost."""
+
+
+def test_work_that_is_added_is_named(take: Take) -> None:
+    """A loop without a call, Python calls, C calls, in this thread or another one: found in one trial of each build."""
+    base = counted(take())
+    for mode, (function, counts, least_s) in ADDED.items():
+        found = call_difference(base, counted(take(mode)))
+
+        (change,) = [change for change in found.changes if change.function == function]
+        assert {what: change.counts[what] for what in counts} == pytest.approx(counts, abs=3), mode
+        assert found.cost_s > least_s, mode
+
+
+def test_nothing_counts_in_a_timed_trial(take: Take) -> None:
+    """An engine that refuses to run under a counter runs when it is timed, and shows the counter when it is called."""
+    assert take("refuses counters", kind="timed").failure is None
+
+    failure = take("refuses counters").failure
+    assert failure is not None
+    assert failure.code == "iteration-failed"
+    assert "somebody counts" in failure.text
+
+
+def test_a_called_trial_feeds_no_other_metric(take: Take) -> None:
+    """It has no iterations and no start-up, so none of it can be taken for a time."""
+    trial = take()
+
+    values = {name: metric.summarise(trial) for name, metric in METRICS.items()}
+    assert {name for name, value in values.items() if value is not None} == {"host_calls_per_step"}
+    assert (trial.iterations, trial.startup, trial.timeline) == ((), None, None)
+
+
+REPORT: dict[str, Any] = {
+    "python": "3.11", "instrument": "settrace", "costs": {"line": 1, "call": 1, "c_call": 1, "timing": 200_000},
+    "functions": {"f": {"()": [9, 1, 2], ":": [9, 3, 4], "dict.get": [9, 0, 2]}},
+    "times": {"f": {"dict.get": [2, 1400]}},
+}  # fmt: skip
+ANSWER: dict[str, Any] = {"deliveries": [[1, [1, 1]], [2, [1, 1]], [3, [0, 0]]], "host_calls": REPORT}
+
+
+def test_what_a_worker_says_is_added_up() -> None:
+    """The prefill step is left out, a return without tokens counts in the sums, and a C call is its time less ours."""
+    read = read_calls(ANSWER)
+
+    assert read.step_calls == (1,)
+    assert read.functions["f"].model_dump() == {
+        "calls": (3, 3), "lines": (7, 7), "c_calls": {"dict.get": (2, 2)}, "c_ps": {"dict.get": 500_000},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"host_calls": None},
+        {"host_calls": {**REPORT, "python": "three"}},
+        {"host_calls": {**REPORT, "functions": {"f": {"()": [9, 1]}}}},
+        {"host_calls": {**REPORT, "functions": {"f": {"()": [9, -1, 1]}}}},
+        {"host_calls": {**REPORT, "functions": {"f" * 2000: {"()": [9, 1, 1]}}}},
+        {"host_calls": {**REPORT, "times": {"f": {"dict.get": [0, 1]}}}},
+        {"deliveries": []},
+        {"deliveries": None},
+        {"deliveries": [[1, [1, 0]], [2, [1, 0]], [3, [1, 0]]]},
+        {"deliveries": [[1, [1, 1]], [2, None], [3, [0, 0]]]},
+        {"deliveries": [[1, [0, 0]], [2, [0, 0]], [3, [1, 1]]]},
+    ],
+    ids=str,
+)
+def test_a_worker_that_says_something_else_has_not_counted(changes: dict[str, Any]) -> None:
+    """Whatever is wrong with it, the trial is invalid."""
+    with pytest.raises(InvalidTrialError) as caught:
+        read_calls(ANSWER | changes)
+
+    assert caught.value.code == "protocol-error"

@@ -1,0 +1,99 @@
+"""What the host calls decides a cell exactly: by what more of it costs, not by whether it differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hand_made import BOTH, cell, codes, host_calls, judged, trial, trials
+
+from perfgate.calls.host_calls import FunctionCalls, HostCalls
+from perfgate.judge.outcome import CellOutcome
+from perfgate.metrics.trial import Trial
+from perfgate.scenario.call_trials import CallTrials
+
+USUAL = FunctionCalls(calls=(10, 10), lines=(10_000, 10_000))
+CALLED = cell().model_copy(update={"calls": CallTrials()})
+SAME = trials([0.0, 0.0001, 0.0, 0.0001])
+
+
+def called(base: HostCalls, head: HostCalls) -> tuple[Trial, ...]:
+    """A pair of called trials."""
+    return tuple(
+        trial(100 + n, 0, side, kind="called", calls=counted, iterations=(), startup=None)
+        for n, (side, counted) in enumerate(zip(BOTH, (base, head), strict=True))
+    )
+
+
+def outcome(taken: Sequence[Trial]) -> CellOutcome:
+    """The cell, whose timed pairs are those of an unchanged build."""
+    (found,) = judged((*SAME, *taken), CALLED).cells
+    return found
+
+
+def test_the_same_calls_pass() -> None:
+    """Nothing is said of it."""
+    found = outcome(called(host_calls(schedule=USUAL), host_calls(schedule=USUAL)))
+
+    assert (found.verdict, found.called_pairs, found.reasons) == ("pass", 1, ())
+    assert not {code for code in codes(found.cautions) if code.startswith("host-calls")}
+
+
+def test_work_beyond_ignorable_blocks_in_one_pair() -> None:
+    """One pair of trials suffices, while the steps' times are those of an unchanged build, and names the function."""
+    found = outcome(
+        called(host_calls(schedule=USUAL), host_calls(schedule=FunctionCalls(calls=(10, 10), lines=(46_000, 46_000))))
+    )
+
+    assert (found.verdict, codes(found.reasons)) == ("regressed", ["host-calls-added"])
+    headline, line = found.reasons[0].text.splitlines()
+    assert headline.startswith("+54.00 us a step by what its calls and lines cost at least: schedule (more than ")
+    assert line == "+ schedule: 3600 lines a step (+54.00 us)"
+    assert [gate.verdict for gate in found.gates] == ["pass"]
+
+
+def test_a_refactoring_passes_with_its_difference() -> None:
+    """Thirty calls more that cost 2 us are told and block nothing."""
+    more = FunctionCalls(calls=(300, 300), lines=(600, 600))
+    found = outcome(called(host_calls(schedule=USUAL), host_calls(schedule=USUAL, helper=more)))
+
+    assert found.verdict == "pass"
+    (note,) = [note for note in found.cautions if note.code == "host-calls-changed"]
+    assert "+ helper: 60 lines, 30 calls a step (+1.80 us)" in note.text
+
+
+@pytest.mark.parametrize(("spread", "verdict"), [(150, "pass"), (250, "inconclusive")])
+def test_what_varies_is_named_and_bounded(spread: int, verdict: str) -> None:
+    """Up to 2 % of all events need not repeat; beyond that nothing is judged."""
+    varying = host_calls(schedule=USUAL, poll=FunctionCalls(calls=(0, spread)))
+
+    found = outcome(called(varying, varying))
+
+    assert found.verdict == verdict
+    notes = [note.text for note in (*found.cautions, *found.reasons) if note.code == "host-calls-vary"]
+    assert notes
+    assert all(text.endswith("% of all events: poll") for text in notes)
+
+
+def test_another_python_is_not_comparable() -> None:
+    """Its calls are counted otherwise."""
+    head = host_calls(schedule=USUAL).model_copy(update={"python": "3.12", "instrument": "monitoring"})
+
+    found = outcome(called(host_calls(schedule=USUAL), head))
+
+    assert (found.verdict, codes(found.reasons)) == ("not-comparable", ["host-calls-unlike"])
+    assert found.reasons[0].text == "base: Python 3.11 by settrace; head: Python 3.12 by monitoring"
+
+
+def test_missing_counts_never_pass() -> None:
+    """A scenario that asks for counts and has none is not measured."""
+    found = outcome(())
+
+    assert (found.verdict, codes(found.reasons)) == ("not-measured", ["host-calls-missing"])
+
+
+def test_what_was_not_called_for_is_not_said() -> None:
+    """A verdict without called trials has none of their keys, so that those of before read the same."""
+    (without,) = judged(SAME).cells
+
+    assert not {key for key in without.model_dump(mode="json") if "called" in key}
