@@ -45,8 +45,7 @@ _TABLE = (
     Reason("iteration-failed", "The engine raised an error while it ran an iteration.",
            "Read the engine's error below, or engine.log in the trial's folder."),
     Reason("protocol-error", "The worker's answer violates the protocol.",
-           "Something wrote to the worker's private descriptors, or a worker of another version ran. "
-           "See engine.log."),
+           "Something wrote to the worker's private descriptors, or a worker of another version ran. See engine.log."),
     Reason("request-failed", "A request ended before its declared length.",
            "Check max_model_len and the engine's log; a workload must run to its declared length."),
     Reason("wrong-token-count", "A request did not get output_tokens tokens.",
@@ -102,8 +101,7 @@ _TABLE = (
     Reason("gpu-unreadable", "NVML, the driver's library, does not answer or does not know the GPU, or the clock "
            "helper failed.",
            "Run nvidia-smi and fix what it reports: driver and library of different versions, a device missing from "
-           "the "
-           "container, a driver that hangs."),
+           "the container, a driver that hangs."),
     # --- a subject was not built
     Reason("build-failed", "A git ref could not be made into a subject: a command of [build] failed or took too long, "
            "git refused, or the commands did not create what [build] names.",
@@ -122,8 +120,7 @@ _TABLE = (
            "See the run's other reasons; continue with perfgate run --resume FOLDER."),
     Reason("metric-missing", "A gated metric has no value in some trials.",
            "With a batch above max_num_seqs no step gives every request a token, so there is no ITL: lower it. "
-           "Otherwise "
-           "remove the gate, or use an engine that reports the metric."),
+           "Otherwise remove the gate, or use an engine that reports the metric."),
     Reason("role-gone", "One side runs no kernel of the gated role: they were fused into others, renamed, or replaced "
            "by another backend. It was measured, but there is no time to compare.",
            "See in the attribution and the kernel diff where the work went; gate the roles that do it now "
@@ -291,8 +288,7 @@ _TABLE = (
            "See which kernels moved: perfgate kernels on the trace; change "
            "kernels.per_decode_step.graph_coverage if that is right."),
     Reason("unlisted-time", "Kernels without a role do not take the share of kernel time that the envelope declares, "
-           "so a "
-           "table by role hides what they do.",
+           "so a table by role hides what they do.",
            'Give them a role: kernels.roles: {NAME: {match: "..."}}; perfgate kernels shows their names.'),
     Reason("no-decode-steps", "A traced trial shows no decode step from beginning to end, so it is unknown what a "
            "step runs.",
@@ -305,8 +301,7 @@ _TABLE = (
            "is not a dense layer's. They have no place such as qkv or down, because a wrong one would be worse. The "
            "numbers of layers may be wrong too.",
            "Distinguish the gemms by name: roles: {NAME: {match: ...}} in the scenario. In eager mode, ranges of "
-           "layers "
-           "give the right numbers."),
+           "layers give the right numbers."),
     Reason("device-events-unknown", "The trace holds device work in a category that perfgate does not know, so no sum "
            "includes it, and the device may have been busy where idle time is shown.",
            "Report the category and the version of PyTorch."),
@@ -315,8 +310,7 @@ _TABLE = (
            "itself, the machine cannot be trusted tonight, so the head's result says nothing about the head. If it was "
            "undecided, the head does not pass either, but a regression of the head is shown.",
            "Find out what else ran on the machine, check its clocks and temperatures, run perfgate doctor, then run "
-           "the "
-           "night again. It happens by chance once in a hundred nights."),
+           "the night again. It happens by chance once in a hundred nights."),
     # --- counters
     Reason("counters-empty", "The file that should hold ncu's counters is empty.",
            "Print the report again: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
@@ -381,23 +375,17 @@ _TABLE = (
            "base's is inside.",
            "docs/counters.md says what the counter means, what usually changes it, and how to fix it."),
     Reason("counter-bound-stale", "The base itself is outside the declared bound of a counter, so the bound says "
-           "nothing "
-           "about the head.",
+           "nothing about the head.",
            "Measure the base's counters again and change the bound in counters:."),
     Reason("counter-unstable", "Trials of the base do not agree on a counter that should repeat exactly.",
            "The kernel is chosen at run time (autotuning): pin the choice, or remove the condition."),
-    # --- what the host calls
-    Reason("host-calls-added", "The head's host runs more in a decode step than the base's, and by what calls and "
-           "lines cost that is more than calls.ignorable.",
-           "Look at the functions listed: + is more on the head. If it is meant, say so with a larger ignorable."),
-    Reason("host-calls-changed", "The head's host runs something else in a decode step than the base's, at a cost "
-           "within calls.ignorable.",
+    Reason("host-calls-added", "The head's host runs more in a decode step, at a price above calls.ignorable.",
+           "Look at the functions listed, + is more on the head. If the work is meant, raise calls.ignorable."),
+    Reason("host-calls-changed", "The head's host runs something else in a decode step, within calls.ignorable.",
            "Nothing, if the change is meant; each function that runs otherwise is listed."),
-    Reason("host-calls-vary", "Some of what the host runs in a decode step depends on time or chance: it did not "
-           "repeat, and is compared by its range alone.",
+    Reason("host-calls-vary", "Part of what the host runs depends on time or chance: it is compared by its range.",
            "Nothing while it is a small share. Above 2 % of all events nothing is judged: find what polls or waits."),
-    Reason("host-calls-unlike", "The sides' calls were counted under other versions of Python, or by another "
-           "instrument, so the counts mean different things.",
+    Reason("host-calls-unlike", "The sides' calls were counted under other versions of Python, or by other means.",
            "Use the same minor version of Python on both sides."),
     Reason("host-calls-missing", "A side has no valid trial in which the host's calls were counted.",
            "Read why its called trial failed; perfgate run --resume goes on with the run."),
