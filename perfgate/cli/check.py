@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perfgate.cli.baseline_commands import BASELINES_OPTION
 from perfgate.cli.measuring import Builds, naming_builds
 from perfgate.cli.output_options import echo_document
 from perfgate.errors import UsageError
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
 @naming_builds
+@BASELINES_OPTION
 @click.option("--dump", is_flag=True, help="Print each scenario with its defaults filled in, as YAML.")
-def check(scenarios: tuple[Path, ...], builds: Builds, dump: bool) -> None:  # noqa: FBT001 (a flag)
+def check(scenarios: tuple[Path, ...], builds: Builds, baselines: Path, dump: bool) -> None:  # noqa: FBT001 (a flag)
     """Check scenario files; show what a run of each would measure, cost and detect. No engine is started.
 
     The builds are --base and --head, or those of perfgate.toml: their interpreters are asked which engine arguments
@@ -55,7 +57,7 @@ def check(scenarios: tuple[Path, ...], builds: Builds, dump: bool) -> None:  # n
     checked = preflight(loaded, _subjects(builds))
     for warning in checked.warnings:
         click.echo(f"perfgate: warning: {warning}", err=True)
-    _show_prices(loaded, builds.runs, checked.notes)
+    _show_prices(loaded, builds.runs, baselines, checked.notes)
 
 
 def _summary(file: Path, config: Config) -> str:
@@ -82,9 +84,12 @@ def _subjects(builds: Builds) -> dict[Side, Subject]:
     return subjects
 
 
-def _show_prices(loaded: Sequence[LoadedScenario], runs: Path, notes: Sequence[str]) -> None:
+def _show_prices(loaded: Sequence[LoadedScenario], runs: Path, baselines: Path, notes: Sequence[str]) -> None:
+    from perfgate.baseline.foresight import ways
+    from perfgate.baseline.store import find
     from perfgate.judge.power import cell_power
     from perfgate.record.cost import newest_records
+    from perfgate.record.identity import Measured
     from perfgate.report.power_report import power_document
     from perfgate.scenario.plan import ALPHA, BETA, resolve_cells
 
@@ -93,7 +98,11 @@ def _show_prices(loaded: Sequence[LoadedScenario], runs: Path, notes: Sequence[s
     for of_scenario in cells:
         gates = sum(len(cell.gates) for cell in of_scenario)
         for cell in of_scenario:
-            echo_document(power_document(cell, cell_power(cell, newest_records(runs, cell), gates)))
+            price = cell_power(cell, newest_records(runs, cell), gates)
+            stored = (entry.baseline for entry in find(baselines, [cell])[cell.cell_id])
+            fitting = [lineage for lineage in stored if not lineage.cell.differences(Measured.of(cell))]
+            against = [way for lineage in fitting for way in ways(lineage, cell, price, gates)]
+            echo_document(power_document(cell, price, against))
             if cell.cell_id in seen:
                 click.echo(f"  the same cell as {seen[cell.cell_id]}: one run measures only one of them")
             seen.setdefault(cell.cell_id, cell.name)

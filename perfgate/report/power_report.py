@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from perfgate.baseline.foresight import Way
 from perfgate.judge.power import CellPower, GatePower
 from perfgate.record.cost import KindCost
 from perfgate.report.document import Document, Section
@@ -11,15 +12,32 @@ from perfgate.scenario.plan import Cell
 from perfgate.units import percent
 
 
-def power_document(cell: Cell, price: CellPower) -> Document:
-    """One cell: its looks and its price until each of them, by kind of pairs; what each gate could detect at them."""
+def power_document(cell: Cell, price: CellPower, against: Iterable[Way] = ()) -> Document:
+    """One cell: its looks and its price until each of them, by kind of pairs; what each gate could detect at them.
+
+    Args:
+        cell: The cell.
+        price: Of pairs.
+        against: The ways of holding a head against stored baselines instead.
+    """
     lines = [
         *(line for kind in price.kinds for line in _kind_lines(cell, kind)),
         *(_gate_line(cell, gate) for gate in price.gates),
+        *map(_way_line, against),
         *(f"warning: {gate.metric}: {gate.problem}" for gate in price.gates if gate.problem),
     ]
     title = f"{cell.name}  cell {cell.cell_id[:12]}  {cell.source}"
     return Document.of((), [Section(title=title, lines=tuple(lines))])
+
+
+def _way_line(way: Way) -> str:
+    beside = f"in pairs with its anchor {way.anchor}" if way.anchor else "the head alone"
+    minutes = "unknown minutes" if way.minutes is None else f"{way.minutes:.0f} minutes"
+    effects = _list(
+        f"{metric} {'nothing yet' if effect is None else percent(effect)}" for metric, effect in way.detectable.items()
+    )
+    cost = f"{way.starts} engine starts, {minutes}"
+    return f"against the baseline of {way.machine_class}, {beside}: {cost}; detectable {effects}"
 
 
 def _gate_line(cell: Cell, price: GatePower) -> str:

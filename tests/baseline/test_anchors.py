@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,19 @@ def test_visits_are_promoted_beside_their_anchor(project: Callable[..., use_case
     assert compare_with_baseline(f"{slower.folder}:head", file).verdict == "regressed"
     shown = CliRunner().invoke(main, ["baseline", "show", str(file)]).stdout
     assert "(beside 4 visits)" in shown
+
+
+def test_check_says_what_both_ways_cost_and_detect(project: Callable[..., use_cases.Finished]) -> None:
+    """Beside its anchor a head costs twice as much as alone; below four visits nothing can be blocked."""
+    told = []
+    for day in range(1, 5):
+        promote(project(day, 1.3).folder, Path("baselines"), reason="the first")
+        told.append(CliRunner().invoke(main, ["check", "tiny.yaml"]).stdout)
+
+    alone, beside = (line for line in told[-1].splitlines() if "against the baseline of cpu-" in line)
+    assert re.search(r"the head alone: 7 engine starts, \d minutes; detectable itl_median \d", alone)
+    assert re.search(r"in pairs with its anchor vllm .*: 14 engine starts, \d minutes; detectable itl_median \d", beside)
+    assert told[0].count("detectable itl_median nothing yet") == 2
 
 
 def test_six_pairs_are_taken_whatever_they_say(project: Callable[..., use_cases.Finished]) -> None:

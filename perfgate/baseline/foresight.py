@@ -1,0 +1,88 @@
+"""What holding a head against a stored baseline would cost and could show, said before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from perfgate import stats
+from perfgate.baseline.lineage import Baseline
+from perfgate.baseline.occupations import held_against
+from perfgate.baseline.stored_visit import Build
+from perfgate.judge.power import CellPower
+from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
+from perfgate.stats.prediction import RAISED, Prediction, predict
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of holding a head against a baseline.
+
+    Args:
+        machine_class: The machines that it speaks for.
+        anchor: What is measured beside the head, in words; empty where the head is measured alone.
+        starts: Engine starts.
+        minutes: Their wall time; ``None`` where the duration of a trial is unknown.
+        detectable: By gated metric the slowdown that is blocked with probability 1 - beta, for a head on the card that
+            most is known of; ``None`` where nothing can be blocked yet.
+    """
+
+    machine_class: str
+    anchor: str
+    starts: int
+    minutes: float | None
+    detectable: dict[str, float | None]
+
+
+def ways(baseline: Baseline, cell: Cell, price: CellPower, gates_in_run: int) -> Iterator[Way]:
+    """The head alone, and in pairs with the anchor of the newest visit, if there is one.
+
+    Args:
+        baseline: Of the cell.
+        cell: The cell.
+        price: What its trials cost.
+        gates_in_run: Gates of the whole run, which share alpha.
+    """
+    newest = next((visit.anchor.build for visit in reversed(baseline.visits) if visit.anchor), None)
+    for anchor in (None, newest) if newest else (None,):
+        starts, minutes = _cost(cell, price, 1 if anchor is None else 2)
+        level = ALPHA / gates_in_run
+        yield Way(
+            machine_class=baseline.machine_class,
+            anchor=", ".join(anchor.words) if anchor else "",
+            starts=starts,
+            minutes=minutes,
+            detectable={
+                gate.gate.measured.name: _detectable(baseline, cell, gate, anchor, level) for gate in cell.gates
+            },
+        )
+
+
+def _cost(cell: Cell, price: CellPower, sides: int) -> tuple[int, float | None]:
+    """Starts and minutes of so many sides, each measured as often as one alone is."""
+    starts = [sides * (cell.due_alone(kind.kind) + (kind.kind == "timed")) for kind in price.kinds]
+    each = [kind.minutes[-1] / kind.starts[-1] if kind.minutes else None for kind in price.kinds]
+    known = [minutes for minutes in each if minutes is not None]
+    whole = len(known) == len(each)
+    return sum(starts), sum(n * minutes for n, minutes in zip(starts, known, strict=True)) if whole else None
+
+
+def _detectable(baseline: Baseline, cell: Cell, gate: GatePlan, anchor: Build | None, level: float) -> float | None:
+    metric = gate.gate.measured
+    due = cell.due_alone(metric.kind)
+    raised = RAISED if anchor is None else 1.0
+    found: list[Prediction] = []
+    for card in {occupation.card for occupation in baseline.occupations}:
+        sets = held_against(baseline.occupations, metric.name, card, anchor)
+        if (
+            any(len(visits) > 1 for visits in sets)
+            and min(map(min, (visit for visits in sets for visit in visits))) > 0
+        ):
+            first, *others = [_logs(visits) for visits in sets]
+            found.append(predict(first, [0.0] * due, metric.sign, others=others, raised=raised))
+    best = max(found, key=lambda prediction: prediction.df, default=None)
+    return best.detectable(level, gate.gate.ignorable, 1 - BETA) if best is not None and best.blocks else None
+
+
+def _logs(visits: Sequence[Sequence[float]]) -> list[stats.Floats]:
+    return [stats.logs(visit) for visit in visits]
