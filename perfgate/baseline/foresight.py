@@ -49,7 +49,7 @@ def ways(baseline: Baseline, cell: Cell, price: CellPower, gates_in_run: int) ->
         level = ALPHA / gates_in_run
         yield Way(
             machine_class=baseline.machine_class,
-            anchor=", ".join(anchor.words) if anchor else "",
+            anchor=anchor.title if anchor else "",
             starts=starts,
             minutes=minutes,
             detectable={

@@ -81,6 +81,12 @@ class Build(Frozen):
         )
 
     @property
+    def title(self) -> str:
+        """The same in short: the engine's version, and what it was built from."""
+        version = [f"vllm {self.versions['vllm']}"] if "vllm" in self.versions else []
+        return ", ".join([*version, *([self.source] if self.source else [])]) or ", ".join(self.words)
+
+    @property
     def opaque(self) -> bool:
         """Whether it has folders or variables of its own, which may hold anything."""
         return bool(self.env or self.path)

@@ -99,7 +99,7 @@ def _beside_its_baseline(evidence: VisitEvidence, cell: CellOutcome) -> CellOutc
         visits=len(baseline.occupations),
         first_utc=min(visit.t0_utc for visit in baseline.visits),
         last_utc=max(visit.t0_utc for visit in baseline.visits),
-        anchor=", ".join(evidence.anchor.words) if evidence.anchor else "",
+        anchor=evidence.anchor.title if evidence.anchor else "",
     )
     return cell.model_copy(update={"baseline": held, "reasons": (*cell.reasons, *advice)})
 

@@ -239,8 +239,8 @@ class VisitEvidence(Evidence):
         if not self.side.fixed or self.record.alone is not None:
             return
         if self.anchor is None:
-            text = ", ".join(Build.of(self.record, "base").words)
-            yield Note(code="anchor-unknown", text=f"no visit was measured beside {text}: times are compared")
+            text = f"no visit was measured beside {Build.of(self.record, 'base').title}: times are compared"
+            yield Note(code="anchor-unknown", text=text)
             return
         for gate in self.cell.gates:
             metric = gate.gate.measured

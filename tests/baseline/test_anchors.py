@@ -178,7 +178,9 @@ def test_check_says_what_both_ways_cost_and_detect(project: Callable[..., use_ca
 
     alone, beside = (line for line in told[-1].splitlines() if "against the baseline of cpu-" in line)
     assert re.search(r"the head alone: 7 engine starts, \d minutes; detectable itl_median \d", alone)
-    assert re.search(r"in pairs with its anchor vllm .*: 14 engine starts, \d minutes; detectable itl_median \d", beside)
+    assert re.search(
+        r"in pairs with its anchor vllm .*: 14 engine starts, \d minutes; detectable itl_median \d", beside
+    )
     assert told[0].count("detectable itl_median nothing yet") == 2
 
 
