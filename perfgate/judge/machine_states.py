@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Final, Literal
 
 import numpy as np
@@ -52,11 +51,11 @@ class Found:
     """The states at one look.
 
     Args:
-        labels: Of the iterations of each pair's base and head.
+        labels: Of the iterations of each pair's base and head, shape (pairs, 2, iterations).
         gap: Slow over fast, as a natural logarithm, of what told them.
     """
 
-    labels: tuple[tuple[two_states.Labels, two_states.Labels], ...]
+    labels: two_states.Labels
     gap: float
 
     def sample(self, metric: Metric, pairs: Pairs, state: State) -> Sample:
@@ -98,11 +97,12 @@ class Labeller:
     Args:
         pairs: Valid timed pairs in the order they were taken.
         gpus: Names of the GPUs that they ran on.
+        qualified: GPUs on which the probe tells the states, by the beginning of their name.
     """
 
-    def __init__(self, pairs: Pairs, gpus: Sequence[str]) -> None:
+    def __init__(self, pairs: Pairs, gpus: Sequence[str], qualified: tuple[str, ...] = QUALIFIED) -> None:
         self.pairs = pairs
-        probed = bool(gpus) and all(name.startswith(QUALIFIED) for name in gpus)
+        probed = bool(gpus) and all(name.startswith(qualified) for name in gpus)
         rows = _marks(pairs, _probe_marks) if probed else None
         self.source: Source = "probe" if rows is not None else "steps"
         self._marks = rows if rows is not None else _marks(pairs, _step_marks)
@@ -115,29 +115,31 @@ class Labeller:
             look: How many pairs.
             margin: The null's, a ratio minus one.
         """
-        if self._marks is None:
-            return None
         key = (look, 0.0 if self.source == "probe" else margin)
         if key not in self._known:
             self._known[key] = self._find(*key)
         return self._known[key]
 
     def _find(self, look: int, margin: float) -> Found | None:
-        trials = [*chain.from_iterable((base, head / (1 + margin)) for base, head in (self._marks or ())[:look])]
-        if self.source == "probe":
-            found = two_states.states_by_probe(trials)
-        else:
-            found = two_states.states_by_steps(trials, [n // 2 for n in range(2 * look)])
-        return Found(tuple(zip(found.labels[::2], found.labels[1::2], strict=True)), found.gap) if found else None
+        if self._marks is None:
+            return None
+        slower = np.array([1.0, 1 + margin])[:, None, None]
+        trials = (self._marks[:look] / slower).reshape(2 * look, *self._marks.shape[2:])
+        tell = two_states.states_by_probe if self.source == "probe" else two_states.states_by_steps
+        found = tell(trials)
+        if np.isnan(found.gap):
+            return None
+        return Found(found.labels.reshape(look, 2, -1), float(found.gap))
 
     def step_gap(self, found: Found) -> float:
         """Slow over fast decode steps, as a natural logarithm, mean of the sides that have both; 0 where none has."""
-        marks = _marks(self.pairs, _step_marks) or []
+        marks = _marks(self.pairs, _step_marks)
+        if marks is None:
+            return 0.0
+        logs = np.log(marks[: len(found.labels)]).mean(axis=-1)
         gaps = []
         for n in range(2):
-            logs = np.concatenate([np.log(pair[n]).mean(axis=1) for pair, _ in zip(marks, found.labels, strict=False)])
-            labels = np.concatenate([own[n] for own in found.labels])
-            sides = [logs[labels == label] for label in (two_states.SLOW, two_states.FAST)]
+            sides = [logs[:, n][found.labels[:, n] == label] for label in (two_states.SLOW, two_states.FAST)]
             gaps += [float(np.median(sides[0]) - np.median(sides[1]))] if all(map(len, sides)) else []
         return math.fsum(gaps) / len(gaps) if gaps else 0.0
 
@@ -150,15 +152,16 @@ class Labeller:
         return (over, under) if over and under else None
 
 
-def _marks(pairs: Pairs, of: Callable[[Iteration], Marks | None]) -> list[tuple[stats.Floats, stats.Floats]] | None:
-    """The marks of each pair's base and head; ``None`` where some iteration has none."""
-    rows: list[list[stats.Floats]] = []
-    for pair in pairs:
-        read = [[of(iteration) for iteration in trial.iterations] for trial in pair]
-        if not all(all(marks) and marks for marks in read):
-            return None
-        rows.append([np.array(marks, dtype=np.float64) for marks in read])
-    return [(base, head) for base, head in rows] or None
+def _marks(pairs: Pairs, of: Callable[[Iteration], Marks | None]) -> stats.Floats | None:
+    """The marks of each pair's base and head, shape (pairs, 2, iterations, 2).
+
+    ``None`` where some iteration has none, or trials differ in how many they have.
+    """
+    rows = [[[of(iteration) for iteration in trial.iterations] for trial in pair] for pair in pairs]
+    trials = [marks for pair in rows for marks in pair]
+    if not all(map(all, trials)) or {*map(len, trials)} != {len(trials[0])} or not trials[0]:
+        return None
+    return np.array(rows, dtype=np.float64)
 
 
 def _step_marks(iteration: Iteration) -> Marks | None:

@@ -8,7 +8,6 @@ state and is cut, not averaged.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,31 +48,28 @@ class States:
     """Which state each iteration of each trial was in.
 
     Args:
-        labels: A row a trial, :data:`SLOW`, :data:`FAST` or :data:`CUT`; a trial whose state cannot be told is all cut.
-        gap: Of the marks, as a natural logarithm: slow over fast.
+        labels: :data:`SLOW`, :data:`FAST` or :data:`CUT`, shape (..., trials, iterations); a trial whose state cannot
+            be told is all cut, and where there are no two states all are.
+        gap: Of the marks, as a natural logarithm: slow over fast, shape (...); not a number where there are no states.
     """
 
-    labels: tuple[Labels, ...]
-    gap: float
+    labels: Labels
+    gap: Floats
 
 
-def states_by_probe(marks: Sequence[Floats]) -> States | None:
+def states_by_probe(marks: Floats) -> States:
     """States by what no trial's own speed changes: one cut through all readings.
 
     Args:
-        marks: For each trial a positive reading before and after each iteration, shape (iterations, 2).
-
-    Returns:
-        ``None`` where the readings are on one level.
+        marks: A positive reading before and after each iteration of each trial, shape (..., trials, iterations, 2);
+            leading axes are runs, each on its own.
     """
-    logs = [np.log(trial) for trial in marks]
-    levels = _two_levels(np.concatenate([trial.ravel() for trial in logs]), _noise(logs)) if logs else None
-    if levels is None:
-        return None
-    return States(tuple(_on_levels(trial, *levels) for trial in logs), levels[1] - levels[0])
+    logs = np.log(marks)
+    fast, slow = _two_levels(np.sort(logs.reshape(*logs.shape[:-3], -1)), _noise(logs))
+    return States(_on_levels(logs, *(level[..., None, None, None] for level in (fast, slow))), slow - fast)
 
 
-def states_by_steps(marks: Sequence[Floats], pairs: Sequence[int]) -> States | None:
+def states_by_steps(marks: Floats) -> States:
     """States by the iterations' own times: of trials that show two levels, and of others by the level that they share.
 
     A step time tells the state and the build at once. So a level counts as a state only where one trial, which is of
@@ -82,87 +78,90 @@ def states_by_steps(marks: Sequence[Floats], pairs: Sequence[int]) -> States | N
     of one build may be the fast one of the other.
 
     Args:
-        marks: For each trial a positive time early and late in each iteration, shape (iterations, 2); sides are not
-            told.
-        pairs: The pair of each trial.
-
-    Returns:
-        ``None`` where there are no two states.
+        marks: A positive time early and late in each iteration of each trial, shape (..., trials, iterations, 2); the
+            two trials of a pair follow each other, sides are not told. Leading axes are runs, each on its own.
     """
-    logs = [np.log(trial) for trial in marks]
-    noise = _noise(logs)
-    jumps = {n: levels for n, trial in enumerate(logs) if (levels := _two_levels(trial.ravel(), noise))}
-    if len(jumps) < LEAST_JUMPS:
-        return _sticky(logs, pairs, noise)
-    gap = float(np.median([slow - fast for fast, slow in jumps.values()]))
-    known = np.array([(level, label) for levels in jumps.values() for label, level in enumerate(levels)])
-    labels = []
-    for n, trial in enumerate(logs):
-        if n in jumps:
-            labels.append(_on_levels(trial, *jumps[n]))
-            continue
-        level = float(np.median(trial))
-        near = known[np.abs(known[:, 0] - level) <= NEAR * gap, 1]
-        told = int(near[0]) if len(near) and np.ptp(near) == 0 else CUT
-        labels.append(np.full(len(trial), told, dtype=np.int8))
-    every = np.concatenate(labels)
-    shares = [float((every == label).mean()) for label in (SLOW, FAST, CUT)]
-    return States(tuple(labels), gap) if min(shares[:2]) >= LEAST_SHARE and shares[2] <= MOST_CUT else None
+    logs = np.log(marks)
+    ordered = np.sort(logs.reshape(*logs.shape[:-2], -1))
+    noise, middle = _noise(logs), _median(ordered)
+    fast, slow = _two_levels(ordered, np.broadcast_to(noise[..., None], middle.shape))
+    jumps = ~np.isnan(fast)
+    gap = _median(np.sort(slow - fast), jumps.sum(axis=-1))
+    reach = NEAR * gap[..., None, None]
+    near_fast, near_slow = (
+        (np.abs(middle[..., None] - level[..., None, :]) <= reach).any(axis=-1) for level in (fast, slow)
+    )
+    stays = np.where(near_slow & ~near_fast, SLOW, np.where(near_fast & ~near_slow, FAST, CUT)).astype(np.int8)
+    own = _on_levels(logs, fast[..., None, None], slow[..., None, None])
+    labels = np.where(jumps[..., None], own, stays[..., None])
+    slow_share, fast_share, cut = ((labels == label).mean(axis=(-2, -1)) for label in (SLOW, FAST, CUT))
+    many = jumps.sum(axis=-1) >= LEAST_JUMPS
+    told = many & (np.minimum(slow_share, fast_share) >= LEAST_SHARE) & (cut <= MOST_CUT)
+    lasting = _sticky(middle, noise)
+    labels = np.where(many[..., None, None], labels, lasting.labels[..., None])
+    gap = np.where(many, np.where(told, gap, np.nan), lasting.gap)
+    return States(np.where(np.isnan(gap)[..., None, None], CUT, labels).astype(np.int8), gap)
 
 
-def _sticky(logs: Sequence[Floats], pairs: Sequence[int], noise: float) -> States | None:
-    """States that last as long as an engine does."""
-    medians = np.array([np.median(trial) for trial in logs])
-    levels = _two_levels(medians, noise, LEAST_PAIRS)
-    if levels is None:
-        return None
-    told = _on_levels(medians[:, None], *levels)
-    sides: dict[int, list[int]] = {}
-    for label, pair in zip(told.tolist(), pairs, strict=True):
-        sides.setdefault(pair, []).append(label)
-    for label in (SLOW, FAST):
-        if sum(both == [label, label] for both in sides.values()) < LEAST_PAIRS:
-            return None
-    labels = tuple(np.full(len(trial), label, dtype=np.int8) for trial, label in zip(logs, told.tolist(), strict=True))
-    return States(labels, levels[1] - levels[0])
+def _sticky(medians: Floats, noise: Floats) -> States:
+    """States that last as long as an engine does: a label a trial, shape (..., trials)."""
+    fast, slow = _two_levels(np.sort(medians), noise, LEAST_PAIRS)
+    labels = _on_levels(medians[..., None], fast[..., None, None], slow[..., None, None])
+    pairs = labels.reshape(*labels.shape[:-1], -1, 2)
+    both = [(pairs == label).all(axis=-1).sum(axis=-1) >= LEAST_PAIRS for label in (SLOW, FAST)]
+    return States(labels, np.where(both[0] & both[1], slow - fast, np.nan))
 
 
-def _noise(logs: Sequence[Floats]) -> float:
+def _noise(logs: Floats) -> Floats:
     """Standard deviation of an iteration within a level, by those that follow each other, of which few jump."""
-    steps = np.concatenate([np.abs(np.diff(trial.mean(axis=1))) for trial in logs] or [np.zeros(0)])
-    return NORMAL_MAD * float(np.median(steps)) / math.sqrt(2) if len(steps) else 0.0
+    steps = np.abs(np.diff(logs.mean(axis=-1), axis=-1))
+    steps = steps.reshape(*steps.shape[:-2], -1)
+    if not steps.shape[-1]:
+        return np.zeros(steps.shape[:-1])
+    return NORMAL_MAD / math.sqrt(2) * _median(np.sort(steps))
 
 
-def _two_levels(x: Floats, noise: float, least: int = LEAST_MARKS) -> tuple[float, float] | None:
-    """The fast and the slow level of logarithms; ``None`` where they are on one.
+def _two_levels(y: Floats, noise: Floats, least: int = LEAST_MARKS) -> tuple[Floats, Floats]:
+    """The fast and the slow level of sorted logarithms, on the last axis; not a number where they are on one.
 
     The split with the least sum of squares within (Fisher 1958), each level then the median of its side. The spread
     within is that of the median deviation, which the few marks between both levels do not widen.
     """
-    y = np.sort(x)
-    n = len(y)
+    fast, slow = np.full(noise.shape, np.nan), np.full(noise.shape, np.nan)
+    n = y.shape[-1]
     if n < 2 * least:
-        return None
-    sizes = np.arange(1, n)
-    sums = np.cumsum(y - y.mean())
-    between = sums[:-1] ** 2 / sizes + (sums[-1] - sums[:-1]) ** 2 / (n - sizes)
-    cut = int(np.argmax(between)) + 1
-    fast, slow = float(np.median(y[:cut])), float(np.median(y[cut:]))
-    away = np.minimum(np.abs(y - fast), np.abs(y - slow))
-    near = away <= NEAR * (slow - fast)
-    if min(int(near[:cut].sum()), int(near[cut:].sum())) < least:
-        return None
-    spread = max(noise, NORMAL_MAD * float(np.median(away)))
-    return (fast, slow) if slow - fast > GAP_SDS * spread else None
+        return fast, slow
+    wide = y[..., -1] - y[..., 0] > GAP_SDS * noise  # levels are no further apart than the extremes
+    y, noise = y[wide], noise[wide]
+    sizes, place = np.arange(1, n), np.arange(n)
+    sums = np.cumsum(y - y.mean(axis=-1, keepdims=True), axis=-1)
+    between = sums[:, :-1] ** 2 / sizes + (sums[:, -1:] - sums[:, :-1]) ** 2 / (n - sizes)
+    cut = between.argmax(axis=-1) + 1
+    low, high = _median(y, cut), _median(y, n - cut, cut)
+    away = np.minimum(np.abs(y - low[:, None]), np.abs(y - high[:, None]))
+    near, below = away <= NEAR * (high - low)[:, None], place < cut[:, None]
+    enough = np.minimum((near & below).sum(axis=-1), (near & ~below).sum(axis=-1)) >= least
+    spread = np.maximum(noise, NORMAL_MAD * _median(np.sort(away)))
+    told = enough & (high - low > GAP_SDS * spread)
+    fast[wide], slow[wide] = np.where(told, low, np.nan), np.where(told, high, np.nan)
+    return fast, slow
 
 
-def _on_levels(marks: Floats, fast: float, slow: float) -> Labels:
+def _median(y: Floats, count: NDArray[np.int64] | None = None, begin: NDArray[np.int64] | None = None) -> Floats:
+    """Median of sorted numbers on the last axis: of all, or of so many from a place on; of none the last one."""
+    many = np.full(y.shape[:-1], y.shape[-1]) if count is None else count
+    first = np.zeros_like(many) if begin is None else begin
+    middle = [first + np.maximum(many - 1, 0) // 2, first + many // 2]
+    lower, upper = (np.take_along_axis(y, at[..., None], axis=-1)[..., 0] for at in middle)
+    return np.asarray((lower + upper) / 2)
+
+
+def _on_levels(marks: Floats, fast: Floats, slow: Floats) -> Labels:
     """The label of each row: that of all its marks, else :data:`CUT`."""
     position = (marks - fast) / (slow - fast)
-    label = np.full(len(marks), CUT, dtype=np.int8)
-    label[(position >= 1 - NEAR).all(axis=1) & (position <= 1 + NEAR).all(axis=1)] = SLOW
-    label[(np.abs(position) <= NEAR).all(axis=1)] = FAST
-    return label
+    is_slow = (np.abs(position - 1) <= NEAR).all(axis=-1)
+    is_fast = (np.abs(position) <= NEAR).all(axis=-1)
+    return np.where(is_slow, SLOW, np.where(is_fast, FAST, CUT)).astype(np.int8)
 
 
 def sign_test(for_it: int, against: int) -> float:

@@ -31,8 +31,8 @@ def told(labels: np.ndarray) -> str:
 
 def by_steps(trials: Sequence[Floats]) -> list[str] | None:
     """What is told of trials that are in pairs, one after the other."""
-    found = states_by_steps(trials, [n // 2 for n in range(len(trials))])
-    return [told(labels) for labels in found.labels] if found else None
+    found = states_by_steps(np.stack(trials))
+    return None if np.isnan(found.gap) else [told(labels) for labels in found.labels]
 
 
 def test_trials_that_jump_are_labelled_and_the_jump_is_cut() -> None:
@@ -89,12 +89,12 @@ def test_a_small_gap_is_not_a_state() -> None:
 def test_a_probe_tells_states_whatever_the_builds_do() -> None:
     """Readings of the probe are cut in two once for all trials; one level of readings is no state."""
     states = ["ssssssss", "ffffffff", "sstfffff", "ffffffff"]
-    found = states_by_probe([marks(own, 100e3, seed=n) for n, own in enumerate(states)])
-    assert found is not None
+    found = states_by_probe(np.stack([marks(own, 100e3, seed=n) for n, own in enumerate(states)]))
     assert [told(labels) for labels in found.labels] == states
     assert found.gap == pytest.approx(math.log(GAP), abs=3 * NOISE)
-    assert states_by_probe([marks("ffff", 100e3, seed=n) for n in range(6)]) is None
-    assert states_by_probe([]) is None
+    one_level = states_by_probe(np.stack([marks("ffff", 100e3, seed=n) for n in range(6)]))
+    assert np.isnan(one_level.gap)
+    assert (one_level.labels == CUT).all()
 
 
 @settings(max_examples=60, deadline=None)
@@ -107,6 +107,17 @@ def test_labels_do_not_know_the_sides(states: list[str], swapped: list[bool]) ->
     order = [n ^ int(swapped[n // 2]) for n in range(len(trials))]
     before, after = by_steps(trials), by_steps([trials[n] for n in order])
     assert after == (before and [before[n] for n in order])
+
+
+def test_runs_are_told_apart() -> None:
+    """Many runs at once have the labels and gaps that each has alone, those without states too."""
+    kinds = [["ssssssss", "sstfffff", "ssssssff", "ffffffff"], ["ffffffff"] * 4, ["ssssffff", "sstfffff"] * 2]
+    runs = np.stack([np.stack([marks(own, seed=n) for n, own in enumerate(states)]) for states in kinds])
+    for tell in (states_by_steps, states_by_probe):
+        together, alone = tell(runs), [tell(one) for one in runs]
+        assert np.array_equal(together.labels, np.stack([one.labels for one in alone]))
+        assert np.array_equal(together.gap, np.array([one.gap for one in alone]), equal_nan=True)
+        assert np.isnan(together.gap).tolist() == [False, True, False]
 
 
 def test_sign_test() -> None:
