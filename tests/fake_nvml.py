@@ -302,6 +302,13 @@ def nvmlSystemGetCudaDriverVersion_v2() -> int:
     return int(_machine("nvmlSystemGetCudaDriverVersion_v2")["cuda"])
 
 
+def nvmlSystemGetConfComputeState() -> SimpleNamespace:
+    machine = _machine("nvmlSystemGetConfComputeState")
+    if machine.get("confidential") is None:
+        raise NVMLError_NotSupported
+    return SimpleNamespace(ccFeature=int(machine["confidential"]))
+
+
 def nvmlDeviceGetCount() -> int:
     return len(_machine("nvmlDeviceGetCount")["gpus"])
 

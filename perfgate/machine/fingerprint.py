@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import re
 import socket
@@ -19,9 +20,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from perfgate.models import Frozen
+
+
+def _untold(value: object) -> bool:
+    """Whether a fact is unknown: left out, so that a record older than it keeps the digest that it is named by."""
+    return value in ("", None)
 
 
 class Gpu(Frozen):
@@ -35,6 +41,7 @@ class Gpu(Frozen):
         mig: Whether it is split into instances; identity.
         pcie_generation: The fastest the link can do; identity.
         pcie_width: Lanes in use; identity, because a badly seated card shows here.
+        confidential: Whether it computes for a confidential machine, which encrypts what goes to it; identity if told.
         power_limit_mw: Enforced power limit; tolerated.
         vbios: Version of its firmware; observed.
         persistence: Whether the driver stays loaded without clients; observed.
@@ -48,6 +55,7 @@ class Gpu(Frozen):
     mig: bool | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
+    confidential: bool | None = Field(default=None, exclude_if=_untold)
     power_limit_mw: int | None = None
     vbios: str | None = None
     persistence: bool | None = None
@@ -62,6 +70,12 @@ class Machine(Frozen):
         cpu: Processor model; identity.
         cores: Logical cores; identity.
         governor: How the kernel steers the processor's clock, where it tells; identity.
+        usable_cores: Logical cores that programs may use here, by affinity and cgroup; identity if told.
+        smt: Whether cores run two threads each, ``on`` or ``off``; identity if told.
+        boost: Whether the processor may exceed its base clock, ``on`` or ``off``; identity if told.
+        virtual: What the machine runs on, as it names itself, ``none`` on bare metal; identity if told.
+        confidential: What hides the machine's memory from its host, ``tdx`` or ``sev``, else ``none``; identity if
+            told. Such a machine made ITL 3.5 times as long (vllm-project/vllm#57680).
         gpus: Those in use, in CUDA's order; empty where engines run on the CPU.
         driver: GPU driver version; identity.
         cuda: Version of CUDA that the driver offers; observed, since it follows from the driver.
@@ -76,6 +90,11 @@ class Machine(Frozen):
     cpu: str
     cores: int
     governor: str = ""
+    usable_cores: int | None = Field(default=None, exclude_if=_untold)
+    smt: str = Field(default="", exclude_if=_untold)
+    boost: str = Field(default="", exclude_if=_untold)
+    virtual: str = Field(default="", exclude_if=_untold)
+    confidential: str = Field(default="", exclude_if=_untold)
     gpus: tuple[Gpu, ...] = ()
     driver: str = ""
     cuda: str = ""
@@ -86,11 +105,20 @@ class Machine(Frozen):
     container: str = ""
 
 
+SYSTEM, CGROUPS = Path("/sys/devices/system"), Path("/sys/fs/cgroup")
+CPUINFO, VENDOR = Path("/proc/cpuinfo"), Path("/sys/class/dmi/id/sys_vendor")
+
 IDENTITY = ("architecture", "cpu", "cores", "governor", "driver")
 """Fields of a machine that must agree for two measurements to be comparable."""
 
+TOLD = ("usable_cores", "smt", "boost", "virtual", "confidential")
+"""Fields that must agree where both tell: records of earlier versions do not."""
+
 GPU_IDENTITY = ("name", "memory_bytes", "ecc", "mig", "pcie_generation", "pcie_width")
 """Fields of a GPU that must agree."""
+
+GPU_TOLD = ("confidential",)
+"""Fields of a GPU that must agree where both tell."""
 
 TOLERATED = {"memory_bytes": 0.05, "power_limit_mw": 0.01}
 """Numbers that may differ, by so large a share of the larger one."""
@@ -98,11 +126,12 @@ TOLERATED = {"memory_bytes": 0.05, "power_limit_mw": 0.01}
 
 def comparable(a: Machine, b: Machine) -> tuple[str, ...]:
     """The differences that forbid a comparison, in words; empty where there are none."""
-    differences = list(_differences(a, b, IDENTITY, "memory_bytes"))
+    differences = [*_differences(a, b, IDENTITY, "memory_bytes"), *_told_otherwise(a, b, TOLD)]
     if len(a.gpus) != len(b.gpus):
         return (*differences, f"gpus: {_names(a.gpus)} against {_names(b.gpus)}")
     for number, (first, second) in enumerate(zip(a.gpus, b.gpus, strict=True)):
-        differences += [f"GPU {number} {text}" for text in _differences(first, second, GPU_IDENTITY, "power_limit_mw")]
+        own = [*_differences(first, second, GPU_IDENTITY, "power_limit_mw"), *_told_otherwise(first, second, GPU_TOLD)]
+        differences += [f"GPU {number} {text}" for text in own]
     return tuple(differences)
 
 
@@ -110,11 +139,17 @@ def machine_class(machine: Machine, clock_mode: str) -> str:
     """Which machines share baselines, as a folder's name: ``nvidia-h200-x1-observe-3fa2b1``, ``cpu-x2-observe-9c01de``.
 
     ``<gpu>-x<n>-<clock mode>-<6 hex digits of identity>``; without a GPU ``cpu`` and the number of cores. Two machines
-    of one class agree in everything that is identity; what is tolerated may still differ too much.
+    of one class agree in everything that is identity; what is tolerated may still differ too much, and so may what
+    earlier versions did not tell.
     """
+    # Of what a confidential machine changes; the rest of what is told is left out, so that classes keep their names.
+    hidden: dict[str, object] = {} if machine.confidential in ("", "none") else {"confidential": machine.confidential}
     identity = [
-        {name: getattr(machine, name) for name in IDENTITY},
-        *({name: getattr(gpu, name) for name in GPU_IDENTITY} for gpu in machine.gpus),
+        {name: getattr(machine, name) for name in IDENTITY} | hidden,
+        *(
+            {name: getattr(gpu, name) for name in GPU_IDENTITY} | ({"confidential": True} if gpu.confidential else {})
+            for gpu in machine.gpus
+        ),
     ]
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:6]
     model = re.sub(r"[^a-z0-9]+", "-", machine.gpus[0].name.lower()).strip("-") if machine.gpus else "cpu"
@@ -139,6 +174,13 @@ def _differences(a: BaseModel, b: BaseModel, identity: Sequence[str], tolerated:
         yield f"{tolerated}: {first} against {second}, more than {share * 100:g} % apart"
 
 
+def _told_otherwise(a: BaseModel, b: BaseModel, names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        first, second = getattr(a, name), getattr(b, name)
+        if not _untold(first) and not _untold(second) and first != second:
+            yield f"{name}: {first!r} against {second!r}"
+
+
 def _names(gpus: Sequence[Gpu]) -> str:
     return ", ".join(gpu.name for gpu in gpus) or "none"
 
@@ -150,6 +192,11 @@ def read_machine(gpus: tuple[Gpu, ...] = (), driver: str = "", cuda: str = "") -
         cpu=_cpu_model(),
         cores=psutil.cpu_count() or 1,
         governor=_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        usable_cores=usable_cores(),
+        smt=_switch(SYSTEM / "cpu/smt/active"),
+        boost=_switch(SYSTEM / "cpu/cpufreq/boost") or _switch(SYSTEM / "cpu/intel_pstate/no_turbo", on="0"),
+        virtual=_virtual(),
+        confidential=_confidential(),
         gpus=gpus,
         driver=driver,
         cuda=cuda,
@@ -174,6 +221,39 @@ def _line(file: Path) -> str:
         return ""
 
 
+def _switch(file: Path, on: str = "1") -> str:
+    """``on`` or ``off``; empty where this kernel does not tell."""
+    found = _line(file)
+    return "" if found not in ("0", "1") else "on" if found == on else "off"
+
+
+def usable_cores() -> int:
+    """Logical cores that this process and its children may use at once, at least 1: by affinity and cgroup v2."""
+    own = _line(Path("/proc/self/cgroup")).rpartition("::/")[2]
+    limits = [_line(CGROUPS / folder / "cpu.max").split() for folder in {"", own}]
+    quotas = [int(quota) / int(period) for quota, period in (limit for limit in limits if len(limit) == 2)  # noqa: PLR2004
+              if quota != "max"]  # fmt: skip
+    return max(1, round(min([len(os.sched_getaffinity(0)), *quotas])))
+
+
+def _virtual() -> str:
+    """What the machine runs on: a guest sees its hypervisor's mark among the processor's flags, on x86 alone."""
+    flags = re.search(r"^flags\s*:(.*)$", _line(CPUINFO), re.MULTILINE)
+    if flags is None:
+        return ""
+    if "hypervisor" not in flags[1].split():
+        return "none"
+    return _line(VENDOR) or "unknown hypervisor"
+
+
+def _confidential() -> str:
+    """By the marks that the kernel of a guest leaves; a container may hide those of SEV."""
+    flags = re.search(r"^flags\s*:(.*)$", _line(CPUINFO), re.MULTILINE)
+    if (flags and "tdx_guest" in flags[1].split()) or any(Path(f"/dev/tdx{mark}guest").exists() for mark in "_-"):
+        return "tdx"
+    return "sev" if Path("/dev/sev-guest").exists() else "none"
+
+
 def _container() -> str:
     """By the marks that container engines leave; an engine that leaves none is not seen."""
     kinds = {"/.dockerenv": "docker", "/run/.containerenv": "podman", "/run/secrets/kubernetes.io": "kubernetes"}
@@ -182,5 +262,5 @@ def _container() -> str:
 
 
 def _cpu_model() -> str:
-    model = re.search(r"^model name\s*:(.*)$", _line(Path("/proc/cpuinfo")), re.MULTILINE)
+    model = re.search(r"^model name\s*:(.*)$", _line(CPUINFO), re.MULTILINE)
     return model[1].strip() if model else platform.processor() or platform.machine()

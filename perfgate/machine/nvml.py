@@ -170,6 +170,7 @@ class Nvml:
             mig=None if mig is None else bool(mig[0]),
             pcie_generation=read(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
             pcie_width=read(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+            confidential=_confidential(),
             power_limit_mw=read(pynvml.nvmlDeviceGetEnforcedPowerLimit),
             vbios=read(pynvml.nvmlDeviceGetVbiosVersion),
             persistence=None if persistence is None else bool(persistence),
@@ -293,6 +294,14 @@ def connect() -> Nvml | None:
     try:
         return Nvml()
     except NoDriverError:
+        return None
+
+
+def _confidential() -> bool | None:
+    """Whether GPUs compute for a confidential machine; ``None`` where the driver does not tell, whatever it says."""
+    try:
+        return bool(pynvml.nvmlSystemGetConfComputeState().ccFeature)
+    except pynvml.NVMLError:
         return None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfgate.machine.fingerprint import Gpu, Machine, comparable, read_machine
+from perfgate.machine.fingerprint import Gpu, Machine, comparable, machine_class, read_machine, usable_cores
 
 H200 = Gpu(
     name="H200", uuid="GPU-1", memory_bytes=2**37, ecc=True, mig=False, pcie_generation=5, pcie_width=16,
@@ -65,6 +66,60 @@ def test_what_is_only_observed_or_tolerated_does_not_forbid_a_comparison() -> No
         }
     )  # fmt: skip
     assert comparable(MACHINE, other) == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "one", "other"),
+    [
+        ("usable_cores", 4, 8), ("smt", "on", "off"), ("boost", "on", "off"), ("virtual", "QEMU", "none"),
+        ("confidential", "tdx", "none"),
+    ],
+)  # fmt: skip
+def test_what_only_newer_versions_tell(field: str, one: Any, other: Any) -> None:
+    """Two machines that tell it must agree; one that does not tell, as in an older record, may be compared."""
+    first, second = (MACHINE.model_copy(update={field: value}) for value in (one, other))
+
+    assert comparable(first, second) == (f"{field}: {one!r} against {other!r}",)
+    assert comparable(first, MACHINE) == comparable(MACHINE, second) == ()
+    assert field not in MACHINE.model_dump(mode="json")
+
+
+def test_a_gpu_that_computes_confidentially_is_another_class() -> None:
+    """Encryption of what goes to it makes decode several times as long, whatever else is alike."""
+    open_gpu, hidden = (H200.model_copy(update={"confidential": value}) for value in (False, True))
+    machines = [MACHINE.model_copy(update={"gpus": (gpu,)}) for gpu in (open_gpu, hidden)]
+
+    assert comparable(*machines) == ("GPU 0 confidential: False against True",)
+    assert len({machine_class(machine, "observe") for machine in machines}) == 2
+    assert machine_class(machines[0], "observe") == machine_class(MACHINE, "observe")
+
+
+def test_cores_are_those_that_programs_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cgroup's quota counts, and never leaves less than one core."""
+    monkeypatch.setattr("perfgate.machine.fingerprint.CGROUPS", tmp_path)
+    many = usable_cores()
+
+    for quota, cores in (("max 100000", many), ("100000 100000", 1), ("50000 100000", 1)):
+        (tmp_path / "cpu.max").write_text(quota)
+        assert usable_cores() == cores
+
+
+@pytest.mark.parametrize(
+    ("flags", "virtual", "confidential"),
+    [("fpu hypervisor", "unknown hypervisor", "none"), ("fpu", "none", "none"), ("hypervisor tdx_guest", None, "tdx")],
+)
+def test_a_guest_knows_that_it_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, virtual: str | None, confidential: str
+) -> None:
+    """By the flags of its processor; who made it, by the name that the firmware gives."""
+    (tmp_path / "cpuinfo").write_text(f"model name\t: EPYC\nflags\t\t: {flags}\n")
+    monkeypatch.setattr("perfgate.machine.fingerprint.CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr("perfgate.machine.fingerprint.VENDOR", tmp_path / "nowhere")
+
+    machine = read_machine()
+
+    assert virtual is None or machine.virtual == virtual
+    assert (machine.cpu, machine.confidential) == ("EPYC", confidential)
 
 
 def test_this_machine_is_comparable_with_itself() -> None:

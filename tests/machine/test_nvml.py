@@ -157,6 +157,17 @@ def test_facts(nvml: Nvml) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("told", [0, 1])
+def test_confidential_computing_is_a_fact(fake_nvml: FakeMachine, told: int) -> None:
+    """The driver says whether its GPUs compute for a confidential machine; one that knows no such thing is fine."""
+    with Nvml() as before:
+        assert before.facts(UUID).confidential is None
+    fake_nvml.update(confidential=told)
+
+    with Nvml() as nvml:
+        assert nvml.facts(UUID).confidential is bool(told)
+
+
 @pytest.mark.parametrize("code", MISSING)
 def test_facts_that_a_gpu_does_not_tell(nvml: Nvml, fake_nvml: FakeMachine, code: int) -> None:
     """They are None; the others are there."""
