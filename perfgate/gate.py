@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from perfgate import __version__, stats
+from perfgate.baseline.exact_profile import find_profiles, keep_profiles, kept_profiles
+from perfgate.baseline.profile_comparison import judge_profiles
 from perfgate.baseline.store import find, keep, kept
 from perfgate.baseline.stored_visit import Build
 from perfgate.baseline.visit_comparison import compare_with_baseline, judge_against
@@ -45,12 +47,13 @@ from perfgate.record.keeping import make_folder, refuse_what_is_no_text, run_nam
 from perfgate.record.manifest import check_sequence, read_manifest
 from perfgate.record.run_record import Record, Run, read_records, record_file, write_record, write_run
 from perfgate.scenario.declaration import LoadedScenario, load, with_kernels
-from perfgate.scenario.plan import make_plan, resolve_cells, without_gates
+from perfgate.scenario.plan import exact_part, make_plan, resolve_cells, without_gates
 from perfgate.scenario.subject import Subject
 
 __all__ = [
     "Finished",
     "check_envelope",
+    "check_profiles",
     "compare_records",
     "compare_table",
     "compare_with_baseline",
@@ -82,7 +85,9 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
     kernels_only: bool = False,
+    exact_only: bool = False,
     against: Path | None = None,
+    profiles: Path | None = None,
 ) -> Finished:
     """Measure every cell of the scenarios until it is decided, and judge the run.
 
@@ -96,6 +101,8 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         progress: Called at every step, and with a sentence where something else is worth telling.
         budget_s: No pair is begun that would not end within so many seconds.
         kernels_only: Take traced trials alone and judge only what the decode steps run, not how long they take.
+        exact_only: Take one pair of each kind but timed ones, and judge only what repeats exactly.
+        profiles: A folder of exact profiles, against which the only subject is held.
         against: A folder of baselines, or the file of one: the head is measured and held against what is there. With a
             base as well, that is its anchor: both are measured in pairs, and their ratios are compared.
 
@@ -110,20 +117,21 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     deadline_s = time.monotonic() + budget_s
     loaded = tuple(load(file) for file in scenarios)
     plan = make_plan(loaded, secrets.randbits(32) if seed is None else seed)
-    if kernels_only:
-        plan = plan.model_copy(update={"cells": tuple(map(without_gates, plan.cells))})
+    part = without_gates if kernels_only else exact_part if exact_only else None
+    plan = plan if part is None else plan.model_copy(update={"cells": tuple(map(part, plan.cells))})
+    known = find_profiles(profiles, plan.cells) if profiles is not None else None
     if against is not None:
         _check_against(subjects, quick=quick)
     baselines = find(against, plan.cells) if against is not None else None
     _look_ahead(loaded, subjects, progress, ask=collector is None)
-    kind: dict[str, Any] = {"quick": quick, "kernels_only": kernels_only}
+    kind: dict[str, Any] = {"quick": quick, "kernels_only": kernels_only, "exact_only": exact_only}
     manifest = Run(name=run_name(loaded), plan=plan, subjects=subjects, perfgate=__version__, **kind)
     refuse_what_is_no_text(manifest)
     folder = runs / manifest.name
     with storage_failures(folder, "Fix that, or name another folder with --runs."), _interruptions(folder):
         make_folder(folder, loaded)
-        if baselines is not None:
-            manifest = manifest.model_copy(update={"against": keep(folder, baselines)})
+        copies = {"against": baselines and keep(folder, baselines), "profiles": known and keep_profiles(folder, known)}
+        manifest = manifest.model_copy(update=copies)
         write_run(folder, manifest)
     return _visit(folder, manifest, Session(folder, manifest, collector, progress, deadline_s))
 
@@ -197,6 +205,28 @@ def check_envelope(scenarios: Sequence[Path], subjects: dict[Side, Subject], **o
     if "head" not in subjects:
         raise UsageError("no head to check", remedy="Name it: --head python=..., or whatever differs from the base.")
     return run(scenarios, subjects, kernels_only=True, **options)
+
+
+def check_profiles(scenarios: Sequence[Path], subjects: dict[Side, Subject], folder: Path, **options: Any) -> Finished:
+    """Take one trial of each kind but timed ones of a single build, and hold it against stored profiles.
+
+    Args:
+        scenarios: Scenario files.
+        subjects: ``head`` alone.
+        folder: The profiles.
+        options: See :func:`run`.
+
+    Raises:
+        NotComparableError: ``no-profile``: a cell has none, on whatever GPU.
+        RecordError: A profile cannot be read.
+    """
+    cells = [cell for file in scenarios for cell in resolve_cells(load(file))]
+    for cell in cells:
+        if not find_profiles(folder, [cell])[cell.cell_id]:
+            raise NotComparableError(
+                "there is no profile of this cell", where=f"{folder}: {cell.name}", code="no-profile"
+            )
+    return run(scenarios, subjects, exact_only=True, profiles=folder, **options)
 
 
 def learn_envelope(scenario: Path, folder: Path) -> str:
@@ -326,6 +356,8 @@ def judged(folder: Path, manifest: Run, records: Sequence[Record]) -> Outcome:
     """
     check_sequence(records)
     by_cell = {record.cell.cell_id: record for record in records}
+    if manifest.profiles is not None:
+        return judge_profiles(manifest, by_cell, kept_profiles(folder, manifest))
     if manifest.against is None:
         return judge(manifest, by_cell)
     return judge_against(manifest, by_cell, kept(folder, manifest))

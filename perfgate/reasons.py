@@ -387,6 +387,8 @@ _TABLE = (
            "Nothing while it is a small share. Above 2 % of all events nothing is judged: find what polls or waits."),
     Reason("host-calls-unlike", "The sides' calls were counted under other versions of Python, or by other means.",
            "Use the same minor version of Python on both sides."),
+    Reason("no-profile", "There is no stored profile of this cell for this GPU and this version of Python.",
+           "Make one from the build to compare with: perfgate profile learn SCENARIO --base ... --reason '...'."),
     Reason("host-calls-missing", "A side has no valid trial in which the host's calls were counted.",
            "Read why its called trial failed; perfgate run --resume goes on with the run."),
 )  # fmt: skip

@@ -19,6 +19,7 @@ from perfgate.cli.baseline_commands import baseline
 from perfgate.cli.check import check
 from perfgate.cli.drilling import drill
 from perfgate.cli.envelope_commands import envelope
+from perfgate.cli.exact_profiles import profile
 from perfgate.cli.github_commands import github
 from perfgate.cli.init import init
 from perfgate.cli.machine_commands import clean, clocks, doctor
@@ -207,6 +208,7 @@ for command in (
     nightly,
     drill,
     init,
+    profile,
     verify,
 ):
     main.add_command(command)

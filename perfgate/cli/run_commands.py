@@ -46,6 +46,12 @@ USUAL = Path("scenarios")
 @BASELINES_OPTION
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
 @click.option("--quick", is_flag=True, help="One trial a subject: a look at the numbers, never a verdict.")
+@click.option(
+    "--profile-only",
+    "exact_only",
+    is_flag=True,
+    help="One pair of each kind but timed ones: only what repeats exactly is judged, in a minute or two.",
+)
 @resume_option(
     "RUN",
     "the open cells of this run instead (a folder, its name, or latest); it knows its scenarios, "
@@ -101,7 +107,8 @@ def run(
             subjects = builds.subjects(progress, scenarios, ref=new["against"] if stored is None else None)
             if stored is not None:
                 subjects = builds.beside_anchor(subjects.get("head", subjects["base"]), progress)
-            means |= {"against": stored, "runs": builds.runs, "seed": new["seed"], "quick": new["quick"]}
+            means |= {"against": stored, "runs": builds.runs}
+            means |= {name: new[name] for name in ("seed", "quick", "exact_only")}
             finished = gate.run(scenarios, subjects, **means)
     return measured(finished)
 
@@ -125,6 +132,7 @@ def check_resume(scenarios: tuple[Path, ...], builds: Builds, new: dict[str, Any
         "--head without a scenario": builds.head and not scenarios,
         "--against": new["against"],
         "--quick": new["quick"],
+        "--profile-only": new["exact_only"],
         "--seed": new["seed"] is not None,
     }
     if given := [option for option, is_given in refused.items() if is_given]:

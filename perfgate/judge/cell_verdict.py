@@ -181,7 +181,7 @@ def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[
     if evidence.due("counted"):
         findings.append(judge_counters(evidence.cell.counters, evidence.read("counted", lambda trial: trial.counted)))
     if evidence.cell.calls is not None and evidence.due("called"):
-        findings.append(judge_calls(evidence.cell.calls, evidence.read("called", lambda trial: trial.calls)))
+        findings.append(judge_calls(evidence.cell.calls, evidence.calls()))
     return gates, findings
 
 

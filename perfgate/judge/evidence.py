@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TypeVar
 
+from perfgate.calls.host_calls import HostCalls
 from perfgate.judge.cautions import (
     TrialsBySide,
     gpu_outcomes,
@@ -197,6 +198,10 @@ class Evidence:
         """What the trials of a kind hold, of each side that was measured."""
         sides = self.trials(kind)
         return {side: [read for trial in sides[side] if (read := of(trial))] for side in SIDES if side in self.sides}
+
+    def calls(self) -> dict[Side, list[HostCalls]]:
+        """What the called trials hold, of each side that was measured."""
+        return self.read("called", lambda trial: trial.calls)
 
     def due(self, kind: Kind) -> bool:
         """Whether decode steps, or counters, are judged: where they are declared, and were to be taken."""

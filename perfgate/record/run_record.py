@@ -198,6 +198,9 @@ class Run(Frozen):
         subjects: By side.
         quick: True for ``--quick``, which never has a verdict.
         kernels_only: True where its cells have no gates: only what the decode steps run is judged.
+        exact_only: True where only what repeats exactly is taken and judged; not written where it is false.
+        profiles: For one side that is held against stored profiles: the copies kept in the run folder, by cell_id;
+            ``None``, and not written, for any other run.
         against: For a head that is judged against stored baselines, alone or beside an anchor as its base: the copies
             kept in the run folder that it may be held against, by cell_id; ``None`` for any other run.
         perfgate: Version that measured.
@@ -209,6 +212,8 @@ class Run(Frozen):
     subjects: dict[Side, Subject]
     quick: bool = False
     kernels_only: bool = False
+    exact_only: bool = Field(default=False, exclude_if=operator.not_)
+    profiles: dict[str, tuple[Artifact, ...]] | None = Field(default=None, exclude_if=lambda own: own is None)
     against: dict[str, tuple[Artifact, ...]] | None = None
     perfgate: str
 

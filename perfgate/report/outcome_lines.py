@@ -203,7 +203,7 @@ def closing(outcome: Outcome) -> str:
     rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate"
     sentences = {
         "regressed": f"REGRESSED: {', '.join(blocked)} ({'exact' if kernels_only else rates}).{_why(outcome)}",
-        "pass": "PASS: every decode step of both sides is inside the envelope."
+        "pass": f"PASS{_exactly(outcome)}"
         if kernels_only
         else f"PASS: every gate excludes a slowdown of its must_catch margin ({rates}).{_blunt(outcome)}",
         "improved": f"PASS, IMPROVED: no gate is slower, at least one is faster beyond its ignorable margin ({rates}).",
@@ -214,6 +214,16 @@ def closing(outcome: Outcome) -> str:
         "advisory": f"ADVISORY: would be {outcome.would_be} if {lacking}; nothing is blocked.",
     }
     return sentences[outcome.verdict]
+
+
+def _exactly(outcome: Outcome) -> str:
+    """What a pass without gates says."""
+    cautions = {caution.code for cell in outcome.cells for caution in cell.cautions}
+    if "host-calls-changed" in cautions:
+        return ", CHANGED: the host runs something else in a decode step, at a price that the scenario ignores."
+    if any(row.metric == "host_calls_per_step" for cell in outcome.cells for row in cell.ungated):
+        return ": what repeats exactly is the same."
+    return ": every decode step of both sides is inside the envelope."
 
 
 def _blocked(cell: CellOutcome) -> list[str]:

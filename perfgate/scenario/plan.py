@@ -251,6 +251,11 @@ def without_gates(cell: Cell) -> Cell:
     return cell.model_copy(update={"gates": (), "kernels": cell.kernels or Expectation(), "counters": ()})
 
 
+def exact_part(cell: Cell) -> Cell:
+    """The cell as a check of what repeats exactly measures it: no gate, and calls are counted whatever it declares."""
+    return cell.model_copy(update={"gates": (), "calls": cell.calls or CallTrials()})
+
+
 def _cell(loaded: LoadedScenario, point: dict[str, JsonValue], model: Model) -> Cell:
     scenario = loaded.scenario
     workload = Workload.model_validate(

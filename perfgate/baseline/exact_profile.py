@@ -1,0 +1,197 @@
+"""Exact profiles: what of a cell repeats exactly, kept in a file, so that one trial of a later build is enough to tell.
+
+A profile holds what the host calls (:mod:`perfgate.calls.host_calls`), by cell, GPU model, minor version of Python and
+instrument. Host, card and versions of packages do not belong to that key: counts travel, and another version of vLLM is
+what they are compared for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from annotated_types import MinLen
+
+from perfgate.calls.host_calls import HostCalls, pooled
+from perfgate.errors import NotMeasuredError, RecordError, UsageError
+from perfgate.machine.atomic_files import sha256_hex
+from perfgate.machine.json_text import BASELINE
+from perfgate.machine.versioned_json import parse_content, read_bytes, validated, write_model
+from perfgate.metrics.trial import TAKE_AGAIN, Artifact, Side
+from perfgate.models import Frozen
+from perfgate.project.subjects import same_build
+from perfgate.record.identity import Measured
+from perfgate.record.manifest import read_manifest
+from perfgate.record.run_record import Record, Run, read_records, record_digest
+from perfgate.scenario.plan import Cell
+
+PROFILE_FORMAT: Final = "perfgate-profile/1"
+COPIES = "profiles"
+"""Folder of a run that keeps the profiles that it is judged against."""
+LONGEST_REASON = 1000
+
+
+class Accepted(Frozen):
+    """A build whose calls were accepted as what a cell runs.
+
+    Args:
+        time_utc: When, ISO 8601.
+        reason: Why.
+        run: Name of the run that counted them.
+        record: Digest of its record.
+        versions: Packages of the build.
+    """
+
+    time_utc: str
+    reason: str
+    run: str
+    record: str
+    versions: dict[str, str]
+
+
+class Profile(Frozen):
+    """What of one cell repeats exactly.
+
+    Args:
+        cell: What was measured.
+        gpu: Name of the GPU; empty where engines run on the CPU.
+        calls: What the host calls, over all trials that it was learnt from.
+        accepted: Every build that was accepted, the newest last.
+    """
+
+    format: Literal["perfgate-profile/1"] = PROFILE_FORMAT
+    cell: Measured
+    gpu: str
+    calls: HostCalls
+    accepted: Annotated[tuple[Accepted, ...], MinLen(1)]
+
+    @property
+    def file_name(self) -> str:
+        """Unique among profiles."""
+        counted = f"py{self.calls.python} {self.calls.instrument}"
+        key = f"{self.cell.name} {self.cell.cell_id[:8]} {self.gpu or 'cpu'} {counted}"
+        return f"{re.sub(r'[^a-z0-9._]+', '-', key.lower()).strip('-')}.json"
+
+
+def gpu_of(record: Record) -> str:
+    """The GPU that a record was measured on."""
+    return next((gpu.name for gpu in record.visits[-1].machine.gpus), "") if record.visits else ""
+
+
+def learn_profiles(run_folder: Path, folder: Path, reason: str, side: Side | None = None) -> list[Path]:
+    """Write what a run counted into the profiles of a folder, each beside what was accepted before.
+
+    Args:
+        run_folder: The run.
+        folder: Of profiles; made where it is not there.
+        reason: Why this is what the cells run from now on.
+        side: Whose trials; both sides' where they are one build, whose differences are then learnt as ranges.
+
+    Returns:
+        The files.
+
+    Raises:
+        UsageError: There is no reason, or the sides are two builds.
+        NotMeasuredError: ``host-calls-missing``: a cell has no called trial.
+        RecordError: The run or a profile cannot be read.
+    """
+    check_reason(reason)
+    run = read_manifest(run_folder)
+    if side is None and len(run.subjects) > 1 and not same_build(*run.subjects.values()):
+        raise UsageError("the run measured two builds", remedy="Say whose calls to accept: --side base or --side head.")
+    sides = [name for name in run.subjects if side in (None, name)]
+    learnt = list(_learnt(run_folder, run, sides, reason))
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / profile.file_name for profile in learnt]
+    for file, profile in zip(files, learnt, strict=True):
+        before = read_profile(file).accepted if file.exists() else ()
+        write_model(file, profile.model_copy(update={"accepted": (*before, *profile.accepted)}))
+    return files
+
+
+def check_reason(reason: str) -> None:
+    """See that there is one, before anything is counted.
+
+    Raises:
+        UsageError: There is none, or a whole page.
+    """
+    if not reason.strip() or len(reason) > LONGEST_REASON:
+        raise UsageError(f"a profile needs a reason of at most {LONGEST_REASON} characters: --reason '...'")
+
+
+def _learnt(run_folder: Path, run: Run, sides: Sequence[Side], reason: str) -> Iterator[Profile]:
+    records = {record.cell.cell_id: record for record in read_records(run_folder, run)}
+    for cell in run.plan.cells:
+        record = records.get(cell.cell_id)
+        trials = [trial for side in sides for trial in record.judged_trials(side, "called")] if record else []
+        calls = [trial.calls for trial in trials if trial.calls]
+        if record is None or not calls:
+            text = record.stopped.text if record and record.stopped else "no called trial was taken"
+            raise NotMeasuredError(text, where=f"{run_folder}: {cell.name}", code="host-calls-missing")
+        yield Profile(
+            cell=Measured.of(cell),
+            gpu=gpu_of(record),
+            calls=pooled(calls),
+            accepted=(
+                Accepted(
+                    time_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+                    reason=reason.strip(),
+                    run=run.name,
+                    record=record_digest(record),
+                    versions=trials[0].versions,
+                ),
+            ),
+        )
+
+
+def read_profile(file: Path) -> Profile:
+    """A profile.
+
+    Raises:
+        RecordError: It is missing, is none, or is of a newer format.
+    """
+    return validated(Profile, parse_content(read_bytes(file, BASELINE), PROFILE_FORMAT, str(file), BASELINE), str(file))
+
+
+def find_profiles(folder: Path, cells: Iterable[Cell]) -> dict[str, tuple[Path, ...]]:
+    """The files of profiles by the cells that they are of; none for a cell that is new.
+
+    Raises:
+        RecordError: One of the folder cannot be read.
+    """
+    known = {file: read_profile(file).cell.cell_id for file in sorted(folder.glob("*.json"))}
+    return {cell.cell_id: tuple(file for file, own in known.items() if own == cell.cell_id) for cell in cells}
+
+
+def keep_profiles(run_folder: Path, files: Mapping[str, Sequence[Path]]) -> dict[str, tuple[Artifact, ...]]:
+    """Copy profiles into a run's folder; what the run's manifest keeps of them."""
+    (run_folder / COPIES).mkdir()
+    copies = {}
+    for cell_id, own in files.items():
+        targets = [run_folder / COPIES / file.name for file in own]
+        for file, target in zip(own, targets, strict=True):
+            target.write_bytes(file.read_bytes())
+        copies[cell_id] = tuple(Artifact.of(target, run_folder) for target in targets)
+    return copies
+
+
+def kept_profiles(run_folder: Path, run: Run) -> dict[str, tuple[Profile, ...]]:
+    """The profiles that a run keeps, by cell_id.
+
+    Raises:
+        RecordError: A copy is missing, or is not what the manifest names.
+    """
+    return {
+        cell_id: tuple(_kept(run_folder / copy.path, copy) for copy in copies)
+        for cell_id, copies in (run.profiles or {}).items()
+    }
+
+
+def _kept(file: Path, copy: Artifact) -> Profile:
+    profile = read_profile(file)
+    if sha256_hex(file.read_bytes()) != copy.sha256:
+        raise RecordError("is not the profile that the run was judged against", where=str(file), remedy=TAKE_AGAIN)
+    return profile

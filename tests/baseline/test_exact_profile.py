@@ -1,0 +1,160 @@
+"""Exact profiles: learnt from two engines of a build, checked in one trial of another, accepted with a reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_collector import FakeCollector, FakeSpec
+from hand_made import BASE, BOTH, codes, scenario_file
+
+from perfgate import gate as use_cases
+from perfgate.baseline.exact_profile import learn_profiles, read_profile
+from perfgate.errors import NotComparableError, NotMeasuredError, RecordError, UsageError
+from perfgate.metrics.trial import Side
+from perfgate.report.outcome_lines import closing
+from perfgate.scenario.subject import Subject
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+CHANGED = "PASS, CHANGED: the host runs something else in a decode step, at a price that the scenario ignores."
+A_A: dict[Side, Subject] = {"base": BASE, "head": BASE}
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    """A scenario without a calls: block: a profile counts calls whatever it declares."""
+    return scenario_file(tmp_path)
+
+
+def take(scenario: Path, lines: float = 1.0, subjects: dict[Side, Subject] = BOTH) -> use_cases.Finished:
+    """A run of what repeats exactly."""
+    collector = FakeCollector(FakeSpec(head_ratio={"lines": lines}))
+    return use_cases.run([scenario], subjects, runs=scenario.parent / "runs", collector=collector, exact_only=True)
+
+
+def check(scenario: Path, lines: float = 1.0, **spec: Any) -> use_cases.Finished:
+    """One trial of a head, held against the stored profiles."""
+    collector = FakeCollector(FakeSpec(head_ratio={"lines": lines}, **spec))
+    runs, profiles = scenario.parent / "runs", scenario.parent / "profiles"
+    return use_cases.check_profiles([scenario], {"head": BASE}, profiles, runs=runs, collector=collector)
+
+
+def learn(scenario: Path, folder: Path | None = None, side: Side | None = None, reason: str = "the release") -> Path:
+    """The profile that a run gives."""
+    run_folder = folder or take(scenario, subjects=A_A).folder
+    (file,) = learn_profiles(run_folder, scenario.parent / "profiles", reason, side)
+    return file
+
+
+def test_only_what_repeats_exactly_is_taken(scenario: Path) -> None:
+    """One called pair decides, and nothing is timed."""
+    (cell,) = take(scenario, lines=1.3).outcome.cells
+
+    assert (cell.verdict, cell.pairs, cell.called_pairs, cell.gates) == ("regressed", 0, 1, ())
+    assert codes(cell.reasons) == ["host-calls-added"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict", "status", "sentence"),
+    [
+        (1.0, "pass", 0, "PASS: what repeats exactly is the same."),
+        (1.03, "pass", 0, CHANGED),
+        (1.3, "regressed", 10, "REGRESSED: the work of the host (exact)."),
+    ],
+)  # fmt: skip
+def test_one_trial_is_enough(scenario: Path, lines: float, verdict: str, status: int, sentence: str) -> None:
+    """A head alone is held against the profile, and may be judged again from the run folder alone."""
+    file = learn(scenario)
+
+    finished = check(scenario, lines)
+    file.unlink()
+
+    assert (finished.outcome.verdict, finished.outcome.exit_status) == (verdict, status)
+    assert closing(finished.outcome) == sentence
+    assert use_cases.outcome_of(finished.folder) == finished.outcome
+    assert len([*(finished.folder / "trials").iterdir()]) == 1
+
+
+def test_a_head_that_fails_is_not_measured(scenario: Path) -> None:
+    """Nothing counted is never a pass."""
+    learn(scenario)
+
+    outcome = check(scenario, failures=dict.fromkeys(range(9), "engine-died")).outcome
+
+    assert (outcome.verdict, outcome.exit_status) == ("not-measured", 22)
+
+
+def test_without_a_profile_nothing_is_measured(scenario: Path) -> None:
+    """A new cell has none; the error comes before any engine."""
+    with pytest.raises(NotComparableError, match="there is no profile of this cell") as caught:
+        check(scenario)
+
+    assert caught.value.code == "no-profile"
+    assert not (scenario.parent / "runs").exists()
+
+
+def test_a_profile_of_another_python_or_gpu_does_not_fit(scenario: Path) -> None:
+    """Host, card and packages are no part of the key; these are."""
+    file = learn(scenario)
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"gpu": "NVIDIA H200"}))
+
+    outcome = check(scenario).outcome
+
+    assert (outcome.verdict, outcome.exit_status) == ("not-comparable", 21)
+    (note,) = outcome.cells[0].reasons
+    assert (note.code, note.text) == ("no-profile", "there are profiles of NVIDIA H200, Python 3.11 by settrace")
+
+
+def test_a_change_is_accepted_with_a_reason(scenario: Path) -> None:
+    """The head's calls take the place of the profile's, and both acceptances are kept."""
+    file = learn(scenario)
+    changed = take(scenario, lines=1.3)
+    with pytest.raises(UsageError, match="two builds"):
+        learn(scenario, changed.folder)
+
+    assert learn(scenario, changed.folder, "head", "structured output") == file
+    assert [accepted.reason for accepted in read_profile(file).accepted] == ["the release", "structured output"]
+    assert check(scenario, lines=1.3).outcome.verdict == "pass"
+    assert check(scenario).outcome.verdict == "pass"  # cheaper again
+
+
+@pytest.mark.parametrize("reason", ["", "  ", "why " * 300])
+def test_a_profile_needs_a_reason(scenario: Path, reason: str) -> None:
+    """A short one."""
+    with pytest.raises(UsageError, match="needs a reason"):
+        learn(scenario, take(scenario).folder, "head", reason)
+
+
+def test_nothing_is_learnt_from_a_run_without_counts(scenario: Path) -> None:
+    """The error names the run and the cell."""
+    collector = FakeCollector()
+    folder = use_cases.run([scenario], BOTH, runs=scenario.parent / "runs", collector=collector).folder
+
+    with pytest.raises(NotMeasuredError, match="no called trial was taken") as caught:
+        learn(scenario, folder, "head")
+    assert caught.value.code == "host-calls-missing"
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": "perfgate-profile/2"}', '{"format": "perfgate-run/1"}', "[1"])
+def test_a_broken_profile_is_refused(scenario: Path, text: str) -> None:
+    """With the file's name."""
+    file = learn(scenario)
+    file.write_text(text)
+
+    with pytest.raises(RecordError, match=file.name):
+        check(scenario)
+
+
+def test_a_profile_changed_in_the_run_folder_is_refused(scenario: Path) -> None:
+    """The manifest names its digest."""
+    learn(scenario)
+    folder = check(scenario).folder
+    (copy,) = (folder / "profiles").iterdir()
+    copy.write_text(copy.read_text().replace("the release", "another one"))
+
+    with pytest.raises(RecordError, match="not the profile that the run was judged against"):
+        use_cases.outcome_of(folder)
