@@ -12,7 +12,7 @@ import click
 
 from perfgate.cli.github_commands import lines
 from perfgate.cli.output_options import RUNS_OPTION, echo_document
-from perfgate.errors import RecordError, UsageError
+from perfgate.errors import ExitStatus, RecordError, UsageError
 
 BASELINES_OPTION = click.option(
     "--baselines",
@@ -136,3 +136,37 @@ def diff(file: Path, other: Path | None, ref: str | None) -> None:
     if before is None:
         raise RecordError(f"is not there at {ref or 'HEAD'}: it is new", where=str(file))
     echo_document(diff_document(before, read(other or file).baseline))
+
+
+@baseline.command()
+@click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
+@BASELINES_OPTION
+def drift(scenarios: tuple[Path, ...], baselines: Path) -> None:
+    """Hold the nights of each cell against the budgets of its scenario's drift: key; draw them and their anchor.
+
+    Every visit beside an anchor counts, of whatever build. Ends with 10 where a budget is overdrawn, and names the
+    builds in between; with 20 where no budget has nights enough.
+    """
+    from perfgate.baseline.night_series import drifts
+    from perfgate.baseline.store import find
+    from perfgate.record.identity import Measured
+    from perfgate.report.drift_page import drift_document
+    from perfgate.scenario.declaration import load
+    from perfgate.scenario.plan import resolve_cells
+
+    budgets = []
+    for file in scenarios:
+        loaded = load(file)
+        if not loaded.scenario.drift:
+            remedy = "Add one to the scenario: drift: {itl_median: 1% in 30 days}."
+            raise UsageError("no drift budget", where=str(file), remedy=remedy)
+        for cell in resolve_cells(loaded):
+            stored = [entry.baseline for entry in find(baselines, [cell])[cell.cell_id]]
+            same = [lineage for lineage in stored if not lineage.cell.differences(Measured.of(cell))]
+            budgets += [(lineage, loaded.scenario.drift) for lineage in same]
+    found = drifts(budgets)
+    held = [one for _, own in found for one in own if one.change is not None]
+    echo_document(drift_document(found))
+    over = any(one.over for one in held)
+    status = ExitStatus.REGRESSED if over else ExitStatus.PASS if held else ExitStatus.INCONCLUSIVE
+    click.get_current_context().exit(status)

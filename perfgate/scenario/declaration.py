@@ -15,13 +15,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from perfgate.errors import ScenarioError
-from perfgate.metrics.catalogue import Metric
+from perfgate.metrics.catalogue import METRICS, Metric
 from perfgate.models import Strict
 from perfgate.scenario.call_trials import CallTrials
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import LARGEST, ArgumentName, Duration, Listed, Name, Percent, Positive, whole_number
-from perfgate.scenario.margins import Gate
+from perfgate.scenario.margins import Budget, DriftBudget, Gate
 from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.workload import Engine, Workload
 from perfgate.scenario.yaml_document import (
@@ -122,6 +122,7 @@ class Scenario(Strict):
             Needs a ``kernels:`` block, whose traces say what there is.
         counted: How counted trials are taken.
         calls: How what the host calls in a decode step is counted; without it nothing is.
+        drift: By metric how much slower it may get within some days, beside an anchor; for ``perfgate baseline drift``.
         matrix: Values of workload keys or engine arguments; each combination is a cell.
     """
 
@@ -145,6 +146,7 @@ class Scenario(Strict):
     counters: Annotated[tuple[Launches, ...], Listed] = ()
     counted: CounterTrials = CounterTrials()
     calls: CallTrials | None = None
+    drift: Annotated[dict[str, DriftBudget], Field(examples=[{"itl_median": "1% in 30 days"}])] = {}
     matrix: dict[ArgumentName, Annotated[tuple[JsonValue, ...], Field(min_length=1), Listed]] = {}
 
     @field_validator("gates")
@@ -155,6 +157,15 @@ class Scenario(Strict):
             if names.count(name) > 1:
                 raise ValueError(f"{name} is gated twice")
         return gates
+
+    @field_validator("drift")
+    @classmethod
+    def _metrics_that_drift(cls, drift: dict[str, Budget]) -> dict[str, Budget]:
+        known = [name for name, metric in METRICS.items() if not metric.signed]
+        for name in drift:
+            if name not in known:
+                raise ValueError(f"{name}: expected one of {', '.join(known)}{did_you_mean(name, known)}")
+        return drift
 
     @field_validator("matrix")
     @classmethod

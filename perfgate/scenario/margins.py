@@ -1,10 +1,11 @@
-"""A gate: one metric that can block, and the margins by which it does."""
+"""A gate: one metric that can block, and the margins by which it does; and what a metric may lose over many days."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo, WithJsonSchema, field_validator
 
 from perfgate.counters.launch_table import COUNTERS
 from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, PART_METRICS, Metric, metric_family, metric_names
@@ -12,8 +13,47 @@ from perfgate.models import Strict
 from perfgate.scenario.fields import QUANTITY, Percent, PlaceName
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.trace.kernel_table import PLACES
-from perfgate.units import format_percent, parse_quantity
+from perfgate.units import format_percent, parse_percent, parse_quantity, plural
 
+LONGEST_DAYS = 3650
+
+
+class Budget(NamedTuple):
+    """How much a metric may get slower within some days.
+
+    Args:
+        most: A slowdown, as a ratio minus one.
+        days: The length of any window that it holds for.
+    """
+
+    most: float
+    days: int
+
+    def __str__(self) -> str:
+        """As it is written."""
+        return f"{format_percent(self.most)} in {plural(self.days, 'day')}"
+
+
+def _parse_budget(text: Any) -> Any:
+    most, within, days = text.partition(" in ") if isinstance(text, str) else ("", "", "")
+    number = re.fullmatch(r"\s*([0-9]{1,4})\s+days?\s*", days)
+    if not within or not number or not 0 < int(number[1]) <= LONGEST_DAYS:
+        raise ValueError('expected a slowdown and days, like "1% in 30 days"')
+    allowed = parse_percent(most)
+    if allowed == 0:
+        raise ValueError("a budget of nothing would be over at the first chance: name at least what nights differ by")
+    return Budget(allowed, int(number[1]))
+
+
+DriftBudget = Annotated[
+    Budget,
+    BeforeValidator(_parse_budget),
+    PlainSerializer(str),
+    WithJsonSchema({
+        "type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*% in [0-9]{1,4} days?\s*$",
+        "examples": ["1% in 30 days"],
+    }),
+]  # fmt: skip
 _AMOUNTS = {"s": "1ms", "B": "16MiB", "J/tok": "1mJ/tok", "ratio": "1%"}
 
 

@@ -1,0 +1,131 @@
+"""Drift: how far a build that changes every night has moved from an anchor that does not.
+
+Many small losses that no single change was blocked for add up. The nights are the visits of one lineage, whatever was
+promoted as what: all that measured the same cell on comparable machines beside an anchor.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from perfgate import stats
+from perfgate.baseline.lineage import Baseline
+from perfgate.baseline.stored_visit import Build
+from perfgate.machine.fingerprint import comparable
+from perfgate.metrics.catalogue import METRICS, Metric
+from perfgate.scenario.margins import Budget
+from perfgate.scenario.plan import ALPHA
+from perfgate.stats.drift import moved, night_sd
+
+SECONDS_A_DAY = 86_400
+
+
+@dataclass(frozen=True)
+class Night:
+    """One visit of the series.
+
+    Args:
+        day: When, in days since 1970.
+        build: What was measured.
+        anchor: What was measured beside it.
+        level: ln(build / anchor), positive is worse.
+        beside: What the anchor took, in the metric's base unit: how the machine itself drifts.
+    """
+
+    day: float
+    build: Build
+    anchor: Build
+    level: float
+    beside: float
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far one metric moved in the window of its budget.
+
+    Args:
+        metric: Its name.
+        budget: What it may lose.
+        nights: All nights beside the newest anchor, or linked to it, levels as if beside that one.
+        change: Newest against oldest nights of the window, positive is worse; ``None`` where there are too few.
+        over: Whether it is beyond the budget, with Holm's correction over all budgets of a command.
+    """
+
+    metric: str
+    budget: Budget
+    nights: tuple[Night, ...]
+    change: stats.Estimate | None
+    over: bool = False
+
+    @property
+    def window(self) -> tuple[Night, ...]:
+        """The nights of the window."""
+        return tuple(night for night in self.nights if night.day >= self.nights[-1].day - self.budget.days)
+
+    @property
+    def builds(self) -> tuple[str, ...]:
+        """The builds measured in the window, each once, in order: the loss is of changes between the first and last."""
+        return tuple(dict.fromkeys(night.build.title for night in self.window))
+
+
+def drifts(budgets: Sequence[tuple[Baseline, Mapping[str, Budget]]]) -> list[tuple[Baseline, tuple[Drift, ...]]]:
+    """Hold lineages against their budgets; at most alpha of nights say that one is over which is exactly used up.
+
+    Args:
+        budgets: Lineages, each with what its metrics may lose.
+    """
+    found = [(lineage, [_drift(lineage, METRICS[name], own[name]) for name in sorted(own)]) for lineage, own in budgets]
+    flat = [drift for _, own in found for drift in own]
+    p = [drift.change.p_above(math.log1p(drift.budget.most)) if drift.change else 1.0 for drift in flat]
+    over = iter(stats.holm(p, ALPHA))
+    return [(lineage, tuple(replace(drift, over=next(over)) for drift in own)) for lineage, own in found]
+
+
+def _drift(lineage: Baseline, metric: Metric, budget: Budget) -> Drift:
+    nights, error = _linked(sorted(_nights(lineage, metric), key=lambda night: night.day))
+    change = moved([(night.day, night.level) for night in nights], budget.days, error) if nights else None
+    return Drift(metric.name, budget, nights, change)
+
+
+def _nights(lineage: Baseline, metric: Metric) -> Iterator[Night]:
+    """A night for each run that was measured beside an anchor: its visits are one observation."""
+    same = False
+    for entry in lineage.entries:
+        if entry.cell is not None and entry.machine is not None:
+            same = not entry.cell.differences(lineage.cell) and not comparable(entry.machine, lineage.machine)
+        anchors = [visit.anchor for visit in entry.visits if visit.anchor]
+        ratios = [ratio for visit in entry.visits if anchors for ratio in visit.ratios(metric.name, anchors[0].build)]
+        if same and ratios and min(ratios) > 0:
+            taken = [value for anchor in anchors for value in anchor.values[metric.name]]
+            yield Night(
+                day=datetime.fromisoformat(entry.visits[0].t0_utc).timestamp() / SECONDS_A_DAY,
+                build=entry.build,
+                anchor=anchors[0].build,
+                level=metric.sign * math.log(statistics.geometric_mean(ratios)),
+                beside=statistics.geometric_mean(taken),
+            )
+
+
+def _linked(nights: Sequence[Night]) -> tuple[tuple[Night, ...], float]:
+    """Nights beside the newest anchor, and those before it as if beside that one; what is added to their error.
+
+    A build that was measured beside two anchors says how far they are apart: by the means of its nights, with the error
+    of these. Without one the series begins with the newest anchor.
+    """
+    if not nights:
+        return (), 0.0
+    own = [night for night in nights if night.anchor == nights[-1].anchor]
+    before, error = _linked([night for night in nights if night.anchor != nights[-1].anchor])
+    shared = next((night.build for night in own if any(night.build == other.build for other in before)), None)
+    if shared is None:
+        return tuple(own), 0.0
+    first, second = ([night.level for night in of if night.build == shared] for of in (own, before))
+    shift = statistics.fmean(first) - statistics.fmean(second)
+    spread = max(night_sd([night.level for night in of]) for of in (own, before))
+    own_error = spread * math.sqrt(1 / len(first) + 1 / len(second))
+    earlier = (replace(night, level=night.level + shift) for night in before if night.day < own[0].day)
+    return (*earlier, *own), math.hypot(error, own_error)

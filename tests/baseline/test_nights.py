@@ -1,0 +1,165 @@
+"""The drift of a build that changes every night, held against its scenario's budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hand_made import BASE, HEAD, MACHINE, STEP_S, scenario_file, trial
+from stored import GATES, measured
+
+from perfgate.baseline.lineage import Baseline, Entry, draft
+from perfgate.baseline.night_series import drifts
+from perfgate.baseline.store import baseline_path
+from perfgate.cli.main import main
+from perfgate.record.run_record import Record, Visit
+from perfgate.scenario.declaration import load
+from perfgate.scenario.margins import Budget
+from perfgate.scenario.plan import Cell, resolve_cells
+
+BEGUN = datetime.fromisoformat("2026-01-01T02:00:00+00:00")
+WOBBLE = (0.0, 0.0004, -0.0003, 0.0002, -0.0004)
+
+
+def night(number: int, ratio: float, *, anchor: str = "0.8", head: str = "", of: Cell | None = None) -> Record:
+    """Six pairs of an anchor and of that night's head, on a machine that is slower every night."""
+    level = STEP_S * math.exp(0.01 * number)
+    ratio += WOBBLE[number % len(WOBBLE)]
+    taken = []
+    for pair in range(6):
+        taken.append(trial(2 * pair, pair, "base", level, versions={"vllm": anchor}))
+        version = {"vllm": head or f"1.{number}"}
+        taken.append(trial(2 * pair + 1, pair, "head", level * math.exp(ratio), versions=version))
+    where = Visit(machine=MACHINE, t0_utc=(BEGUN + timedelta(days=number)).isoformat())
+    cell = of or measured("cell", GATES)
+    return Record(cell=cell, subjects={"base": BASE, "head": HEAD}, seed=1, visits=(where,), trials=tuple(taken))
+
+
+def lineage(records: Sequence[Record]) -> Baseline:
+    """Nights as they were promoted: every head is another build, and begins anew."""
+    entries: list[Entry] = []
+    for one in records:
+        changes: dict[str, Any] = {"kind": "changed" if entries else "first", "reason": "nightly"}
+        changes |= {"parent": entries[-1].digest if entries else ""}
+        entries.append(draft(one, "head", anchored=True).model_copy(update=changes).sealed())
+    return Baseline(entries=tuple(entries))
+
+
+LOSING = [night(n, 0.0005 * n) for n in range(30)]
+"""A twentieth of a percent every night: 1.5 % in all."""
+STEADY = [night(n, 0.01) for n in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("nights", "budget", "over"),
+    [
+        (LOSING, Budget(0.01, 30), True),
+        (LOSING, Budget(0.02, 30), False),
+        (LOSING, Budget(0.01, 10), False),
+        (STEADY, Budget(0.002, 30), False),
+    ],
+)
+def test_many_small_losses_are_one(nights: Sequence[Record], budget: Budget, *, over: bool) -> None:
+    """They count together, whatever the machine does meanwhile and though each head began a baseline anew."""
+    ((_, (found,)),) = drifts([(lineage(nights), {"itl_median": budget})])
+
+    assert len(found.nights) == 30
+    assert found.over == over
+
+
+def test_a_metric_where_higher_is_better() -> None:
+    """A throughput that falls is a loss."""
+    ((_, (found,)),) = drifts([(lineage(LOSING), {"output_throughput": Budget(0.01, 30)})])
+
+    assert found.over
+    assert found.change is not None
+    assert found.change.mean > 0.01
+
+
+def test_a_new_anchor_goes_on_where_one_build_was_measured_beside_both() -> None:
+    """What was lost before the anchor was exchanged still counts, with the error of the link."""
+    before = [night(n, 0.0005 * n) for n in range(16)]
+    both = [night(15, 0.0075 - 0.03, anchor="0.9"), night(16, 0.0075 - 0.03, anchor="0.9", head="1.15")]
+    after = [night(n, 0.0005 * n - 0.03, anchor="0.9") for n in range(17, 30)]
+
+    linked, cut = (drifts([(lineage(nights), {"itl_median": Budget(0.008, 40)})])[0][1][0]
+                   for nights in ([*before, *both, *after], [*before, *after]))  # fmt: skip
+
+    assert (linked.over, cut.over) == (True, False)
+    assert (len(linked.nights), len(cut.nights)) == (31 - 1, 13)
+    assert linked.change is not None
+    assert linked.change.mean == pytest.approx(0.0005 * 23, abs=0.0006)
+
+
+def test_other_cells_are_another_series() -> None:
+    """Nights of a scenario that was changed do not count, before or after."""
+    batch = measured("cell", GATES).workload.model_copy(update={"batch": 4})
+    other = measured("cell", GATES).model_copy(update={"cell_id": "other", "workload": batch})
+    mixed = [*(night(n, 0.5, of=other) for n in range(5)), *LOSING[5:]]
+
+    ((_, (found,)),) = drifts([(lineage(mixed), {"itl_median": Budget(0.01, 30)})])
+
+    assert len(found.nights) == 25
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Any], str], Any]:
+    """A function that runs ``baseline drift`` for nights of a scenario with this budget."""
+    monkeypatch.chdir(tmp_path)
+
+    def told(nights: Sequence[tuple[int, float]], budget: str) -> Any:
+        file = scenario_file(tmp_path, more=budget)
+        (cell,) = resolve_cells(load(file))
+        baseline = lineage([night(number, ratio, of=cell) for number, ratio in nights])
+        target = tmp_path / "heads" / baseline_path(cell, baseline.machine_class)
+        target.parent.mkdir(parents=True)
+        target.write_text(baseline.text)
+        return CliRunner().invoke(main, ["baseline", "drift", str(file), "--baselines", "heads"])
+
+    return told
+
+
+def test_the_builds_in_between_are_named(project: Callable[..., Any]) -> None:
+    """Over budget it ends with 10, says how much was lost between which builds, and draws the nights."""
+    ended = project([(n, 0.0005 * n) for n in range(30)], "drift: {itl_median: 1% in 30 days}\n")
+
+    assert ended.exit_code == 10, ended.output
+    assert "OVER BUDGET" in ended.stdout
+    assert "changes after vllm 1.0 and up to vllm 1.29, with 28 builds measured in between" in ended.stdout
+    assert "▁" in ended.stdout
+    assert "the anchor's own, vllm 0.8" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("nights", "budget", "status"),
+    [(30, "drift: {itl_median: 2% in 30 days}\n", 0), (5, "drift: {itl_median: 2% in 30 days}\n", 20), (5, "", 2)],
+)
+def test_exit_status(project: Callable[..., Any], nights: int, budget: str, status: int) -> None:
+    """Within its budget 0, with too few nights 20, without a budget 2."""
+    assert project([(n, 0.0005 * n) for n in range(nights)], budget).exit_code == status
+
+
+@pytest.mark.parametrize("budget", ["1%", "1 in 30 days", "0% in 30 days", "1% in 0 days", "1% in 99999 days", "[1]"])
+def test_budgets_that_are_refused(tmp_path: Path, budget: str) -> None:
+    """A budget names a slowdown and days; nothing, or nobody's lifetime, is neither."""
+    file = scenario_file(tmp_path, more=f"drift: {{itl_median: {budget}}}\n")
+
+    ended = CliRunner().invoke(main, ["check", str(file)])
+
+    assert ended.exit_code == 2
+    assert "drift.itl_median" in ended.stderr
+
+
+def test_a_metric_that_does_not_exist(tmp_path: Path) -> None:
+    """It is named, with the nearest."""
+    file = scenario_file(tmp_path, more="drift: {itl_medain: 1% in 30 days}\n")
+
+    ended = CliRunner().invoke(main, ["check", str(file)])
+
+    assert "itl_medain: expected one of" in ended.stderr
+    assert "itl_median" in ended.stderr
