@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -37,6 +38,8 @@ ROUNDS, LENGTH = 40, 500
 """Of the loops that tell what a line and a call cost."""
 C_FUNCTIONS = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType,
                ClassMethodDescriptorType, type)  # fmt: skip
+OWN = ("call_counter.py", "vllm_batch.py", "vllm_worker.py")
+"""Files of perfgate that run between steps."""
 clock = time.perf_counter_ns
 
 
@@ -156,9 +159,12 @@ class Traced:
         sys.settrace(None)
         sys.setprofile(None)
 
+    def finish(self) -> None:
+        """The others go on for as long as they live."""
+
 
 class Monitored:
-    """Counts by ``sys.monitoring``, which tells of all threads.
+    """Counts by ``sys.monitoring``, which tells of all threads, and between steps as well: others go on meanwhile.
 
     Args:
         counts_of: Those of the thread that asks.
@@ -180,6 +186,7 @@ class Monitored:
         for event, callback in callbacks.items():
             monitoring.register_callback(self.tool, event, callback)
         self.events = sum(callbacks)
+        self.left_out: frozenset[str] = frozenset()
 
     def named(self, counts: ThreadCounts, code: CodeType) -> str:
         """The name of the function whose code is running two frames up."""
@@ -188,27 +195,35 @@ class Monitored:
         frame: Any = sys._getframe(2)  # noqa: SLF001 (documented, though it has an underscore)
         return counts.function(code, frame.f_globals.get("__name__") if frame.f_code is code else None)
 
-    def start(self, code: CodeType, _offset: int) -> None:
+    def start(self, code: CodeType, _offset: int) -> Any:
         """A function begins, or a generator goes on."""
+        if code.co_filename in self.left_out:
+            return self.monitoring.DISABLE
         counts = self.counts_of()
-        counts.enter(self.named(counts, code))
+        return counts.enter(self.named(counts, code))
 
-    def line(self, code: CodeType, _line: int) -> None:
+    def line(self, code: CodeType, _line: int) -> Any:
         """A line begins."""
+        if code.co_filename in self.left_out:
+            return self.monitoring.DISABLE
         counts = self.counts_of()
-        counts.add(self.named(counts, code), LINES)
+        return counts.add(self.named(counts, code), LINES)
 
-    def jump(self, code: CodeType, offset: int, destination: int) -> None:
+    def jump(self, code: CodeType, offset: int, destination: int) -> Any:
         """A loop within a line begins no line."""
-        if destination < offset:
-            counts = self.counts_of()
-            counts.add(self.named(counts, code), LINES)
+        if code.co_filename in self.left_out or destination >= offset:
+            return self.monitoring.DISABLE
+        counts = self.counts_of()
+        return counts.add(self.named(counts, code), LINES)
 
-    def call(self, code: CodeType, _offset: int, called: Any, _first: Any) -> None:
+    def call(self, code: CodeType, _offset: int, called: Any, _first: Any) -> Any:
         """A call, of a C function unless it is known to be another."""
-        if not isinstance(called, (FunctionType, MethodType)):
-            counts = self.counts_of()
-            counts.enter_c(self.named(counts, code), called)
+        if code.co_filename in self.left_out:
+            return self.monitoring.DISABLE
+        if isinstance(called, (FunctionType, MethodType)):
+            return None
+        counts = self.counts_of()
+        return counts.enter_c(self.named(counts, code), called)
 
     def end_c(self, _code: CodeType, _offset: int, called: Any, _first: Any) -> None:
         """Some C function has ended."""
@@ -217,11 +232,15 @@ class Monitored:
             self.counts_of().leave_c(now_ns)
 
     def begin(self) -> None:
-        """Count in every thread."""
+        """Count in every thread, from the first step of an iteration on."""
         self.counts_of().open.clear()
-        self.monitoring.set_events(self.tool, self.events)
+        if not self.monitoring.get_events(self.tool):
+            self.monitoring.set_events(self.tool, self.events)
 
     def end(self) -> None:
+        """The others go on, and what runs between two steps in this thread is ours."""
+
+    def finish(self) -> None:
         """Stop counting."""
         self.monitoring.set_events(self.tool, 0)
 
@@ -234,6 +253,9 @@ class CallCounter:
         self.threads: dict[int, ThreadCounts] = {}
         self.instrument = Monitored(self.mine) if hasattr(sys, "monitoring") else Traced(self.mine)
         self.costs = self.calibrated()
+        if isinstance(self.instrument, Monitored):  # the other one sees nothing of ours
+            here = Path(CallCounter.__init__.__code__.co_filename)
+            self.instrument.left_out = frozenset(str(here.with_name(name)) for name in OWN)
 
     def mine(self) -> ThreadCounts:
         """The counts of the thread that asks."""
@@ -288,6 +310,7 @@ class CallCounter:
 
     def report(self) -> dict[str, Any]:
         """The iteration: of every function that ran its calls, lines and C calls in each step, and times of those."""
+        self.instrument.finish()
         functions: dict[str, dict[str, Any]] = {}
         for (name, what), in_steps in self.table.items():
             if not name.startswith(f"{__name__}."):
@@ -315,6 +338,7 @@ class CallCounter:
             self.instrument.begin()
             loop(LENGTH)
             self.instrument.end()
+            self.instrument.finish()
             counted[loop] = sum(count for (_, what), count in self.totals().items() if what == LINES)
             timed_ns += [ns for (_, callee), (_, ns) in self.mine().times.items() if callee == "dict.get"]
         self.threads.clear()

@@ -55,11 +55,12 @@ def test_counts_repeat_whatever_the_hash_seed(take: Take) -> None:
     assert one.counts() == other.counts()
     assert one.varying() == {}
     assert one.step_calls == other.step_calls
-    assert one.functions["vllm.LLMEngine.schedule" if one.python != "3.10" else "vllm.schedule"].calls[0] == one.steps
+    assert one.functions["vllm.LLMEngine.schedule"].calls[0] == one.steps
 
 
 ADDED: dict[str, tuple[str, dict[str, int], float]] = {
-    "a loop": ("vllm.LLMEngine.schedule", {"lines": 10_000}, 50e-6),
+    # Under sys.monitoring the jump back of a loop counts beside its two lines.
+    "a loop": ("vllm.LLMEngine.schedule", {"lines": 15_000 if hasattr(sys, "monitoring") else 10_000}, 50e-6),
     "Python calls": ("vllm.look_up", {"calls": 1000, "lines": 1000}, 20e-6),
     "C calls": ("vllm.LLMEngine.schedule", {"zlib.crc32": 20}, 20e-6),
     "refactored": ("vllm.look_up", {"calls": 30, "lines": 30}, 0.3e-6),
