@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from perfgate.baseline.exact_profile import kept_profiles
 from perfgate.baseline.store import as_of, commit, is_baseline, kept, read, verify
 from perfgate.capture.engine import MAX_ANSWER_BYTES
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
@@ -86,7 +87,9 @@ def _run(folder: Path) -> Iterator[Check]:
     else:
         yield Check("unknown", "order, pairs, files, times", "are told by the records")
     yield _attempt(
-        "baselines", lambda: kept(folder, run[0]), "each kept copy is whole, and the one that the plan names"
+        "baselines",
+        lambda: (kept(folder, run[0]), kept_profiles(folder, run[0])),
+        "each kept copy is whole, and the one that the plan names",
     )
     yield _verdict(folder)
     yield _scenarios_in_git(folder, run[0])

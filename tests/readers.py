@@ -24,8 +24,11 @@ from fake_github import listed
 from hand_made import BASE, cell, gate, run
 from whole_inputs import REPOSITORY, SHA, WHOLE
 
+from perfgate.baseline.exact_profile import read_profile
 from perfgate.baseline.lineage import _digest
 from perfgate.baseline.store import read as read_baseline
+from perfgate.calls.call_difference import call_difference
+from perfgate.capture.calling import read_calls
 from perfgate.capture.drivers import Launch, VllmEngine
 from perfgate.capture.engine import Worker
 from perfgate.capture.job import Job
@@ -221,8 +224,15 @@ def _engine(file: Path) -> None:
     try:
         answer, _ = VllmEngine(worker, job, Launch()).iterate(measured.workload, 0)
         read_iteration(answer, measured.workload)
+        if "host_calls" in answer:
+            read_calls(answer)
     finally:
         os.close(worker._answers)
+
+
+def _profile(file: Path) -> None:
+    calls = read_profile(file).calls
+    assert call_difference(calls, calls).changes == ()
 
 
 def _lease(file: Path) -> None:
@@ -282,6 +292,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "board.json": _board,
     "baseline.json": _baseline,
     "sealed-baseline.json": _sealed_baseline,
+    "profile.json": _profile,
     "verdict.json": _verdict,
     "artifact.zip": _archive,
     "job.json": _job_json,

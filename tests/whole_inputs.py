@@ -11,10 +11,12 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from hand_made import BOTH, cell, judged, record, run, spread, trials
+from hand_made import BOTH, cell, host_calls, judged, record, run, spread, trials
 from nsys_builder import PID, ExportBuilder, global_id
 from stored import lineage
 
+from perfgate.baseline.exact_profile import Accepted, Profile
+from perfgate.calls.host_calls import FunctionCalls
 from perfgate.drill.board import Board, BoardRow
 from perfgate.drill.campaign import Drill, Exercise
 from perfgate.drill.plants import load_plant
@@ -23,6 +25,7 @@ from perfgate.judge.outcome import verdict_json
 from perfgate.machine.clock_lease import Lease
 from perfgate.models import Note
 from perfgate.nightly import Night
+from perfgate.record.identity import Measured
 from perfgate.record.run_record import write_record, write_run
 
 FIXTURES = Path(__file__).with_name("fixtures")
@@ -158,6 +161,10 @@ def _lines(*answers: Any) -> bytes:
 _TIMES = {
     "submitted_ns": [5], "deliveries": [[10, [1]], [20, [1]], [30, [1]]], "tokens_digest": "0" * 64,
     "finish_reasons": ["length"], "preemptions": 0, "probe_ns": [[7, 8], [9, 7]],
+    "host_calls": {
+        "python": "3.11", "instrument": "settrace", "costs": {"line": 15, "call": 30, "c_call": 20, "timing": 200},
+        "functions": {"f": {"()": [9, 1, 2], ":": [9, 3, 4], "len": [0, 2, 2]}}, "times": {"f": {"len": [4, 900]}},
+    },
 }  # fmt: skip
 _STARTED = {
     "versions": {"vllm": "1.0"}, "vocabulary": 100, "import_ns": 1, "engine_ns": 1, "model_memory_bytes": 5,
@@ -208,6 +215,12 @@ _BOARD = Board(
 )  # fmt: skip
 
 
+_PROFILE = Profile(
+    cell=Measured.of(cell()),
+    gpu="NVIDIA H200",
+    calls=host_calls(f=FunctionCalls(calls=(3, 4), lines=(7, 7), c_calls={"len": (4, 4)}, c_ps={"len": 50})),
+    accepted=(Accepted(time_utc="2026-01-01T00:00:00+00:00", reason="first", run="r", record="0", versions={}),),
+)
 WHOLE: dict[str, bytes] = {
     "scenario.yaml": SCENARIO.encode(),
     "perfgate.toml": CONFIG.encode(),
@@ -219,6 +232,7 @@ WHOLE: dict[str, bytes] = {
     "board.json": _BOARD.model_dump_json().encode(),
     "baseline.json": _BASELINE,
     "sealed-baseline.json": _BASELINE,
+    "profile.json": _PROFILE.model_dump_json().encode(),
     "verdict.json": _VERDICT,
     "artifact.zip": _archive(verdict_json=_VERDICT, job_json=_job_plan()),
     "job.json": _job_plan(),

@@ -6,7 +6,7 @@ more than either is wide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from perfgate.calls.host_calls import CALLS, LINES, PS_PER_S, HostCalls, Total
@@ -18,6 +18,10 @@ MOST_COUNTS = 6
 """Counts that the line of a function names."""
 NAMED = 3
 """Functions that a headline names."""
+CLOCKS = tuple(f"time.{name}{ns}" for name in ("perf_counter", "monotonic", "time", "thread_time", "process_time")
+               for ns in ("", "_ns"))  # fmt: skip
+WAITS = 10
+"""Readings of a clock a step, as many as which vary, that make a function one which waits for a time."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,15 @@ class CallChange:
         counts: What changed, a step: positive for more on the head.
         cost_s: What that costs, a step, in seconds.
         was: The base's name of it, where it has another class or module there.
+        waits: Whether the head reads a clock in it again and again, as often as time permits: until some time has come.
+            Counting makes that seldom, so its counts do not say what it costs.
     """
 
     function: str
     counts: dict[str, float]
     cost_s: float
     was: str = ""
+    waits: bool = False
 
     @property
     def line(self) -> str:
@@ -46,7 +53,8 @@ class CallChange:
         if more := len(largest) - MOST_COUNTS:
             parts += [f"{plural(more, 'C function')} more"] if more > 0 else []
         name = f"{self.function} (was {self.was})" if self.was else self.function
-        return f"{mark} {name}: {', '.join(parts)} a step ({_us(self.cost_s)})"
+        cost = "it waits for a time" if self.waits else _us(self.cost_s)
+        return f"{mark} {name}: {', '.join(parts)} a step ({cost})"
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,11 @@ class CallDifference:
     def cost_s(self) -> float:
         """What all of it costs, a step, in seconds; negative where the head does less."""
         return sum(change.cost_s for change in self.changes)
+
+    @property
+    def waiting(self) -> list[str]:
+        """Functions of the head that wait for a time, and did not on the base."""
+        return [change.function for change in self.changes if change.waits]
 
     @property
     def headline(self) -> str:
@@ -98,8 +111,10 @@ def call_difference(base: HostCalls, head: HostCalls) -> CallDifference:
             by_function.setdefault(function, {})[what] = more
             price_ps = head.price_ps(*key) if more > 0 else base.price_ps(was.get(function, function), what)
             cost_ps[function] = cost_ps.get(function, 0.0) + more * price_ps
+    varying = head.varying()
     changes = [
-        CallChange(name, counts, cost_ps[name] / PS_PER_S, was.get(name, "")) for name, counts in by_function.items()
+        CallChange(name, counts, cost_ps[name] / PS_PER_S, was.get(name, ""), _waits(name, counts, varying))
+        for name, counts in by_function.items()
     ]
     return CallDifference(tuple(sorted(changes, key=lambda change: (-abs(change.cost_s), change.function))))
 
@@ -118,6 +133,10 @@ def _by_own_name(functions: Iterable[str]) -> dict[str, list[str]]:
         outer, local, rest = function.partition(".<locals>")
         named.setdefault(f"{outer.rpartition('.')[2]}{local}{rest}", []).append(function)
     return named
+
+
+def _waits(function: str, counts: Mapping[str, float], varying: Mapping[tuple[str, str], Total]) -> bool:
+    return any(counts.get(clock, 0) >= WAITS and (function, clock) in varying for clock in CLOCKS)
 
 
 def _distance(base: Total, head: Total) -> int:

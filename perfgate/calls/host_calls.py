@@ -13,16 +13,18 @@ from itertools import chain
 from typing import Annotated
 
 from annotated_types import MinLen
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
-from perfgate.machine.json_text import Figures
+from perfgate.machine.json_text import LARGEST_INTEGER, Figures
 from perfgate.models import Frozen
 
 CALLS, LINES = "calls", "lines"
 """What is counted of a function, beside the C functions that it calls, which go by their names."""
 PS_PER_S = 1e12
-Total = tuple[NonNegativeInt, NonNegativeInt]
+Count = Annotated[int, Field(ge=0, lt=LARGEST_INTEGER)]
+Total = tuple[Count, Count]
 """The least and the most over the counted iterations of what all decode steps of one did."""
+Cost = Annotated[int, Field(gt=0, lt=LARGEST_INTEGER)]
 Name = Annotated[str, Field(max_length=1000)]
 
 
@@ -35,9 +37,9 @@ class Costs(Frozen):
         c_call: A call of a C function that does next to nothing.
     """
 
-    line: PositiveInt
-    call: PositiveInt
-    c_call: PositiveInt
+    line: Cost
+    call: Cost
+    c_call: Cost
 
 
 class FunctionCalls(Frozen):
@@ -53,7 +55,7 @@ class FunctionCalls(Frozen):
     calls: Total = (0, 0)
     lines: Total = (0, 0)
     c_calls: dict[Name, Total] = {}
-    c_ps: dict[Name, NonNegativeInt] = {}
+    c_ps: dict[Name, Count] = {}
 
     def counts(self) -> Iterator[tuple[str, Total]]:
         """Everything that was counted, by its name."""

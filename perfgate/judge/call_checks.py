@@ -48,14 +48,25 @@ def judge_calls(declared: CallTrials, sides: Mapping[Side, Sequence[HostCalls]])
     cautions = tuple(_varying(base, head))
     if max(base.varying_share, head.varying_share) > MOST_VARYING:
         return Finding("inconclusive", cautions)
-    difference = call_difference(base, head)
-    if difference.cost_s > declared.ignorable:
-        text = _in_words(difference, f"more than the {format_value(declared.ignorable, 's')} that are ignorable")
-        return Finding("regressed", (Note(code="host-calls-added", text=text),), cautions)
-    if difference.changes:
-        text = _in_words(difference, f"within the {format_value(declared.ignorable, 's')} that are ignorable")
-        cautions = (Note(code="host-calls-changed", text=text), *cautions)
-    return Finding("pass", cautions=cautions)
+    return _held(call_difference(base, head), declared.ignorable, cautions)
+
+
+def _held(difference: CallDifference, ignorable_s: float, cautions: tuple[Note, ...]) -> Finding:
+    """What a difference means."""
+    limit = f"the {format_value(ignorable_s, 's')} that are ignorable"
+    if difference.waiting:
+        what = f"and {', '.join(difference.waiting)} waits for a time, which no count prices"
+    elif difference.cost_s > ignorable_s:
+        what = f"more than {limit}"
+    elif difference.changes:
+        return Finding("pass", (), (_note("host-calls-changed", difference, f"within {limit}"), *cautions))
+    else:
+        return Finding("pass", (), cautions)
+    return Finding("regressed", (_note("host-calls-added", difference, what),), cautions)
+
+
+def _note(code: str, difference: CallDifference, what: str) -> Note:
+    return Note(code=code, text="\n".join([f"{difference.headline} ({what})", *difference.lines]))
 
 
 def _varying(base: HostCalls, head: HostCalls) -> Iterator[Note]:
@@ -68,7 +79,3 @@ def _varying(base: HostCalls, head: HostCalls) -> Iterator[Note]:
     share = max(base.varying_share, head.varying_share)
     shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     yield Note(code="host-calls-vary", text=f"{percent(share)} of all events: {shown}")
-
-
-def _in_words(difference: CallDifference, what: str) -> str:
-    return "\n".join([f"{difference.headline} ({what})", *difference.lines])

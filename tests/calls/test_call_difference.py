@@ -86,6 +86,19 @@ def test_functions_that_moved_are_compared_under_their_new_name() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("reads", "waiting"), [((900, 1000), ["spin"]), ((1000, 1000), []), ((90, 91), [])], ids=["spins", "exact", "few"]
+)
+def test_a_loop_until_a_time_is_told(reads: tuple[int, int], waiting: list[str]) -> None:
+    """Counting makes its rounds few, so their price would be too low; an exact number of readings is none of that."""
+    spun = FunctionCalls(calls=(10, 10), c_calls={"time.perf_counter_ns": reads})
+
+    difference = call_difference(host_calls(), host_calls(spin=spun))
+
+    assert difference.waiting == waiting
+    assert difference.lines[0].endswith("(it waits for a time)") is bool(waiting)
+
+
 def test_many_changes_end_in_one_line() -> None:
     """The most expensive functions have a line each, the others one together."""
     names = {f"f{n:02}": FunctionCalls(calls=(10 * (n + 1),) * 2) for n in range(MOST_LINES + 5)}

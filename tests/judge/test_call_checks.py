@@ -52,6 +52,15 @@ def test_work_beyond_ignorable_blocks_in_one_pair() -> None:
     assert [gate.verdict for gate in found.gates] == ["pass"]
 
 
+def test_a_wait_blocks_whatever_its_price() -> None:
+    """A head that spins until some time has passed does few rounds while it is counted."""
+    spin = FunctionCalls(calls=(10, 10), c_calls={"time.perf_counter_ns": (190, 200)})
+    found = outcome(called(host_calls(schedule=USUAL), host_calls(schedule=USUAL, spin=spin)))
+
+    assert (found.verdict, codes(found.reasons)) == ("regressed", ["host-calls-added"])
+    assert "spin waits for a time, which no count prices" in found.reasons[0].text
+
+
 def test_a_refactoring_passes_with_its_difference() -> None:
     """Thirty calls more that cost 2 us are told and block nothing."""
     more = FunctionCalls(calls=(300, 300), lines=(600, 600))
