@@ -2,7 +2,10 @@
 
 The first half says whether the machine can be trusted tonight: a build that is slower than itself is a fault of the
 machine, and a verdict on the head would be one as well. Both halves are ordinary runs with error rates of their own.
-What may be promoted is the reference of the first half; the second is the verdict of the night.
+The second is the verdict of the night.
+
+Where there is an anchor, reference and head are then measured beside it. These are visits and decide nothing tonight:
+that of the reference may be promoted to the baselines, that of the head to the nights that a drift is read from.
 """
 
 from __future__ import annotations
@@ -13,9 +16,12 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import Field
 
 from perfgate import __version__, gate
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
@@ -33,6 +39,10 @@ MANIFEST = NIGHT
 REFERENCE, HEAD = "reference", "head"
 HALVES = {REFERENCE: "reference against itself", HEAD: "head against reference"}
 """The halves in order: the folder of each, and what its cells are called by in the report."""
+BESIDE = {"anchored-reference": REFERENCE, "anchored-head": HEAD}
+"""The visits beside an anchor, after the halves: the folder of each, and what is measured there."""
+BASELINES = Path("baselines")
+"""What they are held against, from the working directory."""
 
 
 class Night(Frozen):
@@ -42,7 +52,8 @@ class Night(Frozen):
         name: Of its folder.
         scenarios: Scenario files, from the working directory.
         subjects: ``base`` is the reference.
-        seed: Draws the order within pairs; the second half takes the next number.
+        seed: Draws the order within pairs; each further part takes the next number.
+        anchor: What both are measured beside; ``None`` where there is none, and then not written.
     """
 
     format: Literal["perfgate-night/1"] = "perfgate-night/1"
@@ -50,17 +61,26 @@ class Night(Frozen):
     scenarios: tuple[Path, ...]
     subjects: dict[Side, Subject]
     seed: int
+    anchor: Subject | None = Field(default=None, exclude_if=lambda anchor: anchor is None)
 
-    def sides(self, half: str) -> dict[Side, Subject]:
-        """The subjects of one half."""
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The folders of its runs, in order."""
+        return (*HALVES, *(BESIDE if self.anchor else ()))
+
+    def sides(self, part: str) -> dict[Side, Subject]:
+        """The subjects of one of its runs."""
         reference = self.subjects["base"]
-        return {"base": reference, "head": reference if half == REFERENCE else self.subjects["head"]}
+        if part in BESIDE and self.anchor is not None:
+            return {"base": self.anchor, "head": reference if BESIDE[part] == REFERENCE else self.subjects["head"]}
+        return {"base": reference, "head": reference if part == REFERENCE else self.subjects["head"]}
 
 
 def run_night(
     scenarios: Sequence[Path],
     subjects: dict[Side, Subject],
     *,
+    anchor: Subject | None = None,
     runs: Path = Path("runs"),
     seed: int | None = None,
     **means: Any,
@@ -70,9 +90,10 @@ def run_night(
     Args:
         scenarios: Scenario files.
         subjects: The reference as ``base``, and ``head``.
+        anchor: What both are measured beside, if anything.
         runs: Where the night's folder is made.
         seed: Drawn itself where not given.
-        means: See :func:`perfgate.gate.run`: ``collector``, ``progress``, and ``budget_s`` for both halves together.
+        means: See :func:`perfgate.gate.run`: ``collector``, ``progress``, and ``budget_s`` for all runs together.
 
     Raises:
         UsageError: There is no head.
@@ -84,8 +105,9 @@ def run_night(
         raise UsageError("a night needs a head", remedy=remedy)
     name = f"night-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     night = Night(
-        name=name, scenarios=tuple(scenarios), subjects=subjects, seed=secrets.randbits(32) if seed is None else seed
-    )
+        name=name, scenarios=tuple(scenarios), subjects=subjects, anchor=anchor,
+        seed=secrets.randbits(32) if seed is None else seed,
+    )  # fmt: skip
     folder = runs / name
     folder.mkdir(parents=True)
     write_model(folder / MANIFEST, night)
@@ -105,9 +127,17 @@ def resume_night(folder: Path, *, prepare: Callable[[Any], None] = lambda _: Non
         PerfgateError: See :func:`run_night`.
     """
     night = read_night(folder)
-    if not all(run_of(folder, half) for half in HALVES):
-        prepare(night)
+    for part in night.parts:
+        if run_of(folder, part) is None:
+            prepare(_Part(night.sides(part)))
     return _measure(folder, night, prepare, **means)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A run that is yet to begin."""
+
+    subjects: dict[Side, Subject]
 
 
 def read_night(folder: Path) -> Night:
@@ -147,27 +177,42 @@ def check_halves(folder: Path) -> Night:
         RecordError: They did not, or there is no night.
     """
     night = read_night(folder)
-    for half, meaning in HALVES.items():
-        begun = run_of(folder, half)
-        if begun is not None and read_manifest(begun).subjects != night.sides(half):
+    for part in night.parts:
+        begun, meaning = run_of(folder, part), HALVES.get(part, f"{BESIDE.get(part)} beside the anchor")
+        if begun is not None and read_manifest(begun).subjects != night.sides(part):
             raise RecordError(f"is not {meaning}: its subjects are not those of {MANIFEST}", where=str(begun))
     return night
 
 
 def candidate(folder: Path) -> Path | None:
-    """The run whose base, the reference, may be one more visit of the stored baseline; ``None`` where none may.
+    """The run whose reference may be one more visit of the stored baseline; ``None`` where none may.
 
-    It is the first half where the reference held still, whatever became of the head: the reference is the same build
-    every night, so its visits accumulate, and heads, each another build, would begin anew every night. Nothing is
-    written.
+    There is one where the reference held still, whatever became of the head: the reference is the same build every
+    night, so its visits accumulate, and heads, each another build, would begin anew every night. It is the visit beside
+    the anchor, which holds times and ratios, else the first half. Nothing is written.
     """
     begun = run_of(folder, REFERENCE)
-    return begun if begun is not None and gate.outcome_of(begun).verdict == "pass" else None
+    if begun is None or gate.outcome_of(begun).verdict != "pass":
+        return None
+    return _beside(folder, REFERENCE) or begun
 
 
-def run_of(folder: Path, half: str) -> Path | None:
-    """The run folder of a half; ``None`` before it has begun."""
-    return next((file.parent for file in sorted((folder / half).glob("*/run.json"))), None)
+def night_of_the_head(folder: Path) -> Path | None:
+    """The head's visit beside the anchor, a night that a drift can be read from; ``None`` where the reference moved."""
+    return _beside(folder, HEAD) if candidate(folder) is not None else None
+
+
+def _beside(folder: Path, what: str) -> Path | None:
+    """The visit of one build beside the anchor, if it was measured to its end."""
+    part = next(part for part, measured in BESIDE.items() if measured == what)
+    begun = run_of(folder, part)
+    whole = begun is not None and gate.outcome_of(begun).verdict not in ("not-measured", "internal-error")
+    return begun if whole else None
+
+
+def run_of(folder: Path, part: str) -> Path | None:
+    """The run folder of a part; ``None`` before it has begun."""
+    return next((file.parent for file in sorted((folder / part).glob("*/run.json"))), None)
 
 
 def _measure(
@@ -175,14 +220,13 @@ def _measure(
 ) -> gate.Finished:
     deadline_s = time.monotonic() + budget_s
     with hold(folder):
-        for seed, half in enumerate(HALVES, night.seed):
-            begun = run_of(folder, half)
+        for seed, part in enumerate(night.parts, night.seed):
+            begun, against = run_of(folder, part), BASELINES if part in BESIDE else None
             with _interruptions(folder):
                 left_s = deadline_s - time.monotonic()
                 if begun is None:
-                    gate.run(
-                        night.scenarios, night.sides(half), runs=folder / half, seed=seed, budget_s=left_s, **means
-                    )
+                    where: dict[str, Any] = {"runs": folder / part, "seed": seed, "against": against}
+                    gate.run(night.scenarios, night.sides(part), budget_s=left_s, **where, **means)
                 else:
                     gate.resume(begun, budget_s=left_s, prepare=prepare, **means)
         return gate.Finished(folder, judge_night(folder))

@@ -25,7 +25,7 @@ from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import parse_json
 from perfgate.metrics.trial import Artifact, Trial
-from perfgate.nightly import HALVES, MANIFEST, check_halves, night_outcome, run_of
+from perfgate.nightly import BESIDE, HALVES, MANIFEST, check_halves, night_outcome, run_of
 from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.scenario.plan import Cell
@@ -100,10 +100,10 @@ def _run(folder: Path) -> Iterator[Check]:
 def _night(folder: Path) -> Iterator[Check]:
     yield _attempt("night", lambda: check_halves(folder), "each half measured the subjects that the night names for it")
     yield _verdict(folder, night_outcome)
-    for half in HALVES:
+    for half in (*HALVES, *BESIDE):
         begun = run_of(folder, half)
         if begun is None:
-            yield Check("unknown", half, "has not begun")
+            yield from [Check("unknown", half, "has not begun")] if half in HALVES else []
         else:
             yield from (Check(check.result, f"{half}: {check.what}", check.text) for check in _run(begun))
 

@@ -19,7 +19,16 @@ from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
 from perfgate.judge.outcome import Outcome, Verdict, verdict_json
 from perfgate.metrics.trial import Side, Trial
-from perfgate.nightly import HALVES, candidate, judge_night, resume_night, run_night, run_of
+from perfgate.nightly import (
+    BESIDE,
+    HALVES,
+    candidate,
+    judge_night,
+    night_of_the_head,
+    resume_night,
+    run_night,
+    run_of,
+)
 from perfgate.record.run_record import read_records, read_run
 from perfgate.report.outcome_lines import closing
 from perfgate.scenario.subject import Source, Subject
@@ -222,6 +231,48 @@ def test_going_on(tmp_path: Path, stop_at: int) -> None:
     assert finished.outcome.verdict == "regressed"
     for half in HALVES:
         assert trials(folder, half)[: len(before[half])] == before[half]
+
+
+ANCHOR = Subject(python="/envs/anchor/bin/python")
+
+
+def test_beside_an_anchor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reference and head are measured beside it too: one is a visit of the baseline, the other a night of a drift."""
+    monkeypatch.chdir(tmp_path)
+    finished = night(tmp_path, Builds(1.01), anchor=ANCHOR)
+
+    assert finished.outcome.verdict == "regressed"
+    assert [cell.name.partition(":")[0] for cell in finished.outcome.cells] == list(HALVES.values())
+    reference, head = candidate(finished.folder), night_of_the_head(finished.folder)
+    assert (reference, head) == tuple(run_of(finished.folder, part) for part in BESIDE)
+    assert {one.result for one in verify_path(finished.folder)} == {"ok", "unknown"}
+
+    assert reference is not None
+    assert head is not None
+    with pytest.raises(UsageError, match="the base of this run is its anchor"):
+        promote(reference, Path("baselines"), side="base", reason="the release")
+    kept = [promote(run, root, reason="night")[0].baseline for run, root in (
+        (reference, Path("baselines")), (head, Path("heads")),
+    )]  # fmt: skip
+    assert all(lineage.visits[0].anchor for lineage in kept)
+    levels = [lineage.visits[0].values["itl_median"][0] for lineage in kept]
+    assert levels[1] / levels[0] == pytest.approx(1.01, abs=0.002)
+
+
+def test_a_night_beside_an_anchor_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped within the last visit it has its verdict; what is missing is prepared for and measured then."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InterruptedRunError, match="perfgate nightly --resume"):
+        night(tmp_path, Builds(1.01, stop_at=40), anchor=ANCHOR)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert judge_night(folder).verdict == "regressed"
+    assert night_of_the_head(folder) is None
+    prepared: list[Any] = []
+
+    resume_night(folder, prepare=prepared.append, collector=Builds(1.01))
+
+    assert night_of_the_head(folder) == run_of(folder, "anchored-head")
+    assert all(one.subjects["base"] == ANCHOR for one in prepared)
 
 
 def trials(folder: Path, half: str) -> tuple[Trial, ...]:

@@ -150,6 +150,8 @@ def _measured_side(
         raise NotMeasuredError(text, where=where, code="undecided")
     if side is not None and side not in record.subjects:
         raise UsageError(f"{cell.name}: the run measured no {side}")
+    if record.alone is None and run.fixed and side == "base":
+        raise UsageError(f"{cell.name}: the base of this run is its anchor", remedy="Leave out --side base.")
     usual: Side = "head" if run.fixed or outcome.verdict in PASSED else "base"
     measured = RecordSide(record, side or record.alone or usual, run.fixed)
     for kind, taken, due in measured.short_of:

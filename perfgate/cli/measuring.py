@@ -101,16 +101,16 @@ class Builds:
         builder = Builder(config, progress, (self.runs,))
         return resolve(*words, config.subjects, builder if build else builder.planned)
 
-    def beside_anchor(self, head: Subject, progress: Callable[[str], None]) -> dict[Side, Subject]:
-        """A head that is held against baselines, with ``[subjects.anchor]`` as its base where there is one."""
+    def anchor(self, progress: Callable[[str], None]) -> Subject | None:
+        """``[subjects.anchor]``, which heads are measured beside; ``None`` where there is none."""
         from perfgate.project.build import Builder
         from perfgate.project.config import load_config
         from perfgate.project.subjects import resolve
 
         config = load_config()
         if "anchor" not in config.subjects:
-            return {"head": head}
-        return {**resolve(("anchor",), (), config.subjects, Builder(config, progress, (self.runs,))), "head": head}
+            return None
+        return resolve(("anchor",), (), config.subjects, Builder(config, progress, (self.runs,)))["base"]
 
 
 def naming_builds(command: Callable[..., Any]) -> Callable[..., Any]:

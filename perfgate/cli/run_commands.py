@@ -106,7 +106,8 @@ def run(
             stored = baselines_meant(new["against"], new["baselines"])
             subjects = builds.subjects(progress, scenarios, ref=new["against"] if stored is None else None)
             if stored is not None:
-                subjects = builds.beside_anchor(subjects.get("head", subjects["base"]), progress)
+                anchor, head = builds.anchor(progress), subjects.get("head", subjects["base"])
+                subjects = {"base": anchor, "head": head} if anchor else {"head": head}
             means |= {"against": stored, "runs": builds.runs}
             means |= {name: new[name] for name in ("seed", "quick", "exact_only")}
             finished = gate.run(scenarios, subjects, **means)
@@ -169,9 +170,10 @@ def nightly(
 ) -> Outcome:
     """Measure the reference (--base) against itself, then the head against it, and name what may be promoted.
 
-    Nothing is promoted: when the reference passed against itself, it is a candidate for one more visit.
+    Where perfgate.toml names an anchor, both are then measured beside it. Nothing is promoted: when the reference
+    passed against itself, it is a candidate for one more visit, and the head one more night of its drift.
     """
-    from perfgate.nightly import MANIFEST, candidate, resume_night, run_night
+    from perfgate.nightly import MANIFEST, candidate, night_of_the_head, read_night, resume_night, run_night
     from perfgate.report.run_folders import find_run
 
     if (folder is None) != bool(scenarios) or (folder is not None and (builds.base or builds.head)):
@@ -182,9 +184,15 @@ def nightly(
             night = find_run(folder, builds.runs, MANIFEST)
             finished = resume_night(night, prepare=partial(restore_builds, progress), **means)
         else:
-            finished = run_night(scenarios, builds.subjects(progress, scenarios), runs=builds.runs, **means)
+            subjects = builds.subjects(progress, scenarios)
+            means |= {"anchor": builds.anchor(progress), "runs": builds.runs}
+            finished = run_night(scenarios, subjects, **means)
     outcome = measured(finished)
     if reference := candidate(finished.folder):
-        promote = f"perfgate baseline promote {shlex.quote(str(reference))} --side base"
+        side = "" if read_night(finished.folder).anchor else " --side base"
+        promote = f"perfgate baseline promote {shlex.quote(str(reference))}{side}"
         click.echo(f"candidate for promotion: {promote}", err=True)
+    if head := night_of_the_head(finished.folder):
+        promote = f"perfgate baseline promote {shlex.quote(str(head))} --baselines heads --reason nightly"
+        click.echo(f"a night of the head: {promote}", err=True)
     return outcome
