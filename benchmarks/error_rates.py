@@ -1,6 +1,6 @@
 """Simulate how often the rule blocks what is fine and passes what is not: writes docs/error-rates.md and its picture.
 
-``python benchmarks/error_rates.py`` takes some half an hour on one core; the same seed and numpy give the same page.
+``python benchmarks/error_rates.py`` takes about an hour on two cores; the same seed and numpy give the same page.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal
 import dropped_rates
 import instrument_rates
 import numpy as np
+import state_rates
 from effect_picture import Panel, Point, draw
 from restart_models import MODELS, NOISY_PAIR_SD, PAIR_SD, Model, normal
 from rule_twin import Decisions, Margins, decide_all, disagreements
@@ -387,13 +388,14 @@ def main() -> int:
     imperfect, promises = instrument_rates.simulate_all()
     known = instrument_rates.section(imperfect, promises)
     drops = dropped_rates.section(dropped_rates.simulate_all())
+    states = state_rates.simulate_all()
     visits = simulate_visits()
-    text = "\n".join((page(rows, compared, differing), known, drops, section(visits)))
+    text = "\n".join((page(rows, compared, differing), known, drops, states, section(visits)))
     (words.folder / "error-rates.md").write_text(text)
     (words.folder / "error-rates.svg").write_text(draw(panels()))
     refuted = any(row.model.claims and not row.holds for row in rows)
     standings = [*(row.standing for row in imperfect), *(row.standing for row in visits)]
-    return int(refuted or "**refuted**" in standings)
+    return int(refuted or "**refuted**" in standings or "| **refuted** |" in states)
 
 
 if __name__ == "__main__":

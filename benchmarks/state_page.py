@@ -1,0 +1,128 @@
+"""The section of docs/error-rates.md that ``benchmarks/state_rates.py`` writes, from its counted rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from state_models import StateModel
+from state_places import PERCENT_GAP, SEED, TIGHT, WIDE, Row
+
+from perfgate.judge.machine_states import Source
+
+TITLE = "## Within states of the machine\n"
+HEAD = """
+Written by `benchmarks/state_rates.py` (seed {seed}); {runs:,} simulated runs a row. On some hosts a GPU jumps between
+two states, of which decode steps in the slow one take 3.3 % more. Gates are then compared in each state that both sides
+have, and the slow state's share is a gate of its own. States are told by the step times themselves or by a probe. The
+machines simulated are not made to fit the rule: iterations spread by 0.1 %, marks by another 0.05 %, restarts by
+0.11 %, so that pairs spread by 0.16 % within a state; orders are as the plan draws them. Gates are correlated by one
+half; look by look, with the default looks, a run ends when all is decided.
+
+Labels were made by the project's own functions; the tests are a vectorised copy, and {compared:,} runs of all rows
+were also decided by `perfgate.judge.state_series` and `perfgate.judge.rule`: {differing} ended differently.
+**{verdict}** The bounds "at most" of all rows hold together with 99 %.
+
+| machine | what it is |
+|---|---|
+"""
+TITLES = {
+    WIDE: "### Declared rates, margins 0.1 % and 0.5 %\n",
+    TIGHT: "### Declared rates, margins 0.02 % and 0.15 %\n",
+}
+COLUMNS = {
+    "claims": ("machine", "told by", "gates", "unchanged: blocked", "inconclusive", "pairs", "at `ignorable`: blocked",
+               "at most", "inconclusive", "pairs", "one gate at `must_catch`: passed", "at most", "blocked", "pairs",
+               "claim"),
+    "caused": ("slow state", "told by", "gates", "costs the head", "blocked", "of these by the share",
+               "passed as it is", "passed within states", "said too low a bound", "inconclusive", "pairs"),
+    "effects": ("machine", "told by", "gates", "head slower by", "blocked", "passed", "inconclusive", "pairs"),
+    "power": ("machine", "told by", "gates", "head slower by", "blocked", "passed", "inconclusive", "pairs"),
+}  # fmt: skip
+
+
+def heading(part: str) -> str:
+    """The first two lines of a table."""
+    return f"\n| {' | '.join(COLUMNS[part])} |\n|{'---|' * len(COLUMNS[part])}\n"
+
+
+def section(rows: Sequence[Row], compared: int, differing: int, moderated: str) -> str:
+    """The section of the page."""
+    claimed = [row for row in rows if row.place.part == "claims"]
+    made = [row for row in claimed if row.place.case != "no change" and row.place.model.claims]
+    shown, refuted = sum(standing([row]) == "shown" for row in made), [row for row in made if row.least > row.declared]
+    verdict = f"{shown} of {len(made)} claims are shown, {len(refuted)} are refuted."
+    parts = [TITLE, HEAD.format(seed=SEED, runs=rows[0].runs, compared=compared, differing=differing or "none",
+                                verdict=verdict)]  # fmt: skip
+    every = dict.fromkeys((row.place.model.name, row.place.model.about) for row in claimed)
+    parts += [f"| {name} | {about} |\n" for name, about in every]
+    for margins, title in TITLES.items():
+        own = [row for row in claimed if row.place.margins == margins]
+        keys = dict.fromkeys((row.place.model, row.place.source, row.gates) for row in own)
+        parts += ["\n", title, heading("claims")]
+        parts += [_line(claim_cells([row for row in own if _key(row) == key])) for key in keys]
+    for part, words in (("caused", CAUSED_WORDS), ("effects", EFFECTS_WORDS), ("power", POWER_WORDS)):
+        own = [row for row in rows if row.place.part == part]
+        parts += [words, heading(part), *(_line(cells(row)) for row in own)]
+    return "".join([*parts, moderated])
+
+
+CAUSED_WORDS = """
+### A head that causes the slow state
+
+No claim is made here: a head that is slow in some of its restarts passes more often than `must_catch` promises. The
+report of every run that passes within states says what the share could still cost ("at most", 95 %, caution
+`within-states`); the column "said too low a bound" counts those where that is less than the head does lose.
+"""
+EFFECTS_WORDS = """
+### A head that is slower by the gap, half of it, or a tenth
+
+All gates of the head are slower; margins 0.1 % and 0.5 %. The declared rate for the first two is that at most 5 % pass;
+a tenth of the gap is between the margins, where either verdict is right.
+"""
+POWER_WORDS = """
+### What tight margins catch
+
+Margins 0.02 % and 0.15 %, restarts spread by 0.055 %, so that pairs within a state spread by 0.10 %.
+"""
+
+
+def _line(own: Sequence[str]) -> str:
+    return f"| {' | '.join(own)} |\n"
+
+
+def _key(row: Row) -> tuple[StateModel, Source, int]:
+    return row.place.model, row.place.source, row.gates
+
+
+def claim_cells(rows: Sequence[Row]) -> list[str]:
+    """The three cases of a model side by side."""
+    unchanged, ignorable, must_catch = rows
+    return [
+        unchanged.place.model.name, unchanged.place.source, str(unchanged.gates),
+        unchanged.share(unchanged.blocked), unchanged.undecided, f"{unchanged.pairs / unchanged.runs:.1f}",
+        ignorable.share(ignorable.blocked), f"{ignorable.most * 100:.2f} %", ignorable.undecided,
+        f"{ignorable.pairs / ignorable.runs:.1f}",
+        must_catch.share(must_catch.first_passed), f"{must_catch.most * 100:.2f} %",
+        must_catch.share(must_catch.blocked), f"{must_catch.pairs / must_catch.runs:.1f}",
+        standing(rows[1:]),
+    ]  # fmt: skip
+
+
+def standing(rows: Sequence[Row]) -> str:
+    """What the simulation says of the claims."""
+    if not rows[0].place.model.claims:
+        return "none made"
+    if any(row.least > row.declared for row in rows):
+        return "**refuted**"
+    return "shown" if all(row.most <= row.declared for row in rows) else "not refuted"
+
+
+def cells(row: Row) -> list[str]:
+    """A row of the other tables."""
+    place, mean = row.place, f"{row.pairs / row.runs:.1f}"
+    first = [place.model.name.removesuffix(", quiet"), place.source, str(row.gates)]
+    if place.part == "caused":
+        counts = (row.blocked, row.by_share, row.passed - row.passed_within, row.passed_within, row.too_low)
+        cost = f"{place.model.slower * PERCENT_GAP * 100:.2f} %"
+        return [*first, cost, *map(row.share, counts), row.undecided, mean]
+    return [*first, f"{place.slow[0] * 100:.2f} %", *map(row.share, (row.blocked, row.passed)), row.undecided, mean]

@@ -1,0 +1,106 @@
+"""Simulate the rule within states of a machine: how often it blocks what is fine and passes what is not.
+
+``benchmarks/error_rates.py`` writes what :func:`simulate_all` makes into docs/error-rates.md; ``python
+benchmarks/state_rates.py`` alone takes half an hour on two cores and puts a fresh section into the page that is there.
+Labels are made by the project's own functions, and its tests by a copy that is held against the project's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import moderated_rates
+import numpy as np
+import visit_rates
+from state_models import PAIRS
+from state_page import TITLE, cells, section
+from state_places import GATES, PLACES, Place, Row
+from state_twin import Ends, decide_all, disagreements
+
+from perfgate.drill.peer_rules import PASS, REGRESSED
+from perfgate.scenario.plan import BETA
+from perfgate.stats.rates import rate_bounds
+
+PAGE = Path(__file__).parents[1] / "docs" / "error-rates.md"
+NEXT = visit_rates.TITLE
+RUNS = 40_000
+BATCH = 1_000
+CHECKED = 6
+"""Runs of each place that the project's own functions decide as well, by each number of gates."""
+
+
+def simulate(place: Place, runs: int = RUNS) -> list[Row]:
+    """Count what the rule makes of simulated runs, by each number of gates."""
+    return _rows(place, runs, _counts(place, runs))
+
+
+def _rows(place: Place, runs: int, counts: Sequence[Sequence[int]]) -> list[Row]:
+    return [Row(place, gates, runs, *own) for gates, own in zip(GATES, counts, strict=True)]
+
+
+def _counts(place: Place, runs: int) -> list[list[int]]:
+    rng = np.random.default_rng(place.seed)
+    counts = np.zeros((len(GATES), 7), np.int64)
+    for begin in range(0, runs, BATCH):
+        measured = place.measure(rng, min(BATCH, runs - begin))
+        counts += np.array([_count(decide_all(measured, gates), place.model.slower) for gates in GATES])
+    found: list[list[int]] = counts.tolist()
+    return found
+
+
+def _count(ends: Ends, slower: float) -> list[int]:
+    passed = ends.runs == PASS
+    within = passed & ends.within
+    most = [[rate_bounds(more, pairs, 1 - BETA)[1] for more in range(pairs + 1)] for pairs in range(PAIRS + 1)]
+    said = np.array([most[pairs][more] for pairs, more in zip(ends.labelled.tolist(), ends.more.tolist(), strict=True)])
+    return [int(found.sum()) for found in (ends.runs == REGRESSED, ends.by_share, passed, within,
+                                           within & (said < slower), ends.first == PASS, ends.pairs)]  # fmt: skip
+
+
+def check_twin(place: Place, runs: int = CHECKED) -> tuple[int, int]:
+    """Runs compared between the copy of the rule and the project's own functions, and how many differ."""
+    if place.model.carried:
+        return 0, 0
+    measured = place.measure(np.random.default_rng([99, *place.seed]), runs)
+    return runs * len(GATES), disagreements(measured, GATES)
+
+
+def _checked(number: int) -> tuple[int, int]:
+    return check_twin(PLACES[number])
+
+
+def _counted(number: int, runs: int) -> list[list[int]]:
+    return _counts(PLACES[number], runs)
+
+
+def simulate_all(runs: int = RUNS, processes: int = 2) -> str:
+    """The section, from every row; said as it is done."""
+    rows: list[Row] = []
+    everywhere = range(len(PLACES))
+    with ProcessPoolExecutor(processes) as pool:
+        checked = [*pool.map(_checked, everywhere)]
+        compared, differing = (sum(counts) for counts in zip(*checked, strict=True))
+        print(f"{compared} runs compared with the project's own functions, {differing} differ", flush=True)
+        for place, counts in zip(PLACES, pool.map(_counted, everywhere, [runs] * len(PLACES)), strict=True):
+            rows += _rows(place, runs, counts)
+            print(place.part, place.case, place.margins.must_catch, *cells(rows[-1]), sep="  ", flush=True)
+    return section(rows, compared, differing, moderated_rates.section(runs))
+
+
+def main() -> None:
+    """Simulate and put the section into the page, in the place of the one there."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=RUNS, help="simulated runs a row")
+    parser.add_argument("--processes", type=int, default=2)
+    words = parser.parse_args()
+    text, own = PAGE.read_text(), simulate_all(words.runs, words.processes)
+    before, _, rest = text.partition(f"\n{TITLE}") if TITLE in text else text.partition(f"\n{NEXT}")
+    after = rest.partition(f"\n{NEXT}")[2] if TITLE in text else rest
+    PAGE.write_text(f"{before.rstrip()}\n\n{own}\n{NEXT}{after}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""The simulation of machines with two states behind docs/error-rates.md, smaller: the declared rates hold there."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import sys
+from collections import Counter, defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfgate.scenario.plan import ALPHA, BETA
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "benchmarks"))
+rates: Any = importlib.import_module("state_rates")
+places: Any = importlib.import_module("state_places")
+models: Any = importlib.import_module("state_models")
+twin: Any = importlib.import_module("state_twin")
+page: Any = importlib.import_module("state_page")
+moderated: Any = importlib.import_module("moderated_rates")
+summary: Any = importlib.import_module("state_summary")
+
+RUNS = 200
+CLAIMED = [place for place in places.PLACES if place.part == "claims" and place.model.claims]
+
+
+def place(part: str, name: str, source: str, case: str = "no change") -> Any:
+    """The first such place."""
+    named = [
+        one for one in places.PLACES if (one.part, one.model.name, one.source, one.case) == (part, name, source, case)
+    ]
+    return named[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", places.SOURCES)
+@pytest.mark.parametrize("name", ["none", "shared", "sticky", "jumping"])
+@pytest.mark.parametrize("case", places.CASES)
+def test_twin(case: str, name: str, source: str) -> None:
+    """The vectorised rule ends every random run as the project's own functions do: run, pairs, and by the share."""
+    compared, differing = rates.check_twin(place("claims", name, source, case), 3)
+
+    assert compared == 6
+    assert differing == 0
+
+
+@pytest.mark.parametrize("source", places.SOURCES)
+def test_twin_where_the_head_causes_the_state(source: str) -> None:
+    """Also where the share decides."""
+    assert rates.check_twin(place("caused", "from the middle on", source), 3) == (6, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", CLAIMED, ids=lambda one: f"{one.model.name} {one.source} {one.case} {one.margins}")
+def test_claims(one: Any) -> None:
+    """The simulated rate of the declared error is compatible with the declaration on every machine that claims it."""
+    for row in rates.simulate(one, RUNS):
+        assert row.least <= row.declared
+
+
+@pytest.mark.slow
+def test_a_head_that_causes_the_state() -> None:
+    """A head that is always slow is blocked; one that is so more often may pass within states, with a caution."""
+    always = rates.simulate(place("caused", "never to always", "probe"), RUNS)
+    often = rates.simulate(place("caused", "in 20 % and 45 %", "probe"), RUNS)
+
+    assert all(row.blocked == row.by_share == RUNS for row in always)
+    assert all(row.passed_within / RUNS > BETA for row in often)
+    assert all(row.too_low / RUNS <= BETA for row in often)
+
+
+@pytest.mark.slow
+def test_subjects_that_differ_are_not_claimed() -> None:
+    """A compiler's draw of 0.1 % a side breaks both rates, and an error that carries it keeps them."""
+    for case, declared in (("ignorable", ALPHA), ("must_catch", BETA)):
+        alone = rates.simulate(place("claims", "none, subjects 0.1 %", "steps", case), 1000)
+        carried = rates.simulate(place("claims", "none, subjects 0.1 % carried", "steps", case), 1000)
+        assert all(row.least > declared for row in alone)
+        assert all(row.least <= declared for row in carried)
+
+
+def test_jumps_are_as_recorded() -> None:
+    """How often trials begin slow, and jump, is what the recordings show."""
+    begins: Counter[tuple[str, str]] = Counter()
+    slow = jumps = returns = 0
+    for name in ("h200-x4-states.csv", "drills-h200-x4.csv", "h200-llama-8b-two-states.csv"):
+        for trials in recorded(name):
+            last = ""
+            for states in trials:
+                begins.update([(last, states[0])] if last and states else [])
+                slow += states[:-1].count("s")
+                jumps += sum(step == ("s", "f") for step in pairwise(states))
+                returns += sum(step == ("f", "s") for step in pairwise(states))
+                last = states[-1:]
+    after = {last: begins[last, "s"] / (begins[last, "s"] + begins[last, "f"]) for last in "sf"}
+
+    assert after == pytest.approx({"s": models.STAYS_SLOW, "f": models.TURNS_SLOW}, abs=0.005)
+    assert jumps / slow == pytest.approx(1 - (1 - models.LEAVES_SLOW) ** 2, abs=0.001)
+    assert returns == 0
+
+
+def recorded(name: str) -> list[list[str]]:
+    """The states of each run's trials, a letter an iteration; none of sides that showed one level."""
+    runs: dict[str, dict[tuple[int, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    with (ROOT / "tests" / "fixtures" / name).open() as file:
+        for row in csv.DictReader(file):
+            if not row["run"].startswith(("host_loop", "uncovered", "no_async")):  # their steps wander by more
+                runs[row["run"]][int(float(row["trial"])), row["subject"]].append(float(row["itl_ns"]))
+    found = []
+    for trials in runs.values():
+        sides = {side for _, side in trials}
+        edges = {side: summary.boundary(np.concatenate([np.array(own) for (_, mine), own in trials.items()
+                                                        if mine == side])) for side in sides}  # fmt: skip
+        found.append(["".join("s" if step > edges[side] else "f" for step in own) if edges[side] else ""
+                      for (_, side), own in sorted(trials.items())])  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("ratio", moderated.RATIOS)
+def test_moderated_variance_errs_where_the_head_spreads_more(ratio: float) -> None:
+    """With history's variance the rates hold for a head like history, not for one that spreads half as much more."""
+    row = moderated.simulate(6, 10, ratio, 20_000)
+
+    assert row.blocks[0] == pytest.approx(ALPHA, abs=0.003)
+    assert row.passes[0] == pytest.approx(BETA, abs=0.006)
+    if ratio >= 1.5:
+        assert min(row.blocks[1:]) > 1.15 * ALPHA
+        assert row.passes[1] > 1.25 * BETA
+
+
+def test_orders_and_sides() -> None:
+    """Trials in order of time come back as base and head, whichever ran first."""
+    head_first = np.array([[False, True]])
+    assert models.by_side(np.arange(4)[None], head_first).tolist() == [[[0, 1], [3, 2]]]
+
+
+def test_seeded() -> None:
+    """A row is the same every time, whatever was simulated before it."""
+    one = place("claims", "jumping", "steps", "ignorable")
+    first = rates.simulate(one, 50)
+    rates.simulate(place("claims", "sticky", "probe"), 20)
+
+    assert rates.simulate(one, 50) == first
+
+
+def test_section_says_what_is_refuted() -> None:
+    """A machine whose error is more frequent than declared is refuted; one without a claim is not."""
+    rows = []
+    for name, wrong in (("jumping", 1), ("sticky", 60), ("none, subjects 0.1 %", 60)):
+        rows += [places.Row(place("claims", name, "steps", case), 1, 1000, wrong, 0, 900, 0, 0, 1, 8000)
+                 for case in places.CASES]  # fmt: skip
+
+    text = page.section(rows, 10, 0, "")
+
+    ends = [line.rsplit("|", 2)[1].strip() for line in text.splitlines() if " | steps | 1 | " in line]
+    assert ends == ["not refuted", "**refuted**", "none made"]
+    assert "**2 of 4 claims are shown, 1 are refuted.**" in text
