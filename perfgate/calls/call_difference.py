@@ -6,7 +6,7 @@ more than either is wide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from perfgate.calls.host_calls import CALLS, LINES, PS_PER_S, HostCalls, Total
@@ -16,11 +16,14 @@ MOST_LINES = 20
 """Functions that have a line of their own, the most expensive ones."""
 MOST_COUNTS = 6
 """Counts that the line of a function names."""
+DOUBT = 0.5
+"""Where C functions take the place of others, the share of that work which must be more expensive before it is told:
+their times differ by a quarter between engines of one build, and by more on a machine that others use."""
 NAMED = 3
 """Functions that a headline names."""
 CLOCKS = tuple(f"time.{name}{ns}" for name in ("perf_counter", "monotonic", "time", "thread_time", "process_time")
                for ns in ("", "_ns"))  # fmt: skip
-WAITS = 10
+WAITS = 3
 """Readings of a clock a step, as many as which vary, that make a function one which waits for a time."""
 
 
@@ -63,14 +66,16 @@ class CallDifference:
 
     Args:
         changes: The most expensive first, whichever way.
+        doubt_s: What of their sum the times of C functions are too uncertain for.
     """
 
     changes: tuple[CallChange, ...]
+    doubt_s: float = 0.0
 
     @property
     def cost_s(self) -> float:
-        """What all of it costs, a step, in seconds; negative where the head does less."""
-        return sum(change.cost_s for change in self.changes)
+        """What all of it costs at least, a step, in seconds; negative where the head does less."""
+        return sum(change.cost_s for change in self.changes) - self.doubt_s
 
     @property
     def waiting(self) -> list[str]:
@@ -97,26 +102,45 @@ class CallDifference:
 def call_difference(base: HostCalls, head: HostCalls) -> CallDifference:
     """Hold the head's counts against the base's; both must be counted alike.
 
-    What is more is priced as the head's trials timed it, what is less as the base's did.
+    Of a line, a call or a C function only what is more or less over all functions has a price, so that work which moves
+    costs nothing: as the head's trials timed it where it is more, as the base's did where it is less.
     """
     moved = _moved(base, head)
     before = {(moved.get(function, function), what): total for (function, what), total in base.counts().items()}
-    after, was = head.counts(), {new: old for old, new in moved.items()}
+    after, was, varying = head.counts(), {new: old for old, new in moved.items()}, head.varying()
+    more = {key: _distance(before.get(key, (0, 0)), after.get(key, (0, 0))) / base.steps
+            for key in sorted(before.keys() | after.keys())}  # fmt: skip
+    more = {key: count for key, count in more.items() if count}
+    priced_ps = dict(_priced(more, base, head, was))
     by_function: dict[str, dict[str, float]] = {}
-    cost_ps: dict[str, float] = {}
-    for function, what in sorted(before.keys() | after.keys()):
-        key = (function, what)
-        more = _distance(before.get(key, (0, 0)), after.get(key, (0, 0))) / base.steps
-        if more:
-            by_function.setdefault(function, {})[what] = more
-            price_ps = head.price_ps(*key) if more > 0 else base.price_ps(was.get(function, function), what)
-            cost_ps[function] = cost_ps.get(function, 0.0) + more * price_ps
-    varying = head.varying()
+    for (function, what), count in more.items():
+        by_function.setdefault(function, {})[what] = count
     changes = [
-        CallChange(name, counts, cost_ps[name] / PS_PER_S, was.get(name, ""), _waits(name, counts, varying))
+        CallChange(name, counts, sum(priced_ps[name, what] for what in counts) / PS_PER_S, was.get(name, ""),
+                   _waits(name, counts, varying))
         for name, counts in by_function.items()
-    ]
-    return CallDifference(tuple(sorted(changes, key=lambda change: (-abs(change.cost_s), change.function))))
+    ]  # fmt: skip
+    in_c = [ps / PS_PER_S for (_, what), ps in priced_ps.items() if what not in (CALLS, LINES)]
+    added_s, removed_s = sum(s for s in in_c if s > 0), -sum(s for s in in_c if s < 0)
+    doubt_s = min(DOUBT * min(added_s, removed_s), max(added_s - removed_s, 0.0))
+    return CallDifference(tuple(sorted(changes, key=lambda change: (-abs(change.cost_s), change.function))), doubt_s)
+
+
+_Key = tuple[str, str]
+"""A function, and what is counted of it."""
+
+
+def _priced(
+    more: Mapping[_Key, float], base: HostCalls, head: HostCalls, was: Mapping[str, str]
+) -> Iterator[tuple[_Key, float]]:
+    """What each change costs, in picoseconds."""
+    net = {what: [0.0, 0.0] for _, what in more}
+    for (_, what), count in more.items():
+        net[what][count > 0] += abs(count)
+    for (function, what), count in more.items():
+        own, other = net[what][count > 0], net[what][count < 0]
+        price_ps = head.price_ps(function, what) if count > 0 else base.price_ps(was.get(function, function), what)
+        yield (function, what), count * price_ps * max(own - other, 0.0) / own
 
 
 def _moved(base: HostCalls, head: HostCalls) -> dict[str, str]:
@@ -154,4 +178,4 @@ def _in_words(what: str, count: float) -> str:
 
 
 def _us(seconds: float) -> str:
-    return f"{seconds * 1e6:+.2f} us"
+    return f"{seconds * 1e6:+.2f} us".replace("-0.00", "+0.00")

@@ -13,6 +13,7 @@ counted, less what counting adds to one that does nothing.
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import threading
 import time
@@ -38,6 +39,11 @@ ROUNDS, LENGTH = 40, 500
 """Of the loops that tell what a line and a call cost."""
 C_FUNCTIONS = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType,
                ClassMethodDescriptorType, type)  # fmt: skip
+NAMELESS = re.compile(
+    r"(?<![a-z0-9])(c[a-z2-7]{51}|0x[0-9a-f]+|pybind11_detail_function_record_\w+)(?![a-z0-9])\.?"
+    r"|(?<=_)[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}"
+)
+"""Inductor names a module by the digest of its code, dynamo a function by a number drawn at random."""
 OWN = ("call_counter.py", "vllm_batch.py", "vllm_worker.py")
 """Files of perfgate that run between steps."""
 clock = time.perf_counter_ns
@@ -126,6 +132,11 @@ def name_of(called: Any) -> str:
     named: Any = called if isinstance(called, C_FUNCTIONS) else type(called)
     module = getattr(named, "__module__", None)
     return f"{module}.{named.__qualname__}" if isinstance(module, str) and module else str(named.__qualname__)
+
+
+def plain(name: str) -> str:
+    """A name without what does not tell the function: digests of generated code, addresses, a compiler's tags."""
+    return NAMELESS.sub("", name).strip(".")
 
 
 class Traced:
@@ -314,11 +325,13 @@ class CallCounter:
         functions: dict[str, dict[str, Any]] = {}
         for (name, what), in_steps in self.table.items():
             if not name.startswith(f"{__name__}."):
-                functions.setdefault(name, {})[what] = [in_steps.get(step, 0) for step in range(self.steps)]
+                counts = functions.setdefault(plain(name), {}).setdefault(plain(what), [0] * self.steps)
+                for step, count in in_steps.items():
+                    counts[step] += count
         times: dict[str, dict[str, list[int]]] = {}
-        for counts in [*self.threads.values()]:
-            for (name, callee), (calls, total_ns) in counts.times.copy().items():
-                time_of = times.setdefault(name, {}).setdefault(callee, [0, 0])
+        for own in [*self.threads.values()]:
+            for (name, callee), (calls, total_ns) in own.times.copy().items():
+                time_of = times.setdefault(plain(name), {}).setdefault(plain(callee), [0, 0])
                 time_of[0] += calls
                 time_of[1] += total_ns
         python = f"{sys.version_info[0]}.{sys.version_info[1]}"

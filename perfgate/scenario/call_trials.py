@@ -21,4 +21,4 @@ class CallTrials(Sampling):
     """
 
     ignorable: Duration = 10e-6
-    iterations: Annotated[int, Field(ge=2, le=100)] = 3
+    iterations: Annotated[int, Field(ge=2, le=100)] = 6

@@ -79,15 +79,33 @@ def test_functions_that_moved_are_compared_under_their_new_name() -> None:
     difference = call_difference(base, head)
 
     assert difference.lines == [
-        "+ core.run (was core.Scheduler.run): 30 lines a step (+0.45 us)",
+        "+ core.run (was core.Scheduler.run): 30 lines a step (+0.41 us)",
         "+ three.get: 2 lines a step (+0.03 us)",
-        "- two.get: 2 lines a step (-0.03 us)",
-        "- one.get: 1 line a step (-0.01 us)",
+        "- one.get: 1 line a step (+0.00 us)",
+        "- two.get: 2 lines a step (+0.00 us)",
     ]
 
 
+def test_work_that_moves_costs_nothing_however_it_was_timed() -> None:
+    """A C function that another function calls as often is no more work, though two engines time it differently."""
+    base = host_calls(old=FunctionCalls(c_calls={"mm": (100, 100)}, c_ps={"mm": 4_000_000_000}))
+    head = host_calls(new=FunctionCalls(c_calls={"mm": (110, 110)}, c_ps={"mm": 8_000_000_000}))
+
+    assert call_difference(base, base.model_copy(update={"functions": {"new": base.functions["old"]}})).cost_s == 0
+    assert call_difference(base, head).cost_s == pytest.approx(8e-3)
+
+
+@pytest.mark.parametrize(("new_us", "cost_us"), [(100, 0), (140, 0), (60, -40), (170, 20), (300, 150)])
+def test_c_work_that_replaces_other_is_told_by_what_is_certain(new_us: int, cost_us: float) -> None:
+    """Another C function in the place of one of 100 us must take half as long again before it costs anything."""
+    base = host_calls(step=FunctionCalls(c_calls={"old": (10, 10)}, c_ps={"old": 100_000_000}))
+    head = host_calls(step=FunctionCalls(c_calls={"new": (10, 10)}, c_ps={"new": new_us * 1_000_000}))
+
+    assert call_difference(base, head).cost_s * 1e6 == pytest.approx(cost_us, abs=1e-6)
+
+
 @pytest.mark.parametrize(
-    ("reads", "waiting"), [((900, 1000), ["spin"]), ((1000, 1000), []), ((90, 91), [])], ids=["spins", "exact", "few"]
+    ("reads", "waiting"), [((900, 1000), ["spin"]), ((1000, 1000), []), ((20, 21), [])], ids=["spins", "exact", "few"]
 )
 def test_a_loop_until_a_time_is_told(reads: tuple[int, int], waiting: list[str]) -> None:
     """Counting makes its rounds few, so their price would be too low; an exact number of readings is none of that."""

@@ -92,8 +92,20 @@ counted()
 report = counter.report()
 woken = counter.around(wake)
 woken()
-print(json.dumps({"report": report, "woken": counter.report(), "off": sys.gettrace() is None}))
+names = [module.plain(name) for name in json.loads(sys.argv[2])]
+print(json.dumps({"names": names, "report": report, "woken": counter.report(), "off": sys.gettrace() is None}))
 """
+NAMES = {
+    "tasks.cuxguxa3fjiy3mbp6rbfy7spv4wzsfz44hqntq33y437ete2u6j3.Runner.call": "tasks.Runner.call",
+    "c2miwhsjpagxuu34qlflqwsr5l3psqz2ajfk4y7d6mo2ep6et22r.kernel.kernel": "kernel.kernel",
+    "torch._ops._C.pybind11_detail_function_record_v1_system_libstdcpp_gxx_abi_1.onednn_mm": "torch._ops._C.onednn_mm",
+    "torch._ops.vllm.pybind11_detail_function_record_v1_system.": "torch._ops.vllm",
+    "__compiled_fn_1_5f0c2a77_90ab_4cde_8f01_23456789abcd": "__compiled_fn_1_",
+    "vllm.Scheduler.schedule": "vllm.Scheduler.schedule",
+    "dict.get": "dict.get",
+    ":": ":",
+}
+"""Names that a process gives, and what is kept of them."""
 INTERPRETERS = ["python3.10", "python3.11", "python3.12", "python3.13"]
 
 
@@ -107,7 +119,9 @@ def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     program = Path(tmp_path_factory.mktemp("counter")) / "program.py"
     program.write_text(PROGRAM)
     counter = str(WORKER.with_name("call_counter.py"))
-    ran = subprocess.run([python, str(program), counter], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [python, str(program), counter, json.dumps([*NAMES])], capture_output=True, text=True, check=True
+    )
     answer: dict[str, Any] = json.loads(ran.stdout)
     return answer
 
@@ -150,3 +164,8 @@ def test_costs_and_times_are_plausible(said: dict[str, Any]) -> None:
     assert said["report"]["instrument"] == ("settrace" if said["report"]["python"] < "3.12" else "monitoring")
     assert said["report"]["times"]["__main__.with_c_calls"]["builtins.len"][0] == 200
     assert "builtins.sum" not in said["report"]["times"].get("__main__.with_generator", {})
+
+
+def test_names_say_which_function_it_is(said: dict[str, Any]) -> None:
+    """What another process, or another compiler, would name otherwise is left out."""
+    assert said["names"] == [*NAMES.values()]
