@@ -17,18 +17,9 @@ import re
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
-from types import (
-    BuiltinFunctionType,
-    ClassMethodDescriptorType,
-    CodeType,
-    FunctionType,
-    MethodDescriptorType,
-    MethodType,
-    MethodWrapperType,
-    WrapperDescriptorType,
-)
 from typing import Any
 
 CALLS, LINES = "()", ":"
@@ -37,8 +28,9 @@ Key = tuple[str, str]
 """A function's name, and what is counted of it."""
 ROUNDS, LENGTH = 40, 500
 """Of the loops that tell what a line and a call cost."""
-C_FUNCTIONS = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, MethodWrapperType,
-               ClassMethodDescriptorType, type)  # fmt: skip
+PYTHON_FUNCTIONS = (types.FunctionType, types.MethodType)
+C_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+               types.MethodWrapperType, types.ClassMethodDescriptorType, type)  # fmt: skip
 NAMELESS = re.compile(
     r"(?<![a-z0-9])(c[a-z2-7]{51}|0x[0-9a-f]+|pybind11_detail_function_record_\w+)(?![a-z0-9])\.?"
     r"|(?<=_)[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}"
@@ -56,7 +48,7 @@ class ThreadCounts:
         names: Names of functions by the identity of their code, which is kept so that none takes its place.
     """
 
-    def __init__(self, names: dict[int, tuple[str, CodeType]]) -> None:
+    def __init__(self, names: dict[int, tuple[str, types.CodeType]]) -> None:
         self.names = names
         self.counts: dict[Key, int] = {}
         self.times: dict[Key, list[int]] = {}
@@ -90,7 +82,7 @@ class ThreadCounts:
             time_of[0] += 1
             time_of[1] += now_ns - begin_ns
 
-    def function(self, code: CodeType, module: Any) -> str:
+    def function(self, code: types.CodeType, module: Any) -> str:
         """The name of a function, with its module's where that is known."""
         known = self.names.get(id(code))
         if known is None:
@@ -199,47 +191,47 @@ class Monitored:
         self.events = sum(callbacks)
         self.left_out: frozenset[str] = frozenset()
 
-    def named(self, counts: ThreadCounts, code: CodeType) -> str:
+    def named(self, counts: ThreadCounts, code: types.CodeType) -> str:
         """The name of the function whose code is running two frames up."""
         if (known := counts.names.get(id(code))) is not None:
             return known[0]
         frame: Any = sys._getframe(2)  # noqa: SLF001 (documented, though it has an underscore)
         return counts.function(code, frame.f_globals.get("__name__") if frame.f_code is code else None)
 
-    def start(self, code: CodeType, _offset: int) -> Any:
+    def start(self, code: types.CodeType, _offset: int) -> Any:
         """A function begins, or a generator goes on."""
         if code.co_filename in self.left_out:
             return self.monitoring.DISABLE
         counts = self.counts_of()
         return counts.enter(self.named(counts, code))
 
-    def line(self, code: CodeType, _line: int) -> Any:
+    def line(self, code: types.CodeType, _line: int) -> Any:
         """A line begins."""
         if code.co_filename in self.left_out:
             return self.monitoring.DISABLE
         counts = self.counts_of()
         return counts.add(self.named(counts, code), LINES)
 
-    def jump(self, code: CodeType, offset: int, destination: int) -> Any:
+    def jump(self, code: types.CodeType, offset: int, destination: int) -> Any:
         """A loop within a line begins no line."""
         if code.co_filename in self.left_out or destination >= offset:
             return self.monitoring.DISABLE
         counts = self.counts_of()
         return counts.add(self.named(counts, code), LINES)
 
-    def call(self, code: CodeType, _offset: int, called: Any, _first: Any) -> Any:
+    def call(self, code: types.CodeType, _offset: int, called: Any, _first: Any) -> Any:
         """A call, of a C function unless it is known to be another."""
         if code.co_filename in self.left_out:
             return self.monitoring.DISABLE
-        if isinstance(called, (FunctionType, MethodType)):
+        if isinstance(called, PYTHON_FUNCTIONS):
             return None
         counts = self.counts_of()
         return counts.enter_c(self.named(counts, code), called)
 
-    def end_c(self, _code: CodeType, _offset: int, called: Any, _first: Any) -> None:
+    def end_c(self, _code: types.CodeType, _offset: int, called: Any, _first: Any) -> None:
         """Some C function has ended."""
         now_ns = clock()
-        if not isinstance(called, (FunctionType, MethodType)):
+        if not isinstance(called, PYTHON_FUNCTIONS):
             self.counts_of().leave_c(now_ns)
 
     def begin(self) -> None:
@@ -260,7 +252,7 @@ class CallCounter:
     """Counts what every step runs; made before the engine starts its threads."""
 
     def __init__(self) -> None:
-        self.names: dict[int, tuple[str, CodeType]] = {}
+        self.names: dict[int, tuple[str, types.CodeType]] = {}
         self.threads: dict[int, ThreadCounts] = {}
         self.instrument = Monitored(self.mine) if hasattr(sys, "monitoring") else Traced(self.mine)
         self.costs = self.calibrated()
@@ -271,10 +263,7 @@ class CallCounter:
     def mine(self) -> ThreadCounts:
         """The counts of the thread that asks."""
         thread = threading.get_ident()
-        counts = self.threads.get(thread)
-        if counts is None:
-            counts = self.threads[thread] = ThreadCounts(self.names)
-        return counts
+        return self.threads.get(thread) or self.threads.setdefault(thread, ThreadCounts(self.names))
 
     def clear(self) -> None:
         """Begin an iteration."""
@@ -293,19 +282,17 @@ class CallCounter:
         return summed
 
     def around(self, step: Callable[[], Any]) -> Callable[[], Any]:
-        """``step``, counted from now on. When the collector sets in is not what runs, so it rests meanwhile."""
+        """``step``, counted from now on. When the collector sets in is not what runs, so it rests until the report."""
         self.clear()
+        self.collecting = gc.isenabled()
+        gc.disable()
 
         def counted() -> Any:
-            collecting = gc.isenabled()
-            gc.disable()
             self.instrument.begin()
             try:
                 return step()
             finally:
                 self.instrument.end()
-                if collecting:
-                    gc.enable()
                 self.note()
 
         return counted
@@ -322,6 +309,8 @@ class CallCounter:
     def report(self) -> dict[str, Any]:
         """The iteration: of every function that ran its calls, lines and C calls in each step, and times of those."""
         self.instrument.finish()
+        if self.collecting:
+            gc.enable()
         functions: dict[str, dict[str, Any]] = {}
         for (name, what), in_steps in self.table.items():
             if not name.startswith(f"{__name__}."):
