@@ -69,7 +69,7 @@ def _cost(cell: Cell, price: CellPower, sides: int) -> tuple[int, float | None]:
 
 def _detectable(baseline: Baseline, cell: Cell, gate: GatePlan, anchor: Build | None, level: float) -> float | None:
     metric = gate.gate.measured
-    due = cell.due_alone(metric.kind)
+    head = [0.0] * (cell.due_alone(metric.kind) if anchor is None else 1)
     raised = RAISED if anchor is None else 1.0
     found: list[Prediction] = []
     for card in {occupation.card for occupation in baseline.occupations}:
@@ -79,7 +79,7 @@ def _detectable(baseline: Baseline, cell: Cell, gate: GatePlan, anchor: Build | 
             and min(map(min, (visit for visits in sets for visit in visits))) > 0
         ):
             first, *others = [_logs(visits) for visits in sets]
-            found.append(predict(first, [0.0] * due, metric.sign, others=others, raised=raised))
+            found.append(predict(first, head, metric.sign, others=others, raised=raised))
     best = max(found, key=lambda prediction: prediction.df, default=None)
     return best.detectable(level, gate.gate.ignorable, 1 - BETA) if best is not None and best.blocks else None
 

@@ -14,6 +14,7 @@ from datetime import datetime
 
 from perfgate import stats
 from perfgate.baseline.lineage import Baseline
+from perfgate.baseline.occupations import typical
 from perfgate.baseline.stored_visit import Build
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import METRICS, Metric
@@ -105,7 +106,7 @@ def _nights(lineage: Baseline, metric: Metric) -> Iterator[Night]:
                 day=datetime.fromisoformat(entry.visits[0].t0_utc).timestamp() / SECONDS_A_DAY,
                 build=entry.build,
                 anchor=anchors[0].build,
-                level=metric.sign * math.log(statistics.geometric_mean(ratios)),
+                level=metric.sign * math.log(*typical(ratios)),
                 beside=statistics.geometric_mean(taken),
             )
 

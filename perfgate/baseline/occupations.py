@@ -7,6 +7,7 @@ are of one another: those of its own card, or one of each card.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -30,11 +31,19 @@ class Occupation:
     day: int
 
     def values(self, metric: str, anchor: Build | None = None) -> tuple[float, ...]:
-        """The restarts of all visits that carry a metric, or their ratios to an anchor; none where none does."""
-        rows = (
-            visit.values.get(metric, ()) if anchor is None else visit.ratios(metric, anchor) for visit in self.visits
-        )
-        return tuple(chain.from_iterable(rows))
+        """The restarts of all visits that carry a metric, or one ratio to an anchor; none where none does."""
+        if anchor is None:
+            return tuple(chain.from_iterable(visit.values.get(metric, ()) for visit in self.visits))
+        return typical([ratio for visit in self.visits for ratio in visit.ratios(metric, anchor)])
+
+
+def typical(ratios: Sequence[float]) -> tuple[float, ...]:
+    """What pairs of one occupation say together, if there are any: their median.
+
+    Where a GPU changes its state between the trials of a pair, that pair is off by the distance of the states, which is
+    more than any margin (docs/states.md); a few such pairs leave the median where it is.
+    """
+    return (statistics.median(ratios),) if ratios else ()
 
 
 def occupations(runs: Iterable[Sequence[BaselineVisit]]) -> tuple[Occupation, ...]:

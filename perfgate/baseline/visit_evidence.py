@@ -14,7 +14,7 @@ import numpy as np
 
 from perfgate import stats
 from perfgate.baseline.lineage import Baseline
-from perfgate.baseline.occupations import held_against
+from perfgate.baseline.occupations import held_against, typical
 from perfgate.baseline.stored_visit import Build, card_of, outputs
 from perfgate.judge.cautions import record_cautions, side_cautions, why_missing
 from perfgate.judge.cell_facts import GpuOutcome
@@ -149,7 +149,7 @@ class VisitEvidence(Evidence):
             return VisitSeries(gate, missing=Note(code="no-baseline", text=f"no visit carries {metric.name}"))
         trials = self._trials(metric.kind)
         sets, head = self._held(metric)
-        if not trials or len(head) < len(trials):
+        if not trials or not head or (self.anchor is None and len(head) < len(trials)):
             _, role = split_name(metric.name)
             missing = Note(code="metric-missing", text=f"trials carry no {metric.name}")
             if role is not None and trials:
@@ -190,12 +190,12 @@ class VisitEvidence(Evidence):
             return held_against(baseline.occupations, metric.name, card), head
         pairs = [tuple(map(metric.summarise, pair)) for pair in self.record.pairs(metric.kind)]
         known = [(beside, own) for beside, own in pairs if beside is not None and own is not None and beside > 0]
-        if not known:
+        if len(known) < max(len(pairs), 1):
             return [], []
         today = statistics.geometric_mean([beside for beside, _ in known])
         sets = held_against(baseline.occupations, metric.name, card, self.anchor)
         scaled = [tuple(tuple(ratio * today for ratio in visit) for visit in visits) for visits in sets]
-        return scaled, [own * today / beside for beside, own in known]
+        return scaled, [ratio * today for ratio in typical([own / beside for beside, own in known])]
 
     def values(self, metric: Metric) -> tuple[Sequence[float], Sequence[float]]:
         """A mean of each visit, and the head's values; neither where only one has any."""

@@ -40,7 +40,7 @@ def next_target(run: Run, cell: Cell, records: Mapping[str, Record], kind: Kind)
 def with_further_looks(run: Run, records: Mapping[str, Record], more: int) -> dict[str, Record]:
     """The records of the cells that are inconclusive at their last look, with one look more at that kind of pair."""
     added: dict[str, Record] = {}
-    for cell in () if run.quick else judge(run, records).cells:
+    for cell in () if run.quick or run.fixed else judge(run, records).cells:
         record = records.get(cell.cell_id)
         if record is None:  # interrupted before it began: its own looks come first
             continue

@@ -116,6 +116,27 @@ def test_ratios_across_cards(cards: str, verdict: str) -> None:
     assert held(beside(0.07, 0, card="E"), known).verdict == verdict
 
 
+@pytest.mark.parametrize("spoilt", [1, 2])
+def test_a_gpu_that_changes_its_state_between_two_trials(spoilt: int) -> None:
+    """A pair or two whose trials met different states, 3.4 % apart, make no regression and hide none."""
+
+    def jumping(ratio: float, day: int) -> Record:
+        side = beside(ratio, day)
+        slow = {2 * (day + n) % 6 * 2 + 1 for n in range(spoilt)}
+        trials = [
+            trial(one.index, one.pair, "head", one.iterations[0].itl_ns[0] / 1e9 * 1.034) if one.index in slow else one
+            for one in side.trials
+        ]
+        return side.model_copy(update={"trials": tuple(trials)})
+
+    known = lineage([jumping(RATIOS[day], day) for day in range(4)])
+
+    same, slower = held(jumping(0.01, 4), known), held(jumping(0.07, 4), known)
+
+    assert (same.verdict, slower.verdict) == ("pass", "regressed")
+    assert only(same).change == pytest.approx(0.0, abs=0.001)
+
+
 def test_a_head_far_from_its_anchor_is_told() -> None:
     """Beyond 5 % a newer anchor is asked for."""
     far = lineage([beside(0.1 + RATIOS[day], day) for day in range(4)])
