@@ -24,7 +24,7 @@ Source = Literal["probe", "steps"]
 State = Literal["slow", "fast"]
 STATES: Final[dict[State, int]] = {"slow": two_states.SLOW, "fast": two_states.FAST}
 
-QUALIFIED: Final[tuple[str, ...]] = ()
+QUALIFIED: Final[tuple[str, ...]] = ("NVIDIA H200",)
 """GPUs, by the beginning of their name, on which the probe told the state of at least 99 % of the iterations of builds
 that were compared with themselves (docs/states.md)."""
 

@@ -244,8 +244,8 @@ def _with_figures(blank: GateOutcome, series: Series, decision: Decision) -> Gat
 
 
 def _pairs(series: Series, look: stats.Look) -> stats.Floats | None:
-    """The log ratios of the pairs that a look used; ``None`` where trials were not taken in pairs."""
-    if series.schedule is None:
+    """The log ratios of the pairs that a look used; ``None`` where trials were not taken in pairs, or there is one."""
+    if series.schedule is None or look.pairs < 2:  # noqa: PLR2004 (one pair has no spread)
         return None
     return stats.log_ratios(series.base, series.head, series.metric.sign)[: look.pairs]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from perfgate import stats
 from perfgate.judge.cell_facts import StatesOutcome
-from perfgate.judge.machine_states import STATES, Labeller, Sample
+from perfgate.judge.machine_states import STATES, Found, Labeller, Sample, State
 from perfgate.judge.outcome import GateOutcome, Verdict
 from perfgate.judge.rule import Decision, Judged, Series
 from perfgate.metrics.trial import SIDES
@@ -33,42 +33,73 @@ would pass in the fast one before enough pairs were taken to block it."""
 
 
 @dataclass(frozen=True)
+class Spread:
+    """How the pairs of a look differ within states.
+
+    Args:
+        variance: Of a pair's log ratio, pooled over the states.
+        df: Its degrees of freedom: pairs, less one for each state.
+    """
+
+    variance: float
+    df: int
+
+
+@dataclass(frozen=True)
+class StateLook:
+    """What one look compares in a state.
+
+    Args:
+        over: Under the null of ``ignorable``.
+        under: Under that of ``must_catch``.
+        spread: Of the pairs of all states under that null; ``None`` where no state was known then, or for too few.
+    """
+
+    over: Sample
+    under: Sample
+    spread: Spread | None = None
+
+
+@dataclass(frozen=True)
 class StateSeries(Series):
     """A gated metric in one state: ``base`` and ``head`` are those of the last look.
 
+    What blocks rests on the state's own pairs alone. To pass, a rarer state borrows the spread of the other one: the
+    pairs differ there as they do here, and the fewest pairs that may pass count over both.
+
     Args:
         state: Which.
-        samples: What each look compares: under the null of ``ignorable`` and under that of ``must_catch``.
+        compared: By look.
     """
 
     state: str = ""
-    samples: tuple[tuple[Sample, Sample], ...] = ()
+    compared: tuple[StateLook, ...] = ()
 
     def interim_looks(self) -> tuple[stats.Look, ...]:
-        """Every look with two pairs or more; it blocks and passes from as many as any other look does."""
+        """Every look that has pairs in this state and a spread."""
         seen: list[stats.Look] = []
         if self.fault or self.schedule is None:
             return ()
+        gate = self.gate.gate
         weights = zip(self.schedule.block, self.schedule.pass_, strict=True)
-        for (over, under), (block, passing) in zip(self.samples, weights, strict=False):
-            pairs = min(len(over.base), len(under.base))
-            if pairs < 2:  # noqa: PLR2004 (one pair has no spread)
+        for look, (block, passing) in zip(self.compared, weights, strict=False):
+            pairs, known = len(look.over.base), look.spread.df + 1 if look.spread else len(look.under.base)
+            if not look.under.base or pairs < (1 if look.spread else 2):
                 continue
             least = (block if pairs >= stats.FIRST_BLOCKING_PAIRS else 0.0,
-                     passing if pairs >= stats.FIRST_PASSING_PAIRS else 0.0)  # fmt: skip
-            above, below = (
-                self.excess(sample, margin)
-                for sample, margin in ((over, self.gate.gate.ignorable), (under, self.gate.gate.must_catch))
-            )
-            d = stats.log_ratios(over.base, over.head, self.metric.sign)
-            estimate = stats.mean_estimate(d, self.resolution)
+                     passing if known >= stats.FIRST_PASSING_PAIRS else 0.0)  # fmt: skip
+            own = None if pairs > 1 else look.spread
+            above = self.excess(look.over, gate.ignorable, own)
+            below = self.excess(look.under, gate.must_catch, look.spread)
+            d = stats.log_ratios(look.over.base, look.over.head, self.metric.sign)
+            estimate = _mean(d, self.resolution, own)
             seen.append(stats.look_at(pairs, estimate, above, below, least, seen[-1:]))
         return tuple(seen)
 
-    def excess(self, sample: Sample, margin: float) -> list[stats.Estimate]:
+    def excess(self, sample: Sample, margin: float, spread: Spread | None) -> list[stats.Estimate]:
         """Mean of what the pairs exceed a margin by, one for each that binds."""
         d = stats.log_ratios(sample.base, sample.head, self.metric.sign)
-        return [stats.mean_estimate(d - slower, self.resolution) for slower in self.slower_by(margin, sample.base)]
+        return [_mean(d - slower, self.resolution, spread) for slower in self.slower_by(margin, sample.base)]
 
     def no_look(self) -> Note:
         """Too few pairs have the state on both sides."""
@@ -153,19 +184,42 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
         return (series,)
     last = found[-1][0]
     both = [state for state in STATES if all(last.trials(side, state) for side in SIDES)]
+    compared = [_at_look(series, labeller, look, nulls, both) for look, nulls in zip(looks, found, strict=True)]
     rows = []
-    for state in both:
-        samples = []
-        for look, nulls in zip(looks, found, strict=True):
-            whole = Sample(series.base[:look], series.head[:look])
-            over, under = (n.sample(metric, labeller.pairs, state) for n in nulls) if nulls else (whole, whole)
-            samples.append((over, under))
-        base, head = samples[-1][0].base, samples[-1][0].head
-        own = replace(series, base=base, head=head)
-        rows.append(StateSeries(**vars(own), state=state, samples=tuple(samples)))
+    for n, state in enumerate(both):
+        looked = tuple(states[n] for states in compared)
+        own = replace(series, base=looked[-1].over.base, head=looked[-1].over.head)
+        rows.append(StateSeries(**vars(own), state=state, compared=looked))
     if rows:
         return tuple(rows)
     return (StateSeries(series.gate, schedule=schedule, resolution=series.resolution),)
+
+
+def _at_look(
+    series: Series, labeller: Labeller, look: int, nulls: tuple[Found, Found] | None, both: Sequence[State]
+) -> list[StateLook]:
+    """What a look compares in each state; all that was measured, where no state was known then."""
+    if nulls is None:
+        whole = Sample(series.base[:look], series.head[:look])
+        return [StateLook(whole, whole)] * len(both)
+    over, under = ([null.sample(series.metric, labeller.pairs, state) for state in both] for null in nulls)
+    spread = _pooled([stats.log_ratios(own.base, own.head, series.metric.sign) for own in under])
+    return [StateLook(*samples, spread) for samples in zip(over, under, strict=True)]
+
+
+def _pooled(states: Sequence[stats.Floats]) -> Spread | None:
+    """The spread within states of log ratios; ``None`` where no state has two."""
+    squares = [float(((d - d.mean()) ** 2).sum()) for d in states if len(d) > 1]
+    df = sum(len(d) - 1 for d in states if len(d) > 1)
+    return Spread(math.fsum(squares) / df, df) if df else None
+
+
+def _mean(d: stats.Floats, resolution: float, spread: Spread | None) -> stats.Estimate:
+    """The mean of log ratios with a spread that others tell; their own where none is given."""
+    if spread is None:
+        return stats.mean_estimate(d, resolution)
+    variance = max(spread.variance, resolution**2 / 6)
+    return stats.Estimate(float(d.mean()), math.sqrt(variance / len(d)), spread.df, resolution)
 
 
 def slow_share(gates: Sequence[Series], labeller: Labeller, *, drawn: bool) -> tuple[SlowShare, ...]:

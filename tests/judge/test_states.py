@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hand_made import cell, codes, gate, iteration, record, run, trial
+from hand_made import MACHINE, cell, codes, gate, iteration, record, run, trial
 
 from perfgate.judge.cell_verdict import judge
+from perfgate.judge.machine_states import Labeller
 from perfgate.judge.outcome import CellOutcome, GateOutcome
-from perfgate.metrics.trial import Side, Trial
+from perfgate.machine.fingerprint import Gpu
+from perfgate.metrics.trial import Probes, Side, Trial
+from perfgate.record.run_record import Visit
 from perfgate.report.outcome_lines import states_line
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -181,6 +184,87 @@ def test_recorded_runs_of_one_build_are_never_blocked() -> None:
     same = sorted(pair for pair in names if "same" in pair[1])
     assert len(same) >= 8
     assert not [pair for pair in same if recorded(*pair).verdict == "regressed"]
+
+
+PROBED = "h200-x8-probe.csv"
+
+
+def probed(run_name: str) -> list[Trial]:
+    """Trials of a run on a host with eight GPUs that jump, with the probe's readings."""
+    rows = defaultdict(list)
+    for row in csv.DictReader((FIXTURES / PROBED).read_text().splitlines()):
+        if row["run"] == run_name:
+            rows[int(row["trial"]), int(row["pair"]), row["subject"]].append(row)
+    return [
+        trial(index, pair, "base" if side == "base" else "head", iterations=tuple(
+            iteration(itl_ns=(*[int(row["early_ns"])] * 4, *[int(row["late_ns"])] * 4),
+                      probe_ns=Probes((int(row["before_ns"]),), (int(row["after_ns"]),)))
+            for row in own
+        ))
+        for (index, pair, side), own in sorted(rows.items())
+    ]  # fmt: skip
+
+
+def judged_on_h200(trials: Sequence[Trial]) -> CellOutcome:
+    """A cell measured where the probe is trusted."""
+    gpu = Gpu(name="NVIDIA H200", uuid="GPU-1", memory_bytes=1)
+    visit = Visit(machine=MACHINE.model_copy(update={"gpus": (gpu,)}), t0_utc="2026-01-01T00:00:00+00:00")
+    measured = cell()
+    kept = record(measured, trials, orders="coins", visits=(visit,))
+    return judge(run([measured]), {measured.cell_id: kept}).cells[0]
+
+
+def test_the_probe_tells_what_the_steps_show() -> None:
+    """The probe's label is that of the side's own step times in at least 99 of 100 recorded iterations."""
+    agree = known = 0
+    for name in dict.fromkeys(row["run"] for row in csv.DictReader((FIXTURES / PROBED).read_text().splitlines())):
+        whole = record(cell(), probed(name)).pairs()
+        found = Labeller(whole, ["NVIDIA H200"]).at(len(whole), 0.0)
+        for side, trials in enumerate(zip(*whole, strict=True)):
+            early, late = (np.array([[own.itl_ns[n] for own in one.iterations] for one in trials]) for n in (0, -1))
+            calm = np.abs(late / early - 1) < 0.01
+            steps = np.sort(early[calm])
+            widest = int(np.argmax(steps[1:] / steps[:-1]))
+            if found is None or steps[widest + 1] / steps[widest] < 1.015:  # one level tells nothing of the probe
+                continue
+            labels = found.labels[:, side]
+            steady = (labels >= 0) & calm
+            agree += int(((early > steps[widest]) == (labels == 1))[steady].sum())
+            known += int(steady.sum())
+    assert known > 1000
+    assert agree / known >= 0.99
+
+
+@pytest.mark.parametrize("name", ["same-build-2", "same-build-3", "same-build-4"])
+def test_one_build_passes_on_a_host_that_jumps(name: str) -> None:
+    """Twelve recorded pairs of one build, in which most trials jump, pass by the probe; as they are none would."""
+    found = judged_on_h200(probed(name))
+    assert found.states is not None
+    assert (found.verdict, found.states.told_by) == ("pass", "probe")
+    assert judged([one.model_copy(update={"iterations": one.iterations[:1]}) for one in probed(name)]).verdict != "pass"
+
+
+def test_a_plant_is_blocked_on_a_host_that_jumps() -> None:
+    """The recorded extra kernel of 0.9 % is blocked in the slow state, which six pairs have on both sides."""
+    found = judged_on_h200(probed("extra_kernel-1"))
+    slow = by_state(found)["slow"]
+    assert (found.verdict, slow.verdict) == ("regressed", "regressed")
+    assert slow.change == pytest.approx(0.009, abs=0.0005) or slow.pairs == 6
+
+
+def test_a_build_that_moves_the_probe_has_no_state_of_its_own() -> None:
+    """Readings that differ by the sides alone, as with another attention kernel, are not states."""
+    found = judged_on_h200(probed("attention_fallback"))
+    assert found.states is None
+    assert [(gate.state, gate.verdict) for gate in found.gates] == [("", "regressed")]
+
+
+def test_a_rarer_state_borrows_the_spread() -> None:
+    """A state that three pairs have passes by the spread of both states, and does not block by it."""
+    states = [(JUMPS, JUMPS)] * 3 + [(FASTER, FASTER)] * 5
+    same, slower = by_state(judged(pairs(states))), by_state(judged(pairs(states, 1.01)))
+    assert (same["slow"].pairs, same["slow"].verdict, same["fast"].verdict) == (3, "pass", "pass")
+    assert (slower["slow"].verdict, slower["fast"].verdict) == ("inconclusive", "regressed")
 
 
 def test_states_need_iterations_that_can_be_split() -> None:
