@@ -135,7 +135,7 @@ def _two_levels(y: Floats, noise: Floats, least: int = LEAST_MARKS) -> tuple[Flo
     n = y.shape[-1]
     if n < 2 * least:
         return fast, slow
-    wide = y[..., -1] - y[..., 0] > GAP_SDS * noise  # levels are no further apart than the extremes
+    wide = y[..., -1] - y[..., 0] > GAP_SDS * noise  # the extremes are further apart than any levels
     y, noise = y[wide], noise[wide]
     sizes, place = np.arange(1, n), np.arange(n)
     sums = np.cumsum(y - y.mean(axis=-1, keepdims=True), axis=-1)
