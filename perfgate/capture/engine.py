@@ -71,12 +71,19 @@ def engine_environment(job: Job) -> dict[str, str]:
     return subject_environment(variables, job.subject)
 
 
+FIRST_PORT, PORTS, BLOCKS = 20_000, 16, 750
+"""Below what the kernel gives away by itself (from 32768). An engine asks the kernel for a free port, lets go of it and
+takes it a while later; of eight engines that start side by side two then had the same. So each process of perfgate,
+which has one engine at a time, has a block of ports of its own."""
+
+
 def engine_settings(cache: Path) -> dict[str, str]:
     """What perfgate itself sets for everything that a subject's interpreter runs; caches go below ``cache``."""
     return {
         # The engine loop in the worker's own process: one clock, and a scheduler that can be asked.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_PORT": str(FIRST_PORT + PORTS * (os.getpid() % BLOCKS)),
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "VLLM_CACHE_ROOT": str(cache / "vllm"),

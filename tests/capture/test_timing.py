@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ import pytest
 from stub_engine import write_stub
 
 from perfgate.capture import drivers
-from perfgate.capture.engine import WORKER, Limit, Worker, allowed_environment, engine_environment
+from perfgate.capture.engine import PORTS, WORKER, Limit, Worker, allowed_environment, engine_environment
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
 from perfgate.capture.trial_taking import INSTRUMENTS, MAX_FAILURE_CHARACTERS, EngineCollector
@@ -143,6 +144,17 @@ def test_environment_of_the_engine(prepare: Callable[..., Job], monkeypatch: pyt
     assert Path(seen["VLLM_CACHE_ROOT"]).is_relative_to(job.cache_folder)
     ours = {*engine_environment(job), OWNER, CHILD, "SPT_NOENV"}
     assert set(seen) - ours <= {"LC_CTYPE", "PWD", "SHLVL", "_"}
+
+
+def test_engines_side_by_side_ask_for_other_ports(prepare: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process of perfgate has ports of its own for its engine, below those that the kernel gives away."""
+    job, seen = prepare(), []
+    for pid in (4_000_000, 4_000_001, 4_000_007):
+        monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
+        seen.append(int(engine_environment(job)["VLLM_PORT"]))
+    assert min(later - earlier for earlier, later in itertools.pairwise(sorted(seen))) >= PORTS
+    assert min(seen) > 1023
+    assert max(seen) + PORTS < 32_768
 
 
 def test_module_path(prepare: Callable[..., Job]) -> None:
