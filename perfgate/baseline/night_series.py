@@ -101,7 +101,7 @@ def _nights(lineage: Baseline, metric: Metric) -> Iterator[Night]:
         anchors = [visit.anchor for visit in entry.visits if visit.anchor]
         ratios = [ratio for visit in entry.visits if anchors for ratio in visit.ratios(metric.name, anchors[0].build)]
         if same and ratios and min(ratios) > 0:
-            taken = [value for anchor in anchors for value in anchor.values[metric.name]]
+            taken = [value for anchor in anchors for value in anchor.values.get(metric.name, ()) if value > 0]
             yield Night(
                 day=datetime.fromisoformat(entry.visits[0].t0_utc).timestamp() / SECONDS_A_DAY,
                 build=entry.build,

@@ -158,7 +158,8 @@ class VisitEvidence(Evidence):
             return VisitSeries(gate, missing=why_missing(metric, {"head": trials}) or missing)
         # A baseline keeps values and no trials: its instrument is taken for the one at hand. A ratio has two readings.
         step = max(map(metric.resolution, trials)) * (1 if self.anchor is None else 2)
-        visits, *others = sets or [()]
+        visits, *further = sets or [()]
+        others = [kept for own in further if (kept := tuple(visit for visit in own if min(visit) > 0))]
         means = tuple(map(_mean, visits))
         raised = RAISED if self.anchor is None else 1.0
         return VisitSeries(

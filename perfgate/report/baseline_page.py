@@ -10,6 +10,7 @@ from perfgate.baseline.lineage import Baseline, Entry
 from perfgate.baseline.occupations import most_visits
 from perfgate.baseline.promotion import Promoted, moved_lines
 from perfgate.baseline.store import Stored
+from perfgate.baseline.stored_visit import Build
 from perfgate.metrics.catalogue import Metric, find_metric
 from perfgate.report.document import Document, Section
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
@@ -47,8 +48,10 @@ def baseline_document(baseline: Baseline) -> Document:
         *(f"anchor: {anchor}" for anchor in _anchors(baseline)),
         *(f"not known to this version: {name}" for name, metric in _carried(baseline).items() if metric is None),
     )
-    heading = ("metric", "mean", "spread between visits", "visits", "newest visit")
-    rows = [heading, *(_metric_row(baseline, metric) for metric in _metrics(baseline))]
+    anchor = next((visit.anchor.build for visit in reversed(baseline.visits) if visit.anchor), None)
+    beside = ["of ratios to the anchor"] if anchor else []
+    heading = ("metric", "mean", "spread between visits", *beside, "visits", "newest visit")
+    rows = [heading, *(_metric_row(baseline, metric, anchor) for metric in _metrics(baseline))]
     return Document.of((), [Section(title=title, lines=facts), Section(rows=rows)])
 
 
@@ -131,12 +134,17 @@ def _carried(baseline: Baseline) -> dict[str, Metric | None]:
     return metrics
 
 
-def _metric_row(baseline: Baseline, metric: Metric) -> tuple[str, ...]:
+def _metric_row(baseline: Baseline, metric: Metric, anchor: Build | None) -> tuple[str, ...]:
     visits = baseline.values(metric.name)
     logs = [math.log(statistics.geometric_mean(visit)) for visit in visits]
-    spread = f"{statistics.stdev(logs) * 100:.3g} %" if len(logs) > 1 else "unknown"
     mean, newest = (format_value(value, metric.unit) for value in (_mean(baseline, metric), math.exp(logs[-1])))
-    return (metric.name, mean, spread, str(len(visits)), newest)
+    ratios = [one.values(metric.name, anchor) for one in baseline.occupations] if anchor else []
+    beside = [_spread([math.log(*ratio) for ratio in ratios if ratio and min(ratio) > 0])] if anchor else []
+    return (metric.name, mean, _spread(logs), *beside, str(len(visits)), newest)
+
+
+def _spread(logs: Sequence[float]) -> str:
+    return f"{statistics.stdev(logs) * 100:.3g} %" if len(logs) > 1 else "unknown"
 
 
 def _mean(baseline: Baseline, metric: Metric) -> float:

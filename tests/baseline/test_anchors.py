@@ -108,6 +108,20 @@ def test_a_new_anchor_is_linked_by_the_first_visit_beside_it() -> None:
     assert [gate.visits.visits for gate in same.cells[0].gates if gate.visits] == [1]
 
 
+def test_values_that_have_no_ratio() -> None:
+    """A made-up visit of zeros is beyond judging beside its own anchor, and tells no spread beside another one."""
+    (entry, *more) = FOUR.entries
+    (one,) = entry.visits
+    nothing = {**one.values, "itl_median": (0.0,) * 6}
+    zeros = entry.model_copy(update={"visits": (one.model_copy(update={"values": nothing}),)})
+    made_up = Baseline(entries=(zeros, *more))
+    newer = draft(beside(-0.04, 4, anchor=NEWER), "head", anchored=True)
+    linked = Baseline(entries=(*made_up.entries, newer.model_copy(update={"kind": "equivalent", "cell": None})))
+
+    assert codes(only(held(beside(0.01, 5), made_up)).reasons) == ["non-finite"]
+    assert held(beside(-0.04, 5, anchor=NEWER), linked).verdict == "advisory"
+
+
 @pytest.mark.parametrize(("cards", "verdict"), [("AAAA", "advisory"), ("ABAB", "advisory"), ("ABCD", "regressed")])
 def test_ratios_across_cards(cards: str, verdict: str) -> None:
     """A build may differ from its anchor by card: only visits of four cards, if on one day, tell of a fifth."""
@@ -188,6 +202,7 @@ def test_visits_are_promoted_beside_their_anchor(project: Callable[..., use_case
     assert compare_with_baseline(f"{slower.folder}:head", file).verdict == "regressed"
     shown = CliRunner().invoke(main, ["baseline", "show", str(file)]).stdout
     assert "(beside 4 visits)" in shown
+    assert "spread between visits  of ratios to the anchor  visits" in shown
 
 
 def test_check_says_what_both_ways_cost_and_detect(project: Callable[..., use_cases.Finished]) -> None:
