@@ -102,7 +102,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         budget_s: No pair is begun that would not end within so many seconds.
         kernels_only: Take traced trials alone and judge only what the decode steps run, not how long they take.
         exact_only: Take one pair of each kind but timed ones, and judge only what repeats exactly.
-        profiles: A folder of exact profiles, against which the only subject is held.
+        profiles: A folder of exact profiles, against which the head's calls are held.
         against: A folder of baselines, or the file of one: the head is measured and held against what is there. With a
             base as well, that is its anchor: both are measured in pairs, and their ratios are compared.
 
@@ -356,11 +356,11 @@ def judged(folder: Path, manifest: Run, records: Sequence[Record]) -> Outcome:
     """
     check_sequence(records)
     by_cell = {record.cell.cell_id: record for record in records}
+    if manifest.against is not None:
+        return judge_against(manifest, by_cell, kept(folder, manifest), kept_profiles(folder, manifest))
     if manifest.profiles is not None:
         return judge_profiles(manifest, by_cell, kept_profiles(folder, manifest))
-    if manifest.against is None:
-        return judge(manifest, by_cell)
-    return judge_against(manifest, by_cell, kept(folder, manifest))
+    return judge(manifest, by_cell)
 
 
 def judge_folder(folder: Path, warn: Callable[[str], None] | None = None) -> Outcome:

@@ -16,32 +16,39 @@ from perfgate.record.run_record import Record, Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileEvidence(Evidence):
-    """One side and the profiles that it may be held against: of other GPUs and other versions of Python too."""
+class ProfiledEvidence(Evidence):
+    """One side, whose calls are held against a stored profile where one fits.
+
+    Args:
+        profiles: Those of the cell, of other GPUs and other versions of Python too.
+    """
 
     profiles: Sequence[Profile] = ()
 
-    @property
-    def fitting(self) -> list[HostCalls]:
-        """What the profile of this GPU and Python holds."""
-        counted = {calls.key for own in super().calls().values() for calls in own}
+    def calls(self) -> dict[Side, list[HostCalls]]:
+        """The profile of this GPU and Python takes the place of a base."""
+        own = super().calls()
+        counted = {calls.key for calls in own.get("head", ())}
         known = (profile for profile in self.profiles if profile.gpu == gpu_of(self.record))
-        return [profile.calls for profile in known if profile.calls.key in counted]
+        fitting = [profile.calls for profile in known if profile.calls.key in counted]
+        return {"base": fitting, **own} if fitting else own
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileEvidence(ProfiledEvidence):
+    """The same where nothing but the profile can be the base."""
 
     @property
     def unjudged(self) -> Finding | None:
         """Why nothing is judged: nothing was measured, or there is no profile."""
         if not self.sides or self.stops:
             return self.stopped
-        if any(super().calls().values()) and not self.fitting:
+        calls = self.calls()
+        if calls["head"] and "base" not in calls:
             known = "; ".join(f"{profile.gpu or 'CPU'}, {profile.calls.key}" for profile in self.profiles)
             text = f"there are profiles of {known}" if known else "there is no profile of this cell"
             return Finding("not-comparable", (Note(code="no-profile", text=text),))
         return None
-
-    def calls(self) -> dict[Side, list[HostCalls]]:
-        """The profile takes the place of a base."""
-        return {"base": self.fitting, **super().calls()}
 
     def due(self, kind: Kind) -> bool:
         """Calls always are: a head that was not counted is not measured."""

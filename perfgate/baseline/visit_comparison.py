@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+from perfgate.baseline.exact_profile import Profile
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.store import find
 from perfgate.baseline.visit_evidence import VisitEvidence, VisitSeries
@@ -26,14 +29,26 @@ from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
 from perfgate.units import plural
 
 
-def judge_against(run: Run, records: Mapping[str, Record], baselines: Mapping[str, Sequence[Baseline]]) -> Outcome:
-    """Judge a run of one side, or of a head beside its anchor, against the baselines that it keeps, by cell_id."""
+def judge_against(
+    run: Run,
+    records: Mapping[str, Record],
+    baselines: Mapping[str, Sequence[Baseline]],
+    profiles: Mapping[str, Sequence[Profile]] = MappingProxyType({}),
+) -> Outcome:
+    """Judge a run of one side, or of a head beside its anchor, against the baselines that it keeps, by cell_id.
+
+    What its host calls is held against the profiles that it keeps.
+    """
     sides = {cell_id: RecordSide(record, record.alone or "head", fixed=True) for cell_id, record in records.items()}
-    return judge_sides(run.name, run.plan, sides, baselines)
+    return judge_sides(run.name, run.plan, sides, baselines, profiles)
 
 
 def judge_sides(
-    name: str, plan: Plan, sides: Mapping[str, RecordSide], baselines: Mapping[str, Sequence[Baseline]]
+    name: str,
+    plan: Plan,
+    sides: Mapping[str, RecordSide],
+    baselines: Mapping[str, Sequence[Baseline]],
+    profiles: Mapping[str, Sequence[Profile]] = MappingProxyType({}),
 ) -> Outcome:
     """Judge sides of records against baselines, both by cell_id.
 
@@ -42,11 +57,13 @@ def judge_sides(
         plan: Cells and error rates; a cell without a side was not started.
         sides: What was measured.
         baselines: What each may be held against: of other machines too.
+        profiles: The same for what its host calls.
     """
     evidence = []
     for cell in plan.cells:
         side, known = sides.get(cell.cell_id), baselines.get(cell.cell_id, ())
-        evidence.append(VisitEvidence(cell=cell, sides={"head": side} if side else {}, run=name, baselines=known))
+        held: dict[str, Any] = {"baselines": known, "profiles": profiles.get(cell.cell_id, ())}
+        evidence.append(VisitEvidence(cell=cell, sides={"head": side} if side else {}, run=name, **held))
     cells = tuple(map(_beside_its_baseline, evidence, judge_together(evidence, plan, _judge)))
     would_be = worst(gate.would_be or gate.verdict for cell in cells for gate in cell.gates)
     return judge_cells(name, plan, cells, would_be=would_be)

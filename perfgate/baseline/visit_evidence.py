@@ -15,10 +15,11 @@ import numpy as np
 from perfgate import stats
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.occupations import held_against, typical
+from perfgate.baseline.profile_comparison import ProfiledEvidence
 from perfgate.baseline.stored_visit import Build, card_of, outputs
 from perfgate.judge.cautions import record_cautions, side_cautions, why_missing
 from perfgate.judge.cell_facts import GpuOutcome
-from perfgate.judge.evidence import Evidence, RecordSide
+from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import Finding
 from perfgate.judge.rule import Series
 from perfgate.machine.fingerprint import comparable
@@ -91,8 +92,8 @@ class VisitSeries(Series):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisitEvidence(Evidence):
-    """The evidence of one side, the head, and of a baseline.
+class VisitEvidence(ProfiledEvidence):
+    """The evidence of one side, the head, and of a baseline; its calls are held against a profile.
 
     Args:
         baselines: What it may be held against: of other machines too.

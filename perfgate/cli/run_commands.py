@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate.cli.baseline_commands import BASELINES_OPTION
+from perfgate.cli.exact_profiles import PROFILES_OPTION
 from perfgate.cli.measuring import (
     BUDGET_OPTION,
     SCENARIOS,
@@ -44,6 +45,7 @@ USUAL = Path("scenarios")
     "Or measure one side and hold it against the stored baselines, or against the one in a file that ends in .json.",
 )
 @BASELINES_OPTION
+@PROFILES_OPTION
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
 @click.option("--quick", is_flag=True, help="One trial a subject: a look at the numbers, never a verdict.")
 @click.option(
@@ -104,11 +106,15 @@ def run(
             finished = gate.resume(folder, more=more, prepare=partial(restore_builds, progress), **means)
         else:
             stored = baselines_meant(new["against"], new["baselines"])
+            if stored is not None and new["exact_only"]:
+                remedy = "Hold the calls against a profile: perfgate profile check SCENARIO --head ..."
+                raise UsageError("--profile-only has no times to hold against a baseline", remedy=remedy)
             subjects = builds.subjects(progress, scenarios, ref=new["against"] if stored is None else None)
             if stored is not None:
                 anchor, head = builds.anchor(progress), subjects.get("head", subjects["base"])
                 subjects = {"base": anchor, "head": head} if anchor else {"head": head}
-            means |= {"against": stored, "runs": builds.runs}
+            folder_of_profiles = new["profiles"] if stored is not None and new["profiles"].is_dir() else None
+            means |= {"against": stored, "profiles": folder_of_profiles, "runs": builds.runs}
             means |= {name: new[name] for name in ("seed", "quick", "exact_only")}
             finished = gate.run(scenarios, subjects, **means)
     return measured(finished)

@@ -27,7 +27,7 @@ def judge_calls(declared: CallTrials, sides: Mapping[Side, Sequence[HostCalls]])
 
     Args:
         declared: The scenario's ``calls:`` block.
-        sides: The called trials of base and head; of the head alone nothing is judged.
+        sides: The called trials of base and head; of the head alone nothing is judged, which is a caution.
 
     Returns:
         ``pass`` where the head's decode step costs at most ``ignorable`` more, with what differs as a caution;
@@ -39,7 +39,7 @@ def judge_calls(declared: CallTrials, sides: Mapping[Side, Sequence[HostCalls]])
         text = f"no called trial of {' and '.join(missing)}"
         return Finding("not-measured", (Note(code="host-calls-missing", text=text),))
     if "base" not in sides:
-        return Finding()
+        return Finding(cautions=(Note(code="no-profile", text="the head's calls were held against nothing"),))
     keys = {side: sorted({trial.key for trial in trials}) for side, trials in sides.items()}
     if len({key for own in keys.values() for key in own}) > 1:
         text = "; ".join(f"{side}: {' and '.join(own)}" for side, own in keys.items())

@@ -12,6 +12,7 @@ from hand_made import BASE, BOTH, codes, scenario_file
 
 from perfgate import gate as use_cases
 from perfgate.baseline.exact_profile import learn_profiles, read_profile
+from perfgate.baseline.promotion import promote
 from perfgate.errors import NotComparableError, NotMeasuredError, RecordError, UsageError
 from perfgate.metrics.trial import Side
 from perfgate.report.outcome_lines import closing
@@ -158,3 +159,31 @@ def test_a_profile_changed_in_the_run_folder_is_refused(scenario: Path) -> None:
 
     with pytest.raises(RecordError, match="not the profile that the run was judged against"):
         use_cases.outcome_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("lines", "learnt", "verdict", "code"),
+    [
+        (1.0, True, "advisory", None),
+        (1.3, True, "regressed", "host-calls-added"),
+        (1.3, False, "advisory", "no-profile"),
+    ],
+)
+def test_beside_a_baseline_of_times(scenario: Path, lines: float, learnt: str, verdict: str, code: str | None) -> None:
+    """Against stored baselines calls are held against the profile: one trial blocks where visits only advise."""
+    counted = scenario_file(scenario.parent, more="calls: {}")
+    runs, baselines, profiles = (scenario.parent / name for name in ("runs", "baselines", "profiles"))
+    first = use_cases.run([counted], {"base": BASE}, runs=runs, collector=FakeCollector())
+    promote(first.folder, baselines, reason="the first")
+    if learnt:
+        learn(counted)
+
+    head = FakeCollector(FakeSpec(head_ratio={"lines": lines}))
+    means: dict[str, Any] = {"against": baselines, "profiles": profiles if learnt else None}
+    finished = use_cases.run([counted], {"head": BASE}, runs=runs, collector=head, **means)
+
+    (cell,) = finished.outcome.cells
+    assert cell.verdict == verdict
+    found = [note.code for note in (*cell.reasons, *cell.cautions) if note.code in ("host-calls-added", "no-profile")]
+    assert found == ([code] if code else [])
+    assert use_cases.outcome_of(finished.folder) == finished.outcome

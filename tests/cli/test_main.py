@@ -352,6 +352,27 @@ def test_an_envelope_learnt_from_a_run_folder(invoke: Invoke) -> None:
     assert "launches: 326" in shown.stdout.removeprefix(before.rstrip())
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("profile", "learn", "tiny.yaml", "--base", "python=/bin/true"), "a profile needs a reason"),
+        (("profile", "learn", "--reason", "why"), "name a scenario, or a run with --from"),
+        (
+            ("profile", "learn", "tiny.yaml", "--from", "latest", "--reason", "why"),
+            "name a scenario, or a run with --from",
+        ),
+        (("run", "tiny.yaml", "--profile-only", "--against", "baseline"), "no times to hold against a baseline"),
+        (("run", "--resume", "latest", "--profile-only"), "--profile-only cannot be given"),
+    ],
+)
+def test_profiles_asked_for_wrongly(invoke: Invoke, words: tuple[str, ...], text: str) -> None:
+    """Each is refused before anything is counted."""
+    result = invoke(*words)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert text in result.stderr
+
+
 @pytest.mark.parametrize("command", [("run", "wrong.yaml", *TWO_SIDES), ("check", "wrong.yaml")])
 def test_scenario_errors(invoke: Invoke, command: tuple[str, ...]) -> None:
     """Every mistake of a scenario is a line ``file:line:column: field: text`` on stderr."""
