@@ -194,16 +194,19 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     p_in, q_in = (np.stack([one, one]) for one in (p, q))
     both = np.zeros((len(STATES), len(going)), bool)
     differ = (over[used] != under[used]).any(axis=(1, 2, 3))
+    samples = []
     for n, state in enumerate(STATES):
         kept = over[used] == state
         both[n, used] = (kept.sum(axis=-1) >= LEAST_ITERATIONS).any(axis=1).all(axis=-1)
         above = measured.log_ratios(going[used], look, kept)
         below = above.copy()
         below[:, differ] = measured.log_ratios(going[used][differ], look, under[used][differ] == state)
-        (p_own, pairs_p), (q_own, pairs_q) = _tail(above - ignorable, carried), _tail(must_catch - below, carried)
-        pairs = np.minimum(pairs_p, pairs_q)
-        p_in[n][:, used] = _weighted(p_own, np.where(pairs >= FIRST_BLOCKING_PAIRS, block, 0.0))
-        q_in[n][:, used] = _weighted(q_own, np.where(pairs >= FIRST_PASSING_PAIRS, passing, 0.0))
+        samples.append((above - ignorable, must_catch - below))
+    over_them, under_them = (np.stack(own) for own in zip(*samples, strict=True))
+    p_own, pairs = _tail(over_them, carried)
+    q_own, known = _borrowing_tail(under_them, carried)
+    p_in[..., used] = _weighted(p_own, np.where(pairs >= FIRST_BLOCKING_PAIRS, block, 0.0))
+    q_in[..., used] = _weighted(q_own, np.where((pairs > 0) & (known >= FIRST_PASSING_PAIRS), passing, 0.0))
     more, less, labelled = _discordant(over, has_over)
     p_share = np.where(more > 0, special.bdtrc(more - 1, np.maximum(more + less, 1), 0.5), 1.0)
     p_share = np.minimum(1.0, ORDERS_BOUND * p_share)
@@ -271,14 +274,32 @@ def _tail(x: Floats, carried: float) -> tuple[Floats, Integers]:
 
     A variance is added that no number of pairs makes smaller; the degrees of freedom stay those of the pairs.
     """
+    pairs, mean, squares = _moments(x)
+    many = np.maximum(pairs, LEAST_PAIRS)
+    error = np.sqrt(squares / (many - 1) / many + carried)
+    return np.where(pairs >= LEAST_PAIRS, special.stdtr(many - 1, _over(-mean, error)), 1.0), pairs
+
+
+def _borrowing_tail(x: Floats, carried: float) -> tuple[Floats, Integers]:
+    """The same for each state on the first axis, with the spread of both; and the pairs that this spread is worth."""
+    pairs, mean, squares = _moments(x)
+    df = np.maximum(pairs - 1, 0).sum(axis=0)
+    many = np.maximum(pairs, 1)
+    error = np.sqrt(squares.sum(axis=0) / np.maximum(df, 1) / many + carried)
+    p = special.stdtr(np.maximum(df, 1), _over(-mean, error))
+    return np.where((pairs > 0) & (df > 0), p, 1.0), np.where(df > 0, df + 1, 0)
+
+
+def _moments(x: Floats) -> tuple[Integers, Floats, Floats]:
+    """How many numbers are on the last axis, their mean, and the sum of squares about it."""
     known = ~np.isnan(x)
     pairs = known.sum(axis=-1)
-    many = np.maximum(pairs, LEAST_PAIRS)
-    mean = np.where(known, x, 0.0).sum(axis=-1) / many
-    squares = np.where(known, (x - mean[..., None]) ** 2, 0.0).sum(axis=-1)
-    error = np.sqrt(squares / (many - 1) / many + carried)
-    t = np.divide(-mean, error, out=np.zeros_like(mean), where=error > 0)
-    return np.where(pairs >= LEAST_PAIRS, special.stdtr(many - 1, t), 1.0), pairs
+    mean = np.where(known, x, 0.0).sum(axis=-1) / np.maximum(pairs, 1)
+    return pairs, mean, np.where(known, (x - mean[..., None]) ** 2, 0.0).sum(axis=-1)
+
+
+def _over(distance: Floats, error: Floats) -> Floats:
+    return np.divide(distance, error, out=np.zeros_like(distance), where=error > 0)
 
 
 def _weighted(p: Floats, weight: float | Floats) -> Floats:
