@@ -36,6 +36,7 @@ NAMELESS = re.compile(
     r"|(?<=_)[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}"
 )
 """Inductor names a module by the digest of its code, dynamo a function by a number drawn at random."""
+LONGEST = 500
 OWN = ("call_counter.py", "vllm_batch.py", "vllm_worker.py")
 """Files of perfgate that run between steps."""
 clock = time.perf_counter_ns
@@ -120,15 +121,15 @@ class ThreadCounts:
 
 def name_of(called: Any) -> str:
     """A C function's name: ``dict.get``, ``builtins.len``, ``torch._C._nn.linear``."""
-    # Whatever else can be called may run code of its own when it is asked for a name.
-    named: Any = called if isinstance(called, C_FUNCTIONS) else type(called)
+    # Whatever else can be called may run code of its own when it is asked for a name, or its class.
+    named: Any = called if issubclass(type(called), C_FUNCTIONS) else type(called)
     module = getattr(named, "__module__", None)
     return f"{module}.{named.__qualname__}" if isinstance(module, str) and module else str(named.__qualname__)
 
 
 def plain(name: str) -> str:
     """A name without what does not tell the function: digests of generated code, addresses, a compiler's tags."""
-    return NAMELESS.sub("", name).strip(".")
+    return NAMELESS.sub("", name).strip(".")[:LONGEST]
 
 
 class Traced:
@@ -223,7 +224,7 @@ class Monitored:
         """A call, of a C function unless it is known to be another."""
         if code.co_filename in self.left_out:
             return self.monitoring.DISABLE
-        if isinstance(called, PYTHON_FUNCTIONS):
+        if issubclass(type(called), PYTHON_FUNCTIONS):
             return None
         counts = self.counts_of()
         return counts.enter_c(self.named(counts, code), called)
@@ -231,7 +232,7 @@ class Monitored:
     def end_c(self, _code: types.CodeType, _offset: int, called: Any, _first: Any) -> None:
         """Some C function has ended."""
         now_ns = clock()
-        if not isinstance(called, PYTHON_FUNCTIONS):
+        if not issubclass(type(called), PYTHON_FUNCTIONS):
             self.counts_of().leave_c(now_ns)
 
     def begin(self) -> None:

@@ -60,8 +60,22 @@ def with_error(count):
             pass
 
 
-def in_thread(count):
-    with_calls(count)
+class Strange:
+    @property
+    def __class__(self):
+        raise ReferenceError("nobody may ask")
+
+    def __getattr__(self, name):
+        raise ReferenceError(name)
+
+    def __call__(self):
+        pass
+
+
+def with_strange(count):
+    strange = Strange()
+    for _ in range(count):
+        strange()
 
 
 going, done = threading.Event(), threading.Event()
@@ -82,7 +96,7 @@ def wake():
 
 
 def step():
-    for function in (with_loop, with_writes, with_calls, with_c_calls, with_generator, with_error):
+    for function in (with_loop, with_writes, with_calls, with_c_calls, with_generator, with_error, with_strange):
         function(100)
 
 
@@ -104,6 +118,7 @@ NAMES = {
     "vllm.Scheduler.schedule": "vllm.Scheduler.schedule",
     "dict.get": "dict.get",
     ":": ":",
+    "long" * 1000: "long" * 125,
 }
 """Names that a process gives, and what is kept of them."""
 INTERPRETERS = ["python3.10", "python3.11", "python3.12", "python3.13"]
@@ -144,6 +159,8 @@ def test_every_kind_of_work_shows(said: dict[str, Any]) -> None:
     generator = [name for name in said["report"]["functions"] if name.endswith("<genexpr>")]
     assert said["report"]["functions"][generator[0]]["()"] == [101, 101]
     assert len(counts(said, "with_error", ":")) == 2
+    strange = "__call__" if said["report"]["python"] == "3.10" else "Strange.__call__"
+    assert counts(said, strange, "()") == [100, 100]
 
 
 def test_another_thread_counts(said: dict[str, Any]) -> None:
