@@ -177,10 +177,10 @@ _TABLE = (
     Reason("no-baseline", "There is no stored baseline for this cell or gate, so there is nothing to compare with.",
            "Make this run the first one: perfgate baseline promote RUN --reason '...'. A gate that is newer than the "
            "baseline's visits gets its values with the next promotion."),
-    Reason("counter-without-base", "A condition compares a counter with the base, but no base was counted: a "
-           "stored baseline keeps no launches.",
-           "Count both builds in one run: perfgate run SCENARIO --base ... --head ...; bounds like '<= 0' are "
-           "checked without a base, too."),
+    Reason("counter-without-base", "A condition compares a counter with the base, but no base was counted: the "
+           "stored baseline began without counted trials, or with an earlier version, which kept none.",
+           "Count both builds in one run: perfgate run SCENARIO --base ... --head ...; or begin the baseline anew: "
+           "perfgate baseline promote RUN --anew --reason '...'. Bounds like '<= 0' are checked without a base, too."),
     Reason("baseline-broken", "A baseline's file is not a whole lineage: an entry was changed, dropped, added or "
            "moved, or a merge was left unfinished.",
            "Restore the file from its repository's history, then promote the run again; entries are never edited. To "

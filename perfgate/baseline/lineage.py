@@ -20,6 +20,7 @@ from annotated_types import MinLen
 
 from perfgate.baseline.occupations import Occupation, occupations
 from perfgate.baseline.stored_visit import BaselineVisit, Build, visits_of
+from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import RecordError
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.fingerprint import Machine, anonymous, machine_class
@@ -29,6 +30,7 @@ from perfgate.metrics.trial import Side
 from perfgate.models import Frozen
 from perfgate.record.identity import Measured
 from perfgate.record.run_record import Record, record_digest
+from perfgate.trace.decode_step import DecodeSteps
 
 FORMAT: Final = "perfgate-baseline/1"
 Change = Literal["first", "equivalent", "changed"]
@@ -49,6 +51,9 @@ class Entry(Frozen):
         visits: What it adds, in order of time; one, unless the run was resumed in another visit.
         cell: What the visits from here on measured; only of ``first`` and ``changed``.
         machine: Where, without what names a host or a device; only of ``first`` and ``changed``.
+        decode: What a decode step ran in the first traced trial; only of ``first`` and ``changed``, and ``None`` where
+            nothing was traced.
+        counted: What the first counted trial counted; of the same entries.
         salt: What cards are hashed with from here on, so that nobody can look for a device; only where none was before.
         digest: Of all the rest.
     """
@@ -64,6 +69,8 @@ class Entry(Frozen):
     visits: Annotated[tuple[BaselineVisit, ...], MinLen(1)]
     cell: Measured | None = None
     machine: Machine | None = None
+    decode: DecodeSteps | None = None
+    counted: CountedStep | None = None
     salt: str = ""
     digest: str = ""
 
@@ -170,6 +177,8 @@ def draft(record: Record, side: Side, salt: str = "", *, anchored: bool = False)
         visits=visits,
         cell=Measured.of(record.cell),
         machine=anonymous(record.visits[0].machine),
+        decode=next((trial.decode for trial in record.judged_trials(side, "traced") if trial.decode), None),
+        counted=next((trial.counted for trial in record.judged_trials(side, "counted") if trial.counted), None),
         salt=salt if any(visit.card for visit in visits) else "",
     )
 

@@ -31,6 +31,8 @@ from perfgate.scenario.plan import Cell, Plan
 Claim = Literal["same-build", "anew"]
 PASSED: tuple[Verdict, ...] = ("pass", "improved")
 DECIDED: tuple[Verdict, ...] = (*PASSED, "regressed")
+EXACT = {"outside-envelope", "counter-differs"}
+"""Reasons that no spread explains: another build, whatever its times."""
 ADVICE = {"advisory-few-visits", "no-baseline", "undecided-by-baseline"}
 """Reasons of a comparison with a baseline that tell of no difference."""
 
@@ -170,7 +172,7 @@ def _draw(candidate: _Candidate, plan: Plan) -> Promoted:
     kind, why, moved = _compare(candidate, entry, before, plan)
     entry = entry.model_copy(update={"salt": "" if salt else entry.salt})
     if kind == "equivalent":
-        entry = entry.model_copy(update={"cell": None, "machine": None})
+        entry = entry.model_copy(update={"cell": None, "machine": None, "decode": None, "counted": None})
     entries = (*(before.entries if before else ()), entry.model_copy(update={"kind": kind}))
     baseline = Baseline(entries=entries)
     return Promoted(side.record.cell.name, candidate.file, side.name, kind, why, moved, baseline)
@@ -212,7 +214,7 @@ def _by_its_times(candidate: _Candidate, build: Build, before: Baseline, held: C
     # A gate that is newer than the baseline's visits says nothing; the other ones decide.
     deciding = [gate for gate in held.gates if all(note.code != "no-baseline" for note in gate.reasons)]
     known = {gate.would_be or gate.verdict for gate in deciding}
-    if "outside-envelope" in codes or "not-comparable" in known:
+    if codes & EXACT or "not-comparable" in known:
         return "changed", f"it differs in more than time: {', '.join(sorted(codes - ADVICE))}"
     if _certainly_same(candidate, build, before.build) and "not-measured" not in known:
         return "equivalent", "the build that was promoted last, measured once more"

@@ -6,7 +6,7 @@ The unit is the visit (:mod:`perfgate.stats.prediction`).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +19,7 @@ from perfgate.baseline.profile_comparison import ProfiledEvidence
 from perfgate.baseline.stored_visit import Build, card_of, outputs
 from perfgate.judge.cautions import record_cautions, side_cautions, why_missing
 from perfgate.judge.cell_facts import GpuOutcome
-from perfgate.judge.evidence import RecordSide
+from perfgate.judge.evidence import RecordSide, T
 from perfgate.judge.outcome import Finding
 from perfgate.judge.rule import Series
 from perfgate.machine.fingerprint import comparable
@@ -215,6 +215,16 @@ class VisitEvidence(ProfiledEvidence):
         known = sorted((visit.gpu for visit in visits if visit.gpu), key=lambda gpu: gpu.sm_mhz)
         before: dict[Side, GpuOutcome] = {"base": known[(len(known) - 1) // 2]} if known else {}
         return before | super().gpus("timed")
+
+    def read(self, kind: Kind, of: Callable[[Trial], T | None]) -> dict[Side, list[T]]:
+        """What the head's trials of a kind hold, and the baseline's if it keeps that."""
+        before: dict[Side, list[T]] = {}
+        if self.baseline is not None and (trials := self._trials(kind)):
+            begun = self.baseline.epoch[0]
+            exact = trials[0].model_copy(update={"decode": begun.decode, "counted": begun.counted, "calls": None})
+            kept = of(exact)
+            before = {"base": [kept]} if kept is not None else {}
+        return before | super().read(kind, of)
 
     def due(self, kind: Kind) -> bool:
         """Whether decode steps, or counters, are judged; a declared envelope holds for a head alone."""

@@ -10,8 +10,9 @@ from hand_made import BOTH, HEAD, codes, scenario_file
 from stored import of_day
 
 from perfgate import gate as use_cases
+from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.promotion import promote
-from perfgate.baseline.store import files
+from perfgate.baseline.store import files, read
 from perfgate.errors import NotMeasuredError, UsageError
 from perfgate.judge.outcome import CellOutcome
 from perfgate.metrics.trial import Kind
@@ -65,7 +66,7 @@ def test_gates_on_kernels_and_counters(tmp_path: Path) -> None:
     assert [one.visits.visits for one in same.gates if one.visits] == [4, 4, 4]
     assert [one.verdict for one in slower.gates] == ["pass", "regressed", "regressed"]
     assert slower.counters is not None
-    assert slower.counters.rows[0].launches == {"head": 24}
+    assert slower.counters.rows[0].launches == {"base": 4, "head": 24}
 
 
 @pytest.mark.parametrize("kind", ["traced", "counted"])
@@ -122,33 +123,63 @@ def test_roles_that_changed_are_no_comparison(tmp_path: Path) -> None:
         promote(other.folder, tmp_path / "baselines")
 
 
-def test_an_envelope_holds_a_head_alone(tmp_path: Path) -> None:
-    """A step outside the scenario's envelope blocks, though no base was traced beside it."""
+def without_exact_parts(baselines: Path) -> None:
+    """Make the only baseline one of an earlier version, which kept neither steps nor counters."""
+    (file,) = files(baselines)
+    (entry,) = read(file).baseline.entries
+    older = entry.model_copy(update={"decode": None, "counted": None}).sealed()
+    file.write_text(Baseline(entries=(older,)).text)
+
+
+@pytest.mark.parametrize(("older", "status", "code"), [(True, 10, "outside-envelope"), (False, 21, "envelope-stale")])
+def test_an_envelope_holds_a_head(tmp_path: Path, status: int, code: str, *, older: bool) -> None:
+    """A step outside the scenario's envelope blocks; not if the baseline's build ran it too, as in pairs."""
     promote(measure(tmp_path, 0, gates=TIME).folder, tmp_path / "baselines", reason="first")
+    if older:
+        without_exact_parts(tmp_path / "baselines")
     declared = "kernels: {traced: {iterations: 2}, per_decode_step: {patterns: [{launches: 3}]}}\n"
 
     finished = measure(tmp_path, 1, gates=TIME, kernels=declared)
 
-    assert finished.outcome.exit_status == 10
-    assert "outside-envelope" in codes(only(finished).reasons)
+    assert finished.outcome.exit_status == status
+    assert code in codes(only(finished).reasons)
 
 
 @pytest.mark.parametrize(
-    ("condition", "status", "code"),
+    ("condition", "ratio", "older", "status", "code"),
     [
-        ("registers: same", 20, "counter-without-base"),
-        ('dram_bytes: "<= 1"', 10, "counter-out-of-bounds"),
-        ('dram_bytes: ">= 1"', 20, None),
+        ("registers: same", 1.0, False, 20, None),
+        ("registers: same", 1.5, False, 10, "counter-differs"),
+        ("registers: same", 1.5, True, 20, "counter-without-base"),
+        ('registers: "<= 200"', 1.5, False, 10, "counter-out-of-bounds"),
+        ('registers: "<= 1"', 1.0, True, 10, "counter-out-of-bounds"),
+        ('registers: "<= 1"', 1.0, False, 21, "counter-bound-stale"),
     ],
 )
-def test_conditions_on_counters(tmp_path: Path, condition: str, status: int, code: str | None) -> None:
-    """A bound is held on the head alone; what must be the same as on a base that nobody counted is a caution."""
+def test_conditions_on_counters(
+    tmp_path: Path, condition: str, ratio: float, status: int, code: str | None, *, older: bool
+) -> None:
+    """What must be the same is held against what the baseline's build counted; bounds hold without it too."""
     counters = f"{{role: gemm, profile: 4, metrics: {{{condition}}}}}"
     promote(measure(tmp_path, 0, gates=TIME, counters=counters).folder, tmp_path / "baselines", reason="first")
+    if older:
+        without_exact_parts(tmp_path / "baselines")
 
-    finished = measure(tmp_path, 1, gates=TIME, counters=counters)
+    finished = measure(tmp_path, 1, gates=TIME, counters=counters, ratio={"registers": ratio})
 
     said = {*codes(only(finished).reasons), *codes(only(finished).cautions)}
-    assert finished.outcome.exit_status == status
-    assert code is None or code in said
-    assert ("counter-out-of-bounds" in said) == (status == 10)
+    assert (finished.outcome.exit_status, code is None or code in said) == (status, True)
+
+
+def test_a_build_that_counts_otherwise_is_another(tmp_path: Path) -> None:
+    """As fast as the baseline, by all that can be told the same build, and yet not: no spread explains a register."""
+    counters = "{role: gemm, profile: 4, metrics: {registers: same}}"
+    promote(measure(tmp_path, 0, gates=TIME, counters=counters).folder, tmp_path / "baselines", reason="first")
+    other = measure(tmp_path, 1, gates=TIME, counters=counters, ratio={"registers": 1.5})
+
+    with pytest.raises(UsageError, match="it differs in more than time: counter-differs"):
+        promote(of_day(2, other.folder), tmp_path / "baselines")
+    (anew,) = promote(other.folder, tmp_path / "baselines", reason="another compiler")
+
+    assert anew.kind == "changed"
+    assert [entry.counted is not None for entry in anew.baseline.entries] == [True, True]
