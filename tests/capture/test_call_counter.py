@@ -121,7 +121,7 @@ NAMES = {
     "long" * 1000: "long" * 125,
 }
 """Names that a process gives, and what is kept of them."""
-INTERPRETERS = ["python3.10", "python3.11", "python3.12", "python3.13"]
+INTERPRETERS = ["python3.10", "python3.11", "python3.12", "python3.13", "python3.14"]
 
 
 @pytest.fixture(scope="module", params=INTERPRETERS)

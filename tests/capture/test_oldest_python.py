@@ -44,7 +44,11 @@ def subject(oldest: str, tmp_path: Path) -> Subject:
     return Subject(python=oldest, path=(str(tmp_path / "stub"),), env={"STUB_MODE": ""})
 
 
-@pytest.mark.parametrize("file", [*WORKER.parent.glob("vllm_*.py"), PROBE], ids=lambda file: file.name)
+@pytest.mark.parametrize(
+    "file",
+    [*WORKER.parent.glob("vllm_*.py"), WORKER.with_name("call_counter.py"), PROBE],
+    ids=lambda file: file.name,
+)
 def test_its_grammar(file: Path) -> None:
     """Worker, what is beside it and the probe of doctor parse as Python 3.10."""
     ast.parse(file.read_text(), feature_version=(3, 10))
