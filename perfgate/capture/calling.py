@@ -64,9 +64,9 @@ class CallCounts(Instrument):
             pass
         yield from ()
 
-    def note(self, number: int, answer: Mapping[str, Any]) -> None:
+    def note(self, number: int, answer: Mapping[str, Any], *, warmup: bool) -> None:  # noqa: ARG002 (the interface's)
         """Take what was counted, once the engine is warm."""
-        if number >= self.iterations[0]:
+        if not warmup:
             self._seen.append(read_calls(answer))
 
     def fields(self) -> dict[str, Any]:

@@ -57,22 +57,35 @@ class Instrument:
             InvalidTrialError: The engine failed; what was yielded is kept.
         """
         warmup, measured = self.iterations
+        last = None
         for number in range(warmup + measured):
-            say(f"iteration {number + 1} of {warmup + measured}{self.name and f', {self.name}'}")
             if number == warmup:
+                self.settle(engine, last, say)
                 self.window(engine, on=True)
-            answer, asked = engine.iterate(self.job.cell.workload, number, probe=self.probe)
-            self.note(number, answer)
-            iteration = read_iteration(answer, self.job.cell.workload, asked)
+            say(f"iteration {number + 1} of {warmup + measured}{self.name and f', {self.name}'}")
+            last = self.run(engine, number, warmup=number < warmup)
             if number >= warmup:
-                yield iteration
+                yield last
         self.window(engine, on=False)
+
+    def run(self, engine: Engine, number: int, *, warmup: bool) -> Iteration:
+        """One iteration; its number draws the prompts.
+
+        Raises:
+            InvalidTrialError: The engine failed.
+        """
+        answer, asked = engine.iterate(self.job.cell.workload, number, probe=self.probe)
+        self.note(number, answer, warmup=warmup)
+        return read_iteration(answer, self.job.cell.workload, asked)
+
+    def settle(self, engine: Engine, last: Iteration | None, say: Say) -> None:
+        """Called after the last iteration of warm-up; by more of them the machine may come to rest."""
 
     def window(self, engine: Engine, *, on: bool) -> None:
         """Begin or end to record; called before the first measured iteration and after the last."""
 
-    def note(self, number: int, answer: Mapping[str, Any]) -> None:
-        """See the raw answer of an iteration, warm-up included, before it is judged."""
+    def note(self, number: int, answer: Mapping[str, Any], *, warmup: bool) -> None:
+        """See the raw answer of an iteration, of warm-up or measured, before it is judged."""
 
     def collect(self, say: Say) -> None:
         """Read what it has recorded, once the engine has ended.

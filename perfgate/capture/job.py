@@ -34,6 +34,8 @@ class Job:
         owner: The mark that every process of this trial carries, see :mod:`perfgate.machine.processes`.
         decode: What the last valid traced trial of this side saw; ``None`` where there is none.
         gpu: Whether the engine runs on a GPU; on the CPU there is no kernel for a profiler of GPUs to see.
+        fastest_probe_ns: The shortest reading of the probe on each rank in this run so far; empty where the probe does
+            not tell the state of such GPUs, or nothing was read.
         architecture: Its compute capability times ten, by which ncu's names differ; ``None`` where it is not known.
     """
 
@@ -52,6 +54,7 @@ class Job:
     owner: str
     decode: DecodeSteps | None = None
     gpu: bool = False
+    fastest_probe_ns: tuple[int, ...] = ()
     architecture: int | None = None
 
     @property

@@ -35,7 +35,7 @@ from perfgate.machine.locks import hold_devices
 from perfgate.machine.orphans import end_orphans, find_orphans
 from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
-from perfgate.metrics.trial import Failure, Kind, Side, Trial
+from perfgate.metrics.trial import Failure, Kind, Side, Trial, tells_states
 from perfgate.record.cost import trial_seconds
 from perfgate.record.dropped_pairs import HOPELESS, overdrawn, reopened
 from perfgate.record.run_record import Record, Run, Visit, read_record, read_records, record_file, write_record
@@ -267,6 +267,7 @@ class Session:
             position=position, visit=len(record.visits) - 1, run_folder=self._folder, folder=folder,
             cache_folder=self._caches / side, environment=self._environment, owner=owner_mark(self._run.name),
             decode=_last_seen(record, side), gpu=bool(self._gpus.uuids), architecture=self._gpus.architecture,
+            fastest_probe_ns=self._fastest_probe_ns(record),
         )  # fmt: skip
         done = record.measured(kind)
         sides = len(record.subjects)
@@ -290,6 +291,15 @@ class Session:
         left_s = (self._pace.expected_s(cell_id, kind) or 0.0) * ahead
         self._progress(Step(record.cell.name, index, side, pair, done, target, "done", left_s, kind, left_s, trial))
         return record, trial.failure
+
+    def _fastest_probe_ns(self, record: Record) -> tuple[int, ...]:
+        """The shortest reading of the probe on each rank so far, of either side; a visit may have other GPUs."""
+        if not tells_states([gpu.name for gpu in self._gpus.machine.gpus]):
+            return ()
+        own = (trial for trial in record.trials if trial.visit == len(record.visits) - 1)
+        probes = [iteration.probe_ns for trial in own for iteration in trial.iterations if iteration.probe_ns]
+        ranks = {len(reading.after) for reading in probes}
+        return tuple(map(min, zip(*(reading.after for reading in probes), strict=True))) if len(ranks) == 1 else ()
 
     def _floor(self, job: Job) -> dict[str, object]:
         """What the decode steps of a timed trial are held against, or why that is unknown: gates hear of it early."""

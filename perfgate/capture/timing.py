@@ -1,6 +1,7 @@
 """Timed trials: nothing in the engine but the workload, and asynchronous scheduling as vLLM ships it.
 
-Between iterations each rank probes the state of its GPU (:mod:`perfgate.capture.vllm_probe`).
+Between iterations each rank probes the state of its GPU (:mod:`perfgate.capture.vllm_probe`). A GPU that is slow only
+gets faster (docs/states.md), so warm-up goes on for a while until it is: how long tells the probe, never a step time.
 
 Each answer is on disk as soon as it arrives, so that a killed trial still shows how far it came.
 """
@@ -8,6 +9,7 @@ Each answer is on disk as soon as it arrives, so that a killed trial still shows
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
@@ -15,6 +17,15 @@ from perfgate.capture.drivers import Engine
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
 from perfgate.metrics.trial import Artifact, Iteration
+from perfgate.units import NS_PER_S
+
+SETTLE_S = 12
+"""How long warm-up goes on for a GPU that is slow: 24 of 27 were fast after so much decoding (docs/measurements.md)."""
+SLOWER = 1.1
+"""What the probe takes more than its shortest reading where a GPU is slow: 1.2 times on an H200, readings of one state
+are 1 % apart."""
+SETTLED = "settle_ns"
+"""The figure of a trial that says how long its warm-up went on."""
 
 
 class Timed(Instrument):
@@ -28,6 +39,7 @@ class Timed(Instrument):
         self._stream: TextIO
         self._preemptions_known = self._probed = True
         self._multi_token = False
+        self._settled_ns = 0
 
     def drive(self, engine: Engine, say: Say) -> Iterator[Iteration]:
         """See :class:`Instrument`."""
@@ -36,10 +48,26 @@ class Timed(Instrument):
                 self._multi_token |= iteration.multi_token
                 yield iteration
 
-    def note(self, number: int, answer: Mapping[str, Any]) -> None:
+    def settle(self, engine: Engine, last: Iteration | None, say: Say) -> None:
+        """Warm up until the probe is as fast as it was in this run, for :data:`SETTLE_S` at most."""
+        begin_ns = time.monotonic_ns()
+        number = sum(self.iterations)  # prompts that no measured iteration has: its prefixes must not be cached
+        while last and self._slow(last) and time.monotonic_ns() - begin_ns < SETTLE_S * NS_PER_S:
+            say("warming up until the GPU is fast")
+            last = self.run(engine, number, warmup=True)
+            number += 1
+            self._settled_ns = time.monotonic_ns() - begin_ns
+
+    def _slow(self, last: Iteration) -> bool:
+        fastest, probes = self.job.fastest_probe_ns, last.probe_ns
+        if probes is None or len(probes.after) != len(fastest):
+            return False
+        return any(own > SLOWER * least for own, least in zip(probes.after, fastest, strict=True))
+
+    def note(self, number: int, answer: Mapping[str, Any], *, warmup: bool) -> None:
         """Write it down."""
         content = {k: v for k, v in answer.items() if k not in ("v", "id", "ok")}
-        line = {"iteration": number, "warmup": number < self.iterations[0], **content}
+        line = {"iteration": number, "warmup": warmup, **content}
         self._stream.write(json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n")
         self._stream.flush()
         self._preemptions_known &= answer.get("preemptions") is not None
@@ -52,7 +80,8 @@ class Timed(Instrument):
             ("preemptions-unknown", not self._preemptions_known),
             ("no-probe", not self._probed),
         )
-        return {"cautions": tuple(code for code, holds in cautions if holds), "timeline": self._packed()}
+        settled = {"figures": {SETTLED: self._settled_ns}} if self._settled_ns else {}
+        return {"cautions": tuple(code for code, holds in cautions if holds), "timeline": self._packed(), **settled}
 
     def _packed(self) -> Artifact | None:
         """The timeline in its final file; ``None`` for an empty one."""

@@ -16,17 +16,13 @@ from numpy.typing import NDArray
 
 from perfgate import stats
 from perfgate.metrics.catalogue import Metric
-from perfgate.metrics.trial import SIDES, Iteration, Side, Trial
+from perfgate.metrics.trial import PROBED_GPUS, SIDES, Iteration, Side, Trial, tells_states
 from perfgate.scenario.plan import GatePlan
 from perfgate.stats import two_states
 
 Source = Literal["probe", "steps"]
 State = Literal["slow", "fast"]
 STATES: Final[dict[State, int]] = {"slow": two_states.SLOW, "fast": two_states.FAST}
-
-QUALIFIED: Final[tuple[str, ...]] = ("NVIDIA H200",)
-"""GPUs, by the beginning of their name, on which the probe told the state of at least 99 % of the iterations of builds
-that were compared with themselves (docs/states.md)."""
 
 LEAST_ITERATIONS = 2
 """Iterations in a state that a trial needs for a value there."""
@@ -100,10 +96,9 @@ class Labeller:
         qualified: GPUs on which the probe tells the states, by the beginning of their name.
     """
 
-    def __init__(self, pairs: Pairs, gpus: Sequence[str], qualified: tuple[str, ...] = QUALIFIED) -> None:
+    def __init__(self, pairs: Pairs, gpus: Sequence[str], qualified: tuple[str, ...] = PROBED_GPUS) -> None:
         self.pairs = pairs
-        probed = bool(gpus) and all(name.startswith(qualified) for name in gpus)
-        rows = _marks(pairs, _probe_marks) if probed else None
+        rows = _marks(pairs, _probe_marks) if tells_states(gpus, qualified) else None
         self.source: Source = "probe" if rows is not None else "steps"
         self._marks = rows if rows is not None else _marks(pairs, _step_marks)
         self._known: dict[tuple[int, float], Found | None] = {}

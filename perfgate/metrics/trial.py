@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self, get_args
 
@@ -49,6 +50,16 @@ class Probes(NamedTuple):
 
     before: Figures
     after: Figures
+
+
+PROBED_GPUS: Final[tuple[str, ...]] = ("NVIDIA H200",)
+"""GPUs, by the beginning of their name, on which the probe told the state of at least 99 % of the iterations of builds
+that were compared with themselves (docs/states.md)."""
+
+
+def tells_states(gpus: Sequence[str], probed: tuple[str, ...] = PROBED_GPUS) -> bool:
+    """Whether the probe tells the state of GPUs of these names."""
+    return bool(gpus) and all(name.startswith(probed) for name in gpus)
 
 
 class Iteration(Frozen):

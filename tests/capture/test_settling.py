@@ -1,0 +1,148 @@
+"""Warm-up that goes on until the probe says that the GPU is fast, on an engine that is told what to answer."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fake_collector import FakeCollector, FakeSpec, FakeStates
+from fake_nvml import FakeMachine
+from hand_made import scenario_file
+
+from perfgate.capture.drivers import Engine
+from perfgate.capture.job import Job
+from perfgate.capture.timeline import ANY_TIME, Span
+from perfgate.capture.timing import SETTLE_S, SETTLED, Timed
+from perfgate.cli.main import main
+from perfgate.metrics.trial import Startup, Trial
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import Subject
+from perfgate.scenario.workload import Workload
+
+SLOW_NS, FAST_NS = 215_000, 179_000
+
+
+class Jumping:
+    """An engine whose GPU becomes fast after some iterations."""
+
+    def __init__(self, slow: float) -> None:
+        self.slow, self.asked = slow, list[int]()
+        self.versions: dict[str, str] = {}
+        self.startup = Startup(import_ns=1, engine_ns=1, ready_ns=3)
+
+    def iterate(
+        self, workload: Workload, number: int, _limit: Any = None, *, probe: bool
+    ) -> tuple[dict[str, Any], Span]:
+        """A batch that runs as it should, and the probe's readings."""
+        assert probe
+        before = SLOW_NS if len(self.asked) < self.slow else FAST_NS
+        self.asked.append(number)
+        after = SLOW_NS if len(self.asked) < self.slow else FAST_NS
+        return {
+            "submitted_ns": [1] * workload.batch,
+            "deliveries": [[2 + step, [1] * workload.batch] for step in range(workload.output_tokens)],
+            "tokens_digest": "0" * 64, "finish_reasons": ["length"] * workload.batch, "preemptions": 0,
+            "probe_ns": [[before], [after]],
+        }, ANY_TIME  # fmt: skip
+
+
+@pytest.fixture
+def drive(make_cell: Callable[..., Cell], make_job: Callable[..., Job]) -> Callable[..., tuple[Trial, list[int]]]:
+    """A function that has an engine run under the instrument: the trial, and the numbers of all iterations."""
+
+    def one(engine: Jumping, fastest: tuple[int, ...] = (FAST_NS,)) -> tuple[Trial, list[int]]:
+        job = replace(make_job(make_cell(), Subject(python=sys.executable)), fastest_probe_ns=fastest)
+        instrument, driven = Timed(job), []
+        typed: Engine = engine  # type: ignore[assignment]
+        driven = list(instrument.drive(typed, lambda _: None))
+        taken = job.trial(t0_utc="", duration_ns=1, iterations=tuple(driven), **instrument.fields())
+        return taken, engine.asked
+
+    return one
+
+
+def timeline(taken: Trial, folder: Path) -> list[bool]:
+    """Whether each iteration of a trial's timeline was warm-up."""
+    (file,) = folder.rglob("timeline.jsonl.gz")
+    assert taken.timeline is not None
+    return [json.loads(line)["warmup"] for line in gzip.decompress(file.read_bytes()).splitlines()]
+
+
+def test_warm_up_goes_on_until_the_gpu_is_fast(drive: Callable[..., tuple[Trial, list[int]]], tmp_path: Path) -> None:
+    """A GPU that is slow after warm-up gets more of it, with prompts of its own, and what is measured is fast."""
+    taken, asked = drive(Jumping(slow=4))
+    assert asked == [0, 3, 4, 5, 1, 2]
+    assert [own.probe_ns and own.probe_ns.before[0] for own in taken.iterations] == [FAST_NS] * 2
+    assert timeline(taken, tmp_path) == [True, True, True, True, False, False]
+    assert taken.figures[SETTLED] > 0
+
+
+@pytest.mark.parametrize(("slow", "fastest"), [(0, (FAST_NS,)), (9, ()), (9, (SLOW_NS,)), (9, (FAST_NS, FAST_NS))])
+def test_nothing_is_waited_for(
+    drive: Callable[..., tuple[Trial, list[int]]], slow: int, fastest: tuple[int, ...]
+) -> None:
+    """A GPU that is fast, or as fast as any was so far, is measured at once; so is one with other ranks than before."""
+    taken, asked = drive(Jumping(slow), fastest)
+    assert asked == [0, 1, 2]
+    assert taken.figures == {}
+
+
+def test_a_gpu_that_stays_slow_is_measured_slow(
+    drive: Callable[..., tuple[Trial, list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the longest wait what there is is measured, and the trial says how long it waited."""
+    clock = itertools.count(0, 10**9)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: next(clock))
+    taken, asked = drive(Jumping(slow=float("inf")))
+    assert len(taken.iterations) == 2
+    assert (asked[0], asked[-2:], len(asked)) == (0, [1, 2], 3 + SETTLE_S // 2)
+    assert taken.figures[SETTLED] >= (SETTLE_S - 2) * 10**9
+    assert {own.probe_ns and own.probe_ns.after[0] for own in taken.iterations} == {SLOW_NS}
+
+
+def test_the_shortest_reading_of_the_run_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_nvml: FakeMachine
+) -> None:
+    """Each trial is told the shortest reading of those before it, of either side, and none where it tells nothing."""
+    monkeypatch.chdir(tmp_path)
+
+    class Asked(FakeCollector):
+        """Fakes on a GPU with two states, and what each was told."""
+
+        def __init__(self) -> None:
+            super().__init__(FakeSpec(restart_sd=0.0003, states=FakeStates(slow_share={"base": 0.5, "head": 0.5})))
+            self.told: list[tuple[int, ...]] = []
+            self.read: list[int] = []
+
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            self.told.append(job.fastest_probe_ns)
+            taken = super().collect(job, progress)
+            self.read.append(min(own.probe_ns.after[0] for own in taken.iterations if own.probe_ns))
+            return taken
+
+    words = [
+        "run",
+        scenario_file(tmp_path).name,
+        "--base",
+        "python=/bin/true",
+        "--head",
+        "env.BUILD=new",
+        "--seed",
+        "1",
+    ]
+    asked = Asked()
+    CliRunner().invoke(main, words, obj=asked)
+    assert asked.told == [(), *((least,) for least in itertools.accumulate(asked.read[:-1], min))]
+    fake_nvml.gpu().update(name="NVIDIA T4")
+    elsewhere = Asked()
+    CliRunner().invoke(main, words, obj=elsewhere)
+    assert {*elsewhere.told} == {()}
