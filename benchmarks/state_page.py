@@ -95,16 +95,14 @@ def _key(row: Row) -> tuple[StateModel, Source, int]:
 
 
 def claim_cells(rows: Sequence[Row]) -> list[str]:
-    """The three cases of a model side by side."""
-    unchanged, ignorable, must_catch = rows
+    """The cases of a model side by side."""
+    *unchanged, ignorable, must_catch = rows
+    first = [own for row in unchanged for own in (row.share(row.blocked), row.undecided, row.mean_pairs)]
     return [
-        unchanged.place.model.name, unchanged.place.source, str(unchanged.gates),
-        unchanged.share(unchanged.blocked), unchanged.undecided, f"{unchanged.pairs / unchanged.runs:.1f}",
+        ignorable.place.model.name, ignorable.place.source, str(ignorable.gates), *(first or ["-"] * 3),
         ignorable.share(ignorable.blocked), f"{ignorable.most * 100:.2f} %", ignorable.undecided,
-        f"{ignorable.pairs / ignorable.runs:.1f}",
-        must_catch.share(must_catch.first_passed), f"{must_catch.most * 100:.2f} %",
-        must_catch.share(must_catch.blocked), f"{must_catch.pairs / must_catch.runs:.1f}",
-        standing(rows[1:]),
+        ignorable.mean_pairs, must_catch.share(must_catch.first_passed), f"{must_catch.most * 100:.2f} %",
+        must_catch.share(must_catch.blocked), must_catch.mean_pairs, standing(rows[-2:]),
     ]  # fmt: skip
 
 
@@ -119,7 +117,7 @@ def standing(rows: Sequence[Row]) -> str:
 
 def cells(row: Row) -> list[str]:
     """A row of the other tables."""
-    place, mean = row.place, f"{row.pairs / row.runs:.1f}"
+    place, mean = row.place, row.mean_pairs
     first = [place.model.name.removesuffix(", quiet"), place.source, str(row.gates)]
     if place.part == "caused":
         counts = (row.blocked, row.by_share, row.passed - row.passed_within, row.passed_within, row.too_low)

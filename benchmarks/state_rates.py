@@ -17,7 +17,7 @@ import numpy as np
 import visit_rates
 from state_models import PAIRS
 from state_page import TITLE, cells, section
-from state_places import GATES, PLACES, Place, Row
+from state_places import PLACES, Place, Row
 from state_twin import Ends, decide_all, disagreements
 
 from perfgate.drill.peer_rules import PASS, REGRESSED
@@ -38,15 +38,15 @@ def simulate(place: Place, runs: int = RUNS) -> list[Row]:
 
 
 def _rows(place: Place, runs: int, counts: Sequence[Sequence[int]]) -> list[Row]:
-    return [Row(place, gates, runs, *own) for gates, own in zip(GATES, counts, strict=True)]
+    return [Row(place, gates, runs, *own) for gates, own in zip(place.gates, counts, strict=True)]
 
 
 def _counts(place: Place, runs: int) -> list[list[int]]:
     rng = np.random.default_rng(place.seed)
-    counts = np.zeros((len(GATES), 7), np.int64)
+    counts = np.zeros((len(place.gates), 7), np.int64)
     for begin in range(0, runs, BATCH):
         measured = place.measure(rng, min(BATCH, runs - begin))
-        counts += np.array([_count(decide_all(measured, gates), place.model.slower) for gates in GATES])
+        counts += np.array([_count(decide_all(measured, gates), place.model.slower) for gates in place.gates])
     found: list[list[int]] = counts.tolist()
     return found
 
@@ -65,7 +65,7 @@ def check_twin(place: Place, runs: int = CHECKED) -> tuple[int, int]:
     if place.model.carried:
         return 0, 0
     measured = place.measure(np.random.default_rng([99, *place.seed]), runs)
-    return runs * len(GATES), disagreements(measured, GATES)
+    return runs * len(place.gates), disagreements(measured, place.gates)
 
 
 def _checked(number: int) -> tuple[int, int]:

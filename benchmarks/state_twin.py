@@ -131,13 +131,16 @@ def _summary(values: Floats, kept: Bools | None, *, median: bool) -> Floats:
 
 @dataclass
 class _Look:
-    """What one look showed of some runs: weighted p and q, (gates, runs), as they are and by state."""
+    """What one look showed of some runs: weighted p and q, (gates, runs), as they are and by state.
+
+    States are on the first axis, and behind them their mean.
+    """
 
     p: Floats
     q: Floats
     p_in: Floats
     q_in: Floats
-    both: Bools
+    here: Bools
     used: Bools
     p_share: Floats
     leans: Bools
@@ -147,7 +150,7 @@ class _Look:
     @classmethod
     def blank(cls, gates: int, runs: int) -> _Look:
         """One that is yet to be filled."""
-        states = len(STATES)
+        states = len(STATES) + 1
         rows: list[tuple[tuple[int, ...], type]] = [
             ((gates,), float), ((gates,), float), ((states, gates), float), ((states, gates), float), ((states,), bool),
             ((), bool), ((), float), ((), bool), ((), int), ((), int),
@@ -191,26 +194,36 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     d = measured.log_ratios(going, look)
     carried = 2 * measured.carried**2
     p, q = _weighted(_tail(d - ignorable, carried)[0], block), _weighted(_tail(must_catch - d, carried)[0], passing)
-    p_in, q_in = (np.stack([one, one]) for one in (p, q))
-    both = np.zeros((len(STATES), len(going)), bool)
+    p_in, q_in = (np.stack([one] * (len(STATES) + 1)) for one in (p, q))
+    here = np.zeros((len(STATES) + 1, len(going)), bool)
     differ = (over[used] != under[used]).any(axis=(1, 2, 3))
     samples = []
     for n, state in enumerate(STATES):
         kept = over[used] == state
-        both[n, used] = (kept.sum(axis=-1) >= LEAST_ITERATIONS).any(axis=1).all(axis=-1)
+        here[n, used] = (kept.sum(axis=-1) >= LEAST_ITERATIONS).any(axis=1).all(axis=-1)
         above = measured.log_ratios(going[used], look, kept)
         below = above.copy()
         below[:, differ] = measured.log_ratios(going[used][differ], look, under[used][differ] == state)
         samples.append((above - ignorable, must_catch - below))
-    over_them, under_them = (np.stack(own) for own in zip(*samples, strict=True))
+    here[-1] = here[:-1].all(axis=0)
+    over_them, under_them = (_with_mean(np.stack(own)) for own in zip(*samples, strict=True))
     p_own, pairs = _tail(over_them, carried)
-    q_own, known = _borrowing_tail(under_them, carried)
+    q_own, known = (np.concatenate(own) for own in zip(
+        _borrowing_tail(under_them[:-1], carried), _tail(under_them[-1:], carried), strict=True
+    ))  # fmt: skip
     p_in[..., used] = _weighted(p_own, np.where(pairs >= FIRST_BLOCKING_PAIRS, block, 0.0))
     q_in[..., used] = _weighted(q_own, np.where((pairs > 0) & (known >= FIRST_PASSING_PAIRS), passing, 0.0))
     more, less, labelled = _discordant(over, has_over)
     p_share = np.where(more > 0, special.bdtrc(more - 1, np.maximum(more + less, 1), 0.5), 1.0)
     p_share = np.minimum(1.0, ORDERS_BOUND * p_share)
-    return _Look(p, q, p_in, q_in, both, used, _weighted(p_share, block), p_share <= LEANS, more, labelled)
+    return _Look(p, q, p_in, q_in, here, used, _weighted(p_share, block), p_share <= LEANS, more, labelled)
+
+
+def _with_mean(states: Floats) -> Floats:
+    """What is there of each state, and behind it the mean over those of a pair."""
+    known = ~np.isnan(states)
+    total = np.where(known, states, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    return np.concatenate([states, np.where(known.any(axis=0), total, np.nan)[None]])
 
 
 def _discordant(labels: NDArray[np.int8], some: Bools) -> tuple[Integers, ...]:
@@ -236,11 +249,11 @@ def _verdicts(look: _Look) -> tuple[NDArray[np.int8], NDArray[np.int8], Bools]:
     """Verdicts of the runs and of their first gates, and whether the share blocked.
 
     The family of a run, a column each: its gates as they are or, where states are used, in each state that both sides
-    have, or with nothing to compare; and the share.
+    have and in their mean, or with nothing to compare; and the share.
     """
     gates, runs = look.p.shape
-    nothing = look.used & ~look.both.any(axis=0)
-    here = np.stack([~look.used | nothing, *look.both & look.used])
+    nothing = look.used & ~look.here.any(axis=0)
+    here = np.stack([~look.used | nothing, *look.here & look.used])
     p = np.stack([np.where(nothing, 1.0, look.p), *look.p_in])
     q = np.stack([np.where(nothing, 1.0, look.q), *look.q_in])
     here = np.repeat(here[:, None], gates, axis=1).reshape(-1, runs)
@@ -287,7 +300,8 @@ def _borrowing_tail(x: Floats, carried: float) -> tuple[Floats, Integers]:
     many = np.maximum(pairs, 1)
     error = np.sqrt(squares.sum(axis=0) / np.maximum(df, 1) / many + carried)
     p = special.stdtr(np.maximum(df, 1), _over(-mean, error))
-    return np.where((pairs > 0) & (df > 0), p, 1.0), np.where(df > 0, df + 1, 0)
+    worth = np.broadcast_to(np.where(df > 0, df + 1, 0), pairs.shape)
+    return np.where((pairs > 0) & (df > 0), p, 1.0), np.where(pairs > 0, worth, 0)
 
 
 def _moments(x: Floats) -> tuple[Integers, Floats, Floats]:

@@ -54,14 +54,19 @@ class Found:
     labels: two_states.Labels
     gap: float
 
-    def sample(self, metric: Metric, pairs: Pairs, state: State) -> Sample:
-        """The values of a metric in a state."""
-        rows = [
-            [_in_state(metric, trial, labels == STATES[state]) for trial, labels in zip(pair, own, strict=True)]
-            for pair, own in zip(pairs, self.labels, strict=False)
-        ]
-        whole = [(base, head) for base, head in rows if base is not None and head is not None]
-        return Sample(tuple(base for base, _ in whole), tuple(head for _, head in whole))
+    def sample(self, metric: Metric, pairs: Pairs, states: Sequence[State]) -> Sample:
+        """The values of a metric in a state; in several, of each pair the mean over those that both trials have."""
+        base, head = [], []
+        for pair, own in zip(pairs, self.labels, strict=False):
+            rows = [
+                [_in_state(metric, trial, labels == STATES[state]) for trial, labels in zip(pair, own, strict=True)]
+                for state in states
+            ]
+            whole = [(one, other) for one, other in rows if one is not None and other is not None]
+            if whole:
+                base.append(_geometric_mean([one for one, _ in whole]))
+                head.append(_geometric_mean([other for _, other in whole]))
+        return Sample(tuple(base), tuple(head))
 
     def trials(self, side: Side, state: State) -> int:
         """Trials of a side that have a state."""
@@ -85,6 +90,10 @@ def _in_state(metric: Metric, trial: Trial, chosen: NDArray[np.bool_]) -> float 
     if len(kept) < LEAST_ITERATIONS:
         return None
     return metric.summarise(trial.model_copy(update={"iterations": kept}))
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return float(math.prod(values) ** (1 / len(values)))
 
 
 class Labeller:

@@ -87,7 +87,8 @@ class GateOutcome(MetricOutcome):
         floor: In ``unit``; 0 where none is declared.
         where: ``file:line`` of the declaration.
         kind: The trials it is read from.
-        state: ``slow`` or ``fast``, where the machine had two states and only trials in this one are compared.
+        state: ``slow`` or ``fast``, where the machine had two states and only trials in this one are compared; ``both``
+            for the mean over the states that both trials of a pair have.
         verdict: This gate's own.
         would_be: For an advisory one, the verdict that the same figures would mean if they could block.
         pairs: Pairs (unpaired: trials of the smaller side; against a baseline: its visits) behind the figures; 0 below
@@ -111,7 +112,7 @@ class GateOutcome(MetricOutcome):
     floor: float
     where: str
     kind: Kind = "timed"
-    state: Literal["", "slow", "fast"] = ""
+    state: Literal["", "slow", "fast", "both"] = ""
     verdict: Verdict
     would_be: Verdict | None = None
     pairs: int = 0

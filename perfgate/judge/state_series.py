@@ -27,6 +27,10 @@ from perfgate.units import percent
 SLOW_SHARE: Final = "slow_state_share"
 """What the gate on the share of the slow state is called; no scenario declares it."""
 
+BOTH: Final = "both"
+"""What the mean over the states that both trials of a pair have is called: a state alone has few pairs where machines
+jump, and blocks a small slowdown of all of them half as often."""
+
 LEANS = 0.1
 """Where the one-sided p of the discordant pairs is at most this, nothing passes: a head that causes the slow state
 would pass in the fast one before enough pairs were taken to block it."""
@@ -68,7 +72,7 @@ class StateSeries(Series):
     pairs differ there as they do here, and the fewest pairs that may pass count over both.
 
     Args:
-        state: Which.
+        state: Which, or :data:`BOTH`.
         compared: By look.
     """
 
@@ -106,7 +110,8 @@ class StateSeries(Series):
         if not self.state:
             text = "no state was seen on both sides"
             return Note(code="no-common-state", text=text)
-        return Note(code="too-few-pairs", text=f"{len(self.base)} have the {self.state} state on both sides")
+        which = "a state" if self.state == BOTH else f"the {self.state} state"
+        return Note(code="too-few-pairs", text=f"{len(self.base)} have {which} on both sides")
 
     def outcome(self, decision: Decision) -> GateOutcome:
         """See :class:`Series`."""
@@ -171,7 +176,7 @@ def discordant(shares: Sequence[tuple[float, float]]) -> tuple[int, int]:
 
 
 def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
-    """A series as it is, or one for each state that both sides have.
+    """A series as it is, or one for each state that both sides have, and one for their mean where they have two.
 
     A look at which no states are known compares all that was measured, and counts for each state.
     """
@@ -183,10 +188,10 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     if not found or found[-1] is None:
         return (series,)
     last = found[-1][0]
-    both = [state for state in STATES if all(last.trials(side, state) for side in SIDES)]
-    compared = [_at_look(series, labeller, look, nulls, both) for look, nulls in zip(looks, found, strict=True)]
+    common = [state for state in STATES if all(last.trials(side, state) for side in SIDES)]
+    compared = [_at_look(series, labeller, look, nulls, common) for look, nulls in zip(looks, found, strict=True)]
     rows = []
-    for n, state in enumerate(both):
+    for n, state in enumerate([*common, BOTH][: len(compared[-1])]):
         looked = tuple(states[n] for states in compared)
         own = replace(series, base=looked[-1].over.base, head=looked[-1].over.head)
         rows.append(StateSeries(**vars(own), state=state, compared=looked))
@@ -196,15 +201,18 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
 
 
 def _at_look(
-    series: Series, labeller: Labeller, look: int, nulls: tuple[Found, Found] | None, both: Sequence[State]
+    series: Series, labeller: Labeller, look: int, nulls: tuple[Found, Found] | None, common: Sequence[State]
 ) -> list[StateLook]:
-    """What a look compares in each state; all that was measured, where no state was known then."""
+    """What a look compares in each state and over both; all that was measured, where no state was known then."""
+    every = [(state,) for state in common]
+    means = [tuple(common)] if len(common) > 1 else []
     if nulls is None:
         whole = Sample(series.base[:look], series.head[:look])
-        return [StateLook(whole, whole)] * len(both)
-    over, under = ([null.sample(series.metric, labeller.pairs, state) for state in both] for null in nulls)
-    spread = _pooled([stats.log_ratios(own.base, own.head, series.metric.sign) for own in under])
-    return [StateLook(*samples, spread) for samples in zip(over, under, strict=True)]
+        return [StateLook(whole, whole)] * len([*every, *means])
+    over, under = ([null.sample(series.metric, labeller.pairs, own) for own in [*every, *means]] for null in nulls)
+    spread = _pooled([stats.log_ratios(own.base, own.head, series.metric.sign) for own in under[: len(every)]])
+    spreads = [spread] * len(every) + [None] * len(means)
+    return [StateLook(*one) for one in zip(over, under, spreads, strict=True)]
 
 
 def _pooled(states: Sequence[stats.Floats]) -> Spread | None:

@@ -41,7 +41,7 @@ def gate_row(gate: GateOutcome) -> tuple[str, ...]:
 
 def gate_name(gate: GateOutcome) -> str:
     """The metric, and the state of the machine in which it was compared."""
-    return f"{gate.metric}, {gate.state} state" if gate.state else gate.metric
+    return f"{gate.metric}, {gate.state} {'states' if gate.state == 'both' else 'state'}" if gate.state else gate.metric
 
 
 def states_line(cell: CellOutcome) -> str:

@@ -19,7 +19,7 @@ from perfgate.judge.outcome import CellOutcome, GateOutcome
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.trial import Probes, Side, Trial
 from perfgate.record.run_record import Visit
-from perfgate.report.outcome_lines import states_line
+from perfgate.report.outcome_lines import gate_name, states_line
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 STEP_S, GAP = 0.005, 1.033
@@ -72,7 +72,7 @@ def test_a_build_that_is_not_slower_passes_in_each_state() -> None:
     found = judged(pairs(BOTH_STATES * 2))
     gates = by_state(found)
     assert {name: gate.verdict for name, gate in gates.items()} == {
-        "slow": "pass", "fast": "pass", "slow_state_share": "pass",
+        "slow": "pass", "fast": "pass", "both": "pass", "slow_state_share": "pass",
     }  # fmt: skip
     assert found.verdict == "pass"
     assert all(0 < (gates[state].pair_sd or 0) < 0.002 for state in ("slow", "fast"))
@@ -89,6 +89,19 @@ def test_a_small_slowdown_is_blocked_within_a_state() -> None:
     assert found.verdict == "regressed"
     assert gates["slow"].verdict == "regressed"
     assert gates["slow"].change == pytest.approx(0.01, abs=0.001)
+
+
+def test_a_slowdown_in_both_states_is_blocked_by_their_mean() -> None:
+    """Six pairs, three in each state, are too few to block in either, and enough over both."""
+    found = judged(pairs([(KEEPS, KEEPS), ("stffffff", "stffffff")] * 3, 1.01))
+    gates = by_state(found)
+    assert {name: (gate.verdict, gate.pairs) for name, gate in gates.items()} == {
+        "slow": ("inconclusive", 3), "fast": ("inconclusive", 3), "both": ("regressed", 6),
+        "slow_state_share": ("pass", 0),
+    }  # fmt: skip
+    assert gates["both"].change == pytest.approx(0.01, abs=0.001)
+    assert gate_name(gates["both"]) == "itl_median, both states"
+    assert found.verdict == "regressed"
 
 
 def test_a_slowdown_above_the_gap_is_measured_in_each_state() -> None:
