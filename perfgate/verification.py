@@ -18,13 +18,14 @@ from perfgate.baseline.exact_profile import kept_profiles
 from perfgate.baseline.store import as_of, commit, is_baseline, kept, read, verify
 from perfgate.capture.engine import MAX_ANSWER_BYTES
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
+from perfgate.capture.timing import SETTLED
 from perfgate.errors import PerfgateError, RecordError, UsageError
 from perfgate.gate import outcome_of
 from perfgate.judge.next_pairs import due
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import parse_json
-from perfgate.metrics.trial import Artifact, Trial
+from perfgate.metrics.trial import Artifact, Iteration, Trial
 from perfgate.nightly import BESIDE, HALVES, MANIFEST, check_halves, night_outcome, run_of
 from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest
 from perfgate.record.run_record import Record, Run, read_records
@@ -173,14 +174,26 @@ def _times(folder: Path, records: Sequence[Record]) -> Check:
 
 
 def _tells(file: Path, cell: Cell, trial: Trial) -> bool:
-    """Whether a timeline gives the iterations of a trial; one that is damaged, or made to do harm, does not."""
-    iterations = []
+    """Whether a timeline gives the iterations of a trial; one that is damaged, or made to do harm, does not.
+
+    Warm-up is as long as declared, and longer where the trial says that it waited for the GPU.
+    """
+    iterations: list[Iteration] = []
+    measure, warmup = cell.measure, 0
+    left = (measure.warmup_iterations + measure.iterations) * MAX_ANSWER_BYTES
     try:
         with gzip.open(file) as lines:
-            for _ in range(cell.measure.warmup_iterations + cell.measure.iterations):
-                answer = json.loads(lines.readline(MAX_ANSWER_BYTES))
-                if not answer["warmup"]:
+            while len(iterations) < measure.iterations and left > 0:
+                line = lines.readline(MAX_ANSWER_BYTES)
+                left -= len(line)
+                answer = json.loads(line)
+                if answer["warmup"]:
+                    warmup += 1
+                else:
                     iterations.append(read_iteration(answer, cell.workload))
+            more = warmup - measure.warmup_iterations
+            if more < 0 or (more and SETTLED not in trial.figures):
+                return False
             return tuple(iterations) == trial.iterations and not lines.read(1)
     except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, RecursionError, InvalidTrialError):
         return False

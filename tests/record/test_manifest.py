@@ -378,6 +378,19 @@ def test_verify_a_damaged_timeline(run: Path, data: bytes) -> None:
     assert results(run)["times"] == "FAILED"
 
 
+@pytest.mark.parametrize(("waited", "result"), [(True, "ok"), (False, "FAILED")])
+def test_verify_a_warm_up_that_was_longer(run: Path, *, waited: bool, result: str) -> None:
+    """A timeline has more warm-up than was declared where its trial says that it waited for the GPU, else never."""
+    file = max(run.glob("trials/*/timeline.jsonl.gz"))
+    lines = gzip.decompress(file.read_bytes()).splitlines()
+    longer = {**json.loads(lines[0]), "iteration": len(lines), "warmup": True}
+    file.write_bytes(gzip.compress(b"\n".join([json.dumps(longer).encode(), *lines]) + b"\n"))
+    if waited:
+        edit_records(run, lambda record: [trial.update(figures={"settle_ns": 1}) for trial in record["trials"]])
+
+    assert results(run)["times"] == result
+
+
 def test_verify_without_timelines(run: Path) -> None:
     """Where timelines were left out of a copy their check cannot tell."""
     shutil.rmtree(run / "trials")
