@@ -80,7 +80,10 @@ class StateSeries(Series):
     compared: tuple[StateLook, ...] = ()
 
     def interim_looks(self) -> tuple[stats.Look, ...]:
-        """Every look that has pairs in this state and a spread."""
+        """Every look that has pairs in this state and a spread; none where the last has not.
+
+        Labels may change from look to look, and what an earlier one had in a state is then not known any longer.
+        """
         seen: list[stats.Look] = []
         if self.fault or self.schedule is None:
             return ()
@@ -89,6 +92,8 @@ class StateSeries(Series):
         for look, (block, passing) in zip(self.compared, weights, strict=False):
             pairs, known = len(look.over.base), look.spread.df + 1 if look.spread else len(look.under.base)
             if not look.under.base or pairs < (1 if look.spread else 2):
+                if look is self.compared[-1]:
+                    return ()
                 continue
             least = (block if pairs >= stats.FIRST_BLOCKING_PAIRS else 0.0,
                      passing if known >= stats.FIRST_PASSING_PAIRS else 0.0)  # fmt: skip

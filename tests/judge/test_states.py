@@ -280,6 +280,19 @@ def test_a_rarer_state_borrows_the_spread() -> None:
     assert (slower["slow"].verdict, slower["fast"].verdict) == ("inconclusive", "regressed")
 
 
+@pytest.mark.parametrize(
+    ("late", "common"), [([("ssstffff", FASTER), (FASTER, "ssstffff")], 0), ([("ssstffff", "ssstffff")] * 2, 2)]
+)
+def test_states_that_show_at_a_later_look(late: list[tuple[str, str]], common: int) -> None:
+    """Pairs are counted in the states as the last look knows them, also where an earlier one knew of none."""
+    found = judged(pairs([(FASTER, FASTER)] * 4 + late))
+    slow = by_state(found)["slow"]
+    assert (slow.pairs, slow.verdict) == (common, "pass" if common else "inconclusive")
+    assert found.states is not None
+    assert found.states.common["slow"] == common
+    assert codes(slow.reasons) == ([] if common else ["too-few-pairs"])
+
+
 def test_states_need_iterations_that_can_be_split() -> None:
     """Iterations of fewer than four decode steps tell no states."""
     few = [one.model_copy(update={"iterations": tuple(own.model_copy(update={"itl_ns": own.itl_ns[:3]})
