@@ -136,16 +136,20 @@ class Labeller:
         return Found(found.labels.reshape(look, 2, -1), float(found.gap))
 
     def step_gap(self, found: Found) -> float:
-        """Slow over fast decode steps, as a natural logarithm, mean of the sides that have both; 0 where none has."""
+        """Slow over fast decode steps, as a natural logarithm, mean of the sides that have both.
+
+        Where none has, or steps cannot be told, it is the gap of what told the states: a probe is little else than what
+        the states differ in, so that steps are less far apart.
+        """
         marks = _marks(self.pairs, _step_marks)
         if marks is None:
-            return 0.0
+            return found.gap
         logs = np.log(marks[: len(found.labels)]).mean(axis=-1)
         gaps = []
         for n in range(2):
             sides = [logs[:, n][found.labels[:, n] == label] for label in (two_states.SLOW, two_states.FAST)]
             gaps += [float(np.median(sides[0]) - np.median(sides[1]))] if all(map(len, sides)) else []
-        return math.fsum(gaps) / len(gaps) if gaps else 0.0
+        return math.fsum(gaps) / len(gaps) if gaps else found.gap
 
     def used(self, look: int, gate: GatePlan) -> tuple[Found, Found] | None:
         """The states under both nulls of a gate: slower by ``ignorable``, and by ``must_catch``.
@@ -180,5 +184,5 @@ def _step_marks(iteration: Iteration) -> Marks | None:
 
 def _probe_marks(iteration: Iteration) -> Marks | None:
     """The slowest rank's reading before and after, in nanoseconds: a step waits for all ranks."""
-    probes = iteration.probe_ns
-    return (float(max(probes.before)), float(max(probes.after))) if probes else None
+    before, after = map(max, iteration.probe_ns or ((0,), (0,)))
+    return (float(before), float(after)) if before and after else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -194,9 +195,18 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
         return (series,)
     last = found[-1][0]
     common = [state for state in STATES if all(last.trials(side, state) for side in SIDES)]
-    compared = [_at_look(series, labeller, look, nulls, common) for look, nulls in zip(looks, found, strict=True)]
+    every = [(state,) for state in common] + ([(*common,)] if len(common) > 1 else [])
+    samples = [_samples(series, labeller, look, nulls, every) for look, nulls in zip(looks, found, strict=True)]
+    # What was measured has a ratio, and what of it was measured in one state may have none.
+    whole = chain.from_iterable(chain.from_iterable(samples))
+    faults = (replace(series, base=sample.base, head=sample.head).fault for sample in whole)
+    if (fault := next(filter(None, faults), None)) is not None:
+        return (replace(series, missing=fault),)
+    compared = [
+        _at_look(own, len(common) if nulls else 0, metric.sign) for own, nulls in zip(samples, found, strict=True)
+    ]
     rows = []
-    for n, state in enumerate([*common, BOTH][: len(compared[-1])]):
+    for n, state in enumerate([*common, BOTH][: len(every)]):
         looked = tuple(states[n] for states in compared)
         own = replace(series, base=looked[-1].over.base, head=looked[-1].over.head)
         rows.append(StateSeries(**vars(own), state=state, compared=looked))
@@ -205,19 +215,21 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     return (StateSeries(series.gate, schedule=schedule, resolution=series.resolution),)
 
 
-def _at_look(
-    series: Series, labeller: Labeller, look: int, nulls: tuple[Found, Found] | None, common: Sequence[State]
-) -> list[StateLook]:
-    """What a look compares in each state and over both; all that was measured, where no state was known then."""
-    every = [(state,) for state in common]
-    means = [tuple(common)] if len(common) > 1 else []
+def _samples(
+    series: Series, labeller: Labeller, look: int, nulls: tuple[Found, Found] | None, every: Sequence[Sequence[State]]
+) -> list[tuple[Sample, Sample]]:
+    """What a look compares in these states under either null; all that was measured, where no state was known then."""
     if nulls is None:
         whole = Sample(series.base[:look], series.head[:look])
-        return [StateLook(whole, whole)] * len([*every, *means])
-    over, under = ([null.sample(series.metric, labeller.pairs, own) for own in [*every, *means]] for null in nulls)
-    spread = _pooled([stats.log_ratios(own.base, own.head, series.metric.sign) for own in under[: len(every)]])
-    spreads = [spread] * len(every) + [None] * len(means)
-    return [StateLook(*one) for one in zip(over, under, spreads, strict=True)]
+        return [(whole, whole)] * len(every)
+    over, under = ([null.sample(series.metric, labeller.pairs, own) for own in every] for null in nulls)
+    return [*zip(over, under, strict=True)]
+
+
+def _at_look(samples: Sequence[tuple[Sample, Sample]], states: int, sign: int) -> list[StateLook]:
+    """A look; the first samples are of so many states, which tell the spread of one another."""
+    spread = _pooled([stats.log_ratios(under.base, under.head, sign) for _, under in samples[:states]])
+    return [StateLook(*own, spread if n < states else None) for n, own in enumerate(samples)]
 
 
 def _pooled(states: Sequence[stats.Floats]) -> Spread | None:

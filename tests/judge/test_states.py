@@ -293,6 +293,54 @@ def test_states_that_show_at_a_later_look(late: list[tuple[str, str]], common: i
     assert codes(slow.reasons) == ([] if common else ["too-few-pairs"])
 
 
+def readings(taken: Trial, states: str) -> Trial:
+    """A trial with the probe's readings in these states."""
+    both = {"s": (215_000, 215_000), "f": (179_000, 179_000), "t": (215_000, 179_000)}
+    probed = [Probes((before,), (after,)) for before, after in (both[state] for state in states)]
+    own = zip(taken.iterations, probed, strict=True)
+    return taken.model_copy(update={"iterations": tuple(i.model_copy(update={"probe_ns": p}) for i, p in own)})
+
+
+def with_readings(states: Sequence[tuple[str, str]]) -> list[Trial]:
+    """Pairs in these states, with the probe's readings."""
+    names = itertools.chain.from_iterable(states)
+    return [readings(taken, own) for taken, own in zip(pairs(states), names, strict=True)]
+
+
+def changed(taken: Trial, at: Sequence[int], **fields: Any) -> Trial:
+    """A trial with other fields in the iterations of these numbers."""
+    its = (own.model_copy(update=fields if n in at else {}) for n, own in enumerate(taken.iterations))
+    return taken.model_copy(update={"iterations": tuple(its)})
+
+
+def test_a_state_whose_steps_took_no_time() -> None:
+    """Steps of zero in one state alone have no ratio there: nothing is measured, and nothing passes."""
+    trials = with_readings([(JUMPS, JUMPS)] * 6)
+    trials[3] = changed(trials[3], (0, 1), itl_ns=(0,) * 8)
+    found = judged_on_h200(trials)
+    assert found.verdict == "not-measured"
+    assert [(gate.verdict, codes(gate.reasons)) for gate in found.gates] == [("not-measured", ["non-finite"])]
+
+
+@pytest.mark.parametrize("probe", [None, Probes((0,), (179_000,))])
+def test_an_iteration_without_a_reading(probe: Probes | None) -> None:
+    """One reading that is not there, or says nothing, leaves the steps' own times to tell the states."""
+    trials = with_readings(BOTH_STATES)
+    trials[5] = changed(trials[5], (4,), probe_ns=probe)
+    found = judged_on_h200(trials).states
+    assert found is not None
+    assert found.told_by == "steps"
+
+
+def test_what_a_slow_head_could_lose_where_steps_tell_nothing() -> None:
+    """Where steps are too few to be split the probe's own gap bounds what being slow more often could cost."""
+    few = [changed(one, range(8), itl_ns=one.iterations[0].itl_ns[:3]) for one in with_readings(BOTH_STATES)]
+    found = judged_on_h200(few).states
+    assert found is not None
+    assert found.gap == pytest.approx(215 / 179 - 1)
+    assert (found.at_most > 0.005, found.everywhere) == (True, False)
+
+
 def test_states_need_iterations_that_can_be_split() -> None:
     """Iterations of fewer than four decode steps tell no states."""
     few = [one.model_copy(update={"iterations": tuple(own.model_copy(update={"itl_ns": own.itl_ns[:3]})
