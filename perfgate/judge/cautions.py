@@ -284,7 +284,7 @@ def clocks_differ(gpus: Mapping[Side, GpuOutcome], trials: TrialsBySide) -> Note
 def _wander(trials: TrialsBySide) -> bool:
     """Whether the SM clocks of the trials spread so far that the sides' may differ by chance (Welch's t test)."""
     base, head = (_sm_clocks(trials[side]) for side in SIDES)
-    if min(len(base), len(head)) < 2:  # noqa: PLR2004 (one trial has no spread)
+    if min(len(base), len(head)) < 2 or min(*base, *head) <= 0:  # noqa: PLR2004 (one trial has no spread)
         return False
     difference = stats.difference_estimate(stats.logs(base), stats.logs(head), 1)
     return 2 * min(difference.p_above(0.0), difference.p_below(0.0)) > CHANCE

@@ -239,6 +239,18 @@ def test_clocks_that_wander_are_no_difference_of_the_sides() -> None:
     assert (found.verdict, codes(found.reasons)) == ("pass", [])
 
 
+def test_a_clock_of_zero_is_a_difference() -> None:
+    """A driver that reads 0 MHz on one side tells of other clocks, not of clocks that wander."""
+    taken = [
+        one.model_copy(update={"telemetry": at(0 if one.subject == "head" else 1980)})
+        for one in trials(spread(0.0, 0.0002, 4))
+    ]
+
+    (found,) = judged(taken).cells
+
+    assert (found.verdict, codes(found.reasons)) == ("not-comparable", ["clocks-differ"])
+
+
 def test_clocks_count_beside_a_gate_without_data() -> None:
     """A gate that lost its metric does not let another one block at different clocks."""
     measured = cell(gates=[gate(), gate("energy_per_token")])
