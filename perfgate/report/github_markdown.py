@@ -16,7 +16,7 @@ from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome
 from perfgate.report.document import printable
 from perfgate.report.markdown import to_markdown
 from perfgate.report.outcome_document import outcome_document
-from perfgate.report.outcome_lines import gate_row, notes, run_notes, urgency, where
+from perfgate.report.outcome_lines import gate_name, gate_row, notes, run_notes, urgency, where
 from perfgate.report.text import to_text
 from perfgate.units import signed_percent
 
@@ -108,8 +108,9 @@ def _of_gate(cell: CellOutcome, gate: GateOutcome) -> Annotation:
     level: Level = "warning" if gate.verdict in ("inconclusive", "advisory") else "error"
     _, base, head, _, interval, margins, *_ = gate_row(gate)
     figures = f"{signed_percent(gate.change)} ({base} to {head}), interval {interval}, margins {margins}"
-    text = figures if gate.change is not None else "; ".join(note.text for note in gate.reasons) or "no values"
-    title = f"{cell.name}: {gate.metric} {gate.verdict}"
+    shares = f"{base} to {head}" if None not in (gate.base, gate.head) else "no values"
+    text = figures if gate.change is not None else "; ".join(note.text for note in gate.reasons) or shares
+    title = f"{cell.name}: {gate_name(gate)} {gate.verdict}"
     return Annotation(level, printable(title), printable(text), *where(gate))
 
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, Verdict, worst
 from perfgate.report.document import NoteLine, printable
-from perfgate.report.outcome_lines import HEADINGS, cell_heading, closing, gate_row, notes, run_notes, where
+from perfgate.report.outcome_lines import HEADINGS, cell_heading, closing, gate_name, gate_row, notes, run_notes, where
 
 Tag = Literal["failure", "error", "skipped"]
 TAGS: dict[Verdict, Tag | None] = {
@@ -42,7 +42,8 @@ def _suite(root: ET.Element, cell: CellOutcome) -> None:
     suite = ET.SubElement(root, "testsuite", name=printable(cell.name))
     lines = list(notes(cell))
     for gate in cell.gates:
-        case = _case(suite, gate.metric, gate.verdict, _figures(gate), [n for n in lines if n.about == gate.metric])
+        name = gate_name(gate)
+        case = _case(suite, name, gate.verdict, _figures(gate), [n for n in lines if n.about == printable(name)])
         file, line = where(gate)
         if file:
             case.attrib.update(file=printable(file), line=str(line))

@@ -151,10 +151,10 @@ def _halving(gate: GateOutcome) -> str:
 def notes(cell: CellOutcome) -> Iterator[NoteLine]:
     """Every reason and caution of a cell, each with its remedy."""
     for gate in ordered_gates(cell):
-        yield from (NoteLine.of("reason", gate.metric, note) for note in gate.reasons)
+        yield from (NoteLine.of("reason", gate_name(gate), note) for note in gate.reasons)
     yield from (NoteLine.of("reason", cell.name, note) for note in cell.reasons)
     for gate in ordered_gates(cell):
-        yield from (NoteLine.of("caution", gate.metric, note) for note in gate.cautions)
+        yield from (NoteLine.of("caution", gate_name(gate), note) for note in gate.cautions)
     yield from (NoteLine.of("caution", cell.name, note) for note in cell.cautions)
 
 
@@ -228,14 +228,14 @@ def _exactly(outcome: Outcome) -> str:
 
 def _blocked(cell: CellOutcome) -> list[str]:
     """What regressed in a cell: its gates, then what is judged exactly."""
-    gates = [f"{gate.metric} {signed_percent(gate.change)}" for gate in cell.gates if gate.verdict == "regressed"]
+    gates = [f"{gate_name(gate)} {_ungated(gate)}" for gate in cell.gates if gate.verdict == "regressed"]
     return [*gates, *dict.fromkeys(EXACTLY[reason.code] for reason in cell.reasons if reason.code in EXACTLY)]
 
 
 def _blunt(outcome: Outcome) -> str:
     """What passed gates could not have blocked reliably, though they would not have passed it either."""
     gates = [
-        f"{gate.metric} {percent(gate.must_catch)} to {_detectable(gate.detectable)}"
+        f"{gate_name(gate)} {percent(gate.must_catch)} to {_detectable(gate.detectable)}"
         for cell in outcome.cells
         for gate in cell.gates
         if gate.detectable is not None and gate.detectable > gate.must_catch

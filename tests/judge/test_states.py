@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +16,13 @@ from hand_made import MACHINE, cell, codes, gate, iteration, record, run, trial
 
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.machine_states import Labeller
-from perfgate.judge.outcome import CellOutcome, GateOutcome
+from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.trial import Probes, Side, Trial
 from perfgate.record.run_record import Visit
-from perfgate.report.outcome_lines import gate_name, states_line
+from perfgate.report.github_markdown import annotate
+from perfgate.report.junit import render_junit
+from perfgate.report.outcome_lines import closing, gate_name, notes, states_line
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 STEP_S, GAP = 0.005, 1.033
@@ -146,6 +149,27 @@ def test_the_sentence() -> None:
         "two states 3.29 % apart, told by the steps' own times; 4 of 12 restarts of base and 4 of 12 restarts of head "
         "slow; compared within states, 10 pairs in the slow one and 8 pairs in the fast one"
     )
+
+
+def test_each_state_is_named_wherever_gates_are() -> None:
+    """A report of one metric in two states tells them apart: in its sentence, its notes, JUnit and annotations."""
+    slower = judged(pairs([(JUMPS, JUMPS)] * 6, 1.08))
+    few = judged(pairs([(FASTER, FASTER)] * 4 + [("ssstffff", FASTER), (FASTER, "ssstffff")]))
+    causing = judged(pairs([(FASTER, "fffftsss")] * 12))
+    whole = [Outcome(run="r", perfgate="1", verdict=own.verdict, exit_status=10, alpha=0.01, beta=0.05, cells=(own,))
+             for own in (slower, few, causing)]  # fmt: skip
+    assert closing(whole[0]).startswith("REGRESSED: itl_median, slow state +8")
+    assert "itl_median, fast state +7.99 %" in closing(whole[0])
+    assert [note.about for note in notes(few) if note.kind == "reason"] == ["itl_median, slow state"]
+    cases = list(ET.fromstring(render_junit(whole[1])).iter("testcase"))  # noqa: S314 (perfgate's own)
+    assert {case.attrib["name"]: "too-few-pairs" in ET.tostring(case, "unicode") for case in cases} == {
+        "itl_median, slow state": True, "itl_median, fast state": False,
+        "itl_median, both states": False, "slow_state_share": False,
+    }  # fmt: skip
+    assert "slow_state_share 0 % to 42.86 %" in closing(whole[2])
+    assert [(told.title, told.text) for told in annotate(whole[2])] == [
+        ("cell: slow_state_share regressed", "0 % to 42.86 %")
+    ]
 
 
 # --- recorded on hosts whose GPUs jump
