@@ -47,10 +47,12 @@ class ThreadCounts:
 
     Args:
         names: Names of functions by the identity of their code, which is kept so that none takes its place.
+        clock: Of C functions, in nanoseconds; and how far two readings of it are apart at least.
     """
 
-    def __init__(self, names: dict[int, tuple[str, types.CodeType]]) -> None:
+    def __init__(self, names: dict[int, tuple[str, types.CodeType]], clock: tuple[Callable[[], int], int]) -> None:
         self.names = names
+        self.clock, self.lag_ns = clock
         self.counts: dict[Key, int] = {}
         self.times: dict[Key, list[int]] = {}
         self.open: list[list[Any]] = []
@@ -71,17 +73,18 @@ class ThreadCounts:
         """A C function begins."""
         callee = name_of(called)
         self.add(name, callee)
-        self.open.append([(name, callee), True, clock()])
+        self.open.append([(name, callee), True, self.clock()])
 
-    def leave_c(self, now_ns: int) -> None:
+    def leave_c(self) -> None:
         """The C function that began last has ended."""
+        now_ns = self.clock()
         if not self.open:
             return
         key, is_leaf, begin_ns = self.open.pop()
         if is_leaf:
             time_of = self.times.setdefault(key, [0, 0])
             time_of[0] += 1
-            time_of[1] += now_ns - begin_ns
+            time_of[1] += max(now_ns - begin_ns - self.lag_ns, 0)
 
     def function(self, code: types.CodeType, module: Any) -> str:
         """The name of a function, with its module's where that is known."""
@@ -90,8 +93,6 @@ class ThreadCounts:
             qualname = getattr(code, "co_qualname", code.co_name)  # from 3.11 on
             known = self.names[id(code)] = (f"{module}.{qualname}" if module else qualname, code)
         return known[0]
-
-    # --- before Python 3.12 ---
 
     def trace(self, frame: Any, _event: str, _: Any) -> Callable[..., Any]:
         """For ``sys.settrace``: a function begins, or a generator goes on."""
@@ -112,11 +113,10 @@ class ThreadCounts:
 
     def profile(self, frame: Any, event: str, called: Any) -> None:
         """For ``sys.setprofile``: a C function begins or ends."""
-        now_ns = clock()
         if event == "c_call":
             self.enter_c(self.function(frame.f_code, frame.f_globals.get("__name__")), called)
         elif event in ("c_return", "c_exception"):
-            self.leave_c(now_ns)
+            self.leave_c()
 
 
 def name_of(called: Any) -> str:
@@ -158,10 +158,13 @@ class Traced:
         sys.setprofile(counts.profile)
         sys.settrace(counts.trace)
 
-    def end(self) -> None:
-        """Stop counting in this thread; the others go on."""
+    def end(self) -> bool:
+        """Stop counting in this thread, the others go on; tell whether all was ours until now."""
+        now = (sys.gettrace(), sys.getprofile(), threading.gettrace())
         sys.settrace(None)
         sys.setprofile(None)
+        counts = self.counts_of()
+        return now == (counts.trace, counts.profile, self.in_a_new_thread)
 
     def finish(self) -> None:
         """The others go on for as long as they live."""
@@ -231,18 +234,19 @@ class Monitored:
 
     def end_c(self, _code: types.CodeType, _offset: int, called: Any, _first: Any) -> None:
         """Some C function has ended."""
-        now_ns = clock()
         if not issubclass(type(called), PYTHON_FUNCTIONS):
-            self.counts_of().leave_c(now_ns)
+            self.counts_of().leave_c()
 
     def begin(self) -> None:
         """Count in every thread, from the first step of an iteration on."""
         self.counts_of().open.clear()
         if not self.monitoring.get_events(self.tool):
             self.monitoring.set_events(self.tool, self.events)
+        self.told = self.monitoring.get_events(self.tool)
 
-    def end(self) -> None:
-        """The others go on, and what runs between two steps in this thread is ours."""
+    def end(self) -> bool:
+        """The others go on, and what runs between two steps in this thread is ours; tell whether it was heard."""
+        return bool(self.told and self.told == self.monitoring.get_events(self.tool))
 
     def finish(self) -> None:
         """Stop counting."""
@@ -255,6 +259,8 @@ class CallCounter:
     def __init__(self) -> None:
         self.names: dict[int, tuple[str, types.CodeType]] = {}
         self.threads: dict[int, ThreadCounts] = {}
+        self.first = threading.get_ident()
+        self.lag_ns = -max(time.thread_time_ns() - time.thread_time_ns() for _ in range(ROUNDS))
         self.instrument = Monitored(self.mine) if hasattr(sys, "monitoring") else Traced(self.mine)
         self.costs = self.calibrated()
         if isinstance(self.instrument, Monitored):  # the other one sees nothing of ours
@@ -262,9 +268,12 @@ class CallCounter:
             self.instrument.left_out = frozenset(str(here.with_name(name)) for name in OWN)
 
     def mine(self) -> ThreadCounts:
-        """The counts of the thread that asks."""
+        """The counts of the thread that asks; what others than the first wait while they are counted is no work."""
         thread = threading.get_ident()
-        return self.threads.get(thread) or self.threads.setdefault(thread, ThreadCounts(self.names))
+        if (known := self.threads.get(thread)) is None:
+            own = (clock, 0) if thread == self.first else (time.thread_time_ns, self.lag_ns)
+            known = self.threads[thread] = ThreadCounts(self.names, own)
+        return known
 
     def clear(self) -> None:
         """Begin an iteration."""
@@ -278,8 +287,7 @@ class CallCounter:
         """What all threads have run so far."""
         summed: dict[Key, int] = {}
         for counts in [*self.threads.values()]:
-            for key, count in counts.counts.copy().items():
-                summed[key] = summed.get(key, 0) + count
+            summed |= {key: summed.get(key, 0) + count for key, count in counts.counts.copy().items()}
         return summed
 
     def around(self, step: Callable[[], Any]) -> Callable[[], Any]:
@@ -291,10 +299,13 @@ class CallCounter:
         def counted() -> Any:
             self.instrument.begin()
             try:
-                return step()
+                given = step()
             finally:
-                self.instrument.end()
+                ours = self.instrument.end()
                 self.note()
+            if not ours:
+                raise RuntimeError(f"the step took {self.instrument.name} away from what counts its calls")
+            return given
 
         return counted
 
@@ -316,25 +327,23 @@ class CallCounter:
         for (name, what), in_steps in self.table.items():
             if not name.startswith(f"{__name__}."):
                 counts = functions.setdefault(plain(name), {}).setdefault(plain(what), [0] * self.steps)
-                for step, count in in_steps.items():
-                    counts[step] += count
+                counts[:] = (count + in_steps.get(step, 0) for step, count in enumerate(counts))
         times: dict[str, dict[str, list[int]]] = {}
         for own in [*self.threads.values()]:
             for (name, callee), (calls, total_ns) in own.times.copy().items():
                 time_of = times.setdefault(plain(name), {}).setdefault(plain(callee), [0, 0])
                 time_of[0] += calls
                 time_of[1] += total_ns
-        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
         return {
-            "python": python, "instrument": self.instrument.name, "costs": self.costs,
+            "python": ".".join(map(str, sys.version_info[:2])), "instrument": self.instrument.name, "costs": self.costs,
             "functions": functions, "times": {name: own for name, own in times.items() if name in functions},
         }  # fmt: skip
 
     def calibrated(self) -> dict[str, int]:
         """Picoseconds of a line, of a method's call and of a C call beside their lines; and what timing a call adds."""
         loops = (lines, calls, c_calls)
-        rounds = [{loop: timed(loop) for loop in loops} for _ in range(ROUNDS)]
-        took = {loop: min(each[loop] for each in rounds) for loop in loops}
+        times = [(loop, clock(), loop(LENGTH), clock()) for loop in [*loops] * ROUNDS]
+        took = {own: min(end_ns - begin_ns for loop, begin_ns, _, end_ns in times if loop is own) for own in loops}
         counted, timed_ns = {}, []
         for loop in (lines, calls, *[c_calls] * 10):
             self.threads.clear()
@@ -351,18 +360,10 @@ class CallCounter:
         return {"line": max(line, 1), "call": max(call, line), "c_call": max(c_call, line), "timing": max(timing, 0)}
 
 
-def timed(loop: Callable[[int], None]) -> int:
-    """Nanoseconds of a loop."""
-    begin_ns = clock()
-    loop(LENGTH)
-    return clock() - begin_ns
-
-
 class Called:
     """Has a method, because most calls are of one."""
 
-    def nothing(self, left: int) -> int:
-        """Do nothing."""
+    def nothing(self, left: int) -> int:  # noqa: D102 (does what it says)
         return left
 
 

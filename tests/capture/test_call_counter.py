@@ -106,8 +106,35 @@ counted()
 report = counter.report()
 woken = counter.around(wake)
 woken()
+heard = counter.report()
+
+
+clocks = {thread == counter.first: own.clock.__name__ for thread, own in counter.threads.items()}
+
+
+def disturb():
+    if hasattr(sys, "monitoring"):
+        sys.monitoring.set_events(counter.instrument.tool, 0)
+    else:
+        sys.settrace(None)
+    with_loop(100)
+
+
+def disturb_threads():
+    threading.settrace(None)
+
+
+said = []
+for function in (disturb, disturb if hasattr(sys, "monitoring") else disturb_threads):
+    disturbed = counter.around(function)
+    try:
+        disturbed()
+    except RuntimeError as error:
+        said.append(str(error))
+    counter.report()
 names = [module.plain(name) for name in json.loads(sys.argv[2])]
-print(json.dumps({"names": names, "report": report, "woken": counter.report(), "off": sys.gettrace() is None}))
+print(json.dumps({"names": names, "report": report, "woken": heard, "clocks": clocks, "disturbed": said,
+                  "off": sys.gettrace() is None}))
 """
 NAMES = {
     "tasks.cuxguxa3fjiy3mbp6rbfy7spv4wzsfz44hqntq33y437ete2u6j3.Runner.call": "tasks.Runner.call",
@@ -168,6 +195,17 @@ def test_another_thread_counts(said: dict[str, Any]) -> None:
     assert said["woken"]["functions"]["__main__.with_loop"]["()"] == [1]
 
 
+def test_what_another_thread_waits_is_no_work(said: dict[str, Any]) -> None:
+    """Only the thread of the steps has its C calls timed by a clock that goes on while it waits."""
+    assert said["clocks"] == {"true": "perf_counter_ns", "false": "thread_time_ns"}
+
+
+def test_a_step_that_takes_the_counting_away_is_an_error(said: dict[str, Any]) -> None:
+    """A debugger or a measure of coverage in the engine would hide whatever runs after it."""
+    assert len(said["disturbed"]) == 2
+    assert all("away from what counts its calls" in text for text in said["disturbed"])
+
+
 def test_the_counter_leaves_no_trace_of_itself(said: dict[str, Any]) -> None:
     """None of its own functions is counted, and nothing is left switched on between steps."""
     assert not [name for name in said["report"]["functions"] if name.startswith("call_counter")]
@@ -179,6 +217,7 @@ def test_costs_and_times_are_plausible(said: dict[str, Any]) -> None:
     costs = said["report"]["costs"]
     assert all(1_000 <= costs[name] <= 1_000_000 for name in ("line", "call", "c_call"))
     assert said["report"]["instrument"] == ("settrace" if said["report"]["python"] < "3.12" else "monitoring")
+    assert costs["timing"] >= 1_000
     assert said["report"]["times"]["__main__.with_c_calls"]["builtins.len"][0] == 200
     assert "builtins.sum" not in said["report"]["times"].get("__main__.with_generator", {})
 
