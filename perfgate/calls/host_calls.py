@@ -13,19 +13,28 @@ from itertools import chain
 from typing import Annotated
 
 from annotated_types import MinLen
-from pydantic import Field, PositiveInt
+from pydantic import AfterValidator, FailFast, Field, PositiveInt
 
-from perfgate.machine.json_text import LARGEST_INTEGER, Figures
+from perfgate.machine.json_text import LARGEST_INTEGER
 from perfgate.models import Frozen
 
 CALLS, LINES = "calls", "lines"
 """What is counted of a function, beside the C functions that it calls, which go by their names."""
 PS_PER_S = 1e12
 Count = Annotated[int, Field(ge=0, lt=LARGEST_INTEGER)]
-Total = tuple[Count, Count]
+
+
+def _in_order(total: tuple[int, int]) -> tuple[int, int]:
+    if total[0] > total[1]:
+        raise ValueError(f"expected the least before the most, not {total[0]} and {total[1]}")
+    return total
+
+
+Total = Annotated[tuple[Count, Count], AfterValidator(_in_order)]
 """The least and the most over the counted iterations of what all decode steps of one did."""
 Cost = Annotated[int, Field(gt=0, lt=LARGEST_INTEGER)]
-Name = Annotated[str, Field(max_length=1000)]
+Name = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
+"""On one line: a function may have any name, and a report shows it."""
 
 
 class Costs(Frozen):
@@ -79,7 +88,7 @@ class HostCalls(Frozen):
     python: str
     instrument: str
     iterations: PositiveInt
-    step_calls: Annotated[Figures, MinLen(1)]
+    step_calls: Annotated[tuple[Count, ...], MinLen(1), FailFast()]
     costs: Costs
     functions: dict[Name, FunctionCalls]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls, pooled
 from perfgate.capture.drivers import Engine, Launch
@@ -21,6 +21,8 @@ from perfgate.scenario.call_trials import CallTrials
 
 CALLS, LINES = "()", ":"
 """What the worker counts of a function beside the C functions that it calls, see ``call_counter.py``."""
+MOST_COUNTS = 100_000
+"""Far more than a step of vLLM has; a record holds those of every trial."""
 
 
 class _Costs(Costs):
@@ -35,7 +37,7 @@ class _Reported(BaseModel):
     python: Annotated[str, Field(pattern=r"^3\.[0-9]{1,3}$")]
     instrument: Annotated[str, Field(max_length=40)]
     costs: _Costs
-    functions: dict[str, dict[str, list[NonNegativeInt]]]
+    functions: dict[str, dict[str, Annotated[list[NonNegativeInt], FailFast()]]]
     times: dict[str, dict[str, Annotated[tuple[PositiveInt, NonNegativeInt], Field(strict=False)]]]
 
 
@@ -81,12 +83,20 @@ def read_calls(answer: Mapping[str, Any]) -> HostCalls:
         InvalidTrialError: ``protocol-error``: It says nothing of the kind, or the engine made no decode step.
     """
     try:
-        reported = _Reported.model_validate(answer.get("host_calls"))
+        reported = _read(answer["host_calls"])
         tokens = [entry[1] for entry in answer.get("deliveries", ())]
         return _in_decode(reported, _decode_begins(tokens), [any(row) for row in tokens])
-    except (ValidationError, ValueError, TypeError, IndexError, KeyError) as error:
+    except (ValidationError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
         text = f"counted calls: {str(error)[:500]}"
         raise InvalidTrialError("protocol-error", text) from error
+
+
+def _read(said: Mapping[str, Any]) -> _Reported:
+    """Counted before it is validated, because each complaint takes a kilobyte."""
+    for part in ("functions", "times"):
+        if (many := sum(1 + len(own) for own in said[part].values())) > MOST_COUNTS:
+            raise ValueError(f"{part}: {many} counts; a step has at most {MOST_COUNTS}")
+    return _Reported.model_validate(said)
 
 
 def _decode_begins(tokens: Sequence[Sequence[int]]) -> int:
@@ -111,6 +121,8 @@ def _in_decode(reported: _Reported, begin: int, delivered: Sequence[bool]) -> Ho
         sums = {what: sum(counts[begin:]) for what, counts in own.items()}
         if any(sums.values()):
             functions[name] = _function(sums, reported.times.get(name, {}), reported.costs.timing)
+    if not functions:
+        raise ValueError("nothing was counted in the decode steps")
     return HostCalls(
         python=reported.python,
         instrument=reported.instrument,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hand_made import host_calls
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from perfgate.calls.call_difference import MOST_LINES, call_difference
 from perfgate.calls.host_calls import FunctionCalls, HostCalls, pooled
@@ -162,3 +164,18 @@ def test_trials_that_were_counted_otherwise_are_not_pooled() -> None:
     """Another minor version of Python calls and counts otherwise."""
     with pytest.raises(ValueError, match=r"Python 3\.11 by settrace and Python 3\.12 by settrace"):
         pooled([host_calls(), host_calls().model_copy(update={"python": "3.12"})])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"functions": {"f": {"lines": [9, 1]}}}, "expected the least before the most, not 9 and 1"),
+        ({"functions": {"f\x1b[2J": {}}}, "should match pattern"),
+        ({"functions": {"f\u2028": {}}}, "should match pattern"),
+        ({"step_calls": [2**63]}, "less than"),
+    ],
+)
+def test_counts_that_nobody_counted_are_refused(wrong: dict[str, Any], text: str) -> None:
+    """Whoever edits a profile or a record by hand is told."""
+    with pytest.raises(ValidationError, match=text):
+        HostCalls.model_validate_json(json.dumps(host_calls().model_dump() | wrong))

@@ -13,7 +13,7 @@ from stub_engine import write_stub
 
 from perfgate.calls.call_difference import call_difference
 from perfgate.calls.host_calls import HostCalls
-from perfgate.capture.calling import read_calls
+from perfgate.capture.calling import MOST_COUNTS, read_calls
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.trial_taking import EngineCollector
@@ -125,6 +125,11 @@ def test_what_a_worker_says_is_added_up() -> None:
         {"host_calls": {**REPORT, "functions": {"f": {"()": [9, 1]}}}},
         {"host_calls": {**REPORT, "functions": {"f": {"()": [9, -1, 1]}}}},
         {"host_calls": {**REPORT, "functions": {"f" * 2000: {"()": [9, 1, 1]}}}},
+        {"host_calls": {**REPORT, "functions": {"f\nPASS": {"()": [9, 1, 1]}}}},
+        {"host_calls": {**REPORT, "functions": {}}},
+        {"host_calls": {**REPORT, "functions": {"f": {"()": [9, 0, 0]}}}},
+        {"host_calls": {**REPORT, "functions": {name: {"()": [9, 2**62, 1]} for name in ("f", "g")}}},
+        {"host_calls": {**REPORT, "functions": []}},
         {"host_calls": {**REPORT, "times": {"f": {"dict.get": [0, 1]}}}},
         {"deliveries": []},
         {"deliveries": None},
@@ -140,3 +145,12 @@ def test_a_worker_that_says_something_else_has_not_counted(changes: dict[str, An
         read_calls(ANSWER | changes)
 
     assert caught.value.code == "protocol-error"
+
+
+@pytest.mark.parametrize("part", ["functions", "times"])
+def test_too_much_is_refused_before_it_is_looked_at(part: str) -> None:
+    """A million things that are wrong would take a gigabyte of complaints."""
+    with pytest.raises(InvalidTrialError, match=f"{part}: {MOST_COUNTS + 1} counts; a step has at most") as caught:
+        read_calls(ANSWER | {"host_calls": {**REPORT, part: dict.fromkeys(map(str, range(MOST_COUNTS + 1)), "")}})
+
+    assert len(caught.value.text) < 200
