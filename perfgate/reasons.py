@@ -384,7 +384,8 @@ _TABLE = (
     Reason("host-calls-changed", "The head's host runs something else in a decode step, within calls.ignorable.",
            "Nothing, if the change is meant; each function that runs otherwise is listed."),
     Reason("host-calls-vary", "Part of what the host runs depends on time or chance: it is compared by its range.",
-           "Nothing while it is a small share. Above 2 % of all events nothing is judged: find what polls or waits."),
+           "Nothing while it is a small share. Above 2 % of all events, or where what the head runs more at times is "
+           "worth more than calls.ignorable, nothing is judged: find what polls or waits."),
     Reason("host-calls-unlike", "The sides' calls were counted under other versions of Python, or by other means.",
            "Use the same minor version of Python on both sides."),
     Reason("no-profile", "There is no stored profile of this cell for this GPU and this version of Python.",

@@ -21,8 +21,9 @@ DOUBT = 0.5
 their times differ by a quarter between engines of one build, and by more on a machine that others use."""
 NAMED = 3
 """Functions that a headline names."""
-CLOCKS = tuple(f"time.{name}{ns}" for name in ("perf_counter", "monotonic", "time", "thread_time", "process_time")
-               for ns in ("", "_ns"))  # fmt: skip
+CLOCKS = (*(f"time.{name}{ns}" for name in ("perf_counter", "monotonic", "time", "thread_time", "process_time",
+                                            "clock_gettime") for ns in ("", "_ns")),
+          "datetime.now", "datetime.utcnow", "posix.times", "resource.getrusage")  # fmt: skip
 WAITS = 3
 """Readings of a clock a step, as many as which vary, that make a function one which waits for a time."""
 
@@ -67,10 +68,18 @@ class CallDifference:
     Args:
         changes: The most expensive first, whichever way.
         doubt_s: What of their sum the times of C functions are too uncertain for.
+        at_times: Functions that the head sometimes runs more than the base ever does, the most expensive first, and
+            what that costs a step where it is so half of the time, in seconds.
     """
 
     changes: tuple[CallChange, ...]
     doubt_s: float = 0.0
+    at_times: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def at_times_s(self) -> float:
+        """What the head does more at times, a step, in seconds."""
+        return sum(cost_s for _, cost_s in self.at_times)
 
     @property
     def cost_s(self) -> float:
@@ -123,7 +132,8 @@ def call_difference(base: HostCalls, head: HostCalls) -> CallDifference:
     in_c = [ps / PS_PER_S for (_, what), ps in priced_ps.items() if what not in (CALLS, LINES)]
     added_s, removed_s = sum(s for s in in_c if s > 0), -sum(s for s in in_c if s < 0)
     doubt_s = min(DOUBT * min(added_s, removed_s), max(added_s - removed_s, 0.0))
-    return CallDifference(tuple(sorted(changes, key=lambda change: (-abs(change.cost_s), change.function))), doubt_s)
+    ordered = sorted(changes, key=lambda change: (-abs(change.cost_s), change.function))
+    return CallDifference(tuple(ordered), doubt_s, tuple(_at_times(before, base.steps, head)))
 
 
 _Key = tuple[str, str]
@@ -141,6 +151,17 @@ def _priced(
         own, other = net[what][count > 0], net[what][count < 0]
         price_ps = head.price_ps(function, what) if count > 0 else base.price_ps(was.get(function, function), what)
         yield (function, what), count * price_ps * max(own - other, 0.0) / own
+
+
+def _at_times(before: Mapping[tuple[str, str], Total], steps: float, head: HostCalls) -> Iterator[tuple[str, float]]:
+    """What the head's ranges reach above the base's and their width, beyond what differs in every iteration."""
+    cost_ps: dict[str, float] = {}
+    for (function, what), total in head.varying().items():
+        least, most = own = before.get((function, what), (0, 0))
+        if (above := total[1] - most - (most - least) - max(_distance(own, total), 0)) > 0:
+            cost_ps[function] = cost_ps.get(function, 0.0) + above / 2 / steps * head.price_ps(function, what)
+    for function in sorted(cost_ps, key=lambda name: (-cost_ps[name], name)):
+        yield function, cost_ps[function] / PS_PER_S
 
 
 def _moved(base: HostCalls, head: HostCalls) -> dict[str, str]:

@@ -58,6 +58,8 @@ def _held(difference: CallDifference, ignorable_s: float, cautions: tuple[Note, 
         what = f"and {', '.join(difference.waiting)} waits for a time, which no count prices"
     elif difference.cost_s > ignorable_s:
         what = f"more than {limit}"
+    elif min(difference.at_times_s, difference.cost_s + difference.at_times_s) > ignorable_s:
+        return Finding("inconclusive", (_at_times(difference, limit),), cautions)
     elif difference.changes:
         return Finding("pass", (), (_note("host-calls-changed", difference, f"within {limit}"), *cautions))
     else:
@@ -67,6 +69,13 @@ def _held(difference: CallDifference, ignorable_s: float, cautions: tuple[Note, 
 
 def _note(code: str, difference: CallDifference, what: str) -> Note:
     return Note(code=code, text="\n".join([f"{difference.headline} ({what})", *difference.lines]))
+
+
+def _at_times(difference: CallDifference, limit: str) -> Note:
+    functions = [function for function, _ in difference.at_times[:NAMED]]
+    cost = format_value(difference.at_times_s, "s")
+    text = f"what the head runs more at times would be {cost} a step, more than {limit}: {', '.join(functions)}"
+    return Note(code="host-calls-vary", text=text)
 
 
 def _varying(base: HostCalls, head: HostCalls) -> Iterator[Note]:

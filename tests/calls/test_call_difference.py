@@ -109,9 +109,10 @@ def test_c_work_that_replaces_other_is_told_by_what_is_certain(new_us: int, cost
 @pytest.mark.parametrize(
     ("reads", "waiting"), [((900, 1000), ["spin"]), ((1000, 1000), []), ((20, 21), [])], ids=["spins", "exact", "few"]
 )
-def test_a_loop_until_a_time_is_told(reads: tuple[int, int], waiting: list[str]) -> None:
+@pytest.mark.parametrize("clock", ["time.perf_counter_ns", "time.clock_gettime", "datetime.now"])
+def test_a_loop_until_a_time_is_told(reads: tuple[int, int], waiting: list[str], clock: str) -> None:
     """Counting makes its rounds few, so their price would be too low; an exact number of readings is none of that."""
-    spun = FunctionCalls(calls=(10, 10), c_calls={"time.perf_counter_ns": reads})
+    spun = FunctionCalls(calls=(10, 10), c_calls={clock: reads})
 
     difference = call_difference(host_calls(), host_calls(spin=spun))
 

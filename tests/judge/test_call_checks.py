@@ -84,6 +84,29 @@ def test_what_varies_is_named_and_bounded(spread: int, verdict: str) -> None:
     assert all(text.endswith("% of all events: poll") for text in notes)
 
 
+@pytest.mark.parametrize(
+    ("base", "head", "verdict"),
+    [
+        ((0, 0), (0, 30), "inconclusive"),
+        ((0, 0), (0, 3), "pass"),
+        ((0, 30), (0, 30), "pass"),
+        ((0, 3), (0, 100), "inconclusive"),
+    ],
+)
+def test_work_at_times_does_not_pass_for_none(base: tuple[int, int], head: tuple[int, int], verdict: str) -> None:
+    """A head that waits 20 us three times a step, but not in every iteration, shows no difference that repeats."""
+    synchronised = [
+        FunctionCalls(c_calls={"torch.cuda.synchronize": waits}, c_ps={"torch.cuda.synchronize": 20_000_000})
+        for waits in (base, head)
+    ]
+    found = outcome(called(*(host_calls(schedule=USUAL, sample=sample) for sample in synchronised)))
+
+    assert found.verdict == verdict
+    if verdict == "inconclusive":
+        assert codes(found.reasons) == ["host-calls-vary"]
+        assert "a step, more than the 10.00 us that are ignorable: sample" in found.reasons[0].text
+
+
 def test_another_python_is_not_comparable() -> None:
     """Its calls are counted otherwise."""
     head = host_calls(schedule=USUAL).model_copy(update={"python": "3.12", "instrument": "monitoring"})
