@@ -177,7 +177,7 @@ def draft(record: Record, side: Side, salt: str = "", *, anchored: bool = False)
         visits=visits,
         cell=Measured.of(record.cell),
         machine=anonymous(record.visits[0].machine),
-        decode=next((trial.decode for trial in record.judged_trials(side, "traced") if trial.decode), None),
+        decode=next((t.decode.without_columns() for t in record.judged_trials(side, "traced") if t.decode), None),
         counted=next((trial.counted for trial in record.judged_trials(side, "counted") if trial.counted), None),
         salt=salt if any(visit.card for visit in visits) else "",
     )

@@ -129,7 +129,7 @@ class DecodeSteps(Frozen):
     @property
     def steps(self) -> int:
         """How many steps there are, counted on each device."""
-        return len(self.step_ns)
+        return sum(pattern.steps for pattern in self.patterns)
 
     @property
     def graph_coverage(self) -> float:
@@ -141,6 +141,13 @@ class DecodeSteps(Frozen):
     def unlisted_share(self) -> float:
         """The share of kernel time in kernels whose role no rule knows; 0 where no kernel took any time."""
         return sum(self.role_ns.get(UNLISTED, ())) / max(sum(self.kernel_ns), 1)
+
+    def without_columns(self) -> DecodeSteps:
+        """What the steps ran, which does not grow with their number: of their times only those of kernels, as sums."""
+        nothing: dict[str, object] = {name: () for name in _COLUMNS}
+        roles = {role: (sum(times),) for role, times in self.role_ns.items()}
+        summed = {"kernel_ns": (sum(self.kernel_ns),), "role_ns": roles, "gap_ns": {}}
+        return self.model_copy(update={**nothing, **summed})
 
     def launches(self, pattern: Pattern) -> Counter[tuple[KernelKey, bool]]:
         """How often one step of a pattern launches each kernel, those from graphs (true) and the others apart."""
@@ -266,7 +273,9 @@ def _joined(trials: Sequence[DecodeSteps], tables: Sequence[dict[str, tuple[int,
     """Columns by name, one trial after the other; 0 in the steps of a trial that does not have one."""
     names = dict.fromkeys(chain.from_iterable(tables))
     pairs = list(zip(trials, tables, strict=True))
-    return {name: tuple(chain.from_iterable(t.get(name, (0,) * trial.steps) for trial, t in pairs)) for name in names}
+    return {
+        name: tuple(chain.from_iterable(t.get(name, (0,) * len(trial.step_ns)) for trial, t in pairs)) for name in names
+    }
 
 
 _in_order = operator.attrgetter("role", "place", "name")

@@ -123,6 +123,23 @@ def test_roles_that_changed_are_no_comparison(tmp_path: Path) -> None:
         promote(other.folder, tmp_path / "baselines")
 
 
+def test_a_file_does_not_grow_with_the_steps_traced(tmp_path: Path) -> None:
+    """It keeps what steps ran and not how long each took, so that a year of nights fits in it; shares are as traced."""
+    folder = measure(tmp_path, 0, gates=TIME).folder
+    promote(folder, tmp_path / "baselines", reason="first")
+    (file,) = files(tmp_path / "baselines")
+    (entry,) = read(file).baseline.entries
+    (record,) = read_records(folder, read_run(folder))
+    traced = record.judged_trials("head", "traced")[0].decode
+
+    assert entry.decode is not None
+    assert traced is not None
+    assert traced.steps > 1
+    assert entry.decode.step_ns == entry.decode.call_ns == ()
+    assert (entry.decode.steps, entry.decode.patterns) == (traced.steps, traced.patterns)
+    assert entry.decode.unlisted_share == traced.unlisted_share
+
+
 def without_exact_parts(baselines: Path) -> None:
     """Make the only baseline one of an earlier version, which kept neither steps nor counters."""
     (file,) = files(baselines)
