@@ -30,11 +30,17 @@ class Occupation:
     card: str
     day: int
 
-    def values(self, metric: str, anchor: Build | None = None) -> tuple[float, ...]:
-        """The restarts of all visits that carry a metric, or one ratio to an anchor; none where none does."""
+    def values(self, metric: str, anchor: Build | None = None, most: int | None = None) -> tuple[float, ...]:
+        """The restarts of all visits that carry a metric, or one ratio to an anchor; none where none does.
+
+        Args:
+            metric: Its name.
+            anchor: What ratios are to.
+            most: Of so many pairs, the first ones: the median of more would spread less than a head's can.
+        """
         if anchor is None:
             return tuple(chain.from_iterable(visit.values.get(metric, ()) for visit in self.visits))
-        return typical([ratio for visit in self.visits for ratio in visit.ratios(metric, anchor)])
+        return typical([ratio for visit in self.visits for ratio in visit.ratios(metric, anchor)][:most])
 
 
 def typical(ratios: Sequence[float]) -> tuple[float, ...]:
@@ -68,7 +74,7 @@ def occupations(runs: Iterable[Sequence[BaselineVisit]]) -> tuple[Occupation, ..
 
 
 def held_against(
-    seen: Sequence[Occupation], metric: str, card: str, anchor: Build | None = None
+    seen: Sequence[Occupation], metric: str, card: str, anchor: Build | None = None, pairs: int | None = None
 ) -> list[tuple[tuple[float, ...], ...]]:
     """The restarts of the occupations that a head is held against, or their ratios to each anchor.
 
@@ -82,6 +88,7 @@ def held_against(
         metric: Its name.
         card: The head's.
         anchor: What was measured beside the head, if ratios are compared.
+        pairs: How many pairs of both there are; all that an occupation has count where not given.
 
     Returns:
         Sets of occupations: those that carry the metric beside the head's anchor, then those beside any other one,
@@ -96,7 +103,8 @@ def held_against(
     each = [_one_of_each_card(of, by_day=anchor is None) for of in sets]
     most_own, most_each = (max(map(len, of)) for of in (own, each))
     chosen = own if own[0] and most_own >= min(FIRST_BLOCKING_VISITS, most_each) else each
-    rows = [tuple(one.values(metric, other) for one in of) for of, other in zip(chosen, anchors, strict=True) if of]
+    beside = zip(chosen, anchors, strict=True)
+    rows = [tuple(one.values(metric, other, pairs) for one in of) for of, other in beside if of]
     return rows if chosen[0] else []
 
 

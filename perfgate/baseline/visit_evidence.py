@@ -159,7 +159,10 @@ class VisitEvidence(ProfiledEvidence):
             return VisitSeries(gate, missing=why_missing(metric, {"head": trials}) or missing)
         # A baseline keeps values and no trials: its instrument is taken for the one at hand. A ratio has two readings.
         step = max(map(metric.resolution, trials)) * (1 if self.anchor is None else 2)
-        visits, *further = sets or [()]
+        if not sets:
+            beside = f" beside {self.anchor.title}" if self.anchor else ""
+            return VisitSeries(gate, missing=Note(code="no-baseline", text=f"no visit{beside} carries {metric.name}"))
+        visits, *further = sets
         others = [kept for own in further if (kept := tuple(visit for visit in own if min(visit) > 0))]
         means = tuple(map(_mean, visits))
         raised = RAISED if self.anchor is None else 1.0
@@ -195,7 +198,7 @@ class VisitEvidence(ProfiledEvidence):
         if len(known) < max(len(pairs), 1):
             return [], []
         today = statistics.geometric_mean([beside for beside, _ in known])
-        sets = held_against(baseline.occupations, metric.name, card, self.anchor)
+        sets = held_against(baseline.occupations, metric.name, card, self.anchor, len(known))
         scaled = [tuple(tuple(ratio * today for ratio in visit) for visit in visits) for visits in sets]
         return scaled, [ratio * today for ratio in typical([own / beside for beside, own in known])]
 

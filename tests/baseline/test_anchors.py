@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from fake_collector import FakeCollector, FakeSpec
@@ -157,6 +158,45 @@ def test_a_head_far_from_its_anchor_is_told() -> None:
 
     assert "anchor-far" in codes(held(beside(0.11, 4), far).cells[0].cautions)
     assert "anchor-far" not in codes(held(beside(0.01, 4), FOUR).cells[0].cautions)
+
+
+def test_a_gate_that_the_anchor_of_the_visits_does_not_carry() -> None:
+    """It has no ratio to be compared with, as a gate that is newer than the visits has no time."""
+    entries = []
+    for entry in FOUR.entries:
+        (one,) = entry.visits
+        assert one.anchor is not None
+        bare = one.anchor.model_copy(update={"values": {"ttft": (0.1,) * 6}})
+        entries.append(entry.model_copy(update={"visits": (one.model_copy(update={"anchor": bare}),)}))
+
+    outcome = held(beside(0.01, 4), Baseline(entries=tuple(entries)))
+
+    assert (outcome.verdict, codes(only(outcome).reasons)) == ("not-comparable", ["no-baseline"])
+    assert only(outcome).reasons[0].text == "no visit beside vllm 0.8 carries itl_median"
+
+
+def test_visits_of_many_pairs_are_no_steadier_than_the_head() -> None:
+    """Three runs of a night are one observation, of as many pairs as a head has: their median would spread less."""
+
+    def noisy(day: int, seed: int) -> Record:
+        noise = iter(np.random.default_rng(seed).normal(0.0, 0.02, 6).tolist())
+        side = beside(0.01, day)
+        trials = [
+            trial(one.index, one.pair, "head", one.iterations[0].itl_ns[0] / 1e9 * math.exp(next(noise)))
+            if one.subject == "head"
+            else one
+            for one in side.trials
+        ]
+        return side.model_copy(update={"trials": tuple(trials)})
+
+    def compared(runs: int) -> tuple[float | None, float | None]:
+        known = lineage([noisy(day, 10 * day + again) for day in range(4) for again in range(runs)])
+        (gate,) = held(noisy(4, 99), known).cells[0].gates
+        assert gate.visits is not None
+        assert gate.visits.visits == 4
+        return gate.change, gate.visits.visit_sd
+
+    assert compared(3) == compared(1)
 
 
 def test_pairs_that_were_cut_short_have_no_verdict() -> None:
