@@ -18,7 +18,7 @@ import math
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from typing import Any
 from perfgate import __version__, stats
 from perfgate.baseline.exact_profile import find_profiles, keep_profiles, kept_profiles
 from perfgate.baseline.profile_comparison import judge_profiles
-from perfgate.baseline.store import find, keep, kept
+from perfgate.baseline.store import Stored, find, keep, kept
 from perfgate.baseline.stored_visit import Build
 from perfgate.baseline.visit_comparison import compare_with_baseline, judge_against
 from perfgate.capture.engine import find_subject
@@ -47,7 +47,7 @@ from perfgate.record.keeping import make_folder, refuse_what_is_no_text, run_nam
 from perfgate.record.manifest import check_sequence, read_manifest
 from perfgate.record.run_record import Record, Run, read_records, record_file, write_record, write_run
 from perfgate.scenario.declaration import LoadedScenario, load, with_kernels
-from perfgate.scenario.plan import exact_part, make_plan, resolve_cells, without_gates
+from perfgate.scenario.plan import Cell, exact_part, make_plan, resolve_cells, without_gates
 from perfgate.scenario.subject import Subject
 
 __all__ = [
@@ -120,9 +120,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     part = without_gates if kernels_only else exact_part if exact_only else None
     plan = plan if part is None else plan.model_copy(update={"cells": tuple(map(part, plan.cells))})
     known = find_profiles(profiles, plan.cells) if profiles is not None else None
-    if against is not None:
-        _check_against(subjects, quick=quick)
-    baselines = find(against, plan.cells) if against is not None else None
+    baselines = stored_for(against, plan.cells, subjects, quick=quick) if against is not None else None
     _look_ahead(loaded, subjects, progress, ask=collector is None)
     kind: dict[str, Any] = {"quick": quick, "kernels_only": kernels_only, "exact_only": exact_only}
     manifest = Run(name=run_name(loaded), plan=plan, subjects=subjects, perfgate=__version__, **kind)
@@ -261,8 +259,15 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
     return with_kernels(loaded, union(blocks))
 
 
-def _check_against(subjects: Mapping[Side, Subject], *, quick: bool) -> None:
-    """Refuse what no verdict of a baseline could rest on."""
+def stored_for(
+    against: Path, cells: Iterable[Cell], subjects: Mapping[Side, Subject], *, quick: bool = False
+) -> dict[str, tuple[Stored, ...]]:
+    """The baselines that a head may be held against, by cell_id.
+
+    Raises:
+        UsageError: No verdict of a baseline could rest on such a run.
+        RecordError: A baseline is broken.
+    """
     if quick:
         raise UsageError("against a baseline a run is never quick: it has a verdict or is worth nothing")
     if "head" in subjects and "base" in subjects and Build.asked_for(subjects["base"], {}).opaque:
@@ -270,6 +275,7 @@ def _check_against(subjects: Mapping[Side, Subject], *, quick: bool) -> None:
             "the anchor has path= or env= of its own, by which two builds could be one name",
             remedy="Install it into an environment of its own, or build it from a ref: [subjects.anchor] with ref=.",
         )
+    return find(against, cells)
 
 
 def _look_ahead(

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from perfgate import __version__, gate
-from perfgate.errors import InterruptedRunError, RecordError, UsageError
+from perfgate.errors import InterruptedRunError, PerfgateError, RecordError, UsageError
 from perfgate.judge.outcome import WORST_FIRST, Outcome, Verdict, verdict_json, worst
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
@@ -33,6 +33,8 @@ from perfgate.metrics.trial import Side
 from perfgate.models import Frozen, Note
 from perfgate.record.manifest import read_manifest
 from perfgate.report.run_folders import NIGHT
+from perfgate.scenario.declaration import load
+from perfgate.scenario.plan import resolve_cells
 from perfgate.scenario.subject import Subject
 
 MANIFEST = NIGHT
@@ -96,13 +98,17 @@ def run_night(
         means: See :func:`perfgate.gate.run`: ``collector``, ``progress``, and ``budget_s`` for all runs together.
 
     Raises:
-        UsageError: There is no head.
+        UsageError: There is no head, or the anchor cannot be told from others.
+        RecordError: A baseline that visits are to be held against is broken.
         InterruptedRunError: Stopped, or out of budget; :func:`resume_night` goes on.
         PerfgateError: See :func:`perfgate.gate.run`.
     """
     if "head" not in subjects:
         remedy = "Name it: --head python=..., or whatever differs from the base."
         raise UsageError("a night needs a head", remedy=remedy)
+    if anchor is not None:  # hours before the first run beside it begins
+        cells = [cell for file in scenarios for cell in resolve_cells(load(file))]
+        gate.stored_for(BASELINES, cells, {"base": anchor, "head": subjects["head"]})
     name = f"night-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     night = Night(
         name=name, scenarios=tuple(scenarios), subjects=subjects, anchor=anchor,
@@ -222,7 +228,7 @@ def _measure(
     with hold(folder):
         for seed, part in enumerate(night.parts, night.seed):
             begun, against = run_of(folder, part), BASELINES if part in BESIDE else None
-            with _interruptions(folder):
+            with _interruptions(folder), _verdict_first(folder, part):
                 left_s = deadline_s - time.monotonic()
                 if begun is None:
                     where: dict[str, Any] = {"runs": folder / part, "seed": seed, "against": against}
@@ -240,6 +246,17 @@ def _interruptions(folder: Path) -> Iterator[None]:
         judge_night(folder)
         remedy = f"Go on with: perfgate nightly --resume {shlex.quote(str(folder))}"
         raise InterruptedRunError(error.text, remedy=remedy, code=error.code) from error
+
+
+@contextlib.contextmanager
+def _verdict_first(folder: Path, part: str) -> Iterator[None]:
+    """Visits decide nothing: where one cannot be made, the night has its verdict, and the error is told besides."""
+    try:
+        yield
+    except PerfgateError:
+        if part in BESIDE:
+            judge_night(folder)
+        raise
 
 
 def _combined(night: Night, halves: dict[str, Outcome]) -> Outcome:

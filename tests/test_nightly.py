@@ -14,6 +14,7 @@ from hand_made import BASE, BOTH, scenario_file
 
 from perfgate import gate
 from perfgate.baseline.promotion import promote
+from perfgate.baseline.store import baseline_path
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
 from perfgate.errors import InterruptedRunError, RecordError, UsageError
@@ -31,6 +32,8 @@ from perfgate.nightly import (
 )
 from perfgate.record.run_record import read_records, read_run
 from perfgate.report.outcome_lines import closing
+from perfgate.scenario.declaration import load
+from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Source, Subject
 from perfgate.verification import verify_path
 
@@ -273,6 +276,45 @@ def test_a_night_beside_an_anchor_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
 
     assert night_of_the_head(folder) == run_of(folder, "anchored-head")
     assert all(one.subjects["base"] == ANCHOR for one in prepared)
+
+
+def break_baseline(cell: Cell) -> None:
+    """Put a file that is none where a baseline of a cell would be."""
+    broken = Path("baselines", baseline_path(cell, "cpu-x2-observe-000000"))
+    broken.parent.mkdir(parents=True, exist_ok=True)
+    broken.write_text('{"format": "perfgate-baseline/1"}')
+
+
+def test_what_no_visit_could_rest_on_is_refused_before_a_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An anchor that cannot be told from others, or a broken baseline, is told before hours are measured."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="the anchor has path= or env= of its own"):
+        night(tmp_path, Builds(), anchor=Subject(python="/bin/anchor", path=("/plugin",)))
+    break_baseline(resolve_cells(load(scenario_file(tmp_path)))[0])
+    with pytest.raises(RecordError, match="not a baseline: expected a list of entries"):
+        night(tmp_path, Builds(), anchor=ANCHOR)
+
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_visit_that_cannot_be_made_leaves_the_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The halves are judged though the visits beside the anchor, which decide nothing, could not begin."""
+    monkeypatch.chdir(tmp_path)
+    cell, *_ = resolve_cells(load(scenario_file(tmp_path)))
+
+    class Breaking(Builds):
+        """While it measures, somebody breaks a baseline."""
+
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            """Take a trial."""
+            break_baseline(cell)
+            return super().collect(job, progress)
+
+    with pytest.raises(RecordError, match="not a baseline: expected a list of entries"):
+        night(tmp_path, Breaking(1.01), anchor=ANCHOR)
+
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert '"regressed"' in (folder / "verdict.json").read_text()
 
 
 def trials(folder: Path, half: str) -> tuple[Trial, ...]:

@@ -144,7 +144,7 @@ class DecodeSteps(Frozen):
 
     def without_columns(self) -> DecodeSteps:
         """What the steps ran, which does not grow with their number: of their times only those of kernels, as sums."""
-        nothing: dict[str, object] = {name: () for name in _COLUMNS}
+        nothing: dict[str, object] = dict.fromkeys(_COLUMNS, ())
         roles = {role: (sum(times),) for role, times in self.role_ns.items()}
         summed = {"kernel_ns": (sum(self.kernel_ns),), "role_ns": roles, "gap_ns": {}}
         return self.model_copy(update={**nothing, **summed})
