@@ -15,7 +15,7 @@ from datetime import datetime
 from perfgate import stats
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.occupations import typical
-from perfgate.baseline.stored_visit import Build
+from perfgate.baseline.stored_visit import ONE_STATE, Build
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import METRICS, Metric
 from perfgate.scenario.margins import Budget
@@ -31,6 +31,7 @@ class Night:
 
     Args:
         day: When, in days since 1970.
+        date: The same, ``2026-01-31``, as its machine had it.
         build: What was measured.
         anchor: What was measured beside it.
         level: ln(build / anchor), positive is worse.
@@ -38,6 +39,7 @@ class Night:
     """
 
     day: float
+    date: str
     build: Build
     anchor: Build
     level: float
@@ -51,7 +53,7 @@ class Drift:
     Args:
         metric: Its name.
         budget: What it may lose.
-        nights: All nights beside the newest anchor, or linked to it, levels as if beside that one.
+        nights: All nights beside the newest anchor, or linked to it, levels as if beside that one; one of each day.
         change: Newest against oldest nights of the window, positive is worse; ``None`` where there are too few.
         over: Whether it is beyond the budget, with Holm's correction over all budgets of a command.
     """
@@ -87,9 +89,23 @@ def drifts(budgets: Sequence[tuple[Baseline, Mapping[str, Budget]]]) -> list[tup
 
 
 def _drift(lineage: Baseline, metric: Metric, budget: Budget) -> Drift:
-    nights, error = _linked(sorted(_nights(lineage, metric), key=lambda night: night.day))
-    change = moved([(night.day, night.level) for night in nights], budget.days, error) if nights else None
-    return Drift(metric.name, budget, nights, change)
+    every, error = _linked(sorted(_nights(lineage, metric), key=lambda night: night.day))
+    nights = _one_a_day(every)
+    found = Drift(metric.name, budget, nights, None)
+    if not nights:
+        return found
+    crossed = found.window[0].anchor != nights[-1].anchor
+    levels = [(night.day, night.level) for night in nights]
+    return replace(found, change=moved(levels, budget.days, error if crossed else 0.0))
+
+
+def _one_a_day(nights: Sequence[Night]) -> tuple[Night, ...]:
+    """The newest of runs of the same hours: they met the machine in one state and are one observation."""
+    kept: list[Night] = []
+    for night in reversed(nights):
+        if not kept or kept[-1].day - night.day > ONE_STATE.total_seconds() / SECONDS_A_DAY:
+            kept.append(night)
+    return tuple(kept[::-1])
 
 
 def _nights(lineage: Baseline, metric: Metric) -> Iterator[Night]:
@@ -104,6 +120,7 @@ def _nights(lineage: Baseline, metric: Metric) -> Iterator[Night]:
             taken = [value for anchor in anchors for value in anchor.values.get(metric.name, ()) if value > 0]
             yield Night(
                 day=datetime.fromisoformat(entry.visits[0].t0_utc).timestamp() / SECONDS_A_DAY,
+                date=datetime.fromisoformat(entry.visits[0].t0_utc).date().isoformat(),
                 build=entry.build,
                 anchor=anchors[0].build,
                 level=metric.sign * math.log(*typical(ratios)),

@@ -145,7 +145,7 @@ def drift(scenarios: tuple[Path, ...], baselines: Path) -> None:
     """Hold the nights of each cell against the budgets of its scenario's drift: key; draw them and their anchor.
 
     Every visit beside an anchor counts, of whatever build. Ends with 10 where a budget is overdrawn, and names the
-    builds in between; with 20 where no budget has nights enough.
+    builds in between; else with 20 where a budget has too few nights, or a cell none.
     """
     from perfgate.baseline.night_series import drifts
     from perfgate.baseline.store import find
@@ -154,7 +154,7 @@ def drift(scenarios: tuple[Path, ...], baselines: Path) -> None:
     from perfgate.scenario.declaration import load
     from perfgate.scenario.plan import resolve_cells
 
-    budgets = []
+    budgets, missing = [], []
     for file in scenarios:
         loaded = load(file)
         if not loaded.scenario.drift:
@@ -164,9 +164,12 @@ def drift(scenarios: tuple[Path, ...], baselines: Path) -> None:
             stored = [entry.baseline for entry in find(baselines, [cell])[cell.cell_id]]
             same = [lineage for lineage in stored if not lineage.cell.differences(Measured.of(cell))]
             budgets += [(lineage, loaded.scenario.drift) for lineage in same]
+            if not same:
+                missing.append(cell.name)
+                click.echo(f"perfgate: {baselines}: no nights of {cell.name} as {file} has it: promote some", err=True)
     found = drifts(budgets)
-    held = [one for _, own in found for one in own if one.change is not None]
+    every = [one for _, own in found for one in own]
     echo_document(drift_document(found))
-    over = any(one.over for one in held)
+    over, held = any(one.over for one in every), not missing and all(one.change is not None for one in every)
     status = ExitStatus.REGRESSED if over else ExitStatus.PASS if held else ExitStatus.INCONCLUSIVE
     click.get_current_context().exit(status)

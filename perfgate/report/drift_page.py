@@ -38,7 +38,8 @@ def _lines(drift: Drift) -> Iterable[str]:
     nights, unit = drift.nights[-MOST_BARS:], METRICS[drift.metric].unit
     levels = [night.level for night in nights]
     first, last = (signed_percent(to_ratio(levels[n])) for n in (0, -1))
-    yield f"{drift.metric} by the anchor's: {bars(levels)} {first} to {last}"
+    days = " to ".join(nights[n].date for n in (0, -1))
+    yield f"{drift.metric} by the anchor's: {bars(levels)} {first} to {last}, {days}"
     newest = [night for night in nights if night.anchor == nights[-1].anchor]
     ends = " to ".join(format_value(newest[n].beside, unit) for n in (0, -1))
     yield f"the anchor's own, {newest[0].anchor.title}: {bars([math.log(night.beside) for night in newest])} {ends}"

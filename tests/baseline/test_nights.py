@@ -107,6 +107,32 @@ def test_other_cells_are_another_series() -> None:
     assert len(found.nights) == 25
 
 
+def test_runs_of_one_day_are_one_night() -> None:
+    """Eight runs within the same hours are no eight nights: two days tell nothing of how nights spread."""
+    runs = []
+    for day, ratio, hour in [(0, 0.0, hour) for hour in range(4)] + [(29, 0.05, hour) for hour in range(4)]:
+        begun = (BEGUN + timedelta(days=day, hours=hour)).isoformat()
+        runs.append(night(hour, ratio).model_copy(update={"visits": (Visit(machine=MACHINE, t0_utc=begun),)}))
+
+    ((_, (found,)),) = drifts([(lineage(runs), {"itl_median": Budget(0.01, 30)})])
+
+    assert (len(found.nights), found.change) == (2, None)
+
+
+def test_a_link_that_the_window_does_not_reach() -> None:
+    """Once a window has one anchor alone, how well that was linked to the one before no longer matters."""
+    before = [night(n, 0.01) for n in range(10)]
+    link = [night(10, 0.01 - 0.03, anchor="0.9", head="1.9")]
+    after = [night(n, 0.01 - 0.03, anchor="0.9") for n in range(11, 40)]
+
+    linked, cut = (drifts([(lineage(nights), {"itl_median": Budget(0.01, 20)})])[0][1][0].change
+                   for nights in ([*before, *link, *after], after))  # fmt: skip
+
+    assert linked is not None
+    assert cut is not None
+    assert linked.standard_error == cut.standard_error
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Any], str], Any]:
     """A function that runs ``baseline drift`` for nights of a scenario with this budget."""
@@ -132,6 +158,7 @@ def test_the_builds_in_between_are_named(project: Callable[..., Any]) -> None:
     assert "OVER BUDGET" in ended.stdout
     assert "changes after vllm 1.0 and up to vllm 1.29, with 28 builds measured in between" in ended.stdout
     assert "▁" in ended.stdout
+    assert "2026-01-01 to 2026-01-30" in ended.stdout
     assert "the anchor's own, vllm 0.8" in ended.stdout
 
 
@@ -142,6 +169,20 @@ def test_the_builds_in_between_are_named(project: Callable[..., Any]) -> None:
 def test_exit_status(project: Callable[..., Any], nights: int, budget: str, status: int) -> None:
     """Within its budget 0, with too few nights 20, without a budget 2."""
     assert project([(n, 0.0005 * n) for n in range(nights)], budget).exit_code == status
+
+
+def test_a_scenario_without_nights(project: Callable[..., Any], tmp_path: Path) -> None:
+    """It is named, and no pass: beside one that is within its budget, too."""
+    budget = "drift: {itl_median: 2% in 30 days}\n"
+    project([(n, 0.0) for n in range(30)], budget)
+    other = tmp_path / "other.yaml"
+    other.write_text((tmp_path / "tiny.yaml").read_text().replace("name: tiny", "name: other"))
+
+    ended = CliRunner().invoke(main, ["baseline", "drift", "tiny.yaml", "other.yaml", "--baselines", "heads"])
+
+    assert ended.exit_code == 20
+    assert "heads: no nights of other as other.yaml has it" in ended.stderr
+    assert "within" in ended.stdout
 
 
 @pytest.mark.parametrize("budget", ["1%", "1 in 30 days", "0% in 30 days", "1% in 0 days", "1% in 99999 days", "[1]"])
