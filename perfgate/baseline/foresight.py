@@ -72,7 +72,7 @@ def _detectable(baseline: Baseline, cell: Cell, gate: GatePlan, anchor: Build | 
     head = [0.0] * (cell.due_alone(metric.kind) if anchor is None else 1)
     raised = RAISED if anchor is None else 1.0
     found: list[Prediction] = []
-    for card in {occupation.card for occupation in baseline.occupations}:
+    for card in baseline.cards:
         sets = held_against(baseline.occupations, metric.name, card, anchor)
         if (
             any(len(visits) > 1 for visits in sets)

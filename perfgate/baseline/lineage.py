@@ -33,6 +33,8 @@ from perfgate.record.run_record import Record, record_digest
 from perfgate.trace.decode_step import DecodeSteps
 
 FORMAT: Final = "perfgate-baseline/1"
+NO_CARD = "-"
+"""A card that no visit was made on."""
 Change = Literal["first", "equivalent", "changed"]
 
 
@@ -54,7 +56,8 @@ class Entry(Frozen):
         decode: What a decode step ran in the first traced trial; only of ``first`` and ``changed``, and ``None`` where
             nothing was traced.
         counted: What the first counted trial counted; of the same entries.
-        salt: What cards are hashed with from here on, so that nobody can look for a device; only where none was before.
+        salt: What cards are hashed with from here on, so that two files do not tell of a common device; only where none
+            was before.
         digest: Of all the rest.
     """
 
@@ -109,6 +112,12 @@ class Baseline(Frozen):
     def occupations(self) -> tuple[Occupation, ...]:
         """The observations that they make."""
         return occupations(entry.visits for entry in self.epoch)
+
+    @property
+    def cards(self) -> tuple[str, ...]:
+        """Where a head may be: the cards of visits, or no known one where visits to GPUs know none; empty on the CPU."""
+        cards = (occupation.card for occupation in self.occupations)
+        return tuple(dict.fromkeys(card for card in cards if card or not self.machine.gpus)) or (NO_CARD,)
 
     @property
     def salt(self) -> str:

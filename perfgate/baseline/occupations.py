@@ -117,8 +117,7 @@ def _one_of_each_card(seen: Sequence[Occupation], *, by_day: bool) -> list[Occup
     return each[::-1]
 
 
-def most_visits(seen: Sequence[Occupation]) -> int:
-    """How many occupations count for a head on the card that knows the most."""
-    return max(
-        max(sum(other.card == one.card for other in seen), len(_one_of_each_card(seen, by_day=True))) for one in seen
-    )
+def most_visits(seen: Sequence[Occupation], cards: Iterable[str]) -> int:
+    """How many occupations count for a head on that one of these cards that most is known of."""
+    own = (sum(one.card == card for one in seen) for card in cards)
+    return max(*own, len(_one_of_each_card(seen, by_day=True)))

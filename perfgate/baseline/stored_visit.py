@@ -155,7 +155,10 @@ class BaselineVisit(Frozen):
 
 
 def card_of(machines: Iterable[Machine], salt: str) -> str:
-    """The GPUs of visits, as a digest from which nobody learns which they are; empty without a GPU or without salt."""
+    """The GPUs of visits, as a digest; empty without a GPU or without salt.
+
+    The salt is in the baseline: who knows a device's id can look for it, and nobody can find an id of 122 random bits.
+    """
     devices = sorted({gpu.uuid for machine in machines for gpu in machine.gpus})
     return sha256_hex(" ".join([salt, *devices]))[:12] if devices and salt else ""
 

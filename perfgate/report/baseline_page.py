@@ -103,7 +103,7 @@ def _promoted(promotion: Promoted) -> Section:
 
 
 def _standing(baseline: Baseline) -> str:
-    missing = FIRST_BLOCKING_VISITS - most_visits(baseline.occupations)
+    missing = FIRST_BLOCKING_VISITS - most_visits(baseline.occupations, baseline.cards)
     return "can block" if missing <= 0 else f"advises; blocks after {missing} more"
 
 

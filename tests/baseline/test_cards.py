@@ -10,10 +10,12 @@ from stored import GATES, alone, measured, visit
 
 from perfgate.baseline.lineage import Baseline, Entry, draft
 from perfgate.baseline.occupations import held_against
+from perfgate.baseline.store import Stored
 from perfgate.baseline.visit_comparison import judge_against
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.fingerprint import Gpu
 from perfgate.record.run_record import Record, Visit
+from perfgate.report.baseline_page import list_document
 
 SALT = "salt"
 SLOWER = {"A": 0.0, "B": 0.04, "C": -0.04, "D": 0.02, "E": 0.0}
@@ -114,6 +116,16 @@ def test_a_baseline_from_before_cards_advises() -> None:
     assert (outcome.verdict, outcome.would_be) == ("advisory", "regressed")
     assert codes(outcome.cells[0].reasons) == ["advisory-few-visits"]
     assert "salt" not in before.text
+
+
+def test_a_baseline_from_before_cards_does_not_say_that_it_can_block() -> None:
+    """Six nights of an unknown card count as one for a head on any known one."""
+    before, known = (stored([("A", day) for day in range(1, 7)], salt=salt) for salt in ("", SALT))
+
+    told = [str(list_document([Stored("", baseline)])) for baseline in (before, known)]
+
+    assert "advises; blocks after 3 more" in told[0]
+    assert "can block" in told[1]
 
 
 def test_a_run_resumed_on_another_card_is_of_neither() -> None:
