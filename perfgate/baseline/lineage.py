@@ -115,7 +115,7 @@ class Baseline(Frozen):
 
     @property
     def cards(self) -> tuple[str, ...]:
-        """Where a head may be: the cards of visits, or no known one where visits to GPUs know none; empty on the CPU."""
+        """Where a head may be: the cards of visits, or no known one where visits to GPUs name none."""
         cards = (occupation.card for occupation in self.occupations)
         return tuple(dict.fromkeys(card for card in cards if card or not self.machine.gpus)) or (NO_CARD,)
 

@@ -58,19 +58,24 @@ def occupations(runs: Iterable[Sequence[BaselineVisit]]) -> tuple[Occupation, ..
     Args:
         runs: The visits of each run, at least one.
     """
-    found: list[tuple[list[BaselineVisit], str, int]] = []
-    days: list[BaselineVisit] = []
+    found: list[tuple[list[BaselineVisit], Sequence[BaselineVisit], str, int]] = []
+    days: list[Sequence[BaselineVisit]] = []
     for visits in runs:
         card = "+".join(sorted({visit.card for visit in visits}))
-        same = (known for known, where, _ in found if where == card and any(map(known[0].near, visits)))
+        same = (known for known, first, where, _ in found if where == card and _near(first, visits))
         if (known := next(same, None)) is not None:
             known.extend(visits)
             continue
-        day = next((n for n, first in enumerate(days) if any(map(first.near, visits))), len(days))
+        day = next((n for n, first in enumerate(days) if _near(first, visits)), len(days))
         if day == len(days):
-            days.append(visits[0])
-        found.append(([*visits], card, day))
-    return tuple(Occupation(tuple(known), card, day) for known, card, day in found)
+            days.append(visits)
+        found.append(([*visits], visits, card, day))
+    return tuple(Occupation(tuple(known), card, day) for known, _, card, day in found)
+
+
+def _near(first: Sequence[BaselineVisit], visits: Sequence[BaselineVisit]) -> bool:
+    """Whether a run met the machine in the state in which another did; the runs of an occupation are near its first."""
+    return any(one.near(other) for one in first for other in visits)
 
 
 def held_against(

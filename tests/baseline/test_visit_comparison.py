@@ -122,6 +122,16 @@ def test_a_run_that_was_resumed_is_one_visit() -> None:
     assert codes(outcome.cells[0].reasons) == ["advisory-few-visits"]
 
 
+def test_a_run_is_near_another_by_any_of_its_visits() -> None:
+    """What was measured within hours of where a run was resumed, days after its begin, is one observation with it."""
+    trials = tuple(trial(n, n, "head", visit=n // 3) for n in range(6))
+    resumed = draft(alone([], trials=trials, visits=(visit(1), visit(5))), "head")
+    later = draft(alone([0.0] * 6, visits=(visit(5),)), "head")
+    follows: dict[str, Any] = {"kind": "equivalent", "cell": None, "machine": None}
+
+    assert len(Baseline(entries=(resumed, later.model_copy(update=follows))).occupations) == 1
+
+
 def test_one_visit_knows_no_spread() -> None:
     """With one visit only restarts are counted: it says so, and claims no effect that it could have detected."""
     outcome = against(QUIET[:1], SIX)
