@@ -195,6 +195,9 @@ class FakeCollector:
             return Failure(code="subject-not-found", text=f"python={subject.python}: no such program")
         return None
 
+    def release(self) -> None:
+        """Nothing is started ahead."""
+
     def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
         """Invent one trial and write its timeline."""
         spec = self.kinds.get(job.kind, self.spec)

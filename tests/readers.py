@@ -218,7 +218,7 @@ def _engine(file: Path) -> None:
     )  # fmt: skip
     worker = Worker(job)
     worker._child = _Gone()  # type: ignore[assignment]  # no process
-    worker._born_ns = 0
+    worker.born_ns = 0
     worker._buffer += file.read_bytes()
     worker._requests = worker._answers = os.open(os.devnull, os.O_RDWR)
     try:

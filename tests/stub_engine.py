@@ -170,14 +170,19 @@ class LLMEngine:
 
 
 TORCH = """
-import contextlib, os, types
+import contextlib, os, sys, types
 __version__ = '8.8.stub'
 profiler = types.SimpleNamespace(record_function=lambda name: contextlib.nullcontext())
 
 def initialized():
     if os.environ.get("STUB_MODE") == "probe fails":
         raise RuntimeError("CUDA error: operation not permitted")
-    return False
+    ahead = "/parked-" in os.getcwd()
+    if ahead and os.environ.get("STUB_MODE") == "import answers rubbish":
+        return os.write(int(sys.argv[2]), b"rubbish\\n")
+    if ahead and os.environ.get("STUB_MODE") == "import answers the future":
+        os.write(int(sys.argv[2]), b'{"v": 1, "id": 1, "ok": true, "end_ns": 9000000000000000000, "cuda": false}\\n')
+    return os.environ.get("STUB_MODE") == "touches a GPU"
 
 cuda = types.SimpleNamespace(is_initialized=initialized)
 """

@@ -65,6 +65,9 @@ class ToyDriver:
         assert subject.python
         return None
 
+    def release(self) -> None:
+        """Nothing is started ahead."""
+
     @contextlib.contextmanager
     def start(self, job: Job, launch: Launch) -> Iterator[Engine]:
         """A toy."""

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit, Worker, find_subject
 from perfgate.capture.job import Job
+from perfgate.capture.parking import Parking
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.plan import prompts
@@ -96,6 +97,9 @@ class Driver(Protocol):
             InvalidTrialError: It does not start, or something that it started does not end.
         """
 
+    def release(self) -> None:
+        """End whatever was started for :attr:`Job.ahead`, because no such trial comes."""
+
 
 class _Started(BaseModel):
     """A worker's answer to ``start``."""
@@ -111,7 +115,13 @@ class _Started(BaseModel):
 
 
 class VllmDriver:
-    """vLLM's engine loop in a worker of its own (:mod:`perfgate.capture.vllm_worker`), one batch at a time."""
+    """vLLM's engine loop in a worker of its own (:mod:`perfgate.capture.vllm_worker`), one batch at a time.
+
+    The worker of a trial that is known to come next is parked meanwhile (:mod:`perfgate.capture.parking`).
+    """
+
+    def __init__(self) -> None:
+        self._parking = Parking()
 
     def probe(self, subject: Subject) -> Failure | None:
         """See :func:`find_subject`."""
@@ -120,8 +130,23 @@ class VllmDriver:
     @contextlib.contextmanager
     def start(self, job: Job, launch: Launch) -> Iterator[Engine]:
         """See :class:`Driver`."""
-        with Worker(job, launch.wrapper, launch.environment) as worker:
-            yield VllmEngine(worker, job, launch)
+        with contextlib.ExitStack() as stack:
+            worker = self._parking.take(job) if job.kind == "timed" and launch == Launch() else None
+            if worker is None:
+                self._parking.release()
+                worker = stack.enter_context(Worker(job, launch.wrapper, launch.environment))
+            else:
+                stack.push(worker)
+            if job.ahead is not None:
+                self._parking.begin(job.ahead)
+            engine = VllmEngine(worker, job, launch)
+            # From here on the engine gets work: no import runs beside that.
+            self._parking.settle()
+            yield engine
+
+    def release(self) -> None:
+        """See :class:`Driver`."""
+        self._parking.release()
 
 
 class VllmEngine:
@@ -162,7 +187,7 @@ class VllmEngine:
             raise InvalidTrialError("protocol-error", text)
         self.versions, self._vocabulary = started.versions, started.vocabulary
         figures = started.model_dump(exclude={"versions", "vocabulary"})
-        self.startup = Startup(ready_ns=ready_ns, cache_files=cache_files, **figures)
+        self.startup = Startup(ready_ns=ready_ns, cache_files=cache_files, parked_ns=worker.parked_ns, **figures)
 
     def iterate(
         self, workload: Workload, number: int, limit: Limit | None = None, *, probe: bool = False

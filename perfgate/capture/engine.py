@@ -147,13 +147,17 @@ class Worker:
         self._environment = {**engine_environment(job), **(environment or {})}
         self._buffer = bytearray()
         self._id = 0
+        self.imported_ns = 0
+        """When it had imported everything, of a worker that was started ahead of its trial; 0 for any other."""
+        self.parked_ns = 0
+        """How long it then waited for its trial; no part of its age."""
 
     def __enter__(self) -> Self:
         """Start the process."""
         job = self._job
         request_in, self._requests = os.pipe()
         self._answers, answer_out = os.pipe()
-        self._born_ns = time.monotonic_ns()
+        self.born_ns = time.monotonic_ns()
         try:
             self._child = spawn(
                 [*self._wrapper, job.subject.python, str(WORKER), str(request_in), str(answer_out)],
@@ -189,9 +193,22 @@ class Worker:
         if left and error is None:
             raise InvalidTrialError("process-left", f"still alive: {'; '.join(map(str, left))}")
 
+    @property
+    def token(self) -> str:
+        """What tells its processes from those of other workers, see :mod:`perfgate.machine.processes`."""
+        return self._child.token
+
     def age_ns(self) -> int:
-        """Time since the process was spawned."""
-        return time.monotonic_ns() - self._born_ns
+        """Time since the process was spawned, without that for which it was parked."""
+        return time.monotonic_ns() - self.born_ns - self.parked_ns
+
+    def waits(self) -> bool:
+        """Whether it is still there."""
+        return self._child.poll() is None
+
+    def resume(self) -> None:
+        """Its trial begins now: what passed since its imports was waiting."""
+        self.parked_ns = time.monotonic_ns() - self.imported_ns
 
     def request(self, op: str, limit: Limit, **fields: Any) -> dict[str, Any]:
         """Ask, and wait for the answer.
@@ -199,8 +216,16 @@ class Worker:
         Raises:
             InvalidTrialError: The worker refused, ended, was late, or answered something else.
         """
+        self.ask(op, limit, **fields)
+        return self.answer(op, limit)
+
+    def ask(self, op: str, limit: Limit, **fields: Any) -> None:
+        """The first half of :meth:`request`."""
         self._id += 1
         self._send(json.dumps({"v": PROTOCOL, "id": self._id, "op": op, **fields}).encode() + b"\n", limit)
+
+    def answer(self, op: str, limit: Limit) -> dict[str, Any]:
+        """The second half of :meth:`request`: wait for the answer to what was asked last."""
         line = self._receive(limit)
         answer = _parse(line)
         if answer is None or answer.get("v") != PROTOCOL or answer.get("id") != self._id:

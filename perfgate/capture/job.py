@@ -36,6 +36,8 @@ class Job:
         gpu: Whether the engine runs on a GPU; on the CPU there is no kernel for a profiler of GPUs to see.
         fastest_probe_ns: The shortest reading of the probe on each rank in this run so far; empty where the probe does
             not tell the state of such GPUs, or nothing was read.
+        ahead: The trial that comes next, for which a driver may start a process now; its folder does not exist yet.
+            ``None`` where that is not known or not wanted.
         architecture: Its compute capability times ten, by which ncu's names differ; ``None`` where it is not known.
     """
 
@@ -56,6 +58,7 @@ class Job:
     gpu: bool = False
     fastest_probe_ns: tuple[int, ...] = ()
     architecture: int | None = None
+    ahead: Job | None = None
 
     @property
     def engine_args(self) -> dict[str, Any]:
@@ -90,7 +93,7 @@ class Collector(Protocol):
         """Why no trial of this cell can be taken, found without starting an engine; ``None`` when it can."""
 
     def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
-        """Take one trial; everything it started has ended when this returns or raises.
+        """Take one trial; everything it started has ended when this returns or raises, but for ``job.ahead``.
 
         A failure of the engine is part of the trial it returns, never an exception. ``progress`` takes short phrases
         for people: ``starting the engine``, ``iteration 3 of 22``.
@@ -99,3 +102,6 @@ class Collector(Protocol):
             KeyboardInterrupt: The user stopped; the engine was ended first.
             OSError: The trial's folder cannot be written.
         """
+
+    def release(self) -> None:
+        """End whatever was started for the ``ahead`` of a job, because no such trial comes."""

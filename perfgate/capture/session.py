@@ -15,7 +15,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ from perfgate.capture.failed_starts import FailedStarts
 from perfgate.capture.gpus import Gpus
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.pace import Pace
+from perfgate.capture.parking import FOLDERS, hides_imports
 from perfgate.capture.trial_taking import EngineCollector
 from perfgate.counters.roofline_bound import find_floor
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
@@ -168,6 +169,8 @@ class Session:
         except NotMeasuredError as error:  # of this cell: others may have other clocks, and verdicts
             stopped = Failure(code=error.code or "gpu-unreadable", text=error.finding)
             return self._save(self._opened[cell.cell_id].model_copy(update={"stopped": stopped}))
+        finally:
+            self._collector.release()
 
     def _take_pairs(self, cell: Cell, pairs: int, kind: Kind) -> Record:
         self._gpus.set_clocks(cell)
@@ -177,8 +180,7 @@ class Session:
             self._conditioned.add(cell.cell_id)
         while record.stopped is None and record.measured(kind) < pairs:
             self._afford(cell, len(record.subjects), kind)
-            taken = [t.pair for t in record.trials if t.kind == kind and t.pair is not None]
-            number = 1 + max(taken, default=-1)
+            number = _next_pair(record, kind)
             for position, side in enumerate(self._order(cell, number)):
                 record, failed = self._take(record, side, pairs, kind, number, position)
                 if failed:
@@ -204,9 +206,9 @@ class Session:
             )
 
     def _sweep(self) -> None:
-        """Take away what a killed visit could not: its compile caches, and what it was writing."""
-        for cache in self._folder.glob("cache-*"):
-            shutil.rmtree(cache, ignore_errors=True)
+        """Take away what a killed visit could not: compile caches, folders of parked workers, what it was writing."""
+        for left in (*self._folder.glob("cache-*"), *self._folder.glob(f"{FOLDERS}*")):
+            shutil.rmtree(left, ignore_errors=True)
         for part in self._folder.glob("records/.*.part"):
             part.unlink()
 
@@ -269,6 +271,7 @@ class Session:
             decode=_last_seen(record, side), gpu=bool(self._gpus.uuids), architecture=self._gpus.architecture,
             fastest_probe_ns=self._fastest_probe_ns(record),
         )  # fmt: skip
+        job = replace(job, ahead=self._ahead(record, job, target))
         done = record.measured(kind)
         sides = len(record.subjects)
         begun = [*record.subjects].index(side) if pair is None else position
@@ -291,6 +294,20 @@ class Session:
         left_s = (self._pace.expected_s(cell_id, kind) or 0.0) * ahead
         self._progress(Step(record.cell.name, index, side, pair, done, target, "done", left_s, kind, left_s, trial))
         return record, trial.failure
+
+    def _ahead(self, record: Record, job: Job, target: int) -> Job | None:
+        """The trial that comes next if this one does not fail, where a worker of it is to be parked."""
+        if job.kind != "timed" or not hides_imports(job.cell):
+            return None
+        sides = tuple(record.subjects) if job.pair is None else self._order(job.cell, job.pair)
+        later = sides[sides.index(job.side) + 1 :]
+        if not later:
+            if job.pair is not None and record.measured("timed") + 1 >= target:
+                return None  # whether there is another is up to the look
+            later = self._order(job.cell, _next_pair(record, "timed") if job.pair is None else job.pair + 1)
+        side = later[0]
+        folder = self._folder.resolve() / f"{FOLDERS}{job.index + 1}"
+        return replace(job, side=side, subject=record.subjects[side], cache_folder=self._caches / side, folder=folder)
 
     def _fastest_probe_ns(self, record: Record) -> tuple[int, ...]:
         """The shortest reading of the probe on each rank so far, of either side; a visit may have other GPUs."""
@@ -362,6 +379,11 @@ def _lacking(cell: Cell, trial: Trial) -> Failure | None:
     if not without:
         return None
     return Failure(code="metric-missing", text=f"its warm-up trial has no value of {', '.join(without)}")
+
+
+def _next_pair(record: Record, kind: Kind) -> int:
+    """The number of the next pair of a kind: dropped pairs keep theirs."""
+    return 1 + max((t.pair for t in record.trials if t.kind == kind and t.pair is not None), default=-1)
 
 
 def _last_seen(record: Record, side: Side) -> DecodeSteps | None:

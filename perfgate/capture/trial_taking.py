@@ -47,6 +47,11 @@ class EngineCollector:
         """Take one trial."""
         return take_trial(job, DRIVERS[job.cell.engine.driver], INSTRUMENTS[job.kind](job), progress)
 
+    def release(self) -> None:
+        """See :class:`perfgate.capture.drivers.Driver`."""
+        for driver in DRIVERS.values():
+            driver.release()
+
 
 def take_trial(job: Job, driver: Driver, instrument: Instrument, say: Say) -> Trial:
     """Start an engine, have the instrument drive it, stop it, and keep what was measured.

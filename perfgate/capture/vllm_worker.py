@@ -10,6 +10,7 @@ Protocol 1: JSON lines, one answer a request, in order. A request is ``{"v": 1, 
 op        request                                           answer
 ========= ================================================= ==========================================================
 hello                                                       python, pid
+imports                                                     end_ns, cuda: whether a GPU was touched; ahead of a start
 start     model, revision or null, dummy, engine_args,      import_ns, engine_ns, versions, vocabulary,
           count_calls                                       model_memory_bytes or null, kv_token_capacity or null
 iterate   prompts: batch x input token ids, output_tokens,  submitted_ns: batch; deliveries: [[t_ns, tokens: batch]];
@@ -31,11 +32,9 @@ Standard output and error are the engine's and go to its log; nothing of the pro
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import importlib.machinery
-import importlib.metadata
 import json
 import os
 import platform
@@ -48,7 +47,7 @@ from pathlib import Path
 from typing import IO, Any
 
 PROTOCOL = 1
-OPERATIONS = ("hello", "start", "iterate", "profile", "stop")
+OPERATIONS = ("hello", "imports", "start", "iterate", "profile", "stop")
 PR_SET_PDEATHSIG = 1
 
 
@@ -74,6 +73,8 @@ class WorkerLoop:
         self.ranges: Ranges | None = None
         self.profiled = False
         self.counter: Any = None
+        self.imported: tuple[Any, ...] = ()
+        self.import_ns = 0
         self.run_batch = beside("vllm_batch").run_batch
         self.read_probe = beside("vllm_probe").StateProbe(call_ranks).read
 
@@ -93,10 +94,15 @@ class WorkerLoop:
         """Prove that the interpreter runs."""
         return {"python": platform.python_version(), "pid": os.getpid()}
 
-    def start(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Import vllm and build the engine, each timed."""
-        if request.get("count_calls") is True:  # before there are threads
-            self.counter = beside("call_counter").CallCounter()
+    def imports(self, _request: dict[str, Any]) -> dict[str, Any]:
+        """Import ahead of the start, and say when that ended and whether it touched a GPU."""
+        torch, *_ = self.import_engine()
+        return {"end_ns": time.monotonic_ns(), "cuda": bool(torch.cuda.is_initialized())}
+
+    def import_engine(self) -> tuple[Any, ...]:
+        """Import torch, vllm, its arguments and its engine with all that they lead to; once, timed."""
+        if self.imported:
+            return self.imported
         begin_ns = time.perf_counter_ns()
         try:
             import torch
@@ -104,7 +110,16 @@ class WorkerLoop:
             from vllm import EngineArgs, LLMEngine
         except Exception as error:
             raise RequestError("engine-import-failed", describe(error)) from error
-        imported_ns = time.perf_counter_ns()
+        self.import_ns = time.perf_counter_ns() - begin_ns
+        self.imported = torch, vllm, EngineArgs, LLMEngine
+        return self.imported
+
+    def start(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Build the engine, timed; import before that what was not imported."""
+        if request.get("count_calls") is True:  # before there are threads
+            self.counter = beside("call_counter").CallCounter()
+        torch, vllm, engine_args, llm_engine = self.import_engine()
+        begin_ns = time.perf_counter_ns()
         try:
             # Prompts are token ids, so no tokenizer; dummy weights come from a fixed seed and are the same every time.
             arguments = {"model": request["model"], "skip_tokenizer_init": True, **request["engine_args"]}
@@ -112,14 +127,14 @@ class WorkerLoop:
                 arguments["revision"] = request["revision"]
             if request["dummy"]:
                 arguments["load_format"] = "dummy"
-            self.engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+            self.engine = llm_engine.from_engine_args(engine_args(**arguments))
         except (Exception, SystemExit) as error:
             raise RequestError("engine-start-failed", describe(error)) from error
         ready_ns = time.perf_counter_ns()
         return {
-            "import_ns": imported_ns - begin_ns,
-            "engine_ns": ready_ns - imported_ns,
-            "versions": versions(str(vllm.__version__), str(torch.__version__)),
+            "import_ns": self.import_ns,
+            "engine_ns": ready_ns - begin_ns,
+            "versions": beside("vllm_versions").versions(str(vllm.__version__), str(torch.__version__)),
             "vocabulary": int(self.engine.model_config.get_vocab_size()),
             "model_memory_bytes": model_memory_bytes(self.engine),
             "kv_token_capacity": kv_token_capacity(self.engine),
@@ -281,27 +296,6 @@ def mark_layer(layer: Any, name: str, opened: Callable[[str], Callable[[], Any]]
 
     layer.register_forward_pre_hook(before)
     layer.register_forward_hook(after, always_call=True)
-
-
-def versions(vllm: str, torch: str) -> dict[str, str]:
-    """Versions of what is under test."""
-    packages = {"vllm": vllm, "torch": torch, "python": platform.python_version()}
-    # The modules would not do: where triton is missing, vllm puts a stand-in there that has a version too.
-    for package in ("triton", "flashinfer-python", "flash-attn"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            packages[package] = importlib.metadata.version(package)
-    commit = vllm_commit()
-    return {**packages, "vllm commit": commit} if commit else packages
-
-
-def vllm_commit() -> str:
-    """The commit vllm was built from, where pip noted it (PEP 610) or its build did; empty for a plain release."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        noted = json.loads(importlib.metadata.distribution("vllm").read_text("direct_url.json") or "{}")
-        if noted.get("vcs_info"):
-            return str(noted["vcs_info"].get("commit_id", ""))
-    built = getattr(sys.modules.get("vllm._version"), "__commit_id__", None)
-    return str(built) if built else ""
 
 
 def worker_memory(worker: Any) -> int | None:

@@ -52,6 +52,11 @@ class Group:
         return cls(path, mark)
 
     @property
+    def token(self) -> str:
+        """What tells it from others with its mark."""
+        return self.path.name.rpartition("-")[2]
+
+    @property
     def door(self) -> Path:
         """The file through which a process joins, by writing 0."""
         return self.path / "cgroup.procs"

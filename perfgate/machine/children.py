@@ -92,6 +92,11 @@ class Child:
         """Its process id, which is also that of its group and session."""
         return self._pid
 
+    @property
+    def token(self) -> str:
+        """The ``PERFGATE_CHILD`` of it and all that came of it."""
+        return self._token
+
     def poll(self) -> int | None:
         """The exit status, negative for a signal; ``None`` while it runs."""
         return self.wait(0)

@@ -10,6 +10,8 @@ import psutil
 
 from perfgate.machine import cgroup
 from perfgate.machine.processes import (
+    AHEAD,
+    CHILD,
     LADDER,
     OWNER,
     Orphan,
@@ -28,7 +30,8 @@ from perfgate.machine.supervisor import SUPERVISOR
 def find_orphans() -> tuple[Orphan, ...]:
     """Marked processes whose owner is gone, and those of this process's earlier trials.
 
-    To be called between trials: what this process has running now would be listed too. Processes whose environment
+    To be called between trials: what this process has running now would be listed too, but for what it has started
+    ahead of its trial (:data:`perfgate.machine.processes.AHEAD`). Processes whose environment
     may not be read, and those in another pid namespace (where the owner's pid means something else), are left out.
     """
     return tuple(_find_orphans().values())
@@ -74,6 +77,8 @@ def _find_orphans() -> dict[psutil.Process, Orphan]:
         mark = environment.get(OWNER)
         if mark is None or not is_alive(process) or process.pid == os.getpid() or not _left(mark):
             continue
+        if environment.get(CHILD) in AHEAD:
+            continue
         # A supervisor ends with the last process below it. Those may carry no mark.
         left = _below(process) if SUPERVISOR in environment else [process]
         orphans |= {p: Orphan(p.pid, name_of(p), mark) for p in left if is_alive(p)}
@@ -84,7 +89,7 @@ def _find_orphans() -> dict[psutil.Process, Orphan]:
 
 def _left_groups() -> list[cgroup.Group]:
     """The cgroups of owners that are gone, and of this process's earlier trials."""
-    return [group for group in cgroup.groups() if _left(group.mark)]
+    return [group for group in cgroup.groups() if _left(group.mark) and group.token not in AHEAD]
 
 
 def _left(mark: str) -> bool:

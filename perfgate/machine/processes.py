@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -24,6 +25,8 @@ from perfgate.machine.supervisor import INTERRUPTIONS
 
 OWNER = "PERFGATE_OWNER"
 CHILD = "PERFGATE_CHILD"
+AHEAD: Final[set[str]] = set()
+"""The ``PERFGATE_CHILD`` of what this process has started for a trial to come: it is no orphan of an earlier one."""
 
 LADDER = ((signal.SIGINT, 3.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 1.5))
 """Signals in order, each with the seconds it is given; 6.5 s in all."""

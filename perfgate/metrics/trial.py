@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self, get_args
@@ -107,10 +108,12 @@ class Startup(Frozen):
     Args:
         import_ns: Import of torch and vllm.
         engine_ns: Construction of the engine.
-        ready_ns: Spawn of the process to an engine ready for requests, on the parent's clock.
+        ready_ns: Spawn of the process to an engine ready for requests, on the parent's clock, without ``parked_ns``.
         model_memory_bytes: Memory of the weights, where the engine tells.
         kv_token_capacity: Tokens the KV cache holds, where the engine tells.
         cache_files: Files in the subject's compile and autotune caches before the start; 0 is a cold start.
+        parked_ns: How long the worker waited for its trial, its imports done beside the trial before; 0, and then not
+            written, where it was started for it.
     """
 
     import_ns: int
@@ -119,6 +122,7 @@ class Startup(Frozen):
     model_memory_bytes: int | None = None
     kv_token_capacity: int | None = None
     cache_files: int = 0
+    parked_ns: Annotated[int, Field(exclude_if=operator.not_)] = 0
 
 
 class Failure(Note):

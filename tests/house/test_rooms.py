@@ -23,6 +23,7 @@ SUBJECT_SIDE = {
     "capture.call_counter",
     "capture.vllm_batch",
     "capture.vllm_probe",
+    "capture.vllm_versions",
     "capture.vllm_worker",
     "doctor.probe",
 }

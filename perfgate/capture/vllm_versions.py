@@ -1,0 +1,34 @@
+"""Versions of what is under test, as its own interpreter finds them.
+
+Part of :mod:`perfgate.capture.vllm_worker`, which loads it by its path: it imports nothing of perfgate and must run on
+Python 3.10.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import platform
+import sys
+
+
+def versions(vllm: str, torch: str) -> dict[str, str]:
+    """Versions of what is under test."""
+    packages = {"vllm": vllm, "torch": torch, "python": platform.python_version()}
+    # The modules would not do: where triton is missing, vllm puts a stand-in there that has a version too.
+    for package in ("triton", "flashinfer-python", "flash-attn"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            packages[package] = importlib.metadata.version(package)
+    commit = vllm_commit()
+    return {**packages, "vllm commit": commit} if commit else packages
+
+
+def vllm_commit() -> str:
+    """The commit vllm was built from, where pip noted it (PEP 610) or its build did; empty for a plain release."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        noted = json.loads(importlib.metadata.distribution("vllm").read_text("direct_url.json") or "{}")
+        if noted.get("vcs_info"):
+            return str(noted["vcs_info"].get("commit_id", ""))
+    built = getattr(sys.modules.get("vllm._version"), "__commit_id__", None)
+    return str(built) if built else ""

@@ -1,0 +1,363 @@
+"""Imports hidden: a worker is parked during the trial before its own, and nothing of it is left whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hand_made import gate, run
+from perfgate_process import PerfgateProcess, marked_processes, stub_words
+from stub_engine import write_stub
+
+from perfgate.capture.drivers import Launch, VllmDriver
+from perfgate.capture.engine import Limit, Worker
+from perfgate.capture.job import Job
+from perfgate.capture.parking import SWITCH, hides_imports
+from perfgate.capture.session import Session, Step
+from perfgate.capture.timing import Timed
+from perfgate.capture.trial_taking import take_trial
+from perfgate.machine.processes import AHEAD, OWNER, environment_of, owner_mark
+from perfgate.metrics.trial import Side, Trial
+from perfgate.record.run_record import Record, read_records, read_run
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import Subject
+
+LIMITS = ", start_timeout: 60s, iteration_timeout: 60s"
+RUN = "parking"
+
+
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Workers are parked on any machine, and after the test none is."""
+    monkeypatch.setenv(SWITCH, "1")
+    yield
+    assert set() == AHEAD
+
+
+@pytest.fixture
+def subjects(tmp_path: Path) -> Callable[..., dict[Side, Subject]]:
+    """A function that makes two builds of the stand-in, the head with a fault."""
+    write_stub(tmp_path / "stub")
+
+    def both(mode: str = "") -> dict[Side, Subject]:
+        base = Subject(python=sys.executable, path=(str(tmp_path / "stub"),), env={"STUB_MODE": ""})
+        return {"base": base, "head": base.model_copy(update={"env": {"STUB_MODE": mode}})}
+
+    return both
+
+
+@pytest.fixture
+def talk(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What passes between perfgate and its workers: a request or ``parked``, and the worker's process."""
+    heard: list[tuple[str, int]] = []
+    ask, answer = Worker.ask, Worker.answer
+
+    def asking(worker: Worker, op: str, limit: Limit, **fields: Any) -> None:
+        heard.append((op, worker._child.pid))
+        ask(worker, op, limit, **fields)
+
+    def answering(worker: Worker, op: str, limit: Limit) -> dict[str, Any]:
+        answered = answer(worker, op, limit)
+        if op == "imports":
+            heard.append(("parked", worker._child.pid))
+        return answered
+
+    monkeypatch.setattr(Worker, "ask", asking)
+    monkeypatch.setattr(Worker, "answer", answering)
+    return heard
+
+
+Measure = Callable[..., Record]
+
+
+@pytest.fixture
+def measure(tmp_path: Path, make_cell: Callable[..., Cell], subjects: Callable[..., dict[Side, Subject]]) -> Measure:
+    """A function that measures some pairs of the stand-in in a session, and returns the record."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    def taken(
+        mode: str = "", pairs: int = 2, tell: Callable[[Step], None] = lambda _: None, cell: Cell | None = None
+    ) -> Record:
+        measured = cell or make_cell(limits=LIMITS)
+        manifest = run([measured], name=RUN, subjects=subjects(mode))
+
+        def note(step: Step | str) -> None:
+            if isinstance(step, Step):
+                tell(step)
+
+        with Session(folder, manifest, None, note) as session:
+            try:
+                return session.measure(measured, pairs)
+            finally:
+                assert [process.pid for process in workers()] == []
+                assert list(folder.glob("parked-*")) == []
+
+    return taken
+
+
+def workers(run_name: str = RUN) -> list[psutil.Process]:
+    """Live processes that this process started for a run of that name."""
+    marked = [one for one in marked_processes(run_name) if one.pid != os.getpid()]
+    return [one for one in marked if environment_of(one).get(OWNER) == owner_mark(run_name)]
+
+
+def parked(record: Record) -> list[bool]:
+    """Of each trial, whether its worker was parked."""
+    return [trial.startup is not None and trial.startup.parked_ns > 0 for trial in record.trials]
+
+
+# --- what happens when
+
+
+@pytest.mark.usefixtures("orphans_alone")
+def test_the_next_worker_is_parked_before_the_present_engine_works(
+    measure: Measure, talk: list[tuple[str, int]]
+) -> None:
+    """Each import begins before the present engine is built and ends before its first iteration; none is unused."""
+    record = measure(pairs=2)
+
+    assert [trial.failure for trial in record.trials] == [None] * 6
+    assert parked(record) == [False, *[True] * 5]
+    pids = [pid for op, pid in talk if op == "hello"]
+    expected = []
+    for present, following in zip(pids, [*pids[1:], 0], strict=True):
+        own = [("hello", present), ("start", present), *[("iterate", present)] * 3, ("stop", present)]
+        ahead = [("imports", following), *own[:2], ("parked", following), *own[2:]]
+        expected += ahead if following else own
+    assert len(set(pids)) == 6
+    assert talk == expected
+
+
+def test_a_parked_worker_is_at_home_in_the_folder_of_its_trial(measure: Measure, tmp_path: Path) -> None:
+    """Log, working directory and timeline of its trial are in the trial's own folder, and no folder is left over."""
+    record = measure(pairs=1)
+
+    assert [folder.name for folder in sorted((tmp_path / "run" / "trials").iterdir())] == ["000", "001", "002", "003"]
+    for trial in record.trials:
+        folder = tmp_path / "run" / "trials" / f"{trial.index:03}"
+        assert {file.name for file in folder.iterdir()} == {
+            "engine.log", "environment.json", "arguments.json", "shut-down", "timeline.jsonl.gz",
+        }  # fmt: skip
+        assert "loading weights" in (folder / "engine.log").read_text()
+
+
+def test_the_wait_of_a_parked_worker_is_no_start_time(measure: Measure) -> None:
+    """Ready is import and engine as ever; the trial before took longer than that, and is not in it."""
+    record = measure(pairs=1)
+
+    for before, trial in zip(record.trials, record.trials[1:], strict=False):
+        assert trial.startup is not None
+        assert trial.startup.import_ns + trial.startup.engine_ns < trial.startup.ready_ns
+        decoding_ns = before.iterations[-1].window.end_ns - before.iterations[0].window.begin_ns
+        assert trial.startup.parked_ns > decoding_ns
+
+
+# --- whether
+
+
+@pytest.mark.parametrize(("switch", "cores", "hidden"), [
+    ("1", 2, True), ("0", 64, False), ("", 8, True), ("", 7, False),
+])  # fmt: skip
+def test_where_imports_are_hidden(
+    monkeypatch: pytest.MonkeyPatch, make_cell: Callable[..., Cell], switch: str, cores: int, *, hidden: bool
+) -> None:
+    """From eight usable cores on, unless a variable says otherwise; never where the time of a start is gated."""
+    monkeypatch.setenv(SWITCH, switch)
+    monkeypatch.setattr("perfgate.capture.parking.usable_cores", lambda: cores)
+    cell = make_cell()
+
+    assert hides_imports(cell) is hidden
+    assert not hides_imports(cell.model_copy(update={"gates": (*cell.gates, gate("start_time"))}))
+
+
+def test_switched_off(measure: Measure, monkeypatch: pytest.MonkeyPatch, talk: list[tuple[str, int]]) -> None:
+    """Without parking each trial starts its own worker, and the record is written as it was before there was any."""
+    monkeypatch.setenv(SWITCH, "0")
+
+    record = measure(pairs=1)
+
+    assert {op for op, _ in talk} == {"hello", "start", "iterate", "stop"}
+    assert parked(record) == [False] * 4
+    assert "parked_ns" not in record.model_dump_json()
+
+
+def test_a_gate_on_the_start_starts_alone(measure: Measure, make_cell: Callable[..., Cell]) -> None:
+    """A cell that gates start_time is measured as ever, whatever the switch says."""
+    cell = make_cell(limits=LIMITS)
+    gated = cell.model_copy(update={"gates": (*cell.gates, gate("start_time", "900%", "1000%"))})
+
+    assert parked(measure(pairs=1, cell=gated)) == [False] * 4
+
+
+# --- what goes wrong
+
+
+@pytest.mark.parametrize("mode", ["import fails", "import dies"])
+def test_an_import_that_fails_fails_its_own_trial(measure: Measure, mode: str) -> None:
+    """The trial it was parked beside is measured; the next one starts anew and says what is wrong."""
+    record = measure(mode)
+
+    base, head = record.trials
+    assert (base.subject, base.failure, len(base.iterations)) == ("base", None, 2)
+    assert head.failure is not None
+    assert head.failure.code == ("engine-import-failed" if mode == "import fails" else "engine-start-failed")
+    assert record.stopped is not None
+
+
+@pytest.mark.parametrize("mode", ["touches a GPU", "import answers rubbish", "import answers the future"])
+def test_a_worker_that_cannot_be_parked_is_ended(measure: Measure, talk: list[tuple[str, int]], mode: str) -> None:
+    """One whose imports touch a GPU, or that answers nonsense, is ended at once and never tried again."""
+    seen: list[int] = []
+
+    def count(step: Step) -> None:
+        if step.side == "base" and step.phase.startswith("iteration"):
+            seen.append(len([one for one in workers() if "vllm_worker" in " ".join(one.cmdline())]))
+
+    record = measure(mode, pairs=1, tell=count)
+
+    assert [trial.failure for trial in record.trials] == [None] * 4
+    assert [trial.subject for trial, was in zip(record.trials, parked(record), strict=True) if was] == ["base"]
+    assert seen[:3] == [2, 2, 2]  # its supervisor and itself, nobody parked
+    parked_pids = {pid for op, pid in talk if op == "imports"}
+    assert len(parked_pids) == 2
+
+
+def test_a_failed_trial_leaves_no_worker(measure: Measure) -> None:
+    """After a pair that is dropped the next one's own order counts; a worker of the other side is ended."""
+    record = measure("step dies")
+
+    assert {trial.failure.code for trial in record.trials if trial.failure} == {"engine-died"}
+    assert record.stopped is not None
+
+
+@pytest.mark.parametrize("phase", ["starting the engine", "iteration 2 of 3", "stopping the engine"])
+def test_an_interrupt_with_a_parked_worker(measure: Measure, tmp_path: Path, phase: str) -> None:
+    """Ctrl-C at any time ends the parked worker too, and keeps what was measured."""
+
+    def interrupt(step: Step) -> None:
+        if (step.trial, step.phase) == (2, phase):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(tell=interrupt)
+    (file,) = (tmp_path / "run" / "records").iterdir()
+    assert len(json.loads(file.read_text())["trials"]) == 2
+
+
+def test_a_parked_worker_that_was_killed_is_replaced(measure: Measure) -> None:
+    """Somebody ends the parked worker during the trial: the next one starts its own and is measured."""
+
+    def kill(step: Step) -> None:
+        if (step.trial, step.phase) == (0, "iteration 3 of 3"):
+            for one in workers():
+                if one.cwd().endswith("parked-1") and one.name() != "supervisor":
+                    one.kill()
+            psutil.wait_procs([one for one in workers() if one.cwd().endswith("parked-1")], timeout=20)
+
+    record = measure(pairs=1, tell=kill)
+
+    assert [trial.failure for trial in record.trials] == [None] * 4
+    assert parked(record) == [False, False, True, True]
+
+
+# --- drivers
+
+
+@pytest.fixture
+def jobs(
+    make_cell: Callable[..., Cell],
+    make_job: Callable[..., Job],
+    subjects: Callable[..., dict[Side, Subject]],
+    tmp_path: Path,
+) -> list[Job]:
+    """Two jobs of one build, the second ahead of the first."""
+    cell, build = make_cell(limits=LIMITS), subjects()["base"]
+    first, second = make_job(cell, build, 0), make_job(cell, build, 1)
+    return [replace(first, ahead=replace(second, folder=tmp_path / "run" / "parked-1")), second]
+
+
+def take(driver: VllmDriver, job: Job) -> Trial:
+    """A timed trial."""
+    return take_trial(job, driver, Timed(job), lambda _: None)
+
+
+@pytest.mark.parametrize("other", [
+    {"cache_folder": Path("/elsewhere")}, {"environment": {"PATH": "/bin"}}, {"owner": "others:1:1"},
+    {"kind": "traced"},
+])  # fmt: skip
+def test_a_worker_is_taken_for_its_engine_alone(jobs: list[Job], other: dict[str, Any], tmp_path: Path) -> None:
+    """A job with other caches, variables or owner, or of another kind, gets a worker of its own."""
+    driver, (first, second) = VllmDriver(), jobs
+    assert take(driver, first).failure is None
+    assert (tmp_path / "run" / "parked-1" / "engine.log").exists()
+
+    changed = replace(second, **other)
+    with driver.start(changed, Launch()) as engine:
+        assert engine.startup.parked_ns == 0
+    assert not (tmp_path / "run" / "parked-1").exists()
+
+
+@pytest.mark.parametrize("launch", [Launch(count_calls=True), Launch(wrapper=("/usr/bin/env",))])
+def test_instruments_that_ask_for_something_start_their_own(jobs: list[Job], launch: Launch) -> None:
+    """A wrapper has to start the worker itself, and calls are counted from the start."""
+    driver, (first, second) = VllmDriver(), jobs
+    assert take(driver, first).failure is None
+
+    with driver.start(second, launch) as engine:
+        assert engine.startup.parked_ns == 0
+
+
+def test_release(jobs: list[Job], tmp_path: Path) -> None:
+    """Without the trial to come the parked worker is ended with its folder; a second time there is nothing to do."""
+    driver, (first, _) = VllmDriver(), jobs
+    assert take(driver, first).failure is None
+
+    driver.release()
+    driver.release()
+
+    assert not (tmp_path / "run" / "parked-1").exists()
+    assert workers("tests") == []
+
+
+def test_a_failed_start_of_the_present_leaves_the_next_one_whole(jobs: list[Job]) -> None:
+    """Where the present engine does not start nobody waits for the import, and the next trial starts its own."""
+    driver, (first, second) = VllmDriver(), jobs
+    broken = first.subject.model_copy(update={"env": {"STUB_MODE": "start fails"}})
+
+    failed = take(driver, replace(first, subject=broken))
+    trial = take(driver, second)
+
+    assert failed.failure is not None
+    assert (trial.failure, trial.startup is not None and trial.startup.parked_ns) == (None, 0)
+
+
+# --- kills
+
+
+@pytest.mark.usefixtures("orphans_alone")
+def test_a_killed_run_leaves_no_parked_worker(tmp_path: Path) -> None:
+    """SIGKILL to perfgate takes the parked worker along; resuming clears its folder away and loses no trial."""
+    started = PerfgateProcess(tmp_path, stub_words(tmp_path))
+    folder = started.run_folder
+    started.wait_for(lambda: any(folder.glob("parked-*/environment.json")) and any(folder.glob("trials/001/*.json")))
+    started.process.kill()
+    started.process.wait()
+    started.wait_for(lambda: not marked_processes(folder.name))
+    (before,) = read_records(folder, read_run(folder))
+
+    resumed = PerfgateProcess(tmp_path, ["--resume", str(folder)])
+
+    assert resumed.process.wait(120) == 0, resumed.stderr
+    assert not list(folder.glob("parked-*"))
+    (after,) = read_records(folder, read_run(folder))
+    assert len(before.trials) == 1
+    assert after.trials[:1] == before.trials
+    assert [trial.failure for trial in after.trials if trial.failure] == []
