@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from perfgate.capture.engine import allowed_environment
 from perfgate.capture.job import Job
+from perfgate.capture.parking import SWITCH
 from perfgate.machine.clocks import ClockGuard
 from perfgate.machine.locks import STATE
 from perfgate.machine.nvml import Nvml
@@ -162,6 +163,12 @@ def orphans_alone() -> Iterator[None]:
     """Holds a lock while a test makes orphans, lest one of another pytest process ends them."""
     with FileLock(Path(tempfile.gettempdir()) / "perfgate-tests-orphans.lock"):
         yield
+
+
+@pytest.fixture(autouse=True)
+def nobody_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials start their own workers, however many cores there are, unless a test says otherwise."""
+    monkeypatch.setenv(SWITCH, "0")
 
 
 @pytest.fixture(autouse=True)

@@ -34,7 +34,7 @@ RUN = "parking"
 
 
 @pytest.fixture(autouse=True)
-def switched_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def switched_on(nobody_parked: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG001 (goes first)
     """Workers are parked on any machine, and after the test none is."""
     monkeypatch.setenv(SWITCH, "1")
     yield
