@@ -160,9 +160,18 @@ def find_profiles(folder: Path, cells: Iterable[Cell]) -> dict[str, tuple[Path, 
     """The files of profiles by the cells that they are of; none for a cell that is new.
 
     Raises:
-        RecordError: One of the folder cannot be read.
+        RecordError: One of the folder cannot be read, or two are of the same, which would hide what differs between
+            them.
     """
-    known = {file: read_profile(file).cell.cell_id for file in sorted(folder.glob("*.json"))}
+    known: dict[Path, str] = {}
+    keys: dict[tuple[str, str, str], Path] = {}
+    for file in sorted(folder.glob("*.json")):
+        profile = read_profile(file)
+        known[file] = profile.cell.cell_id
+        first = keys.setdefault((profile.cell.cell_id, profile.gpu, profile.calls.key), file)
+        if first != file:
+            finding = f"is a second profile of {profile.cell.name} beside {first.name}"
+            raise RecordError(finding, where=str(file), remedy="Delete the older one.")
     return {cell.cell_id: tuple(file for file, own in known.items() if own == cell.cell_id) for cell in cells}
 
 

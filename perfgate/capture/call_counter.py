@@ -160,11 +160,11 @@ class Traced:
 
     def end(self) -> bool:
         """Stop counting in this thread, the others go on; tell whether all was ours until now."""
-        now = (sys.gettrace(), sys.getprofile(), threading.gettrace())
+        now = (sys.gettrace(), sys.getprofile())
         sys.settrace(None)
         sys.setprofile(None)
         counts = self.counts_of()
-        return now == (counts.trace, counts.profile, self.in_a_new_thread)
+        return now == (counts.trace, counts.profile) and threading.gettrace() == self.in_a_new_thread
 
     def finish(self) -> None:
         """The others go on for as long as they live."""

@@ -110,6 +110,15 @@ def test_a_profile_of_another_python_or_gpu_does_not_fit(scenario: Path) -> None
     assert (note.code, note.text) == ("no-profile", "there are profiles of NVIDIA H200, Python 3.11 by settrace")
 
 
+def test_two_profiles_of_the_same_are_refused(scenario: Path) -> None:
+    """Together they would hide what differs between them, as an old copy beside the file does."""
+    file = learn(scenario)
+    file.with_name("old.json").write_text(file.read_text())
+
+    with pytest.raises(RecordError, match="is a second profile of tiny beside"):
+        check(scenario)
+
+
 def test_a_change_is_accepted_with_a_reason(scenario: Path) -> None:
     """The head's calls take the place of the profile's, and both acceptances are kept."""
     file = learn(scenario)
