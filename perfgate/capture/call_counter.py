@@ -268,7 +268,7 @@ class CallCounter:
             self.instrument.left_out = frozenset(str(here.with_name(name)) for name in OWN)
 
     def mine(self) -> ThreadCounts:
-        """The counts of the thread that asks; what others than the first wait while they are counted is no work."""
+        """The counts of the thread that asks; what others than the first wait while counted is not counted as work."""
         thread = threading.get_ident()
         if (known := self.threads.get(thread)) is None:
             own = (clock, 0) if thread == self.first else (time.thread_time_ns, self.lag_ns)
