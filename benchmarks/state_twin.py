@@ -141,6 +141,7 @@ class _Look:
     p_in: Floats
     q_in: Floats
     here: Bools
+    shown: Bools
     used: Bools
     p_share: Floats
     leans: Bools
@@ -153,6 +154,7 @@ class _Look:
         states = len(STATES) + 1
         rows: list[tuple[tuple[int, ...], type]] = [
             ((gates,), float), ((gates,), float), ((states, gates), float), ((states, gates), float), ((states,), bool),
+            ((states,), bool),
             ((), bool), ((), float), ((), bool), ((), int), ((), int),
         ]  # fmt: skip
         return cls(*(np.zeros((*shape, runs), kind) for shape, kind in rows))
@@ -195,7 +197,7 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     carried = 2 * measured.carried**2
     p, q = _weighted(_tail(d - ignorable, carried)[0], block), _weighted(_tail(must_catch - d, carried)[0], passing)
     p_in, q_in = (np.stack([one] * (len(STATES) + 1)) for one in (p, q))
-    here = np.zeros((len(STATES) + 1, len(going)), bool)
+    here, shown = (np.zeros((len(STATES) + 1, len(going)), bool) for _ in range(2))
     differ = (over[used] != under[used]).any(axis=(1, 2, 3))
     samples = []
     for n, state in enumerate(STATES):
@@ -211,12 +213,15 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     q_own, known = (np.concatenate(own) for own in zip(
         _borrowing_tail(under_them[:-1], carried), _tail(under_them[-1:], carried), strict=True
     ))  # fmt: skip
+    # A state on which no pair rests at this look is known no longer, whatever earlier looks showed.
+    lent = np.concatenate([known[:-1] > 0, np.zeros_like(known[-1:], bool)])
+    shown[:, used] = ((~np.isnan(under_them)).any(axis=-1) & (pairs >= np.where(lent, 1, LEAST_PAIRS)))[:, 0]
     p_in[..., used] = _weighted(p_own, np.where(pairs >= FIRST_BLOCKING_PAIRS, block, 0.0))
     q_in[..., used] = _weighted(q_own, np.where((pairs > 0) & (known >= FIRST_PASSING_PAIRS), passing, 0.0))
     more, less, labelled = _discordant(over, has_over)
     p_share = np.where(more > 0, special.bdtrc(more - 1, np.maximum(more + less, 1), 0.5), 1.0)
     p_share = np.minimum(1.0, ORDERS_BOUND * p_share)
-    return _Look(p, q, p_in, q_in, here, used, _weighted(p_share, block), p_share <= LEANS, more, labelled)
+    return _Look(p, q, p_in, q_in, here, shown, used, _weighted(p_share, block), p_share <= LEANS, more, labelled)
 
 
 def _with_mean(states: Floats) -> Floats:
@@ -254,8 +259,9 @@ def _verdicts(look: _Look) -> tuple[NDArray[np.int8], NDArray[np.int8], Bools]:
     gates, runs = look.p.shape
     nothing = look.used & ~look.here.any(axis=0)
     here = np.stack([~look.used | nothing, *look.here & look.used])
-    p = np.stack([np.where(nothing, 1.0, look.p), *look.p_in])
-    q = np.stack([np.where(nothing, 1.0, look.q), *look.q_in])
+    shown = look.shown[:, None]
+    p = np.stack([np.where(nothing, 1.0, look.p), *np.where(shown, look.p_in, 1.0)])
+    q = np.stack([np.where(nothing, 1.0, look.q), *np.where(shown, look.q_in, 1.0)])
     here = np.repeat(here[:, None], gates, axis=1).reshape(-1, runs)
     here = np.concatenate([here, look.used[None]])
     p = np.concatenate([p.reshape(-1, runs), look.p_share[None]])

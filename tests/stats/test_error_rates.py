@@ -26,6 +26,7 @@ twin: Any = importlib.import_module("rule_twin")
 visits: Any = importlib.import_module("visit_rates")
 instrument: Any = importlib.import_module("instrument_rates")
 drops: Any = importlib.import_module("dropped_rates")
+states: Any = importlib.import_module("state_places")
 
 RUNS = 2000
 BY_NAME = {rates.label(model): model for model in models.MODELS}
@@ -249,7 +250,10 @@ def test_committed_page() -> None:
     standings = tuple(f"| {words} |" for words in ("shown", "not refuted", "**refuted**", "none made", "advisory"))
     rows = [line for line in text.splitlines() if line.endswith(standings)]
     paired = sum(len(rates.models_for(case)) for case, _ in rates.SECTIONS) * len(rates.GATES)
-    assert paired + len(visits.PLACES) + len(instrument.CLAIMS) == len(rows)
+    within = len({(one.model, one.source, one.margins) for one in states.PLACES if one.part == "claims"}) * len(
+        states.GATES
+    )
+    assert paired + len(visits.PLACES) + len(instrument.CLAIMS) + within == len(rows)
     assert sum("**refuted**" in row for row in rows) == text.count("- Refuted:")
     assert all(f"| {model.name} | {model.cap} | " in text for model in drops.MODELS)
 
