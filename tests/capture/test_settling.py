@@ -146,3 +146,27 @@ def test_the_shortest_reading_of_the_run_is_known(
     elsewhere = Asked()
     CliRunner().invoke(main, words, obj=elsewhere)
     assert {*elsewhere.told} == {()}
+
+
+def test_no_side_is_waited_for_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_nvml: FakeMachine) -> None:
+    """Where one side has no readings the other is not waited for either: it alone would be measured fast."""
+    monkeypatch.chdir(tmp_path)
+    told: list[tuple[str, int | None, tuple[int, ...]]] = []
+
+    class Unprobed(FakeCollector):
+        """Fakes on a GPU with two states, whose head cannot be probed."""
+
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            told.append((job.side, job.pair, job.fastest_probe_ns))
+            taken = super().collect(job, progress)
+            if job.side == "base":
+                return taken
+            own = tuple(one.model_copy(update={"probe_ns": None}) for one in taken.iterations)
+            return taken.model_copy(update={"iterations": own})
+
+    fake_nvml.gpu()
+    words = ["run", scenario_file(tmp_path).name, "--base", "python=/bin/true", "--head", "env.BUILD=new"]
+    CliRunner().invoke(main, words, obj=Unprobed(FakeSpec(states=FakeStates())))
+
+    assert [side for side, pair, _ in told if pair is None] == ["base", "head"]
+    assert {fastest for _, pair, fastest in told if pair is not None} == {()}
