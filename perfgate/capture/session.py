@@ -310,18 +310,12 @@ class Session:
         return replace(job, side=side, subject=record.subjects[side], cache_folder=self._caches / side, folder=folder)
 
     def _fastest_probe_ns(self, record: Record) -> tuple[int, ...]:
-        """The shortest reading of the probe on each rank so far, of either side; a visit may have other GPUs.
-
-        None once a trial had no readings: its side is not waited for, and the other must not be measured fast alone.
-        """
+        """The shortest reading on each rank so far, of either side; none once a trial had none: no side waits alone."""
         if not tells_states([gpu.name for gpu in self._gpus.machine.gpus]):
             return ()
         timed = (trial for trial in record.trials if trial.kind == "timed" and trial.visit == len(record.visits) - 1)
-        probes = [iteration.probe_ns for trial in timed for iteration in trial.iterations]
-        readings = [reading.after for reading in probes if reading]
-        if len(readings) < len(probes) or len({*map(len, readings)}) != 1:
-            return ()
-        return tuple(map(min, zip(*readings, strict=True)))
+        readings = [i.probe_ns.after if i.probe_ns else () for trial in timed for i in trial.iterations]
+        return tuple(map(min, zip(*readings, strict=True))) if len({*map(len, readings)}) == 1 else ()
 
     def _floor(self, job: Job) -> dict[str, object]:
         """What the decode steps of a timed trial are held against, or why that is unknown: gates hear of it early."""
