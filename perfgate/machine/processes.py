@@ -26,7 +26,7 @@ from perfgate.machine.supervisor import INTERRUPTIONS
 OWNER = "PERFGATE_OWNER"
 CHILD = "PERFGATE_CHILD"
 AHEAD: Final[set[str]] = set()
-"""The ``PERFGATE_CHILD`` of what this process has started for a trial to come: it is no orphan of an earlier one."""
+"""The ``PERFGATE_CHILD`` of what this process has started for a later trial: no earlier one left it behind."""
 
 LADDER = ((signal.SIGINT, 3.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 1.5))
 """Signals in order, each with the seconds it is given; 6.5 s in all."""
