@@ -221,7 +221,9 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     more, less, labelled = _discordant(over, has_over)
     p_share = np.where(more > 0, special.bdtrc(more - 1, np.maximum(more + less, 1), 0.5), 1.0)
     p_share = np.minimum(1.0, ORDERS_BOUND * p_share)
-    return _Look(p, q, p_in, q_in, here, shown, used, _weighted(p_share, block), p_share <= LEANS, more, labelled)
+    unplaced = (over == two_states.CUT).all(axis=-1).any(axis=(1, 2)) & has_over
+    leans = (p_share <= LEANS) | unplaced
+    return _Look(p, q, p_in, q_in, here, shown, used, _weighted(p_share, block), leans, more, labelled)
 
 
 def _with_mean(states: Floats) -> Floats:

@@ -206,6 +206,10 @@ _TABLE = (
            "the head so often that chance is a poor explanation, and not often enough to block it.",
            "Take more pairs (perfgate run --resume RUN --more 4): eight to ten pairs in which only the head is slow "
            "block, and an even count passes."),
+    Reason("unplaced-trials", "The machine had two states, and a trial was on neither level: its pair was compared "
+           "with nothing, so the head may be slower there.",
+           "Look at the iterations of that trial in the record: a head that is slow now and then has a third level. "
+           "Where the machine was disturbed, measure again."),
     # --- cautions
     Reason("slower-than-ignorable", "The gate passed, but the estimate is above the ignorable margin.",
            "Look at the estimate: a regression of must_catch size is excluded, a smaller one is likely."),

@@ -74,6 +74,11 @@ class Found:
         return sum(int((labels == STATES[state]).sum()) >= LEAST_ITERATIONS for labels in own)
 
     @property
+    def unplaced(self) -> int:
+        """Pairs of which a trial is in no state that anybody could tell."""
+        return int((self.labels == two_states.CUT).all(axis=-1).any(axis=-1).sum())
+
+    @property
     def shares(self) -> list[tuple[float, float]]:
         """The slow state's share of each pair's base and head; pairs without a label on either side are left out."""
         rows = [[_slow_share(labels) for labels in pair] for pair in self.labels]

@@ -136,23 +136,28 @@ class SlowShare:
         shares: For each look, the slow state's share of each pair's base and head.
         schedule: The looks.
         drawn: Whether the order of each pair was drawn on its own; else it may not block.
+        unplaced: For each look, the pairs of which a trial is in no known state, and so compared with nothing.
     """
 
     gate: GatePlan
     shares: tuple[list[tuple[float, float]], ...]
     schedule: stats.Schedule
     drawn: bool
+    unplaced: tuple[int, ...]
     fault: None = None
 
     def interim_looks(self) -> tuple[stats.Look, ...]:
-        """Every look; it "passes" as long as the discordant pairs do not lean towards the head."""
+        """Every look; it "passes" as long as no pair was compared with nothing, and none lean towards the head."""
         seen: list[stats.Look] = []
-        for rows, pairs, block in zip(self.shares, self.schedule.looks, self.schedule.block, strict=False):
+        looks = zip(self.shares, self.unplaced, self.schedule.looks, self.schedule.block, strict=False)
+        for rows, unplaced, pairs, block in looks:
             p = min(1.0, ORDERS_BOUND * two_states.sign_test(*discordant(rows)))
             weighted = min(1.0, p / block) if block and self.drawn else 1.0
             running = min([weighted, *(look.p_slower for look in seen[-1:])])
             nothing = stats.Estimate(0.0, 0.0, 1.0)
-            seen.append(stats.Look(pairs, nothing, nothing, nothing, block, 0.0, running, 1.0 if p <= LEANS else 0.0))
+            seen.append(
+                stats.Look(pairs, nothing, nothing, nothing, block, 0.0, running, float(p <= LEANS or unplaced > 0))
+            )
         return tuple(seen)
 
     def verdict(self, decision: Decision) -> Verdict:
@@ -167,12 +172,17 @@ class SlowShare:
         more, less = discordant(rows)
         verdict = self.verdict(decision)
         text = f"the head was in the slow state more often in {more} pairs and less often in {less}"
-        leans = (Note(code="slow-state-leans", text=text),) if verdict == "inconclusive" else ()
+        why = Note(code="slow-state-leans", text=text)
+        if self.unplaced[-1]:
+            why = Note(
+                code="unplaced-trials", text=f"{self.unplaced[-1]} of the pairs have a trial that is in neither state"
+            )
+        reasons = (why,) if verdict == "inconclusive" else ()
         base, head = (math.fsum(row[n] for row in rows) / len(rows) if rows else None for n in (0, 1))
         return GateOutcome(
             metric=SLOW_SHARE, unit="ratio", better="lower", base=base, head=head, change=None, ignorable=0.0,
             must_catch=0.0, floor=0.0, where=self.gate.where, verdict=verdict, pairs=more + less,
-            p=decision.looks[-1].p_slower, block_level=decision.block_level, reasons=leans,
+            p=decision.looks[-1].p_slower, block_level=decision.block_level, reasons=reasons,
         )  # fmt: skip
 
 
@@ -260,7 +270,9 @@ def slow_share(gates: Sequence[Series], labeller: Labeller, *, drawn: bool) -> t
         return ()
     looks = [look for look in first.schedule.looks if look <= len(labeller.pairs)]
     found = [labeller.at(look, first.gate.gate.ignorable) for look in looks]
-    return (SlowShare(first.gate, tuple(own.shares if own else [] for own in found), first.schedule, drawn),)
+    shares = tuple(own.shares if own else [] for own in found)
+    unplaced = tuple(own.unplaced if own else 0 for own in found)
+    return (SlowShare(first.gate, shares, first.schedule, drawn, unplaced),)
 
 
 def states_outcome(

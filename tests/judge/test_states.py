@@ -296,6 +296,15 @@ def test_a_build_that_moves_the_probe_has_no_state_of_its_own() -> None:
     assert [(gate.state, gate.verdict) for gate in found.gates] == [("", "regressed")]
 
 
+def test_a_trial_that_is_in_no_state_lets_nothing_pass() -> None:
+    """A head whose restarts are now and then 20 % slower, on neither level, does not pass by being left out."""
+    trials = pairs(BOTH_STATES * 2)
+    slower = [taken(one.index, one.pair or 0, "head", KEEPS, 1.2) if one.index in (5, 17) else one for one in trials]
+    found = judged(slower)
+    share = by_state(found)["slow_state_share"]
+    assert (found.verdict, codes(share.reasons)) == ("inconclusive", ["unplaced-trials"])
+
+
 def test_a_rarer_state_borrows_the_spread() -> None:
     """A state that three pairs have passes by the spread of both states, and does not block by it."""
     states = [(JUMPS, JUMPS)] * 3 + [(FASTER, FASTER)] * 5
