@@ -199,17 +199,14 @@ _TABLE = (
            "blocked all the same.",
            "Lock the clocks (clocks: {mode: lock, sm_mhz: ...}), or find why one side runs at another clock: more "
            "power, more heat."),
-    Reason("no-common-state", "The machine had two states, and no state was seen on both sides: whatever differs may "
-           "be the state.",
+    Reason("no-common-state", "The machine had two states, and no state was seen on both sides.",
            "Take more pairs (perfgate run --resume RUN --more 4); find what the state is (docs/states.md)."),
     Reason("slow-state-leans", "Where the two trials of a pair differ in how long they were in the slow state, it is "
            "the head so often that chance is a poor explanation, and not often enough to block it.",
            "Take more pairs (perfgate run --resume RUN --more 4): eight to ten pairs in which only the head is slow "
            "block, and an even count passes."),
-    Reason("unplaced-trials", "The machine had two states, and a trial was on neither level: its pair was compared "
-           "with nothing, so the head may be slower there.",
-           "Look at the iterations of that trial in the record: a head that is slow now and then has a third level. "
-           "Where the machine was disturbed, measure again."),
+    Reason("unplaced-trials", "The machine had two states, and a trial was on neither level, so its pair was not compared.",
+           "Look at that trial's iterations: a head that is slow now and then has a third level. Else measure again."),
     # --- cautions
     Reason("slower-than-ignorable", "The gate passed, but the estimate is above the ignorable margin.",
            "Look at the estimate: a regression of must_catch size is excluded, a smaller one is likely."),
