@@ -205,7 +205,7 @@ _TABLE = (
            "the head so often that chance is a poor explanation, and not often enough to block it.",
            "Take more pairs (perfgate run --resume RUN --more 4): eight to ten pairs in which only the head is slow "
            "block, and an even count passes."),
-    Reason("unplaced-trials", "The machine had two states, and a trial was on neither level, so its pair was not compared.",
+    Reason("unplaced-trials", "The machine had two states, and a trial on neither level was compared with nothing.",
            "Look at that trial's iterations: a head that is slow now and then has a third level. Else measure again."),
     # --- cautions
     Reason("slower-than-ignorable", "The gate passed, but the estimate is above the ignorable margin.",
