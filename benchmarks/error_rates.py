@@ -16,6 +16,7 @@ import dropped_rates
 import instrument_rates
 import numpy as np
 import state_rates
+from claimed_rate import REFUTED, SHOWN, ClaimedRate
 from effect_picture import Panel, Point, draw
 from restart_models import MODELS, NOISY_PAIR_SD, PAIR_SD, Model, normal
 from rule_twin import Decisions, Margins, decide_all, disagreements
@@ -25,7 +26,6 @@ from visit_rates import simulate_all as simulate_visits
 from perfgate.drill.peer_rules import PASS, REGRESSED
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import ALPHA, BETA
-from perfgate.stats.rates import rate_bounds
 from perfgate.stats.sequential import DEFAULT_SCHEDULE
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +53,7 @@ SECTIONS: tuple[tuple[Case, Margins], ...] = (
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(ClaimedRate):
     """One simulated truth, counted.
 
     Args:
@@ -89,24 +89,14 @@ class Row:
         return BETA if self.case == "must_catch" else ALPHA
 
     @property
-    def bound(self) -> float:
-        """One-sided 99 % lower confidence bound of that error's true rate."""
-        return rate_bounds(self.wrong, self.runs, CONFIDENCE)[0]
+    def confidence(self) -> float:
+        """Of each of its bounds."""
+        return CONFIDENCE
 
     @property
-    def upper(self) -> float:
-        """One-sided 99 % upper confidence bound of that error's true rate."""
-        return rate_bounds(self.wrong, self.runs, CONFIDENCE)[1]
-
-    @property
-    def holds(self) -> bool:
-        """Whether the simulation is compatible with the declared rate: it does not refute it."""
-        return self.bound <= self.declared
-
-    @property
-    def shown(self) -> bool:
-        """Whether the simulation excludes any higher rate: positive evidence, as of a build that passes."""
-        return self.upper <= self.declared
+    def standing(self) -> str:
+        """What the simulation says of the claim."""
+        return super().standing if self.model.claims else "none made"
 
 
 def slowdowns(case: Case, gates: int, margins: Margins) -> tuple[float, ...]:
@@ -270,8 +260,8 @@ Dotted lines are the margins of `itl_median`. Between them either verdict is rig
 def page(rows: Sequence[Row], compared: int, differing: int) -> str:
     """The page as Markdown."""
     claims = [row for row in rows if row.model.claims]
-    refuted = [row for row in claims if not row.holds]
-    shown = sum(row.shown for row in claims)
+    refuted = [row for row in claims if row.standing == REFUTED]
+    shown = sum(row.standing == SHOWN for row in claims)
     verdict = f"{shown} of {len(claims)} claims are shown, {len(refuted)} are refuted."
     refusals = [
         f"Refuted: {row.case} ({row.margins.must_catch * 100:g} %), {label(row.model)}, {row.gates} gates: "
@@ -351,17 +341,10 @@ def cells(row: Row) -> list[str]:
         *(percent(count / row.runs) for count in (row.blocked, row.passed, undecided)),
         f"{row.pairs / row.runs:.1f}",
         *claimed,
-        percent(row.bound),
-        percent(row.upper),
-        standing(row),
+        percent(row.least),
+        percent(row.most),
+        row.standing,
     ]
-
-
-def standing(row: Row) -> str:
-    """What the simulation says of a row's claim."""
-    if not row.model.claims:
-        return "none made"
-    return "shown" if row.shown else "not refuted" if row.holds else "**refuted**"
 
 
 def percent(rate: float) -> str:
@@ -392,9 +375,9 @@ def main() -> int:
     text = "\n".join((page(rows, compared, differing), known, drops, states, section(visits)))
     (words.folder / "error-rates.md").write_text(text)
     (words.folder / "error-rates.svg").write_text(draw(panels()))
-    refuted = any(row.model.claims and not row.holds for row in rows)
-    standings = [*(row.standing for row in imperfect), *(row.standing for row in visits)]
-    return int(refuted or "**refuted**" in standings or "| **refuted** |" in states)
+    standings = [*(row.standing for row in rows), *(row.standing for row in imperfect)]
+    standings += [row.standing for row in visits]
+    return int(REFUTED in standings or "| **refuted** |" in states)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from claimed_rate import ClaimedRate
 from numpy.typing import NDArray
 from rule_twin import Decisions, Margins, decide_all
 from scipy import special
@@ -21,7 +22,6 @@ from scipy import special
 from perfgate.drill.peer_rules import PASS, REGRESSED
 from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.estimate import Estimate, detectable
-from perfgate.stats.rates import rate_bounds
 from perfgate.stats.sequential import DEFAULT_SCHEDULE
 
 Floats = NDArray[np.float64]
@@ -47,7 +47,7 @@ PAIR_SD = 0.001
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(ClaimedRate):
     """One truth, counted.
 
     Args:
@@ -65,21 +65,9 @@ class Row:
     exact: int
 
     @property
-    def least(self) -> float:
-        """One-sided 99 % lower confidence bound of the rate (Clopper and Pearson 1934)."""
-        return rate_bounds(self.wrong, self.runs, CONFIDENCE)[0]
-
-    @property
-    def most(self) -> float:
-        """The upper one."""
-        return rate_bounds(self.wrong, self.runs, CONFIDENCE)[1]
-
-    @property
-    def standing(self) -> str:
-        """What the simulation says of the claim that the rate is at most the declared one."""
-        return "shown" if self.most <= self.declared else "not refuted" if self.least <= self.declared else (
-            "**refuted**"
-        )  # fmt: skip
+    def confidence(self) -> float:
+        """Of each of its bounds."""
+        return CONFIDENCE
 
 
 def ties(step: float, spread: float, case: Case, runs: int = RUNS) -> Row:

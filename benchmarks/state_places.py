@@ -10,13 +10,13 @@ from typing import Literal
 
 import numpy as np
 import state_models as models
+from claimed_rate import ClaimedRate
 from rule_twin import Margins
 from state_models import GAP, RECORDED, STICKY, StateModel
 from state_twin import Measured
 
 from perfgate.judge.machine_states import Source
 from perfgate.scenario.plan import ALPHA, BETA
-from perfgate.stats.rates import rate_bounds
 
 SEED = 20261123
 GATES = (1, 3)
@@ -149,7 +149,7 @@ PLACES: tuple[Place, ...] = (
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(ClaimedRate):
     """One place by a number of gates, counted.
 
     Args:
@@ -187,14 +187,9 @@ class Row:
         return BETA if self.place.case == "must_catch" else ALPHA
 
     @property
-    def least(self) -> float:
-        """One-sided lower confidence bound of the true rate (Clopper and Pearson 1934)."""
-        return rate_bounds(self.wrong, self.runs, CONFIDENCE)[0]
-
-    @property
-    def most(self) -> float:
-        """The upper one."""
-        return rate_bounds(self.wrong, self.runs, CONFIDENCE)[1]
+    def confidence(self) -> float:
+        """Of each of its bounds."""
+        return CONFIDENCE
 
     def share(self, counted: int) -> str:
         """A count as percent of the runs."""

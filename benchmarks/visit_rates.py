@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+from claimed_rate import ClaimedRate
 from numpy.typing import NDArray
 from rule_twin import Margins
 from scipy import special
 
 from perfgate.scenario.plan import ALPHA, BETA
 from perfgate.stats.prediction import RAISED
-from perfgate.stats.rates import rate_bounds
 
 Floats = NDArray[np.float64]
 Case = Literal["ignorable", "must_catch"]
@@ -200,7 +200,7 @@ MODELS = (
 
 
 @dataclass(frozen=True)
-class VisitRow:
+class VisitRow(ClaimedRate):
     """One simulated truth, counted.
 
     Args:
@@ -237,23 +237,16 @@ class VisitRow:
         return ALPHA if self.case == "ignorable" else BETA
 
     @property
-    def least(self) -> float:
-        """One-sided lower confidence bound of the true rate (Clopper and Pearson 1934)."""
-        return rate_bounds(self.wrong, self.runs, CONFIDENCE)[0]
-
-    @property
-    def most(self) -> float:
-        """The upper one."""
-        return rate_bounds(self.wrong, self.runs, CONFIDENCE)[1]
+    def confidence(self) -> float:
+        """Of each of its bounds."""
+        return CONFIDENCE
 
     @property
     def standing(self) -> str:
         """What the simulation says of the claim."""
         if self.model.claim != "kept":
             return {"advisory": "advisory", "none": "none made"}[self.model.claim]
-        if self.least > self.declared:
-            return "**refuted**"
-        return "shown" if self.most <= self.declared else "not refuted"
+        return super().standing
 
 
 PLACES = tuple(product(CASES, MODELS, VISITS, GATES))

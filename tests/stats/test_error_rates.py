@@ -142,7 +142,7 @@ def test_orders_that_may_be_all_alike_break_the_rates() -> None:
             rates.simulate(BY_NAME["steep drift"], 1, case, rates.TIGHT, 20_000) for case in ("ignorable", "must_catch")
         )
 
-    assert blocked.bound > blocked.declared
+    assert blocked.least > blocked.declared
     assert missed.wrong / missed.runs > 0.045
 
 
@@ -156,14 +156,14 @@ def test_claims(case: str, margins: Any, name: str, gates: int) -> None:
     """The simulated rate of the declared error is compatible with the declaration under every model that claims it."""
     row = rates.simulate(BY_NAME[name], gates, case, margins, RUNS)
 
-    assert row.bound <= row.declared
+    assert row.least <= row.declared
 
 
 def test_no_claim() -> None:
     """A head that is slow only in some restarts passes far more often than beta: why nothing is claimed for it."""
     row = rates.simulate(BY_NAME["slow in some"], 1, "must_catch", rates.WIDE, RUNS)
 
-    assert row.bound > row.declared
+    assert row.least > row.declared
     assert rates.cells(row)[-1] == "none made"
 
 
