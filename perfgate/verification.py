@@ -17,8 +17,8 @@ from typing import Any, Literal
 from perfgate.baseline.exact_profile import kept_profiles
 from perfgate.baseline.store import as_of, commit, is_baseline, kept, read, verify
 from perfgate.capture.engine import MAX_ANSWER_BYTES
+from perfgate.capture.settling import SETTLED
 from perfgate.capture.timeline import InvalidTrialError, read_iteration
-from perfgate.capture.timing import SETTLED
 from perfgate.errors import PerfgateError, RecordError, UsageError
 from perfgate.gate import outcome_of
 from perfgate.judge.next_pairs import due

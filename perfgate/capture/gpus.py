@@ -47,6 +47,7 @@ class Gpus:
         self._clocks: ClockGuard | None = None
         self.machine = self._find(nvml)
         self.uuids = tuple(gpu.uuid for gpu in self.machine.gpus)
+        self.names = tuple(gpu.name for gpu in self.machine.gpus)
         self.architecture = nvml.architecture(self.uuids[0]) if nvml and self.uuids else None
 
     @classmethod

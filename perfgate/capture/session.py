@@ -27,6 +27,7 @@ from perfgate.capture.gpus import Gpus
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.pace import Pace
 from perfgate.capture.parking import FOLDERS, hides_imports
+from perfgate.capture.settling import fastest_probe_ns
 from perfgate.capture.trial_taking import EngineCollector
 from perfgate.counters.roofline_bound import find_floor
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
@@ -36,7 +37,7 @@ from perfgate.machine.locks import hold_devices
 from perfgate.machine.orphans import end_orphans, find_orphans
 from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
-from perfgate.metrics.trial import Failure, Kind, Side, Trial, tells_states
+from perfgate.metrics.trial import Failure, Kind, Side, Trial
 from perfgate.record.cost import trial_seconds
 from perfgate.record.dropped_pairs import HOPELESS, overdrawn, reopened
 from perfgate.record.run_record import Record, Run, Visit, read_record, read_records, record_file, write_record
@@ -269,7 +270,7 @@ class Session:
             position=position, visit=len(record.visits) - 1, run_folder=self._folder, folder=folder,
             cache_folder=self._caches / side, environment=self._environment, owner=owner_mark(self._run.name),
             decode=_last_seen(record, side), gpu=bool(self._gpus.uuids), architecture=self._gpus.architecture,
-            fastest_probe_ns=self._fastest_probe_ns(record),
+            fastest_probe_ns=fastest_probe_ns(record, self._gpus.names, side),
         )  # fmt: skip
         job = replace(job, ahead=self._ahead(record, job, target))
         done = record.measured(kind)
@@ -308,14 +309,6 @@ class Session:
         side = later[0]
         folder = self._folder.resolve() / f"{FOLDERS}{job.index + 1}"
         return replace(job, side=side, subject=record.subjects[side], cache_folder=self._caches / side, folder=folder)
-
-    def _fastest_probe_ns(self, record: Record) -> tuple[int, ...]:
-        """The shortest reading on each rank so far, of either side; none once a trial had none: no side waits alone."""
-        if not tells_states([gpu.name for gpu in self._gpus.machine.gpus]):
-            return ()
-        timed = (trial for trial in record.trials if trial.kind == "timed" and trial.visit == len(record.visits) - 1)
-        readings = [i.probe_ns.after if i.probe_ns else () for trial in timed for i in trial.iterations]
-        return tuple(map(min, zip(*readings, strict=True))) if len({*map(len, readings)}) == 1 else ()
 
     def _floor(self, job: Job) -> dict[str, object]:
         """What the decode steps of a timed trial are held against, or why that is unknown: gates hear of it early."""

@@ -1,7 +1,7 @@
 """Timed trials: nothing in the engine but the workload, and asynchronous scheduling as vLLM ships it.
 
-Between iterations each rank probes the state of its GPU (:mod:`perfgate.capture.vllm_probe`). A GPU that is slow only
-gets faster (docs/states.md), so warm-up goes on for a while until it is: how long tells the probe, never a step time.
+Between iterations each rank probes the state of its GPU (:mod:`perfgate.capture.vllm_probe`), and warm-up goes on for a
+while where it is slow (:mod:`perfgate.capture.settling`).
 
 Each answer is on disk as soon as it arrives, so that a killed trial still shows how far it came.
 """
@@ -16,16 +16,9 @@ from typing import Any, TextIO
 from perfgate.capture.drivers import Engine
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
+from perfgate.capture.settling import SETTLE_S, SETTLED, is_slow
 from perfgate.metrics.trial import Artifact, Iteration
 from perfgate.units import NS_PER_S
-
-SETTLE_S = 12
-"""How long warm-up goes on for a GPU that is slow: 24 of 27 were fast after so much decoding (docs/measurements.md)."""
-SLOWER = 1.1
-"""What the probe takes more than its shortest reading where a GPU is slow: 1.2 times on an H200, readings of one state
-are 1 % apart."""
-SETTLED = "settle_ns"
-"""The figure of a trial that says how long its warm-up went on."""
 
 
 class Timed(Instrument):
@@ -59,10 +52,7 @@ class Timed(Instrument):
             self._settled_ns = time.monotonic_ns() - begin_ns
 
     def _slow(self, last: Iteration) -> bool:
-        fastest, probes = self.job.fastest_probe_ns, last.probe_ns
-        if probes is None or len(probes.after) != len(fastest):
-            return False
-        return any(own > SLOWER * least for own, least in zip(probes.after, fastest, strict=True))
+        return last.probe_ns is not None and is_slow(last.probe_ns.after, self.job.fastest_probe_ns)
 
     def note(self, number: int, answer: Mapping[str, Any], *, warmup: bool) -> None:
         """Write it down."""

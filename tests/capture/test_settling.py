@@ -7,11 +7,12 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hand_made
 import pytest
 from click.testing import CliRunner
 from fake_collector import FakeCollector, FakeSpec, FakeStates
@@ -20,10 +21,11 @@ from hand_made import scenario_file
 
 from perfgate.capture.drivers import Engine
 from perfgate.capture.job import Job
+from perfgate.capture.settling import SETTLE_S, SETTLED, fastest_probe_ns, is_slow
 from perfgate.capture.timeline import ANY_TIME, Span
-from perfgate.capture.timing import SETTLE_S, SETTLED, Timed
+from perfgate.capture.timing import Timed
 from perfgate.cli.main import main
-from perfgate.metrics.trial import Startup, Trial
+from perfgate.metrics.trial import Probes, Side, Startup, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import Workload
@@ -170,3 +172,24 @@ def test_no_side_is_waited_for_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     assert [side for side, pair, _ in told if pair is None] == ["base", "head"]
     assert {fastest for _, pair, fastest in told if pair is not None} == {()}
+
+
+def test_a_side_that_was_waited_for_in_vain_is_held_against_its_own_readings() -> None:
+    """A build that moves the probe looks slow beside the other: it is waited for once, and then by its own levels."""
+
+    def taken(index: int, side: Side, reads_ns: int, waited_s: int = 0) -> Trial:
+        probed = hand_made.iteration(probe_ns=Probes(before=(reads_ns,), after=(reads_ns,)))
+        figures = {SETTLED: waited_s * 10**9} if waited_s else {}
+        return hand_made.trial(index, 0, side, iterations=(probed,), figures=figures)
+
+    def fastest(taken: Sequence[Trial], side: Side) -> tuple[int, ...]:
+        return fastest_probe_ns(hand_made.record(hand_made.cell(), taken), ["NVIDIA H200"], side)
+
+    seen = [taken(0, "base", 211), taken(1, "head", 229), taken(2, "base", 175)]
+    assert fastest(seen, "head") == (175,)
+    in_vain = [*seen, taken(3, "head", 193, SETTLE_S)]
+    assert fastest(in_vain, "base") == (175,)
+    assert fastest(in_vain, "head") == (193,)
+    assert is_slow((193,), (175,))
+    assert is_slow((229,), (193,))
+    assert not is_slow((193,), (193,))

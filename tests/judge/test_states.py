@@ -23,6 +23,7 @@ from perfgate.record.run_record import Visit
 from perfgate.report.github_markdown import annotate
 from perfgate.report.junit import render_junit
 from perfgate.report.outcome_lines import closing, gate_name, notes, states_line
+from perfgate.scenario.plan import GatePlan
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 STEP_S, GAP = 0.005, 1.033
@@ -223,18 +224,18 @@ def test_recorded_runs_of_one_build_are_never_blocked() -> None:
     assert not [pair for pair in same if recorded(*pair).verdict == "regressed"]
 
 
-PROBED = "h200-x8-probe.csv"
+PROBED, SETTLED = "h200-x8-probe.csv", "h200-x4-settled.csv"
 
 
-def probed(run_name: str) -> list[Trial]:
-    """Trials of a run on a host with eight GPUs that jump, with the probe's readings."""
+def probed(run_name: str, file: str = PROBED) -> list[Trial]:
+    """Trials of a run on a host whose GPUs jump, with the probe's readings."""
     rows = defaultdict(list)
-    for row in csv.DictReader((FIXTURES / PROBED).read_text().splitlines()):
+    for row in csv.DictReader((FIXTURES / file).read_text().splitlines()):
         if row["run"] == run_name:
             rows[int(row["trial"]), int(row["pair"]), row["subject"]].append(row)
     return [
         trial(index, pair, "base" if side == "base" else "head", iterations=tuple(
-            iteration(itl_ns=(*[int(row["early_ns"])] * 4, *[int(row["late_ns"])] * 4),
+            iteration(itl_ns=itl_ns(int(row["early_ns"]), int(row["late_ns"]), int(row.get("median_ns", 0))),
                       probe_ns=Probes((int(row["before_ns"]),), (int(row["after_ns"]),)))
             for row in own
         ))
@@ -242,11 +243,16 @@ def probed(run_name: str) -> list[Trial]:
     ]  # fmt: skip
 
 
-def judged_on_h200(trials: Sequence[Trial]) -> CellOutcome:
+def itl_ns(early: int, late: int, middle: int) -> tuple[int, ...]:
+    """Decode steps with these medians of either half and, unless it is 0, of all, which lies between them."""
+    return (*[early] * 3, middle or early, middle or late, *[late] * 3)
+
+
+def judged_on_h200(trials: Sequence[Trial], gates: Sequence[GatePlan] | None = None) -> CellOutcome:
     """A cell measured where the probe is trusted."""
     gpu = Gpu(name="NVIDIA H200", uuid="GPU-1", memory_bytes=1)
     visit = Visit(machine=MACHINE.model_copy(update={"gpus": (gpu,)}), t0_utc="2026-01-01T00:00:00+00:00")
-    measured = cell()
+    measured = cell(gates=gates)
     kept = record(measured, trials, orders="coins", visits=(visit,))
     return judge(run([measured]), {measured.cell_id: kept}).cells[0]
 
@@ -279,6 +285,21 @@ def test_one_build_passes_on_a_host_that_jumps(name: str) -> None:
     assert found.states is not None
     assert (found.verdict, found.states.told_by) == ("pass", "probe")
     assert judged([one.model_copy(update={"iterations": one.iterations[:1]}) for one in probed(name)]).verdict != "pass"
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_one_build_passes_early_where_warm_up_waited(number: int) -> None:
+    """Recorded runs of one build whose warm-up went on until the GPU was fast pass at four or six pairs."""
+    found = judged_on_h200(probed(f"same-build-{number}", SETTLED))
+    assert (found.verdict, found.states) == ("pass", None)
+    assert found.gates[0].pairs in (4, 6)
+
+
+def test_a_small_plant_is_blocked_where_warm_up_waited() -> None:
+    """The recorded kernel more in every third layer, 0.34 %, is blocked at six pairs by margins of 0.02 and 0.15 %."""
+    tight = [gate("itl_median", "0.02%", "0.15%")]
+    found = judged_on_h200(probed("extra_kernel-3", SETTLED), tight)
+    assert [(own.verdict, own.pairs) for own in found.gates] == [("regressed", 6)]
 
 
 def test_a_plant_is_blocked_on_a_host_that_jumps() -> None:

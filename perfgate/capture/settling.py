@@ -1,0 +1,56 @@
+"""Coming to rest: which GPUs are waited for before a trial is measured, and how long (docs/states.md).
+
+A GPU that is slow only gets faster, so warm-up goes on for a while until it is: how long tells the probe, never a step
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfgate.metrics.trial import Side, Trial, tells_states
+from perfgate.record.run_record import Record
+from perfgate.units import NS_PER_S
+
+SETTLE_S = 12
+"""How long warm-up goes on for a GPU that is slow: 86 of 87 became fast by then (docs/states.md)."""
+SLOWER = 1.1
+"""What the probe takes more than its shortest reading where a GPU is slow: 1.2 times on an H200, readings of one state
+are 1 % apart."""
+SETTLED = "settle_ns"
+"""The figure of a trial that says how long its warm-up went on."""
+
+
+def fastest_probe_ns(record: Record, gpus: Sequence[str], side: Side) -> tuple[int, ...]:
+    """The shortest reading on each rank so far, which the next trial of a side is held against.
+
+    Of either side; and of this one alone once it was waited for in vain, because a build can move the probe as well:
+    with another attention kernel it took 193 us in the fast state in place of 175.
+
+    Args:
+        record: What was measured so far; what counts is the visit that goes on.
+        gpus: Names of the GPUs.
+        side: Whose trial comes next.
+
+    Returns:
+        Nanoseconds; empty where the probe tells no states here, or once a trial had no reading: no side waits alone.
+    """
+    if not tells_states(gpus):
+        return ()
+    timed = [trial for trial in record.trials if trial.kind == "timed" and trial.visit == len(record.visits) - 1]
+    if len({len(own) for trial in timed for own in _readings(trial)}) != 1:
+        return ()
+    in_vain = any(trial.subject == side and trial.figures.get(SETTLED, 0) >= SETTLE_S * NS_PER_S for trial in timed)
+    known = [own for trial in timed if trial.subject == side or not in_vain for own in _readings(trial)]
+    return tuple(map(min, zip(*known, strict=True)))
+
+
+def is_slow(readings: Sequence[int], fastest: Sequence[int]) -> bool:
+    """Whether some rank's reading is that of a slow GPU; never where the fastest are of other ranks, or unknown."""
+    if len(readings) != len(fastest):
+        return False
+    return any(own > SLOWER * least for own, least in zip(readings, fastest, strict=True))
+
+
+def _readings(trial: Trial) -> list[tuple[int, ...]]:
+    return [iteration.probe_ns.after if iteration.probe_ns else () for iteration in trial.iterations]
