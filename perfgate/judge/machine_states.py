@@ -6,13 +6,13 @@ the head's times divided by what that null says.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perfgate import stats
 from perfgate.metrics.catalogue import Metric
@@ -54,19 +54,13 @@ class Found:
     labels: two_states.Labels
     gap: float
 
-    def sample(self, metric: Metric, pairs: Pairs, states: Sequence[State]) -> Sample:
-        """The values of a metric in a state; in several, of each pair the mean over those that both trials have."""
-        base, head = [], []
-        for pair, own in zip(pairs, self.labels, strict=False):
-            rows = [
-                [_in_state(metric, trial, labels == STATES[state]) for trial, labels in zip(pair, own, strict=True)]
-                for state in states
-            ]
-            whole = [(one, other) for one, other in rows if one is not None and other is not None]
-            if whole:
-                base.append(_geometric_mean([one for one, _ in whole]))
-                head.append(_geometric_mean([other for _, other in whole]))
-        return Sample(tuple(base), tuple(head))
+    def samples(self, metric: Metric, pairs: Pairs, chosen: Sequence[Sequence[State]]) -> list[Sample]:
+        """The values of a metric for each choice of states: of each pair the mean over those that both trials have."""
+        known = [
+            {state: _in_state(metric, pair, labels, state) for state in set(itertools.chain(*chosen))}
+            for pair, labels in zip(pairs, self.labels, strict=False)
+        ]
+        return [_sample([[own[state] for state in states] for own in known]) for states in chosen]
 
     def trials(self, side: Side, state: State) -> int:
         """Trials of a side that have a state."""
@@ -90,15 +84,30 @@ def _slow_share(labels: two_states.Labels) -> float | None:
     return float((known == two_states.SLOW).mean()) if len(known) else None
 
 
-def _in_state(metric: Metric, trial: Trial, chosen: NDArray[np.bool_]) -> float | None:
-    kept = tuple(iteration for iteration, own in zip(trial.iterations, chosen.tolist(), strict=True) if own)
-    if len(kept) < LEAST_ITERATIONS:
-        return None
-    return metric.summarise(trial.model_copy(update={"iterations": kept}))
+def _sample(pairs: Iterable[Sequence[tuple[float, float] | None]]) -> Sample:
+    """The geometric mean of what each pair has, of those that have something."""
+    whole = [values for values in (list(filter(None, pair)) for pair in pairs) if values]
+    base, head = (tuple(_geometric_mean([values[n] for values in pair]) for pair in whole) for n in range(2))
+    return Sample(base, head)
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
+    # A value of 0 stays one: the series is refused for it, where statistics.geometric_mean would end the judge.
     return float(math.prod(values) ** (1 / len(values)))
+
+
+def _in_state(
+    metric: Metric, pair: tuple[Trial, Trial], labels: two_states.Labels, state: State
+) -> tuple[float, float] | None:
+    """The values of a pair's trials in a state; ``None`` where one has too few iterations there."""
+    values = []
+    for trial, own in zip(pair, (labels == STATES[state]).tolist(), strict=True):
+        kept = tuple(itertools.compress(trial.iterations, own))
+        if len(kept) < LEAST_ITERATIONS:
+            return None
+        values.append(metric.summarise(trial.model_copy(update={"iterations": kept})))
+    base, head = values
+    return None if base is None or head is None else (base, head)
 
 
 class Labeller:
@@ -116,6 +125,10 @@ class Labeller:
         self.source: Source = "probe" if rows is not None else "steps"
         self._marks = rows if rows is not None else _marks(pairs, _step_marks)
         self._known: dict[tuple[int, float], Found | None] = {}
+
+    def reached(self, schedule: stats.Schedule) -> list[int]:
+        """The looks that there are pairs for."""
+        return [look for look in schedule.looks if look <= len(self.pairs)]
 
     def at(self, look: int, margin: float) -> Found | None:
         """The states of the first pairs where the head is slower by a margin; ``None`` where there are none.

@@ -199,7 +199,7 @@ def by_state(series: Series, labeller: Labeller) -> tuple[Series, ...]:
     metric, schedule = series.metric, series.schedule
     if schedule is None or series.fault or metric.kind != "timed" or metric.decode == "none":
         return (series,)
-    looks = [look for look in schedule.looks if look <= len(labeller.pairs)]
+    looks = labeller.reached(schedule)
     found = [labeller.used(look, series.gate) for look in looks]
     if not found or found[-1] is None:
         return (series,)
@@ -232,8 +232,10 @@ def _samples(
     if nulls is None:
         whole = Sample(series.base[:look], series.head[:look])
         return [(whole, whole)] * len(every)
-    over, under = ([null.sample(series.metric, labeller.pairs, own) for own in every] for null in nulls)
-    return [*zip(over, under, strict=True)]
+    over, under = nulls
+    above = over.samples(series.metric, labeller.pairs, every)
+    below = above if under is over else under.samples(series.metric, labeller.pairs, every)
+    return [*zip(above, below, strict=True)]
 
 
 def _at_look(samples: Sequence[tuple[Sample, Sample]], states: int, sign: int) -> list[StateLook]:
@@ -253,8 +255,7 @@ def _mean(d: stats.Floats, resolution: float, spread: Spread | None) -> stats.Es
     """The mean of log ratios with a spread that others tell; their own where none is given."""
     if spread is None:
         return stats.mean_estimate(d, resolution)
-    variance = max(spread.variance, resolution**2 / 6)
-    return stats.Estimate(float(d.mean()), math.sqrt(variance / len(d)), spread.df, resolution)
+    return stats.pooled_estimate(d, spread.variance, spread.df, resolution)
 
 
 def slow_share(gates: Sequence[Series], labeller: Labeller, *, drawn: bool) -> tuple[SlowShare, ...]:
@@ -268,8 +269,7 @@ def slow_share(gates: Sequence[Series], labeller: Labeller, *, drawn: bool) -> t
     first = next((series for series in gates if isinstance(series, StateSeries)), None)
     if first is None or first.schedule is None:
         return ()
-    looks = [look for look in first.schedule.looks if look <= len(labeller.pairs)]
-    found = [labeller.at(look, first.gate.gate.ignorable) for look in looks]
+    found = [labeller.at(look, first.gate.gate.ignorable) for look in labeller.reached(first.schedule)]
     shares = tuple(own.shares if own else [] for own in found)
     unplaced = tuple(own.unplaced if own else 0 for own in found)
     return (SlowShare(first.gate, shares, first.schedule, drawn, unplaced),)
@@ -283,17 +283,17 @@ def states_outcome(
     share = next((one for one in family if isinstance(one, SlowShare)), None)
     if share is None:
         return None
-    looks = [look for look in share.schedule.looks if look <= len(labeller.pairs)]
-    found = labeller.at(looks[-1], share.gate.gate.ignorable)
+    found = labeller.at(labeller.reached(share.schedule)[-1], share.gate.gate.ignorable)
     if found is None:
         return None
     rows = found.shares
     margin = min(gate.must_catch for gate in gates if gate.state or gate.metric != SLOW_SHARE)
-    at_most = rate_bounds(discordant(rows)[0], len(rows), 1 - beta)[1] * stats.to_ratio(labeller.step_gap(found))
+    gap = stats.to_ratio(labeller.step_gap(found))
+    at_most = rate_bounds(discordant(rows)[0], len(rows), 1 - beta)[1] * gap
     every = np.concatenate([labels for pair in found.labels for labels in pair])
     return StatesOutcome(
         told_by=labeller.source,
-        gap=stats.to_ratio(labeller.step_gap(found)),
+        gap=gap,
         trials=dict.fromkeys(SIDES, len(found.labels)),
         slow={side: sum(row[n] > 1 / 2 for row in rows) for n, side in enumerate(SIDES)},
         common={state: max((len(one.base) for one in used if one.state == state), default=0) for state in STATES},

@@ -167,6 +167,19 @@ def mean_estimate(d: ArrayLike, resolution: float = 0.0) -> Estimate:
     return replace(_mean(floats(d), resolution / math.sqrt(6)), resolution=resolution)
 
 
+def pooled_estimate(d: Floats, variance: float, df: int, resolution: float = 0.0) -> Estimate:
+    """The mean of paired log ratios whose spread others tell, see :func:`mean_estimate`.
+
+    Args:
+        d: Shape (n,), at least one.
+        variance: Of one log ratio.
+        df: Its degrees of freedom.
+        resolution: The instrument's step as a share of the values.
+    """
+    sd = max(resolution / math.sqrt(6), math.sqrt(variance))
+    return Estimate(float(d.mean()), sd / math.sqrt(len(d)), df, resolution)
+
+
 def side_estimate(values: ArrayLike, resolution: float = 0.0) -> Estimate:
     """The mean of one side's logarithms: rounding one value has the variance step^2 / 12 and is off by half a step.
 

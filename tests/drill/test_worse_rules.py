@@ -7,7 +7,6 @@ The restarts are real ones of an H200, and models of restarts in two modes with 
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from perfgate.scenario.declaration import load
 from perfgate.scenario.schedule import Sampling, Spend
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
 models: Any = importlib.import_module("restart_models")
 
 METRICS = (

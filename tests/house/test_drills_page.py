@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
 from perfgate.drill.plants import load_catalogue
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "docs"))
 page: Any = importlib.import_module("drills_page")
 
 

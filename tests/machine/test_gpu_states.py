@@ -6,7 +6,6 @@ import gzip
 import importlib
 import itertools
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
 states: Any = importlib.import_module("gpu_states")
 replay: Any = importlib.import_module("state_replay")
 summaries: Any = importlib.import_module("state_summary")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,6 @@ from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import read_records
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
 fills: Any = importlib.import_module("cold_fills")
 
 pytestmark = pytest.mark.usefixtures("no_orphans")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,7 +17,6 @@ from scipy import stats as scipy_stats
 from perfgate import stats
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
 rates: Any = importlib.import_module("error_rates")
 models: Any = importlib.import_module("restart_models")
 picture: Any = importlib.import_module("effect_picture")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from perfgate.drill import peer_rules as rules
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
 page: Any = importlib.import_module("other_rules")
 
 WORDS = {rules.REGRESSED: "blocked", rules.PASS: "passed", rules.INCONCLUSIVE: "undecided"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import importlib
-import sys
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 from perfgate.scenario.plan import ALPHA, BETA
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
 rates: Any = importlib.import_module("state_rates")
 places: Any = importlib.import_module("state_places")
 models: Any = importlib.import_module("state_models")

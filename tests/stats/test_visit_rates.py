@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from perfgate.baseline.visit_evidence import VisitSeries
 from perfgate.judge.rule import judge_series
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
 rates: Any = importlib.import_module("visit_rates")
 
 BY_NAME = {model.name: model for model in rates.MODELS}
