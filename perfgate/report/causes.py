@@ -11,7 +11,7 @@ from perfgate.report.document import Section
 from perfgate.trace.attribution import Attribution, Part
 from perfgate.units import format_si, format_value, plural
 
-CAUSES = (*EXACT_ENDS, "one-sided-failures")
+CAUSES = (*EXACT_ENDS, "one-sided-failures", "preempted")
 """Reasons that say what is different about the head; others may quote a log or a traceback, which names anything."""
 ATTRIBUTED = ("decode step", "base us", "head us", "difference us", "share")
 COUNTED = ("counted kernel", "role", "launches", "bytes", "DRAM", "SM", "occupancy", "times its roof", "bound")

@@ -19,9 +19,11 @@ from perfgate.drill.board import FalseBlocks, exit_status, false_blocks, make_bo
 from perfgate.drill.campaign import Exercise, read_drill, run_of
 from perfgate.errors import ExitStatus, RecordError
 from perfgate.machine.fingerprint import read_machine
-from perfgate.metrics.trial import Trial
+from perfgate.metrics.trial import Failure, Trial
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
+
+CATALOGUE = Path(__file__).parents[2] / "drills"
 
 SCENARIO = """\
 schema: 1
@@ -283,6 +285,26 @@ def test_an_exercise_that_is_refused_costs_no_other(project: Path) -> None:
     assert found["bad"]["result"] == "not-measured"
     assert "No space left on device" in found["bad"]["why"]
     assert found["slow"]["result"] == found["same-build-1"]["result"] == "as-expected"
+
+
+def test_a_head_that_is_preempted_is_caught_by_that(project: Path) -> None:
+    """A plant whose first trial is already preempted ends the run by that reason, which is its cause."""
+    own = project / "drills" / "preempted_requests"
+    own.mkdir()
+    (own / "plant.yaml").write_text((CATALOGUE / "preempted_requests" / "plant.yaml").read_text())
+
+    class Preempted(Planted):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            if job.side == "base":
+                return super().collect(job, progress)
+            text = "the scheduler preempted requests 3 times in one iteration"
+            return job.trial(t0_utc="", duration_ns=1, failure=Failure(code="preempted", text=text))
+
+    ended = drill(*NEW, "--same-build", "0", "--plant", "preempted_requests", collector=Preempted())
+    assert ended.exit_code == 0, ended.output
+    found = rows(ended)["preempted_requests-12"]
+    assert (found["verdict"], found["result"], found["cause"]) == ("not-measured", "as-expected", True)
+    assert "preempted requests 3 times" in found["told"]
 
 
 @pytest.mark.usefixtures("project")
