@@ -179,8 +179,9 @@ def no_orphans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     beside them, and it takes longer than the trial of a fake.
     """
     if "orphans_alone" not in request.fixturenames:
-        monkeypatch.setattr("perfgate.capture.session.end_orphans", tuple)
-        monkeypatch.setattr("perfgate.capture.session.find_orphans", tuple)
+        for module in ("session", "station"):
+            monkeypatch.setattr(f"perfgate.capture.{module}.end_orphans", tuple)
+        monkeypatch.setattr("perfgate.capture.station.find_orphans", tuple)
 
 
 @pytest.fixture

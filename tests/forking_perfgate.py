@@ -52,11 +52,12 @@ def forking(folder: Path) -> Iterator[Path]:
 def serve(address: str) -> None:
     """Answer until killed; a child that has ended is nobody's to wait for."""
     from perfgate import gate, nightly  # noqa: F401, PLC0415 (imported once, for all children)
-    from perfgate.capture import session  # noqa: PLC0415
+    from perfgate.capture import session, station  # noqa: PLC0415
     from perfgate.cli import github_commands  # noqa: F401, PLC0415
 
     # Their runs leave the orphans of other tests alone, as those in the tests' own process do.
-    vars(session).update(end_orphans=tuple, find_orphans=tuple)
+    vars(session).update(end_orphans=tuple)
+    vars(station).update(end_orphans=tuple, find_orphans=tuple)
 
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)

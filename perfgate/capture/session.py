@@ -13,10 +13,8 @@ import os
 import shutil
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,14 +25,13 @@ from perfgate.capture.gpus import Gpus
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.pace import Pace
 from perfgate.capture.parking import FOLDERS, hides_imports
-from perfgate.capture.settling import fastest_probe_ns
+from perfgate.capture.station import Station, utc_now
 from perfgate.capture.trial_taking import EngineCollector
-from perfgate.counters.roofline_bound import find_floor
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
 from perfgate.machine.cgroup import why_none
 from perfgate.machine.fingerprint import Machine, comparable
 from perfgate.machine.locks import hold_devices
-from perfgate.machine.orphans import end_orphans, find_orphans
+from perfgate.machine.orphans import end_orphans
 from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
 from perfgate.metrics.trial import Failure, Kind, Side, Trial
@@ -42,8 +39,6 @@ from perfgate.record.cost import trial_seconds
 from perfgate.record.dropped_pairs import HOPELESS, overdrawn, reopened
 from perfgate.record.run_record import Record, Run, Visit, read_record, read_records, record_file, write_record
 from perfgate.scenario.plan import Cell, head_first
-from perfgate.scenario.subject import Subject
-from perfgate.trace.decode_step import DecodeSteps
 
 
 @dataclass(frozen=True)
@@ -120,8 +115,8 @@ class Session:
             OSError: The run folder cannot be written.
         """
         with contextlib.ExitStack() as stack:
-            self._environment = allowed_environment(os.environ)
-            gpus = self._gpus = stack.enter_context(Gpus.connected(self._run, self._environment, self._progress))
+            environment = allowed_environment(os.environ)
+            gpus = stack.enter_context(Gpus.connected(self._run, environment, self._progress))
             self._refuse_another_machine(gpus.machine)
             stack.enter_context(hold_devices(gpus.uuids or ("cpu",), self._run.name, self._progress, self._deadline_s))
             for orphan in end_orphans():
@@ -129,17 +124,16 @@ class Session:
             stack.enter_context(gpus.guarded())
             self._visit = Visit(
                 machine=gpus.machine,
-                t0_utc=_utc_now(),
-                environment=tuple(sorted(self._environment)),
+                t0_utc=utc_now(),
+                environment=tuple(sorted(environment)),
                 processes="subreaper" if why_none(owner_mark(self._run.name)) else "cgroup",
             )
             for name in ("trials", "records"):
                 (self._folder / name).mkdir(exist_ok=True)
             self._sweep()
-            # Compile caches are fresh every visit and apart for each subject, so that no side profits from the
-            # other's. Absolute, because every engine runs in its own trial's folder: a relative one would be a new
-            # cache each time.
             self._caches = Path(tempfile.mkdtemp(prefix="cache-", dir=self._folder.resolve()))
+            name = self._run.name
+            self._station = Station(self._folder, name, gpus, environment, self._collector, self._caches)
             self._held = stack.pop_all()
         return self
 
@@ -171,10 +165,10 @@ class Session:
             stopped = Failure(code=error.code or "gpu-unreadable", text=error.finding)
             return self._save(self._opened[cell.cell_id].model_copy(update={"stopped": stopped}))
         finally:
-            self._collector.release()
+            self._station.release()
 
     def _take_pairs(self, cell: Cell, pairs: int, kind: Kind) -> Record:
-        self._gpus.set_clocks(cell)
+        self._station.gpus.set_clocks(cell)
         record = self._opened[cell.cell_id]
         if kind == "timed" and record.stopped is None and cell.cell_id not in self._conditioned:
             record = self._condition(record, pairs)
@@ -242,7 +236,7 @@ class Session:
             certain = self._starts.certain(record.cell, subject, side, "timed")
             if certain is not None:
                 return self._save(record.model_copy(update={"stopped": certain}))
-            failure = self._probe(record.cell, subject)
+            failure = self._station.probe(record.cell, subject)
             if failure is None and not self._run.quick:
                 record, failure = self._take(record, side, pairs)
                 failure = failure or _lacking(record.cell, record.trials[-1])
@@ -263,15 +257,7 @@ class Session:
         """One trial, from orphan check to the record on disk; by default a warm-up trial."""
         trials = self._folder / "trials"
         index = 1 + max((int(taken.name) for taken in trials.iterdir() if taken.name.isdigit()), default=-1)
-        folder = trials / f"{index:03}"
-        folder.mkdir()
-        job = Job(
-            kind=kind, cell=record.cell, side=side, subject=record.subjects[side], index=index, pair=pair,
-            position=position, visit=len(record.visits) - 1, run_folder=self._folder, folder=folder,
-            cache_folder=self._caches / side, environment=self._environment, owner=owner_mark(self._run.name),
-            decode=_last_seen(record, side), gpu=bool(self._gpus.uuids), architecture=self._gpus.architecture,
-            fastest_probe_ns=fastest_probe_ns(record, self._gpus.names, side),
-        )  # fmt: skip
+        job = self._station.job(record, side, index, kind=kind, pair=pair, position=position)
         job = replace(job, ahead=self._ahead(record, job, target))
         done = record.measured(kind)
         sides = len(record.subjects)
@@ -285,8 +271,9 @@ class Session:
             left_s = None if trial_s is None else after_s + max(trial_s - (time.monotonic() - begun_s), 0.0)
             self._progress(Step(record.cell.name, index, side, pair, done, target, phase, left_s, kind, after_s))
 
-        trial = self._refused(job) or self._gpus.watch(job, lambda: self._collect(job, show))
-        trial = trial.model_copy(update={"gpus": self._gpus.of(record.cell), **self._floor(job)})
+        trial = self._station.take(job, show)
+        if trial.no_floor and pair is None and any(gate.gate.measured.needs_floor for gate in job.cell.gates):
+            self._progress(f"{job.cell.name}: a gate on {side} cannot be judged, no-floor: {trial.no_floor}")
         self._pace.note(cell_id, trial)
         self._starts.note(job.cell, job.subject, trial)
         record = self._save(record.model_copy(update={"trials": (*record.trials, trial)}))
@@ -306,54 +293,7 @@ class Session:
             if job.pair is not None and record.measured("timed") + 1 >= target:
                 return None  # whether there is another is up to the look
             later = self._order(job.cell, _next_pair(record, "timed") if job.pair is None else job.pair + 1)
-        side = later[0]
-        folder = self._folder.resolve() / f"{FOLDERS}{job.index + 1}"
-        return replace(job, side=side, subject=record.subjects[side], cache_folder=self._caches / side, folder=folder)
-
-    def _floor(self, job: Job) -> dict[str, object]:
-        """What the decode steps of a timed trial are held against, or why that is unknown: gates hear of it early."""
-        if job.kind != "timed":
-            return {}
-        gpus = [gpu.name for gpu in self._gpus.machine.gpus[: len(self._gpus.of(job.cell))]]
-        workload = job.cell.workload
-        floor, no_floor = find_floor(
-            job.cell.model_folder, job.engine_args, gpus,
-            batch=workload.batch, input_tokens=workload.input_tokens, output_tokens=workload.output_tokens,
-        )  # fmt: skip
-        if no_floor and job.pair is None and any(gate.gate.measured.needs_floor for gate in job.cell.gates):
-            self._progress(f"{job.cell.name}: a gate on {job.side} cannot be judged, no-floor: {no_floor}")
-        return {"floor": floor, "no_floor": no_floor}
-
-    def _refused(self, job: Job) -> Trial | None:
-        """A failed trial where an earlier one's process cannot be ended, or a stranger is there: engines run alone."""
-        end_orphans()
-        left = find_orphans()
-        if left:
-            failure = Failure(code="start-refused", text="still alive: " + "; ".join(str(orphan) for orphan in left))
-        elif busy := self._gpus.await_idle(self._gpus.of(job.cell)):
-            failure = Failure(code="foreign-process", text=busy)
-        else:
-            return None
-        return job.trial(t0_utc=_utc_now(), duration_ns=0, failure=failure)
-
-    def _probe(self, cell: Cell, subject: Subject) -> Failure | None:
-        try:
-            return self._collector.probe(cell, subject)
-        except OSError:
-            raise
-        except Exception as error:  # noqa: BLE001 (an unknown error of one cell must not lose the others)
-            return _internal_error(error)
-
-    def _collect(self, job: Job, show: Callable[[str], None]) -> Trial:
-        """The collector's trial; an error that its protocol does not name becomes a failed trial with the traceback."""
-        t0_utc, begin_ns = _utc_now(), time.monotonic_ns()
-        try:
-            return self._collector.collect(job, show)
-        except OSError:
-            raise
-        except Exception as error:  # noqa: BLE001 (an unknown error of one cell must not lose the others)
-            duration_ns = time.monotonic_ns() - begin_ns
-            return job.trial(t0_utc=t0_utc, duration_ns=duration_ns, failure=_internal_error(error))
+        return self._station.job_ahead(job, later[0], record.subjects[later[0]])
 
     def _save(self, record: Record) -> Record:
         write_record(record_file(self._folder, record.cell), record)
@@ -376,17 +316,3 @@ def _lacking(cell: Cell, trial: Trial) -> Failure | None:
 def _next_pair(record: Record, kind: Kind) -> int:
     """The number of the next pair of a kind: dropped pairs keep theirs."""
     return 1 + max((t.pair for t in record.trials if t.kind == kind and t.pair is not None), default=-1)
-
-
-def _last_seen(record: Record, side: Side) -> DecodeSteps | None:
-    """What the last valid traced trial of a side saw of its decode steps."""
-    return next((trial.decode for trial in reversed(record.judged_trials(side, "traced")) if trial.decode), None)
-
-
-def _internal_error(error: Exception) -> Failure:
-    lines = traceback.format_exception(error)
-    return Failure(code="internal-error", text=f"{lines[-1].strip()}\n{''.join(lines).strip()}")
-
-
-def _utc_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -325,7 +325,7 @@ def test_refused_starts_count_for_their_visit(tmp_path: Path, monkeypatch: pytes
     """Where no engine was started nothing of a subject can have chosen the pair: the next visit goes on."""
     orphan = Orphan(pid=4242, name="python", mark="old-run:1:100")
     left: list[Orphan] = []
-    monkeypatch.setattr("perfgate.capture.session.find_orphans", lambda: tuple(left))
+    monkeypatch.setattr("perfgate.capture.station.find_orphans", lambda: tuple(left))
     first = measure(tmp_path, Watched(lambda job: left.append(orphan) if job.index == 3 else None))
     left.clear()
 
@@ -494,7 +494,7 @@ def test_words_stay_whole(tmp_path: Path) -> None:
 def test_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a process of an earlier trial lives no engine is started, and the failure names the process."""
     orphan = Orphan(pid=4242, name="python", mark="old-run:1:100")
-    monkeypatch.setattr("perfgate.capture.session.find_orphans", lambda: (orphan,))
+    monkeypatch.setattr("perfgate.capture.station.find_orphans", lambda: (orphan,))
     collector = Watched()
 
     record = measure(tmp_path, collector)
