@@ -1,8 +1,18 @@
-"""The two kinds of pydantic models: what perfgate writes itself, and what a user writes."""
+"""The two kinds of pydantic models, what perfgate writes itself and what a user writes, and quantities in them."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+from perfgate.units import format_percent, parse_percent, parse_quantity, plain_digits
+
+FieldPath = tuple[str | int, ...]
+"""Where a field is: keys, and numbers in lists."""
+LARGEST = 10_000_000
+"""Of any count or duration in seconds; more is a slip."""
 
 
 class Frozen(BaseModel):
@@ -22,3 +32,46 @@ class Note(Frozen):
 
     code: str
     text: str
+
+
+class FieldError(ValueError):
+    """What a validator of a whole model finds wrong with one field of it.
+
+    Args:
+        path: The field, from the model.
+        text: What is wrong.
+    """
+
+    def __init__(self, path: FieldPath, text: str) -> None:
+        super().__init__(text)
+        self.path = path
+
+
+def _parse_seconds(value: Any) -> float:
+    try:
+        amount, unit = parse_quantity(value)
+    except ValueError:
+        amount, unit = 0.0, ""
+    if unit != "s" or not 0 < amount <= LARGEST:
+        raise ValueError('expected a positive duration with its unit, like "90s" or "15min"')
+    return amount
+
+
+QUANTITY = r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-zµ/%]+\s*$"
+Percent = Annotated[
+    float,
+    BeforeValidator(parse_percent),
+    PlainSerializer(format_percent),
+    WithJsonSchema({"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*%\s*$", "examples": ["0.5%"]}),
+]
+Duration = Annotated[
+    float,
+    BeforeValidator(_parse_seconds),
+    PlainSerializer(lambda seconds: f"{plain_digits(Decimal(repr(seconds)))}s"),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*(ns|us|µs|ms|s|min)\s*$", "examples": ["90s"]}
+    ),
+]
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Listed = Field(strict=False)
+"""YAML knows lists only; a strict model would refuse them for its tuples."""

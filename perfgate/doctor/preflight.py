@@ -23,11 +23,12 @@ from perfgate.doctor.vllm_source import Located, arguments_of, locate
 from perfgate.errors import Problem, ScenarioError, UsageError
 from perfgate.machine.json_text import RECORD
 from perfgate.metrics.trial import Side
+from perfgate.models import FieldPath
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, model_folder
 from perfgate.scenario.plan import points
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import Workload
-from perfgate.scenario.yaml_document import FieldPath, did_you_mean
+from perfgate.scenario.yaml_document import did_you_mean
 
 NOBODY_ASKED = "engine arguments are not checked: name a build with --base python=..., or as [subjects.base]"
 LEAST_CACHE_BYTES = 64 * 1024**2

@@ -21,20 +21,11 @@ from perfgate.capture.engine import gpus_of
 from perfgate.errors import Problem, ScenarioError, UsageError
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.catalogue import metric_names, split_name
-from perfgate.models import Strict
+from perfgate.models import FieldError, Listed, Positive, Strict
 from perfgate.reasons import REASONS
-from perfgate.scenario.fields import (
-    ArgumentName,
-    Expression,
-    Listed,
-    Name,
-    Positive,
-    VariableName,
-    Variables,
-    whole_number,
-)
+from perfgate.scenario.fields import ArgumentName, Expression, Name, VariableName, Variables, whole_number
 from perfgate.scenario.subject import Subject
-from perfgate.scenario.yaml_document import FieldError, did_you_mean, read_document, read_text, whole_file_error
+from perfgate.scenario.yaml_document import did_you_mean, read_document, read_text, whole_file_error
 
 FILE = "plant.yaml"
 OWN = "PERFGATE_PLANT_"

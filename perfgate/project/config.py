@@ -27,18 +27,10 @@ from pydantic import (
 )
 
 from perfgate.errors import UsageError
-from perfgate.models import Strict
-from perfgate.scenario.fields import Arguments, Duration, Listed, Variables, file_pattern
+from perfgate.models import Duration, FieldPath, Listed, Strict
+from perfgate.scenario.fields import Arguments, Variables, file_pattern
 from perfgate.scenario.subject import absolute
-from perfgate.scenario.yaml_document import (
-    MAX_DEPTH,
-    MAX_DIGITS,
-    Document,
-    FieldPath,
-    describe_fields,
-    dotted,
-    draft_07,
-)
+from perfgate.scenario.yaml_document import MAX_DEPTH, MAX_DIGITS, Document, describe_fields, dotted, draft_07
 
 CONFIG_FILE = "perfgate.toml"
 PLACEHOLDERS: Mapping[str, str] = {

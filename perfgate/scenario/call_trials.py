@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from perfgate.scenario.fields import Duration
+from perfgate.models import Duration
 from perfgate.scenario.schedule import Sampling
 
 

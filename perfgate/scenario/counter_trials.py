@@ -25,9 +25,9 @@ from pydantic import (
 )
 
 from perfgate.counters.launch_table import COUNTERS, Counter
-from perfgate.models import Strict
+from perfgate.models import LARGEST, Duration, Listed, Positive, Strict
 from perfgate.scenario.expected_kernels import Bound, RoleName
-from perfgate.scenario.fields import LARGEST, Duration, Expression, Listed, PlaceName, Positive
+from perfgate.scenario.fields import Expression, PlaceName
 from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.trace.decode_step import KernelKey

@@ -16,23 +16,15 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_v
 
 from perfgate.errors import ScenarioError
 from perfgate.metrics.catalogue import METRICS, Metric
-from perfgate.models import Strict
+from perfgate.models import LARGEST, Duration, FieldError, Listed, Percent, Positive, Strict
 from perfgate.scenario.call_trials import CallTrials
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
 from perfgate.scenario.expected_kernels import Expectation
-from perfgate.scenario.fields import LARGEST, ArgumentName, Duration, Listed, Name, Percent, Positive, whole_number
+from perfgate.scenario.fields import ArgumentName, Name, whole_number
 from perfgate.scenario.margins import Budget, DriftBudget, Gate
 from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.workload import Engine, Workload
-from perfgate.scenario.yaml_document import (
-    Document,
-    FieldError,
-    describe_fields,
-    did_you_mean,
-    draft_07,
-    read_document,
-    read_text,
-)
+from perfgate.scenario.yaml_document import Document, describe_fields, did_you_mean, draft_07, read_document, read_text
 from perfgate.scenario.yaml_writing import replace_block, write_document
 from perfgate.trace.families import SHIPPED, UNLISTED
 

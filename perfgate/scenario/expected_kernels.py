@@ -24,8 +24,8 @@ from pydantic import (
     model_validator,
 )
 
-from perfgate.models import Strict
-from perfgate.scenario.fields import LARGEST, Expression, Listed, Positive
+from perfgate.models import LARGEST, Listed, Positive, Strict
+from perfgate.scenario.fields import Expression
 from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.trace.families import SHIPPED, UNLISTED, RoleRule

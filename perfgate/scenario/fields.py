@@ -1,21 +1,16 @@
-"""The scalar types that declarations are made of: percentages, durations, names, and what each refuses."""
+"""The scalar types that declarations are made of: names, expressions, arguments, and what each refuses."""
 
 from __future__ import annotations
 
 import json
 import re
 import warnings
-from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema
 
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.trace.kernel_table import PLACES
-from perfgate.units import format_percent, parse_percent, parse_quantity, plain_digits
-
-LARGEST = 10_000_000
-"""Of any count or duration in seconds; more is a slip."""
 
 NAME = "[a-z0-9][a-z0-9._-]{0,62}"
 RESERVED_ARGS = {
@@ -25,16 +20,6 @@ RESERVED_ARGS = {
     "skip_tokenizer_init": "prompts are token ids, no tokenizer is loaded",
     "hf_overrides": "change config.json instead, so that it is part of the model's digest",
 }
-
-
-def _parse_seconds(value: Any) -> float:
-    try:
-        amount, unit = parse_quantity(value)
-    except ValueError:
-        amount, unit = 0.0, ""
-    if unit != "s" or not 0 < amount <= LARGEST:
-        raise ValueError('expected a positive duration with its unit, like "90s" or "15min"')
-    return amount
 
 
 def _known_place(place: str) -> str:
@@ -118,27 +103,9 @@ def whole_number(value: Any) -> Any:
     return value
 
 
-QUANTITY = r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-zµ/%]+\s*$"
-Percent = Annotated[
-    float,
-    BeforeValidator(parse_percent),
-    PlainSerializer(format_percent),
-    WithJsonSchema({"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*%\s*$", "examples": ["0.5%"]}),
-]
-Duration = Annotated[
-    float,
-    BeforeValidator(_parse_seconds),
-    PlainSerializer(lambda seconds: f"{plain_digits(Decimal(repr(seconds)))}s"),
-    WithJsonSchema(
-        {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*(ns|us|µs|ms|s|min)\s*$", "examples": ["90s"]}
-    ),
-]
 Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME}$"})]
 ArgumentName = Annotated[str, AfterValidator(_argument_name)]
 Arguments = Annotated[dict[ArgumentName, JsonValue], AfterValidator(_finite)]
 VariableName = Annotated[str, AfterValidator(_variable_name)]
 Variables = dict[VariableName, Annotated[str, AfterValidator(_without_nul)]]
-Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 Weight = Annotated[float, Field(ge=0, le=0.8)]
-Listed = Field(strict=False)
-"""YAML knows lists only; a strict model would refuse them for its tuples."""

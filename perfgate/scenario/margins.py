@@ -9,8 +9,8 @@ from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo, Wi
 
 from perfgate.counters.launch_table import COUNTERS
 from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, PART_METRICS, Metric, metric_family, metric_names
-from perfgate.models import Strict
-from perfgate.scenario.fields import QUANTITY, Percent, PlaceName
+from perfgate.models import QUANTITY, Percent, Strict
+from perfgate.scenario.fields import PlaceName
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.trace.kernel_table import PLACES
 from perfgate.units import format_percent, parse_percent, parse_quantity, plural

@@ -7,9 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from perfgate.models import Strict
-from perfgate.scenario.fields import Listed, Weight
-from perfgate.scenario.yaml_document import FieldError
+from perfgate.models import FieldError, Listed, Strict
+from perfgate.scenario.fields import Weight
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, FIRST_PASSING_PAIRS, Schedule
 
 MOST_SPENT = 0.8

@@ -7,8 +7,8 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_validator
 from pydantic_core import PydanticKnownError
 
-from perfgate.models import Strict
-from perfgate.scenario.fields import ArgumentName, Positive, Variables
+from perfgate.models import Positive, Strict
+from perfgate.scenario.fields import ArgumentName, Variables
 
 DRIVERS: Final = ["vllm"]
 """What ``engine.driver`` may name; :data:`perfgate.capture.drivers.DRIVERS` holds the driver of each name."""

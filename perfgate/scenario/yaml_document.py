@@ -28,8 +28,8 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from perfgate.errors import Problem, ScenarioError
+from perfgate.models import FieldError, FieldPath
 
-FieldPath = tuple[str | int, ...]
 Marks = Mapping[FieldPath, tuple[int, int]]
 
 MAX_BYTES = 256 * 1024
@@ -43,19 +43,6 @@ TAG = "tag:yaml.org,2002:"
 _JSONTAGS = frozenset(TAG + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq"))
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = 60
-
-
-class FieldError(ValueError):
-    """What a validator of a whole model finds wrong with one field of it.
-
-    Args:
-        path: The field, from the model.
-        text: What is wrong.
-    """
-
-    def __init__(self, path: FieldPath, text: str) -> None:
-        super().__init__(text)
-        self.path = path
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,150 @@
+"""What the client is given and what it answers: requests in, stamps out.
+
+All times are integer nanoseconds. Stamps are on the host's monotonic clock (``CLOCK_MONOTONIC``), which the parent
+and the client share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+from annotated_types import MinLen
+from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt
+
+from perfgate.models import Frozen
+
+LATEST_NS: Final = 1_000_000
+"""A window counts only if 99 of 100 requests were sent within this of their schedule: 1 ms."""
+
+
+class Request(Frozen):
+    """One request of a window.
+
+    Args:
+        number: Its place in the window, from 0; the order in which a closed loop sends.
+        at_ns: When it is due, from the window's beginning; ``None`` in a closed loop.
+        prompt: Token ids.
+        max_tokens: Tokens asked for.
+        cancel_after: The client hangs up once it has so many tokens; ``None``: it waits for the end.
+        body: Further fields of the API's request: sampling, structured output, another model's name.
+    """
+
+    number: NonNegativeInt
+    at_ns: NonNegativeInt | None
+    prompt: Annotated[tuple[NonNegativeInt, ...], MinLen(1)]
+    max_tokens: PositiveInt
+    cancel_after: PositiveInt | None = None
+    body: dict[str, JsonValue] = {}
+
+
+class Window(Frozen):
+    """The requests of one window: an open loop where they have times, else a closed one.
+
+    Args:
+        requests: By number; in an open loop in order of time.
+        concurrency: Requests that a closed loop has in flight at once; ``None`` in an open loop.
+        think_ns: By request, how long a closed loop waits before it, from when a place was free.
+    """
+
+    requests: Annotated[tuple[Request, ...], MinLen(1)]
+    concurrency: PositiveInt | None = None
+    think_ns: tuple[NonNegativeInt, ...] = ()
+
+
+class Target(Frozen):
+    """The server that is driven.
+
+    Args:
+        url: Where its API begins, ``http://127.0.0.1:8000``; ``/v1/completions`` is added.
+        model: The name under which it serves the model.
+        timeout_s: A request that has not ended so long after it was sent ends as an error.
+        counts: What says how many tokens an event carries: ``ids`` asks for token ids (``return_token_ids`` of vLLM),
+            ``usage`` for usage statistics in each event (``continuous_usage_stats``). An event may carry several.
+    """
+
+    url: str
+    model: str
+    timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
+    counts: Literal["ids", "usage"] = "ids"
+
+
+class Answer(Frozen):
+    """What became of one request.
+
+    Args:
+        number: Of the request.
+        scheduled_ns: When it was due: latency counts from here, so that a server that is late pays for what waits.
+        sent_ns: When the whole request was handed to the kernel; ``None`` where that never happened.
+        token_ns: When each event with tokens was there.
+        token_counts: How many tokens each of these carried.
+        end_ns: When the answer was complete, or given up.
+        finish: The server's ``finish_reason``; ``cancelled`` where the client hung up on purpose; empty after an error.
+        error: What went wrong, in words; empty where nothing did.
+    """
+
+    number: NonNegativeInt
+    scheduled_ns: NonNegativeInt
+    sent_ns: NonNegativeInt | None
+    token_ns: tuple[NonNegativeInt, ...] = ()
+    token_counts: tuple[PositiveInt, ...] = ()
+    end_ns: NonNegativeInt
+    finish: str = ""
+    error: str = ""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens received."""
+        return sum(self.token_counts)
+
+    @property
+    def ttft_ns(self) -> int | None:
+        """From schedule to the first token; ``None`` where none came."""
+        return self.token_ns[0] - self.scheduled_ns if self.token_ns else None
+
+    @property
+    def e2e_ns(self) -> int | None:
+        """From schedule to the last token; ``None`` where none came."""
+        return self.token_ns[-1] - self.scheduled_ns if self.token_ns else None
+
+
+class Answers(Frozen):
+    """What became of a window.
+
+    Args:
+        begin_ns: The window's beginning; ``at_ns`` counts from it.
+        end_ns: When the last request had ended.
+        cpu_ns: Processor time that the client took meanwhile; near the window's length it was the bottleneck.
+        answers: One a request, by number.
+    """
+
+    begin_ns: NonNegativeInt
+    end_ns: NonNegativeInt
+    cpu_ns: NonNegativeInt
+    answers: tuple[Answer, ...]
+
+    @property
+    def lateness_ns(self) -> int:
+        """The p99 of how late requests were sent, by nearest rank; 0 where none was sent."""
+        late = [answer.sent_ns - answer.scheduled_ns for answer in self.answers if answer.sent_ns is not None]
+        return nearest_rank(late, 0.99) if late else 0
+
+    @property
+    def void(self) -> str:
+        """Why the window cannot count, in words: the client was late; empty where it was not."""
+        if self.lateness_ns < LATEST_NS:
+            return ""
+        return (
+            f"the client sent late: p99 {self.lateness_ns / 1e6:.3f} ms after schedule, at most {LATEST_NS / 1e6:g} ms "
+            f"is allowed; it used {100 * self.cpu_ns / max(1, self.end_ns - self.begin_ns):.0f} % of a core"
+        )
+
+
+def nearest_rank(values: Sequence[int], quantile: float) -> int:
+    """The smallest value that at least this share of the values does not exceed.
+
+    Raises:
+        IndexError: There are no values.
+    """
+    return sorted(values)[max(0, math.ceil(quantile * len(values)) - 1)]

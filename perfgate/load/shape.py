@@ -1,0 +1,355 @@
+"""What a scenario declares under ``workload:`` for a server: when requests come, and what each asks for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, field_validator, model_validator
+
+from perfgate.models import Duration, FieldError, Listed, Percent, Positive, Strict
+
+MOST_REQUESTS = 100_000
+"""Of one window: with 512 tokens each a client holds them in 0.5 GiB."""
+MOST_TOKENS = 1_000_000
+"""Of one prompt or answer; no model reads more."""
+
+
+def _share(share: float) -> float:
+    if not 0 < share <= 1:
+        raise ValueError("expected a share above 0% and up to 100%")
+    return share
+
+
+def _below_here(text: str) -> str:
+    if "\0" in text or PurePosixPath(text).is_absolute() or ".." in PurePosixPath(text).parts or not text.strip("./"):
+        raise ValueError("expected a file below the scenario's folder, like traces/chat.jsonl")
+    return text
+
+
+def _expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"invalid regular expression: {error}") from error
+    return text
+
+
+Share = Annotated[Percent, AfterValidator(_share)]
+Rate = Annotated[float, Field(gt=0, le=100_000, strict=False)]
+"""Requests a second."""
+Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+Size = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
+
+
+class Bursts(Strict):
+    """Groups of requests at once, with gaps between them as of a Poisson process.
+
+    Args:
+        rate: Requests a second, over all.
+        size: Requests of a burst.
+    """
+
+    rate: Annotated[Rate, Field(examples=[4])]
+    size: Annotated[Size, Field(examples=[8])]
+
+
+class Ramp(Strict):
+    """A Poisson process whose rate changes evenly over the window.
+
+    Args:
+        start: Requests a second at the beginning.
+        end: Requests a second at the end.
+    """
+
+    start: Annotated[Rate, Field(examples=[1])]
+    end: Annotated[Rate, Field(examples=[8])]
+
+
+class Closed(Strict):
+    """A fixed number of users, each sending its next request after the answer to the last.
+
+    Args:
+        concurrency: Users.
+        think: The mean of how long a user waits first; drawn from an exponential distribution. Left out: not at all.
+    """
+
+    concurrency: Annotated[Size, Field(examples=[8])]
+    think: Duration | None = None
+
+
+class Replay(Strict):
+    """A recorded trace: times and lengths, and in Mooncake's format which prompts begin alike.
+
+    Args:
+        file: Below the scenario's folder. ``.csv`` is read as Azure's format of LLM inference traces, ``.jsonl`` as
+            Mooncake's.
+        speed: By how much faster than recorded it is replayed.
+    """
+
+    file: Annotated[str, AfterValidator(_below_here), Field(examples=["traces/chat.jsonl"])]
+    speed: Annotated[float, Field(gt=0, le=1000, strict=False)] = 1.0
+
+    @field_validator("file")
+    @classmethod
+    def _known_format(cls, file: str) -> str:
+        if not file.endswith((".csv", ".jsonl")):
+            raise ValueError("expected a .csv (Azure) or .jsonl (Mooncake) file")
+        return file
+
+
+class Arrival(Strict):
+    """When requests come: exactly one of these. All but ``closed`` are open loops: a slow server delays no request.
+
+    Args:
+        poisson: Requests a second, independent of each other.
+        constant: Requests a second, evenly spaced.
+        bursts: Groups at once.
+        ramp: A rate that changes over the window.
+        closed: A fixed number of users.
+        replay: A recorded trace.
+    """
+
+    poisson: Annotated[Rate, Field(examples=[4])] | None = None
+    constant: Rate | None = None
+    bursts: Bursts | None = None
+    ramp: Ramp | None = None
+    closed: Closed | None = None
+    replay: Replay | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Arrival:
+        if len(self.model_fields_set) != 1 or None in (getattr(self, name) for name in self.model_fields_set):
+            raise ValueError(f"expected exactly one of {', '.join(type(self).model_fields)}")
+        return self
+
+
+class LogNormal(Strict):
+    """Lengths whose logarithm is normal: many short, few long ones.
+
+    Args:
+        median: Half of the lengths are below it.
+        sigma: Standard deviation of the natural logarithm; 1 spans a factor of 7 from the 2.5th percentile to median.
+        most: Longer ones are cut to this.
+    """
+
+    median: Annotated[Tokens, Field(examples=[512])]
+    sigma: Annotated[float, Field(gt=0, le=4, strict=False, examples=[0.8])]
+    most: Annotated[Tokens, Field(examples=[4096])]
+
+
+class Lengths(Strict):
+    """How long something is, in tokens: exactly one of these. A plain number means ``fixed``.
+
+    Args:
+        fixed: Always so long.
+        uniform: From the first to the second, all equally likely.
+        lognormal: Many short, few long ones.
+    """
+
+    fixed: Tokens | None = None
+    uniform: Annotated[tuple[Tokens, Tokens], Listed] | None = None
+    lognormal: LogNormal | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Lengths:
+        if len(self.model_fields_set) != 1 or None in (getattr(self, name) for name in self.model_fields_set):
+            raise ValueError(f"expected a number, or exactly one of {', '.join(type(self).model_fields)}")
+        if self.uniform is not None and self.uniform[0] > self.uniform[1]:
+            raise FieldError(("uniform",), "expected the shorter length first")
+        return self
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The shortest and the longest there can be, tokens."""
+        if self.lognormal is not None:
+            return 1, self.lognormal.most
+        return self.uniform or (self.fixed or 0, self.fixed or 0)
+
+    @property
+    def longest(self) -> int:
+        """The longest there can be, tokens."""
+        return self.range[1]
+
+
+def _plain_number(value: Any) -> Any:
+    return {"fixed": value} if type(value) is int else value
+
+
+LengthsField = Annotated[Lengths, BeforeValidator(_plain_number, json_schema_input_type=Tokens | Lengths)]
+
+
+class Prefixes(Strict):
+    """Prompts that begin alike, as with a system prompt: what a prefix cache finds.
+
+    Args:
+        share: Of requests that begin with one of the shared prefixes.
+        tokens: Length of a prefix. The rest of the prompt is ``input_tokens`` less this, and at least one token.
+        groups: Different prefixes; each such request draws one.
+    """
+
+    share: Annotated[Share, Field(examples=["50%"])]
+    tokens: Annotated[Tokens, Field(examples=[256])]
+    groups: Size = 1
+
+
+class LongPrefill(Strict):
+    """Now and then a long prompt among the others, whose prefill delays the decoding of the rest.
+
+    Args:
+        share: Of requests that are long.
+        input_tokens: Their length.
+    """
+
+    share: Annotated[Share, Field(examples=["5%"])]
+    input_tokens: Annotated[LengthsField, Field(examples=[8192])]
+
+
+class Cancelled(Strict):
+    """Users who hang up.
+
+    Args:
+        share: Of requests that are cancelled.
+        after_tokens: Tokens after which, at most; those with fewer to come end by themselves.
+    """
+
+    share: Annotated[Share, Field(examples=["5%"])]
+    after_tokens: Annotated[LengthsField, Field(examples=[16])]
+
+
+Penalty = Annotated[float, Field(ge=-2, le=2, strict=False)]
+
+
+class Sampling(Strict):
+    """How tokens are drawn; what is left out is not sent, but for ``temperature``.
+
+    Args:
+        temperature: 0 takes the likeliest.
+        top_p: Of the likeliest tokens, those up to this probability.
+        top_k: Of the likeliest tokens, so many.
+        min_p: Tokens at least so likely as this share of the likeliest.
+        presence_penalty: Against tokens that occurred.
+        frequency_penalty: Against tokens by how often they occurred.
+        repetition_penalty: Against tokens that occurred or are in the prompt; 1 is none.
+    """
+
+    temperature: Annotated[float, Field(ge=0, le=10, strict=False)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1, strict=False)] | None = None
+    top_k: Positive | None = None
+    min_p: Annotated[float, Field(ge=0, le=1, strict=False)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10, strict=False)] | None = None
+
+
+class Structured(Strict):
+    """Output held to a grammar: exactly one of ``json`` and ``regex``. Such a request may end before its length.
+
+    Args:
+        share: Of requests whose output is held to it.
+        json_schema: A JSON schema; ``json`` in the file.
+        regex: A regular expression.
+    """
+
+    share: Share = 1.0
+    json_schema: Annotated[dict[str, JsonValue] | None, Field(alias="json")] = None
+    regex: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_expression)] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Structured:
+        if (self.json_schema is None) == (self.regex is None):
+            raise ValueError("expected exactly one of json, regex")
+        return self
+
+
+class Adapters(Strict):
+    """LoRA adapters that requests ask for, by the names under which the server has them.
+
+    Args:
+        names: Adapters; each request that asks for one draws its own.
+        share: Of requests that ask for one; the others ask for the model itself.
+    """
+
+    names: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], Field(min_length=1), Listed]
+    share: Share = 1.0
+
+
+class Load(Strict):
+    """What a server is given to do: requests with prompts from seeds, the same on both sides.
+
+    Args:
+        arrival: When requests come.
+        requests: How many there are in a window.
+        duration: How long a window lasts, in place of ``requests``; not for a closed loop. A trace is replayed whole
+            where neither is given.
+        input_tokens: Length of the prompts. Left out: from the trace, else evenly from 256 to 768.
+        output_tokens: Tokens generated. Left out: from the trace, else evenly from 64 to 192.
+        prefix: Prompts that begin alike.
+        long_prefill: Long prompts among the others.
+        cancel: Users who hang up.
+        sampling: How tokens are drawn.
+        structured: Output held to a grammar.
+        lora: Adapters.
+        seed: Draws everything that is random; windows differ all the same.
+    """
+
+    arrival: Annotated[Arrival, Field(examples=[{"poisson": 4}])]
+    requests: Size | None = None
+    duration: Duration | None = None
+    input_tokens: LengthsField | None = None
+    output_tokens: LengthsField | None = None
+    prefix: Prefixes | None = None
+    long_prefill: LongPrefill | None = None
+    cancel: Cancelled | None = None
+    sampling: Sampling = Sampling()
+    structured: Structured | None = None
+    lora: Adapters | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> Load:
+        given = (self.requests is not None) + (self.duration is not None)
+        if given > 1 or (not given and self.arrival.replay is None):
+            raise ValueError("expected one of requests, duration")
+        if self.arrival.closed is not None and self.requests is None:
+            raise FieldError(("duration",), "a closed loop lasts as long as its requests: give requests instead")
+        if self.duration is not None and self.duration * self._most_per_second > MOST_REQUESTS:
+            raise FieldError(("duration",), f"makes more than {MOST_REQUESTS} requests: shorten it")
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_out_of_step(self) -> Load:
+        closed, output = self.arrival.closed, self.output_tokens
+        if closed and closed.concurrency > 1 and closed.think is None and output and len({*output.range}) == 1:
+            text = (
+                "answers of one length keep all users in step for ever: whoever is last in the queue stays last; "
+                f"vary the length, like output_tokens: {{uniform: {[*_around(output.longest)]}}}, or give think:"
+            )
+            raise FieldError(("arrival", "closed"), text)
+        return self
+
+    @property
+    def _most_per_second(self) -> float:
+        arrival = self.arrival
+        rates = (arrival.poisson, arrival.constant, arrival.bursts and arrival.bursts.rate)
+        ramp = (arrival.ramp.start, arrival.ramp.end) if arrival.ramp else ()
+        return max(0.0, *(rate or 0.0 for rate in rates), *ramp)
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens that one request can come to, prompt and answer; ``None`` where a trace says it."""
+        if self.arrival.replay is not None and (self.input_tokens is None or self.output_tokens is None):
+            return None
+        prompts = [(self.input_tokens or DEFAULT_INPUT).longest]
+        prompts += [self.long_prefill.input_tokens.longest] if self.long_prefill else []
+        prompts += [self.prefix.tokens + 1] if self.prefix else []
+        return max(prompts) + (self.output_tokens or DEFAULT_OUTPUT).longest
+
+
+DEFAULT_INPUT = Lengths(uniform=(256, 768))
+DEFAULT_OUTPUT = Lengths(uniform=(64, 192))
+
+
+def _around(length: int) -> tuple[int, int]:
+    return max(1, length // 2), max(2, length + length // 2)
