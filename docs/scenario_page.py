@@ -24,6 +24,11 @@ ELSEWHERE = {
     "counted.spend": {"block": [0, 0.8], "pass": [0.4, 0.4]},
     "counters[].layer": 5,
     "counters[].match": "flash_fwd",
+    "gates[].quantile": "99%",
+    "gates[].slo": {"ttft": "200ms", "tpot": "20ms"},
+    "gates[].slo.ttft": "200ms",
+    "gates[].slo.tpot": "20ms",
+    "gates[].slo.e2e": "2s",
 }
 """Examples of keys that the tour has no room for."""
 LONGEST = 60

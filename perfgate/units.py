@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 NS_PER_S = 1e9
 
-Unit = Literal["s", "tok/s", "B", "tok", "J/tok", "ratio", "count", "inst"]
+Unit = Literal["s", "tok/s", "B", "tok", "J/tok", "ratio", "count", "inst", "req/s"]
 
 UNIT_SCALE: dict[str, tuple[Unit, float]] = {
     "s": ("s", 1.0), "ms": ("s", 1e-3), "us": ("s", 1e-6), "µs": ("s", 1e-6), "ns": ("s", 1e-9), "min": ("s", 60.0),
@@ -18,6 +18,7 @@ UNIT_SCALE: dict[str, tuple[Unit, float]] = {
     "kB": ("B", 1e3), "MB": ("B", 1e6), "GB": ("B", 1e9),
     "tok": ("tok", 1.0), "tokens": ("tok", 1.0),
     "J/tok": ("J/tok", 1.0), "mJ/tok": ("J/tok", 1e-3), "count": ("count", 1.0), "inst": ("inst", 1.0),
+    "req/s": ("req/s", 1.0), "requests/s": ("req/s", 1.0),
     "%": ("ratio", 0.01), "ratio": ("ratio", 1.0),
 }  # fmt: skip
 """Unit as people write it: (base unit, factor to it)."""

@@ -153,7 +153,7 @@ class VisitEvidence(ProfiledEvidence):
         if not trials or not head or (self.anchor is None and len(head) < len(trials)):
             _, role = split_name(metric.name)
             missing = Note(code="metric-missing", text=f"trials carry no {metric.name}")
-            if role is not None and trials:
+            if role is not None and metric.kind != "timed" and trials:
                 text = f"the baseline runs kernels of role {role}, the head none"
                 missing = Note(code="role-gone", text=text)
             return VisitSeries(gate, missing=why_missing(metric, {"head": trials}) or missing)

@@ -162,7 +162,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
     return outcome.model_copy(update=next_looks)
 
 
-PACE = ("s", "tok/s")
+PACE = ("s", "tok/s", "req/s")
 """Units of metrics that a higher clock only makes better."""
 _Found = list[Finding | CountersOutcome]
 

@@ -10,19 +10,39 @@ Beside them the quantities as people write and read them: ``1ms``, ``0.5%``, ``5
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from perfgate.counters.launch_table import COUNTERS, Counter
-from perfgate.counters.roofline_bound import Floor
-from perfgate.metrics.trial import Iteration, Kind, Startup, Trial
+from perfgate.metrics.summaries import (
+    elapsed_ns,
+    energy_per_token,
+    energy_steps,
+    host_calls,
+    host_slack,
+    host_work,
+    itl_median,
+    kernel_throughput,
+    kernel_time,
+    nested_median,
+    output_throughput,
+    pooled_percentile,
+    scaled,
+    startup,
+    tpot_mean,
+    utilisation,
+)
+from perfgate.metrics.trial import Kind, Trial
+from perfgate.metrics.under_load import (
+    figure_share,
+    goodput,
+    quantile,
+    read_objective,
+    read_quantile,
+    request_throughput,
+)
 from perfgate.units import NS_PER_S, Unit
-
-ENERGY_STEP_UJ = 1000
-"""NVML counts energy in millijoules."""
 
 
 @dataclass(frozen=True)
@@ -85,156 +105,56 @@ def _in_device_steps(seconds: Callable[[Trial], float | None]) -> Callable[[Tria
     return lambda trial: _in(trial.decode.tick_ns if trial.decode else 1, seconds)(trial)
 
 
-def _nested_median(values: Callable[[Iteration], Sequence[int]]) -> Callable[[Trial], float | None]:
-    """Median of each iteration, then of the trial, in seconds: one disturbed iteration cannot move it."""
-
-    def summarise(trial: Trial) -> float | None:
-        medians = [float(np.median(values(i))) for i in trial.iterations if len(values(i))]
-        return float(np.median(medians)) / NS_PER_S if medians else None
-
-    return summarise
-
-
-def _pooled_percentile(values: Callable[[Iteration], Sequence[int]], percent: float) -> Callable[[Trial], float | None]:
-    """A percentile over all values of the trial, in seconds; linear interpolation (Hyndman and Fan 1996, type 7)."""
-
-    def summarise(trial: Trial) -> float | None:
-        pooled = [v for i in trial.iterations for v in values(i)]
-        return float(np.percentile(pooled, percent)) / NS_PER_S if pooled else None
-
-    return summarise
-
-
-_itl_median = _nested_median(lambda i: i.itl_ns)
-
-
-def _tpot_mean(trial: Trial) -> float | None:
-    """Mean over requests of (e2e - ttft) / (n - 1), as ``vllm bench serve`` defines TPOT; mean over iterations."""
-    means = [
-        float(np.mean(np.subtract(i.e2e_ns, i.ttft_ns))) / (i.output_tokens - 1)
-        for i in trial.iterations
-        if i.output_tokens > 1
-    ]
-    return float(np.mean(means)) / NS_PER_S if means else None
-
-
-def _output_throughput(trial: Trial) -> float | None:
-    elapsed_ns = _elapsed_ns(trial)
-    tokens = sum(i.output_tokens * len(i.ttft_ns) for i in trial.iterations)
-    return tokens / (elapsed_ns / NS_PER_S) if elapsed_ns else None
-
-
-def _elapsed_ns(trial: Trial) -> int:
-    return sum(i.elapsed_ns for i in trial.iterations)
-
-
-def _energy_per_token(trial: Trial) -> float | None:
-    """Energy of all GPUs over the measured iterations, prefill included, by the tokens generated in them."""
-    energy_uj = _energy_uj(trial)
-    tokens = sum(i.output_tokens * len(i.ttft_ns) for i in trial.iterations)
-    return energy_uj / 1e6 / tokens if tokens and energy_uj is not None else None
-
-
-def _energy_uj(trial: Trial) -> int | None:
-    energies = [gpu.energy_uj for gpu in trial.telemetry]
-    known = [energy for energy in energies if energy is not None]
-    return sum(known) if energies and len(known) == len(energies) else None
-
-
-def _energy_steps(trial: Trial) -> float | None:
-    energy_uj = _energy_uj(trial)
-    return energy_uj / ENERGY_STEP_UJ if energy_uj is not None else None
-
-
-def _startup(read: Callable[[Startup], int | None], scale: float = 1.0) -> Callable[[Trial], float | None]:
-    def summarise(trial: Trial) -> float | None:
-        value = read(trial.startup) if trial.startup else None
-        return None if value is None else value / scale
-
-    return summarise
-
-
-def _host_slack(trial: Trial) -> float | None:
-    known = [slack for slack in trial.decode.slack_ns if slack is not None] if trial.decode else []
-    return float(np.median(known)) / NS_PER_S if known else None
-
-
-def _utilisation(needed_ns: Callable[[Floor], int]) -> Callable[[Trial], float | None]:
-    """The floor's share of the median decode step: the model's bytes, or operations, by what could have been done."""
-
-    def summarise(trial: Trial) -> float | None:
-        step_s = _itl_median(trial) if trial.floor else None
-        return needed_ns(trial.floor) / NS_PER_S / step_s if trial.floor and step_s else None
-
-    return summarise
-
-
-def _host_work(trial: Trial) -> float | None:
-    """The 10th percentile: whatever interrupts the host (other threads, the kernel, the tracer) only adds to its work.
-
-    What is left is how fast the CPU is at the moment, by which engines of one build differ by 3 % and more
-    (docs/measurements.md).
-    """
-    known = [work for work in trial.decode.work_ns if work is not None] if trial.decode else []
-    return float(np.percentile(known, 10)) / NS_PER_S if known else None
-
-
-def _host_calls(trial: Trial) -> float | None:
-    return float(np.median(trial.calls.step_calls)) if trial.calls else None
-
-
-def _kernel_time(trial: Trial, role: str, _place: str = "") -> float | None:
-    steps = trial.decode.role_ns.get(role, ()) if trial.decode else ()
-    return float(np.median(steps)) / NS_PER_S if len(steps) else None
-
-
-def _kernel_throughput(trial: Trial, role: str, _place: str = "") -> float | None:
-    """A pure decode step generates a token for each request of the batch."""
-    seconds = _kernel_time(trial, role)
-    batch = len(trial.iterations[0].ttft_ns) if trial.iterations else 0
-    return batch / seconds if batch and seconds else None
-
-
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         _time("ttft_median", "time to first token: submission of the batch to a request's first token",
-              _nested_median(lambda i: i.ttft_ns)),
+              nested_median(lambda i: i.ttft_ns)),
         _time("ttft_p95", "95th percentile of the time to first token over all requests of a trial",
-              _pooled_percentile(lambda i: i.ttft_ns, 95)),
-        _time("itl_median", "inter-token latency: median time of a pure decode step", _itl_median, decode="steps"),
+              pooled_percentile(lambda i: i.ttft_ns, 95)),
+        _time("itl_median", "inter-token latency: median time of a pure decode step", itl_median, decode="steps"),
         _time("itl_p95", "95th percentile of the decode step time over all steps of a trial",
-              _pooled_percentile(lambda i: i.itl_ns, 95), decode="steps"),
+              pooled_percentile(lambda i: i.itl_ns, 95), decode="steps"),
         _time("itl_p99", "99th percentile of the decode step time over all steps of a trial",
-              _pooled_percentile(lambda i: i.itl_ns, 99), decode="steps"),
-        _time("tpot_mean", "time per output token after the first, mean over requests and iterations", _tpot_mean,
+              pooled_percentile(lambda i: i.itl_ns, 99), decode="steps"),
+        _time("tpot_mean", "time per output token after the first, mean over requests and iterations", tpot_mean,
               decode="mean"),
         Metric("output_throughput", "tok/s", "higher", "tokens generated by the batch per second of elapsed time",
-               _output_throughput, decode="part", steps=_elapsed_ns),
-        _time("e2e_median", "submission of the batch to a request's last token", _nested_median(lambda i: i.e2e_ns),
+               output_throughput, decode="part", steps=elapsed_ns),
+        _time("e2e_median", "submission of the batch to a request's last token", nested_median(lambda i: i.e2e_ns),
               decode="part"),
         _time("start_time", "start of the worker process to an engine ready for requests",
-              _startup(lambda s: s.ready_ns, NS_PER_S)),
+              startup(lambda s: s.ready_ns, NS_PER_S)),
         Metric("model_memory", "B", "lower", "memory that the model's weights take",
-               _startup(lambda s: s.model_memory_bytes)),
+               startup(lambda s: s.model_memory_bytes)),
         Metric("kv_token_capacity", "tok", "higher", "tokens that the KV cache holds",
-               _startup(lambda s: s.kv_token_capacity)),
+               startup(lambda s: s.kv_token_capacity)),
         Metric("energy_per_token", "J/tok", "lower", "energy that the GPUs took over the measured iterations, by token",
-               _energy_per_token, steps=_energy_steps),
+               energy_per_token, steps=energy_steps),
         Metric("mbu", "ratio", "higher", "model bandwidth utilisation: bytes that a decode step must move, by those "
-               "that the GPU's memory can move in the time of the median step", _utilisation(lambda f: f.memory_ns),
-               decode="steps", needs_floor=True, steps=_in(1, _itl_median)),
+               "that the GPU's memory can move in the time of the median step", utilisation(lambda f: f.memory_ns),
+               decode="steps", needs_floor=True, steps=_in(1, itl_median)),
         Metric("mfu", "ratio", "higher", "model FLOP utilisation: operations that a decode step must do, by those that "
-               "the GPU can do in the time of the median step", _utilisation(lambda f: f.compute_ns),
-               decode="steps", needs_floor=True, steps=_in(1, _itl_median)),
+               "the GPU can do in the time of the median step", utilisation(lambda f: f.compute_ns),
+               decode="steps", needs_floor=True, steps=_in(1, itl_median)),
         Metric("host_work_per_step", "s", "lower", "how long the host works in a decode step, its waits for the device "
-               "left out; the 10th percentile of the steps, because interruptions only add", _host_work,
-               decode="steps", kind="traced", steps=_in(1, _host_work)),
+               "left out; the 10th percentile of the steps, because interruptions only add", host_work,
+               decode="steps", kind="traced", steps=_in(1, host_work)),
         Metric("host_slack_per_step", "s", "higher", "how much longer the host could work in a decode step before the "
-               "device waits for it; the median step, negative where the device does wait", _host_slack,
-               decode="steps", kind="traced", signed=True, steps=_in_device_steps(_host_slack)),
+               "device waits for it; the median step, negative where the device does wait", host_slack,
+               decode="steps", kind="traced", signed=True, steps=_in_device_steps(host_slack)),
         Metric("host_calls_per_step", "count", "lower", "Python and C functions that the host calls in the median "
-               "decode step, counted in trials of their own", _host_calls, decode="steps", kind="called"),
+               "decode step, counted in trials of their own", host_calls, decode="steps", kind="called"),
+        Metric("request_throughput", "req/s", "higher", "requests that a server answered per second of elapsed time",
+               request_throughput, steps=elapsed_ns),
+        _time("queue_time", "how long a request waits in the server's queue, mean over the measured windows by its own "
+              "figures", lambda t: scaled(figure_share("queue_ns", "queued")(t), 1 / NS_PER_S)),
+        Metric("preemptions", "count", "lower", "how often the server's scheduler took a running request back in the "
+               "measured windows", lambda t: scaled(t.figures.get("preemptions"))),
+        Metric("prefix_hit_share", "ratio", "higher", "share of the prompts' tokens that the server found in its cache "
+               "in the measured windows", figure_share("prefix_hits", "prefix_queries")),
+        Metric("kv_use", "ratio", "lower", "the highest share of the server's KV cache in use, of readings between "
+               "requests of warm-up", lambda t: scaled(t.figures.get("kv_use_ppm"), 1e-6)),
     )
 }  # fmt: skip
 """Every metric with one value a trial. A new one is an entry here and a test (docs/extending.md)."""
@@ -264,7 +184,7 @@ class RoleMetric:
         """The metric of one role, ``name[role]``, or of one place of it, ``name[role/place]``."""
         role, _, place = part.partition("/")
         name, meaning = f"{self.name}[{part}]", f"{self.meaning}, for {part}"
-        steps = _in_device_steps(lambda t: _kernel_time(t, role)) if self.kind == "traced" else None
+        steps = _in_device_steps(lambda t: kernel_time(t, role)) if self.kind == "traced" else None
         return Metric(
             name, self.unit, self.better, meaning, lambda t: self.summarise(t, role, place), decode="steps",
             kind=self.kind, steps=steps,
@@ -287,9 +207,9 @@ ROLE_METRICS: dict[str, RoleMetric] = {
     metric.name: metric
     for metric in (
         RoleMetric("kernel_time_per_step", "s", "lower", "time that a role's kernels take on the device in the median "
-                   "decode step", _kernel_time),
+                   "decode step", kernel_time),
         RoleMetric("kernel_throughput", "tok/s", "higher", "tokens generated per second of a role's kernel time: the "
-                   "batch by kernel_time_per_step", _kernel_throughput),
+                   "batch by kernel_time_per_step", kernel_throughput),
     )
 }  # fmt: skip
 """Every metric that needs a role. They are medians over the steps of a trial, on each device."""
@@ -306,9 +226,63 @@ PART_METRICS = ROLE_METRICS | COUNTER_METRICS
 """Every metric with a value for each role."""
 
 
+@dataclass(frozen=True)
+class LoadMetric:
+    """A metric of a server under load that needs a parameter; a gate names it beside the metric.
+
+    Args:
+        name: As written in ``gates[].metric``.
+        unit: Base unit of every stored value.
+        better: The direction that is better.
+        meaning: One sentence for tables and reports.
+        summarise: A trial and the parameter, as it is between the brackets of the name, to the value in ``unit``.
+        key: The gate's key that holds the parameter.
+        read: Reads the parameter.
+        kind: The kind of trial that it is read from.
+    """
+
+    name: str
+    unit: Unit
+    better: Literal["lower", "higher"]
+    meaning: str
+    summarise: Callable[[Trial, str], float | None]
+    key: Literal["quantile", "slo"]
+    read: Callable[[str], object]
+    kind: Kind = "timed"
+
+    def of(self, part: str) -> Metric:
+        """The metric with its parameter, ``ttft_quantile[p99]``.
+
+        Raises:
+            KeyError: The parameter is not one.
+        """
+        self.read(part)
+
+        def value(trial: Trial) -> float | None:
+            return self.summarise(trial, part)
+
+        steps = _in(1, value) if self.unit == "s" else elapsed_ns
+        return Metric(f"{self.name}[{part}]", self.unit, self.better, f"{self.meaning}, {part}", value, steps=steps)
+
+
+_QUANTILES = {
+    "ttft": "time to first token", "itl": "time between two tokens of a request",
+    "tpot": "time per output token of a request", "e2e": "time from schedule to the last token",
+}  # fmt: skip
+LOAD_METRICS: dict[str, LoadMetric] = {
+    f"{of}_quantile": LoadMetric(f"{of}_quantile", "s", "lower", f"{words}: a quantile over the requests of a trial",
+                                 quantile(of), "quantile", read_quantile)
+    for of, words in _QUANTILES.items()
+} | {
+    "goodput": LoadMetric("goodput", "req/s", "higher", "requests per second that met every bound of an SLO",
+                          goodput, "slo", read_objective),
+}  # fmt: skip
+"""Every metric of a server that needs a parameter."""
+
+
 def metric_names() -> tuple[str, ...]:
     """What a gate can name."""
-    return (*METRICS, *PART_METRICS)
+    return (*METRICS, *PART_METRICS, *LOAD_METRICS)
 
 
 def needs_floor(name: str) -> bool:
@@ -316,13 +290,13 @@ def needs_floor(name: str) -> bool:
     return name in METRICS and METRICS[name].needs_floor
 
 
-def metric_family(name: str) -> Metric | RoleMetric:
+def metric_family(name: str) -> Metric | RoleMetric | LoadMetric:
     """The entry that a gate names by its metric, whatever the role.
 
     Raises:
         KeyError: There is none.
     """
-    return METRICS[name] if name in METRICS else PART_METRICS[name]
+    return METRICS.get(name) or LOAD_METRICS.get(name) or PART_METRICS[name]
 
 
 def split_name(name: str) -> tuple[str, str | None]:
@@ -332,13 +306,15 @@ def split_name(name: str) -> tuple[str, str | None]:
 
 
 def find_metric(name: str) -> Metric:
-    """The metric of that name, a role's as ``kernel_time_per_step[gemm]``.
+    """The metric of that name, a role's as ``kernel_time_per_step[gemm]``, a quantile as ``ttft_quantile[p99]``.
 
     Raises:
         KeyError: There is none.
     """
     metric, role = split_name(name)
-    return METRICS[name] if role is None else PART_METRICS[metric].of(role)
+    if role is None:
+        return METRICS[name]
+    return LOAD_METRICS[metric].of(role) if metric in LOAD_METRICS else PART_METRICS[metric].of(role)
 
 
 def trial_value(name: str, trial: Trial) -> float | None:

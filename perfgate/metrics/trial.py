@@ -64,17 +64,23 @@ def tells_states(gpus: Sequence[str], probed: tuple[str, ...] = PROBED_GPUS) -> 
 
 
 class Iteration(Frozen):
-    """One batch run to completion; times in integer nanoseconds, explained in :mod:`perfgate.metrics.catalogue`.
+    """One batch run to completion, or one window of load; times in integer nanoseconds.
+
+    :mod:`perfgate.metrics.catalogue` explains them. Under load a request's times run from when it was scheduled, not
+    from when it was sent.
 
     Args:
         ttft_ns: Per request, in order of submission.
         e2e_ns: Per request, in order of submission.
-        itl_ns: Per pure decode step, in order of time; empty below three output tokens.
-        output_tokens: Tokens generated for each request.
+        itl_ns: Per pure decode step, in order of time; empty below three output tokens. Under load per gap between two
+            tokens of a request, in order of size, and at most some thousands of them at even ranks.
+        output_tokens: Tokens generated for each request; 0 where ``lengths`` says it.
         elapsed_ns: First submission to last delivery.
         tokens_digest: SHA-256 of the tokens generated, request by request.
         begin_ns: First submission, on the monotonic clock of its machine since boot, as telemetry's is.
         multi_token: True where a delivery carried more than one token a request.
+        lengths: Tokens generated for each request of a window under load, whose requests differ in length; empty, and
+            then not written, where all got ``output_tokens``.
         probe_ns: Readings around it that tell in which state the GPUs were; ``None`` where there are none.
     """
 
@@ -86,19 +92,29 @@ class Iteration(Frozen):
     tokens_digest: str
     begin_ns: int
     multi_token: bool = False
+    lengths: Annotated[Figures, Field(exclude_if=operator.not_)] = ()
     probe_ns: Annotated[Probes | None, Field(exclude_if=lambda probes: probes is None)] = None
 
     @model_validator(mode="after")
     def _a_figure_for_each(self) -> Self:
         if len(self.ttft_ns) != len(self.e2e_ns):
             raise ValueError("expected a ttft_ns and an e2e_ns for each request")
+        if self.lengths and (self.output_tokens or len(self.lengths) != len(self.ttft_ns)):
+            raise ValueError("expected either output_tokens or a length for each request")
         if self.probe_ns is not None and not 0 < len(self.probe_ns.before) == len(self.probe_ns.after):
             raise ValueError("expected a reading of each rank before and after")
         return self
 
     @property
+    def tokens(self) -> Sequence[int]:
+        """Tokens generated for each request."""
+        return self.lengths or (self.output_tokens,) * len(self.ttft_ns)
+
+    @property
     def window(self) -> Window:
-        """When it ran; decode begins once every request has its first token."""
+        """When it ran; decode begins once every request has its first token, and under load at once."""
+        if self.lengths:
+            return Window(self.begin_ns, self.begin_ns, self.begin_ns + self.elapsed_ns)
         return Window(self.begin_ns, self.begin_ns + max(self.ttft_ns), self.begin_ns + self.elapsed_ns)
 
 

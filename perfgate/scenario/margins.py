@@ -5,11 +5,28 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from perfgate.counters.launch_table import COUNTERS
-from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, PART_METRICS, Metric, metric_family, metric_names
-from perfgate.models import QUANTITY, Percent, Strict
+from perfgate.metrics.catalogue import (
+    COUNTER_METRICS,
+    LOAD_METRICS,
+    METRICS,
+    PART_METRICS,
+    Metric,
+    metric_family,
+    metric_names,
+)
+from perfgate.metrics.under_load import TIMES, write_objective
+from perfgate.models import QUANTITY, Duration, Percent, Strict
 from perfgate.scenario.fields import PlaceName
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.trace.kernel_table import PLACES
@@ -54,7 +71,32 @@ DriftBudget = Annotated[
         "examples": ["1% in 30 days"],
     }),
 ]  # fmt: skip
-_AMOUNTS = {"s": "1ms", "B": "16MiB", "J/tok": "1mJ/tok", "ratio": "1%"}
+_AMOUNTS = {"s": "1ms", "B": "16MiB", "J/tok": "1mJ/tok", "ratio": "1%", "req/s": "1req/s"}
+
+
+class Slo(Strict):
+    """What a request must meet to count in goodput: every bound that is named.
+
+    Args:
+        ttft: The longest time to first token, from schedule.
+        tpot: The longest time per output token after the first.
+        e2e: The longest time from schedule to the last token.
+    """
+
+    ttft: Annotated[Duration | None, Field(examples=["200ms"])] = None
+    tpot: Annotated[Duration | None, Field(examples=["20ms"])] = None
+    e2e: Annotated[Duration | None, Field(examples=["2s"])] = None
+
+    @model_validator(mode="after")
+    def _a_bound(self) -> Slo:
+        if self.part == "":
+            raise ValueError("expected at least one of ttft, tpot, e2e")
+        return self
+
+    @property
+    def part(self) -> str:
+        """As it is between the brackets of a metric's name."""
+        return write_objective({name: bound for name in TIMES if (bound := getattr(self, name)) is not None})
 
 
 class Gate(Strict):
@@ -64,6 +106,8 @@ class Gate(Strict):
         metric: What is judged, one of the metrics that perfgate knows.
         role: Whose kernels, for a metric that is measured by role: one of the scenario's own roles or a shipped one.
         place: Only those at this place of a layer, for a counter: one of qkv, out, gate-up, down, lm-head.
+        quantile: Which one, for a metric that is a quantile over the requests of a server.
+        slo: What a request must meet, for goodput.
         ignorable: A slowdown up to this is acceptable.
         must_catch: A slowdown from this on must not pass.
         floor: Absolute change in the metric's unit below which nothing is a regression, like ``1ms``.
@@ -74,6 +118,8 @@ class Gate(Strict):
     ]
     role: Annotated[str | None, Field(validate_default=True)] = None
     place: Annotated[PlaceName | None, WithJsonSchema({"type": "string", "enum": list(PLACES[1:])})] = None
+    quantile: Annotated[Percent | None, Field(validate_default=True, exclude_if=lambda one: one is None)] = None
+    slo: Annotated[Slo | None, Field(validate_default=True, exclude_if=lambda one: one is None)] = None
     ignorable: Annotated[Percent, Field(examples=["0.1%"])]
     must_catch: Annotated[Percent, Field(examples=["0.5%"])]
     floor: Annotated[str, WithJsonSchema({"type": "string", "pattern": QUANTITY, "examples": ["1ms"]})] | None = None
@@ -93,7 +139,7 @@ class Gate(Strict):
     @classmethod
     def _role_where_it_belongs(cls, role: str | None, info: ValidationInfo) -> str | None:
         metric = info.data.get("metric")
-        if metric in METRICS and role is not None:
+        if (metric in METRICS or metric in LOAD_METRICS) and role is not None:
             known = ", ".join(PART_METRICS)
             raise ValueError(f"{metric} is not a metric of a role, remove the role; metrics of roles are {known}")
         if metric in PART_METRICS and role is None:
@@ -106,6 +152,21 @@ class Gate(Strict):
         if place is not None and info.data.get("metric") not in COUNTER_METRICS:
             raise ValueError(f"goes with a counter: {', '.join(COUNTER_METRICS)}")
         return place
+
+    @field_validator("quantile", "slo")
+    @classmethod
+    def _parameter_where_it_belongs(cls, value: float | Slo | None, info: ValidationInfo) -> float | Slo | None:
+        metric = info.data.get("metric", "")
+        wanted = metric in LOAD_METRICS and LOAD_METRICS[metric].key == info.field_name
+        if value is not None and not wanted:
+            names = [name for name, one in LOAD_METRICS.items() if one.key == info.field_name]
+            raise ValueError(f"{metric or 'the metric'} takes none, remove it; metrics that do are {', '.join(names)}")
+        if value is None and wanted:
+            like = "quantile: 99%" if info.field_name == "quantile" else "slo: {ttft: 200ms, tpot: 20ms}"
+            raise ValueError(f"{metric} needs it, like {like}")
+        if info.field_name == "quantile" and value is not None and not 0 < float(value) < 1:  # type: ignore[arg-type]
+            raise ValueError("expected a percentage above 0% and below 100%")
+        return value
 
     @field_validator("must_catch")
     @classmethod
@@ -136,7 +197,11 @@ class Gate(Strict):
 
     @property
     def measured(self) -> Metric:
-        """The metric judged, of its role where it has one, and of its place."""
+        """The metric judged, of its role where it has one, and of its place; with its quantile or SLO."""
+        if self.quantile is not None:
+            return LOAD_METRICS[self.metric].of(f"p{self.quantile * 100:.10g}")
+        if self.slo is not None:
+            return LOAD_METRICS[self.metric].of(self.slo.part)
         if self.role is None:
             return METRICS[self.metric]
         return PART_METRICS[self.metric].of(self.role + (f"/{self.place}" if self.place else ""))

@@ -200,7 +200,7 @@ def made_up(draw: st.DrawFn) -> Trial:
     return trial_of(*iterations, started=startup(draw(NS), draw(st.none() | NS), draw(st.none() | NS)))
 
 
-TIMES = [n for n, m in METRICS.items() if m.unit == "s" and m.kind == "timed" and n != "start_time"]
+TIMES = [n for n, m in METRICS.items() if m.unit == "s" and m.kind == "timed" and n not in ("start_time", "queue_time")]
 
 
 @given(made_up(), st.integers(2, 1000))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from perfgate.errors import ScenarioError
-from perfgate.metrics.catalogue import PART_METRICS, metric_family, metric_names
+from perfgate.metrics.catalogue import LOAD_METRICS, PART_METRICS, metric_family, metric_names
 from perfgate.scenario.declaration import (
     LoadedScenario,
     Scenario,
@@ -601,9 +601,17 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     gates = []
     for name in metrics:
         ignorable, must_catch = draw(MARGINS)
-        more = {"floor": f"{draw(st.integers(0, 99))}{metric_family(name).unit}"} if draw(st.booleans()) else {}
+        more: dict[str, Any] = (
+            {"floor": f"{draw(st.integers(0, 99))}{metric_family(name).unit}"} if draw(st.booleans()) else {}
+        )
         if name in PART_METRICS:
             more["role"] = draw(st.sampled_from(["gemm", "unlisted"]))
+        if name in LOAD_METRICS:
+            parameters: dict[str, st.SearchStrategy[Any]] = {
+                "quantile": st.sampled_from(["50%", "99.9%"]),
+                "slo": SECONDS.map(lambda bound: {"ttft": bound}),
+            }
+            more |= {LOAD_METRICS[name].key: draw(parameters[LOAD_METRICS[name].key])}
         gates.append({"metric": name, "ignorable": ignorable, "must_catch": must_catch, **more})
     kinds = {metric_family(name).kind for name in metrics}
     measure = {

@@ -1,0 +1,141 @@
+"""From a trial to one number: the functions behind the metrics of :mod:`perfgate.metrics.catalogue`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from perfgate.counters.roofline_bound import Floor
+from perfgate.metrics.trial import Iteration, Startup, Trial
+from perfgate.metrics.under_load import request_times
+from perfgate.units import NS_PER_S
+
+ENERGY_STEP_UJ = 1000
+"""NVML counts energy in millijoules."""
+
+
+def nested_median(values: Callable[[Iteration], Sequence[int]]) -> Callable[[Trial], float | None]:
+    """Median of each iteration, then of the trial, in seconds: one disturbed iteration cannot move it."""
+
+    def summarise(trial: Trial) -> float | None:
+        medians = [float(np.median(values(i))) for i in trial.iterations if len(values(i))]
+        return float(np.median(medians)) / NS_PER_S if medians else None
+
+    return summarise
+
+
+def pooled_percentile(values: Callable[[Iteration], Sequence[int]], percent: float) -> Callable[[Trial], float | None]:
+    """A percentile over all values of the trial, in seconds; linear interpolation (Hyndman and Fan 1996, type 7)."""
+
+    def summarise(trial: Trial) -> float | None:
+        pooled = [v for i in trial.iterations for v in values(i)]
+        return float(np.percentile(pooled, percent)) / NS_PER_S if pooled else None
+
+    return summarise
+
+
+itl_median = nested_median(lambda i: i.itl_ns)
+
+
+def tpot_mean(trial: Trial) -> float | None:
+    """Mean over requests of (e2e - ttft) / (n - 1), as ``vllm bench serve`` defines TPOT; mean over iterations."""
+    means = [mean for i in trial.iterations if (mean := _tpot(i)) is not None]
+    return float(np.mean(means)) / NS_PER_S if means else None
+
+
+def _tpot(i: Iteration) -> float | None:
+    if i.lengths:
+        each = [*request_times(i, "tpot")]
+        return float(np.mean(each)) if each else None
+    return float(np.mean(np.subtract(i.e2e_ns, i.ttft_ns))) / (i.output_tokens - 1) if i.output_tokens > 1 else None
+
+
+def output_throughput(trial: Trial) -> float | None:
+    """Tokens generated a second of elapsed time."""
+    ns = elapsed_ns(trial)
+    tokens = sum(sum(i.tokens) for i in trial.iterations)
+    return tokens / (ns / NS_PER_S) if ns else None
+
+
+def elapsed_ns(trial: Trial) -> int:
+    """Time of all iterations together."""
+    return sum(i.elapsed_ns for i in trial.iterations)
+
+
+def energy_per_token(trial: Trial) -> float | None:
+    """Energy of all GPUs over the measured iterations, prefill included, by the tokens generated in them."""
+    energy_uj = _energy_uj(trial)
+    tokens = sum(sum(i.tokens) for i in trial.iterations)
+    return energy_uj / 1e6 / tokens if tokens and energy_uj is not None else None
+
+
+def _energy_uj(trial: Trial) -> int | None:
+    energies = [gpu.energy_uj for gpu in trial.telemetry]
+    known = [energy for energy in energies if energy is not None]
+    return sum(known) if energies and len(known) == len(energies) else None
+
+
+def energy_steps(trial: Trial) -> float | None:
+    """The energy in the steps that NVML counts."""
+    energy_uj = _energy_uj(trial)
+    return energy_uj / ENERGY_STEP_UJ if energy_uj is not None else None
+
+
+def startup(read: Callable[[Startup], int | None], scale: float = 1.0) -> Callable[[Trial], float | None]:
+    """A figure of the start of the engine."""
+
+    def summarise(trial: Trial) -> float | None:
+        value = read(trial.startup) if trial.startup else None
+        return None if value is None else value / scale
+
+    return summarise
+
+
+def scaled(value: float | None, scale: float = 1.0) -> float | None:
+    """A value in another unit."""
+    return None if value is None else value * scale
+
+
+def host_slack(trial: Trial) -> float | None:
+    """Of the median decode step, in seconds."""
+    known = [slack for slack in trial.decode.slack_ns if slack is not None] if trial.decode else []
+    return float(np.median(known)) / NS_PER_S if known else None
+
+
+def utilisation(needed_ns: Callable[[Floor], int]) -> Callable[[Trial], float | None]:
+    """The floor's share of the median decode step: the model's bytes, or operations, by what could have been done."""
+
+    def summarise(trial: Trial) -> float | None:
+        step_s = itl_median(trial) if trial.floor else None
+        return needed_ns(trial.floor) / NS_PER_S / step_s if trial.floor and step_s else None
+
+    return summarise
+
+
+def host_work(trial: Trial) -> float | None:
+    """The 10th percentile: whatever interrupts the host (other threads, the kernel, the tracer) only adds to its work.
+
+    What is left is how fast the CPU is at the moment, by which engines of one build differ by 3 % and more
+    (docs/measurements.md).
+    """
+    known = [work for work in trial.decode.work_ns if work is not None] if trial.decode else []
+    return float(np.percentile(known, 10)) / NS_PER_S if known else None
+
+
+def host_calls(trial: Trial) -> float | None:
+    """Of the median decode step."""
+    return float(np.median(trial.calls.step_calls)) if trial.calls else None
+
+
+def kernel_time(trial: Trial, role: str, _place: str = "") -> float | None:
+    """Of a role in the median decode step, in seconds."""
+    steps = trial.decode.role_ns.get(role, ()) if trial.decode else ()
+    return float(np.median(steps)) / NS_PER_S if len(steps) else None
+
+
+def kernel_throughput(trial: Trial, role: str, _place: str = "") -> float | None:
+    """A pure decode step generates a token for each request of the batch."""
+    seconds = kernel_time(trial, role)
+    batch = len(trial.iterations[0].ttft_ns) if trial.iterations else 0
+    return batch / seconds if batch and seconds else None

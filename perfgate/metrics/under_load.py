@@ -1,0 +1,130 @@
+"""What the requests of a server's windows come to: quantiles, throughput, and goodput under an objective.
+
+Requests of one server are correlated: they queue behind each other. So each of these is one number a trial, and a trial
+is a fresh start of the server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from perfgate.metrics.trial import Iteration, Trial
+from perfgate.units import NS_PER_S, parse_quantity
+
+TIMES: Final = ("ttft", "tpot", "e2e")
+"""What an objective can bound, for each request."""
+
+
+def request_times(iteration: Iteration, name: str) -> Iterator[float]:
+    """One of :data:`TIMES`, or ``itl``, of an iteration in nanoseconds.
+
+    Args:
+        iteration: A window.
+        name: ``tpot`` leaves out requests of a single token, which have none.
+    """
+    if name == "itl":
+        yield from iteration.itl_ns
+    elif name in ("ttft", "e2e"):
+        yield from iteration.ttft_ns if name == "ttft" else iteration.e2e_ns
+    else:
+        for ttft, e2e, tokens in zip(iteration.ttft_ns, iteration.e2e_ns, iteration.tokens, strict=True):
+            if tokens > 1:
+                yield (e2e - ttft) / (tokens - 1)
+
+
+def quantile(name: str) -> Callable[[Trial, str], float | None]:
+    """A quantile over all windows of a trial, in seconds; linear interpolation (Hyndman and Fan 1996, type 7).
+
+    Args:
+        name: One of :data:`TIMES`, or ``itl``.
+
+    Returns:
+        A function of a trial and a quantile as it is written, like ``p99.9``.
+    """
+
+    def summarise(trial: Trial, part: str) -> float | None:
+        pooled = [time for window in trial.iterations for time in request_times(window, name)]
+        return float(np.percentile(pooled, read_quantile(part))) / NS_PER_S if pooled else None
+
+    return summarise
+
+
+def read_quantile(part: str) -> float:
+    """``p99.9`` to 99.9.
+
+    Raises:
+        KeyError: It is not a quantile between 0 and 100.
+    """
+    found = re.fullmatch(r"p([0-9]{1,2}(?:\.[0-9]{1,4})?)", part)
+    if found is None or float(found[1]) <= 0:
+        raise KeyError(part)
+    return float(found[1])
+
+
+def write_objective(bounds: Mapping[str, float]) -> str:
+    """``ttft<=200ms,tpot<=20ms`` of bounds in seconds, in the order of :data:`TIMES`."""
+    return ",".join(f"{name}<={bounds[name] * 1e3:.10g}ms" for name in TIMES if name in bounds)
+
+
+def read_objective(part: str) -> dict[str, float]:
+    """The bounds in seconds that :func:`write_objective` wrote.
+
+    Raises:
+        KeyError: It is not an objective.
+    """
+    bounds: dict[str, float] = {}
+    for bound in part.split(","):
+        name, relation, text = bound.partition("<=")
+        try:
+            amount, unit = parse_quantity(text)
+        except ValueError:
+            raise KeyError(part) from None
+        if name not in TIMES or name in bounds or not relation or unit != "s" or amount <= 0:
+            raise KeyError(part)
+        bounds[name] = amount
+    return bounds
+
+
+def goodput(trial: Trial, part: str) -> float | None:
+    """Requests a second that met every bound of an objective, over the time that the windows took.
+
+    A request of a single token has no time per output token and meets a bound on it.
+    """
+    bounds = read_objective(part)
+    good = sum(_met(window, bounds) for window in trial.iterations)
+    return _a_second(trial, good)
+
+
+def request_throughput(trial: Trial) -> float | None:
+    """Requests a second that were answered whole; nothing for a trial of batches."""
+    return _a_second(trial, sum(len(window.lengths) for window in trial.iterations))
+
+
+def _a_second(trial: Trial, requests: int) -> float | None:
+    elapsed_ns = sum(window.elapsed_ns for window in trial.iterations if window.lengths)
+    return requests / (elapsed_ns / NS_PER_S) if elapsed_ns else None
+
+
+def _met(window: Iteration, bounds: Mapping[str, float]) -> int:
+    rows = zip(window.ttft_ns, window.e2e_ns, window.tokens, strict=True)
+    return sum(
+        all(time <= bounds[name] * NS_PER_S for name, time in _times(*row).items() if name in bounds) for row in rows
+    )
+
+
+def _times(ttft: int, e2e: int, tokens: int) -> dict[str, float]:
+    return {"ttft": ttft, "e2e": e2e, "tpot": (e2e - ttft) / (tokens - 1) if tokens > 1 else 0.0}
+
+
+def figure_share(part: str, whole: str) -> Callable[[Trial], float | None]:
+    """One of a trial's figures by another; ``None`` where either is missing, or the second is zero."""
+
+    def summarise(trial: Trial) -> float | None:
+        over = trial.figures.get(whole)
+        return trial.figures[part] / over if over and part in trial.figures else None
+
+    return summarise
