@@ -43,7 +43,8 @@ LEAVES_SLOW = 0.014
 
 T = TypeVar("T", bound=np.generic)
 States = Callable[[np.random.Generator, Bools], Bools]
-"""Draws which moments are slow, (runs, pairs, 2, moments), given where the head ran first, (runs, pairs)."""
+"""Draws which moments are slow, (runs, 1 + pairs, 2, moments), given where the head ran first, (runs, 1 + pairs); the
+warm-up trials are in front of the pairs."""
 Restarts = Callable[[np.random.Generator, int, Bools], Floats]
 """Draws restart effects, (gates, runs, pairs, 2), given gates and where the head ran first."""
 
@@ -54,7 +55,8 @@ class Drawn:
 
     Args:
         marks: Decode steps early and late in each iteration in ns, (runs, pairs, 2, iterations, 2).
-        probes: Readings before and after each iteration in ns, of the same shape.
+        probes: Readings before and after each iteration in ns, of the same shape; in front of the pairs those of the
+            warm-up trials, (runs, 1 + pairs, 2, iterations, 2).
         values: Of further gates, a value an iteration in ns, (gates - 1, runs, pairs, 2, iterations).
     """
 
@@ -105,6 +107,23 @@ def caused(base: float, head: float) -> States:
 
     def states(rng: np.random.Generator, head_first: Bools) -> Bools:
         slow = rng.random((*head_first.shape, 2, 1)) < np.array([base, head])[:, None]
+        return np.broadcast_to(slow, (*head_first.shape, 2, MOMENTS))
+
+    return states
+
+
+def settled(begins: float, stays: float) -> States:
+    """Warm-up goes on until a GPU is fast, which the first trial of each side cannot know.
+
+    Args:
+        begins: Probability that a first trial is slow.
+        stays: Probability that a later one is, since the wait was in vain.
+    """
+
+    def states(rng: np.random.Generator, head_first: Bools) -> Bools:
+        share = np.full(head_first.shape[1], stays)
+        share[0] = begins
+        slow = rng.random((*head_first.shape, 2, 1)) < share[:, None, None]
         return np.broadcast_to(slow, (*head_first.shape, 2, MOMENTS))
 
     return states
@@ -217,6 +236,7 @@ class StateModel:
         claims: Whether the declared error rates are claimed under this model.
         carried: Standard deviation of a subject that the error is to carry.
         slower: Share of its time that the head is in the slow state more than the base.
+        moved: By what the head moves the probe, a natural logarithm.
     """
 
     name: str
@@ -227,18 +247,23 @@ class StateModel:
     claims: bool = True
     carried: float = 0.0
     slower: float = 0.0
+    moved: float = 0.0
 
     def draw(self, rng: np.random.Generator, runs: int, gates: int) -> Drawn:
         """Simulated runs without a slowdown."""
         head_first = orders()[rng.integers(0, ORDERS, runs)]
-        slow = self.states(rng, head_first).reshape(runs, PAIRS, 2, ITERATIONS, HALVES)
+        warm_up = np.zeros((runs, 1), bool)
+        seen = self.states(rng, np.concatenate([warm_up, head_first], axis=1))
+        seen = seen.reshape(runs, 1 + PAIRS, 2, ITERATIONS, HALVES)
+        slow = seen[:, 1:]
         restart = self.restarts(rng, gates, head_first)[..., None]
         noise = ITERATION_SD * rng.standard_normal((gates, *slow.shape[:-1]))
         level = restart + noise
         halves = GAP * slow + level[0][..., None] + MARK_SD * rng.standard_normal(slow.shape)
         others = GAP * slow.mean(axis=-1) + level[1:]
-        read = slow ^ (rng.random((*slow.shape[:-1], 1)) < self.mislabelled)
-        probes = PROBE_GAP * read + PROBE_SD * rng.standard_normal(slow.shape)
+        read = seen ^ (rng.random((*seen.shape[:-1], 1)) < self.mislabelled)
+        probes = PROBE_GAP * read + self.moved * np.array([0.0, 1.0])[:, None, None]
+        probes = probes + PROBE_SD * rng.standard_normal(seen.shape)
         scale = np.array([E2E_NS, STEP_NS])[: gates - 1].reshape(-1, 1, 1, 1, 1)
         return Drawn(np.round(STEP_NS * np.exp(halves)), np.round(PROBE_NS * np.exp(probes)),
                      np.round(scale * np.exp(others)))  # fmt: skip

@@ -33,6 +33,10 @@ JUMPING = StateModel(
     "jumping", "As recorded: a trial begins slow in 83 % after one that ended slow and in 60 % after one that ended "
     "fast, jumps to fast with 1.4 % at each half iteration, and stays.", RECORDED,
 )  # fmt: skip
+SETTLED = StateModel(
+    "settled", "As recorded where warm-up waits until a GPU is fast: of the first trials 70 % are slow, of later ones "
+    "3 %.", models.settled(0.7, 0.03),
+)  # fmt: skip
 
 
 def variant(model: StateModel, name: str, about: str, **changes: object) -> StateModel:
@@ -63,13 +67,14 @@ BY_STEPS: tuple[StateModel, ...] = (
     of_subjects(JUMPING, 0.05),
 )  # fmt: skip
 BY_PROBE: tuple[StateModel, ...] = (
-    SHARED, CHAINED, JUMPING,
+    SHARED, CHAINED, JUMPING, SETTLED,
+    variant(SETTLED, "probe moved", "The probe takes 10 % longer with the head.", moved=0.1),
     *(variant(model, f"{percent} % wrong", f"{percent} % of the iterations have the label of the other state.",
               mislabelled=percent / 100) for model, percent in ((NONE, 5), (CHAINED, 1), (CHAINED, 5), (JUMPING, 1),
                                                                 (JUMPING, 5))),
 )  # fmt: skip
-MAIN = (NONE, SHARED, CHAINED, JUMPING)
-TIGHTLY = (NONE, CHAINED, JUMPING)
+MAIN = (NONE, SHARED, CHAINED, JUMPING, SETTLED)
+TIGHTLY = (NONE, CHAINED, JUMPING, SETTLED)
 CAUSED: tuple[StateModel, ...] = (
     *(StateModel(f"in 20 % and {head} %", f"The base's trials are slow in 20 %, the head's in {head} %.",
                  models.caused(0.2, head / 100), slower=head / 100 - 0.2) for head in (30, 45, 70)),
@@ -144,7 +149,7 @@ PLACES: tuple[Place, ...] = (
       for model, source, effect in product((CHAINED, JUMPING), SOURCES, EFFECTS)),
     *(Place("power", variant(model, "quiet", "", restarts=models.quiet(model.restarts, QUIET)), source, TIGHT,
             (effect, effect))
-      for model, source, effect in product((SHARED, CHAINED, JUMPING), SOURCES, (0.0, POWER_EFFECT))),
+      for model, source, effect in product((SHARED, CHAINED, JUMPING, SETTLED), SOURCES, (0.0, POWER_EFFECT))),
 )  # fmt: skip
 
 

@@ -101,11 +101,12 @@ class Measured:
     def labels(self, look: int, null: Null, chosen: Integers) -> tuple[NDArray[np.int8], Bools]:
         """Labels of chosen runs under a null, (chosen, pairs, 2, iterations), and which of the runs have any."""
         probed = self.source == "probe"
-        marks = (self.probes if probed else self.steps)[chosen, :look]
+        marks = self.probes[chosen, : 1 + look] if probed else self.steps[chosen, :look]
         slower = np.array([1.0, 1.0 if probed else 1 + getattr(self.margins, null)])[:, None, None]
         tell = two_states.states_by_probe if probed else two_states.states_by_steps
-        found = tell((marks / slower).reshape(len(chosen), 2 * look, ITERATIONS, 2))
-        return found.labels.reshape(len(chosen), look, 2, ITERATIONS), ~np.isnan(found.gap)
+        found = tell((marks / slower).reshape(len(chosen), -1, ITERATIONS, 2))
+        labels = found.labels.reshape(len(chosen), -1, 2, ITERATIONS)[:, -look:]
+        return labels, np.logical_and(*((labels == state).any(axis=(1, 2, 3)) for state in STATES))
 
     def log_ratios(self, chosen: Integers, look: int, kept: Bools | None = None) -> Floats:
         """Of the pairs of chosen runs, (gates, chosen, pairs); not a number where a trial has too few kept values."""
@@ -339,10 +340,11 @@ def plans(margins: Margins, gates: int) -> list[GatePlan]:
 
 def decide_one(measured: Measured, taken: Sequence[tuple[Trial, Trial]], gates: int) -> tuple[int, int, int]:
     """Decide a run by the project's own functions: its verdict, its pairs, and whether the share blocked it."""
+    before, taken = taken[:1], taken[1:]
     for look in LOOKS:
         pairs = taken[:look]
         gpus, qualified = (["simulated"], ("simulated",)) if measured.source == "probe" else ([], ())
-        labeller = Labeller(pairs, gpus, qualified)
+        labeller = Labeller(pairs, gpus, qualified, before)
         series = [
             Series(plan, _values(plan, pairs, 0), _values(plan, pairs, 1), SCHEDULE)
             for plan in plans(measured.margins, gates)
@@ -364,16 +366,16 @@ def _trial(measured: Measured, run: int, pair: int, side: int) -> Trial:
     sides: tuple[Side, Side] = ("base", "head")
     rows = []
     for iteration in range(ITERATIONS):
-        place = (run, pair, side, iteration)
+        place = (run, max(pair, 0), side, iteration)  # of the warm-up trials only the probe is looked at
         early, late = (int(mark) for mark in measured.steps[place])
-        before, after = (int(reading) for reading in measured.probes[place])
+        before, after = (int(reading) for reading in measured.probes[run, 1 + pair, side, iteration])
         e2e, tpot = (int(values[place]) for values in _padded(measured.values[1:]))
         rows.append(Iteration(
             ttft_ns=(e2e - tpot,), e2e_ns=(e2e,), itl_ns=(early, early, late, late), output_tokens=2, elapsed_ns=e2e,
             tokens_digest="", begin_ns=0, probe_ns=Probes((before,), (after,)),
         ))  # fmt: skip
-    return Trial(index=2 * pair + side, pair=pair, position=side, subject=sides[side], visit=0, t0_utc="",
-                 duration_ns=1, iterations=tuple(rows))  # fmt: skip
+    return Trial(index=2 * (1 + pair) + side, pair=None if pair < 0 else pair, position=side, subject=sides[side],
+                 visit=0, t0_utc="", duration_ns=1, iterations=tuple(rows))  # fmt: skip
 
 
 def _padded(values: Floats) -> list[Floats]:
@@ -385,7 +387,7 @@ def disagreements(measured: Measured, gates: Sequence[int]) -> int:
     """How many runs, each decided by some numbers of gates, the twin ends differently from the project's functions."""
     runs = len(measured.steps)
     taken = [
-        [(_trial(measured, run, pair, 0), _trial(measured, run, pair, 1)) for pair in range(PAIRS)]
+        [(_trial(measured, run, pair, 0), _trial(measured, run, pair, 1)) for pair in range(-1, PAIRS)]
         for run in range(runs)
     ]
     found = 0

@@ -167,7 +167,7 @@ class Evidence:
         """What tells the states of the timed pairs; ``None`` where nothing was taken in pairs."""
         pairs = self.pairs("timed")
         gpus = [gpu.name for visit in self.record.visits for gpu in visit.machine.gpus] if pairs else []
-        return Labeller(pairs, gpus) if pairs else None
+        return Labeller(pairs, gpus, before=self.record.warmed_up()) if pairs else None
 
     def _missing(self, metric: Metric, sides: TrialsBySide) -> Note | None:
         """Why a metric is not judged, where its values are not the reason."""

@@ -117,13 +117,17 @@ class Labeller:
         pairs: Valid timed pairs in the order they were taken.
         gpus: Names of the GPUs that they ran on.
         qualified: GPUs on which the probe tells the states, by the beginning of their name.
+        before: The warm-up trials of each visit, base and head: by the probe they show levels, too.
     """
 
-    def __init__(self, pairs: Pairs, gpus: Sequence[str], qualified: tuple[str, ...] = PROBED_GPUS) -> None:
+    def __init__(
+        self, pairs: Pairs, gpus: Sequence[str], qualified: tuple[str, ...] = PROBED_GPUS, before: Pairs = ()
+    ) -> None:
         self.pairs = pairs
         rows = _marks(pairs, _probe_marks) if tells_states(gpus, qualified) else None
         self.source: Source = "probe" if rows is not None else "steps"
         self._marks = rows if rows is not None else _marks(pairs, _step_marks)
+        self._before = before if rows is not None else ()
         self._known: dict[tuple[int, float], Found | None] = {}
 
     def reached(self, schedule: stats.Schedule) -> list[int]:
@@ -145,13 +149,18 @@ class Labeller:
     def _find(self, look: int, margin: float) -> Found | None:
         if self._marks is None:
             return None
+        visits = {trial.visit for pair in self.pairs[:look] for trial in pair}
+        before = _marks([pair for pair in self._before if pair[0].visit in visits], _probe_marks)
+        many = 0 if before is None or before.shape[2:] != self._marks.shape[2:] else len(before)
         slower = np.array([1.0, 1 + margin])[:, None, None]
-        trials = (self._marks[:look] / slower).reshape(2 * look, *self._marks.shape[2:])
+        pairs = self._marks[:look] / slower
+        trials = np.concatenate([before, pairs]) if before is not None and many else pairs
         tell = two_states.states_by_probe if self.source == "probe" else two_states.states_by_steps
-        found = tell(trials)
-        if np.isnan(found.gap):
-            return None
-        return Found(found.labels.reshape(look, 2, -1), float(found.gap))
+        found = tell(trials.reshape(2 * len(trials), *trials.shape[2:]))
+        labels = found.labels.reshape(len(trials), 2, -1)[many:]
+        if not all((labels == state).any() for state in STATES.values()):
+            return None  # none were seen, or the pairs are all in one
+        return Found(labels, float(found.gap))
 
     def step_gap(self, found: Found) -> float:
         """Slow over fast decode steps, as a natural logarithm, mean of the sides that have both.
@@ -185,7 +194,7 @@ def _marks(pairs: Pairs, of: Callable[[Iteration], Marks | None]) -> stats.Float
     """
     rows = [[[of(iteration) for iteration in trial.iterations] for trial in pair] for pair in pairs]
     trials = [marks for pair in rows for marks in pair]
-    if not all(map(all, trials)) or {*map(len, trials)} != {len(trials[0])} or not trials[0]:
+    if not trials or not all(map(all, trials)) or {*map(len, trials)} != {len(trials[0])} or not trials[0]:
         return None
     return np.array(rows, dtype=np.float64)
 

@@ -60,13 +60,15 @@ class States:
 def states_by_probe(marks: Floats) -> States:
     """States by a probe's readings, see :func:`states_by_steps`; one trial that shows both levels is enough.
 
-    A build can move the probe as well: with another attention kernel it took 233 us in place of 215 on an H200. So
-    levels that are only those of the sides count as states no more than those of step times do.
+    So is, as the probe tells nothing of the step, that either build has trials on both levels, equally far apart. A
+    build can move the probe as well: with another attention kernel it took 193 and 229 us in place of 175 and 211 on an
+    H200. So levels that are only those of the sides count as states no more than those of step times do.
 
     Args:
-        marks: A positive reading before and after each iteration of each trial, shape (..., trials, iterations, 2).
+        marks: A positive reading before and after each iteration of each trial, shape (..., trials, iterations, 2);
+            trials alternate between the builds, and may begin with those before the first pair.
     """
-    return _states(marks, least_jumps=1, least_pairs=1)
+    return _states(marks, least_jumps=1, least_pairs=1, by_build=True)
 
 
 def states_by_steps(marks: Floats) -> States:
@@ -84,27 +86,45 @@ def states_by_steps(marks: Floats) -> States:
     return _states(marks, LEAST_JUMPS, LEAST_PAIRS)
 
 
-def _states(marks: Floats, least_jumps: int, least_pairs: int) -> States:
+def _states(marks: Floats, least_jumps: int, least_pairs: int, *, by_build: bool = False) -> States:
     logs = np.log(marks)
     ordered = np.sort(logs.reshape(*logs.shape[:-2], -1))
     noise, middle = _noise(logs), _median(ordered)
     fast, slow = _two_levels(ordered, np.broadcast_to(noise[..., None], middle.shape))
     jumps = ~np.isnan(fast)
-    gap = _median(np.sort(slow - fast), jumps.sum(axis=-1))
+    builds = _levels_of_builds(logs, noise) if by_build else np.full((*fast.shape[:-1], 2, 2), np.nan)
+    shown = ~np.isnan(builds[..., 0, 0])
+    fast, slow = (np.concatenate([own, builds[..., n]], axis=-1) for n, own in enumerate((fast, slow)))
+    gap = _median(np.sort(slow - fast), (~np.isnan(fast)).sum(axis=-1))
     reach = NEAR * gap[..., None, None]
     near_fast, near_slow = (
         (np.abs(middle[..., None] - level[..., None, :]) <= reach).any(axis=-1) for level in (fast, slow)
     )
     stays = np.where(near_slow & ~near_fast, SLOW, np.where(near_fast & ~near_slow, FAST, CUT)).astype(np.int8)
-    own = _on_levels(logs, fast[..., None, None], slow[..., None, None])
+    own = _on_levels(logs, fast[..., :-2, None, None], slow[..., :-2, None, None])
     labels = np.where(jumps[..., None], own, stays[..., None])
     slow_share, fast_share, cut = ((labels == label).mean(axis=(-2, -1)) for label in (SLOW, FAST, CUT))
-    many = jumps.sum(axis=-1) >= least_jumps
-    told = many & (np.minimum(slow_share, fast_share) >= LEAST_SHARE) & (cut <= MOST_CUT)
+    common = np.minimum(slow_share, fast_share) >= LEAST_SHARE
+    many = (jumps.sum(axis=-1) >= least_jumps) | shown
+    told = many & (common | shown) & (cut <= MOST_CUT)
     lasting = _sticky(middle, noise, least_pairs)
     labels = np.where(many[..., None, None], labels, lasting.labels[..., None])
     gap = np.where(many, np.where(told, gap, np.nan), lasting.gap)
     return States(np.where(np.isnan(gap)[..., None, None], CUT, labels).astype(np.int8), gap)
+
+
+def _levels_of_builds(logs: Floats, noise: Floats) -> Floats:
+    """The fast and the slow level of either build, shape (..., 2, 2); not a number unless both have two.
+
+    Each has as many marks on either level as half a trial, and both are equally far apart: it is the machine's gap.
+    """
+    trials, iterations = logs.shape[-3:-1]
+    rows = np.moveaxis(logs.reshape(*logs.shape[:-3], trials // 2, 2, -1), -2, -3)
+    rows = np.sort(rows.reshape(*rows.shape[:-2], -1))
+    levels = np.stack(_two_levels(rows, np.broadcast_to(noise[..., None], rows.shape[:-1]), iterations), axis=-1)
+    gaps = levels[..., 1] - levels[..., 0]
+    alike = np.abs(gaps[..., 0] - gaps[..., 1]) <= NEAR * gaps.min(axis=-1)
+    return np.where(alike[..., None, None], levels, np.nan)
 
 
 def _sticky(medians: Floats, noise: Floats, least_pairs: int) -> States:

@@ -232,9 +232,9 @@ def probed(run_name: str, file: str = PROBED) -> list[Trial]:
     rows = defaultdict(list)
     for row in csv.DictReader((FIXTURES / file).read_text().splitlines()):
         if row["run"] == run_name:
-            rows[int(row["trial"]), int(row["pair"]), row["subject"]].append(row)
+            rows[int(row["trial"]), row["pair"], row["subject"]].append(row)
     return [
-        trial(index, pair, "base" if side == "base" else "head", iterations=tuple(
+        trial(index, int(pair) if pair else None, "base" if side == "base" else "head", iterations=tuple(
             iteration(itl_ns=itl_ns(int(row["early_ns"]), int(row["late_ns"]), int(row.get("median_ns", 0))),
                       probe_ns=Probes((int(row["before_ns"]),), (int(row["after_ns"]),)))
             for row in own
@@ -293,6 +293,20 @@ def test_one_build_passes_early_where_warm_up_waited(number: int) -> None:
     found = judged_on_h200(probed(f"same-build-{number}", SETTLED))
     assert (found.verdict, found.states) == ("pass", None)
     assert found.gates[0].pairs in (4, 6)
+
+
+def test_a_trial_that_stayed_slow_is_set_apart_where_warm_up_waited() -> None:
+    """The warm-up trials of both sides were slow and later ones fast: so the one pair with a slow trial is left out.
+
+    The head moves the probe, and its levels are as far apart as those of the base.
+    """
+    found = judged_on_h200(probed("attention_fallback", SETTLED))
+    fast = by_state(found)["fast"]
+    assert found.states is not None
+    assert (found.states.slow, found.states.common) == ({"base": 0, "head": 1}, {"slow": 0, "fast": 11})
+    assert fast.change == pytest.approx(-0.0095, abs=0.0005)
+    whole = judged_on_h200([one for one in probed("attention_fallback", SETTLED) if one.pair is not None])
+    assert whole.states is None
 
 
 def test_a_small_plant_is_blocked_where_warm_up_waited() -> None:

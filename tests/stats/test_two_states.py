@@ -70,6 +70,27 @@ def test_a_trial_that_nobody_can_place_has_no_state() -> None:
     assert found[2] == "t" * 8
 
 
+def probed(*trials: tuple[str, float]) -> list[str] | None:
+    """What a probe tells of trials that are in pairs: the states of each, and the probe's level."""
+    found = states_by_probe(np.stack([marks(own * 8, level, seed=n) for n, (own, level) in enumerate(trials)]))
+    return None if np.isnan(found.gap) else [told(labels)[0] for labels in found.labels]
+
+
+def test_either_build_on_both_levels_shows_states() -> None:
+    """Where no trial jumps, two builds that each have slow and fast trials do, also if one of them moves the probe."""
+    warm_up, later = ["s", "s"], ["f", "f", "s", "f", "f", "f", "f", "f"]
+    assert probed(*((own, 5.0) for own in (*warm_up, *later))) == [*warm_up, *later]
+    moved = [(own, 5.5 if n % 2 else 5.0) for n, own in enumerate((*warm_up, *later))]
+    assert probed(*moved) == [*warm_up, *later]
+
+
+def test_one_build_on_both_levels_shows_no_states() -> None:
+    """A build that alone is now and then slow may cause that, and two gaps are not one machine's."""
+    assert probed(*((own, 5.0) for own in ("f", "s", *"ffffffff"))) is None
+    assert probed(*((own, 5.0) for own in ("s", "f", *"ffffffff"))) is None
+    assert probed(("s", 5.0), ("f", 5.4), *[("f", 5.0)] * 8) is None
+
+
 @pytest.mark.parametrize("spike", [1.01, 1.05, 2.0])
 def test_a_disturbed_iteration_is_not_a_state(spike: float) -> None:
     """One slow iteration in one trial, or in each of two, makes no states."""
