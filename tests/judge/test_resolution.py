@@ -120,7 +120,7 @@ def test_resolution_of_every_metric() -> None:
                                 kv_token_capacity=7))  # fmt: skip
     expected = {
         "itl_median": 1 / 5e6, "itl_p95": 1 / 5e6, "itl_p99": 1 / 5e6, "tpot_mean": 1 / 5e6, "ttft_median": 1 / 100e6,
-        "ttft_p95": 1 / 100e6, "e2e_median": 1 / 110e6, "output_throughput": 1 / 220e6, 
+        "ttft_p95": 1 / 100e6, "e2e_median": 1 / 110e6, "output_throughput": 1 / 220e6,
         "request_throughput": 1 / 220e6, "start_time": 1 / 2e9,
         "mbu": 1 / 5e6, "mfu": 1 / 5e6, "energy_per_token": 1 / 2000,
     }  # fmt: skip
