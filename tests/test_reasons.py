@@ -16,8 +16,8 @@ CARRIERS = {"Failure", "Note", "InvalidTrialError"}
 
 @functools.cache
 def trees() -> dict[str, ast.Module]:
-    """Every module of the package but the table itself, by file."""
-    files = [file for file in sorted(PACKAGE.rglob("*.py")) if file.name != "reasons.py"]
+    """Every module of the package but the tables, by file."""
+    files = [file for file in sorted(PACKAGE.rglob("*.py")) if not file.name.endswith("reasons.py")]
     return {str(file.relative_to(PACKAGE.parent)): ast.parse(file.read_text(encoding="utf-8")) for file in files}
 
 

@@ -20,7 +20,7 @@ def render_pages() -> str:
     head = (
         "# Reason codes\n\n"
         "Why a result is what it is, and what to do about it; `perfgate explain CODE` prints the same page.\n"
-        "Written from the table in `perfgate/reasons.py` by `make docs`.\n"
+        "Written from the tables in `perfgate/reasons.py` and `perfgate/profile_reasons.py` by `make docs`.\n"
     )
     pages = (f"## {page.code}\n\n{page.meaning}\n\n**What to do.** {page.remedy}\n" for page in REASONS.values())
     return "\n".join([head, *pages])

@@ -12,9 +12,9 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "perfgate"
 
 ROOMS = (
-    "reasons", "errors", "units", "models", "stats", "machine", "load", "trace", "counters", "calls", "metrics",
-    "scenario", "project", "record", "capture", "judge", "baseline", "doctor", "report", "gate", "nightly", "drill",
-    "verification", "github", "cli", "__main__",
+    "reason_code", "profile_reasons", "reasons", "errors", "units", "models", "stats", "machine", "load", "trace",
+    "counters", "calls", "metrics", "scenario", "project", "record", "capture", "judge", "baseline", "doctor", "report",
+    "gate", "nightly", "drill", "verification", "github", "cli", "__main__",
 )  # fmt: skip
 """From the ground up: a room, or a module at the root, imports only from those before it."""
 

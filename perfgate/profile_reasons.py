@@ -1,0 +1,132 @@
+"""The reason codes of what profilers and counters see: the second half of :mod:`perfgate.reasons`, which reads it."""
+
+from __future__ import annotations
+
+from perfgate.reason_code import Reason
+
+PROFILE_REASONS = (
+    # --- traces
+    Reason("trace-incomplete", "A range was open when the capture ended, so the trace does not hold its whole step.",
+           "Nothing, if other steps suffice; otherwise end the capture a few steps after the last one of interest."),
+    Reason("launch-not-traced", "Kernels have no launching call in the trace: they were launched before the capture "
+           "began, or the calls were not traced.",
+           "Begin the capture between steps, after a synchronisation, and trace the CUDA interface."),
+    Reason("no-step-ranges", "No range in the trace names a step, so kernels cannot be assigned to steps.",
+           "Trace with perfgate's worker, or with vLLM's profiler set to 'cuda', which opens execute_context_ ranges."),
+    Reason("profiler-overhead", "The profiler did work of its own (a buffer flush) while steps ran, which delays them.",
+           "Do not use the times of those steps; trace fewer iterations, so that no buffer fills."),
+    Reason("outside-envelope", "The head runs decode steps that the scenario's envelope does not declare, and the "
+           "base does not: other kernels, more of them, fewer from CUDA graphs, or other copies. This is exact, not an "
+           "estimate.",
+           "Read the diff. If the change is intended, learn the envelope again: perfgate envelope learn SCENARIO."),
+    Reason("envelope-stale", "The base itself runs steps outside the scenario's envelope, so the envelope says nothing "
+           "about the head.",
+           "Learn it again from the base and commit it: perfgate envelope learn SCENARIO."),
+    Reason("other-kernels", "Both sides are inside the envelope, but their most frequent decode steps run different "
+           "kernels: other names, numbers or copies.",
+           "Read the diff: another backend or another choice by a library may explain a change in time."),
+    Reason("pattern-share", "A step pattern does not occur in the share of steps that the envelope declares.",
+           "Look at what triggers it; if the share is right, change it: kernels.per_decode_step.patterns[].share."),
+    Reason("graph-coverage", "CUDA graphs do not launch the share of kernels that the envelope declares.",
+           "See which kernels moved: perfgate kernels on the trace; change "
+           "kernels.per_decode_step.graph_coverage if that is right."),
+    Reason("unlisted-time", "Kernels without a role do not take the share of kernel time that the envelope declares, "
+           "so a table by role hides what they do.",
+           'Give them a role: kernels.roles: {NAME: {match: "..."}}; perfgate kernels shows their names.'),
+    Reason("no-decode-steps", "A traced trial shows no decode step from beginning to end, so it is unknown what a "
+           "step runs.",
+           "Read the trial's log: the capture range must span whole iterations, and the ranges that name the steps "
+           "must be in the trace."),
+    Reason("profiler-error", "The profiler reports an error of its own, or that it may have lost events, but none that "
+           "the kernel table is known to need.",
+           "Read its text; trace again if it is about kernels."),
+    Reason("places-unknown", "Layers were found in the kernel sequence, but some of their gemms are in an order that "
+           "is not a dense layer's. They have no place such as qkv or down, because a wrong one would be worse. The "
+           "numbers of layers may be wrong too.",
+           "Distinguish the gemms by name: roles: {NAME: {match: ...}} in the scenario. In eager mode, ranges of "
+           "layers give the right numbers."),
+    Reason("device-events-unknown", "The trace holds device work in a category that perfgate does not know, so no sum "
+           "includes it, and the device may have been busy where idle time is shown.",
+           "Report the category and the version of PyTorch."),
+    # --- counters
+    Reason("counters-empty", "The file that should hold ncu's counters is empty.",
+           "Print the report again: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
+    Reason("counters-unreadable", "The file is not ncu's raw page as CSV, or contains something ncu does not write.",
+           "Print the report again with LC_ALL=C: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
+    Reason("counters-no-package", "The file is a report of ncu, and the optional package ncu-report is not installed.",
+           "pip install 'perfgate[ncu]'. Without it: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
+    Reason("counters-wrong-page", "The file is ncu's details page, whose labels change between versions.",
+           "Print the raw page: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),
+    Reason("counters-truncated", "A row of ncu's counters is cut short, so the file is incomplete.",
+           "Copy or print it again; check whether the disk was full or ncu was killed."),
+    Reason("counters-unit", "A counter has an impossible unit, so its size is unknown.",
+           "Print with --print-units base; if a new ncu has a new unit, report it."),
+    Reason("counters-no-kernel", "ncu ran but counted no kernel: its filters matched none, or none was launched.",
+           "Widen -k, --launch-skip and --nvtx-include (a push/pop range needs a slash: 'NAME/'), and give "
+           "--target-processes all."),
+    Reason("counters-no-permission", "The driver permits performance counters to administrators only "
+           "(ERR_NVGPUCTRPERM).",
+           "As root: echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' > "
+           "/etc/modprobe.d/counters.conf, then reboot; or start the container with --cap-add SYS_ADMIN. "
+           "perfgate doctor --deep tests it."),
+    Reason("counters-busy", "Another profiler or DCGM holds the GPU's performance counters.",
+           "End it, or pause DCGM while counting: dcgmi profile --pause, then --resume."),
+    Reason("counters-shared", "ncu may not read some metrics here, as on a part of a GPU (MIG).",
+           "Count on a whole GPU, or leave out the metrics that the message names."),
+    Reason("counters-unknown-metric", "This version of ncu does not know a metric for this GPU.",
+           "See ncu --query-metrics; docs/counters.md has the names by architecture."),
+    Reason("counters-other-gpu", "Counters and trace come from different GPUs, so bytes and throughputs may not be "
+           "those of the timed kernels.",
+           "Count on the same kind of GPU that was traced."),
+    Reason("counters-other-workload", "Most of what ncu counted is not in the trace: the counters come from another "
+           "model, batch or build, or from launches before the traced ones, such as the engine's start.",
+           "Count the workload that was traced: the same model, engine arguments and batch, and decode steps alone "
+           "(--launch-skip, or --nvtx-include with the step's range)."),
+    Reason("counters-no-driver", "ncu found no CUDA driver, so nothing was counted.",
+           "Run it where nvidia-smi works, without a stub libcuda.so in front of the driver's."),
+    Reason("counters-no-ncu", "ncu is not on PATH, so nothing was counted.",
+           "Install Nsight Compute (it comes with the CUDA toolkit) and put ncu on PATH, or remove counters:."),
+    Reason("counters-no-gpu", "This machine has no GPU whose counters could be read.",
+           "Measure on a machine with a GPU, or remove counters:."),
+    Reason("counters-no-trace", "No traced trial of this side says which launches a decode step has.",
+           "Find out why its traced trials failed: the launches to count are chosen from them."),
+    Reason("counters-communication", "The decode step exchanges data between GPUs: ncu runs kernels one by one, so "
+           "kernels that wait for another GPU would hang.",
+           "Count a scenario with tensor_parallel_size: 1."),
+    Reason("counters-no-launch", "The traced decode step does not have the launches that counters: asks for.",
+           "See what the step runs (perfgate kernels on the trial's trace) and change role, match, place or profile."),
+    Reason("counters-timeout", "ncu did not finish the window within counted.limit.",
+           "Ask for fewer launches or counters, or raise counted.limit; passes and launches multiply."),
+    Reason("counters-other-launches", "The launches that ncu counted are not those at that place of the traced step.",
+           "Where most differ, the step is not a decode step: name a later one with counted: {step: N}. A few may be a "
+           "rarer kind of step."),
+    Reason("counters-missing", "ncu did not return all counters that it was asked for.",
+           "Another version or GPU has other names; docs/counters.md lists them. Use ncu's own name instead."),
+    Reason("launches-differ", "The sides launch the kernels whose counter is gated a different number of times, so the "
+           "mean per launch compares different things.",
+           "Look at the steps' difference (perfgate envelope check): a split or fused kernel moves work between "
+           "launches. Gate one place of the layer, or the step itself."),
+    Reason("counter-differs", "A counter that repeats exactly differs from the base.",
+           "The kernel was built or launched differently: compare compiler, tile sizes, launch bounds and shapes."),
+    Reason("counter-out-of-bounds", "A counter of the head is outside the bound that the scenario declares, and the "
+           "base's is inside.",
+           "docs/counters.md says what the counter means, what usually changes it, and how to fix it."),
+    Reason("counter-bound-stale", "The base itself is outside the declared bound of a counter, so the bound says "
+           "nothing about the head.",
+           "Measure the base's counters again and change the bound in counters:."),
+    Reason("counter-unstable", "Trials of the base do not agree on a counter that should repeat exactly.",
+           "The kernel is chosen at run time (autotuning): pin the choice, or remove the condition."),
+    Reason("host-calls-added", "The head's host runs more in a decode step, at a price above calls.ignorable.",
+           "Look at the functions listed, + is more on the head. If the work is meant, raise calls.ignorable."),
+    Reason("host-calls-changed", "The head's host runs something else in a decode step, within calls.ignorable.",
+           "Nothing, if the change is meant; each function that runs otherwise is listed."),
+    Reason("host-calls-vary", "Part of what the host runs depends on time or chance: it is compared by its range.",
+           "Nothing while it is a small share. Above 2 % of all events, or where what the head runs more at times is "
+           "worth more than calls.ignorable, nothing is judged: find what polls or waits."),
+    Reason("host-calls-unlike", "The sides' calls were counted under other versions of Python, or by other means.",
+           "Use the same minor version of Python on both sides."),
+    Reason("no-profile", "There is no stored profile of this cell for this GPU and this version of Python.",
+           "Make one from the build to compare with: perfgate profile learn SCENARIO --base ... --reason '...'."),
+    Reason("host-calls-missing", "A side has no valid trial in which the host's calls were counted.",
+           "Read why its called trial failed; perfgate run --resume goes on with the run."),
+)  # fmt: skip
