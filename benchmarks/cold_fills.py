@@ -32,6 +32,7 @@ from scipy import stats
 from state_summary import boundary
 
 from perfgate import __version__
+from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.job import Collector
 from perfgate.capture.session import Session, Step
 from perfgate.errors import InterruptedRunError, PerfgateError
@@ -252,7 +253,7 @@ def measure(options: argparse.Namespace) -> int:
             *(word for base in options.base for word in ("--base", base)),
         ]  # fmt: skip
         # "cpu" is the engine on the CPU: no GPU to name.
-        environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu != "cpu" else {})}
+        environment = {**os.environ, VARIABLE: "0", **({"CUDA_VISIBLE_DEVICES": gpu} if gpu != "cpu" else {})}
         running.append(subprocess.Popen(words, env=environment))
     return sum(process.wait() != 0 for process in running)
 

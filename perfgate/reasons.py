@@ -239,10 +239,11 @@ _TABLE = (
     Reason("subject-changed", "Trials of one side ran with different versions of its packages: its environment was "
            "changed between two visits, so the side mixes two builds.",
            "Measure again unless the change cannot matter; build every subject in an environment of its own."),
+    Reason("fills-differ", "The sides' compile caches were filled on different days: each keeps what it drew then.",
+           "For a fresh draw of both: PERFGATE_CACHES=0 perfgate run ..."),
     Reason("host-slack-lost", "The head's host works longer per step and has less slack before the device waits, or "
-           "the "
-           "device waits already, which it did not with the base. Added host work does not lengthen the step until the "
-           "slack is used up; from then on all of it does.",
+           "the device waits already, which it did not with the base. Added host work does not lengthen the step until "
+           "the slack is used up; from then on all of it does.",
            "Look for additional work of the host between steps (scheduling, input preparation, sampling). A smaller or "
            "faster model, or a slower CPU, has less slack to lose."),
     Reason("same-subject", "Base and head are the same build: an A/A run, whose verdict tests the machine.",

@@ -17,6 +17,7 @@ from filelock import FileLock
 from forking_perfgate import forking
 from hypothesis import settings
 
+from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.engine import allowed_environment
 from perfgate.capture.job import Job
 from perfgate.capture.parking import SWITCH
@@ -106,9 +107,13 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture(autouse=True)
 def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every test has host locks and leases of its own, so that tests at once do not wait for each other."""
+    """Every test has host locks and leases of its own, so that tests at once do not wait for each other.
+
+    Compile caches are not kept, unless a test names a folder.
+    """
     folder = tmp_path_factory.mktemp("state")
     monkeypatch.setenv(STATE, str(folder))
+    monkeypatch.setenv(VARIABLE, "0")
     return folder
 
 

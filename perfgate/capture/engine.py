@@ -77,6 +77,14 @@ takes it a while later; of eight engines that start side by side two then had th
 which has one engine at a time, has a block of ports of its own."""
 
 
+CACHES = {
+    "VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer", "DG_JIT_CACHE_DIR": "deep-gemm", "CUDA_CACHE_PATH": "cuda",
+}  # fmt: skip
+"""Folders of what is compiled or tuned, by the variable that names them: vLLM, Triton, inductor, FlashInfer, DeepGEMM
+and the driver, which compiles PTX. By default most are in the user's home, where one side would use the other's."""
+
+
 def engine_settings(cache: Path) -> dict[str, str]:
     """What perfgate itself sets for everything that a subject's interpreter runs; caches go below ``cache``."""
     return {
@@ -86,9 +94,7 @@ def engine_settings(cache: Path) -> dict[str, str]:
         "VLLM_PORT": str(FIRST_PORT + PORTS * (os.getpid() % BLOCKS)),
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
-        "VLLM_CACHE_ROOT": str(cache / "vllm"),
-        "TRITON_CACHE_DIR": str(cache / "triton"),
-        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+        **{name: str(cache / folder) for name, folder in CACHES.items()},
         # As -P, but Python 3.10 ignores it instead of refusing; the worker corrects its own path there.
         "PYTHONSAFEPATH": "1",
         # What an engine printed last is worth most when it dies.

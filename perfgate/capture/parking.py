@@ -22,6 +22,7 @@ from perfgate.capture.job import Job
 from perfgate.capture.timeline import LARGEST, InvalidTrialError
 from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.processes import AHEAD
+from perfgate.metrics.catalogue import COLD_START
 from perfgate.scenario.plan import Cell
 
 SWITCH: Final = "PERFGATE_PARK"
@@ -35,9 +36,9 @@ FOLDERS: Final = "parked-"
 def hides_imports(cell: Cell) -> bool:
     """Whether workers of a cell's timed trials are parked on this machine.
 
-    Never where ``start_time`` is gated: imports beside another engine take another time than alone.
+    Never where a start is gated: imports beside another engine take another time than alone.
     """
-    if any(gate.gate.metric == "start_time" for gate in cell.gates):
+    if any(gate.gate.metric in ("start_time", COLD_START) for gate in cell.gates):
         return False
     return {"0": False, "1": True}.get(os.environ.get(SWITCH, ""), usable_cores() >= CORES)
 

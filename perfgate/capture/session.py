@@ -11,7 +11,6 @@ import contextlib
 import math
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from perfgate.capture.compile_caches import FOLDERS as CACHES
+from perfgate.capture.compile_caches import CompileCaches
 from perfgate.capture.engine import allowed_environment
 from perfgate.capture.failed_starts import FailedStarts
 from perfgate.capture.gpus import Gpus
@@ -131,9 +132,9 @@ class Session:
             for name in ("trials", "records"):
                 (self._folder / name).mkdir(exist_ok=True)
             self._sweep()
-            self._caches = Path(tempfile.mkdtemp(prefix="cache-", dir=self._folder.resolve()))
+            caches = stack.enter_context(CompileCaches(self._folder, gpus.machine, self._progress))
             name = self._run.name
-            self._station = Station(self._folder, name, gpus, environment, self._collector, self._caches)
+            self._station = Station(self._folder, name, gpus, environment, self._collector, caches)
             self._held = stack.pop_all()
         return self
 
@@ -142,7 +143,6 @@ class Session:
     ) -> None:
         """End the visit: release clocks and GPUs; records stay, caches go."""
         self._held.__exit__(kind, error, traceback)
-        shutil.rmtree(self._caches, ignore_errors=True)
 
     def measure(self, cell: Cell, pairs: int, kind: Kind = "timed") -> Record:
         """Take trials of ``cell`` until it has ``pairs`` valid pairs (one-sided: trials), or cannot be measured.
@@ -202,7 +202,7 @@ class Session:
 
     def _sweep(self) -> None:
         """Take away what a killed visit could not: compile caches, folders of parked workers, what it was writing."""
-        for left in (*self._folder.glob("cache-*"), *self._folder.glob(f"{FOLDERS}*")):
+        for left in (*self._folder.glob(f"{CACHES}*"), *self._folder.glob(f"{FOLDERS}*")):
             shutil.rmtree(left, ignore_errors=True)
         for part in self._folder.glob("records/.*.part"):
             part.unlink()

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from perfgate.capture.compile_caches import CompileCaches
 from perfgate.capture.gpus import Gpus
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.parking import FOLDERS
@@ -33,9 +34,7 @@ class Station:
         gpus: Where engines run.
         environment: The variables that engines see.
         collector: Takes the trials.
-        caches: Where compile caches live during the visit, apart for each side, so that neither profits from the
-            other's. Absolute, because every engine runs in its own trial's folder: a relative one would be a new cache
-            each time.
+        caches: Where compile caches are during the visit.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class Station:
         gpus: Gpus,
         environment: Mapping[str, str],
         collector: Collector,
-        caches: Path,
+        caches: CompileCaches,
     ) -> None:
         self._run_folder = run_folder
         self.gpus = gpus
@@ -65,10 +64,12 @@ class Station:
         """
         folder = self._run_folder / "trials" / f"{index:03}"
         folder.mkdir()
+        subject = record.subjects[side]
         return Job(
-            cell=record.cell, side=side, subject=record.subjects[side], index=index, visit=len(record.visits) - 1,
-            run_folder=self._run_folder, folder=folder, cache_folder=self._caches / side, environment=self._environment,
-            owner=self._owner, decode=_last_seen(record, side), gpu=bool(self.gpus.uuids),
+            cell=record.cell, side=side, subject=subject, index=index, visit=len(record.visits) - 1,
+            run_folder=self._run_folder, folder=folder, environment=self._environment, owner=self._owner,
+            cache_folder=self._caches.folder(record.cell, side, subject, index), gpu=bool(self.gpus.uuids),
+            decode=_last_seen(record, side),
             architecture=self.gpus.architecture, fastest_probe_ns=fastest_probe_ns(record, self.gpus.names, side),
             **place,
         )  # fmt: skip
@@ -76,7 +77,8 @@ class Station:
     def job_ahead(self, job: Job, side: Side, subject: Subject) -> Job:
         """The job of a trial that comes after another, in a folder that does not exist yet."""
         folder = self._run_folder.resolve() / f"{FOLDERS}{job.index + 1}"
-        return replace(job, side=side, subject=subject, cache_folder=self._caches / side, folder=folder)
+        caches = self._caches.folder(job.cell, side, subject, job.index + 1)
+        return replace(job, side=side, subject=subject, cache_folder=caches, folder=folder)
 
     def probe(self, cell: Cell, subject: Subject) -> Failure | None:
         """Why no trial can be taken, see :class:`perfgate.capture.job.Collector`."""
@@ -95,7 +97,9 @@ class Station:
             GpuError: Who uses the GPUs cannot be read.
             OSError: The run folder cannot be written.
         """
+        self._caches.prepare(job)
         trial = self._refused(job) or self.gpus.watch(job, lambda: self._collect(job, show))
+        trial = self._caches.note(job, trial)
         return trial.model_copy(update={"gpus": self.gpus.of(job.cell), **self._floor(job)})
 
     def release(self) -> None:

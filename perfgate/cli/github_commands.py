@@ -79,6 +79,7 @@ def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> 
 @click.pass_context
 def measure(ctx: click.Context) -> None:
     """Measure as prepared. Ends with 0 unless it was interrupted: enforce is what judges, after the uploads."""
+    from perfgate.capture.compile_caches import VARIABLE
     from perfgate.github.workflow_job import GithubJob
     from perfgate.project.build import CACHE
 
@@ -89,8 +90,9 @@ def measure(ctx: click.Context) -> None:
     # What an earlier attempt left is held against the words of this plan: trials are taken from it, and nothing else.
     words = [*plan.words, *(["--resume", str(plan.run_folder)] if plan.run_folder else ["--runs", str(plan.runs)])]
     os.chdir(plan.policy)  # its perfgate.toml counts, not that of the change
-    if plan.command == "nightly" or CACHE not in os.environ:
-        os.environ[CACHE] = str(job.folder / "builds")  # an earlier job can have changed what is in any other cache
+    for variable, folder in ((CACHE, "builds"), (VARIABLE, "caches")):
+        if plan.command == "nightly" or variable not in os.environ:
+            os.environ[variable] = str(job.folder / folder)  # an earlier job can have changed what is in any other
     token = secrets.token_hex(32)  # what an engine says is printed, and must not be obeyed
     command(f"::stop-commands::{token}")
     status = _perfgate(ctx, [plan.command, *words, "--format", "text"])

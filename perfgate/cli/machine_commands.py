@@ -27,15 +27,17 @@ NO_GPU = "no NVIDIA driver here, so no clocks to hold"
     help="Also make room below this folder: remove compile caches of killed runs, and old run folders.",
 )
 @click.option("--builds", is_flag=True, help="Also make room in the cache of builds: remove half and old ones.")
+@click.option("--caches", is_flag=True, help="Also remove kept compile caches that are broken or old.")
 @click.option(
     "--days",
     type=click.FloatRange(0, min_open=True),
     default=14.0,
     show_default=True,
-    help="A run folder in which nothing was measured for so long is old, and a build that no run asked for.",
+    help="A run folder in which nothing was measured for so long is old, and a build or cache that no run asked for.",
 )
-def clean(job: bool, root: Path | None, builds: bool, days: float) -> None:  # noqa: FBT001 (flags)
+def clean(job: bool, root: Path | None, builds: bool, caches: bool, days: float) -> None:  # noqa: FBT001 (flags)
     """End the engines that killed runs left behind; touches nothing that is not perfgate's."""
+    from perfgate.capture.compile_caches import sweep_caches
     from perfgate.github.workflow_job import GithubJob
     from perfgate.machine.cleanup import sweep
     from perfgate.machine.orphans import end_orphans, end_runs, find_orphans
@@ -51,6 +53,8 @@ def clean(job: bool, root: Path | None, builds: bool, days: float) -> None:  # n
     swept = list(sweep(root, days)) if root else []
     if builds:
         swept += sweep_builds(cache_folder(load_config()), days)
+    if caches:
+        swept += sweep_caches(days)
     for folder in swept:
         click.echo(str(folder))
     if left := find_orphans():

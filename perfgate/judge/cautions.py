@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 
 from perfgate import stats
@@ -40,6 +41,8 @@ FEW_OTHERS = 2
 """Of fewer other trials than this none says which is the odd one."""
 SAME_CLOCK = 0.01
 """By how much the sides' SM clocks may differ, as a share; a step bound by memory moves less than its clock does."""
+ONE_STATE = timedelta(hours=6)
+"""Caches that were filled within so long of each other were filled in one state of the machine."""
 CHANCE = 0.01
 """Two-sided p from which on a difference of clocks may be chance."""
 
@@ -161,6 +164,8 @@ def side_cautions(timed: TrialsBySide, traced: TrialsBySide) -> Iterator[Note]:
     # Digests of one kind only: another kind warms up for longer, so that its iterations have other prompts.
     yield from _output_cautions(timed if all(timed.values()) else traced)
     yield from _trial_cautions({side: [*timed[side], *traced[side]] for side in SIDES})
+    if (note := _fills_differ(timed)) is not None:
+        yield note
 
 
 def _output_cautions(sides: TrialsBySide) -> Iterator[Note]:
@@ -175,6 +180,18 @@ def _output_cautions(sides: TrialsBySide) -> Iterator[Note]:
     for side, iterations in digests.items():
         if unstable := sum(len(generated) > 1 for generated in iterations.values()):
             yield Note(code="outputs-unstable", text=f"{side}: {unstable} of {len(iterations)} iterations")
+
+
+def _fills_differ(sides: TrialsBySide) -> Note | None:
+    """Says so where the sides' compilers and tuners drew in different occupations; one draw for both is none."""
+    fills = {side: {trial.fill for trial in trials if trial.fill} for side, trials in sides.items()}
+    if not all(fills.values()) or len({fill.draw for own in fills.values() for fill in own}) == 1:
+        return None
+    first = {side: min(own, key=lambda fill: fill.filled_utc) for side, own in fills.items()}
+    base, head = (datetime.fromisoformat(first[side].filled_utc).astimezone(UTC) for side in SIDES)
+    if abs(head - base) <= ONE_STATE:
+        return None
+    return Note(code="fills-differ", text=f"base {base:%Y-%m-%d %H:%M}, head {head:%Y-%m-%d %H:%M} UTC")
 
 
 def _digests_by_iteration(trials: Iterable[Trial]) -> dict[int, set[str]]:

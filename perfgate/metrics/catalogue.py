@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from perfgate.counters.launch_table import COUNTERS, Counter
 from perfgate.metrics.summaries import (
@@ -105,6 +105,9 @@ def _in_device_steps(seconds: Callable[[Trial], float | None]) -> Callable[[Tria
     return lambda trial: _in(trial.decode.tick_ns if trial.decode else 1, seconds)(trial)
 
 
+COLD_START: Final = "start_time_cold"
+"""A metric, and the figure of a trial that began with empty caches for its sake, in nanoseconds."""
+
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
@@ -125,6 +128,8 @@ METRICS: dict[str, Metric] = {
               decode="part"),
         _time("start_time", "start of the worker process to an engine ready for requests",
               startup(lambda s: s.ready_ns, NS_PER_S)),
+        _time(COLD_START, "start of the worker process to an engine ready for requests, with empty compile caches",
+              lambda t: scaled(t.figures.get(COLD_START), 1 / NS_PER_S)),
         Metric("model_memory", "B", "lower", "memory that the model's weights take",
                startup(lambda s: s.model_memory_bytes)),
         Metric("kv_token_capacity", "tok", "higher", "tokens that the KV cache holds",

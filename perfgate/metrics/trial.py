@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple, Self, get_args
 
@@ -141,6 +142,23 @@ class Startup(Frozen):
     parked_ns: Annotated[int, Field(exclude_if=operator.not_)] = 0
 
 
+def _a_date(text: str) -> str:
+    datetime.fromisoformat(text)
+    return text
+
+
+class Fill(Frozen):
+    """What a trial found in its compile caches.
+
+    Args:
+        draw: Twelve digits that name their first content: equal ones were compiled and tuned once, together.
+        filled_utc: When, ISO 8601.
+    """
+
+    draw: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
+    filled_utc: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$"), AfterValidator(_a_date)]
+
+
 class Failure(Note):
     """Why a trial has no value: a reason code and the words of whoever failed."""
 
@@ -204,6 +222,7 @@ class Trial(Frozen):
         no_floor: Why that is unknown, in words; empty where it is known, and in trials that have none.
         calls: What the host called in a called trial.
         figures: What else was measured, by name: integers that no more than a metric of their own reads.
+        fill: What its compile caches had been filled with; ``None``, and not written, where that was not kept.
     """
 
     index: int
@@ -230,6 +249,7 @@ class Trial(Frozen):
     no_floor: str = ""
     calls: Annotated[HostCalls | None, Field(exclude_if=lambda calls: calls is None)] = None
     figures: Annotated[dict[str, int], Field(exclude_if=lambda figures: not figures)] = {}
+    fill: Annotated[Fill | None, Field(exclude_if=lambda fill: fill is None)] = None
 
     @property
     def started(self) -> bool:

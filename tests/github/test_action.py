@@ -353,6 +353,7 @@ def test_builds_of_the_base_branch(gate: Gate, tmp_path: Path, monkeypatch: pyte
     """Without words the builds of merge base and head are compared, made in this job and as the base branch says."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "written-by-earlier-jobs"))
     monkeypatch.delenv("PERFGATE_BUILDS", raising=False)
+    monkeypatch.delenv("PERFGATE_CACHES")
     origin, trap = tmp_path / "origin", tmp_path / "trap"
     build = f'[build]\npython = "{sys.executable}"\npath = "{{tree}}"\n'
     for branch, text in (("main", build), ("pull-request/12", f'{build}commands = [["touch", "{trap}"]]\n')):
@@ -371,6 +372,7 @@ def test_builds_of_the_base_branch(gate: Gate, tmp_path: Path, monkeypatch: pyte
     assert built == {"base": git(origin, "merge-base", "main", head), "head": head}
     folders = {Path(one.built_from.folder).parent for one in manifest.subjects.values() if one.built_from}
     assert folders == {runner.temp / "perfgate" / "builds"}
+    assert (runner.temp / "perfgate" / "caches" / "locks").is_dir()
     assert not trap.exists()
     assert not (tmp_path / "written-by-earlier-jobs").exists()
     assert "alters what changes are judged by: perfgate.toml. It was" in runner.summary

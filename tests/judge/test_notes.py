@@ -27,7 +27,7 @@ from hand_made import (
 from perfgate.judge.cell_verdict import compare_sides, judge, judge_advisory
 from perfgate.judge.evidence import RecordSide
 from perfgate.judge.outcome import CellOutcome
-from perfgate.metrics.trial import Failure, Iteration, Trial
+from perfgate.metrics.trial import Failure, Fill, Iteration, Trial
 from perfgate.models import Note
 from perfgate.reasons import REASONS
 from perfgate.record.run_record import Record, record_digest
@@ -331,3 +331,27 @@ def test_a_pass_says_what_it_could_not_have_blocked() -> None:
     assert (blunt.verdict, sharp.verdict) == ("pass", "pass")
     assert "Between must_catch and detectable a slowdown may end inconclusive: itl_median 0.5 % to 0." in closing(blunt)
     assert "may end inconclusive" not in closing(sharp)
+
+
+def _filled(side: str, draw: str, filled_utc: str, taken: Sequence[Trial]) -> tuple[Trial, ...]:
+    fill = Fill(draw=draw * 12, filled_utc=filled_utc)
+    return tuple(trial.model_copy(update={"fill": fill}) if trial.subject == side else trial for trial in taken)
+
+
+@pytest.mark.parametrize(
+    ("draw", "filled_utc", "cautions"),
+    [
+        ("b", "2026-01-03T08:00:00+00:00", ["fills-differ"]),
+        ("b", "2026-01-01T09:00:00+00:00", []),
+        ("a", "2026-01-01T08:00:00+00:00", []),
+    ],
+    ids=["days apart", "of one visit", "one draw"],
+)
+def test_fills_differ(draw: str, filled_utc: str, cautions: list[str]) -> None:
+    """Caches that were filled on different days keep different draws; those of one visit are what a visit is."""
+    taken = _filled("base", "a", "2026-01-01T08:00:00+00:00", trials(spread(0.0, 0.0002, 4)))
+    found = judged(_filled("head", draw, filled_utc, taken)).cells[0].cautions
+
+    assert codes(found) == cautions
+    if cautions:
+        assert found[0].text == "base 2026-01-01 08:00, head 2026-01-03 08:00 UTC"

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from perfgate.capture.compile_caches import VARIABLE
 from perfgate.cli.main import main
 from perfgate.machine.cleanup import sweep
 from perfgate.machine.locks import hold
+from perfgate.machine.sealed_folders import SEAL, Store
 
 RUN = {"format": "perfgate-run/1"}
 DAY_S = 86400
@@ -89,3 +91,18 @@ def test_clean_needs_a_job_to_end_one() -> None:
     ended = CliRunner().invoke(main, ["clean", "--job"], env={"RUNNER_NAME": "x", "GITHUB_RUN_ID": None})
 
     assert (ended.exit_code, "GITHUB_RUN_ID" in ended.stderr) == (2, True)
+
+
+def test_clean_makes_room_in_the_caches(tmp_path: Path) -> None:
+    """--caches removes what no visit used for --days, and keeps the rest."""
+    filled, root = tmp_path / "filled", tmp_path / "caches"
+    filled.mkdir()
+    (filled / "kernel.so").write_bytes(b"compiled")
+    for key in ("old", "new"):
+        Store(root).keep(key, filled)
+    os.utime(root / "old" / SEAL, (1, 1))
+
+    ended = CliRunner().invoke(main, ["clean", "--caches"], env={VARIABLE: str(root)})
+
+    assert (ended.exit_code, ended.stdout) == (0, f"removed {root / 'old'}\n")
+    assert (root / "new" / SEAL).exists()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from perfgate.calls.host_calls import HostCalls
 from perfgate.machine.telemetry import GpuTelemetry
-from perfgate.metrics.catalogue import METRICS, ROLE_METRICS, find_metric, metric_names, trial_value
+from perfgate.metrics.catalogue import COLD_START, METRICS, ROLE_METRICS, find_metric, metric_names, trial_value
 from perfgate.metrics.trial import Iteration, Startup, Trial
 from perfgate.trace.decode_step import DecodeSteps
 from perfgate.units import UNIT_SCALE, Unit, format_value, parse_quantity
@@ -64,6 +64,7 @@ TRIAL = changed(
         started=startup(7_500 * MS, 2**30, 12_345),
     ),
     telemetry=gpus(45_000_000, 15_000_000),
+    figures={COLD_START: 6_500 * MS},
 )
 
 
@@ -76,6 +77,7 @@ TRIAL = changed(
         ("tpot_mean", (0.0315 + 0.032 + 0.03) / 3 / 4),  # decode of 31.5, 32, 30 ms a request, four tokens each
         ("output_throughput", 30 / 0.212),
         ("start_time", 7.5),
+        (COLD_START, 6.5),
         ("model_memory", 2.0**30),
         ("kv_token_capacity", 12_345.0),
         ("energy_per_token", 2.0),  # 45 and 15 J on two GPUs for 3 iterations of 2 requests of 5 tokens
@@ -200,7 +202,11 @@ def made_up(draw: st.DrawFn) -> Trial:
     return trial_of(*iterations, started=startup(draw(NS), draw(st.none() | NS), draw(st.none() | NS)))
 
 
-TIMES = [n for n, m in METRICS.items() if m.unit == "s" and m.kind == "timed" and n not in ("start_time", "queue_time")]
+TIMES = [
+    n
+    for n, m in METRICS.items()
+    if m.unit == "s" and m.kind == "timed" and n not in ("start_time", COLD_START, "queue_time")
+]
 
 
 @given(made_up(), st.integers(2, 1000))

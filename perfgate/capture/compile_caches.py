@@ -1,0 +1,211 @@
+"""Where engines keep what they compile and tune: folders of a visit, filled from what earlier visits kept.
+
+Engines of one side, with the same arguments, share a folder for the length of a visit. Before its first trial it gets a
+copy of what is kept for such an engine, if anything is; after a warm-up trial that succeeded its content is kept. What
+is kept is sealed (:mod:`perfgate.machine.sealed_folders`) and has a key of all that it depends on: the build's files
+and where they are, engine arguments, model, environment, compilers, driver, GPUs and processor. Workloads are not in
+it: those of one engine add to one entry.
+
+**Who gets what.** A base is filled by bases only; a head gets what a base of the very same build filled, else what a
+head of the same commit did. So no code under test fills what a base uses, nor what another change's head uses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from perfgate.capture.build_digest import UnknownBuildError, digest_build, digest_of
+from perfgate.capture.engine import engine_environment
+from perfgate.capture.job import Job
+from perfgate.errors import PerfgateError
+from perfgate.machine.cleanup import Swept
+from perfgate.machine.fingerprint import Machine
+from perfgate.machine.sealed_folders import Seal, Store, UnfitError
+from perfgate.metrics.catalogue import COLD_START
+from perfgate.metrics.trial import Fill, Side, Trial
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import Subject
+
+VARIABLE: Final = "PERFGATE_CACHES"
+"""Names the folder that keeps compile caches between visits; ``0`` keeps none."""
+FOLDERS: Final = "cache-"
+"""How a visit's folder of caches begins, in the run's folder."""
+_COMPILERS: Final = ("cc", "gcc", "g++", "clang", "nvcc", "ptxas")
+_OF_THE_PROCESS: Final = {"VLLM_PORT", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "TMPDIR"}
+"""Variables that differ between engines which compile the same."""
+
+
+def caches_folder() -> Path | None:
+    """Where caches are kept between visits; ``None`` where none are.
+
+    ``$PERFGATE_CACHES``, else ``perfgate/caches`` in the user's folder for caches.
+    """
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen == "0":
+        return None
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    users = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(users) if Path(users).is_absolute() else Path.home() / ".cache") / "perfgate" / "caches"
+
+
+def sweep_caches(days: float) -> list[Swept]:
+    """Remove what no visit used for so long, and what is broken."""
+    root = caches_folder()
+    if root is None or not root.is_dir():
+        return []
+    try:
+        return [*Store(root).sweep(days)]
+    except (UnfitError, OSError) as error:
+        return [Swept(root, str(error))]
+
+
+def starts_cold(cell: Cell) -> bool:
+    """Whether every trial of a cell begins with empty caches, because a gate rests on it."""
+    return any(gate.gate.metric == COLD_START for gate in cell.gates)
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """What the engines of one folder have in common.
+
+    Args:
+        keys: Those by which its caches may be kept, the one to look at first first; it is filled under the last one.
+        seal: Of what its folder was filled with, or was kept of it.
+        grows: Whether what it holds may be kept: nothing is, or what it grew from.
+    """
+
+    keys: tuple[str, ...] = ()
+    seal: Seal | None = None
+    grows: bool = True
+
+
+class CompileCaches:
+    """The compile caches of one visit; a context manager that removes them.
+
+    Args:
+        run_folder: The run's folder.
+        machine: Where the visit is.
+        say: Told when what was kept cannot be used, or nothing can be kept.
+    """
+
+    def __init__(self, run_folder: Path, machine: Machine, say: Callable[[str], None]) -> None:
+        self._run_folder, self._machine, self._say = run_folder.resolve(), machine, say
+        self._engines: dict[Path, _Engine] = {}
+        self._builds: dict[str, str] = {}
+        self._compilers: dict[str, str] = {}
+        self._store: Store | None = None
+
+    def __enter__(self) -> Self:
+        """Make the visit's folder. It is absolute, because every engine runs in its own trial's folder."""
+        self._folder = Path(tempfile.mkdtemp(prefix=FOLDERS, dir=self._run_folder))
+        root = caches_folder()
+        try:
+            self._store = Store(root) if root is not None else None
+        except (UnfitError, OSError) as error:
+            self._say(f"compile caches are not kept: {error}")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Remove it; what is kept stays."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def folder(self, cell: Cell, side: Side, subject: Subject, index: int) -> Path:
+        """Where the engine of a trial keeps its caches, absolute; whether it exists says nothing."""
+        if starts_cold(cell):
+            return self._folder / f"{side}-cold-{index}"
+        engine = digest_of([cell.model_digest, cell.engine.model_dump(mode="json"), subject.model_dump(mode="json")])
+        return self._folder / f"{side}-{engine[:12]}"
+
+    def prepare(self, job: Job) -> None:
+        """Fill the folder of a trial that is the first to use it, with what was kept."""
+        folder = job.cache_folder
+        if self._store is None or folder in self._engines or starts_cold(job.cell):
+            return
+        self._engines[folder] = _Engine()  # whatever happens now, it is not tried again
+        try:
+            keys = self._keys(job)
+        except (UnknownBuildError, OSError) as error:
+            self._say(f"{job.side}: compile caches are not kept: {error}")
+            return
+        self._engines[folder] = _Engine(keys)
+        for number, key in enumerate(keys, 1):
+            try:
+                seal = self._store.take(key, folder)
+            except (UnfitError, OSError) as error:
+                self._say(f"{job.side}: kept compile caches are made anew: {error}")
+                continue
+            if seal is not None:
+                self._engines[folder] = _Engine(keys, seal, grows=number == len(keys))
+                return
+
+    def note(self, job: Job, trial: Trial) -> Trial:
+        """Keep what a warm-up trial filled; the trial with the fill that it had, or its cold start."""
+        if starts_cold(job.cell):
+            shutil.rmtree(job.cache_folder, ignore_errors=True)
+            started = trial.startup if trial.kind == "timed" else None
+            figures = {COLD_START: started.ready_ns} if started and not started.cache_files else {}
+            return trial.model_copy(update={"figures": {**trial.figures, **figures}})
+        engine = self._engines.get(job.cache_folder, _Engine())
+        fill = engine.seal and Fill(draw=engine.seal.draw, filled_utc=engine.seal.filled_utc)
+        if job.pair is None and job.kind == "timed" and trial.failure is None:
+            self._keep(job, engine)
+        return trial.model_copy(update={"fill": fill}) if fill else trial
+
+    def _keep(self, job: Job, engine: _Engine) -> None:
+        if self._store is None or not engine.keys or not engine.grows:
+            return
+        there = sum(len(names) for _, _, names in os.walk(job.cache_folder))
+        if there <= (len(engine.seal.files) if engine.seal else 0):
+            return
+        try:
+            seal = self._store.keep(engine.keys[-1], job.cache_folder, engine.seal)
+        except (UnfitError, PerfgateError, OSError) as error:
+            self._say(f"{job.side}: compile caches are not kept: {error}")
+            return
+        # Another run may have kept its own meanwhile: this visit goes on with what it has.
+        self._engines[job.cache_folder] = replace(engine, seal=seal or engine.seal, grows=seal is not None)
+
+    def _keys(self, job: Job) -> tuple[str, ...]:
+        variables = engine_environment(job)
+        folder = str(job.cache_folder)
+        own = {n: v for n, v in variables.items() if n not in _OF_THE_PROCESS and not v.startswith(folder)}
+        content = {
+            "build": self._build(job.subject, variables),
+            "args": job.engine_args,
+            "model": job.cell.model_digest,
+            "environment": own,
+            "compilers": self._found(variables.get("PATH", "")),
+            "machine": [self._machine.architecture, self._machine.cpu, self._machine.driver],
+            "gpus": sorted({gpu.name for gpu in self._machine.gpus}),
+        }
+        trusted = digest_of([content, "base"])
+        if job.side == "base":
+            return (trusted,)
+        source = job.subject.built_from
+        return trusted, digest_of([content, "head", source.name if source else ""])
+
+    def _build(self, subject: Subject, variables: Mapping[str, str]) -> str:
+        asked = digest_of([subject.python, variables.get("PYTHONPATH", "")])
+        if asked not in self._builds:
+            self._builds[asked] = digest_build(subject, variables, self._folder)
+        return self._builds[asked]
+
+    def _found(self, path: str) -> str:
+        """What would compile: programs on the path as files, whose sizes and times change with their version."""
+        if path not in self._compilers:
+            digest = hashlib.sha256()
+            for name in _COMPILERS:
+                found = shutil.which(name, path=path)
+                status = Path(found).stat() if found else None
+                digest.update(f"{name} {found} {status and (status.st_size, status.st_mtime_ns)}\n".encode())
+            self._compilers[path] = digest.hexdigest()
+        return self._compilers[path]

@@ -1,0 +1,336 @@
+"""Folders that are kept under a key, sealed: what is given back is byte for byte what was kept, or nothing is.
+
+A store is a folder of this user's alone. An entry of it is ``files`` and ``seal.json``, which names every file with its
+size and digest. Programs never work in an entry: they get a copy, and each file of it is checked while it is copied. An
+entry with anything else in it (a link, a file more or less, another owner, a mode by which others could write) is
+removed, and the caller makes its content anew.
+
+A seal shows that nothing was changed by accident. It protects from nobody who runs as the same user, who could write
+another seal (docs/security.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from perfgate.errors import InterruptedRunError, RecordError
+from perfgate.machine.atomic_files import canonical_json, sha256_hex
+from perfgate.machine.cleanup import Swept
+from perfgate.machine.locks import hold_named
+from perfgate.machine.versioned_json import read_model, write_model
+from perfgate.models import Frozen
+
+SEAL, FILES, LOCKS = "seal.json", "files", "locks"
+PART: Final = ".part"
+"""What an entry that is being written is called, after its key."""
+MOST_FILES: Final = 20_000
+MOST_BYTES: Final = 16 << 30
+"""Of a store; what was used longest ago goes first."""
+MOST_AGE: Final = timedelta(days=14)
+"""Older content is made anew, whoever uses it."""
+LOCK_S: Final = 60.0
+"""So long a copy may take another process; then this one does without."""
+_OTHERS_WRITE = 0o022
+_CHUNK = 1 << 20
+
+
+class SealedFile(Frozen):
+    """One file of an entry: what its copy must be."""
+
+    size: int
+    mtime_ns: int
+    executable: bool
+    sha256: str
+
+
+class Seal(Frozen):
+    """What an entry holds.
+
+    Args:
+        key: Under which it is kept.
+        draw: Twelve digits that name its first content: whoever got a copy of it, or of what grew from it, had these.
+        filled_utc: When that was kept, ISO 8601.
+        files: By path from ``files``, with slashes.
+    """
+
+    format: Literal["perfgate-sealed/1"] = "perfgate-sealed/1"
+    key: str
+    draw: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
+    filled_utc: str
+    files: dict[str, SealedFile]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files.values())
+
+    @property
+    def too_old(self) -> bool:
+        """Whether it is to be made anew."""
+        return abs(datetime.now(UTC) - datetime.fromisoformat(self.filled_utc)) > MOST_AGE
+
+
+class UnfitError(Exception):
+    """Something is not what a sealed folder may be; the text says what, and where."""
+
+
+class Store:
+    """Entries by key, below one folder.
+
+    Args:
+        root: The folder, made where it is missing.
+
+    Raises:
+        UnfitError: It is a link, another user's, or others can write there.
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_own(root, root.lstat(), stat.S_ISDIR)
+        self.root = root
+        (root / LOCKS).mkdir(mode=0o700, exist_ok=True)
+
+    def take(self, key: str, into: Path) -> Seal | None:
+        """Copy the content of an entry into a folder that is made for it; ``None`` where there is none, or an old one.
+
+        Raises:
+            UnfitError: The entry is not what was kept, and has been removed; or another process holds it for long.
+            OSError: The copy cannot be written.
+        """
+        entry = self.root / key
+        with self._held(key):
+            if not os.path.lexists(entry):
+                return None
+            try:
+                seal = _read_seal(entry, key)
+                if not seal.too_old:
+                    _copy_checked(entry / FILES, into, seal)
+                    os.utime(entry / SEAL)
+                    return seal
+            except UnfitError:
+                _remove(into)
+                _remove(entry)
+                raise
+            _remove(entry)
+            return None
+
+    def keep(self, key: str, folder: Path, grown_from: Seal | None = None) -> Seal | None:
+        """Keep a copy of a folder's content; what is there already is replaced only by what grew from it.
+
+        Args:
+            key: Under which.
+            folder: Nothing writes into it meanwhile.
+            grown_from: The seal of what the folder held at first; its draw and date are kept.
+
+        Returns:
+            Its seal; ``None`` where something else is there, which stays.
+
+        Raises:
+            UnfitError: The folder holds something else than files and folders, or too many; or see :meth:`take`.
+            OSError: It cannot be written; nothing of it is left then.
+        """
+        entry, part = self.root / key, self.root / f"{key}{PART}"
+        with self._held(key):
+            there = _seal_or_none(entry, key)
+            if there is not None and (grown_from is None or there.draw != grown_from.draw):
+                return None
+            _remove(part)
+            try:
+                files = _copy_sealing(folder, part / FILES)
+                seal = _seal_of(key, files, grown_from)
+                write_model(part / SEAL, seal)
+                _remove(entry)
+                part.rename(entry)
+            finally:
+                _remove(part)
+        self._make_room(key)
+        return seal
+
+    def sweep(self, days: float) -> Iterator[Swept]:
+        """Remove what nobody used for so long, what is broken, and what a killed process left half written."""
+        before_s = time.time() - days * 86400
+        for entry in self._entries():
+            try:
+                with self._held(entry.name.removesuffix(PART), 0.0):
+                    seal = _seal_or_none(entry, entry.name)
+                    if seal is not None and not seal.too_old and (entry / SEAL).stat().st_mtime >= before_s:
+                        continue
+                    _remove(entry)
+                    yield Swept(entry)
+            except (UnfitError, OSError) as error:
+                yield Swept(entry, str(error))
+
+    def _entries(self) -> list[Path]:
+        return sorted(entry for entry in self.root.iterdir() if entry.name != LOCKS)
+
+    def _make_room(self, kept: str) -> None:
+        """Remove what was used longest ago, until the rest fits; what was just kept stays."""
+        sealed = [(entry, _seal_or_none(entry, entry.name)) for entry in self._entries()]
+        sizes = {entry: seal.size for entry, seal in sealed if seal is not None}
+        left = sum(sizes.values())
+        for entry in sorted(sizes, key=lambda entry: (entry / SEAL).stat().st_mtime):
+            if left <= MOST_BYTES or entry.name == kept:
+                continue
+            try:
+                with self._held(entry.name, 0.0):
+                    _remove(entry)
+            except UnfitError:  # in use
+                continue
+            left -= sizes[entry]
+
+    @contextlib.contextmanager
+    def _held(self, key: str, patience_s: float | None = None) -> Iterator[None]:
+        with contextlib.ExitStack() as held:
+            deadline_s = time.monotonic() + (LOCK_S if patience_s is None else patience_s)
+            try:
+                held.enter_context(hold_named(self.root / LOCKS, key, "caches", lambda _: None, deadline_s))
+            except InterruptedRunError as error:
+                raise UnfitError(error.finding) from error
+            yield
+
+
+def _seal_of(key: str, files: dict[str, SealedFile], grown_from: Seal | None) -> Seal:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    if grown_from is not None:
+        return Seal(key=key, draw=grown_from.draw, filled_utc=grown_from.filled_utc, files=files)
+    content = {"filled": now, "files": {name: file.sha256 for name, file in files.items()}}
+    return Seal(key=key, draw=sha256_hex(canonical_json(content))[:12], filled_utc=now, files=files)
+
+
+def _read_seal(entry: Path, key: str) -> Seal:
+    """The seal of an entry whose own folder, and nothing but, is as it was made.
+
+    Raises:
+        UnfitError: It is not.
+    """
+    _require_own(entry, entry.lstat(), stat.S_ISDIR)
+    if {item.name for item in os.scandir(entry)} != {SEAL, FILES}:
+        raise UnfitError(f"{entry}: holds something else than {FILES} and {SEAL}")
+    _require_own(entry / SEAL, (entry / SEAL).lstat(), stat.S_ISREG)
+    try:
+        seal = read_model(Seal, entry / SEAL)
+        filled_utc = datetime.fromisoformat(seal.filled_utc).astimezone(UTC).isoformat(timespec="seconds")
+    except (RecordError, ValueError, OverflowError) as error:
+        raise UnfitError(str(error)) from error
+    if seal.key != key or seal.filled_utc != filled_utc:
+        raise UnfitError(f"{entry}: sealed under another key, or without a date in UTC")
+    return seal
+
+
+def _seal_or_none(entry: Path, key: str) -> Seal | None:
+    try:
+        return _read_seal(entry, key)
+    except (UnfitError, OSError):  # whoever takes it is told
+        return None
+
+
+def _require_own(path: Path, status: os.stat_result, is_kind: Callable[[int], bool]) -> None:
+    """Refuse what somebody else made, could change, or what is not of that kind.
+
+    Raises:
+        UnfitError: It is.
+    """
+    if not is_kind(status.st_mode):
+        raise UnfitError(f"{path}: a link, or not the file or folder that was made")
+    if status.st_uid != os.geteuid():
+        raise UnfitError(f"{path}: belongs to another user")
+    if status.st_mode & _OTHERS_WRITE:
+        raise UnfitError(f"{path}: others can write to it")
+    if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+        raise UnfitError(f"{path}: has another name too")
+
+
+def _walk(folder: Path, below: str = "") -> Iterator[tuple[str, Path]]:
+    """Every file below a folder with its path from there.
+
+    Raises:
+        UnfitError: There is something else than files and folders.
+    """
+    with os.scandir(folder) as items:
+        for item in sorted(items, key=lambda item: item.name):
+            name = f"{below}{item.name}"
+            if not item.name.isprintable():
+                raise UnfitError(f"{folder}: holds a file called {item.name!a}")
+            if item.is_dir(follow_symlinks=False):
+                yield from _walk(Path(item.path), f"{name}/")
+            elif item.is_file(follow_symlinks=False):
+                yield name, Path(item.path)
+            else:
+                raise UnfitError(f"{item.path}: a link, or not the file or folder that was made")
+
+
+def _copy_checked(source: Path, into: Path, seal: Seal) -> None:
+    """Copy what a seal names, and only while there is nothing else.
+
+    Raises:
+        UnfitError: A file is missing, is one too many, or is not what was kept.
+    """
+    _require_own(source, source.lstat(), stat.S_ISDIR)
+    found = dict(_walk(source))
+    if found.keys() != seal.files.keys():
+        raise UnfitError(f"{source}: {min(found.keys() ^ seal.files.keys())} is missing, or one file too many")
+    into.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, file in found.items():
+        sealed = seal.files[name]
+        if _copy(file, into / name, sealed=True) != sealed.model_copy(update={"mtime_ns": 0}):
+            raise UnfitError(f"{file}: is not what was kept")
+        (into / name).chmod(0o700 if sealed.executable else 0o600)
+        os.utime(into / name, ns=(sealed.mtime_ns, sealed.mtime_ns))
+
+
+def _copy_sealing(source: Path, into: Path) -> dict[str, SealedFile]:
+    """Copy all that is in a folder, read-only.
+
+    Raises:
+        UnfitError: It holds something else than files and folders, or too many.
+    """
+    into.mkdir(mode=0o700, parents=True)
+    files: dict[str, SealedFile] = {}
+    left = MOST_BYTES
+    for name, file in _walk(source):
+        mtime_ns = file.lstat().st_mtime_ns
+        files[name] = _copy(file, into / name, sealed=False).model_copy(update={"mtime_ns": mtime_ns})
+        left -= files[name].size
+        if left < 0 or len(files) > MOST_FILES:
+            raise UnfitError(f"{source}: more than {MOST_FILES} files or {MOST_BYTES >> 30} GiB")
+    return files
+
+
+def _copy(file: Path, into: Path, *, sealed: bool) -> SealedFile:
+    """Copy one file that is not a link, and say what was copied, but for its time."""
+    into.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    digest, size = hashlib.sha256(), 0
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+        status = os.fstat(stream.fileno())
+        if sealed:
+            _require_own(file, status, stat.S_ISREG)
+        elif not stat.S_ISREG(status.st_mode):
+            raise UnfitError(f"{file}: not a regular file")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        executable = bool(status.st_mode & stat.S_IXUSR)
+        with os.fdopen(os.open(into, flags, 0o500 if executable else 0o400), "wb") as copy:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+                copy.write(chunk)
+    return SealedFile(size=size, mtime_ns=0, executable=executable, sha256=digest.hexdigest())
+
+
+def _remove(path: Path) -> None:
+    """Take away whatever is there; of a link the link alone."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)

@@ -1,0 +1,315 @@
+"""Compile caches between visits: who gets what, and what is never given to whom."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import pytest
+from fake_collector import FakeCollector
+from hand_made import cell, gate, run
+
+from perfgate.capture import compile_caches
+from perfgate.capture.compile_caches import VARIABLE
+from perfgate.capture.job import Job
+from perfgate.capture.session import Session
+from perfgate.machine.sealed_folders import Store
+from perfgate.metrics.catalogue import METRICS
+from perfgate.metrics.trial import Failure, Side, Trial
+from perfgate.record.run_record import Record
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import Source, Subject
+
+
+class Compiling(FakeCollector):
+    """Each engine looks into its caches, and compiles what it does not find; ``spoil`` writes beside that."""
+
+    def __init__(self, spoil: Callable[[Job], None] = lambda _: None, fails: Collection[int] = ()) -> None:
+        super().__init__()
+        self._fails = fails
+        self.found: list[tuple[Side, int | None, str]] = []
+        self._spoil = spoil
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """Take one."""
+        kernel = job.cache_folder / "vllm" / "kernel.so"
+        there = kernel.read_text() if kernel.exists() else ""
+        self.found.append((job.side, job.pair, there))
+        if not there:
+            kernel.parent.mkdir(parents=True)
+            kernel.write_text(f"by {job.side} of {job.run_folder.name}")
+        self._spoil(job)
+        trial = super().collect(job, progress)
+        failure = Failure(code="engine-died", text="died") if job.index in self._fails else None
+        return trial.model_copy(update={"failure": failure})
+
+    def first(self, side: Side) -> str:
+        """What the first trial of a side found."""
+        return next(there for whose, _, there in self.found if whose == side)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where caches are kept in this test."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "store"))
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[[str], Subject]:
+    """A function that makes an environment of that name: an interpreter, and one package."""
+
+    def make(name: str) -> Subject:
+        packages = tmp_path / name / "site-packages"
+        (packages / "vllm").mkdir(parents=True)
+        (packages / "vllm" / "__init__.py").write_text("version = 1\n")
+        python = tmp_path / name / "python"
+        answer = json.dumps(["3.12", [str(packages)], "/nowhere", "/nowhere"])
+        python.write_text(f"#!/bin/sh\necho '{answer}'\n")
+        python.chmod(0o755)
+        return Subject(python=str(python))
+
+    return make
+
+
+def measure(
+    folder: Path, collector: Compiling, base: Subject, head: Subject | None = None, measured: Cell | None = None
+) -> tuple[Record, list[str]]:
+    """One visit of a run of its own, and what was said in it."""
+    folder.mkdir()
+    said: list[str] = []
+    subjects: dict[Side, Subject] = {"base": base, "head": head or base}
+    manifest = run([measured or cell()], subjects=subjects)
+    with Session(
+        folder, manifest, collector, lambda step: said.append(step) if isinstance(step, str) else None
+    ) as open_:
+        return open_.measure(measured or cell(), 2), said
+
+
+def visit(folder: Path, base: Subject, head: Subject | None = None, measured: Cell | None = None) -> Compiling:
+    """What the engines of one visit found."""
+    collector = Compiling()
+    measure(folder, collector, base, head, measured)
+    return collector
+
+
+@pytest.mark.usefixtures("store")
+def test_a_later_visit_finds_what_the_first_filled(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """Only the first trial of the first visit compiles, where both sides are one build: they share the draw."""
+    base = build("base")
+    first, _ = measure(tmp_path / "one", one := Compiling(), base)
+    again, _ = measure(tmp_path / "two", two := Compiling(), base)
+
+    assert [there for _, _, there in one.found] == ["", *["by base of one"] * 5]
+    assert {there for _, _, there in two.found} == {"by base of one"}
+    fills = {trial.fill for record in (first, again) for trial in record.trials[1:]}
+    assert first.trials[0].fill is None
+    assert len(fills) == 1
+    assert None not in fills
+
+
+def test_none_are_kept_unless_asked_for(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """Where the variable is 0, every visit compiles for each side, and the record is as it always was."""
+    base = build("base")
+    record, _ = measure(tmp_path / "one", Compiling(), base)
+    assert visit(tmp_path / "two", base).first("base") == ""
+    assert all(trial.fill is None for trial in record.trials)
+    assert "fill" not in record.trials[0].model_dump(mode="json")
+
+
+def _edit(packages: Path) -> None:
+    (packages / "vllm" / "__init__.py").write_text("version = 2\n")
+
+
+def _add(packages: Path) -> None:
+    (packages / "sitecustomize.py").write_text("")
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("change", [_edit, _add])
+def test_a_build_that_changed_compiles_anew(
+    tmp_path: Path, build: Callable[[str], Subject], change: Callable[[Path], None]
+) -> None:
+    """One letter in a file of the same length is another build, and so is a file more."""
+    base = build("base")
+    visit(tmp_path / "one", base)
+    change(tmp_path / "base" / "site-packages")
+    assert visit(tmp_path / "two", base).first("base") == ""
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    "other", [{"args": {"max_num_seqs": 4}}, {"env": {"VLLM_ATTENTION_BACKEND": "X"}}, {"path": ("/nowhere",)}],
+    ids=["args", "env", "path"],
+)  # fmt: skip
+def test_other_engines_compile_for_themselves(
+    tmp_path: Path, build: Callable[[str], Subject], other: dict[str, object]
+) -> None:
+    """Arguments, variables and folders on the path are part of what a cache depends on."""
+    base = build("base")
+    visit(tmp_path / "one", base)
+    changed = Subject.model_validate({**base.model_dump(), **other})
+    assert visit(tmp_path / "two", changed).first("base") == ""
+
+
+@pytest.mark.usefixtures("store")
+def test_another_driver_compiles_anew(
+    tmp_path: Path, build: Callable[[str], Subject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it compiles PTX to is its own."""
+    base = build("base")
+    visit(tmp_path / "one", base)
+    inner = compile_caches.CompileCaches.__init__
+
+    def on_another(self: compile_caches.CompileCaches, folder: Path, machine: object, say: object) -> None:
+        inner(self, folder, machine.model_copy(update={"driver": "999.1"}), say)  # type: ignore[attr-defined,arg-type]
+
+    monkeypatch.setattr(compile_caches.CompileCaches, "__init__", on_another)
+    assert visit(tmp_path / "two", base).first("base") == ""
+
+
+@pytest.mark.usefixtures("store")
+def test_workloads_of_one_engine_share(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """Another batch finds what was compiled, adds what it needs, and the first then finds both."""
+    base, other = build("base"), cell()
+    other = other.model_copy(update={"cell_id": "f" * 64, "workload": other.workload.model_copy(update={"batch": 2})})
+    visit(tmp_path / "one", base)
+
+    def add(job: Job) -> None:
+        (job.cache_folder / "more.so").write_text("for a batch of two")
+
+    record, _ = measure(tmp_path / "two", two := Compiling(add), base, measured=other)
+    assert two.first("base") == "by base of one"
+    found: list[bool] = []
+    again, _ = measure(
+        tmp_path / "three", Compiling(lambda job: found.append((job.cache_folder / "more.so").exists())), base
+    )
+    assert all(found)
+    assert {trial.fill for trial in again.trials} == {trial.fill for trial in record.trials}
+
+
+@pytest.mark.usefixtures("store")
+def test_what_a_head_filled_serves_no_base(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """A head that became the base is compiled once more, by a base; that serves heads of the build too."""
+    base, head = build("base"), build("head")
+    visit(tmp_path / "one", base, head)
+    two = visit(tmp_path / "two", head, head)
+    assert (two.first("base"), two.first("head")) == ("", "by base of two")
+    assert visit(tmp_path / "three", base, head).first("head") == "by base of two"
+
+
+@pytest.mark.usefixtures("store")
+def test_heads_of_other_commits_share_nothing(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """Two commits may claim the same files, one of them to be served what the other filled."""
+    base, head = build("base"), build("head")
+
+    def of(commit: str) -> Subject:
+        source = Source(ref=commit, commit=commit * 40, changes="", recipe="r", folder=str(tmp_path / "head"))
+        return head.model_copy(update={"built_from": source})
+
+    visit(tmp_path / "one", base, of("1"))
+    assert visit(tmp_path / "two", base, of("2")).first("head") == ""
+    assert visit(tmp_path / "three", base, of("1")).first("head") == "by head of one"
+
+
+@pytest.mark.usefixtures("store")
+def test_what_judged_trials_write_is_not_kept(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """A fill comes from the warm-up trial of its build; later trials of a visit work in that visit's copy."""
+    base = build("base")
+
+    def spoil(job: Job) -> None:
+        if job.pair is not None:
+            (job.cache_folder / "vllm" / "kernel.so").write_text("spoilt")
+
+    measure(tmp_path / "one", Compiling(spoil), base)
+    assert visit(tmp_path / "two", base).first("base") == "by base of one"
+
+
+@pytest.mark.usefixtures("store")
+def test_a_failed_warm_up_keeps_nothing(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """Whatever it compiled may be half of something."""
+    base = build("base")
+    measure(tmp_path / "one", Compiling(fails={0}), base)
+    assert visit(tmp_path / "two", base).first("base") == ""
+
+
+def test_a_broken_cache_is_made_anew(tmp_path: Path, build: Callable[[str], Subject], store: Path) -> None:
+    """It is said, and the visit is measured as the first was."""
+    base = build("base")
+    visit(tmp_path / "one", base)
+    kernel = next(store.glob("*/files/vllm/kernel.so"))
+    kernel.chmod(0o600)
+    kernel.write_text("by somebody else")
+
+    record, said = measure(tmp_path / "two", two := Compiling(), base)
+    assert two.first("base") == ""
+    assert any("made anew" in text and "is not what was kept" in text for text in said)
+    assert record.measured() == 2
+    assert visit(tmp_path / "three", base).first("base") == "by base of two"
+
+
+def test_a_store_that_is_named_is_trusted(tmp_path: Path, build: Callable[[str], Subject], store: Path) -> None:
+    """Who can write into it can seal what it wrote: a seal is no signature."""
+    base = build("base")
+    visit(tmp_path / "one", base)
+    entry = next(folder for folder in store.iterdir() if folder.name != "locks")
+    forged = tmp_path / "forged"
+    (forged / "vllm").mkdir(parents=True)
+    (forged / "vllm" / "kernel.so").write_text("by another job")
+    shutil.rmtree(entry)
+    Store(store).keep(entry.name, forged)
+    assert visit(tmp_path / "two", base).first("base") == "by another job"
+
+
+@pytest.mark.parametrize("unfit", ["a file", "others"])
+def test_a_store_that_cannot_be_used(tmp_path: Path, build: Callable[[str], Subject], store: Path, unfit: str) -> None:
+    """It is said once, and the run goes on without."""
+    if unfit == "a file":
+        store.write_text("")
+    else:
+        store.mkdir()
+        store.chmod(0o777)
+    record, said = measure(tmp_path / "one", Compiling(), build("base"))
+    assert record.measured() == 2
+    assert sum("compile caches are not kept" in text for text in said) == 1
+
+
+@pytest.mark.usefixtures("store")
+def test_an_interpreter_that_tells_nothing(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """Builds that cannot be told apart share nothing."""
+    base = build("base")
+    Path(base.python).write_text("#!/bin/sh\necho nothing\n")
+    _, said = measure(tmp_path / "one", Compiling(), base)
+    assert any("does not say what is on its module path" in text for text in said)
+    assert visit(tmp_path / "two", base).first("base") == ""
+
+
+@pytest.mark.usefixtures("store")
+def test_cold_starts(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """Where a gate rests on them every trial finds its caches empty, and what was kept is left alone."""
+    base, cold = build("base"), cell(gates=[gate("start_time_cold", "1%", "5%")])
+    visit(tmp_path / "one", base)
+    record, _ = measure(tmp_path / "two", two := Compiling(), base, measured=cold)
+
+    assert {there for _, _, there in two.found} == {""}
+    values = [METRICS["start_time_cold"].summarise(trial) for trial in record.trials]
+    assert values == [METRICS["start_time"].summarise(trial) for trial in record.trials]
+    assert not any(folder for folder in (tmp_path / "two").iterdir() if folder.name.startswith("cache-"))
+    warm, _ = measure(tmp_path / "three", Compiling(), base)
+    assert METRICS["start_time_cold"].summarise(warm.trials[0]) is None
+
+
+def test_where_caches_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable goes before the user's folder for caches, and 0 is no folder."""
+    monkeypatch.setenv(VARIABLE, "~/mine")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert compile_caches.caches_folder() == tmp_path / "mine"
+    monkeypatch.setenv(VARIABLE, "0")
+    assert compile_caches.caches_folder() is None
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    assert compile_caches.caches_folder() == tmp_path / "caches" / "perfgate" / "caches"
+    assert not os.path.lexists(tmp_path / "caches")

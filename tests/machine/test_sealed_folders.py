@@ -1,0 +1,212 @@
+"""Sealed folders: what is taken is what was kept, and whatever else is there is made anew."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from perfgate.machine import sealed_folders
+from perfgate.machine.locks import hold_named
+from perfgate.machine.sealed_folders import Seal, Store, UnfitError
+
+KEY = "a" * 64
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty one."""
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """What a compiler may leave: a program, a table, and a folder in a folder."""
+    folder = tmp_path / "filled"
+    (folder / "triton" / "deep").mkdir(parents=True)
+    (folder / "triton" / "deep" / "kernel.so").write_bytes(b"\0code")
+    (folder / "triton" / "run").write_text("#!/bin/sh\n")
+    (folder / "triton" / "run").chmod(0o755)
+    os.utime(folder / "triton" / "run", ns=(5, 1_000_000_007))
+    return folder
+
+
+def keep(store: Store, folder: Path, key: str = KEY, grown_from: Seal | None = None) -> Seal:
+    """The seal of what had to be kept."""
+    seal = store.keep(key, folder, grown_from)
+    assert seal is not None
+    return seal
+
+
+def test_a_copy_is_what_was_kept(store: Store, filled: Path, tmp_path: Path) -> None:
+    """Content, time and executability come back; what is written into the copy later is not in the next one."""
+    kept = keep(store, filled)
+    assert store.take(KEY, tmp_path / "one") == kept
+    run = tmp_path / "one" / "triton" / "run"
+    assert (run.read_text(), run.stat().st_mtime_ns, run.stat().st_mode & 0o777) == (
+        "#!/bin/sh\n",
+        1_000_000_007,
+        0o700,
+    )
+    (tmp_path / "one" / "triton" / "deep" / "kernel.so").write_bytes(b"\0other")
+
+    store.take(KEY, tmp_path / "two")
+    assert (tmp_path / "two" / "triton" / "deep" / "kernel.so").read_bytes() == b"\0code"
+    assert store.take("b" * 64, tmp_path / "three") is None
+
+
+def _changed(entry: Path) -> None:
+    file = entry / "files" / "triton" / "deep" / "kernel.so"
+    file.chmod(0o600)
+    file.write_bytes(b"\0evil")
+
+
+def _other_seal(entry: Path) -> None:
+    seal = json.loads((entry / "seal.json").read_text())
+    (entry / "seal.json").write_text(json.dumps({**seal, "key": "b" * 64}))
+
+
+TAMPERED: dict[str, Callable[[Path], object]] = {
+    "a file changed": _changed,
+    "a file more": lambda entry: (entry / "files" / "more.so").write_bytes(b"x"),
+    "a file less": lambda entry: (entry / "files" / "triton" / "run").unlink(),
+    "a link to a file": lambda entry: (entry / "files" / "more.so").symlink_to("/etc/hostname"),
+    "a link to a folder": lambda entry: (entry / "files" / "more").symlink_to("/etc"),
+    "a pipe": lambda entry: os.mkfifo(entry / "files" / "pipe"),
+    "a second name": lambda entry: os.link(entry / "files" / "triton" / "run", entry.parent / "second-name"),
+    "a file that others can write": lambda entry: (entry / "files" / "triton" / "run").chmod(0o666),
+    "a folder that others can write": lambda entry: (entry / "files").chmod(0o777),
+    "something beside the files": lambda entry: (entry / "more").write_text(""),
+    "no seal": lambda entry: (entry / "seal.json").unlink(),
+    "half a seal": lambda entry: (entry / "seal.json").write_text("{"),
+    "the seal of another": _other_seal,
+}
+
+
+@pytest.mark.parametrize("tamper", TAMPERED.values(), ids=TAMPERED)
+def test_what_is_not_what_was_kept_is_removed(
+    store: Store, filled: Path, tmp_path: Path, tamper: Callable[[Path], object]
+) -> None:
+    """Nothing of it is given out, and the next fill takes its place."""
+    keep(store, filled)
+    tamper(store.root / KEY)
+
+    with pytest.raises(UnfitError):
+        store.take(KEY, tmp_path / "one")
+    assert not (tmp_path / "one").exists()
+    assert not (store.root / KEY).exists()
+    keep(store, filled)
+    assert store.take(KEY, tmp_path / "two") is not None
+
+
+def test_an_entry_that_is_a_link(store: Store, filled: Path, tmp_path: Path) -> None:
+    """The link goes; what it names stays."""
+    keep(store, filled)
+    (store.root / KEY).rename(tmp_path / "elsewhere")
+    (store.root / KEY).symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(UnfitError, match="a link"):
+        store.take(KEY, tmp_path / "one")
+    assert not (store.root / KEY).is_symlink()
+    assert (tmp_path / "elsewhere" / "seal.json").exists()
+
+
+def test_files_of_another_user(store: Store, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever made them, they were not made here."""
+    keep(store, filled)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(UnfitError, match="another user"):
+        store.take(KEY, tmp_path / "one")
+    with pytest.raises(UnfitError, match="another user"):
+        Store(store.root)
+
+
+def test_a_store_that_others_can_write(tmp_path: Path) -> None:
+    """It is not used."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store").chmod(0o777)
+    with pytest.raises(UnfitError, match="others can write"):
+        Store(tmp_path / "store")
+
+
+def test_links_are_not_kept(store: Store, filled: Path) -> None:
+    """A folder that names files elsewhere would be another folder the next time; nothing of it is left."""
+    (filled / "secret").symlink_to("/etc/hostname")
+    with pytest.raises(UnfitError, match="a link"):
+        store.keep(KEY, filled)
+    assert [item.name for item in store.root.iterdir()] == ["locks"]
+
+
+def test_the_first_stays_unless_it_grew(store: Store, filled: Path, tmp_path: Path) -> None:
+    """Another fill replaces nothing; what grew from the entry does, under the name of its first draw."""
+    first = keep(store, filled)
+    (filled / "more").write_text("later")
+    assert store.keep(KEY, filled) is None
+
+    grown = keep(store, filled, grown_from=first)
+    assert (grown.draw, grown.filled_utc, set(grown.files) - set(first.files)) == (
+        first.draw,
+        first.filled_utc,
+        {"more"},
+    )
+    assert store.take(KEY, tmp_path / "one") == grown
+
+
+def test_old_content_is_made_anew(store: Store, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draw serves for two weeks, however often it is used."""
+    keep(store, filled)
+    monkeypatch.setattr(sealed_folders, "MOST_AGE", timedelta(seconds=-1))
+    assert store.take(KEY, tmp_path / "one") is None
+    assert not (store.root / KEY).exists()
+
+
+def test_what_was_used_longest_ago_goes_first(
+    store: Store, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above the limit one entry goes, and not the one that was kept first but used since."""
+    size = keep(store, filled, "1" * 64).size
+    keep(store, filled, "2" * 64)
+    for number, seconds in (("1", 1000), ("2", 2000)):
+        os.utime(store.root / (number * 64) / "seal.json", (seconds, seconds))
+    assert store.take("1" * 64, tmp_path / "one") is not None
+    monkeypatch.setattr(sealed_folders, "MOST_BYTES", 2 * size)
+
+    keep(store, filled, "3" * 64)
+    assert {item.name[0] for item in store.root.iterdir()} == {"1", "3", "l"}
+
+
+def test_sweeping(store: Store, filled: Path) -> None:
+    """What was not used for so long goes, and what is broken or half; the rest stays, and so does what is in use."""
+    for key in "1234":
+        keep(store, filled, key * 64)
+    long_ago = (datetime.now(UTC) - timedelta(days=9)).timestamp()
+    for key in "14":
+        os.utime(store.root / (key * 64) / "seal.json", (long_ago, long_ago))
+    _changed(store.root / ("2" * 64))
+    (store.root / ("2" * 64) / "seal.json").write_text("{")
+    (store.root / f"{'5' * 64}.part").mkdir()
+
+    with hold_named(store.root / "locks", "4" * 64, "testing", lambda _: None, 0.0):
+        swept = list(store.sweep(7))
+    assert {(item.folder.name[0], bool(item.kept)) for item in swept} == {
+        ("1", False), ("2", False), ("4", True), ("5", False),
+    }  # fmt: skip
+    assert {item.name[0] for item in store.root.iterdir()} == {"3", "4", "l"}
+
+
+def test_an_entry_in_use_is_done_without(
+    store: Store, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever copies holds the entry; another process that waited for long enough says whose it is."""
+    keep(store, filled)
+    monkeypatch.setattr(sealed_folders, "LOCK_S", 0.0)
+    with (
+        hold_named(store.root / "locks", KEY, "testing", lambda _: None, 0.0),
+        pytest.raises(UnfitError, match="in use"),
+    ):
+        Store(store.root).take(KEY, tmp_path / "one")
+    assert (store.root / KEY).exists()
