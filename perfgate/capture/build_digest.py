@@ -1,6 +1,6 @@
 """What a subject's build consists of, as one digest: its interpreter, its packages, and what its module path names.
 
-A file that a package's ``RECORD`` lists has that digest as long as its size fits and it is no newer than the record;
+A file that a package's ``RECORD`` lists has that digest as long as its size fits and it is not newer than the record;
 whatever else could be imported is read: editable installs, folders of ``path=``, files changed in place. So an
 environment of 50,000 files takes about a second, most of it for looking at each. Bytecode and what only says where a
 package came from do not count.

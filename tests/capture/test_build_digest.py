@@ -87,7 +87,7 @@ def test_what_no_import_notices(digest: Callable[..., str], packages: Path) -> N
     assert digest() == before
 
 
-def test_a_record_is_believed_for_files_that_are_no_newer(digest: Callable[..., str], packages: Path) -> None:
+def test_a_record_is_believed_for_files_that_are_not_newer(digest: Callable[..., str], packages: Path) -> None:
     """So that gigabytes of libraries need not be read: the file's own content does not matter then."""
     before = digest()
     file = packages / "vllm" / "__init__.py"
