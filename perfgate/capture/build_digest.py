@@ -80,7 +80,7 @@ def digest_build(subject: Subject, variables: Mapping[str, str], scratch: Path) 
 
 
 def _module_path(subject: Subject, variables: Mapping[str, str], scratch: Path) -> tuple[str, list[str], list[str]]:
-    """Version, module path and folders of the standard library, which the version stands for."""
+    """Version, module path and folders of the standard library, which is known by its version."""
     log = scratch / f"module-path-{os.getpid()}.log"
     log.unlink(missing_ok=True)
     try:
