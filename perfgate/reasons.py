@@ -49,6 +49,11 @@ _TABLE = (
            "Run perfgate doctor --deep, which traces a tiny program and says what is missing; see engine.log."),
     Reason("trace-unreadable", "The profiler's trace cannot be read, or is not what it claims to be.",
            "Read the text below; perfgate kernels on the trace in the trial's folder says the same."),
+    Reason("client-failed", "perfgate's own client, which sends requests to a server and times the answers, failed.",
+           "Read client.log in the trial's folder and report it; every finished trial is kept."),
+    Reason("client-late", "perfgate's own client sent requests later than they were due, so the server was not given "
+           "the declared load: the p99 of a window was 1 ms or more.",
+           "Give the client cores that nothing else uses, or a lower rate: benchmarks/client_rate.py."),
     # --- a trial was disturbed
     Reason("foreign-process", "A process that is not ours computed on a GPU of the trial, or held memory there before.",
            "End the process named or give it another GPU; one GPU serves one measurement."),

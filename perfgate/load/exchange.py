@@ -13,7 +13,8 @@ from typing import Annotated, Final, Literal
 from annotated_types import MinLen
 from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt
 
-from perfgate.models import Frozen
+from perfgate.models import Frozen, Note
+from perfgate.units import format_ns, percent
 
 LATEST_NS: Final = 1_000_000
 """A window counts only if 99 of 100 requests were sent within this of their schedule: 1 ms."""
@@ -76,7 +77,8 @@ class Answer(Frozen):
     Args:
         number: Of the request.
         scheduled_ns: When it was due: latency counts from here, so that a server that is late pays for what waits.
-        sent_ns: When the whole request was handed to the kernel; ``None`` where that never happened.
+        sent_ns: When the client let go of it: from here on it waited for the server alone, also where that had yet to
+            accept the connection. ``None`` where no connection came about.
         token_ns: When each event with tokens was there.
         token_counts: How many tokens each of these carried.
         end_ns: When the answer was complete, or given up.
@@ -131,14 +133,13 @@ class Answers(Frozen):
         return nearest_rank(late, 0.99) if late else 0
 
     @property
-    def void(self) -> str:
-        """Why the window cannot count, in words: the client was late; empty where it was not."""
+    def void(self) -> Note | None:
+        """Why the window cannot count: the client was late; ``None`` where it was not."""
         if self.lateness_ns < LATEST_NS:
-            return ""
-        return (
-            f"the client sent late: p99 {self.lateness_ns / 1e6:.3f} ms after schedule, at most {LATEST_NS / 1e6:g} ms "
-            f"is allowed; it used {100 * self.cpu_ns / max(1, self.end_ns - self.begin_ns):.0f} % of a core"
-        )
+            return None
+        share = self.cpu_ns / max(1, self.end_ns - self.begin_ns)
+        text = f"p99 {format_ns(self.lateness_ns)} after schedule; the client used {percent(share)} of a core"
+        return Note(code="client-late", text=text)
 
 
 def nearest_rank(values: Sequence[int], quantile: float) -> int:

@@ -1,0 +1,173 @@
+"""One answer of a server, byte by byte: HTTP/1.1, server-sent events, and what each says of tokens.
+
+Nothing that a server sends is trusted: heads, bodies and events have a largest size, what is not understood ends the
+request with an error in words, and no more than those words is kept of it. HTTP is read by httptools (llhttp).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import httptools
+from pydantic_core import from_json
+
+MOST_HEAD: Final = 64 * 1024
+MOST_EVENT: Final = 8 * 1024**2
+"""Bytes; vLLM repeats the prompt's ids in the first event, 7 bytes each."""
+MOST_BODY: Final = 16 * 1024**2
+MOST_A_TOKEN: Final = 4096
+"""Bytes of a body, beside :data:`MOST_BODY`, for each token asked for."""
+WORDS: Final = 300
+"""Characters kept of what a server says."""
+
+
+class StreamError(Exception):
+    """A server's answer is wrong; the text says how."""
+
+
+class EventStream:
+    """The answer to one request, fed as it comes.
+
+    Args:
+        max_tokens: Tokens asked for; more are an error.
+    """
+
+    def __init__(self, max_tokens: int) -> None:
+        self.tokens = 0
+        """Tokens so far."""
+        self.finish = ""
+        """The server's ``finish_reason``; empty before there is one."""
+        self.done = False
+        """Whether the answer is complete."""
+        self._most_tokens = max_tokens
+        self._most_bytes = MOST_BODY + MOST_A_TOKEN * max_tokens
+        self._parser = httptools.HttpResponseParser(self)
+        self._head_bytes: int | None = 0
+        self._bytes = 0
+        self._rest = bytearray()
+        self._data: list[bytes] = []
+        self._event_bytes = 0
+        self._problem = ""
+        self._marked = False  # by "data: [DONE]"
+
+    def feed(self, data: bytes) -> int:
+        """Take in what came.
+
+        Returns:
+            How many tokens it brought.
+
+        Raises:
+            StreamError: It is not an answer to such a request.
+        """
+        before = self.tokens
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise StreamError("it wants to speak another protocol") from None
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            if isinstance(cause, StreamError):  # raised below, in a call from the parser
+                raise cause from None
+            raise StreamError(f"invalid HTTP: {clean(str(error))}") from None
+        if self._head_bytes is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MOST_HEAD:
+                raise StreamError(f"a head of more than {MOST_HEAD} bytes")
+        return self.tokens - before
+
+    def end(self) -> None:
+        """The server has closed the connection.
+
+        Raises:
+            StreamError: The answer was not complete.
+        """
+        if self._problem:
+            raise StreamError(self._problem)
+        if not (self._marked and self.finish):  # else the end of the connection was that of the body
+            where = "before an answer" if self._head_bytes is not None else f"after {self.tokens} tokens"
+            raise StreamError(f"the connection was closed {where}")
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser."""
+        self._head_bytes = None
+        status = self._parser.get_status_code()
+        if status != 200:  # noqa: PLR2004 (OK)
+            self._problem = f"status {status}"
+
+    def on_body(self, body: bytes) -> None:
+        """Called by the parser, with what a chunk holds so far."""
+        self._bytes += len(body)
+        if self._problem:
+            self._rest += body[:WORDS]
+            if len(self._rest) >= WORDS:
+                self._refuse()
+            return
+        if self._bytes > self._most_bytes:
+            raise StreamError(f"a body of more than {self._most_bytes} bytes")
+        self._event_bytes += len(body)
+        self._rest += body
+        if b"\n" in body:
+            *lines, rest = self._rest.split(b"\n")
+            self._rest = rest
+            for line in lines:
+                self._line(bytes(line))
+        if self._event_bytes > MOST_EVENT:
+            raise StreamError(f"an event of more than {MOST_EVENT} bytes")
+
+    def on_message_complete(self) -> None:
+        """Called by the parser."""
+        if self._problem:
+            self._refuse()
+        if not self.finish:
+            raise StreamError(f"the answer ended after {self.tokens} tokens without a finish_reason")
+        self.done = True
+
+    def _refuse(self) -> None:
+        raise StreamError(f"{self._problem}: {clean(self._rest.decode(errors='replace'))}".removesuffix(": "))
+
+    def _line(self, line: bytes) -> None:
+        """A line of the stream: ``data:`` is collected, an empty one ends an event, all others mean nothing here."""
+        if line.startswith(b"data:"):
+            self._data.append(line[5:])
+        elif line in (b"", b"\r"):
+            data = b"\n".join(self._data).strip()
+            self._data.clear()
+            self._event_bytes = 0
+            if data == b"[DONE]":
+                self._marked = True
+            elif data:
+                self._event(data)
+
+    def _event(self, data: bytes) -> None:
+        try:
+            event = from_json(data)
+        except ValueError:
+            raise StreamError(f"an event that is not JSON: {clean(data[:WORDS].decode(errors='replace'))}") from None
+        match event:
+            case {"error": error}:
+                raise StreamError(f"the server says: {clean(str(error))}")
+            case {"choices": [dict(choice), *_]}:
+                self._count(choice, event.get("usage"))
+            case {"choices": []}:  # usage alone, at the end
+                return
+            case _:
+                raise StreamError(f"an event without choices: {clean(data[:WORDS].decode(errors='replace'))}")
+
+    def _count(self, choice: dict[str, Any], usage: Any) -> None:
+        match choice, usage:
+            case {"token_ids": [*ids]}, _:
+                self.tokens += len(ids)
+            case _, {"completion_tokens": int(tokens)} if tokens >= self.tokens:
+                self.tokens = tokens
+            case {"text": str(text)}, _ if text:
+                raise StreamError("an event with text tells neither token ids nor usage: its tokens cannot be counted")
+        if self.tokens > self._most_tokens:
+            raise StreamError(f"{self.tokens} tokens, {self._most_tokens} were asked for")
+        reason = choice.get("finish_reason")
+        if isinstance(reason, str) and reason:
+            self.finish = clean(reason)[:40]
+
+
+def clean(text: str) -> str:
+    """The beginning of what a server said, in one line of printable characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * WORDS]).split())[:WORDS]
