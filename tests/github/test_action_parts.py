@@ -28,7 +28,7 @@ def test_the_actions_lock() -> None:
 
     assert {re.split("[><=]", one)[0].replace(".", "-") for one in needed} <= set(listed)
     assert all("--hash=sha256:" in lines[number + 1] for number in listed.values())
-    assert "http" not in "".join(lines)
+    assert "://" not in "".join(lines)
 
 
 BACKEND = """
