@@ -34,7 +34,8 @@ from state_summary import boundary
 from perfgate import __version__
 from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.job import Collector
-from perfgate.capture.session import Session, Step
+from perfgate.capture.pace import Step
+from perfgate.capture.session import Session
 from perfgate.errors import InterruptedRunError, PerfgateError
 from perfgate.machine.locks import hold
 from perfgate.project.subjects import resolve

@@ -31,7 +31,8 @@ from perfgate.baseline.stored_visit import Build
 from perfgate.baseline.visit_comparison import compare_with_baseline, judge_against
 from perfgate.capture.engine import find_subject
 from perfgate.capture.job import Collector
-from perfgate.capture.session import Progress, Session
+from perfgate.capture.pace import Progress
+from perfgate.capture.session import Session
 from perfgate.doctor.preflight import preflight
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, UsageError
 from perfgate.judge.cell_verdict import judge
@@ -88,6 +89,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     exact_only: bool = False,
     against: Path | None = None,
     profiles: Path | None = None,
+    gpus: str = "",
 ) -> Finished:
     """Measure every cell of the scenarios until it is decided, and judge the run.
 
@@ -105,6 +107,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         profiles: A folder of exact profiles, against which the head's calls are held.
         against: A folder of baselines, or the file of one: the head is measured and held against what is there. With a
             base as well, that is its anchor: both are measured in pairs, and their ratios are compared.
+        gpus: Where pairs are measured at once: ``all`` GPUs, or some as ``CUDA_VISIBLE_DEVICES`` names them.
 
     Raises:
         ScenarioError: A scenario is wrong, or no engine of these builds could run it.
@@ -131,10 +134,10 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         copies = {"against": baselines and keep(folder, baselines), "profiles": known and keep_profiles(folder, known)}
         manifest = manifest.model_copy(update=copies)
         write_run(folder, manifest)
-    return _visit(folder, manifest, Session(folder, manifest, collector, progress, deadline_s))
+    return _visit(folder, manifest, Session(folder, manifest, collector, progress, deadline_s, gpus))
 
 
-def resume(
+def resume(  # noqa: PLR0913 (as above)
     folder: Path,
     *,
     more: int | None = None,
@@ -143,6 +146,7 @@ def resume(
     budget_s: float = math.inf,
     prepare: Callable[[Run], None] = lambda _: None,
     only: tuple[Sequence[Path], dict[Side, Subject]] | None = None,
+    gpus: str = "",
 ) -> Finished:
     """Go on with the open cells of a run by its own manifest, in a new visit; decided cells stay as they are.
 
@@ -158,6 +162,7 @@ def resume(
         prepare: Called before anything is measured, if anything is: has what the subjects need put in its place.
         only: Scenarios and subjects that it must be a run of; the run is theirs then, and but for its trials nothing is
             taken from a folder that somebody else may have written.
+        gpus: See :func:`run`; it need not be what the run was begun with.
 
     Raises:
         UsageError: ``more`` is less than a further look needs.
@@ -179,7 +184,7 @@ def resume(
         if collector is None:
             _require_subjects(run.subjects)
 
-    return _visit(folder, manifest, Session(folder, manifest, collector, progress, deadline_s), more, ready)
+    return _visit(folder, manifest, Session(folder, manifest, collector, progress, deadline_s, gpus), more, ready)
 
 
 def check_envelope(scenarios: Sequence[Path], subjects: dict[Side, Subject], **options: Any) -> Finished:

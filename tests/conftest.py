@@ -185,8 +185,8 @@ def no_orphans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """
     if "orphans_alone" not in request.fixturenames:
         for module in ("session", "station"):
-            monkeypatch.setattr(f"perfgate.capture.{module}.end_orphans", tuple)
-        monkeypatch.setattr("perfgate.capture.station.find_orphans", tuple)
+            monkeypatch.setattr(f"perfgate.capture.{module}.end_orphans", lambda **_: ())
+        monkeypatch.setattr("perfgate.capture.station.find_orphans", lambda _: ())
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hand_made import BASE, BOTH, MACHINE, STEP_S, cell, gate, record, run, scen
 
 from perfgate import gate as use_cases
 from perfgate.capture.job import Job
-from perfgate.capture.session import Step
+from perfgate.capture.pace import Step
 from perfgate.errors import (
     ExitStatus,
     InterruptedRunError,

@@ -13,11 +13,10 @@ from pydantic import AfterValidator, JsonValue
 from perfgate.judge.cautions import gpu_outcome
 from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
-from perfgate.machine.fingerprint import Machine
 from perfgate.metrics.catalogue import METRICS, Metric
 from perfgate.metrics.trial import KINDS, Kind, Side, Trial
 from perfgate.models import Frozen
-from perfgate.record.run_record import Record
+from perfgate.record.run_record import Record, Visit
 from perfgate.scenario.subject import Subject
 
 DIGITS = 10
@@ -154,12 +153,12 @@ class BaselineVisit(Frozen):
         return self.t0_utc == other.t0_utc and bool(shared) and alike
 
 
-def card_of(machines: Iterable[Machine], salt: str) -> str:
+def card_of(visits: Iterable[Visit], salt: str) -> str:
     """The GPUs of visits, as a digest; empty without a GPU or without salt.
 
     The salt is in the baseline: who knows a device's id can look for it, and nobody can find an id of 122 random bits.
     """
-    devices = sorted({gpu.uuid for machine in machines for gpu in machine.gpus})
+    devices = sorted({uuid for visit in visits for uuid in visit.uuids})
     return sha256_hex(" ".join([salt, *devices]))[:12] if devices and salt else ""
 
 
@@ -190,7 +189,7 @@ def visits_of(record: Record, side: Side, salt: str, *, anchored: bool = False) 
             values=values,
             gpu=gpu_outcome(seen),
             outputs=outputs(seen),
-            card=card_of([visit.machine], salt),
+            card=card_of([visit], salt),
             anchor=Anchored(build=anchor, values=beside) if anchor and beside else None,
         )
 

@@ -190,7 +190,7 @@ class VisitEvidence(ProfiledEvidence):
         baseline, (_, head) = self.baseline, super().values(metric)
         if baseline is None:
             return [], head
-        card = card_of((visit.machine for visit in self.record.visits), baseline.salt or UNSALTED)
+        card = card_of(self.record.visits, baseline.salt or UNSALTED)
         if self.anchor is None:
             return held_against(baseline.occupations, metric.name, card), head
         pairs = [tuple(map(metric.summarise, pair)) for pair in self.record.pairs(metric.kind)]

@@ -95,9 +95,14 @@ class CompileCaches:
         run_folder: The run's folder.
         machine: Where the visit is.
         say: Told when what was kept cannot be used, or nothing can be kept.
+        alone: Whether no other station of this visit fills caches at the same time. Of several, what is kept first is
+            what all go on with, so that no side has a draw of its own at some of them.
     """
 
-    def __init__(self, run_folder: Path, machine: Machine, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, run_folder: Path, machine: Machine, say: Callable[[str], None], *, alone: bool = True
+    ) -> None:
+        self._alone = alone
         self._run_folder, self._machine, self._say = run_folder.resolve(), machine, say
         self._engines: dict[Path, _Engine] = {}
         self._builds: dict[str, str] = {}
@@ -170,6 +175,10 @@ class CompileCaches:
             seal = self._store.keep(engine.keys[-1], job.cache_folder, engine.seal)
         except (UnfitError, PerfgateError, OSError) as error:
             self._say(f"{job.side}: compile caches are not kept: {error}")
+            return
+        if seal is None and not self._alone:
+            shutil.rmtree(job.cache_folder, ignore_errors=True)
+            del self._engines[job.cache_folder]
             return
         # Another run may have kept its own meanwhile: this visit goes on with what it has.
         self._engines[job.cache_folder] = replace(engine, seal=seal or engine.seal, grows=seal is not None)

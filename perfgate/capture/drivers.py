@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Protocol
@@ -211,5 +211,5 @@ class VllmEngine:
         self._worker.stop(exit_timeout_s)
 
 
-DRIVERS: Final[dict[str, Driver]] = {"vllm": VllmDriver()}
-"""By name: one for each of :data:`perfgate.scenario.workload.DRIVERS`."""
+DRIVERS: Final[dict[str, Callable[[], Driver]]] = {"vllm": VllmDriver}
+"""By name: one for each of :data:`perfgate.scenario.workload.DRIVERS`, made anew for each station."""

@@ -67,14 +67,15 @@ def allowed_environment(variables: Mapping[str, str]) -> dict[str, str]:
 def engine_environment(job: Job) -> dict[str, str]:
     """All variables of one engine: the machine's, ours, the scenario's, the subject's; later ones win."""
     offline = {"HF_HUB_OFFLINE": "1"} if job.cell.model_folder else {}
-    variables = {**job.environment, **engine_settings(job.cache_folder), **offline, **job.cell.engine.env}
+    variables = {**job.environment, **engine_settings(job.cache_folder, job.station), **offline, **job.cell.engine.env}
     return subject_environment(variables, job.subject)
 
 
-FIRST_PORT, PORTS, BLOCKS = 20_000, 16, 750
+FIRST_PORT, PORTS, BLOCKS, APART = 20_000, 16, 750, 93
 """Below what the kernel gives away by itself (from 32768). An engine asks the kernel for a free port, lets go of it and
-takes it a while later; of eight engines that start side by side two then had the same. So each process of perfgate,
-which has one engine at a time, has a block of ports of its own."""
+takes it a while later; of eight engines that start side by side two then had the same. So each process of perfgate has
+a block of ports of its own, and so has each of its stations: far from one another, because processes that were started
+one after the other have blocks that are."""
 
 
 CACHES = {
@@ -85,13 +86,13 @@ CACHES = {
 and the driver, which compiles PTX. By default most are in the user's home, where one side would use the other's."""
 
 
-def engine_settings(cache: Path) -> dict[str, str]:
+def engine_settings(cache: Path, station: int = 0) -> dict[str, str]:
     """What perfgate itself sets for everything that a subject's interpreter runs; caches go below ``cache``."""
     return {
         # The engine loop in the worker's own process: one clock, and a scheduler that can be asked.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-        "VLLM_PORT": str(FIRST_PORT + PORTS * (os.getpid() % BLOCKS)),
+        "VLLM_PORT": str(FIRST_PORT + PORTS * ((os.getpid() + APART * station) % BLOCKS)),
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         **{name: str(cache / folder) for name, folder in CACHES.items()},

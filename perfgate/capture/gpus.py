@@ -9,9 +9,9 @@ from typing import Self
 
 from perfgate.capture.engine import gpus_of
 from perfgate.capture.job import Job
-from perfgate.errors import NotMeasuredError
+from perfgate.errors import NotMeasuredError, UsageError
 from perfgate.machine.clocks import ClockGuard, undo_stale
-from perfgate.machine.fingerprint import Machine, read_machine
+from perfgate.machine.fingerprint import Machine, comparable, read_machine
 from perfgate.machine.nvml import GpuError, Nvml, connect
 from perfgate.machine.processes import carries_mark
 from perfgate.machine.sampler import Sampler, company
@@ -20,6 +20,7 @@ from perfgate.metrics.trial import Artifact, Failure, Trial
 from perfgate.record.run_record import Run
 from perfgate.scenario.plan import Cell
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 IDLE_WAIT_S = 10.0
 """How long GPUs are given to become free: the driver takes a moment to clear away an engine that has ended."""
 
@@ -41,13 +42,17 @@ class Gpus:
         self, run: Run, environment: Mapping[str, str], tell: Callable[[str], object], nvml: Nvml | None
     ) -> None:
         self._run = run
-        self._environment = environment
+        self.environment = environment
         self._tell = tell
         self._nvml = nvml
         self._clocks: ClockGuard | None = None
         self.machine = self._find(nvml)
         self.uuids = tuple(gpu.uuid for gpu in self.machine.gpus)
         self.names = tuple(gpu.name for gpu in self.machine.gpus)
+        self.node = self.machine.gpus[0].numa_node if self.machine.gpus else None
+        """The memory node that they are attached to, where it is known."""
+        self.name = f"GPU {environment.get(VISIBLE, '')}"
+        """For people, where there are several stations."""
         self.architecture = nvml.architecture(self.uuids[0]) if nvml and self.uuids else None
 
     @classmethod
@@ -76,7 +81,7 @@ class Gpus:
 
     def of(self, cell: Cell) -> tuple[str, ...]:
         """UUIDs of those that the larger of the two sides' engines takes; empty on the CPU."""
-        return self.uuids[: self._ranks(cell)]
+        return self.uuids[: ranks(self._run, cell)]
 
     def set_clocks(self, cell: Cell) -> None:
         """Hold the clocks as the cell has them, or none.
@@ -131,11 +136,11 @@ class Gpus:
 
     def _find(self, nvml: Nvml | None) -> Machine:
         """This machine, with these GPUs; none where they are hidden on purpose."""
-        visible = self._environment.get("CUDA_VISIBLE_DEVICES")
+        visible = self.environment.get(VISIBLE)
         if nvml is None or visible in ("", "-1"):
             return read_machine()
-        gpus = nvml.gpus(self._environment)
-        needed = max((self._ranks(cell) for cell in self._run.plan.cells), default=1)
+        gpus = nvml.gpus(self.environment)
+        needed = largest(self._run)
         if len(gpus) < needed and (gpus or visible is not None):
             named = f"CUDA_VISIBLE_DEVICES={visible} names" if visible is not None else "there are"
             raise NotMeasuredError(
@@ -144,6 +149,118 @@ class Gpus:
             )
         return read_machine(gpus[:needed], nvml.driver, nvml.cuda)
 
-    def _ranks(self, cell: Cell) -> int:
-        sides = [{**cell.engine.args, **subject.args} for subject in self._run.subjects.values()]
-        return max(map(gpus_of, sides))
+
+def ranks(run: Run, cell: Cell) -> int:
+    """How many GPUs the larger of the two sides' engines takes."""
+    return max(gpus_of({**cell.engine.args, **subject.args}) for subject in run.subjects.values())
+
+
+def largest(run: Run) -> int:
+    """How many GPUs the largest engine of a run takes."""
+    return max((ranks(run, cell) for cell in run.plan.cells), default=1)
+
+
+def stations(needed: int, environment: Mapping[str, str]) -> list[str]:
+    """Values of ``CUDA_VISIBLE_DEVICES``, each with so many GPUs that are free."""
+    with connect() or contextlib.nullcontext() as nvml:
+        if nvml is None:
+            return []
+        gpus = nvml.gpus(environment)
+        identifiers = _identifiers(environment) or [str(n) for n in range(len(gpus))]
+        free = [
+            identifier
+            for identifier, gpu in zip(identifiers[: len(gpus)], gpus, strict=True)
+            if not company(nvml, [gpu.uuid])
+        ]
+    return _groups(free, needed)
+
+
+def first_station(needed: int, environment: Mapping[str, str]) -> str:
+    """The station that engines take where nothing else is asked for."""
+    return ",".join((_identifiers(environment) or [*map(str, range(needed))])[:needed])
+
+
+def find_gpus(
+    stack: contextlib.ExitStack, run: Run, environment: Mapping[str, str], asked: str, tell: Callable[[str], object]
+) -> list[Gpus]:
+    """The GPUs of each station, with connections to the driver of their own for as long as the stack is open.
+
+    Args:
+        stack: Closes the connections.
+        run: The manifest.
+        environment: The variables that engines see.
+        asked: ``all`` that are visible and free; names as ``CUDA_VISIBLE_DEVICES`` has them; empty for one station, on
+            the first GPUs.
+        tell: Told which GPUs are left out, and later what becomes of clocks.
+
+    Raises:
+        UsageError: A name that is not visible, or several stations where trials are not taken in pairs.
+        NotMeasuredError: ``gpu-busy``: none is free; ``gpu-missing``; or the driver does not answer.
+    """
+    visible = [environment]
+    if asked:
+        visible = [{**environment, VISIBLE: names} for names in _asked_for(asked, largest(run), environment)]
+    if len(visible) > 1:
+        _require_pairs(run)
+    first, *others = [stack.enter_context(Gpus.connected(run, own, tell)) for own in visible]
+    found = [first]
+    for gpus in others:
+        if differences := comparable(first.machine, gpus.machine):
+            tell(f"{gpus.name} is left out: it is not like {first.name}: {'; '.join(differences)}")
+        else:
+            found.append(gpus)
+    return found
+
+
+def guard(stack: contextlib.ExitStack, found: Sequence[Gpus], tell: Callable[[str], object]) -> list[Gpus]:
+    """Those that nobody else uses, ours for as long as the stack is open.
+
+    Raises:
+        NotMeasuredError: ``gpu-busy``: there are none.
+    """
+    free: list[Gpus] = []
+    for number, gpus in enumerate(found, 1):
+        try:
+            stack.enter_context(gpus.guarded())
+            free.append(gpus)
+        except NotMeasuredError as error:
+            if number == len(found) and not free:
+                raise
+            tell(f"{gpus.name} is left out: {error.finding}")
+    return free
+
+
+def _asked_for(asked: str, needed: int, environment: Mapping[str, str]) -> list[str]:
+    """A value of ``CUDA_VISIBLE_DEVICES`` for each station."""
+    if asked == "all":
+        if not (found := stations(needed, environment)):
+            raise NotMeasuredError(f"no {needed} GPUs here are free", where="--gpus all", code="gpu-busy")
+        return found
+    names = [name.strip() for name in asked.split(",")]
+    visible = _identifiers(environment) or names
+    wrong = "named twice" if len({*names}) < len(names) else f"no multiple of {needed}" if len(names) % needed else ""
+    if not all(name and name in visible for name in names):
+        wrong = f"CUDA_VISIBLE_DEVICES={environment.get(VISIBLE, '')} does not have all of them"
+    if wrong:
+        remedy = f"Name GPUs as CUDA_VISIBLE_DEVICES does, {needed} for each engine, or: --gpus all"
+        raise UsageError(f"--gpus {asked}: {wrong}", remedy=remedy)
+    return _groups(names, needed)
+
+
+def _require_pairs(run: Run) -> None:
+    """Refuse several stations where trials on one card would be held against those on another."""
+    if run.fixed:
+        text = "trials of one side alone are held against other visits, and cards differ by more than builds"
+        raise UsageError(f"--gpus names several stations: {text}", remedy="Name the GPUs of one.")
+    own = [*(cell.engine.env for cell in run.plan.cells), *(subject.env for subject in run.subjects.values())]
+    if any(VISIBLE in variables for variables in own):
+        raise UsageError(f"--gpus: the scenario or a build sets {VISIBLE} itself", remedy="Remove it there.")
+
+
+def _identifiers(environment: Mapping[str, str]) -> list[str]:
+    """What ``CUDA_VISIBLE_DEVICES`` names; empty where it is not set."""
+    return [name.strip() for name in environment.get(VISIBLE, "").split(",") if name.strip()]
+
+
+def _groups(names: Sequence[str], needed: int) -> list[str]:
+    return [",".join(names[n : n + needed]) for n in range(0, len(names) - needed + 1, needed)]

@@ -38,6 +38,7 @@ class Job:
             not tell the state of such GPUs, or nothing was read.
         ahead: The trial that comes next, for which a driver may start a process now; its folder does not exist yet.
             ``None`` where that is not known or not wanted.
+        station: Number of the station; engines side by side need ports of their own.
         architecture: Its compute capability times ten, by which ncu's names differ; ``None`` where it is not known.
     """
 
@@ -59,6 +60,7 @@ class Job:
     fastest_probe_ns: tuple[int, ...] = ()
     architecture: int | None = None
     ahead: Job | None = None
+    station: int = 0
 
     @property
     def engine_args(self) -> dict[str, Any]:

@@ -1,15 +1,56 @@
-"""How long trials take: measured ones for what is decided by it, and what was known before for what is only shown."""
+"""How far a run has come, and how long trials take.
+
+Measured durations for what is decided by them, and what was known before for what is only shown.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
-from perfgate.metrics.trial import Kind, Trial
+from perfgate.metrics.trial import Kind, Side, Trial
 
 WARM_UP = "warm-up"
 """Fills caches and takes longer, so it counts only until there is a trial that is judged."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far a run has come, for whoever shows progress.
+
+    Args:
+        cell: The cell's name.
+        trial: Number of the trial in the run.
+        side: The side measured.
+        pair: Number of the pair; ``None`` for a warm-up trial.
+        done: Pairs finished.
+        target: Pairs at the look being measured for.
+        phase: What is going on, in a few words.
+        seconds_left: Estimate until that look; ``None`` while nothing is known of how long a trial takes.
+        kind: The kind of trial.
+        seconds_after: The share of it that is left to the trials after this one.
+        finished: The trial, once it has ended.
+        station: Where it is taken, if there are several.
+    """
+
+    cell: str
+    trial: int
+    side: Side
+    pair: int | None
+    done: int
+    target: int
+    phase: str
+    seconds_left: float | None
+    kind: Kind = "timed"
+    seconds_after: float = 0.0
+    finished: Trial | None = None
+    station: str = ""
+
+
+Progress = Callable[[Step | str], None]
+"""Told how far the run has come, and now and then a sentence of its own."""
 
 
 class Pace:

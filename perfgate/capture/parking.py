@@ -20,7 +20,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from perfgate.capture.engine import Limit, Worker, engine_environment
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import LARGEST, InvalidTrialError
-from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.processes import AHEAD
 from perfgate.metrics.catalogue import COLD_START
 from perfgate.scenario.plan import Cell
@@ -33,14 +32,14 @@ FOLDERS: Final = "parked-"
 """How the folders of parked workers begin, in the run's folder. One becomes the folder of its trial."""
 
 
-def hides_imports(cell: Cell) -> bool:
-    """Whether workers of a cell's timed trials are parked on this machine.
+def hides_imports(cell: Cell, cores: int) -> bool:
+    """Whether workers of a cell's timed trials are parked where they have so many cores.
 
     Never where a start is gated: imports beside another engine take another time than alone.
     """
     if any(gate.gate.metric in ("start_time", COLD_START) for gate in cell.gates):
         return False
-    return {"0": False, "1": True}.get(os.environ.get(SWITCH, ""), usable_cores() >= CORES)
+    return {"0": False, "1": True}.get(os.environ.get(SWITCH, ""), cores >= CORES)
 
 
 class _Imported(BaseModel):

@@ -1,4 +1,4 @@
-"""A worker held steady: what makes the host's work agree between two engines of one build."""
+"""What is held of the host's work: cores for each station, and all that makes traced engines of one build agree."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from perfgate.machine.fingerprint import SYSTEM
 from perfgate.trace.decode_step import STEADY
 
 HASHES, ADDRESSES = STEADY
@@ -75,3 +77,37 @@ def _working(program: str, arguments: Sequence[str], environment: Mapping[str, s
     except (OSError, subprocess.TimeoutExpired):  # what cannot be held is not said to be
         return []
     return command if tried.returncode == 0 else []
+
+
+def shares_of_cores(stations: Sequence[tuple[int | None, int]], folder: Path = SYSTEM) -> list[frozenset[int]]:
+    """The logical cores of each station: of its GPU's memory node, no core in two stations.
+
+    What is started on cores of a node takes its memory there too, as long as nothing else is asked of the kernel
+    (numa(7), first touch). A station whose node is not known, or which would get fewer than :data:`CORES_PER_GPU` for
+    each of its GPUs, gets none of its own and may use all.
+
+    Args:
+        stations: The memory node and the number of GPUs of each.
+        folder: Where the kernel describes its processors.
+    """
+    shares = [frozenset[int]()] * len(stations)
+    for node in {node for node, _ in stations} - {None}:
+        here = [number for number, (own, _) in enumerate(stations) if own == node]
+        allowed = _numbers(folder / f"node/node{node}/cpulist") & os.sched_getaffinity(0)
+        # Both threads of a core go to one station.
+        siblings = (_numbers(folder / f"cpu/cpu{n}/topology/thread_siblings_list") & allowed | {n} for n in allowed)
+        cores = set(siblings)
+        in_order, each = sorted(cores, key=min), len(cores) // len(here)
+        for place, number in enumerate(here):
+            share = frozenset(n for core in in_order[place * each : (place + 1) * each] for n in core)
+            shares[number] = share if len(share) >= CORES_PER_GPU * stations[number][1] else frozenset()
+    return shares
+
+
+def _numbers(file: Path) -> frozenset[int]:
+    """The numbers that a list of the kernel names, like ``0-3,8``; none where it has no such file."""
+    try:
+        parts = [part.split("-") for part in file.read_text().strip().split(",") if part]
+    except OSError:
+        return frozenset()
+    return frozenset(n for part in parts for n in range(int(part[0]), int(part[-1]) + 1))

@@ -8,12 +8,13 @@ is on disk after every trial, and a later visit goes on from it. The caller hold
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import shutil
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,11 +23,11 @@ from perfgate.capture.compile_caches import FOLDERS as CACHES
 from perfgate.capture.compile_caches import CompileCaches
 from perfgate.capture.engine import allowed_environment
 from perfgate.capture.failed_starts import FailedStarts
-from perfgate.capture.gpus import Gpus
+from perfgate.capture.gpus import find_gpus, guard
 from perfgate.capture.job import Collector, Job
-from perfgate.capture.pace import Pace
+from perfgate.capture.pace import Pace, Progress, Step
 from perfgate.capture.parking import FOLDERS, hides_imports
-from perfgate.capture.station import Station, utc_now
+from perfgate.capture.station import Station, at_once, places, utc_now
 from perfgate.capture.trial_taking import EngineCollector
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
 from perfgate.machine.cgroup import why_none
@@ -37,44 +38,9 @@ from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
 from perfgate.metrics.trial import Failure, Kind, Side, Trial
 from perfgate.record.cost import trial_seconds
-from perfgate.record.dropped_pairs import HOPELESS, overdrawn, reopened
+from perfgate.record.dropped_pairs import HOPELESS, OF_THE_GPU, overdrawn, reopened
 from perfgate.record.run_record import Record, Run, Visit, read_record, read_records, record_file, write_record
 from perfgate.scenario.plan import Cell, head_first
-
-
-@dataclass(frozen=True)
-class Step:
-    """How far a run has come, for whoever shows progress.
-
-    Args:
-        cell: The cell's name.
-        trial: Number of the trial in the run.
-        side: The side measured.
-        pair: Number of the pair; ``None`` for a warm-up trial.
-        done: Pairs finished.
-        target: Pairs at the look being measured for.
-        phase: What is going on, in a few words.
-        seconds_left: Estimate until that look; ``None`` while nothing is known of how long a trial takes.
-        kind: The kind of trial.
-        seconds_after: The share of it that is left to the trials after this one.
-        finished: The trial, once it has ended.
-    """
-
-    cell: str
-    trial: int
-    side: Side
-    pair: int | None
-    done: int
-    target: int
-    phase: str
-    seconds_left: float | None
-    kind: Kind = "timed"
-    seconds_after: float = 0.0
-    finished: Trial | None = None
-
-
-Progress = Callable[[Step | str], None]
-"""Told how far the run has come, and now and then a sentence of its own."""
 
 
 class Session:
@@ -86,6 +52,7 @@ class Session:
         collector: Takes the trials; the real engine where there is none.
         progress: Called at every step.
         deadline_s: Monotonic time at which the visit is to be over.
+        gpus: The stations, as :func:`perfgate.capture.gpus.environments` reads them; by default one, on the first GPUs.
     """
 
     def __init__(
@@ -95,16 +62,20 @@ class Session:
         collector: Collector | None,
         progress: Progress,
         deadline_s: float = math.inf,
+        gpus: str = "",
     ) -> None:
         self._folder = folder
         self._run = run
-        self._collector = collector or EngineCollector()
+        self._collector = collector
         self._progress = progress
         self._deadline_s = deadline_s
         self._opened: dict[str, Record] = {}
-        self._conditioned: set[str] = set()
         self._starts = FailedStarts()
         self._pace = Pace()
+        self._asked = gpus
+        self._claimed: set[int] = set()
+        # Over all of these, and over what is told: stations work in threads of their own.
+        self._lock = threading.RLock()
 
     def __enter__(self) -> Self:
         """Begin the visit: wait for the GPUs, note the machine, and clear away what killed visits left behind.
@@ -116,25 +87,31 @@ class Session:
             OSError: The run folder cannot be written.
         """
         with contextlib.ExitStack() as stack:
-            environment = allowed_environment(os.environ)
-            gpus = stack.enter_context(Gpus.connected(self._run, environment, self._progress))
-            self._refuse_another_machine(gpus.machine)
-            stack.enter_context(hold_devices(gpus.uuids or ("cpu",), self._run.name, self._progress, self._deadline_s))
+            run, environment = self._run, allowed_environment(os.environ)
+            found = find_gpus(stack, run, environment, self._asked, self._tell)
+            self._refuse_another_machine(found[0].machine)
+            uuids = [uuid for gpus in found for uuid in gpus.uuids]
+            stack.enter_context(hold_devices(uuids or ("cpu",), run.name, self._tell, self._deadline_s))
             for orphan in end_orphans():
-                self._progress(f"ended {orphan}, left behind by a run that is gone")
-            stack.enter_context(gpus.guarded())
+                self._tell(f"ended {orphan}, left behind by a run that is gone")
+            found = guard(stack, found, self._tell)
             self._visit = Visit(
-                machine=gpus.machine,
+                machine=found[0].machine,
                 t0_utc=utc_now(),
-                environment=tuple(sorted(environment)),
-                processes="subreaper" if why_none(owner_mark(self._run.name)) else "cgroup",
+                environment=tuple(sorted(found[0].environment)),
+                processes="subreaper" if why_none(owner_mark(run.name)) else "cgroup",
+                stations=tuple(gpus.machine.gpus for gpus in found) if len(found) > 1 else (),
             )
             for name in ("trials", "records"):
                 (self._folder / name).mkdir(exist_ok=True)
             self._sweep()
-            caches = stack.enter_context(CompileCaches(self._folder, gpus.machine, self._progress))
-            name = self._run.name
-            self._station = Station(self._folder, name, gpus, environment, self._collector, caches)
+            self._stations = [
+                Station(
+                    self._folder, gpus, place, self._collector or EngineCollector(),
+                    stack.enter_context(CompileCaches(self._folder, gpus.machine, self._tell, alone=len(found) == 1)),
+                )
+                for gpus, place in zip(found, places(run.name, found), strict=True)
+            ]  # fmt: skip
             self._held = stack.pop_all()
         return self
 
@@ -159,30 +136,76 @@ class Session:
         """
         if cell.cell_id not in self._opened:
             self._opened[cell.cell_id] = self._open(cell)
-        try:
-            return self._take_pairs(cell, pairs, kind)
-        except NotMeasuredError as error:  # of this cell: others may have other clocks, and verdicts
-            stopped = Failure(code=error.code or "gpu-unreadable", text=error.finding)
-            return self._save(self._opened[cell.cell_id].model_copy(update={"stopped": stopped}))
-        finally:
-            self._station.release()
+        while (lacking := pairs - self._opened[cell.cell_id].measured(kind)) > 0:
+            at_work = self._ready(cell)[:lacking]
+            at_once(at_work, lambda station: self._work(station, cell, pairs, kind))
+            if self._opened[cell.cell_id].stopped is not None:
+                break
+        return self._opened[cell.cell_id]
 
-    def _take_pairs(self, cell: Cell, pairs: int, kind: Kind) -> Record:
-        self._station.gpus.set_clocks(cell)
-        record = self._opened[cell.cell_id]
-        if kind == "timed" and record.stopped is None and cell.cell_id not in self._conditioned:
-            record = self._condition(record, pairs)
-            self._conditioned.add(cell.cell_id)
-        while record.stopped is None and record.measured(kind) < pairs:
-            self._afford(cell, len(record.subjects), kind)
-            number = _next_pair(record, kind)
-            for position, side in enumerate(self._order(cell, number)):
-                record, failed = self._take(record, side, pairs, kind, number, position)
-                if failed:
-                    stopped = failed if failed.code in HOPELESS else self._hopeless(record, side, kind)
-                    record = self._save(record.model_copy(update={"stopped": stopped}))
-                    break
-        return record
+    def _ready(self, cell: Cell) -> list[Station]:
+        """The stations whose clocks are as the cell has them; where there is none the cell is stopped."""
+        ready, failures = [], []
+        for station in self._stations:
+            if station.out:
+                continue
+            try:
+                station.gpus.set_clocks(cell)
+                ready.append(station)
+            except NotMeasuredError as error:  # of this cell: others may have other clocks, and verdicts
+                failures.append(_failure(error))
+        if not ready:
+            self._keep(cell, stopped=failures[-1])
+        return ready
+
+    def _work(self, station: Station, cell: Cell, pairs: int, kind: Kind) -> None:
+        """Take pairs at one station until no further one is wanted of it."""
+        try:
+            while not station.out and (number := self._claim(cell, pairs, kind)) is not None:
+                station.pair = number
+                try:
+                    self._take_pair(station, cell, pairs, kind)
+                finally:
+                    with self._lock:
+                        self._claimed.discard(number)
+        except NotMeasuredError as error:
+            if not self._leaves(station, failure := _failure(error)):
+                self._keep(cell, stopped=failure)
+        finally:
+            station.release()
+
+    def _claim(self, cell: Cell, pairs: int, kind: Kind) -> int | None:
+        """The number of a pair that nobody has begun, if one more than those under way is wanted."""
+        with self._lock:
+            record = self._opened[cell.cell_id]
+            if record.stopped is not None or record.measured(kind) + len(self._claimed) >= pairs:
+                return None
+            number = self._next_pair(record, kind)
+            self._claimed.add(number)
+            return number
+
+    def _take_pair(self, station: Station, cell: Cell, pairs: int, kind: Kind) -> None:
+        if kind == "timed" and cell.cell_id not in station.conditioned:
+            if not self._condition(station, cell, pairs):
+                return
+            station.conditioned.add(cell.cell_id)
+        self._afford(cell, len(self._run.subjects), kind)
+        for position, side in enumerate(self._order(cell, station.pair)):
+            failed = self._take(station, cell, side, pairs, kind, position).failure
+            if failed:
+                left = failed.code in OF_THE_GPU and self._leaves(station, failed)
+                hopeless = failed.code in HOPELESS and not left
+                self._keep(cell, stopped=failed if hopeless else self._hopeless(self._opened[cell.cell_id], side, kind))
+                break
+
+    def _leaves(self, station: Station, why: Failure) -> bool:
+        """Whether a station is done with, because its GPUs cannot be measured on and others can."""
+        with self._lock:
+            if not any(other is not station and not other.out for other in self._stations):
+                return False
+            station.out = True
+            self._tell(f"{station.name} is left out from here on: {why.code}: {why.sentence}")
+            return True
 
     def _hopeless(self, record: Record, side: Side, kind: Kind) -> Failure | None:
         """Why no further pair is taken after one that was dropped."""
@@ -225,25 +248,35 @@ class Session:
             text = f"the next {trials} trials take about {needed_s:.0f} s, more than is left of the budget"
             raise InterruptedRunError(text, code="out-of-budget")
 
-    def _condition(self, record: Record, pairs: int) -> Record:
-        """Before the first pair one trial a subject, never judged: it fills caches and proves that the engine runs.
+    def _condition(self, station: Station, cell: Cell, pairs: int) -> bool:
+        """Before a station's first pair one trial a subject, never judged: it fills caches, and the engine runs.
 
         One that was only disturbed has done both.
+
+        Returns:
+            Whether pairs may be taken there.
         """
         # Warm-up trials that leave no time for a pair are wasted: the next visit warms up again.
-        self._afford(record.cell, len(record.subjects) * (1 if self._run.quick else 2))
-        for side, subject in record.subjects.items():
-            certain = self._starts.certain(record.cell, subject, side, "timed")
-            if certain is not None:
-                return self._save(record.model_copy(update={"stopped": certain}))
-            failure = self._station.probe(record.cell, subject)
-            if failure is None and not self._run.quick:
-                record, failure = self._take(record, side, pairs)
-                failure = failure or _lacking(record.cell, record.trials[-1])
-            if failure is not None and failure.code not in DISTURBANCES:
-                text = f"{side}: {failure.text}"
-                return self._save(record.model_copy(update={"stopped": Failure(code=failure.code, text=text)}))
-        return record
+        self._afford(cell, len(self._run.subjects) * (1 if self._run.quick else 2))
+        for side, subject in self._run.subjects.items():
+            failure = self._starts.certain(cell, subject, side, "timed")
+            if failure is None and (failure := self._warm_up(station, cell, side, pairs)) is not None:
+                if failure.code in OF_THE_GPU and self._leaves(station, failure):
+                    return False
+                if failure.code in DISTURBANCES:
+                    continue
+                failure = Failure(code=failure.code, text=f"{side}: {failure.text}")
+            if failure is not None:
+                self._keep(cell, stopped=failure)
+                return False
+        return True
+
+    def _warm_up(self, station: Station, cell: Cell, side: Side, pairs: int) -> Failure | None:
+        failure = station.probe(cell, self._run.subjects[side])
+        if failure is not None or self._run.quick:
+            return failure
+        trial = self._take(station, cell, side, pairs)
+        return trial.failure or _lacking(cell, trial)
 
     def _order(self, cell: Cell, pair: int) -> tuple[Side, ...]:
         if self._run.alone is not None:
@@ -252,53 +285,74 @@ class Session:
         return ("head", "base") if head_first(plan.seed, cell.cell_id, pair, plan.orders) else ("base", "head")
 
     def _take(
-        self, record: Record, side: Side, target: int, kind: Kind = "timed", pair: int | None = None, position: int = 0
-    ) -> tuple[Record, Failure | None]:
-        """One trial, from orphan check to the record on disk; by default a warm-up trial."""
-        trials = self._folder / "trials"
-        index = 1 + max((int(taken.name) for taken in trials.iterdir() if taken.name.isdigit()), default=-1)
-        job = self._station.job(record, side, index, kind=kind, pair=pair, position=position)
-        job = replace(job, ahead=self._ahead(record, job, target))
-        done = record.measured(kind)
+        self, station: Station, cell: Cell, side: Side, target: int, kind: Kind = "timed", position: int | None = None
+    ) -> Trial:
+        """One trial of the station's pair, or a warm-up trial before it, from orphan check to the record on disk."""
+        pair = None if position is None else station.pair
+        with self._lock:
+            record, trials = self._opened[cell.cell_id], self._folder / "trials"
+            index = 1 + max((int(taken.name) for taken in trials.iterdir() if taken.name.isdigit()), default=-1)
+            job = station.job(record, side, index, kind=kind, pair=pair, position=position or 0)
+            job = replace(job, ahead=self._ahead(station, record, job, target))
         sides = len(record.subjects)
-        begun = [*record.subjects].index(side) if pair is None else position
-        ahead = sides * (target - done) + (sides if pair is None else 0) - begun
-        cell_id, begun_s = record.cell.cell_id, time.monotonic()
-        trial_s = self._pace.expected_s(cell_id, kind)
+        begun = [*record.subjects].index(side) if pair is None else job.position
+        ahead = sides * (target - record.measured(kind)) + (sides if pair is None else 0) - begun
+        begun_s, trial_s = time.monotonic(), self._pace.expected_s(cell.cell_id, kind)
 
-        def show(phase: str) -> None:
-            after_s = (trial_s or 0.0) * (ahead - 1)
+        def show(phase: str, left: float | None = None, after: float = 0.0, trial: Trial | None = None) -> None:
+            done = self._opened[cell.cell_id].measured(kind)
+            self._tell(Step(cell.name, index, side, pair, done, target, phase, left, kind, after, trial, station.name))
+
+        def show_phase(phase: str) -> None:
+            after_s = (trial_s or 0.0) * (ahead - 1) / max(len(self._claimed), 1)
             left_s = None if trial_s is None else after_s + max(trial_s - (time.monotonic() - begun_s), 0.0)
-            self._progress(Step(record.cell.name, index, side, pair, done, target, phase, left_s, kind, after_s))
+            show(phase, left_s, after_s)
 
-        trial = self._station.take(job, show)
-        if trial.no_floor and pair is None and any(gate.gate.measured.needs_floor for gate in job.cell.gates):
-            self._progress(f"{job.cell.name}: a gate on {side} cannot be judged, no-floor: {trial.no_floor}")
-        self._pace.note(cell_id, trial)
-        self._starts.note(job.cell, job.subject, trial)
-        record = self._save(record.model_copy(update={"trials": (*record.trials, trial)}))
-        done = record.measured(kind)
-        ahead = ahead - 1 if trial.failure is None else sides * (target - done)
-        left_s = (self._pace.expected_s(cell_id, kind) or 0.0) * ahead
-        self._progress(Step(record.cell.name, index, side, pair, done, target, "done", left_s, kind, left_s, trial))
-        return record, trial.failure
+        trial = station.take(job, show_phase)
+        if trial.no_floor and pair is None and any(gate.gate.measured.needs_floor for gate in cell.gates):
+            self._tell(f"{cell.name}: a gate on {side} cannot be judged, no-floor: {trial.no_floor}")
+        with self._lock:
+            self._pace.note(cell.cell_id, trial)
+            self._starts.note(cell, job.subject, trial)
+            record = self._keep(cell, trial)
+            ahead = ahead - 1 if trial.failure is None else sides * (target - record.measured(kind))
+            left_s = (self._pace.expected_s(cell.cell_id, kind) or 0.0) * ahead / max(len(self._claimed), 1)
+            show("done", left_s, left_s, trial)
+        return trial
 
-    def _ahead(self, record: Record, job: Job, target: int) -> Job | None:
+    def _ahead(self, station: Station, record: Record, job: Job, target: int) -> Job | None:
         """The trial that comes next if this one does not fail, where a worker of it is to be parked."""
-        if job.kind != "timed" or not hides_imports(job.cell):
+        if job.kind != "timed" or not hides_imports(job.cell, station.place.cores):
             return None
         sides = tuple(record.subjects) if job.pair is None else self._order(job.cell, job.pair)
         later = sides[sides.index(job.side) + 1 :]
         if not later:
-            if job.pair is not None and record.measured("timed") + 1 >= target:
+            if job.pair is not None and record.measured("timed") + len(self._claimed) >= target:
                 return None  # whether there is another is up to the look
-            later = self._order(job.cell, _next_pair(record, "timed") if job.pair is None else job.pair + 1)
-        return self._station.job_ahead(job, later[0], record.subjects[later[0]])
+            later = self._order(job.cell, station.pair if job.pair is None else self._next_pair(record, "timed"))
+        return station.job_ahead(job, later[0], record.subjects[later[0]])
 
-    def _save(self, record: Record) -> Record:
-        write_record(record_file(self._folder, record.cell), record)
-        self._opened[record.cell.cell_id] = record
-        return record
+    def _next_pair(self, record: Record, kind: Kind) -> int:
+        """The first number that no pair has: dropped ones keep theirs, what a killed visit never began is free."""
+        taken = self._claimed.union(t.pair for t in record.trials if t.kind == kind and t.pair is not None)
+        return next(number for number in itertools.count() if number not in taken)
+
+    def _keep(self, cell: Cell, trial: Trial | None = None, stopped: Failure | None = None) -> Record:
+        """Write a trial into the record, and why the cell is not measured any further; the first reason stays."""
+        with self._lock:
+            record = self._opened[cell.cell_id]
+            update = {"trials": (*record.trials, *filter(None, [trial])), "stopped": record.stopped or stopped}
+            record = self._opened[cell.cell_id] = record.model_copy(update=update)
+            write_record(record_file(self._folder, cell), record)
+            return record
+
+    def _tell(self, step: Step | str) -> None:
+        with self._lock:
+            self._progress(step)
+
+
+def _failure(error: NotMeasuredError) -> Failure:
+    return Failure(code=error.code or "gpu-unreadable", text=error.finding)
 
 
 def _lacking(cell: Cell, trial: Trial) -> Failure | None:
@@ -311,8 +365,3 @@ def _lacking(cell: Cell, trial: Trial) -> Failure | None:
     if not without:
         return None
     return Failure(code="metric-missing", text=f"its warm-up trial has no value of {', '.join(without)}")
-
-
-def _next_pair(record: Record, kind: Kind) -> int:
-    """The number of the next pair of a kind: dropped pairs keep theirs."""
-    return 1 + max((t.pair for t in record.trials if t.kind == kind and t.pair is not None), default=-1)

@@ -21,7 +21,7 @@ SETTLED = "settle_ns"
 """The figure of a trial that says how long its warm-up went on."""
 
 
-def fastest_probe_ns(record: Record, gpus: Sequence[str], side: Side) -> tuple[int, ...]:
+def fastest_probe_ns(record: Record, side: Side, names: Sequence[str], uuids: Sequence[str]) -> tuple[int, ...]:
     """The shortest reading on each rank so far, which the next trial of a side is held against.
 
     Of either side; and of this one alone once it was waited for in vain, because a build can move the probe as well:
@@ -29,15 +29,17 @@ def fastest_probe_ns(record: Record, gpus: Sequence[str], side: Side) -> tuple[i
 
     Args:
         record: What was measured so far; what counts is the visit that goes on.
-        gpus: Names of the GPUs.
         side: Whose trial comes next.
+        names: Of the GPUs that it will have.
+        uuids: The same GPUs: another card has other readings.
 
     Returns:
         Nanoseconds; empty where the probe tells no states here, or once a trial had no reading: no side waits alone.
     """
-    if not tells_states(gpus):
+    if not tells_states(names):
         return ()
-    timed = [trial for trial in record.trials if trial.kind == "timed" and trial.visit == len(record.visits) - 1]
+    here = [trial for trial in record.trials if trial.gpus == tuple(uuids) and trial.visit == len(record.visits) - 1]
+    timed = [trial for trial in here if trial.kind == "timed"]
     if len({len(own) for trial in timed for own in _readings(trial)}) != 1:
         return ()
     in_vain = any(trial.subject == side and trial.figures.get(SETTLED, 0) >= SETTLE_S * NS_PER_S for trial in timed)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from perfgate.capture.compile_caches import CompileCaches
 from perfgate.capture.gpus import Gpus
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.parking import FOLDERS
+from perfgate.capture.pinning import shares_of_cores
 from perfgate.capture.settling import fastest_probe_ns
 from perfgate.counters.roofline_bound import find_floor
+from perfgate.errors import InterruptedRunError
+from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.orphans import end_orphans, find_orphans
 from perfgate.machine.processes import owner_mark
 from perfgate.metrics.trial import Failure, Side, Trial
@@ -24,34 +29,70 @@ from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 from perfgate.trace.decode_step import DecodeSteps
 
+JOIN_S: Final = 0.2
+"""How often stations at work are looked at."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What tells a station from those beside it.
+
+    Args:
+        number: From 0.
+        owner: The mark of the processes of its trials, see :mod:`perfgate.machine.processes`.
+        beside: The marks of the other stations.
+        cores: How many logical cores fall to it.
+        held: The cores that its engines are held to; none where they may use all.
+    """
+
+    number: int
+    owner: str
+    beside: tuple[str, ...]
+    cores: int
+    held: frozenset[int] = frozenset()
+
+
+def places(run_name: str, found: Sequence[Gpus]) -> list[Place]:
+    """A place for each station; one alone may use the whole machine."""
+    if len(found) == 1:
+        return [Place(0, owner_mark(run_name), (), usable_cores())]
+    marks = [owner_mark(f"{run_name}:{number}") for number in range(len(found))]
+    shares = shares_of_cores([(gpus.node, len(gpus.uuids)) for gpus in found])
+    return [
+        Place(number, mark, tuple(other for other in marks if other != mark), usable_cores() // len(found), held)
+        for number, (mark, held) in enumerate(zip(marks, shares, strict=True))
+    ]
+
 
 class Station:
     """Takes the trials that a session asks for, and says how each went.
 
     Args:
         run_folder: The run's folder.
-        run_name: Marks the processes of its trials.
         gpus: Where engines run.
-        environment: The variables that engines see.
+        place: What is its own.
         collector: Takes the trials.
-        caches: Where compile caches are during the visit.
+        caches: Where compile caches are during the visit, apart from those of other stations.
     """
 
     def __init__(
-        self,
-        run_folder: Path,
-        run_name: str,
-        gpus: Gpus,
-        environment: Mapping[str, str],
-        collector: Collector,
-        caches: CompileCaches,
+        self, run_folder: Path, gpus: Gpus, place: Place, collector: Collector, caches: CompileCaches
     ) -> None:
         self._run_folder = run_folder
         self.gpus = gpus
-        self._environment = environment
+        self.place = place
         self._collector = collector
         self._caches = caches
-        self._owner = owner_mark(run_name)
+        self.name = gpus.name if place.beside else ""
+        """For people; empty where it is alone."""
+        self.pair = 0
+        """Number of the pair that it takes."""
+        self.conditioned: set[str] = set()
+        """The cells whose subjects had their warm-up trials here."""
+        self.out = False
+        """Whether it is done with for this visit."""
+        self.stopping = False
+        """Whether its engine was ended because the visit is over."""
 
     def job(self, record: Record, side: Side, index: int, **place: Any) -> Job:
         """A trial to be taken here, in a new folder.
@@ -67,11 +108,10 @@ class Station:
         subject = record.subjects[side]
         return Job(
             cell=record.cell, side=side, subject=subject, index=index, visit=len(record.visits) - 1,
-            run_folder=self._run_folder, folder=folder, environment=self._environment, owner=self._owner,
-            cache_folder=self._caches.folder(record.cell, side, subject, index), gpu=bool(self.gpus.uuids),
-            decode=_last_seen(record, side),
-            architecture=self.gpus.architecture, fastest_probe_ns=fastest_probe_ns(record, self.gpus.names, side),
-            **place,
+            run_folder=self._run_folder, folder=folder, environment=self.gpus.environment, owner=self.place.owner,
+            cache_folder=self._caches.folder(record.cell, side, subject, index), station=self.place.number,
+            decode=_last_seen(record, side), gpu=bool(self.gpus.uuids), architecture=self.gpus.architecture,
+            fastest_probe_ns=fastest_probe_ns(record, side, self.gpus.names, self.gpus.of(record.cell)), **place,
         )  # fmt: skip
 
     def job_ahead(self, job: Job, side: Side, subject: Subject) -> Job:
@@ -99,6 +139,8 @@ class Station:
         """
         self._caches.prepare(job)
         trial = self._refused(job) or self.gpus.watch(job, lambda: self._collect(job, show))
+        if self.stopping and trial.failure is not None:
+            raise KeyboardInterrupt
         trial = self._caches.note(job, trial)
         return trial.model_copy(update={"gpus": self.gpus.of(job.cell), **self._floor(job)})
 
@@ -120,8 +162,8 @@ class Station:
 
     def _refused(self, job: Job) -> Trial | None:
         """A failed trial where an earlier one's process cannot be ended, or a stranger is there: engines run alone."""
-        end_orphans()
-        left = find_orphans()
+        end_orphans(beside=self.place.beside)
+        left = find_orphans(self.place.beside)
         if left:
             failure = Failure(code="start-refused", text="still alive: " + "; ".join(str(orphan) for orphan in left))
         elif busy := self.gpus.await_idle(self.gpus.of(job.cell)):
@@ -150,6 +192,61 @@ def _last_seen(record: Record, side: Side) -> DecodeSteps | None:
 def _internal_error(error: Exception) -> Failure:
     lines = traceback.format_exception(error)
     return Failure(code="internal-error", text=f"{lines[-1].strip()}\n{''.join(lines).strip()}")
+
+
+def at_once(stations: Sequence[Station], work: Callable[[Station], None]) -> None:
+    """Work at all stations at once, each in a thread of its own; one alone needs none.
+
+    A trial waits for its engine nearly all of the time, and the engine stamps its own times, so that threads do not
+    hold each other up. Signals come to the main thread: where one interrupts it, and where a station raises anything
+    but the end of the budget, the engines of all are ended, and what comes of their trials is not kept unless it is
+    valid.
+
+    Raises:
+        BaseException: The first that work raised, once all have ended.
+    """
+    if len(stations) == 1:
+        work(stations[0])
+        return
+    raised: list[BaseException] = []
+    threads = [
+        threading.Thread(target=_at, args=(station, work, raised), name=f"perfgate {station.name}", daemon=True)
+        for station in stations
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads) and all(isinstance(e, InterruptedRunError) for e in raised):
+            _join(threads)
+    finally:
+        if any(thread.is_alive() for thread in threads):
+            _end(stations, threads)
+    if raised:
+        raise raised[0]
+
+
+def _at(station: Station, work: Callable[[Station], None], raised: list[BaseException]) -> None:
+    """What a thread does; processes that it starts get its cores."""
+    try:
+        if station.place.held:
+            os.sched_setaffinity(0, station.place.held)
+        work(station)
+    except BaseException as error:  # noqa: BLE001 (raised where all are waited for)
+        raised.append(error)
+
+
+def _end(stations: Sequence[Station], threads: Sequence[threading.Thread]) -> None:
+    """End what the stations have running, again and again until none starts anything more."""
+    for station in stations:
+        station.stopping = True
+    while any(thread.is_alive() for thread in threads):
+        end_orphans()
+        _join(threads)
+
+
+def _join(threads: Sequence[threading.Thread]) -> None:
+    """Wait a moment for the first that still runs."""
+    next((thread for thread in threads if thread.is_alive()), threads[0]).join(JOIN_S)
 
 
 def utc_now() -> str:

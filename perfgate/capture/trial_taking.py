@@ -39,17 +39,20 @@ INSTRUMENTS: Final[dict[Kind, Callable[[Job], Instrument]]] = {
 class EngineCollector:
     """Takes trials with the driver that the scenario names, see :class:`perfgate.capture.job.Collector`."""
 
+    def __init__(self) -> None:
+        self._drivers = {name: make() for name, make in DRIVERS.items()}
+
     def probe(self, cell: Cell, subject: Subject) -> Failure | None:
         """See :class:`perfgate.capture.drivers.Driver`."""
-        return DRIVERS[cell.engine.driver].probe(subject)
+        return self._drivers[cell.engine.driver].probe(subject)
 
     def collect(self, job: Job, progress: Say) -> Trial:
         """Take one trial."""
-        return take_trial(job, DRIVERS[job.cell.engine.driver], INSTRUMENTS[job.kind](job), progress)
+        return take_trial(job, self._drivers[job.cell.engine.driver], INSTRUMENTS[job.kind](job), progress)
 
     def release(self) -> None:
         """See :class:`perfgate.capture.drivers.Driver`."""
-        for driver in DRIVERS.values():
+        for driver in self._drivers.values():
             driver.release()
 
 

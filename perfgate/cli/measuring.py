@@ -20,7 +20,7 @@ from perfgate.cli import completion
 from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION
 
 if TYPE_CHECKING:
-    from perfgate.capture.session import Progress
+    from perfgate.capture.pace import Progress
     from perfgate.gate import Finished
     from perfgate.judge.outcome import Outcome
     from perfgate.metrics.trial import Side
@@ -45,6 +45,12 @@ BUDGET_OPTION = click.option(
     callback=lambda _, __, minutes: float("inf") if minutes is None else minutes * 60,
     metavar="MINUTES",
     help="Begin no pair that would not end within this time.",
+)
+GPUS_OPTION = click.option(
+    "--gpus",
+    default="",
+    metavar="all|0,2,5",
+    help="Measure pairs on these GPUs of the host at once: all that are free, or as CUDA_VISIBLE_DEVICES names them.",
 )
 
 

@@ -6,10 +6,10 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
-from perfgate.capture.session import Progress, Step
+from perfgate.capture.pace import Progress, Step
 from perfgate.cli.outlet import CLEAR
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import Trial
@@ -54,8 +54,7 @@ class _Progress:
     def __init__(self, stream: TextIO, now_s: Callable[[], float]) -> None:
         self._stream, self._now_s, self._begun_s = stream, now_s, now_s()
         self._lock = threading.Lock()
-        self._step: Step | None = None
-        self._step_s = 0.0
+        self._steps: dict[str, tuple[Step, float]] = {}  # by station, the one that told last at the end
 
     def log(self, step: Step | str) -> None:
         """Print a sentence, or a trial that has finished."""
@@ -70,19 +69,21 @@ class _Progress:
             if text := _finished(step, now_s - self._begun_s):
                 self._stream.write(f"{CLEAR}{text}\n")
             if not isinstance(step, str):
-                self._step, self._step_s = step, now_s
+                self._steps.pop(step.station, None)
+                self._steps[step.station] = step, now_s
             self._rewrite_line(now_s)
 
     def tick(self) -> None:
         """Rewrite the line with the time that it is now, unless an engine is being timed."""
         with self._lock:
-            if self._step is not None and not self._step.phase.startswith(MEASURING):
+            if self._steps and not any(step.phase.startswith(MEASURING) for step, _ in self._steps.values()):
                 self._rewrite_line(self._now_s())
 
     def _rewrite_line(self, now_s: float) -> None:
-        if self._step is not None:
-            since_s = now_s - self._step_s
-            shown = _current(self._step, now_s - self._begun_s, since_s, shutil.get_terminal_size().columns - 1)
+        if self._steps:
+            *others, (step, step_s) = self._steps.values()
+            width = shutil.get_terminal_size().columns - 1
+            shown = _current(step, [other for other, _ in others], now_s - self._begun_s, now_s - step_s, width)
             self._stream.write(f"{CLEAR}{shown}")
         self._stream.flush()
 
@@ -98,17 +99,27 @@ def describe(step: Step) -> str:
     return f"{_label(step, f'{number} of {step.target}')}, {step.side}: {step.phase}"
 
 
+def _at_stations(steps: Sequence[Step]) -> str:
+    """``2 of 4 pairs; GPU 0 head: iteration 5 of 10; GPU 1 warm-up base: starting the engine``."""
+    done, target = max(step.done for step in steps), steps[0].target
+    shown = [
+        f"{step.station}{' warm-up' if step.pair is None else ''} {step.side}: {step.phase}"
+        for step in sorted(steps, key=lambda step: step.station)
+    ]
+    return "; ".join([f"{done} of {plural(target, 'pair')}", *shown])
+
+
 def _label(trial: Step | Trial, number: str) -> str:
     if trial.pair is None:
         return "warm-up"
     return f"pair {number}" if trial.kind == "timed" else f"{trial.kind} pair {number}"
 
 
-def _current(step: Step, elapsed_s: float, since_s: float, width: int) -> str:
+def _current(step: Step, others: Sequence[Step], elapsed_s: float, since_s: float, width: int) -> str:
     """Where the run is now; a line that wraps could not be rewritten, so the cell's name is cut, and then the end."""
     filled = BAR_WIDTH * min(step.done, step.target) // max(step.target, 1)
     bar = f"[{_clock(elapsed_s)}] [{'#' * filled}{'.' * (BAR_WIDTH - filled)}]"
-    words = f"{describe(step)}{_left(step, since_s)}"
+    words = f"{_at_stations([step, *others]) if others else describe(step)}{_left(step, since_s)}"
     room = width - len(bar) - len(words) - 2
     name = step.cell if len(step.cell) <= room else f"{step.cell[: max(room - 1, 0)]}…"
     return f"{bar} {name} {words}"[:width]
@@ -135,7 +146,8 @@ def _finished(step: Step | str, elapsed_s: float) -> str:
         shown = [(name, METRICS[metric].summarise(trial)) for name, metric in SHOWN.items()]
         result = ", ".join(f"{name} {format_value(value, 's')}" for name, value in shown if value is not None)
     label = _label(trial, str((trial.pair or 0) + 1))
-    return f"[{_clock(elapsed_s)}] {step.cell} trial {trial.index:03} {label} {trial.subject}: {result}"
+    where = f" on {step.station}" if step.station else ""
+    return f"[{_clock(elapsed_s)}] {step.cell} trial {trial.index:03} {label} {trial.subject}{where}: {result}"
 
 
 def _to_look(step: Step | str) -> str:

@@ -16,6 +16,7 @@ from perfgate.cli.baseline_commands import BASELINES_OPTION
 from perfgate.cli.exact_profiles import PROFILES_OPTION
 from perfgate.cli.measuring import (
     BUDGET_OPTION,
+    GPUS_OPTION,
     SCENARIOS,
     Builds,
     measured,
@@ -66,6 +67,7 @@ USUAL = Path("scenarios")
     help="With --resume: look again at cells that are inconclusive at their last look, after so many pairs more.",
 )
 @BUDGET_OPTION
+@GPUS_OPTION
 @click.pass_obj
 @reported
 def run(
@@ -74,7 +76,6 @@ def run(
     builds: Builds,
     folder: Path | None,
     more: int | None,
-    budget_s: float,
     **new: Any,
 ) -> Outcome:
     """Measure two builds in interleaved pairs and judge them.
@@ -99,7 +100,8 @@ def run(
     else:
         scenarios = scenarios or (the_scenario(USUAL),)
     with measuring() as progress:
-        means: dict[str, Any] = {"collector": collector, "progress": progress, "budget_s": budget_s}
+        means: dict[str, Any] = {"collector": collector, "progress": progress}
+        means |= {name: new[name] for name in ("budget_s", "gpus")}
         if folder is not None:
             if scenarios:
                 means["only"] = (scenarios, builds.subjects(progress, scenarios))

@@ -23,9 +23,10 @@ from pydantic import Field, model_validator
 
 from perfgate import gate
 from perfgate.capture.engine import gpus_of
-from perfgate.capture.session import Progress
+from perfgate.capture.gpus import first_station, stations
+from perfgate.capture.pace import Progress
 from perfgate.drill.plants import Device, Plant
-from perfgate.drill.side_by_side import first_station, run_side_by_side, stations, way_on
+from perfgate.drill.side_by_side import run_side_by_side, way_on
 from perfgate.errors import InterruptedRunError, NotComparableError, PerfgateError, UsageError
 from perfgate.judge.next_pairs import due
 from perfgate.machine.fingerprint import machine_class, read_machine

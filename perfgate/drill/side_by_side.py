@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import shlex
@@ -10,41 +9,16 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
-from perfgate.capture.session import Progress
+from perfgate.capture.pace import Progress
 from perfgate.errors import InterruptedRunError
-from perfgate.machine.nvml import connect
-from perfgate.machine.sampler import company
 
 LOOK_S = 0.5
 """How often processes side by side are looked at."""
-
-
-def stations(needed: int, environment: Mapping[str, str]) -> list[str]:
-    """Values of ``CUDA_VISIBLE_DEVICES``, each with so many GPUs that are free."""
-    with connect() or contextlib.nullcontext() as nvml:
-        if nvml is None:
-            return []
-        visible = environment.get("CUDA_VISIBLE_DEVICES")
-        gpus = nvml.gpus(environment)
-        identifiers = visible.split(",")[: len(gpus)] if visible else [str(n) for n in range(len(gpus))]
-        free = [
-            identifier.strip()
-            for identifier, gpu in zip(identifiers, gpus, strict=True)
-            if not company(nvml, [gpu.uuid])
-        ]
-    return [",".join(free[n : n + needed]) for n in range(0, len(free) - needed + 1, needed)]
-
-
-def first_station(needed: int, environment: Mapping[str, str]) -> str:
-    """The station that engines take where nothing else is asked for."""
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    identifiers = visible.split(",") if visible else map(str, range(needed))
-    return ",".join([identifier.strip() for identifier in identifiers][:needed])
 
 
 def run_side_by_side(

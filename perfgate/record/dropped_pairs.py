@@ -31,6 +31,9 @@ HOPELESS: Final = (
 )  # fmt: skip
 """Reason codes after which no further pair of a visit could fare better."""
 
+OF_THE_GPU: Final = ("foreign-process", "gpu-lost", "gpu-unreadable", "process-left", "start-refused")
+"""Reason codes of trials that could fare better on another GPU."""
+
 
 def chance(base: int, head: int) -> float:
     """Probability that failures which fall on either side by a fair coin are split at least so unevenly.

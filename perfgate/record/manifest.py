@@ -7,13 +7,12 @@ and a plan that differs is refused. Who may have changed both files is another q
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from perfgate.errors import PerfgateError, RecordError, ScenarioError
 from perfgate.machine.fingerprint import comparable
-from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Trial
+from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Kind, Trial
 from perfgate.record.run_record import Record, Run, read_run
 from perfgate.scenario.declaration import parse
 from perfgate.scenario.plan import ALPHA, BETA, Cell, exact_part, head_first, resolve_cells, without_gates
@@ -92,9 +91,20 @@ def check_sequence(records: Iterable[Record]) -> None:
             visit_before = trial.visit
         for kind in KINDS:
             taken = {trial.pair for trial in record.trials if trial.kind == kind and trial.pair is not None}
-            if taken != set(range(len(taken))):
-                missing = next(number for number in itertools.count() if number not in taken)
-                raise RecordError(f"{kind} pair {missing} is missing", where=where, remedy=TAKE_AGAIN)
+            missing = [number for number in range(max(taken, default=0)) if number not in taken]
+            if missing and not _under_way(record, kind, missing):
+                raise RecordError(f"{kind} pair {missing[0]} is missing", where=where, remedy=TAKE_AGAIN)
+
+
+def _under_way(record: Record, kind: Kind, missing: Sequence[int]) -> bool:
+    """Whether pairs without a trial can have been begun at other stations when a visit was killed.
+
+    Not more than there were, and none before a look that was reached: nothing was under way then.
+    """
+    pairs = sorted(base.pair for base, _ in record.pairs(kind) if base.pair is not None)
+    reached = max((look for look in record.schedule(kind).looks if look <= len(pairs)), default=0)
+    most = max((len(visit.stations) for visit in record.visits), default=0)
+    return len(missing) < most and (not reached or missing[0] > pairs[reached - 1])
 
 
 def _impossible(record: Record, trial: Trial) -> str:

@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from perfgate.errors import RecordError
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
-from perfgate.machine.fingerprint import Machine
+from perfgate.machine.fingerprint import Gpu, Machine
 from perfgate.machine.json_text import RECORD
 from perfgate.machine.versioned_json import (
     parse_content,
@@ -55,12 +55,19 @@ class Visit(Frozen):
         processes: What ended each trial's processes with it: a cgroup, or the search below its supervisor, which is
             their subreaper. Empty in a record of a version that knew only that, and then not written: a record that is
             older than the field keeps its digest, by which baselines and verdicts name it.
+        stations: The GPUs of each station, where several measured side by side; ``machine`` has those of the first.
     """
 
     machine: Machine
     t0_utc: str
     environment: tuple[str, ...] = ()
     processes: Literal["", "cgroup", "subreaper"] = Field(default="", exclude_if=operator.not_)
+    stations: tuple[tuple[Gpu, ...], ...] = Field(default=(), exclude_if=operator.not_)
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """The GPUs that trials may have run on."""
+        return tuple(gpu.uuid for gpus in self.stations or (self.machine.gpus,) for gpu in gpus)
 
 
 class Record(Frozen):

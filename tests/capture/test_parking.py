@@ -19,8 +19,9 @@ from stub_engine import write_stub
 from perfgate.capture.drivers import Launch, VllmDriver
 from perfgate.capture.engine import Limit, Worker
 from perfgate.capture.job import Job
+from perfgate.capture.pace import Step
 from perfgate.capture.parking import SWITCH, hides_imports
-from perfgate.capture.session import Session, Step
+from perfgate.capture.session import Session
 from perfgate.capture.timing import Timed
 from perfgate.capture.trial_taking import take_trial
 from perfgate.machine.processes import AHEAD, OWNER, environment_of, owner_mark
@@ -171,11 +172,10 @@ def test_where_imports_are_hidden(
 ) -> None:
     """From eight usable cores on, unless a variable says otherwise; never where the time of a start is gated."""
     monkeypatch.setenv(SWITCH, switch)
-    monkeypatch.setattr("perfgate.capture.parking.usable_cores", lambda: cores)
     cell = make_cell()
 
-    assert hides_imports(cell) is hidden
-    assert not hides_imports(cell.model_copy(update={"gates": (*cell.gates, gate("start_time"))}))
+    assert hides_imports(cell, cores) is hidden
+    assert not hides_imports(cell.model_copy(update={"gates": (*cell.gates, gate("start_time"))}), cores)
 
 
 def test_switched_off(measure: Measure, monkeypatch: pytest.MonkeyPatch, talk: list[tuple[str, int]]) -> None:

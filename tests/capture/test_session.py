@@ -12,7 +12,8 @@ from fake_nvml import FakeMachine, fake_uuid
 from hand_made import BASE, BOTH, HEAD, cell, run
 
 from perfgate.capture.job import Job
-from perfgate.capture.session import Session, Step
+from perfgate.capture.pace import Step
+from perfgate.capture.session import Session
 from perfgate.machine.processes import Orphan
 from perfgate.metrics.trial import Failure, Side, Trial
 from perfgate.record.run_record import Record, read_record, record_file
@@ -325,7 +326,7 @@ def test_refused_starts_count_for_their_visit(tmp_path: Path, monkeypatch: pytes
     """Where no engine was started nothing of a subject can have chosen the pair: the next visit goes on."""
     orphan = Orphan(pid=4242, name="python", mark="old-run:1:100")
     left: list[Orphan] = []
-    monkeypatch.setattr("perfgate.capture.station.find_orphans", lambda: tuple(left))
+    monkeypatch.setattr("perfgate.capture.station.find_orphans", lambda _: tuple(left))
     first = measure(tmp_path, Watched(lambda job: left.append(orphan) if job.index == 3 else None))
     left.clear()
 
@@ -494,7 +495,7 @@ def test_words_stay_whole(tmp_path: Path) -> None:
 def test_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a process of an earlier trial lives no engine is started, and the failure names the process."""
     orphan = Orphan(pid=4242, name="python", mark="old-run:1:100")
-    monkeypatch.setattr("perfgate.capture.station.find_orphans", lambda: (orphan,))
+    monkeypatch.setattr("perfgate.capture.station.find_orphans", lambda _: (orphan,))
     collector = Watched()
 
     record = measure(tmp_path, collector)

@@ -183,7 +183,7 @@ def test_a_side_that_was_waited_for_in_vain_is_held_against_its_own_readings() -
         return hand_made.trial(index, 0, side, iterations=(probed,), figures=figures)
 
     def fastest(taken: Sequence[Trial], side: Side) -> tuple[int, ...]:
-        return fastest_probe_ns(hand_made.record(hand_made.cell(), taken), ["NVIDIA H200"], side)
+        return fastest_probe_ns(hand_made.record(hand_made.cell(), taken), side, ["NVIDIA H200"], ())
 
     seen = [taken(0, "base", 211), taken(1, "head", 229), taken(2, "base", 175)]
     assert fastest(seen, "head") == (175,)

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 from hand_made import failed, trial
 
-from perfgate.capture.pace import Pace
-from perfgate.capture.session import Step
+from perfgate.capture.pace import Pace, Step
 from perfgate.cli import progress
 from perfgate.cli.progress import describe, progress_to
 from perfgate.metrics.trial import Kind, Trial

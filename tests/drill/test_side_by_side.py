@@ -13,8 +13,8 @@ from fake_collector import FakeCollector
 from fake_nvml import FakeMachine
 from perfgate_process import stub_words
 
+from perfgate.capture.gpus import stations
 from perfgate.cli.main import main
-from perfgate.drill.side_by_side import stations
 from perfgate.errors import ExitStatus
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("no_orphans", "_toy")
 
 @pytest.fixture
 def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DRIVERS, "toy", ToyDriver())
+    monkeypatch.setitem(DRIVERS, "toy", ToyDriver)
     monkeypatch.setattr(workload, "DRIVERS", [*workload.DRIVERS, "toy"])
 
 

@@ -58,7 +58,7 @@ class ToyProfiler(Instrument):
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engine and profiler are toys."""
-    monkeypatch.setitem(DRIVERS, "vllm", ToyDriver())
+    monkeypatch.setitem(DRIVERS, "vllm", ToyDriver)
     monkeypatch.setitem(INSTRUMENTS, "traced", ToyProfiler)
 
 

@@ -35,7 +35,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two cells whose head is slower."""
     folder = tmp_path_factory.mktemp("measured")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("perfgate.capture.session.end_orphans", tuple)
+        for module in ("session", "station"):
+            patched.setattr(f"perfgate.capture.{module}.end_orphans", lambda **_: ())
         patched.setenv("PERFGATE_STATE", str(folder / "state"))
         scenario = scenario_file(folder, more="matrix: {batch: [1, 2]}")
         finished = gate.run([scenario], BOTH, runs=folder / "runs", seed=1, collector=FakeCollector(SLOWER))
