@@ -99,9 +99,7 @@ class CompileCaches:
             what all go on with, so that no side has a draw of its own at some of them.
     """
 
-    def __init__(
-        self, run_folder: Path, machine: Machine, say: Callable[[str], None], *, alone: bool = True
-    ) -> None:
+    def __init__(self, run_folder: Path, machine: Machine, say: Callable[[str], None], *, alone: bool = True) -> None:
         self._alone = alone
         self._run_folder, self._machine, self._say = run_folder.resolve(), machine, say
         self._engines: dict[Path, _Engine] = {}

@@ -40,14 +40,14 @@ class Place:
     Args:
         number: From 0.
         owner: The mark of the processes of its trials, see :mod:`perfgate.machine.processes`.
-        beside: The marks of the other stations.
+        alone: Whether there is no other.
         cores: How many logical cores fall to it.
         held: The cores that its engines are held to; none where they may use all.
     """
 
     number: int
     owner: str
-    beside: tuple[str, ...]
+    alone: bool
     cores: int
     held: frozenset[int] = frozenset()
 
@@ -55,12 +55,11 @@ class Place:
 def places(run_name: str, found: Sequence[Gpus]) -> list[Place]:
     """A place for each station; one alone may use the whole machine."""
     if len(found) == 1:
-        return [Place(0, owner_mark(run_name), (), usable_cores())]
-    marks = [owner_mark(f"{run_name}:{number}") for number in range(len(found))]
+        return [Place(0, owner_mark(run_name), alone=True, cores=usable_cores())]
     shares = shares_of_cores([(gpus.node, len(gpus.uuids)) for gpus in found])
     return [
-        Place(number, mark, tuple(other for other in marks if other != mark), usable_cores() // len(found), held)
-        for number, (mark, held) in enumerate(zip(marks, shares, strict=True))
+        Place(number, owner_mark(f"{run_name}:{number}"), alone=False, cores=usable_cores() // len(found), held=held)
+        for number, held in enumerate(shares)
     ]
 
 
@@ -75,15 +74,13 @@ class Station:
         caches: Where compile caches are during the visit, apart from those of other stations.
     """
 
-    def __init__(
-        self, run_folder: Path, gpus: Gpus, place: Place, collector: Collector, caches: CompileCaches
-    ) -> None:
+    def __init__(self, run_folder: Path, gpus: Gpus, place: Place, collector: Collector, caches: CompileCaches) -> None:
         self._run_folder = run_folder
         self.gpus = gpus
         self.place = place
         self._collector = collector
         self._caches = caches
-        self.name = gpus.name if place.beside else ""
+        self.name = "" if place.alone else gpus.name
         """For people; empty where it is alone."""
         self.pair = 0
         """Number of the pair that it takes."""
@@ -162,8 +159,9 @@ class Station:
 
     def _refused(self, job: Job) -> Trial | None:
         """A failed trial where an earlier one's process cannot be ended, or a stranger is there: engines run alone."""
-        end_orphans(beside=self.place.beside)
-        left = find_orphans(self.place.beside)
+        own = "" if self.place.alone else self.place.owner
+        end_orphans(own=own)
+        left = find_orphans(own)
         if left:
             failure = Failure(code="start-refused", text="still alive: " + "; ".join(str(orphan) for orphan in left))
         elif busy := self.gpus.await_idle(self.gpus.of(job.cell)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import psutil
 
@@ -27,24 +27,24 @@ from perfgate.machine.processes import (
 from perfgate.machine.supervisor import SUPERVISOR
 
 
-def find_orphans(beside: Collection[str] = ()) -> tuple[Orphan, ...]:
+def find_orphans(own: str = "") -> tuple[Orphan, ...]:
     """Marked processes whose owner is gone, and those of this process's earlier trials.
 
     Args:
-        beside: Marks whose processes are at work, and nobody's orphans.
+        own: Of this process, only what carries this mark: what else it has running is at work for others.
 
     To be called between trials: what this process has running now would be listed too, but for what it has started
     ahead of its trial (:data:`perfgate.machine.processes.AHEAD`). Processes whose environment
     may not be read, and those in another pid namespace (where the owner's pid means something else), are left out.
     """
-    return tuple(_find_orphans(beside).values())
+    return tuple(_find_orphans(own).values())
 
 
-def end_orphans(run_name: str | None = None, beside: Collection[str] = ()) -> tuple[Orphan, ...]:
+def end_orphans(run_name: str | None = None, own: str = "") -> tuple[Orphan, ...]:
     """End what :func:`find_orphans` lists, of one run where it is named, and return what ended; within 7 s."""
     mark = f"{run_name}:" if run_name is not None else ""
-    before = {process: orphan for process, orphan in _find_orphans(beside).items() if orphan.mark.startswith(mark)}
-    groups = [group for group in _left_groups(beside) if group.mark.startswith(mark)]
+    before = {process: orphan for process, orphan in _find_orphans(own).items() if orphan.mark.startswith(mark)}
+    groups = [group for group in _left_groups(own) if group.mark.startswith(mark)]
     climb(lambda: [p for p in before if is_alive(p)], LADDER[:-1])
     for group in groups:
         group.kill()
@@ -73,36 +73,32 @@ def end_runs(variables: Mapping[str, str]) -> tuple[Orphan, ...]:
     return tuple(run for process, run in owners.items() if not is_alive(process))
 
 
-def _find_orphans(beside: Collection[str]) -> dict[psutil.Process, Orphan]:
+def _find_orphans(own: str) -> dict[psutil.Process, Orphan]:
     orphans: dict[psutil.Process, Orphan] = {}
     for process in _here():
         environment = environment_of(process)
         mark = environment.get(OWNER)
-        if mark is None or not is_alive(process) or process.pid == os.getpid() or not _left(mark):
+        if mark is None or not is_alive(process) or process.pid == os.getpid() or not _left(mark, own):
             continue
-        if environment.get(CHILD) in AHEAD or mark in beside:
+        if environment.get(CHILD) in AHEAD:
             continue
         # A supervisor ends with the last process below it. Those may carry no mark.
         left = _below(process) if SUPERVISOR in environment else [process]
         orphans |= {p: Orphan(p.pid, name_of(p), mark) for p in left if is_alive(p)}
-    for group in _left_groups(beside):
+    for group in _left_groups(own):
         orphans |= {p: Orphan(p.pid, name_of(p), group.mark) for p in with_ids(group.pids()) if is_alive(p)}
     return orphans
 
 
-def _left_groups(beside: Collection[str]) -> list[cgroup.Group]:
+def _left_groups(own: str) -> list[cgroup.Group]:
     """The cgroups of owners that are gone, and of this process's earlier trials."""
-    return [
-        group
-        for group in cgroup.groups()
-        if _left(group.mark) and group.token not in AHEAD and group.mark not in beside
-    ]
+    return [group for group in cgroup.groups() if _left(group.mark, own) and group.token not in AHEAD]
 
 
-def _left(mark: str) -> bool:
+def _left(mark: str, own: str) -> bool:
     """Whether what carries a mark is an orphan, or from an earlier trial of this process."""
     pid, ticks = owner_of(mark)
-    return ticks is not None and (pid == os.getpid() or start_ticks(pid) != ticks)
+    return ticks is not None and (own in ("", mark) if pid == os.getpid() else start_ticks(pid) != ticks)
 
 
 def _here() -> Iterator[psutil.Process]:

@@ -7,15 +7,18 @@ import os
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_collector import FakeCollector
+from fake_nvml import FakeMachine
 from hand_made import cell, gate, run
 
 from perfgate.capture import compile_caches
 from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.job import Job
 from perfgate.capture.session import Session
+from perfgate.machine.fingerprint import Machine
 from perfgate.machine.sealed_folders import Store
 from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import Failure, Side, Trial
@@ -164,8 +167,10 @@ def test_another_driver_compiles_anew(
     visit(tmp_path / "one", base)
     inner = compile_caches.CompileCaches.__init__
 
-    def on_another(self: compile_caches.CompileCaches, folder: Path, machine: object, say: object) -> None:
-        inner(self, folder, machine.model_copy(update={"driver": "999.1"}), say)  # type: ignore[attr-defined,arg-type]
+    def on_another(
+        self: compile_caches.CompileCaches, folder: Path, machine: Machine, *more: Any, **named: Any
+    ) -> None:
+        inner(self, folder, machine.model_copy(update={"driver": "999.1"}), *more, **named)
 
     monkeypatch.setattr(compile_caches.CompileCaches, "__init__", on_another)
     assert visit(tmp_path / "two", base).first("base") == ""
@@ -313,3 +318,21 @@ def test_where_caches_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     assert compile_caches.caches_folder() == tmp_path / "caches" / "perfgate" / "caches"
     assert not os.path.lexists(tmp_path / "caches")
+
+
+@pytest.mark.usefixtures("store")
+def test_stations_go_on_with_what_was_kept_first(
+    tmp_path: Path, build: Callable[[str], Subject], fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each compiles in its first trial of a first visit; from then on both sides have one draw on every GPU."""
+    FakeMachine.build(fake_nvml.file, {}, {}, {})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    base = build("base")
+    (tmp_path / "run").mkdir()
+    manifest = run([cell()], subjects={"base": base, "head": base})
+    with Session(tmp_path / "run", manifest, Compiling(), lambda _: None, gpus="all") as opened:
+        record = opened.measure(cell(), 3)
+    fills = {trial.fill for pair in record.pairs() for trial in pair}
+    assert len(fills) == 1
+    assert None not in fills
+    assert {trial.gpus for trial in record.judged_trials("base")} == {(fake_nvml.gpu(n).uuid,) for n in range(3)}

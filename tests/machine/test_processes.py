@@ -399,6 +399,17 @@ def test_orphans_are_found_and_ended(start: Start, how: str) -> None:
 
 
 @pytest.mark.usefixtures("orphans_alone")
+def test_what_works_beside_is_no_orphan(start: Start) -> None:
+    """Of this process only what carries the asker's mark is an orphan; of one that is gone all are."""
+    ours, beside, gone = start(SLEEPER, owner_mark("tests:0")), start(SLEEPER, owner_mark("tests:1")), dead_owner()
+    left = start(SLEEPER, gone)
+    pids = {ours.pid, beside.pid, left.pid}
+    assert {orphan.pid for orphan in find_orphans(owner_mark("tests:0"))} & pids == {ours.pid, left.pid}
+    assert {orphan.pid for orphan in end_orphans(own=owner_mark("tests:0"))} & pids == {ours.pid, left.pid}
+    assert beside.poll() is None
+
+
+@pytest.mark.usefixtures("orphans_alone")
 @pytest.mark.parametrize("mark", ["", "old-run", "old-run:1:1763668800.25", "old-run:one:1"])
 def test_foreign_processes_are_left(start: Start, mark: str) -> None:
     """A process without a mark, and one whose owner lives or that another version marked, are left alone."""
