@@ -47,6 +47,10 @@ from perfgate.github.verdict import LIMIT_BYTES, read_verdict
 from perfgate.github.workflow_job import GithubJob
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.comparison import compare_table
+from perfgate.load.arrival_trace import read_arrivals
+from perfgate.load.arrivals import window
+from perfgate.load.event_stream import EventStream, StreamError
+from perfgate.load.shape import Load
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.clock_lease import find_leases
 from perfgate.machine.locks import STATE
@@ -230,6 +234,26 @@ def _engine(file: Path) -> None:
         os.close(worker._answers)
 
 
+def _arrivals(file: Path) -> None:
+    """What is read must also be a window, if it is small enough to make one in a moment."""
+    found = [entry for entry in read_arrivals(file)[:8] if entry.input_tokens <= 4096]
+    replayed = Load.model_validate({"arrival": {"replay": {"file": file.name}}})
+    assert not found or len(window(replayed, 0, 64, found).requests) == len(found)
+
+
+def _server(file: Path) -> None:
+    """An answer that comes in pieces, and then the end of the connection."""
+    stream, data = EventStream(max_tokens=8), file.read_bytes()
+    try:
+        for begin in range(0, len(data), 97):
+            stream.feed(data[begin : begin + 97])
+            if stream.done:
+                return
+        stream.end()
+    except StreamError as error:
+        raise UsageError(str(error)) from error
+
+
 def _profile(file: Path) -> None:
     calls = read_profile(file).calls
     assert call_difference(calls, calls).changes == ()
@@ -302,6 +326,9 @@ READERS: dict[str, Callable[[Path], object]] = {
     "engine.log": last_words,
     "lease.json": _lease,
     "config.json": _model,
+    "arrivals.csv": _arrivals,
+    "arrivals.jsonl": _arrivals,
+    "server.http": _server,
     "times.csv": lambda file: compare_table(file, [gate("itl_median", "1%", "5%")]),
     "counted.csv": _counted,
     "counted.ncu-rep": _counted,

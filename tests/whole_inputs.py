@@ -13,6 +13,7 @@ from typing import Any
 
 from hand_made import BOTH, cell, host_calls, judged, record, run, spread, trials
 from nsys_builder import PID, ExportBuilder, global_id
+from null_server import HEAD, LAST, NEXT, chunk, event
 from stored import lineage
 
 from perfgate.baseline.exact_profile import Accepted, Profile
@@ -221,6 +222,19 @@ _PROFILE = Profile(
     calls=host_calls(f=FunctionCalls(calls=(3, 4), lines=(7, 7), c_calls={"len": (4, 4)}, c_ps={"len": 50})),
     accepted=(Accepted(time_utc="2026-01-01T00:00:00+00:00", reason="first", run="r", record="0", versions={}),),
 )
+AZURE = b"""TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:46.7325310,396,109
+2023-11-16 18:15:46.7791200,879,55
+"""
+"""Arrivals as Azure publishes them."""
+
+MOONCAKE = b"""{"timestamp": 0, "input_length": 600, "output_length": 500, "hash_ids": [0, 1]}
+{"timestamp": 0, "input_length": 1100, "output_length": 490, "hash_ids": [0, 14, 15]}
+{"timestamp": 3000, "input_length": 5, "output_length": 3, "hash_ids": [46]}
+"""
+"""Arrivals as Mooncake publishes them."""
+
 WHOLE: dict[str, bytes] = {
     "scenario.yaml": SCENARIO.encode(),
     "perfgate.toml": CONFIG.encode(),
@@ -246,6 +260,9 @@ WHOLE: dict[str, bytes] = {
     "engine.log": b"INFO\n[rank0]: ValueError: no room\n\x1b[31mtorch.OutOfMemoryError: 3 GiB\x1b[0m\n",
     "lease.json": Lease(uuid="GPU-1", run="r", pid=1, sm_mhz=1500).model_dump_json().encode(),
     "config.json": json.dumps(_CONFIG_JSON).encode(),
+    "arrivals.csv": AZURE,
+    "arrivals.jsonl": MOONCAKE,
+    "server.http": HEAD + NEXT + event(2) + chunk(b": ping\n\n") + LAST,
     "times.csv": TABLE.encode(),
     "counted.csv": PAGE.encode(),
     "counted.ncu-rep": (FIXTURES / "ncu-2022.3.ncu-rep").read_bytes(),

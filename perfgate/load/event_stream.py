@@ -62,18 +62,21 @@ class EventStream:
         before = self.tokens
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            raise StreamError("it wants to speak another protocol") from None
-        except httptools.HttpParserError as error:
-            cause = error.__context__
-            if isinstance(cause, StreamError):  # raised below, in a call from the parser
-                raise cause from None
-            raise StreamError(f"invalid HTTP: {clean(str(error))}") from None
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self.done:  # what comes after the answer is nobody's
+                raise self._reason(error) from None
         if self._head_bytes is not None:
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD:
                 raise StreamError(f"a head of more than {MOST_HEAD} bytes")
         return self.tokens - before
+
+    @staticmethod
+    def _reason(error: Exception) -> StreamError:
+        if isinstance(error, httptools.HttpParserUpgrade):
+            return StreamError("it wants to speak another protocol")
+        cause = error.__context__  # what was raised below, in a call from the parser
+        return cause if isinstance(cause, StreamError) else StreamError(f"invalid HTTP: {clean(str(error))}")
 
     def end(self) -> None:
         """The server has closed the connection.
@@ -89,6 +92,8 @@ class EventStream:
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""
+        if self.done:
+            return
         self._head_bytes = None
         status = self._parser.get_status_code()
         if status != 200:  # noqa: PLR2004 (OK)
@@ -96,6 +101,8 @@ class EventStream:
 
     def on_body(self, body: bytes) -> None:
         """Called by the parser, with what a chunk holds so far."""
+        if self.done:
+            return
         self._bytes += len(body)
         if self._problem:
             self._rest += body[:WORDS]
@@ -116,7 +123,7 @@ class EventStream:
 
     def on_message_complete(self) -> None:
         """Called by the parser."""
-        if self._problem:
+        if self._problem and not self.done:
             self._refuse()
         if not self.finish:
             raise StreamError(f"the answer ended after {self.tokens} tokens without a finish_reason")

@@ -1,0 +1,61 @@
+"""An answer byte by byte: it says the same however it is cut, and whatever is in it nothing else is raised."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+from null_server import DONE, END, HEAD, LAST, NEXT, chunk, event
+
+from perfgate.load.event_stream import WORDS, EventStream, StreamError
+
+PARTS = st.sampled_from([
+    HEAD, NEXT, LAST, DONE, event(2), event(3, "stop"), chunk(b": ping\n\n"), chunk(b'data: {"choices": []}\r\n\r\n'),
+    chunk(b'data: {"error": 1}\n\n'), chunk(b'data: {"choices": [{"token_ids": 5, "text": 5}], "usage": [1]}\n\n'),
+    chunk(b'data: {"choices": [{"finish_reason": 5}], "usage": {"completion_tokens": -1}}\n\n'), END,
+    chunk(b"data:\ndata\n"), b"HTTP/1.1 404 No\r\n", b"content-length: 5\r\n\r\n",
+    b"HTTP/1.1 101 Yes\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+])  # fmt: skip
+
+
+def told(data: bytes, cuts: list[int]) -> tuple[int, str, bool, str]:
+    """What a stream says of an answer that comes in these pieces: tokens, finish, whether complete, and the error."""
+    stream, error = EventStream(max_tokens=8), ""
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    try:
+        for begin, end in pairwise(edges):
+            if begin < end:
+                stream.feed(data[begin:end])
+            if stream.done:
+                break
+        else:
+            stream.end()
+    except StreamError as raised:
+        error = str(raised)
+    return stream.tokens, stream.finish, stream.done, error
+
+
+@given(answer=st.lists(PARTS, max_size=8).map(b"".join), cuts=st.lists(st.integers(0, 10**6), max_size=8))
+def test_pieces_do_not_matter(answer: bytes, cuts: list[int]) -> None:
+    """But for the tokens that came before an error in the same piece."""
+    whole, pieces = told(HEAD + answer, []), told(HEAD + answer, cuts)
+    assert whole[1:3] == pieces[1:3]
+    assert bool(whole[3]) == bool(pieces[3])
+    if not whole[3]:
+        assert whole == pieces
+
+
+@given(data=st.binary(max_size=200), head=st.booleans())
+def test_nothing_else_is_raised(data: bytes, head: bool) -> None:  # noqa: FBT001 (drawn)
+    """Whatever a server sends; its words are short and printable."""
+    error = told((HEAD if head else b"") + data, [])[3]
+    assert error.isprintable()
+    assert len(error) <= WORDS + 100
+
+
+def test_the_tokens_of_a_piece_are_told() -> None:
+    """Several events may come at once."""
+    stream = EventStream(max_tokens=8)
+    assert [stream.feed(part) for part in (HEAD, NEXT + event(2), LAST)] == [0, 3, 1]
+    assert (stream.tokens, stream.finish, stream.done) == (4, "length", True)
