@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -31,7 +32,7 @@ def written(folder: Path, name: str, text: str) -> Path:
 @given(times=TIMES, data=st.data())
 def test_a_mooncake_trace_is_read(tmp_path: Path, times: list[int], data: st.DataObject) -> None:
     """In order of time from the first request, a block for every 512 tokens at most."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"timestamp": at, "input_length": data.draw(COUNTS), "output_length": data.draw(COUNTS),
          "hash_ids": data.draw(st.lists(st.integers(0, 99), max_size=5)), "more": None}
         for at in times
