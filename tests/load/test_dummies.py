@@ -1,0 +1,47 @@
+"""A dummy model's tokenizer and adapters: as those of real models are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import CONFIG
+
+from perfgate.errors import UsageError
+from perfgate.load.dummies import write_adapters, write_tokenizer
+
+
+def test_a_tokenizer_has_the_vocabulary_of_its_model(tmp_path: Path) -> None:
+    """Each id has one token; every byte and the special tokens of the configuration are among them."""
+    write_tokenizer(tmp_path, {**CONFIG, "eos_token_id": [2, 7]})
+    whole = json.loads((tmp_path / "tokenizer.json").read_text())
+    vocabulary = whole["model"]["vocab"]
+    assert sorted(vocabulary.values()) == [*range(CONFIG["vocab_size"])]
+    assert {token["id"]: token["content"] for token in whole["added_tokens"]} == {
+        number: f"<|{number}|>" for number in (0, 1, 2, 7)
+    }
+    assert {"a", "Ġ", "Ċ", "ÿ", "aa"} <= vocabulary.keys()
+    assert '"eos_token": "<|2|>"' in (tmp_path / "tokenizer_config.json").read_text()
+    with pytest.raises(UsageError, match="no room"):
+        write_tokenizer(tmp_path, {"vocab_size": 100})
+
+
+def test_adapters_have_the_shapes_of_their_model(tmp_path: Path) -> None:
+    """A pair of matrices for each projection of attention, of weights that the adapter's name draws."""
+    folders = write_adapters(tmp_path, ["a", "b"], CONFIG)
+    contents = {name: (folder / "adapter_model.safetensors").read_bytes() for name, folder in folders.items()}
+    assert contents["a"] != contents["b"]
+    write_adapters(tmp_path / "again", ["a"], CONFIG)
+    assert (tmp_path / "again" / "adapter-0" / "adapter_model.safetensors").read_bytes() == contents["a"]
+    length = int.from_bytes(contents["a"][:8], "little")
+    header = json.loads(contents["a"][8 : 8 + length])
+    assert len(header) == CONFIG["num_hidden_layers"] * 4 * 2
+    place = "base_model.model.model.layers.3.self_attn.k_proj"
+    assert header[f"{place}.lora_A.weight"]["shape"] == [16, 256]
+    assert header[f"{place}.lora_B.weight"]["shape"] == [128, 16]
+    begin, end = header[f"{place}.lora_B.weight"]["data_offsets"]
+    weights = np.frombuffer(contents["a"][8 + length :][begin:end], "<f2")
+    assert weights.std() == pytest.approx(0.02, rel=0.1)
+    assert 8 + length + max(entry["data_offsets"][1] for entry in header.values()) == len(contents["a"])
