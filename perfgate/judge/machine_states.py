@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -26,6 +26,10 @@ STATES: Final[dict[State, int]] = {"slow": two_states.SLOW, "fast": two_states.F
 
 LEAST_ITERATIONS = 2
 """Iterations in a state that a trial needs for a value there."""
+
+CARDS_APART: Final[dict[Source, float]] = {"probe": 1.1, "steps": 1.02}
+"""So much more one card of a kind may show than another in the same state: on H200s the probe 1 % and steps 1.6 %, and
+between two states a fifth and 3 % (docs/states.md)."""
 
 LEAST_STEPS = 4
 """Decode steps that an iteration needs to be split into an early and a late half."""
@@ -150,12 +154,15 @@ class Labeller:
         if self._marks is None:
             return None
         visits = {trial.visit for pair in self.pairs[:look] for trial in pair}
-        before = _marks([pair for pair in self._before if pair[0].visit in visits], _probe_marks)
+        earlier = [pair for pair in self._before if pair[0].visit in visits]
+        before = _marks(earlier, _probe_marks)
         many = 0 if before is None or before.shape[2:] != self._marks.shape[2:] else len(before)
+        cards = [base.gpus for base, _ in (*earlier[:many], *self.pairs[:look])]
         slower = np.array([1.0, 1 + margin])[:, None, None]
         pairs = self._marks[:look] / slower
         trials = np.concatenate([before, pairs]) if before is not None and many else pairs
         tell = two_states.states_by_probe if self.source == "probe" else two_states.states_by_steps
+        trials = _as_on_one_card(trials, cards, CARDS_APART[self.source])
         found = tell(trials.reshape(2 * len(trials), *trials.shape[2:]))
         labels = found.labels.reshape(len(trials), 2, -1)[many:]
         if not all((labels == state).any() for state in STATES.values()):
@@ -197,6 +204,25 @@ def _marks(pairs: Pairs, of: Callable[[Iteration], Marks | None]) -> stats.Float
     if not trials or not all(map(all, trials)) or {*map(len, trials)} != {len(trials[0])} or not trials[0]:
         return None
     return np.array(rows, dtype=np.float64)
+
+
+def _as_on_one_card(marks: stats.Floats, cards: Sequence[Hashable], apart: float) -> stats.Floats:
+    """The marks of pairs as the fastest card would show them.
+
+    Each is put on that one's level by its own shortest mark; what is further away than cards are is left: it is a card
+    that was slow throughout.
+
+    Args:
+        marks: Of each pair, shape (pairs, ...).
+        cards: On which card each pair was taken.
+        apart: How far cards may be apart, a ratio.
+    """
+    least = {card: min(float(own.min()) for own, other in zip(marks, cards, strict=True) if other == card)
+             for card in dict.fromkeys(cards)}  # fmt: skip
+    fastest = min(least.values())
+    scale = np.array([fastest / least[card] if least[card] <= apart * fastest else 1.0 for card in cards])
+    scaled: stats.Floats = marks * scale.reshape(-1, *[1] * (marks.ndim - 1))
+    return scaled
 
 
 def _step_marks(iteration: Iteration) -> Marks | None:

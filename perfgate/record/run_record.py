@@ -141,11 +141,11 @@ class Record(Frozen):
         return [(pair["base"], pair["head"]) for _, pair in sorted(sides.items()) if len(pair) == 2]  # noqa: PLR2004
 
     def warmed_up(self) -> list[tuple[Trial, Trial]]:
-        """The valid warm-up trials of each visit as (base, head); visits that lack one are left out."""
-        sides: dict[int, dict[str, Trial]] = {}
+        """The valid warm-up trials of each visit and GPU as (base, head); where one is lacking both are left out."""
+        sides: dict[tuple[int, tuple[str, ...]], dict[str, Trial]] = {}
         for trial in self.trials:
             if trial.kind == "timed" and trial.pair is None and trial.failure is None:
-                sides.setdefault(trial.visit, {})[trial.subject] = trial
+                sides.setdefault((trial.visit, trial.gpus), {})[trial.subject] = trial
         return [(own["base"], own["head"]) for own in sides.values() if len(own) == 2]  # noqa: PLR2004
 
     def dropped_pairs(self, kind: Kind = "timed") -> dict[int, Trial]:

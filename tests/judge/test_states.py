@@ -416,3 +416,42 @@ def test_states_need_iterations_that_can_be_split() -> None:
            for one in pairs(BOTH_STATES)]  # fmt: skip
     assert judged(few).states is None
     assert list(itertools.islice(few, 1))
+
+
+def on_cards(levels: Sequence[float], states: Sequence[str]) -> list[tuple[Trial, Trial]]:
+    """A pair on each card, both trials in one state: the probe reads that much more there, and a fifth more if slow."""
+    rng = np.random.default_rng(5)
+
+    def one(index: int, pair: int, side: Side, level: float, states_of: str) -> Trial:
+        readings = [
+            [
+                (round(180_000 * level * (1.2 if state == "s" else 1.0) * np.exp(rng.normal(0, 0.0005))),)
+                for _ in range(2)
+            ]
+            for state in states_of
+        ]
+        iterations = tuple(iteration(probe_ns=Probes(*own)) for own in readings)
+        return trial(index, pair, side, iterations=iterations, gpus=(f"GPU-{pair}",))
+
+    return [
+        (one(2 * n, n, "base", level, state), one(2 * n + 1, n, "head", level, state))
+        for n, (level, state) in enumerate(zip(levels, states, strict=True))
+    ]
+
+
+def test_cards_are_no_states() -> None:
+    """Cards of one kind read 1.5 % apart: that is not taken for a state; a state on one of them still is."""
+    levels = [1.0, 1.015, 1.0, 1.012]
+    assert Labeller(on_cards(levels, [FASTER] * 4), ["NVIDIA H200"]).at(4, 0.0) is None
+    found = Labeller(on_cards(levels, [FASTER, FASTER, KEEPS, JUMPS.replace("t", "s")]), ["NVIDIA H200"]).at(4, 0.0)
+    assert found is not None
+    slow = found.labels == 1
+    assert slow[:, 0].sum(axis=-1).tolist() == [0, 0, 8, 3]
+
+
+def test_one_card_throughout_is_judged_as_ever() -> None:
+    """Where all pairs ran on one card nothing is scaled."""
+    alike = [trial.model_copy(update={"gpus": ("GPU-0",)}) for trial in pairs([(KEEPS, FASTER), (JUMPS, KEEPS)] * 3)]
+    assert judged(alike) == judged(pairs([(KEEPS, FASTER), (JUMPS, KEEPS)] * 3)).model_copy(
+        update={"record": judged(alike).record}
+    )
