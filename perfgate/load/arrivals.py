@@ -20,7 +20,7 @@ from perfgate.load.shape import DEFAULT_INPUT, DEFAULT_OUTPUT, MOST_REQUESTS, Ar
 from perfgate.units import NS_PER_S
 
 BLOCK_TOKENS = 512
-"""Tokens that one entry of a Mooncake trace's ``hash_ids`` stands for."""
+"""Tokens that one entry of a Mooncake trace's ``hash_ids`` covers."""
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def _write_safetensors(file: Path, tensors: Mapping[str, np.ndarray[Any, np.dtyp
 
 
 def _byte_letters() -> list[str]:
-    """The letter that stands for each byte in byte-level vocabularies, as GPT-2 chose them."""
+    """The letter of each byte in byte-level vocabularies, as GPT-2 chose them."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(BYTES) if byte not in shown]
     letters = {byte: chr(byte) for byte in shown} | {byte: chr(BYTES + n) for n, byte in enumerate(hidden)}

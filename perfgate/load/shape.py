@@ -44,7 +44,7 @@ Size = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
 
 
 class Bursts(Strict):
-    """Groups of requests at once, with gaps between them as of a Poisson process.
+    """Groups of requests at once, with the gaps of a Poisson process between them.
 
     Args:
         rate: Requests a second, over all.
