@@ -1,4 +1,4 @@
-"""A dummy model's tokenizer and adapters: as those of real models are written."""
+"""The adapters of a dummy model are as those of real models are written."""
 
 from __future__ import annotations
 
@@ -9,23 +9,7 @@ import numpy as np
 import pytest
 from conftest import CONFIG
 
-from perfgate.errors import UsageError
-from perfgate.load.dummies import write_adapters, write_tokenizer
-
-
-def test_a_tokenizer_has_the_vocabulary_of_its_model(tmp_path: Path) -> None:
-    """Each id has one token; every byte and the special tokens of the configuration are among them."""
-    write_tokenizer(tmp_path, {**CONFIG, "eos_token_id": [2, 7]})
-    whole = json.loads((tmp_path / "tokenizer.json").read_text())
-    vocabulary = whole["model"]["vocab"]
-    assert sorted(vocabulary.values()) == [*range(CONFIG["vocab_size"])]
-    assert {token["id"]: token["content"] for token in whole["added_tokens"]} == {
-        number: f"<|{number}|>" for number in (0, 1, 2, 7)
-    }
-    assert {"a", "Ġ", "Ċ", "ÿ", "aa"} <= vocabulary.keys()
-    assert '"eos_token": "<|2|>"' in (tmp_path / "tokenizer_config.json").read_text()
-    with pytest.raises(UsageError, match="no room"):
-        write_tokenizer(tmp_path, {"vocab_size": 100})
+from perfgate.load.dummy_adapters import write_adapters
 
 
 def test_adapters_have_the_shapes_of_their_model(tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""LoRA adapters for models with dummy weights: what an adapter costs depends on its shapes alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+RANK: Final = 16
+"""Of every adapter; what PEFT's examples use, and the most that vLLM takes unless told otherwise."""
+
+
+def write_adapters(folder: Path, names: Sequence[str], config: Mapping[str, Any]) -> dict[str, Path]:
+    """Dummy LoRA adapters for the attention of a Llama-like model.
+
+    Args:
+        folder: Each adapter gets a folder in it.
+        names: Of the adapters; each draws its weights from its name.
+        config: The model's ``config.json``.
+
+    Returns:
+        The folder of each, for ``--lora-modules NAME=FOLDER``.
+
+    Raises:
+        OSError: The files cannot be written.
+    """
+    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    head = int(config.get("head_dim") or hidden // heads)
+    keys = int(config.get("num_key_value_heads") or heads) * head
+    shapes = {
+        "q_proj": (hidden, heads * head), "k_proj": (hidden, keys), "v_proj": (hidden, keys),
+        "o_proj": (heads * head, hidden),
+    }  # fmt: skip
+    folders = {}
+    for number, name in enumerate(names):
+        folders[name] = own = folder / f"adapter-{number}"
+        own.mkdir(parents=True, exist_ok=True)
+        _write(own / "adapter_config.json", {
+            "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "", "r": RANK,
+            "lora_alpha": RANK, "lora_dropout": 0.0, "bias": "none", "target_modules": [*shapes],
+        })  # fmt: skip
+        draw = np.random.default_rng([*name.encode()])
+        tensors = {}
+        for layer, (part, (inputs, outputs)) in itertools.product(
+            range(int(config["num_hidden_layers"])), shapes.items()
+        ):
+            place = f"base_model.model.model.layers.{layer}.self_attn.{part}"
+            tensors[f"{place}.lora_A.weight"] = draw.normal(0, 0.02, (RANK, inputs)).astype("<f2")
+            tensors[f"{place}.lora_B.weight"] = draw.normal(0, 0.02, (outputs, RANK)).astype("<f2")
+        _write_safetensors(own / "adapter_model.safetensors", tensors)
+    return folders
+
+
+def _write_safetensors(file: Path, tensors: Mapping[str, np.ndarray[Any, np.dtype[np.float16]]]) -> None:
+    """The format: https://github.com/huggingface/safetensors (length and JSON of a header, then the tensors' bytes)."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, tensor in tensors.items():
+        header[name] = {"dtype": "F16", "shape": tensor.shape, "data_offsets": (end, end := end + tensor.nbytes)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write_bytes(b"".join([len(text).to_bytes(8, "little"), text, *(t.tobytes() for t in tensors.values())]))
+
+
+def _write(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
