@@ -33,8 +33,8 @@ def runs(context: click.Context, _parameter: click.Parameter, begun: str) -> lis
     return [word for word in (LATEST, *names) if word.startswith(begun)]
 
 
-def codes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """The reason codes."""
+def runs_and_codes(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """The runs, then the reason codes."""
     from perfgate.reasons import REASONS
 
-    return [code for code in REASONS if code.startswith(begun)]
+    return [*runs(context, parameter, begun), *(code for code in REASONS if code.startswith(begun))]

@@ -171,20 +171,52 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
 
 
 @main.command()
-@click.argument("code", required=False, shell_complete=completion.codes)
-def explain(code: str | None) -> None:
-    """Print the page of a reason code, or the list of all codes."""
+@click.argument("folder", metavar="[RUN]", default="latest", type=click.Path(path_type=Path, file_okay=False),
+                shell_complete=completion.runs)  # fmt: skip
+@click.option("--html", "file", type=click.Path(path_type=Path, dir_okay=False),
+              help="Write the page to this file; by default report.html in the run's folder.")  # fmt: skip
+@RUNS_OPTION
+def report(folder: Path, file: Path | None, runs: Path) -> None:
+    """Write a run, the latest one if none is named, as one HTML file: the verdict, the evidence and the cause.
+
+    The file opens from disk and loads nothing. RUN is its folder, the folder's name, or the word latest.
+    """
+    from perfgate import gate
+    from perfgate.report.html import run_html
+    from perfgate.report.run_folders import find_run
+    from perfgate.report.run_page import MeasuredRun
+
+    run_folder = find_run(folder, runs)
+    page = file or run_folder / "report.html"
+    page.write_text(run_html(MeasuredRun.of(gate.outcome_of(run_folder), run_folder)), encoding="utf-8")
+    click.echo(page)
+
+
+@main.command()
+@click.argument("what", metavar="[RUN|CODE]", required=False, shell_complete=completion.runs_and_codes)
+@RUNS_OPTION
+def explain(what: str | None, runs: Path) -> None:
+    """Say why a run has its verdict, step by step; print the page of a reason code, or the list of all codes.
+
+    RUN is its folder, the folder's name, or the word latest.
+    """
+    from perfgate import gate
+    from perfgate.report.explanation import explanation_document
     from perfgate.report.reasons_page import render_page
+    from perfgate.report.run_folders import LATEST, find_run
     from perfgate.scenario.yaml_document import did_you_mean
 
-    if code is None:
+    if what is None:
         width = max(map(len, REASONS))
         for reason in REASONS.values():
             click.echo(f"{reason.code.ljust(width)}  {reason.meaning.split('. ')[0].rstrip('.')}.")
-        return
-    if code not in REASONS:
-        raise UsageError(f"no reason code {code!r}{did_you_mean(code, REASONS)}", remedy="perfgate explain lists them.")
-    click.echo(render_page(REASONS[code]), nl=False)
+    elif what in REASONS:
+        click.echo(render_page(REASONS[what]), nl=False)
+    elif what == LATEST or Path(what).is_dir() or (runs / what).is_dir():
+        outcome = gate.outcome_of(find_run(Path(what), runs))
+        echo_document(explanation_document(outcome), width=terminal_width())
+    else:
+        raise UsageError(f"no reason code {what!r}{did_you_mean(what, REASONS)}", remedy="perfgate explain lists them.")
 
 
 @main.command()

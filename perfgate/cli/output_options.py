@@ -84,7 +84,7 @@ def reported(command: Callable[..., Outcome]) -> Callable[..., None]:
         "outputs",
         multiple=True,
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Also write a report to this file (.txt, .md, .json, .xml for JUnit); may be given several times.",
+        help="Also write a report to this file (.txt, .md, .html, .json, .xml for JUnit); may be given several times.",
     )
     @click.option("--exit-zero", is_flag=True, help="End with 0 whatever the verdict: report only.")
     @functools.wraps(command)
@@ -116,7 +116,7 @@ def deliver(outcome: Outcome, form: str, outputs: tuple[Path, ...], *, exit_zero
     with _noting(lost, "stdout"):  # first, so that a file that cannot be written costs no result
         try:
             echo = command if form == "github" else click.echo  # which brackets what it did not write itself
-            echo(render("outcome", form, outcome, terminal_width()).removesuffix("\n"))
+            echo(_rendered(outcome, form, terminal_width()).removesuffix("\n"))
         except BrokenPipeError:  # whoever read has seen enough; files and the exit status are still owed
             abandon(sys.stdout)
         except OSError:
@@ -124,7 +124,7 @@ def deliver(outcome: Outcome, form: str, outputs: tuple[Path, ...], *, exit_zero
             raise
     for file in outputs:
         with _noting(lost, f"--output {file}"):
-            file.write_text(render("outcome", format_of(file), outcome), encoding="utf-8")
+            file.write_text(_rendered(outcome, format_of(file)), encoding="utf-8")
     if form == "github":
         from perfgate.github.job_steps import publish
 
@@ -139,6 +139,17 @@ def deliver(outcome: Outcome, form: str, outputs: tuple[Path, ...], *, exit_zero
         kept = f", kept in {folder}: {again}" if folder else ""
         click.echo(f"  The verdict is {outcome.verdict} (exit status {outcome.exit_status}){kept}.", err=True)
     click.get_current_context().exit(status or (ExitStatus.NOT_MEASURED if lost else status))
+
+
+def _rendered(outcome: Outcome, form: str, width: int | None = None) -> str:
+    """The outcome in a format; a page shows the records of the run too, where the command has a run."""
+    folder = click.get_current_context().meta.get(RUN_FOLDER)
+    about: object = outcome
+    if form == "html" and folder is not None and (Path(folder) / "run.json").exists():
+        from perfgate.report.run_page import MeasuredRun
+
+        about = MeasuredRun.of(outcome, Path(folder))
+    return render("outcome", form, about, width)
 
 
 @contextlib.contextmanager

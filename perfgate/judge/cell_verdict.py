@@ -41,12 +41,13 @@ from perfgate.trace.attribution import Attribution, attribute
 
 def judge(run: Run, records: Mapping[str, Record]) -> Outcome:
     """Judge a run from its manifest and the records there are, by cell_id."""
-    cells = judge_together([_of_a_run(run, cell, records.get(cell.cell_id)) for cell in run.plan.cells], run.plan)
+    cells = judge_together([evidence_of_run(run, cell, records.get(cell.cell_id)) for cell in run.plan.cells], run.plan)
     reasons = (_of_a_quick_run(cells),) if run.quick else ()
     return judge_cells(run.name, run.plan, cells, reasons)
 
 
-def _of_a_run(run: Run, cell: Cell, record: Record | None) -> Evidence:
+def evidence_of_run(run: Run, cell: Cell, record: Record | None) -> Evidence:
+    """What a run measured of a cell."""
     sides = {side: RecordSide(record, side) for side in record.subjects} if record else {}
     return Evidence(cell=cell, sides=sides, paired=run.alone is None, quick=run.quick, run=run.name)
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from perfgate.models import Note
 from perfgate.reasons import REASONS
+from perfgate.report.chart import Chart
 
 Rows = Sequence[tuple[str, ...]]
 
@@ -59,6 +60,8 @@ class Section:
         aligned: The notes are a list of checks, whose names are columns in a terminal.
         importance: What must be read first has 0; where there is no room for all, the largest goes first.
         close: It belongs to the section before: no blank line between them in a terminal.
+        chart: The same as a picture, for formats that have them; its own table is in the place of ``rows`` there.
+        folded: A page shows it when its heading is opened.
     """
 
     title: str = ""
@@ -72,10 +75,12 @@ class Section:
     aligned: bool = False
     importance: int = 1
     close: bool = False
+    chart: Chart | None = None
+    folded: bool = False
 
     def __bool__(self) -> bool:
         """Whether it shows anything."""
-        return bool(self.title or self.rows or self.lines or self.notes)
+        return bool(self.title or self.rows or self.lines or self.notes or self.chart)
 
 
 @dataclass(frozen=True)
@@ -87,12 +92,16 @@ class Document:
         sections: In the order of the report.
         is_verdict: The headline is a verdict: a terminal, which shows the end of what is printed, has it last.
         width: Columns of the terminal that shows it; ``None`` for any.
+        name: What it is about, where one thing has a name.
+        verdict: In a word; empty where there is none.
     """
 
     headline: tuple[str, ...]
     sections: tuple[Section, ...]
     is_verdict: bool = False
     width: int | None = None
+    name: str = ""
+    verdict: str = ""
 
     @classmethod
     def of(cls, headline: Iterable[str], sections: Iterable[Section | None], *, is_verdict: bool = False) -> Document:

@@ -53,6 +53,7 @@ FORMATS: dict[str, Format] = {
     ),
     "junit": Format(of={"outcome": "perfgate.report.junit:render_junit"}, suffix=".xml"),
     "github": Format(of={"outcome": "perfgate.report.github_markdown:render_github"}),
+    "html": Format("perfgate.report.html:to_html", of={"outcome": "perfgate.report.html:run_html"}, suffix=".html"),
 }
 """A new format is one entry."""
 

@@ -47,11 +47,13 @@ def _cell(cell: CellOutcome) -> Iterator[Section]:
         yield replace(section, importance=section.importance + first, close=section.close and n > 1)
 
 
-def _heading(cell: CellOutcome) -> Section:
+def heading_section(cell: CellOutcome) -> Section:
+    """The cell by name, with what it is of."""
     return Section(title=cell_heading(cell), lines=_some(cell_setting(cell)), importance=0)
 
 
-def _gates(cell: CellOutcome) -> Section:
+def gates_section(cell: CellOutcome) -> Section:
+    """A row a gate, what needs reading first."""
     rows = [gate_row(gate) for gate in ordered_gates(cell)]
     return Section(rows=[HEADINGS, *rows] if rows else (), give_way=GIVE_WAY, importance=0)
 
@@ -64,7 +66,8 @@ def _counters(cell: CellOutcome) -> Section | None:
     return counters_section(cell.counters) if cell.counters and cell.counters.rows else None
 
 
-def _notes(cell: CellOutcome) -> Section:
+def notes_section(cell: CellOutcome) -> Section:
+    """Every reason and caution with its remedy."""
     close = not (cell.attribution or cell.counters)
     return Section(notes=tuple(notes(cell)), importance=1, close=close)
 
@@ -85,8 +88,8 @@ def _some(line: str) -> tuple[str, ...]:
 
 
 PARTS: tuple[Part, ...] = (
-    _heading,
-    _gates,
+    heading_section,
+    gates_section,
     _ungated,
     _fact("floor", floor_line, 2),
     _fact("GPU", gpu_line, 2),
@@ -94,6 +97,6 @@ PARTS: tuple[Part, ...] = (
     _fact("baseline", baseline_line, 0),
     _attribution,
     _counters,
-    _notes,
+    notes_section,
 )
 """Of a cell, in the order of the report; importance counts from that of the cell."""

@@ -172,7 +172,7 @@ def test_outputs(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "says"), [("a.html", "unknown suffix '.html'"), ("none/a.md", "its folder does not exist")]
+    ("file", "says"), [("a.pdf", "unknown suffix '.pdf'"), ("none/a.md", "its folder does not exist")]
 )
 def test_impossible_output(invoke: Invoke, file: str, says: str) -> None:
     """An output that cannot be written is refused before anything is measured."""

@@ -120,7 +120,7 @@ def test_a_name_is_no_formula(first: str, tmp_path: Path) -> None:
             2,
             "no kernel of step 260 (decode) is in layer 32: there are layers 0 to 31",
         ),
-        (["--format", "html"], 2, "'html' is not one of"),
+        (["--format", "pdf"], 2, "'pdf' is not one of"),
     ],
 )
 def test_what_is_not_there(words: list[str], status: int, message: str) -> None:

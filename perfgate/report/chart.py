@@ -1,0 +1,129 @@
+"""A chart as data: marks in its own coordinates, and its figures as a table. How it is drawn is the page's business."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+WIDTH = 760
+"""Of every chart, in its own units; a page scales it."""
+
+Rows = Sequence[tuple[str, ...]]
+Anchor = Literal["start", "middle", "end"]
+Shape = Literal["rect", "line", "path", "text"]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One thing that is drawn.
+
+    Args:
+        shape: ``at`` is x, y, width, height of a ``rect``, two points of a ``line`` and one of a ``text``.
+        look: What it is, in words of the page's style sheet.
+        at: Coordinates.
+        text: What a ``text`` says; of all others what a pointer resting on them is told.
+        anchor: Which end of a ``text`` is at its point.
+        path: An SVG path made of figures alone.
+    """
+
+    shape: Shape
+    look: str
+    at: tuple[float, ...] = ()
+    text: str = ""
+    anchor: Anchor = "start"
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with what is needed to read it without seeing it.
+
+    Args:
+        title: What is shown.
+        description: What a reader would see in it, in a sentence.
+        height: In the chart's own units, like :data:`WIDTH`.
+        marks: In the order they are drawn.
+        legend: Looks and their meaning.
+        rows: The same figures as a table, its heading first.
+    """
+
+    title: str
+    description: str
+    height: float
+    marks: tuple[Mark, ...]
+    legend: tuple[tuple[str, str], ...] = ()
+    rows: Rows = ()
+
+
+def rect(look: str, x: float, y: float, size: tuple[float, float], text: str = "") -> Mark:
+    """A rectangle from its upper left corner; nothing is narrower than a hair."""
+    return Mark("rect", look, (x, y, max(size[0], 0.5), size[1]), text)
+
+
+def line(look: str, start: tuple[float, float], end: tuple[float, float], text: str = "") -> Mark:
+    """A straight line."""
+    return Mark("line", look, (*start, *end), text)
+
+
+def label(look: str, x: float, y: float, text: str, anchor: Anchor = "start") -> Mark:
+    """Words at a point of their baseline."""
+    return Mark("text", look, (x, y), text, anchor)
+
+
+def dots(look: str, points: Sequence[tuple[float, float]], text: str = "") -> Mark:
+    """Round dots of one look, drawn as lines of no length with round caps: a few bytes each."""
+    return Mark("path", f"dots {look}", text=text, path="".join(f"M{x:.1f} {y:.1f}h0" for x, y in points))
+
+
+def polyline(look: str, points: Sequence[tuple[float, float]], text: str = "") -> Mark:
+    """A line through points."""
+    return Mark("path", f"curve {look}", text=text, path="M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points))
+
+
+def diamond(look: str, x: float, y: float, text: str = "") -> Mark:
+    """An estimate."""
+    return Mark("path", look, text=text, path=f"M{x - 6:.1f} {y:.1f}l6 -6 6 6 -6 6z")
+
+
+def arrow(look: str, x: float, y: float, direction: int) -> Mark:
+    """Where an interval goes on beyond the chart: to the left with -1, to the right with 1."""
+    return Mark("path", look, path=f"M{x:.1f} {y - 5:.1f}l{8 * direction} 5 {-8 * direction} 5z")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Values to coordinates, linearly.
+
+    Args:
+        low: The value at ``begin``.
+        high: The value at ``end``; more than ``low``.
+        begin: A coordinate.
+        end: The other one.
+    """
+
+    low: float
+    high: float
+    begin: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The coordinate of a value; of one that is outside the one at that end."""
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return self.begin + share * (self.end - self.begin)
+
+    def ticks(self, most: int = 6) -> list[float]:
+        """Round values within the scale, at most so many."""
+        rough = (self.high - self.low) / most
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
+        first = math.ceil(self.low / step - 1e-9)
+        return [n * step for n in range(first, math.floor(self.high / step + 1e-9) + 1)]
+
+    @classmethod
+    def around(cls, values: Sequence[float], begin: float, end: float, *, share: float = 0.08) -> Scale:
+        """A scale that holds values with some room on either side."""
+        low, high = min(values), max(values)
+        room = (high - low) * share or abs(high) * 0.01 or 1.0
+        return cls(low - room, high + room, begin, end)

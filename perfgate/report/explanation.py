@@ -1,0 +1,226 @@
+"""Why a verdict is what it is: three sentences for who has ten seconds, then step by step, then what to do."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+
+from perfgate.judge.outcome import EXACT_ENDS, CellOutcome, GateOutcome, Outcome
+from perfgate.judge.state_series import SLOW_SHARE
+from perfgate.metrics.catalogue import METRICS, split_name
+from perfgate.models import Note
+from perfgate.report.causes import attribution_sentence, why_slower
+from perfgate.report.document import Document, NoteLine, Section
+from perfgate.report.outcome_lines import (
+    EXACTLY,
+    closing,
+    gate_name,
+    gate_row,
+    notes,
+    ordered_gates,
+    run_notes,
+    states_line,
+)
+from perfgate.report.setting_lines import next_steps
+from perfgate.stats.sequential import FIRST_BLOCKING_PAIRS
+from perfgate.units import percent, plural
+
+MOST_COMMANDS = 3
+GOOD = ("pass", "improved")
+OF_THE_STEP = {name for name, metric in METRICS.items() if metric.kind == "timed" and metric.decode != "none"}
+"""Metrics that a longer decode step explains."""
+
+
+def worst_cell(outcome: Outcome) -> CellOutcome | None:
+    """The first cell whose verdict is the run's."""
+    return next((cell for cell in outcome.cells if cell.verdict == outcome.verdict), next(iter(outcome.cells), None))
+
+
+def leading_gate(cell: CellOutcome) -> GateOutcome | None:
+    """The gate to speak of: of those with the cell's verdict the decode step's, over both states."""
+    own = [gate for gate in ordered_gates(cell) if gate.change is not None and gate.must_catch > 0]
+    own = [gate for gate in own if gate.verdict == cell.verdict] or own
+
+    def rank(gate: GateOutcome) -> tuple[bool, bool, int, float]:
+        size = -abs(gate.change or 0.0) / gate.must_catch
+        return gate.metric != "itl_median", gate.state not in ("", "both"), -gate.pairs, size
+
+    return min(own, key=rank, default=None)
+
+
+def three_sentences(outcome: Outcome) -> tuple[str, str, str]:
+    """What got slower, by how much with its interval, and why; or why nobody can say."""
+    cell = worst_cell(outcome)
+    if cell is None:
+        return (closing(outcome), "No cell was measured.", "")
+    gate = leading_gate(cell)
+    decided = outcome.verdict in ("regressed", *GOOD, "inconclusive", "advisory")
+    if gate is None or not decided:
+        return (closing(outcome), *_unjudged(outcome, cell))
+    return (_what(outcome, cell, gate), _how_much(gate), _why(outcome, cell, gate))
+
+
+def _what(outcome: Outcome, cell: CellOutcome, gate: GateOutcome) -> str:
+    others = [own.metric for own in cell.gates if own.verdict == gate.verdict and own.metric != gate.metric]
+    where = f" in {cell.name}" if len(outcome.cells) > 1 else ""
+    more = f" (and {' and '.join(dict.fromkeys(others[:2]))})" if others else ""
+    exact = [EXACTLY[reason.code] for reason in cell.reasons if reason.code in EXACTLY]
+    if outcome.verdict == "regressed" and gate.verdict != "regressed":
+        return f"Blocked{where} by {' and '.join(dict.fromkeys(exact)) or 'what is judged exactly'}."
+    worse, better = ("slower", "faster") if gate.unit in ("s", "tok/s") else ("worse", "better")
+    passed = f"all gates of {len(outcome.cells)} cells passed" if where else f"all {len(cell.gates)} gates passed"
+    return {
+        "regressed": f"{gate.metric} got {worse}{where}{more}.",
+        "pass": f"Nothing got slower by as much as must be caught: {passed}.",
+        "improved": f"Nothing got slower, and {gate.metric} got {better}{where}{more}.",
+        "advisory": f"{gate.metric} would be {gate.would_be or gate.verdict}{where}, if this could block.",
+    }.get(outcome.verdict, f"Nobody can say yet whether {gate.metric} got {worse}{where}{more}.")
+
+
+def _how_much(gate: GateOutcome) -> str:
+    _, base, head, change, interval, *_ = gate_row(gate)
+    sure = "no interval yet" if interval == "-" else f"interval {interval}"
+    limits = f"ignorable is {percent(gate.ignorable)}, {percent(gate.must_catch)} must be caught"
+    return f"{gate_name(gate)}: {base} to {head}, {change} ({sure}) in {plural(gate.pairs, 'pair')}; {limits}."
+
+
+def _why(outcome: Outcome, cell: CellOutcome, gate: GateOutcome) -> str:
+    if outcome.verdict in GOOD:
+        rates = f"a slowdown of a gate's must_catch passes in at most {percent(outcome.beta)} of runs"
+        return f"Each pair is two fresh engines in random order, and {rates}."
+    if outcome.verdict == "regressed":
+        why = [f"{sentence}." for sentence in why_slower(cell)]
+        metric, _ = split_name(gate.metric)
+        if cell.attribution is not None and metric in OF_THE_STEP:
+            why.insert(0, f"Why: {attribution_sentence(cell.attribution, grown=True)}")
+        why += [
+            f"The head's step runs something else: {_first(note)}."
+            for note in cell.cautions
+            if note.code == "other-kernels"
+        ]
+        why += [_first(reason) for reason in cell.reasons if reason.code in EXACT_ENDS]
+        if not why and cell.attribution is not None:
+            why.append(f"The traced decode step: {attribution_sentence(cell.attribution)}")
+        return " ".join(why) or "No trace was taken, so no kernel can be named; the commands below take one."
+    own = [_first(note) for note in (*gate.reasons, *cell.reasons)]
+    return f"Why it is open: {'; '.join(own[:2])}." if own else "It rests on data that cannot block."
+
+
+def _unjudged(outcome: Outcome, cell: CellOutcome) -> tuple[str, str]:
+    lines = [note for note in (*run_notes(outcome), *notes(cell)) if note.kind == "reason"]
+    if not lines:
+        return ("Nothing here is judged by a gate.", "")
+    first = lines[0]
+    return (f"Reason {first.code}: {_first(first)}.".replace("..", "."), first.remedy)
+
+
+def steps(cell: CellOutcome) -> Iterator[str]:
+    """How each gate came to its verdict, and what would have changed it."""
+    for gate in ordered_gates(cell):
+        yield f"{gate_name(gate)}: {' '.join(_steps(gate))}"
+
+
+def _first(note: Note | NoteLine) -> str:
+    return note.text.partition("\n")[0].removesuffix(".")
+
+
+def _bound(slowdown: float | None) -> str:
+    """A bound with as many digits as tell it from a margin beside it."""
+    return "none" if slowdown is None else f"{slowdown * 100:+.3g} %"
+
+
+def _steps(gate: GateOutcome) -> Iterator[str]:
+    ignorable, must_catch = percent(gate.ignorable), percent(gate.must_catch)
+    if gate.metric == SLOW_SHARE:
+        yield f"a sign test over {plural(gate.pairs, 'pair')} in which the sides differ: {gate.verdict}."
+        return
+    if not gate.pairs:
+        yield f"no look was reached ({'; '.join(map(_first, gate.reasons)) or 'no data'}): {gate.verdict}."
+        return
+    low, high = _worse(gate)
+    at = f"at {plural(gate.pairs, 'pair')} the slowdown's"
+    if gate.verdict == "regressed":
+        yield (f"{at} lower bound {_bound(low)} is above ignorable ({ignorable}), and p = {gate.p:.2g} is at most the "
+               f"level {gate.block_level:.2g} that Holm's procedure leaves it: it blocks.")  # fmt: skip
+        if low is not None and low > 0:
+            yield f"With an ignorable margin of {percent(low)} it would not have blocked."
+    elif gate.verdict in GOOD:
+        at = at if gate.passed_at in (None, gate.pairs) else f"it passed at {plural(gate.passed_at or 0, 'pair')}; {at}"
+        yield f"{at} upper bound {_bound(high)} is below must_catch ({must_catch}), q = {gate.q:.2g}: it passes."
+        if high is not None and high > 0:
+            yield f"With a must_catch margin of {percent(high)} it would not have passed."
+    else:
+        yield (f"{at} lower bound ({_bound(low)}) is not above ignorable ({ignorable}), or its upper bound "
+               f"({_bound(high)}) not below must_catch ({must_catch}): {gate.verdict}.")  # fmt: skip
+        yield from _what_would_decide(gate, low, high)
+
+
+def _worse(gate: GateOutcome) -> tuple[float | None, float | None]:
+    """Bounds of the slowdown: those of the change, turned where higher is better."""
+    low, high = gate.change_low, gate.change_high
+    if gate.better == "lower":
+        return low, high
+    return (None if high is None else 1 / (1 + high) - 1), (None if low is None else 1 / (1 + low) - 1)
+
+
+def _what_would_decide(gate: GateOutcome, low: float | None, high: float | None) -> Iterator[str]:
+    """How many pairs in all, or how much less spread, would move the nearer bound over its margin, all else equal."""
+    if gate.change is None or gate.change <= -1:
+        return
+    middle = math.log1p(gate.change) * (1 if gate.better == "lower" else -1)
+    passing, blocking = math.log1p(gate.must_catch), math.log1p(gate.ignorable)
+    ways = []
+    if middle < passing and high is not None:
+        ways.append(("pass", (passing - middle) / (math.log1p(high) - middle)))
+    if middle > blocking and low is not None:
+        ways.append(("be blocked", (middle - blocking) / (middle - math.log1p(low))))
+    for what, share in ways:
+        if 0 < share < 1:
+            pairs = max(math.ceil(gate.pairs / share**2), FIRST_BLOCKING_PAIRS, gate.pairs + 1)
+            yield (f"If the pairs go on like this, it would {what} with about {pairs} of them, or with a spread of "
+                   f"{min(share * 100, 99):.0f} % of this one.")  # fmt: skip
+    if gate.pair_sd is not None:
+        blocks = "" if gate.detectable is None else f"; a slowdown of {percent(gate.detectable)} is what it can block"
+        yield f"The pairs spread by {gate.pair_sd * 100:.3g} %{blocks}."
+
+
+def causes(cell: CellOutcome) -> tuple[str, ...]:
+    """Which kernel, counter or change of the host explains the step's difference."""
+    told = [attribution_sentence(cell.attribution)] if cell.attribution else []
+    told += why_slower(cell)
+    told += [f"{note.code}: {_first(note)}" for note in cell.cautions
+             if note.code in ("other-kernels", "host-slack-lost", "host-calls-changed")]  # fmt: skip
+    if not told:
+        told.append("no trace, counter or count of this run tells; perfgate envelope check takes a trace.")
+    return (*told, *filter(None, [states_line(cell)]))
+
+
+def commands(outcome: Outcome) -> tuple[str, ...]:
+    """At most three to run next."""
+    run = shlex.quote(outcome.run)
+    codes = [
+        note.code for cell in outcome.cells for note in (*cell.reasons, *(n for g in cell.gates for n in g.reasons))
+    ]
+    offered = [*next_steps(outcome), *(f"perfgate explain {code}" for code in dict.fromkeys(codes)),
+               f"perfgate report {run}", f"perfgate judge {run}"]  # fmt: skip
+    return tuple(dict.fromkeys(offered))[:MOST_COMMANDS]
+
+
+def explanation_document(outcome: Outcome) -> Document:
+    """The three sentences, each cell's steps and causes, and three commands."""
+    sections = []
+    for cell in outcome.cells:
+        sections += [
+            Section(title=cell.name),
+            Section(lead="step by step", lines=tuple(steps(cell)), style="facts"),
+            Section(lead="what explains it", lines=causes(cell), style="facts"),
+            Section(notes=tuple(_reasons(cell))),
+        ]
+    sections += [Section(notes=tuple(run_notes(outcome))),
+                 Section(lead="next", lines=commands(outcome), style="commands")]  # fmt: skip
+    return Document.of([closing(outcome), *filter(None, three_sentences(outcome))], sections)
+
+
+def _reasons(cell: CellOutcome) -> list[NoteLine]:
+    return [note for note in notes(cell) if note.kind == "reason"]

@@ -1,0 +1,247 @@
+"""Charts of what a verdict holds: gates against their margins, where the time went, and steps side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from perfgate.judge.outcome import CellOutcome, CounterRow, CountersOutcome, GateOutcome
+from perfgate.metrics.trial import SIDES, Side
+from perfgate.report.chart import WIDTH, Chart, Mark, Scale, arrow, diamond, dots, label, line, rect
+from perfgate.report.outcome_lines import gate_name, gate_row, ordered_gates
+from perfgate.trace.attribution import Attribution, Part
+
+LEFT, RIGHT = 200.0, 520.0
+"""Where the plot of a chart of rows begins and ends; names are left of it, figures right."""
+ROW = 34.0
+FURTHEST = 200.0
+"""In margins; what is further away is an arrow."""
+TICKS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
+MOST_PARTS = 7
+"""Parts of a step with a colour of their own; the rest are one."""
+SHOWN_S = 0.5e-6
+SHOWN_SHARE = 0.01
+"""A smaller part of a difference, by itself or beside the largest one, has no bar."""
+MOST_BARS = 10
+WIDE = 46.0
+"""Bars at least so wide carry their name."""
+TONES = {"regressed": "bad", "pass": "good", "improved": "good"}
+
+
+def slowdown(gate: GateOutcome, change: float) -> float:
+    """A change in a metric's own direction as a slowdown: positive is worse."""
+    return change if gate.better == "lower" else 1 / (1 + change) - 1 if change > -1 else math.inf
+
+
+def forest(cell: CellOutcome) -> Chart | None:
+    """Each gate's interval, in margins of its own: must_catch is at 1 whatever it is."""
+    gates = [gate for gate in ordered_gates(cell) if gate.change is not None and gate.must_catch > 0]
+    if not gates:
+        return None
+    spans = [_span(gate) for gate in gates]
+    known = [abs(value) for span in spans for value in span if math.isfinite(value)]
+    furthest = min(max([2.5, *(1.15 * value for value in known)]), FURTHEST)
+    slow = max([2.5, *(1.15 * v for span in spans for v in span if math.isfinite(v) and v > 0)])
+    fast = max([1.5, *(-1.15 * v for span in spans for v in span if math.isfinite(v) and v < 0)])
+    scale = Scale(-math.asinh(min(fast, furthest)), math.asinh(min(slow, furthest)), LEFT, RIGHT)
+    bottom = 22 + ROW * len(gates)
+    marks = [*_margins(scale, bottom, min(slow, furthest))]
+    for n, (gate, span) in enumerate(zip(gates, spans, strict=True)):
+        marks += _gate_marks(gate, span, scale, 22 + ROW * (n + 0.5))
+    table = [("gate", "change", "interval", "margins", "verdict")]
+    table += [(row[0], row[3], row[4], row[5], row[7]) for row in map(gate_row, gates)]
+    seen = "; ".join(f"{row[0]} {row[1]}, {row[2]}: {row[4]}" for row in table[1:])
+    legend = (("zone-good", "ignorable"), ("zone-warn", "between the margins"), ("zone-bad", "must be caught"))
+    return Chart("Gates against their margins", seen, bottom + 40, tuple(marks), legend, table)
+
+
+def _span(gate: GateOutcome) -> tuple[float, float, float]:
+    """Estimate and ends as slowdowns in margins of must_catch; an end that this look does not have is infinite."""
+    ends = [gate.change_low, gate.change_high]
+    low, high = (None if end is None else slowdown(gate, end) / gate.must_catch for end in ends)
+    if gate.better == "higher":
+        low, high = high, low
+    middle = slowdown(gate, gate.change or 0.0) / gate.must_catch
+    return middle, -math.inf if low is None else low, math.inf if high is None else high
+
+
+def _margins(scale: Scale, bottom: float, furthest: float) -> list[Mark]:
+    one, zero = scale(math.asinh(1)), scale(0.0)
+    marks = [rect("zone-bad", one, 22, (RIGHT - one, bottom - 22))]
+    for tick in TICKS:
+        for side in {tick, -tick}:
+            x = scale(math.asinh(side))
+            if LEFT < x < RIGHT and tick < furthest and (side > 0 or tick <= 1 or tick in (10, 100)):
+                text = "0" if not side else f"{side:g}\u00d7".replace("-", "\u2212")
+                marks.append(line("grid", (x, 22), (x, bottom)))
+                if abs(x - zero) > 18 or not side:  # noqa: PLR2004 (labels would touch)
+                    marks.append(label("tick", x, bottom + 15, text, "middle"))
+    marks += [line("axis", (zero, 18), (zero, bottom)), line("must", (one, 18), (one, bottom))]
+    words = "slowdown in multiples of each gate's must_catch margin"
+    return [*marks, label("axis-title", (LEFT + RIGHT) / 2, bottom + 33, words, "middle"),
+            label("note", one + 4, 14, "must catch"), label("note", zero - 4, 14, "no change", "end")]  # fmt: skip
+
+
+def _gate_marks(gate: GateOutcome, span: tuple[float, float, float], scale: Scale, y: float) -> list[Mark]:
+    tone = TONES.get(gate.verdict, "warn")
+    middle, low, high = (math.copysign(math.asinh(abs(value)), value) for value in span)
+    zero, ignorable, one = (scale(math.asinh(v)) for v in (0.0, gate.ignorable / gate.must_catch, 1.0))
+    x, begin, end = scale(middle), scale(low), scale(high)
+    row = gate_row(gate)
+    told = f"{row[0]}: {row[1]} to {row[2]}, {row[3]} ({row[4]}), margins {row[5]}, {row[7]}"
+    marks = [rect("zone-good", zero, y - 13, (ignorable - zero, 26)),
+             rect("zone-warn", ignorable, y - 13, (one - ignorable, 26)),
+             label("name", LEFT - 12, y + 4, _short(gate_name(gate), 30), "end"),
+             line(f"interval {tone}", (begin, y), (end, y), told)]  # fmt: skip
+    for value, at, direction in ((low, begin, -1), (high, end, 1)):
+        outside = not scale.low <= value <= scale.high
+        marks.append(arrow(f"fill {tone}", at - 8 * direction, y, direction) if outside
+                     else line(f"interval {tone}", (at, y - 5), (at, y + 5)))  # fmt: skip
+    marks.append(diamond(f"fill {tone}", x, y, told))
+    marks += [label("figure", RIGHT + 14, y - 2, row[3]), label("note", RIGHT + 14, y + 12, row[4])]
+    return [*marks, label(f"figure {tone}-text", WIDTH - 4, y + 4, _verdict(gate), "end")]
+
+
+def _verdict(gate: GateOutcome) -> str:
+    return gate.verdict.upper() if gate.verdict == "regressed" else gate.verdict
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
+
+
+def part_looks(change: Attribution) -> dict[str, str]:
+    """A colour for each of the largest roles, by the longer side; others share one, idle time has its own."""
+    kernels = sorted((p for p in change.parts if p.kind == "kernels"), key=lambda p: -max(p.base_s, p.head_s))
+    looks = {part.name: f"part part-{n}" for n, part in enumerate(kernels[:MOST_PARTS])}
+    looks |= {part.name: "part part-rest" for part in kernels[MOST_PARTS:]}
+    return looks | {part.name: "part part-idle" for part in change.parts if part.kind == "idle"} | {
+        part.name: "part part-copy" for part in change.parts if part.kind == "busy"
+    }  # fmt: skip
+
+
+def waterfall(change: Attribution) -> Chart:
+    """From the base's step to the head's: what took more and what took less, one below the other."""
+    largest = max((abs(part.difference_s) for part in change.parts), default=0.0)
+    shown = [part for part in change.parts if abs(part.difference_s) >= max(SHOWN_S, SHOWN_SHARE * largest)]
+    shown = sorted(shown, key=lambda part: -abs(part.difference_s))[:MOST_BARS]
+    rest = change.difference_s - math.fsum(part.difference_s for part in shown)
+    steps = [(part.name, part.difference_s) for part in shown]
+    steps += [("all others", rest)] if abs(rest) >= SHOWN_S else []
+    ends, at = [0.0], 0.0
+    for _, difference_s in steps:
+        at += difference_s
+        ends.append(at)
+    scale = Scale.around([*ends, 0.0, change.difference_s], LEFT + 40, RIGHT + 90)
+    row, top = 26.0, 26.0
+    bottom = top + row * (len(steps) + 2)
+    marks: list[Mark] = []
+    for tick in scale.ticks():
+        marks += [line("grid", (scale(tick), top), (scale(tick), bottom)),
+                  label("tick", scale(tick), bottom + 15, f"{tick * 1e6:+.4g}", "middle")]  # fmt: skip
+    zero = scale(0.0)
+    bars = [("base", 0.0, 0.0, f"{change.base_s * 1e6:.1f} us")]
+    bars += [(name, ends[n], ends[n + 1], us(ds)) for n, (name, ds) in enumerate(steps)]
+    bars += [("head", 0.0, change.difference_s, f"{change.head_s * 1e6:.1f} us")]
+    for n, (name, begin, end, text) in enumerate(bars):
+        y, whole = top + row * n, n in (0, len(bars) - 1)
+        tone = "total" if whole else "bad" if end > begin else "good"
+        x, width = scale(min(begin, end)), abs(scale(end) - scale(begin))
+        marks += [rect(f"bar fill {tone}", x, y + 5, (width, row - 10), f"{name}: {text}"),
+                  label("name", LEFT + 28, y + row / 2 + 4, _short(name, 32), "end"),
+                  label("figure", WIDTH - 4, y + row / 2 + 4, text, "end")]  # fmt: skip
+        if n < len(bars) - 1:
+            marks.append(line("link", (scale(end), y + row - 5), (scale(end), y + row + 5)))
+    marks += [line("axis", (zero, top), (zero, bottom)),
+              label("axis-title", (LEFT + RIGHT + 130) / 2, bottom + 33, "microseconds beside the base's traced step",
+                    "middle")]  # fmt: skip
+    table = [("part", "base us", "head us", "difference us")]
+    table += [(p.name, f"{p.base_s * 1e6:.1f}", f"{p.head_s * 1e6:.1f}", f"{p.difference_s * 1e6:+.1f}")
+              for p in change.parts]  # fmt: skip
+    told = ", ".join(f"{name} {us(ds)}" for name, ds in sorted(steps, key=lambda step: -abs(step[1]))[:4])
+    seen = f"A decode step changed by {us(change.difference_s)}: {told or 'no part as much as a microsecond'}."
+    return Chart("Where the difference comes from", seen, bottom + 40, tuple(marks), (("fill bad", "longer"),
+                 ("fill good", "shorter")), table)  # fmt: skip
+
+
+def us(seconds: float) -> str:
+    """A difference in microseconds with its sign."""
+    return f"{seconds * 1e6:+.1f} us"
+
+
+def step_bars(change: Attribution) -> Chart:
+    """A traced step of each side as one bar, its parts in one order and on one scale, the base above the head."""
+    looks = part_looks(change)
+    order = {"kernels": 0, "busy": 1, "idle": 2}
+    parts = sorted(change.parts, key=lambda p: (order[p.kind], -max(p.base_s, p.head_s)))
+    longest = max(math.fsum(max(getattr(p, f"{side}_s"), 0.0) for p in parts) for side in SIDES)
+    scale = Scale(0.0, longest, 52.0, WIDTH - 4)
+    marks: list[Mark] = []
+    for n, side in enumerate(SIDES):
+        y = 12 + 62.0 * n
+        marks.append(label("name", 44, y + 26, side, "end"))
+        marks += _stacked(parts, side, scale, y, looks)
+    for tick in scale.ticks(8):
+        marks.append(label("tick", scale(tick), 148, f"{tick * 1e6:.4g} us", "middle"))
+        marks.append(line("axis", (scale(tick), 128), (scale(tick), 133)))
+    legend = [(looks[p.name], p.name) for p in parts if looks[p.name] not in ("part part-rest", "part part-idle")]
+    legend += [("part part-rest", "other kernels")] if "part part-rest" in looks.values() else []
+    legend += [("part part-idle", "idle")] if "part part-idle" in looks.values() else []
+    table = [("part", "base us", "share", "head us", "share")]
+    table += [(p.name, f"{p.base_s * 1e6:.1f}", _share(p.base_s, change.base_s), f"{p.head_s * 1e6:.1f}",
+               _share(p.head_s, change.head_s)) for p in parts]  # fmt: skip
+    seen = (f"Base {change.base_s * 1e6:.1f} us, head {change.head_s * 1e6:.1f} us; the largest part is "
+            f"{parts[0].name} with {_share(parts[0].base_s, change.base_s)} of the base's step.")  # fmt: skip
+    return Chart("A decode step, part by part", seen, 156, tuple(marks), tuple(dict.fromkeys(legend)), table)
+
+
+def _stacked(parts: Sequence[Part], side: str, scale: Scale, y: float, looks: dict[str, str]) -> list[Mark]:
+    marks: list[Mark] = []
+    at = 0.0
+    for part in parts:
+        seconds = max(getattr(part, f"{side}_s"), 0.0)
+        x, width = scale(at), scale(at + seconds) - scale(at)
+        if width >= 0.2:  # noqa: PLR2004 (thinner than anybody sees)
+            told = f"{side}, {part.name}: {seconds * 1e6:.1f} us"
+            marks.append(rect(looks[part.name], x, y, (width, 44), told))
+        if width >= WIDE and len(part.name) * 7 < width:
+            marks.append(label(f"inside {part.kind}", x + 6, y + 26, part.name))
+        at += seconds
+    return marks
+
+
+def _share(part_s: float, whole_s: float) -> str:
+    return f"{part_s / whole_s * 100:.1f} %" if whole_s else "-"
+
+
+def roof_plane(counted: CountersOutcome) -> Chart | None:
+    """Each counted kernel by how busy it kept device memory and the SMs, a hollow dot for the base."""
+    points: list[tuple[CounterRow, Side, float, float]] = [
+        (row, side, values["sm_throughput"], values["dram_throughput"])
+        for row in counted.rows
+        for side, values in zip(SIDES, (row.base, row.head), strict=True)
+        if {"sm_throughput", "dram_throughput"} <= values.keys()
+    ]
+    if not points:
+        return None
+    x, y = Scale(0, 100, 70, WIDTH - 30), Scale(0, 100, 300, 20)
+    marks = [rect("zone-warn", x(0), y(60), (x(60) - x(0), y(0) - y(60)))]
+    for tick in range(0, 101, 20):
+        marks += [line("grid", (x(tick), y(0)), (x(tick), y(100))), line("grid", (x(0), y(tick)), (x(100), y(tick))),
+                  label("tick", x(tick), 316, f"{tick} %", "middle"),
+                  label("tick", x(0) - 8, y(tick) + 4, f"{tick} %", "end")]  # fmt: skip
+    for row, side, sm, dram in points:
+        told = (
+            f"{side}, {row.role}, {row.kernel}: device memory {dram:.0f} %, SMs {sm:.0f} %, {row.bound.get(side, '')}"
+        )
+        marks.append(dots(f"{side} large", [(x(sm), y(dram))], told))
+    marks += [label("axis-title", (x(0) + x(100)) / 2, 336, "of what the SMs can do", "middle"),
+              label("note", x(1), y(94), "bound by device memory"),
+              label("note", x(99), y(4), "bound by compute", "end"),
+              label("note", x(1), y(4), "bound by latency")]  # fmt: skip
+    table = [("kernel", "role", "side", "device memory", "SMs", "bound")]
+    table += [(row.kernel, row.role, side, f"{dram:.0f} %", f"{sm:.0f} %", row.bound.get(side, "-"))
+              for row, side, sm, dram in points]  # fmt: skip
+    seen = f"{len(points)} kernels by their shares of both roofs; below 60 % of both a kernel waits."
+    legend = (("dots base large", "base"), ("dots head large", "head"))
+    return Chart("Counted kernels against both roofs", seen, 344, tuple(marks), legend, table)

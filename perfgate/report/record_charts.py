@@ -1,0 +1,277 @@
+"""Charts of what a record holds: pairs, iterations, tokens, telemetry and layers."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from perfgate.judge.evidence import Evidence
+from perfgate.judge.outcome import CellOutcome, GateOutcome
+from perfgate.machine.telemetry import GpuTelemetry, Spread
+from perfgate.metrics.catalogue import find_metric
+from perfgate.metrics.trial import SIDES, Trial
+from perfgate.report.chart import WIDTH, Chart, Mark, Scale, dots, label, line, polyline, rect
+from perfgate.report.outcome_charts import part_looks
+from perfgate.stats import two_states
+from perfgate.trace.attribution import Attribution
+from perfgate.trace.decode_step import DecodeSteps
+from perfgate.units import format_value, signed_percent
+
+LEFT, RIGHT = 74.0, WIDTH - 16.0
+STATES = {two_states.SLOW: "slow", two_states.FAST: "fast", two_states.CUT: "cut"}
+STATE_LEGEND = (
+    ("dots base plain large", "base"),
+    ("dots plain large", "head"),
+    ("dots fast large", "fast state"),
+    ("dots slow large", "slow state"),
+    ("dots mixed large", "sides in different states"),
+    ("dots cut large", "no state known"),
+)
+SIDE_LEGEND = (("dots base large", "base"), ("dots head large", "head"))
+MOST_TRIALS = 200
+"""Of more trials the last are shown."""
+
+Looks = list[tuple[list[str], list[str]]]
+
+
+def states_of(evidence: Evidence, cell: CellOutcome) -> Looks | None:
+    """The state of each iteration of each pair's base and head; ``None`` where the machine had one."""
+    labeller = evidence.labeller
+    if cell.states is None or labeller is None or not evidence.cell.gates:
+        return None
+    found = labeller.at(len(labeller.pairs), evidence.cell.gates[0].gate.ignorable)
+    if found is None:
+        return None
+    return [tuple([STATES[int(one)] for one in side] for side in pair) for pair in found.labels]  # type: ignore[misc]
+
+
+def _usual(looks: Sequence[str]) -> str:
+    """The state of a trial: that of most of its iterations that have one."""
+    known = [look for look in looks if look != "cut"]
+    return max(("fast", "slow"), key=known.count) if known else "cut"
+
+
+def pairs_chart(evidence: Evidence, gate: GateOutcome, states: Looks | None) -> Chart | None:
+    """Base and head of each pair in the order they were taken, and their difference below against the margins."""
+    metric = find_metric(gate.metric)
+    values = [(metric.summarise(base), metric.summarise(head)) for base, head in evidence.pairs(metric.kind)]
+    known = [(n, b, h) for n, (b, h) in enumerate(values) if b and h and b > 0 and h > 0][-MOST_TRIALS:]
+    if not known:
+        return None
+    x = Scale(-0.6, len(known) - 0.4, LEFT, RIGHT)
+    y = Scale.around([value for _, *pair in known for value in pair], 190, 16)
+    changes = [head / base - 1 for _, base, head in known]
+    limit = gate.must_catch if gate.better == "lower" else -gate.must_catch / (1 + gate.must_catch)
+    below = Scale.around([*changes, 0.0, limit], 330, 232)
+    marks = [*_grid(y, lambda v: format_value(v, gate.unit)), *_grid(below, lambda v: signed_percent(v, 1))]
+    marks += [
+        line("axis", (LEFT, below(0)), (RIGHT, below(0))),
+        line("must", (LEFT, below(limit)), (RIGHT, below(limit))),
+        label("panel", LEFT, 222, "head beside base"),
+    ]
+    table = [("pair", "base", "head", "change", "states")]
+    for n, (pair, base, head) in enumerate(known):
+        own = states[pair] if states and pair < len(states) else None
+        looks = [_usual(side) for side in own] if own else ["", ""]
+        told = f"pair {pair + 1}: {format_value(base, gate.unit)} to {format_value(head, gate.unit)}, "
+        told += signed_percent(changes[n]) + (f", {looks[0]} and {looks[1]}" if own else "")
+        marks += [line("link", (x(n), y(base)), (x(n), y(head)), told),
+                  dots(f"head {looks[1]} large", [(x(n), y(head))], told),
+                  *_hollow(f"base {looks[0]} large", x(n), y(base), told),
+                  line("stem", (x(n), below(0)), (x(n), below(changes[n])), told),
+                  dots(f"head {looks[0] if looks[0] == looks[1] else 'mixed' if own else ''} large",
+                       [(x(n), below(changes[n]))], told)]  # fmt: skip
+        if len(known) <= 24 or n % 5 == 0:  # noqa: PLR2004 (labels would touch)
+            marks.append(label("tick", x(n), 348, str(pair + 1), "middle"))
+        table.append((str(pair + 1), format_value(base, gate.unit), format_value(head, gate.unit),
+                      signed_percent(changes[n]), " and ".join(looks) if own else "-"))  # fmt: skip
+    marks.append(label("axis-title", (LEFT + RIGHT) / 2, 366, "pair, in the order they were taken", "middle"))
+    slower = sum((change > 0) == (gate.better == "lower") for change in changes)
+    seen = f"{gate.metric} in {len(known)} pairs; the head is worse than its base in {slower} of them."
+    legend = (STATE_LEGEND if states else SIDE_LEGEND) + (("line must", "must_catch margin"),)
+    return Chart(f"Pairs in order: {gate.metric}", seen, 372, tuple(marks), legend, table)
+
+
+def _hollow(look: str, x: float, y: float, told: str) -> list[Mark]:
+    """A ring: a dot with a smaller one of the page's colour on it."""
+    return [dots(look, [(x, y)], told), dots("hole", [(x, y)], told)]
+
+
+def _grid(scale: Scale, show: Callable[[float], str], most: int = 4) -> list[Mark]:
+    return [mark for tick in scale.ticks(most) for mark in (
+        line("grid", (LEFT, scale(tick)), (RIGHT, scale(tick))),
+        label("tick", LEFT - 8, scale(tick) + 4, show(tick), "end"),
+    )]  # fmt: skip
+
+
+def _trials_in_order(evidence: Evidence) -> list[tuple[Trial, int, int]]:
+    """Timed trials of valid pairs as they were taken, with pair and side."""
+    own = [(trial, n, side) for n, pair in enumerate(evidence.pairs("timed")) for side, trial in enumerate(pair)]
+    return sorted(own, key=lambda one: one[0].index)[-MOST_TRIALS:]
+
+
+def iterations_chart(evidence: Evidence, states: Looks | None) -> Chart | None:
+    """The median decode step of every iteration, trial by trial."""
+    rows = [
+        (trial, n, side, [statistics.median(i.itl_ns) / 1e9 if i.itl_ns else None for i in trial.iterations])
+        for trial, n, side in _trials_in_order(evidence)
+    ]
+    values = [value for *_, medians in rows for value in medians if value]
+    if not values:
+        return None
+    y = Scale.around(values, 210, 16)
+    marks = _grid(y, lambda v: format_value(v, "s"), 5)
+    width = (RIGHT - LEFT) / len(rows)
+    points: dict[str, list[tuple[float, float]]] = {}
+    table = [("trial", "side", "pair", "lowest", "median", "highest")]
+    for n, (trial, pair, side, medians) in enumerate(rows):
+        begin = LEFT + n * width
+        if side:
+            marks.append(rect("stripe", begin, 16, (width, 194), f"trial {trial.index}, head, pair {pair + 1}"))
+        if len(rows) <= 40 or n % 10 == 0:  # noqa: PLR2004 (labels would touch)
+            marks.append(label("tick", begin + width / 2, 226, "BH"[side] if len(rows) <= 40 else str(n), "middle"))  # noqa: PLR2004
+        own = states[pair][side] if states and pair < len(states) else []
+        for k, value in enumerate(medians):
+            look = f"{SIDES[side]} {own[k] if k < len(own) else ''} small"
+            if value:
+                points.setdefault(look, []).append((begin + width * (k + 1) / (len(medians) + 1), y(value)))
+        known = [value for value in medians if value]
+        if known:
+            table.append((str(trial.index), SIDES[side], str(pair + 1), format_value(min(known), "s"),
+                          format_value(statistics.median(known), "s"), format_value(max(known), "s")))  # fmt: skip
+    marks += [dots(look, own_points) for look, own_points in points.items()]
+    words = "trials in the order they were taken: B base, H head" if len(rows) <= 40 else "trials in order"  # noqa: PLR2004
+    marks.append(label("axis-title", (LEFT + RIGHT) / 2, 244, words, "middle"))
+    seen = f"{len(values)} iterations of {len(rows)} trials, from {format_value(min(values), 's')} to "
+    seen += f"{format_value(max(values), 's')}."
+    return Chart("Iterations of every trial", seen, 250, tuple(marks), STATE_LEGEND if states else SIDE_LEGEND, table)
+
+
+def tokens_chart(evidence: Evidence) -> Chart | None:
+    """Every decode step of the middle iteration of the last pair."""
+    pairs = [pair for pair in evidence.pairs("timed") if all(trial.iterations for trial in pair)]
+    if not pairs:
+        return None
+    chosen = [trial.iterations[len(trial.iterations) // 2] for trial in pairs[-1]]
+    if any(len(one.itl_ns) < 2 for one in chosen):  # noqa: PLR2004 (a line has two points)
+        return None
+    x = Scale(1, max(len(one.itl_ns) for one in chosen), LEFT, RIGHT)
+    y = Scale.around([ns / 1e9 for one in chosen for ns in one.itl_ns], 190, 16)
+    marks = _grid(y, lambda v: format_value(v, "s"))
+    table: list[tuple[str, ...]] = [("side", "first token", "shortest step", "median step", "longest step")]
+    for side, one in zip(SIDES, chosen, strict=True):
+        steps = [ns / 1e9 for ns in one.itl_ns]
+        first = format_value(statistics.median(one.ttft_ns) / 1e9, "s")
+        marks.append(polyline(side, [(x(n + 1), y(s)) for n, s in enumerate(steps)], f"{side}, first token {first}"))
+        table.append((side, first, *(format_value(v, "s") for v in (min(steps), statistics.median(steps), max(steps)))))
+    for tick in x.ticks(8):
+        marks.append(label("tick", x(tick), 208, f"{tick:.0f}", "middle"))
+    marks.append(
+        label(
+            "axis-title", (LEFT + RIGHT) / 2, 226, "decode step of one iteration, the last pair's middle one", "middle"
+        )
+    )
+    seen = "; ".join(f"{row[0]} median {row[3]}, longest {row[4]}" for row in table[1:])
+    legend = (("curve base", "base"), ("curve head", "head"))
+    return Chart("Token timeline of one iteration", seen, 232, tuple(marks), legend, table)
+
+
+PANELS: tuple[tuple[str, str, Callable[[GpuTelemetry], Spread | None], float], ...] = (
+    ("SM clock", "MHz", lambda gpu: gpu.sm_mhz, 1),
+    ("power", "W", lambda gpu: gpu.power_mw, 1e-3),
+    ("temperature", "C", lambda gpu: gpu.temperature_c, 1),
+)
+
+
+def telemetry_chart(evidence: Evidence) -> Chart | None:
+    """Clock, power and temperature of each trial's first GPU: range and median, in the order trials were taken."""
+    rows = [(trial, side) for trial, _, side in _trials_in_order(evidence) if trial.telemetry]
+    shown = [panel for panel in PANELS if all(panel[2](trial.telemetry[0]) for trial, _ in rows)] if rows else []
+    if not shown:
+        return None
+    width = (RIGHT - LEFT) / len(rows)
+    marks: list[Mark] = []
+    table = [("trial", "side", *(f"{name} {unit}" for name, unit, *_ in shown))]
+    cells: list[list[str]] = [[str(trial.index), SIDES[side]] for trial, side in rows]
+    for n, (name, unit, read, scale) in enumerate(shown):
+        spreads = [spread for trial, _ in rows if (spread := read(trial.telemetry[0]))]
+        top = 24 + 100.0 * n
+        y = Scale.around([v * scale for s in spreads for v in (s.low, s.high)], top + 76, top)
+        marks += [*_grid(y, lambda v: f"{v:.4g}", 3), label("panel", LEFT, top - 6, f"{name}, {unit}")]
+        for k, (spread, (trial, side)) in enumerate(zip(spreads, rows, strict=True)):
+            low, middle, high = (v * scale for v in (spread.low, spread.median, spread.high))
+            x = LEFT + (k + 0.5) * width
+            told = f"trial {trial.index}, {SIDES[side]}: {low:.4g} to {high:.4g} {unit}, median {middle:.4g}"
+            marks += [
+                line(f"range {SIDES[side]}", (x, y(low)), (x, y(high)), told),
+                dots(f"{SIDES[side]} medium", [(x, y(middle))], told),
+            ]
+            cells[k].append(f"{middle:.4g} ({low:.4g} to {high:.4g})")
+    bottom = 24 + 100.0 * len(shown)
+    marks.append(label("axis-title", (LEFT + RIGHT) / 2, bottom + 4, "trials in the order they were taken", "middle"))
+    seen = "; ".join(
+        f"{name} from {row_low:.4g} to {row_high:.4g} {unit}" for name, unit, row_low, row_high in _ranges(rows, shown)
+    )
+    return Chart(
+        "The GPU along the run", f"{seen}.", bottom + 12, tuple(marks), SIDE_LEGEND, [table[0], *map(tuple, cells)]
+    )
+
+
+def _ranges(
+    rows: Sequence[tuple[Trial, int]], shown: Sequence[tuple[str, str, Callable[[GpuTelemetry], Spread | None], float]]
+) -> list[tuple[str, str, float, float]]:
+    seen = []
+    for name, unit, read, scale in shown:
+        spreads = [spread for trial, _ in rows if (spread := read(trial.telemetry[0]))]
+        seen.append((name, unit, min(s.low for s in spreads) * scale, max(s.high for s in spreads) * scale))
+    return seen
+
+
+def layer_chart(evidence: Evidence, change: Attribution) -> Chart | None:
+    """The kernels of the middle layer in the order they run, each as wide as it is long on average over its step."""
+    sides = [[trial.decode for trial in own if trial.decode] for own in evidence.trials("traced").values()]
+    if not all(sides):
+        return None
+    layers = [_layer(own[0]) for own in sides]
+    longest = max(sum(us for *_, us in layer) for layer in layers)
+    if not longest or not all(layers):
+        return None
+    looks = part_looks(change)
+    x = Scale(0.0, longest, 52.0, WIDTH - 4)
+    marks: list[Mark] = []
+    table = [("side", "role", "kernel", "us")]
+    for n, (side, layer) in enumerate(zip(SIDES, layers, strict=True)):
+        y, at = 12 + 62.0 * n, 0.0
+        marks.append(label("name", 44, y + 26, side, "end"))
+        for role, name, us in layer:
+            look = next(
+                (own for part, own in looks.items() if role in part.partition(": ")[2].split("+") or role == part),
+                "part part-rest",
+            )
+            marks.append(rect(look, x(at), y, (x(at + us) - x(at), 44), f"{side}, {role}, {name}: {us:.1f} us"))
+            if x(at + us) - x(at) > 7 * len(role) + 12:
+                marks.append(label("inside", x(at) + 6, y + 26, role))
+            at += us
+            table.append((side, role, name, f"{us:.1f}"))
+    for tick in x.ticks(8):
+        marks += [label("tick", x(tick), 148, f"{tick:.4g} us", "middle"), line("axis", (x(tick), 128), (x(tick), 133))]
+    counts = [
+        f"{side} {len(layer)} kernels, {sum(us for *_, us in layer):.1f} us"
+        for side, layer in zip(SIDES, layers, strict=True)
+    ]
+    seen = f"Kernels of one layer in order, mean times without the gaps between them: {'; '.join(counts)}."
+    return Chart("One layer, kernel by kernel", seen, 156, tuple(marks), (), table)
+
+
+def _layer(steps: DecodeSteps) -> list[tuple[str, str, float]]:
+    """Role, name and mean microseconds of each kernel of the middle layer of the most frequent step."""
+    pattern = steps.patterns[0]
+    begins = pattern.layer_begins
+    if len(begins) < 2:  # noqa: PLR2004 (a layer has two ends)
+        return []
+    middle = (len(begins) - 1) // 2
+    chosen = pattern.kernels[begins[middle] : begins[middle + 1]]
+    return [
+        (steps.keys[key].role, steps.keys[key].name, steps.key_ns[key] / max(steps.key_launches[key], 1) / 1e3)
+        for key in chosen
+    ]

@@ -1,0 +1,148 @@
+"""A run as one page: what a verdict says first, then the evidence that it rests on, record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+from perfgate.judge.cell_verdict import evidence_of_run
+from perfgate.judge.evidence import Evidence
+from perfgate.judge.outcome import CellOutcome, Outcome
+from perfgate.record.manifest import read_manifest
+from perfgate.record.run_record import Record, Run, read_records
+from perfgate.report.causes import attribution_section, counters_section
+from perfgate.report.chart import Chart
+from perfgate.report.document import Document, Section
+from perfgate.report.explanation import causes, commands, leading_gate, steps, three_sentences
+from perfgate.report.outcome_charts import forest, roof_plane, step_bars, waterfall
+from perfgate.report.outcome_document import gates_section, heading_section, notes_section
+from perfgate.report.outcome_lines import (
+    baseline_line,
+    closing,
+    floor_line,
+    gpu_line,
+    run_notes,
+    states_line,
+    ungated_line,
+)
+from perfgate.report.record_charts import (
+    Looks,
+    iterations_chart,
+    layer_chart,
+    pairs_chart,
+    states_of,
+    telemetry_chart,
+    tokens_chart,
+)
+from perfgate.report.setting_lines import run_setting
+from perfgate.trace.difference import difference
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A verdict with what it was judged by.
+
+    Args:
+        outcome: The verdict.
+        run: The run's manifest; ``None`` for figures from elsewhere.
+        records: By cell_id, those there are.
+    """
+
+    outcome: Outcome
+    run: Run | None = None
+    records: Mapping[str, Record] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, outcome: Outcome, folder: Path) -> Self:
+        """A verdict with the run folder that it was judged by.
+
+        Raises:
+            RecordError: The folder is not a run folder, or a record in it cannot be trusted.
+        """
+        run = read_manifest(folder)
+        return cls(outcome, run, {record.cell.cell_id: record for record in read_records(folder, run)})
+
+
+def run_page(measured: MeasuredRun) -> Document:
+    """Three sentences, then each cell, then what was measured and how to do it again."""
+    outcome = measured.outcome
+    cells = {cell.cell_id: cell for cell in measured.run.plan.cells} if measured.run else {}
+    sections: list[Section | None] = []
+    for found in outcome.cells:
+        evidence = None
+        if measured.run is not None and found.cell_id in cells:
+            evidence = evidence_of_run(measured.run, cells[found.cell_id], measured.records.get(found.cell_id))
+        sections += _cell(found, evidence)
+    sections += [
+        Section(notes=tuple(run_notes(outcome))),
+        Section(title="The whole run"),
+        Section(lead="next", lines=commands(outcome), style="commands"),
+        Section(lead="measured", lines=(*run_setting(outcome), *_versions(outcome)), style="facts"),
+    ]
+    document = Document.of([closing(outcome), *filter(None, three_sentences(outcome))], sections)
+    return replace(document, name=outcome.run, verdict=outcome.verdict)
+
+
+def _versions(outcome: Outcome) -> Iterator[str]:
+    yield f"judged by: perfgate {outcome.perfgate}"
+    for cell in outcome.cells:
+        for side, versions in cell.versions.items():
+            yield f"{side} of {cell.name}: {', '.join(f'{name} {version}' for name, version in versions.items())}"
+        if cell.record:
+            yield f"record of {cell.name}: sha256 {cell.record}"
+
+
+def _cell(cell: CellOutcome, evidence: Evidence | None) -> Iterator[Section | None]:
+    yield heading_section(cell)
+    yield replace(gates_section(cell), lead="gates", chart=forest(cell))
+    gate = leading_gate(cell)
+    paired = evidence if evidence is not None and evidence.paired and evidence.sides else None
+    states = states_of(paired, cell) if paired else None
+    if paired and gate is not None:
+        yield _chart(pairs_chart(paired, gate, states), states_line(cell))
+    if cell.attribution is not None:
+        yield replace(
+            attribution_section(cell.attribution), lead="where the time went", chart=waterfall(cell.attribution)
+        )
+        yield _chart(step_bars(cell.attribution))
+    yield replace(notes_section(cell), lead="reasons and cautions")
+    yield Section(lead="why this verdict, step by step", lines=tuple(steps(cell)), style="items", folded=True)
+    yield Section(lead="what explains it", lines=causes(cell), style="items", folded=True)
+    if paired:
+        yield from _evidence(cell, paired, states)
+    if cell.counters is not None and cell.counters.rows:
+        yield replace(
+            counters_section(cell.counters), lead="counters of kernels", chart=roof_plane(cell.counters), folded=True
+        )
+    facts = (("not gated", ungated_line), ("floor", floor_line), ("GPU", gpu_line), ("baseline", baseline_line))
+    lines = tuple(f"{name}: {line}" for name, line_of in facts if (line := line_of(cell)))
+    yield Section(lead="other figures", lines=lines, style="facts", folded=True)
+
+
+def _evidence(cell: CellOutcome, evidence: Evidence, states: Looks | None) -> Iterator[Section | None]:
+    yield _chart(iterations_chart(evidence, states), folded=True)
+    yield _chart(tokens_chart(evidence), folded=True)
+    yield _chart(telemetry_chart(evidence), folded=True)
+    if cell.attribution is not None:
+        yield _chart(layer_chart(evidence, cell.attribution), folded=True)
+    traced = [(base.decode, head.decode) for base, head in evidence.pairs("traced") if base.decode and head.decode]
+    if traced:
+        found = difference(*traced[0])
+        lines = (found.headline, *found.lines)
+        yield Section(lead="kernels of a step, base to head", lines=lines, style="items", folded=True)
+    traces = [(trial, artifact) for trial in evidence.record.trials for artifact in trial.traces]
+    lines = tuple(
+        f"trial {trial.index}, {trial.subject}: {artifact.path}, {_opener(artifact.path)}" for trial, artifact in traces
+    )
+    yield Section(lead="traces of the run folder", lines=lines, style="items", folded=True)
+
+
+def _opener(path: str) -> str:
+    """What shows a profiler's file."""
+    return "open with nsys-ui" if Path(path).suffix == ".nsys-rep" else "open in ui.perfetto.dev"
+
+
+def _chart(chart: Chart | None, line: str = "", *, folded: bool = False) -> Section | None:
+    return Section(lead=chart.title, lines=(line,) if line else (), chart=chart, folded=folded) if chart else None

@@ -1,0 +1,250 @@
+"""The page of a run: what it says first, that it is one file, and that no record can put anything into it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hand_made import cell, decode, gate, judged, record, run, spread, traces, trials
+from recorded_runs import RUNS, recorded, recorded_together
+
+from perfgate.cli.main import main
+from perfgate.judge.cell_verdict import judge
+from perfgate.metrics.trial import Trial
+from perfgate.report.chart import Scale
+from perfgate.report.explanation import three_sentences
+from perfgate.report.formats import render
+from perfgate.report.html import run_html
+from perfgate.report.outcome_charts import forest, step_bars, waterfall
+from perfgate.report.run_page import MeasuredRun
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSERS_OWN = (".google.com", ".googleapis.com", ".gvt1.com")
+"""Hosts that Chromium asks by itself, for updates and dictionaries; no page of ours names any host."""
+HOSTILE = """</title></style><script>alert(1)</script><img src=x onerror=alert(1)> "' {{ 7*7 }} \u202e"""
+VOID = {"meta", "link", "path", "rect", "line", "br", "img"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, text by the element that it is in, and what is not closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.said: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """An element begins."""
+        self.elements.append((tag, dict(attrs)))
+        if not (self.get_starttag_text() or "").endswith("/>") and tag not in {"meta", "link"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """An element ends: it must be the last that began; ``<path/>`` never began."""
+        if tag in self.open or tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Text."""
+        self.said.append((self.open[-1] if self.open else "", data))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        """The attributes of every element of a kind."""
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def text(self, tag: str) -> str:
+        """What elements of a kind say."""
+        return "".join(data for name, data in self.said if name == tag)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_page_is_one_whole_file(name: str) -> None:
+    """Every element is closed, ids are unique, nothing is loaded, and the policy names the style's digest."""
+    text = run_html(recorded(name))
+    page = Page(text)
+
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert page.open == []
+    assert len(ids) == len(set(ids))
+    assert not page.all("script")
+    assert not re.search(r"(?:src|srcset|action|poster)\s*=|url\(|@import", text)
+    assert {link["href"] for link in (*page.all("a"), *page.all("link")) if not str(link["href"]).startswith("#")} == {
+        "data:,"
+    }
+    policy = next(str(meta["content"]) for meta in page.all("meta") if "http-equiv" in meta)
+    digest = base64.b64encode(hashlib.sha256(page.text("style").encode()).digest()).decode()
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}'")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_chart_can_be_read_without_seeing_it(name: str) -> None:
+    """It has a title, a description and its figures as a table; what scrolls can be reached by the keyboard."""
+    page = Page(run_html(recorded(name)))
+    charts = [svg for svg in page.all("svg") if svg.get("role") == "img"]
+
+    known = {attributes.get("id") for _, attributes in page.elements}
+    assert len(charts) >= 4
+    assert all(set(str(chart["aria-labelledby"]).split()) <= known for chart in charts)
+    tables = [part for part in page.all("details") if part.get("class") == "figures"]
+    assert len(tables) == len(charts)
+    assert all(part.get("tabindex") == "0" and part["aria-label"] for part in page.all("div") if "scroll" in str(part))
+
+
+def test_the_page_of_three_cells_is_small() -> None:
+    """Three cells of real records fit a megabyte, each with its own part and a link to it."""
+    text = run_html(recorded_together())
+
+    assert len(text.encode()) < 1_000_000
+    assert [link["href"] for link in Page(text).all("a")] == ["#report", "#part-1", "#part-2", "#part-3", "#part-4"]
+
+
+def test_a_regression_is_told_in_three_sentences() -> None:
+    """What got slower, by how much with its interval, and why: a copy from host memory that the device waits for."""
+    what, how_much, why = three_sentences(recorded("regressed").outcome)
+
+    assert what == "itl_median got slower (and ttft_median)."
+    assert how_much.startswith("itl_median: 5.137 ms to 6.707 ms, +30.6 % (interval +10.2 % to +42.0 %) in 6 pairs")
+    assert why.startswith("Why: +3903.3 us a step: idle +3918.4 us; the device of head waited for the host")
+    assert why.endswith("The head's step runs something else: a pageable host copy (h2d) in each step.")
+
+
+def test_the_other_verdicts_are_told_too() -> None:
+    """A pass says that nothing got slower; an open run says which bounds keep it open; one without data why."""
+    passed = three_sentences(recorded("pass").outcome)
+    open_ = three_sentences(recorded("states").outcome)
+    nothing = three_sentences(judge(run([cell()]), {}))
+
+    assert passed[0] == "Nothing got slower by as much as must be caught: all 4 gates passed."
+    assert open_[0] == "Nobody can say yet whether itl_median got slower."
+    assert "so it does not pass" in open_[2]
+    assert nothing[0].startswith("NOT MEASURED")
+    assert nothing[1].startswith("Reason not-started: ")
+
+
+def _hostile() -> MeasuredRun:
+    measured = cell().model_copy(update={"name": HOSTILE, "cell_id": HOSTILE, "source": HOSTILE})
+    kernel = [("gemm", "a", 4000), ("attention", "b", 2000)]
+    slower = [("gemm", HOSTILE, 5000), ("attention", "b", 2000)]
+    taken: list[Trial] = [*trials(spread(0.01, 0.0002, 6))]
+    taken += traces([decode(kernel)], [decode(slower)], len(taken))
+    kept = record(measured, taken)
+    manifest = run([measured]).model_copy(update={"name": HOSTILE})
+    return MeasuredRun(judge(manifest, {HOSTILE: kept}), manifest, {HOSTILE: kept})
+
+
+def test_no_name_becomes_markup() -> None:
+    """Names of cells, kernels and runs stay text wherever they are shown, and reorder no line."""
+    page = Page(run_html(_hostile()))
+
+    assert not page.all("script")
+    assert not page.all("img")
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    for element in ("title", "h2", "dt"):
+        assert "</title></style><script>alert(1)</script>" in page.text(element)
+    assert "{{ 7*7 }}" in page.text("h2")
+    assert "\u202e" not in run_html(_hostile())
+
+
+def test_any_report_is_a_page() -> None:
+    """A verdict without records, as of a table of figures, has its charts; so has a report that has no verdict."""
+    outcome = judged(trials(spread(0.0, 0.0002, 4)), cell())
+
+    assert ("span", "pass") in Page(render("outcome", "html", outcome)).said
+    assert [svg for svg in Page(render("outcome", "html", outcome)).all("svg") if svg.get("role")]
+
+
+def test_the_forest_turns_what_is_better_higher() -> None:
+    """A throughput that falls lies on the side of the slow ones, like a latency that rises."""
+    measured = cell(gates=[gate("output_throughput"), gate()])
+    (found,) = judged(trials(spread(0.02, 0.0002, 6)), measured).cells
+
+    chart = forest(found)
+
+    assert chart is not None
+    diamonds = [
+        float(mark.path[1:].partition(" ")[0]) for mark in chart.marks if mark.look == "fill bad" and "l6" in mark.path
+    ]
+    assert len(diamonds) == 2
+    assert diamonds[0] == pytest.approx(diamonds[1], abs=2)
+
+
+def test_a_gate_without_a_lower_bound_has_an_open_interval() -> None:
+    """Below six pairs no look blocks, so the interval goes on to the left: its end is an arrow."""
+    (found,) = judged(trials(spread(0.003, 0.004, 4)), cell()).cells
+
+    chart = forest(found)
+
+    assert chart is not None
+    assert any(mark.path.endswith("l-8 5 8 5z") for mark in chart.marks)
+
+
+def test_the_waterfall_ends_where_the_head_is() -> None:
+    """The bars add up: the last part ends at the head's difference."""
+    (found,) = recorded("regressed").outcome.cells
+    assert found.attribution is not None
+
+    bars = [mark.at for mark in waterfall(found.attribution).marks if mark.look.startswith("bar")]
+
+    x, _, width, _ = bars[-1]
+    last = bars[-2]
+    assert min(abs(last[0] - (x + width)), abs(last[0] + last[2] - (x + width))) < 0.6
+    base, head = (
+        sum(m.at[2] for m in step_bars(found.attribution).marks if m.text.startswith(f"{s},")) for s in ("base", "head")
+    )
+    assert head / base == pytest.approx(found.attribution.head_s / found.attribution.base_s, rel=0.01)
+
+
+def test_ticks_are_round_and_inside() -> None:
+    """A scale's ticks are multiples of 1, 2 or 5 within it."""
+    assert Scale(-0.3, 10.4, 0, 100).ticks(6) == [0, 2, 4, 6, 8, 10]
+    assert Scale(0.00512, 0.00534, 0, 1).ticks(4) == pytest.approx([0.0052, 0.0053])
+
+
+@pytest.fixture
+def _kept(monkeypatch: pytest.MonkeyPatch) -> MeasuredRun:
+    """A run folder, without the scenarios that a real one keeps beside its manifest."""
+    measured = recorded("regressed")
+    monkeypatch.setattr("perfgate.gate.outcome_of", lambda _: measured.outcome)
+    monkeypatch.setattr("perfgate.report.run_page.MeasuredRun.of", lambda *_: measured)
+    return measured
+
+
+@pytest.mark.usefixtures("_kept")
+def test_the_command_writes_the_page(tmp_path: Path) -> None:
+    """The command writes report.html into the run's folder, or the file named, and prints where."""
+    first = CliRunner().invoke(main, ["report", str(tmp_path)])
+    second = CliRunner().invoke(main, ["report", str(tmp_path), "--html", str(tmp_path / "other.html")])
+
+    assert first.output == f"{tmp_path / 'report.html'}\n"
+    assert second.exit_code == 0
+    assert (tmp_path / "report.html").read_bytes() == (tmp_path / "other.html").read_bytes()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt install chromium")
+def test_a_browser_shows_it_without_a_fault(tmp_path: Path) -> None:
+    """Chromium reports nothing on its console, asks for nothing but the file, and finds each chart in its place."""
+    file, log = tmp_path / "page.html", tmp_path / "net.json"
+    file.write_text(run_html(recorded_together()), encoding="utf-8")
+
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+               "--enable-logging=stderr", "--disable-background-networking", "--no-first-run",
+               f"--log-net-log={log}", "--dump-dom", file.as_uri()]  # fmt: skip
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+    assert "CONSOLE" not in ended.stderr
+    asked = re.findall(r'"url":"(?:https?|wss?|ftp)://([^/"]*)', log.read_text())
+    assert [host for host in asked if not host.endswith(BROWSERS_OWN)] == []
+    shown, sent = Page(ended.stdout), Page(file.read_text(encoding="utf-8"))
+    assert [name for name, _ in shown.elements] == [name for name, _ in sent.elements]
+    assert json.dumps(shown.all("svg")) == json.dumps(sent.all("svg"))
