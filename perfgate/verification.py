@@ -29,7 +29,6 @@ from perfgate.metrics.trial import Artifact, Iteration, Trial
 from perfgate.nightly import BESIDE, HALVES, MANIFEST, check_halves, night_outcome, run_of
 from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest
 from perfgate.record.run_record import Record, Run, read_records
-from perfgate.scenario.plan import Cell
 
 Result = Literal["ok", "FAILED", "unknown"]
 
@@ -158,11 +157,11 @@ def _files(folder: Path, records: Sequence[Record]) -> Check:
 
 def _times(folder: Path, records: Sequence[Record]) -> Check:
     """Whether the times in the records are those of the workers' own answers, which are kept beside them."""
-    timed = [(record.cell, trial) for record in records for trial in record.trials
+    timed = [(record, trial) for record in records for trial in record.trials
              if trial.kind == "timed" and trial.failure is None]  # fmt: skip
-    here = [(cell, trial, folder / trial.timeline.path) for cell, trial in timed
+    here = [(record, trial, folder / trial.timeline.path) for record, trial in timed
             if trial.timeline and (folder / trial.timeline.path).is_file()]  # fmt: skip
-    wrong = [str(trial.index) for cell, trial, file in here if not _tells(file, cell, trial)]
+    wrong = [str(trial.index) for record, trial, file in here if not _tells(file, record, trial)]
     if not timed:
         return Check("unknown", "times", "no timed trial was taken")
     if wrong:
@@ -173,17 +172,19 @@ def _times(folder: Path, records: Sequence[Record]) -> Check:
     return Check("ok", "times", f"those of {len(timed)} timed trials are what their raw timelines tell")
 
 
-def _tells(file: Path, cell: Cell, trial: Trial) -> bool:
+def _tells(file: Path, record: Record, trial: Trial) -> bool:
     """Whether a timeline gives the iterations of a trial; one that is damaged, or made to do harm, does not.
 
     Warm-up is as long as declared, and longer where the trial says that it waited for the GPU.
     """
     iterations: list[Iteration] = []
-    measure, warmup = cell.measure, 0
-    left = (measure.warmup_iterations + measure.iterations) * MAX_ANSWER_BYTES
+    cell, measure, warmup = record.cell, record.cell.measure, 0
+    if (count := len(trial.iterations)) not in record.iterations_of(trial):
+        return False
+    left = (measure.warmup_iterations + count) * MAX_ANSWER_BYTES
     try:
         with gzip.open(file) as lines:
-            while len(iterations) < measure.iterations and left > 0:
+            while len(iterations) < count and left > 0:
                 line = lines.readline(MAX_ANSWER_BYTES)
                 left -= len(line)
                 answer = json.loads(line)

@@ -236,7 +236,9 @@ def _stated(spec: FakeSpec, job: Job, seed: int) -> Stated:
         return lambda _number, steps: (steps, None)
     draw = random.Random(f"states {seed} {job.index}")  # noqa: S311 (no secret)
     begins_slow = states.begins_slow(seed, job)
-    fast_from = states.fast_from(measure.warmup_iterations + measure.iterations, workload.output_tokens, draw)
+    fast_from = states.fast_from(
+        measure.warmup_iterations + (job.iterations or measure.iterations), workload.output_tokens, draw
+    )
 
     def iteration(number: int, steps: list[float]) -> tuple[list[float], list[list[int]]]:
         slow = [begins_slow and (number, step) < fast_from for step in range(len(steps) + 1)]
@@ -251,7 +253,7 @@ def _measured(
 ) -> dict[str, Any]:
     """A timed or traced trial."""
     measure, traced = job.cell.measure, job.kind == "traced"
-    count = measure.iterations
+    count = job.iterations or measure.iterations
     if traced:
         count = job.cell.kernels.traced.iterations if job.cell.kernels else 1
     slow = spec.mode_ratio if draw.random() < spec.mode_share.get(job.side, 0.0) else 1.0

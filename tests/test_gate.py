@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from fake_collector import FakeCollector, FakeSpec
 from hand_made import BASE, BOTH, MACHINE, STEP_S, cell, gate, record, run, scenario_file, spread, trial, trials
 
 from perfgate import gate as use_cases
 from perfgate.capture.job import Job
 from perfgate.capture.pace import Step
+from perfgate.cli.main import main
 from perfgate.errors import (
     ExitStatus,
     InterruptedRunError,
@@ -28,6 +30,9 @@ from perfgate.errors import (
 from perfgate.judge.outcome import verdict_json
 from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, Visit, read_record, read_records, read_run, record_file, write_record
+from perfgate.report.outcome_document import outcome_document
+from perfgate.report.text import to_text
+from perfgate.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -468,3 +473,27 @@ def test_wrong_gate(word: str, says: str) -> None:
     """A word of another form, or an impossible gate, is refused with the word and what was expected."""
     with pytest.raises(UsageError, match=f"--gate {word}: .*{says}"):
         use_cases.parse_gate(word)
+
+
+def test_iterations_that_pay(tmp_path: Path) -> None:
+    """A run with bounds chooses by its warm-up trials, the next one by that run; report, check and verify agree."""
+    scenario = scenario_file(tmp_path)
+    declared = scenario.read_text()
+    scenario.write_text(declared.replace("iterations: 2}", "iterations: 6, choose: {least: 2, most: 30}}"))
+    runs = tmp_path / "runs"
+    first, second = (
+        use_cases.run([scenario], BOTH, runs=runs, seed=seed, collector=FakeCollector()) for seed in (0, 1)
+    )
+
+    texts = [to_text(outcome_document(finished.outcome)) for finished in (first, second)]
+    assert "iterations a trial: pairs of itl_median spread by" in texts[0]
+    assert "by the warm-up trials" in texts[0]
+    assert "by the record of" in texts[1]
+    (kept,) = read_records(second.folder, read_run(second.folder))
+    assert kept.chosen is not None
+    assert {len(t.iterations) for t in kept.trials} == {6, kept.chosen.iterations}
+    assert next(check.result for check in verify_path(second.folder) if check.what == "times") == "ok"
+    checked = CliRunner().invoke(main, ["check", str(scenario), "--runs", str(runs)])
+    assert ", from 2 to 30: pairs of itl_median spread by" in checked.stdout
+    unknown = CliRunner().invoke(main, ["check", str(scenario), "--runs", str(tmp_path / "none")])
+    assert "iterations: from 2 to 30, chosen by the warm-up trials; 6 in these" in unknown.stdout

@@ -40,7 +40,8 @@ class Instrument:
     @property
     def iterations(self) -> tuple[int, int]:
         """How many to run for warm-up, and how many to measure."""
-        return self.job.cell.measure.warmup_iterations, self.job.cell.measure.iterations
+        measure = self.job.cell.measure
+        return measure.warmup_iterations, self.job.iterations or measure.iterations
 
     def prepare(self) -> Launch:
         """What it asks of the start of the engine.

@@ -39,6 +39,7 @@ class Job:
         ahead: The trial that comes next, for which a driver may start a process now; its folder does not exist yet.
             ``None`` where that is not known or not wanted.
         station: Number of the station; engines side by side need ports of their own.
+        iterations: How many a timed trial measures, where that was chosen; else as its cell declares.
         architecture: Its compute capability times ten, by which ncu's names differ; ``None`` where it is not known.
     """
 
@@ -59,6 +60,7 @@ class Job:
     gpu: bool = False
     fastest_probe_ns: tuple[int, ...] = ()
     architecture: int | None = None
+    iterations: int | None = None
     ahead: Job | None = None
     station: int = 0
 

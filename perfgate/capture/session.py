@@ -37,7 +37,7 @@ from perfgate.machine.orphans import end_orphans
 from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
 from perfgate.metrics.trial import Failure, Kind, Side, Trial
-from perfgate.record.cost import trial_seconds
+from perfgate.record.cost import trial_seconds, with_iterations
 from perfgate.record.dropped_pairs import HOPELESS, OF_THE_GPU, overdrawn, reopened
 from perfgate.record.run_record import Record, Run, Visit, read_record, read_records, record_file, write_record
 from perfgate.scenario.plan import Cell, head_first
@@ -269,6 +269,9 @@ class Session:
             if failure is not None:
                 self._keep(cell, stopped=failure)
                 return False
+        with self._lock:
+            self._opened[cell.cell_id] = with_iterations(self._opened[cell.cell_id], self._run, self._folder.parent)
+            self._keep(cell)
         return True
 
     def _warm_up(self, station: Station, cell: Cell, side: Side, pairs: int) -> Failure | None:

@@ -107,7 +107,8 @@ class Station:
             cell=record.cell, side=side, subject=subject, index=index, visit=len(record.visits) - 1,
             run_folder=self._run_folder, folder=folder, environment=self.gpus.environment, owner=self.place.owner,
             cache_folder=self._caches.folder(record.cell, side, subject, index), station=self.place.number,
-            decode=_last_seen(record, side), gpu=bool(self.gpus.uuids), architecture=self.gpus.architecture,
+            decode=_last_seen(record, side), iterations=record.chosen.iterations if record.chosen else None,
+            gpu=bool(self.gpus.uuids), architecture=self.gpus.architecture,
             fastest_probe_ns=fastest_probe_ns(record, side, self.gpus.names, self.gpus.of(record.cell)), **place,
         )  # fmt: skip
 

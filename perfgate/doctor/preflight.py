@@ -221,10 +221,11 @@ def _too_many_figures(cell: _Cell) -> Iterator[Problem]:
     """More than a record holds; half of it is left to dropped pairs, further looks and traces."""
     work, measure = cell.workload, cell.loaded.scenario.measure
     each = 2 * work.batch + work.output_tokens
-    figures, most = 2 * measure.looks[-1] * measure.iterations * each, RECORD.values // 2
+    iterations = measure.choose.most if measure.choose else measure.iterations
+    figures, most = 2 * measure.looks[-1] * iterations * each, RECORD.values // 2
     if figures > most:
         text = (
-            f"{measure.looks[-1]} pairs of {measure.iterations} iterations with {work.batch} requests and "
+            f"{measure.looks[-1]} pairs of {iterations} iterations with {work.batch} requests and "
             f"{work.output_tokens} tokens each yield {figures / 1e6:.0f} million figures, and a record takes "
             f"{most / 1e6:.0f}: take fewer iterations, requests or tokens"
         )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Literal
+
+from pydantic import Field
 
 from perfgate.metrics.trial import Side
 from perfgate.models import Frozen
@@ -107,6 +110,7 @@ class Setting(Frozen):
         machines: Those it was measured on, in words.
         begun_utc: Begin of the first visit, ISO 8601; empty where there was none.
         subjects: By side.
+        iterations: How many each trial has and why, where that was chosen; empty, and not written, where it was not.
     """
 
     run: str
@@ -119,3 +123,4 @@ class Setting(Frozen):
     machines: tuple[str, ...]
     begun_utc: str
     subjects: dict[Side, SubjectSetting]
+    iterations: str = Field(default="", exclude_if=operator.not_)

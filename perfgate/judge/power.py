@@ -17,6 +17,7 @@ from perfgate.errors import NotMeasuredError
 from perfgate.metrics.catalogue import Metric
 from perfgate.metrics.trial import Kind
 from perfgate.record.cost import PASS_S, KindCost, kind_cost
+from perfgate.record.iteration_choice import IterationChoice, choose_iterations
 from perfgate.record.run_record import Record
 from perfgate.scenario.launch_window import choose_window
 from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
@@ -55,10 +56,12 @@ class CellPower:
     Args:
         kinds: In the order they are taken; a kind of which nothing is taken is left out.
         gates: In the cell's order.
+        chosen: How many iterations a run would choose now; ``None`` where it would not, or its warm-up trials decide.
     """
 
     kinds: tuple[KindCost, ...]
     gates: tuple[GatePower, ...]
+    chosen: IterationChoice | None = None
 
 
 def cell_power(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int) -> CellPower:
@@ -70,9 +73,11 @@ def cell_power(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int) ->
         gates_in_run: Gates of the whole run, at least those of the cell.
     """
     costs = (kind_cost(cell, kind, history.get(kind)) for kind in cell.kinds)
+    newest = history.get("timed")
     return CellPower(
         tuple(_with_window(cell, cost, history) if cost.kind == "counted" else cost for cost in costs),
         tuple(_gate_price(cell, gate, history.get(gate.gate.measured.kind), gates_in_run) for gate in cell.gates),
+        choose_iterations(cell, (), newest.pairs(), newest.visits[-1].t0_utc, gates_in_run) if newest else None,
     )
 
 

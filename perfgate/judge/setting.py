@@ -19,7 +19,7 @@ def setting_of(evidence: Evidence) -> Setting | None:
         return None
     visits = [visit for side in evidence.sides.values() for visit in side.record.visits]
     subjects = {name: side.record.subjects[side.name] for name, side in evidence.sides.items()}
-    of = evidence.record.cell
+    of, chosen = evidence.record.cell, evidence.record.chosen
     return Setting(
         run=evidence.run,
         scenario=of.source,
@@ -31,6 +31,7 @@ def setting_of(evidence: Evidence) -> Setting | None:
         machines=tuple(dict.fromkeys(_machine(visit.machine) for visit in visits)),
         begun_utc=min((visit.t0_utc for visit in visits), default=""),
         subjects={side: _subject(side, subjects) for side in subjects},
+        iterations=f"{chosen.iterations} iterations a trial: {chosen.reason}" if chosen else "",
     )
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from perfgate.errors import RecordError
 from perfgate.metrics.trial import Kind
-from perfgate.record.run_record import Record, read_record
+from perfgate.record.iteration_choice import choose_iterations
+from perfgate.record.run_record import Record, Run, read_record
 from perfgate.scenario.plan import Cell
 
 PASS_S = 0.035
@@ -62,6 +63,27 @@ def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
             if newer and len(record.pairs(kind)) >= min(2, cell.looks(kind)[0]):
                 newest[kind] = record
     return newest
+
+
+def with_iterations(record: Record, run: Run, runs: Path) -> Record:
+    """A record with the number of iterations that its judged trials are to have, where its cell leaves that open.
+
+    It stays as it is once chosen, or once a pair was begun, and where there is no look to reach soonest.
+
+    Args:
+        record: With the warm-up trials.
+        run: Its run.
+        runs: A folder of run folders, where the newest earlier record of the cell tells most.
+    """
+    begun = any(trial.pair is not None for trial in record.trials)
+    if record.cell.measure.choose is None or record.chosen or begun or run.quick or run.fixed:
+        return record
+    newest = newest_records(runs, record.cell).get("timed")
+    pairs, measured_utc = (newest.pairs(), newest.visits[-1].t0_utc) if newest else ([], "")
+    warm_up = [trial for trial in record.trials if trial.failure is None]
+    gates = sum(len(cell.gates) for cell in run.plan.cells)
+    chosen = choose_iterations(record.cell, warm_up, pairs, measured_utc, gates)
+    return record.model_copy(update={"chosen": chosen})
 
 
 def trial_seconds(cell: Cell, runs: Path) -> dict[Kind, float]:

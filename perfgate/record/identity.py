@@ -55,7 +55,6 @@ class Measured(Frozen):
         traced = cell.kernels and repr((rules, cell.kernels.traced.iterations))
         launches = [entry.model_dump_json(exclude={"metrics"}) for entry in cell.counters]
         counted = launches and repr((rules, launches, cell.counted.step, cell.counted.cache_control))
-        measure = {"warmup_iterations": cell.measure.warmup_iterations, "iterations": cell.measure.iterations}
         return cls(
             name=cell.name,
             scenario=cell.scenario,
@@ -63,7 +62,7 @@ class Measured(Frozen):
             model_digest=cell.model_digest,
             engine={"driver": cell.engine.driver, "args": cell.engine.args, "env": dict(cell.engine.env)},
             workload=cell.workload.model_dump(mode="json"),
-            measure=dict(measure),
+            measure=cell.measure.identity,
             clocks=cell.clocks.model_dump(mode="json", exclude_none=True),
             pairing=cell.pairing,
             tracing=sha256_hex(traced)[:12] if traced else "",

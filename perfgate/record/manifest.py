@@ -118,8 +118,8 @@ def _impossible(record: Record, trial: Trial) -> str:
             return f"is one of {trial.subject}, and the seed draws the other side for its place"
     if trial.kind != "timed" or trial.failure is not None:
         return ""
-    if len(trial.iterations) != cell.measure.iterations:
-        return f"holds {len(trial.iterations)} iterations, and its cell takes {cell.measure.iterations}"
+    if len(trial.iterations) not in (numbers := record.iterations_of(trial)):
+        return f"holds {len(trial.iterations)} iterations, and its cell takes {numbers[0]}"
     if any((len(iteration.ttft_ns), iteration.output_tokens) != (cell.workload.batch, cell.workload.output_tokens)
            for iteration in trial.iterations):  # fmt: skip
         return "holds iterations of another batch or length than its cell's"

@@ -35,6 +35,7 @@ from perfgate.machine.versioned_json import (
 from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, ROLE_METRICS
 from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, Kind, Side, Trial, key_of
 from perfgate.models import Frozen
+from perfgate.record.iteration_choice import IterationChoice
 from perfgate.scenario.plan import OLD_ORDERS, Cell, OrdersField, Plan
 from perfgate.scenario.subject import Subject
 from perfgate.stats.sequential import Schedule
@@ -85,6 +86,7 @@ class Record(Frozen):
         further_counted_looks: The same for counted pairs.
         further_called_looks: The same for called pairs; not written where there are none.
         stopped: Why measuring ended before a decision, where it did.
+        chosen: How many iterations its judged trials have, where that was chosen; not written where it was not.
     """
 
     format: Literal["perfgate-record/1"] = RECORD_FORMAT
@@ -99,6 +101,14 @@ class Record(Frozen):
     further_counted_looks: tuple[int, ...] = ()
     further_called_looks: tuple[int, ...] = Field(default=(), exclude_if=operator.not_)
     stopped: Failure | None = None
+    chosen: IterationChoice | None = Field(default=None, exclude_if=operator.not_)
+
+    @model_validator(mode="after")
+    def _chosen_within_bounds(self) -> Self:
+        bounds = self.cell.measure.choose
+        if self.chosen and not (bounds and bounds.least <= self.chosen.iterations <= bounds.most):
+            raise ValueError("chosen: its iterations are outside the bounds of the cell")
+        return self
 
     @model_validator(mode="after")
     def _looks_can_be_added(self) -> Self:
@@ -126,6 +136,13 @@ class Record(Frozen):
     def measured(self, kind: Kind = "timed") -> int:
         """How many valid pairs there are; where one side alone is measured, how many valid trials."""
         return len(self.pairs(kind)) if self.alone is None else len(self.judged_trials(self.alone, kind))
+
+    def iterations_of(self, trial: Trial) -> tuple[int, ...]:
+        """How many iterations a timed trial has: as were chosen, if any were; a warm-up trial may come before that."""
+        declared = self.cell.measure.iterations
+        if self.chosen is None:
+            return (declared,)
+        return (self.chosen.iterations,) if trial.pair is not None else (self.chosen.iterations, declared)
 
     @property
     def alone(self) -> Side | None:

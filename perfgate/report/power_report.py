@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from perfgate.baseline.foresight import Way
 from perfgate.judge.power import CellPower, GatePower
@@ -22,12 +22,25 @@ def power_document(cell: Cell, price: CellPower, against: Iterable[Way] = ()) ->
     """
     lines = [
         *(line for kind in price.kinds for line in _kind_lines(cell, kind)),
+        *_choice_lines(cell, price),
         *(_gate_line(cell, gate) for gate in price.gates),
         *map(_way_line, against),
         *(f"warning: {gate.metric}: {gate.problem}" for gate in price.gates if gate.problem),
     ]
     title = f"{cell.name}  cell {cell.cell_id[:12]}  {cell.source}"
     return Document.of((), [Section(title=title, lines=tuple(lines))])
+
+
+def _choice_lines(cell: Cell, price: CellPower) -> Iterator[str]:
+    """The number of iterations that a run would choose, and why; nothing where it is declared."""
+    bounds = cell.measure.choose
+    if bounds is None:
+        return
+    between = f"from {bounds.least} to {bounds.most}"
+    if price.chosen is None:
+        yield f"iterations: {between}, chosen by the warm-up trials; {cell.measure.iterations} in these"
+    else:
+        yield f"iterations: {price.chosen.iterations}, {between}: {price.chosen.reason}"
 
 
 def _way_line(way: Way) -> str:

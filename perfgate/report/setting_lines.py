@@ -17,7 +17,8 @@ def cell_setting(cell: CellOutcome) -> str:
     if setting is None:
         return ""
     tokens = f"{setting.input_tokens} + {setting.output_tokens} tokens"
-    return f"{setting.model}, batch {setting.batch}, {tokens}, {setting.scenario}"
+    chosen = f"; {setting.iterations}" if setting.iterations else ""
+    return f"{setting.model}, batch {setting.batch}, {tokens}, {setting.scenario}{chosen}"
 
 
 def run_setting(outcome: Outcome) -> list[str]:

@@ -53,12 +53,32 @@ class Expect(Strict):
         return self.pair_sd if metric.kind == "timed" else None
 
 
+class Choose(Strict):
+    """Bounds of a number of iterations that is chosen before the first judged pair, for both sides.
+
+    Args:
+        least: No fewer.
+        most: No more.
+    """
+
+    least: Annotated[int, Field(ge=1, le=10_000, examples=[4])] = 4
+    most: Annotated[int, Field(ge=1, le=10_000, examples=[60])] = 60
+
+    @model_validator(mode="after")
+    def _some_between(self) -> Choose:
+        if self.least > self.most:
+            raise ValueError(f"least is {self.least}, more than most, {self.most}")
+        return self
+
+
 class Measure(Sampling):
     """The measurement plan of one cell.
 
     Args:
         warmup_iterations: Iterations run and not counted in each trial.
-        iterations: Iterations counted in each trial.
+        iterations: Iterations counted in each trial; with ``choose``, where nothing else is known.
+        choose: Bounds of a number of iterations that is chosen instead: by what restarts and iterations spread by and
+            cost, that which leads to a decision soonest.
         looks: Numbers of pairs at which a decision is tried, increasing.
         spend: Weights of the looks; needed where ``looks`` is not a beginning of 4, 6, 8, 12.
         max_dropped_pairs: Pairs that may fail and be replaced, over all visits, before the cell counts as not measured.
@@ -69,10 +89,17 @@ class Measure(Sampling):
 
     warmup_iterations: Annotated[int, Field(ge=0, le=1000)] = 2
     iterations: Annotated[int, Field(ge=1, le=10_000)] = 20
+    choose: Annotated[Choose | None, Field(exclude_if=lambda choose: choose is None)] = None
     max_dropped_pairs: Annotated[int, Field(ge=0, le=1000)] = 2
     start_timeout: Duration = 900.0
     iteration_timeout: Duration = 300.0
     expect: Expect | None = None
+
+    @property
+    def identity(self) -> dict[str, JsonValue]:
+        """What of it decides what is measured; the number that is chosen within bounds is part of no cell."""
+        chosen = {"choose": self.choose.model_dump()} if self.choose else {}
+        return {"warmup_iterations": self.warmup_iterations, "iterations": self.iterations, **chosen}
 
 
 class Clocks(Strict):

@@ -290,7 +290,7 @@ def _cell_id(model_digest: str, engine: Engine, workload: Workload, measure: Mea
         "model": model_digest,
         "engine": {"driver": engine.driver, "args": engine.args, "env": engine.env},
         "workload": workload.model_dump(mode="json"),
-        "measure": {"warmup_iterations": measure.warmup_iterations, "iterations": measure.iterations},
+        "measure": measure.identity,
         "clocks": clocks.model_dump(mode="json"),
         "pairing": "sequential",
     }

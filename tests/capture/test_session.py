@@ -17,7 +17,7 @@ from perfgate.capture.session import Session
 from perfgate.machine.processes import Orphan
 from perfgate.metrics.trial import Failure, Side, Trial
 from perfgate.record.run_record import Record, read_record, record_file
-from perfgate.scenario.declaration import Expect
+from perfgate.scenario.declaration import Choose, Expect
 from perfgate.scenario.plan import Cell, Orders, Plan, head_first
 from perfgate.scenario.subject import Subject
 
@@ -624,3 +624,50 @@ def test_time_left_from_the_first_step(tmp_path: Path) -> None:
     assert unknown.seconds_left is None
     assert known.seconds_left == pytest.approx(6 * 10.0, abs=1.0)
     assert earlier.seconds_left == pytest.approx(6 * 25.0, rel=0.1)
+
+
+# --- iterations that are chosen
+
+
+def _open_number() -> Cell:
+    """A cell whose number of iterations is left open."""
+    plain = cell()
+    measure = {"iterations": 6, "choose": Choose(least=2, most=30)}
+    return plain.model_copy(update={"measure": plain.measure.model_copy(update=measure)})
+
+
+def _measured(folder: Path, collector: FakeCollector, pairs: int = 4, **manifest: Any) -> Record:
+    plan = Plan(cells=(_open_number(),), seed=0)
+    return measure(folder, collector, pairs, _open_number(), plan=plan, **manifest)
+
+
+def test_iterations_are_chosen_before_the_first_pair(tmp_path: Path) -> None:
+    """Warm-up trials have the declared number, and all that are judged one that follows from them, on both sides."""
+    collector = Watched()
+    record = _measured(tmp_path, collector)
+
+    assert record.chosen is not None
+    assert record.chosen.iterations != 6
+    assert [job.iterations for job in collector.jobs[:2]] == [None, None]
+    assert {job.iterations for job in collector.jobs[2:]} == {record.chosen.iterations}
+    assert {len(t.iterations) for t in record.trials[2:]} == {record.chosen.iterations}
+    assert on_disk(tmp_path, _open_number()).chosen == record.chosen
+
+
+def test_a_number_that_was_chosen_stays(tmp_path: Path) -> None:
+    """A later visit of the run, whose warm-up trials may tell otherwise, goes on with the first one's."""
+    first = _measured(tmp_path, Watched(), 1)
+    later = _measured(tmp_path, Watched(spec=FakeSpec(iteration_sd=0.2)), 3)
+
+    assert later.chosen == first.chosen is not None
+    assert {len(t.iterations) for t in later.trials if t.pair is not None} == {first.chosen.iterations}
+
+
+def test_nothing_is_chosen_for_runs_of_a_fixed_size(tmp_path: Path) -> None:
+    """A quick run, and one side alone, have what the scenario declares: there is no look to decide soonest at."""
+    alone: Side = "base"
+    quick = _measured(tmp_path / "quick", Watched(), 1, quick=True)
+    one = _measured(tmp_path / "alone", Watched(), 2, subjects={alone: BASE})
+    assert quick.chosen is None
+    assert one.chosen is None
+    assert {len(t.iterations) for t in (*quick.trials, *one.trials)} == {6}

@@ -1,0 +1,216 @@
+"""How many iterations a trial gets, where a scenario leaves that open: as many as lead to a decision soonest.
+
+More iterations make a trial longer and its value steadier, but nothing that restarts differ by goes away with them. So
+there is a number that pays: Kalibera and Jones 2013 ("Rigorous benchmarking in reasonable time") find it from the
+variance between restarts and within, and from what a restart and an iteration cost. Here looks are taken at a few
+numbers of pairs, so each number of iterations is priced by when these looks would decide.
+
+Known are an earlier run of the same cell, else the warm-up trials of this one. The variance is that of either side's
+own iterations and of pairs about their mean, which is the same whichever side is slower.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from pydantic import Field
+from scipy import special
+
+from perfgate.metrics.catalogue import Metric
+from perfgate.metrics.trial import Trial
+from perfgate.models import Frozen
+from perfgate.scenario.plan import ALPHA, BETA, Cell, GatePlan
+from perfgate.stats.estimate import ROUNDING, log_ratios, mean_estimate, power_at
+from perfgate.units import NS_PER_S, percent
+
+MEDIAN: Final = math.pi / 2
+"""Variance of a median of normal values, over that of their mean (asymptotically)."""
+MAD: Final = 1.4826
+"""Standard deviation of normal values, over the median of their distances from their median."""
+TRIED: Final = 40
+"""Numbers of iterations that are priced, evenly spread by ratio."""
+CAREFUL: Final = 0.25
+"""Few pairs may have spread by less than others will: their variance is taken as its upper bound at this level."""
+FEW: Final = 2
+"""Fewer iterations or pairs than this have no spread."""
+
+
+class IterationChoice(Frozen):
+    """A number of iterations that was fixed before the first judged pair, for both sides.
+
+    Args:
+        iterations: Of each judged timed trial.
+        reason: What it follows from, in words.
+    """
+
+    iterations: Annotated[int, Field(ge=1, le=10_000)]
+    reason: Annotated[str, Field(max_length=1000)]
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """What the pairs of one gate spread by: variances of log ratios.
+
+    Args:
+        plan: The gate.
+        restart: What restarts differ by.
+        iteration: What one iteration a trial would add.
+    """
+
+    plan: GatePlan
+    restart: float
+    iteration: float
+
+    def sd(self, iterations: int) -> float:
+        """Of a pair whose trials have so many iterations."""
+        return max(math.sqrt(self.restart + self.iteration / iterations), ROUNDING)
+
+
+@dataclass(frozen=True)
+class _Price:
+    """Seconds that a trial takes without measured iterations, and that each of these adds."""
+
+    restart_s: float
+    iteration_s: float
+
+
+def choose_iterations(
+    cell: Cell, warm_up: Sequence[Trial], pairs: Sequence[tuple[Trial, Trial]], measured_utc: str, gates_in_run: int
+) -> IterationChoice | None:
+    """The number of iterations for the judged trials of a cell; ``None`` where it is declared, or nothing is known.
+
+    Args:
+        cell: The cell, with bounds in ``measure.choose``.
+        warm_up: Valid warm-up trials of this run; they count where there are no pairs.
+        pairs: Timed pairs of the newest earlier run of the same cell.
+        measured_utc: When that was.
+        gates_in_run: They share alpha.
+    """
+    bounds = cell.measure.choose
+    gates = [plan for plan in cell.gates if plan.gate.measured.kind == "timed"]
+    if bounds is None or not gates:
+        return None
+    trials = [trial for pair in pairs for trial in pair] or list(warm_up)
+    price = _price(trials)
+    spreads = [spread for plan in gates if (spread := _spread(cell, plan, pairs, trials)) is not None]
+    if price is None or len(spreads) < len(gates):
+        return None
+    declared = min(max(cell.measure.iterations, bounds.least), bounds.most)
+    ratio = (bounds.most / bounds.least) ** (1 / (TRIED - 1))
+    tried = sorted({declared, *(round(bounds.least * ratio**step) for step in range(TRIED))})
+    seconds = {n: _seconds(cell, spreads, price, n, gates_in_run) for n in tried}
+    best = min(tried, key=lambda n: (seconds[n], n))
+    source = f"the record of {measured_utc}" if pairs else "the warm-up trials"
+    return IterationChoice(iterations=best, reason=_reason(spreads, price, seconds, (best, declared), source))
+
+
+def _price(trials: Sequence[Trial]) -> _Price | None:
+    """What a restart and an iteration take; caches may have been cold in the first of them, so the cheapest counts."""
+    timed = [(trial.duration_ns, [i.elapsed_ns for i in trial.iterations]) for trial in trials if trial.iterations]
+    if not timed:
+        return None
+    iteration_ns = statistics.median(ns for _, elapsed in timed for ns in elapsed)
+    restart_ns = min(duration - sum(elapsed) for duration, elapsed in timed)
+    return _Price(max(restart_ns, 0) / NS_PER_S, iteration_ns / NS_PER_S)
+
+
+def _spread(
+    cell: Cell, plan: GatePlan, pairs: Sequence[tuple[Trial, Trial]], trials: Sequence[Trial]
+) -> _Spread | None:
+    """What a gate's pairs spread by; ``None`` where trials have too few iterations, or no value of its metric.
+
+    Where no pair tells what restarts differ by, it is what the scenario expects of pairs, at least half of it, else as
+    much as the iterations add at their declared number.
+    """
+    metric = plan.gate.measured
+    one = _within(metric, trials)
+    if one is None:
+        return None
+    iteration = 2 * MEDIAN * one
+    values = [(metric.summarise(base), metric.summarise(head)) for base, head in pairs]
+    known = [(base, head) for base, head in values if base and head and min(base, head) > 0]
+    if len(known) >= FEW:
+        d = log_ratios([base for base, _ in known], [head for _, head in known], metric.sign)
+        seen = len(known) * mean_estimate(d, max(map(metric.resolution, trials))).standard_error ** 2
+        seen *= (len(known) - 1) / float(special.chdtri(len(known) - 1, 1 - CAREFUL))
+        return _Spread(plan, max(seen - iteration / len(trials[0].iterations), 0.0), iteration)
+    expected = cell.measure.expect.sd_of(metric) if cell.measure.expect else None
+    left = iteration / cell.measure.iterations
+    return _Spread(plan, left if expected is None else max(expected**2 - left, expected**2 / 2), iteration)
+
+
+def _within(metric: Metric, trials: Sequence[Trial]) -> float | None:
+    """Variance of a metric's logarithm over single iterations, each about the median of its own trial.
+
+    By the median of their distances, because a median of iterations is what a trial's value is: a few that were
+    disturbed move neither.
+    """
+    distances: list[float] = []
+    lost = 1.0
+    for trial in trials:
+        alone = (metric.summarise(trial.model_copy(update={"iterations": (i,)})) for i in trial.iterations)
+        logs = [math.log(value) for value in alone if value is not None and value > 0]
+        if len(logs) < FEW:
+            return None
+        middle = statistics.median(logs)
+        distances += [abs(value - middle) for value in logs]
+        lost = len(logs) / (len(logs) - 1)
+    return lost * (MAD * statistics.median(distances)) ** 2 if distances else None
+
+
+def _seconds(cell: Cell, spreads: Sequence[_Spread], price: _Price, iterations: int, gates_in_run: int) -> float:
+    """Mean time to a decision: half the runs are of unchanged builds, half of a slowdown that one gate must catch.
+
+    A run that its last look leaves open is followed by another, until one decides.
+    """
+    schedule = cell.schedule("timed")
+    trial_s = price.restart_s + iterations * price.iteration_s
+    until = [2 * pairs * trial_s for pairs in schedule.looks]
+    passed, blocked = [], []
+    for pairs, block, passing in zip(schedule.looks, schedule.block, schedule.pass_, strict=True):
+        chances = []
+        for spread in spreads:
+            error, gate = spread.sd(iterations) / math.sqrt(pairs), spread.plan.gate
+            low, high = math.log1p(gate.ignorable), math.log1p(gate.must_catch)
+            chances.append(_chance(high / error, BETA * passing, pairs))
+            blocked.append((pairs, _chance((high - low) / error, ALPHA * block / gates_in_run, pairs)))
+        passed.append(math.prod(chances))
+    caught = [statistics.fmean(chance for at, chance in blocked if at == pairs) for pairs in schedule.looks]
+    return (_mean_time(passed, until) + _mean_time(caught, until)) / 2
+
+
+def _mean_time(chances: Sequence[float], until: Sequence[float]) -> float:
+    """The mean of the times until looks, each with the chance that it decides and none before it did, a decision."""
+    decided, mean = 0.0, 0.0
+    for chance, seconds in zip(chances, until, strict=True):
+        mean += max(chance - decided, 0.0) * seconds
+        decided = max(decided, chance)
+    return (mean + (1 - decided) * until[-1]) / max(decided, 1e-9)
+
+
+def _chance(shift: float, level: float, pairs: int) -> float:
+    # Beyond these shifts it is 0 or 1, and the noncentral t no number.
+    return power_at(min(max(shift, -10.0), 30.0), level, pairs - 1) if level > 0 else 0.0
+
+
+def _reason(
+    spreads: Sequence[_Spread],
+    price: _Price,
+    seconds: Mapping[int, float],
+    numbers: tuple[int, int],
+    source: str,
+) -> str:
+    """The gate that is hardest to decide, what it spreads by, the prices, and what the choice saves."""
+    best, declared = numbers
+    hardest = max(spreads, key=lambda spread: spread.sd(best) / math.log1p(spread.plan.gate.must_catch))
+    restarts, one = (percent(math.sqrt(variance)) for variance in (hardest.restart, hardest.iteration))
+    saved = f", {seconds[declared] / 60:.1f} with {declared}" if declared != best else ""
+    return (
+        f"pairs of {hardest.plan.gate.measured.name} spread by {restarts} between restarts and {one} by an iteration; "
+        f"a restart takes {price.restart_s:.1f} s, an iteration {price.iteration_s:.2f} s; {seconds[best] / 60:.1f} "
+        f"minutes to a decision{saved}; by {source}"
+    )

@@ -1,0 +1,180 @@
+"""The number of iterations that leads to a decision soonest: from recordings of an H200, and made-up spreads."""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hand_made import cell, gate, iteration, judged, record, trial
+from pydantic import ValidationError
+
+from perfgate.metrics.trial import Iteration, Trial
+from perfgate.record.iteration_choice import IterationChoice, choose_iterations
+from perfgate.scenario.declaration import Choose
+from perfgate.scenario.plan import Cell, GatePlan
+
+RECORDED = Path(__file__).parents[1] / "fixtures" / "h200-llama-8b-iterations.csv"
+RESTART_NS = 14_500_000_000
+"""What a restart took there, beside its iterations."""
+STEPS = 127
+
+
+def _iteration(itl_ns: int, ttft_ns: int) -> Iteration:
+    elapsed_ns = ttft_ns + STEPS * itl_ns
+    return iteration().model_copy(
+        update={"itl_ns": (itl_ns,), "ttft_ns": (ttft_ns,), "e2e_ns": (elapsed_ns,), "elapsed_ns": elapsed_ns}
+    )
+
+
+def _trial(index: int, pair: int | None, side: Any, iterations: tuple[Iteration, ...], restart_ns: int) -> Trial:
+    duration_ns = restart_ns + sum(one.elapsed_ns for one in iterations)
+    return trial(index, pair, side).model_copy(update={"iterations": iterations, "duration_ns": duration_ns})
+
+
+def recorded(run: str, kept: int = 20) -> list[Trial]:
+    """The trials of a recording, each with its first iterations."""
+    rows: dict[tuple[int, str, Any], list[Iteration]] = defaultdict(list)
+    with RECORDED.open() as stream:
+        for row in csv.DictReader(stream):
+            if row["run"] == run:
+                place = (int(row["trial"]), row["pair"], row["subject"])
+                rows[place].append(_iteration(int(row["itl_ns"]), int(row["ttft_ns"])))
+    return [
+        _trial(index, int(float(pair)) if pair else None, side, tuple(iterations[:kept]), RESTART_NS)
+        for (index, pair, side), iterations in rows.items()
+    ]
+
+
+def made_up(restart_sd: float, iteration_sd: float, *, restart_s: float = 14.5, pairs: int = 12) -> list[Trial]:
+    """Trials of one build with normal logarithms, twelve iterations each."""
+    draw = random.Random("restarts and iterations")  # noqa: S311 (no secret)
+    trials = []
+    for number in range(2 * pairs):
+        own = draw.gauss(0.0, restart_sd)
+        steps = [round(5_000_000 * (1 + own + draw.gauss(0.0, iteration_sd))) for _ in range(12)]
+        iterations = tuple(_iteration(step, 60_000_000) for step in steps)
+        trials.append(_trial(number, number // 2, ("base", "head")[number % 2], iterations, round(restart_s * 1e9)))
+    return trials
+
+
+def measured(*gates: GatePlan, least: int = 1, most: int = 100) -> Cell:
+    """A cell that leaves its number of iterations open."""
+    plain = cell(gates=gates or [gate()])
+    return plain.model_copy(
+        update={
+            "measure": plain.measure.model_copy(update={"iterations": 20, "choose": Choose(least=least, most=most)})
+        }
+    )
+
+
+def chosen(taken: list[Trial], of: Cell | None = None, gates: int = 1) -> IterationChoice:
+    """The choice by these trials as a record of an earlier run."""
+    of = of or measured()
+    found = choose_iterations(of, (), record(of, taken).pairs(), "2026-01-01", gates)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("run", ["same build", "twelve pairs, same build", "kernel in every layer"])
+def test_recordings_of_one_machine_agree(run: str) -> None:
+    """Whichever run tells: a few iterations do for half a percent, about three times as many for a third of that."""
+    wide, tight = measured(), measured(gate("itl_median", "0.02%", "0.15%"))
+    few, more = chosen(recorded(run), wide), chosen(recorded(run), tight)
+    assert 2 <= few.iterations <= 5
+    assert 7 <= more.iterations <= 16
+    assert "a restart takes 14.5 s, an iteration 0.7" in few.reason
+
+
+SAME = ("same build", "tight, same build", "cut off at ten pairs, same build", "twelve pairs, same build")
+
+
+@pytest.mark.parametrize(("run", "pairs", "verdict"), [*((run, 4, "pass") for run in SAME),
+                                                       ("kernel in every layer", 6, "regressed")])  # fmt: skip
+def test_what_is_chosen_decides_as_twenty_did(run: str, pairs: int, verdict: str) -> None:
+    """Four iterations pass four runs of one build at four pairs and block a kernel more at six, as twenty did."""
+    of = measured(least=4)
+    assert chosen(recorded("same build"), of).iterations == 4
+    for kept in (4, 20):
+        taken = [one for one in recorded(run, kept) if one.pair is None or one.pair < pairs]
+        assert judged(taken, of).verdict == verdict
+
+
+def test_a_dearer_restart_pays_for_more_iterations() -> None:
+    """As in Kalibera and Jones: the ratio of the two prices decides, and that of the two variances."""
+    tight = measured(gate("itl_median", "0.1%", "0.4%"))
+    cheap, dear = (chosen(made_up(0.001, 0.004, restart_s=s), tight).iterations for s in (1.0, 60.0))
+    assert cheap < dear
+    calm, uneven = (chosen(made_up(0.001, sd), tight).iterations for sd in (0.001, 0.006))
+    assert calm < uneven
+
+
+def test_what_restarts_differ_by_is_not_bought_off() -> None:
+    """Where iterations add nothing one does, whatever the restarts are like."""
+    assert chosen(made_up(0.002, 0.0)).iterations == 1
+
+
+def test_bounds_hold() -> None:
+    """No choice is outside them, and the reason compares with the number that the scenario declares."""
+    assert chosen(recorded("same build"), measured(least=7, most=9)).iterations == 7
+    assert chosen(made_up(0.001, 0.02), measured(least=1, most=3)).iterations == 3
+    assert "4.9 with 20" in chosen(recorded("same build")).reason
+
+
+def test_sides_and_their_difference_do_not_matter() -> None:
+    """With base and head exchanged, or one of them a tenth slower, the choice is the same."""
+    taken = recorded("same build")
+    before = chosen(taken)
+    exchanged = [one.model_copy(update={"subject": {"base": "head", "head": "base"}[one.subject]}) for one in taken]
+    slower = [
+        one if one.subject == "base" else one.model_copy(update={"iterations": tuple(
+            i.model_copy(update={"itl_ns": tuple(round(1.1 * ns) for ns in i.itl_ns)}) for i in one.iterations)})
+        for one in taken
+    ]  # fmt: skip
+    assert chosen(exchanged) == before
+    assert chosen(slower).iterations == before.iterations
+
+
+def test_warm_up_trials_tell_where_there_is_no_history() -> None:
+    """They say what iterations spread by and cost; of restarts it is assumed that the declared number was balanced."""
+    warm_up = [one for one in recorded("same build") if one.pair is None]
+    found = choose_iterations(measured(), warm_up, (), "", 1)
+    assert found is not None
+    assert 2 <= found.iterations <= 6
+    assert found.reason.endswith("by the warm-up trials")
+
+
+def test_nothing_is_chosen_without_bounds_or_figures() -> None:
+    """A declared number is a number; and one iteration, or a metric without values, has no spread."""
+    taken = recorded("same build")
+    assert choose_iterations(cell(), taken, (), "", 1) is None
+    assert choose_iterations(measured(), [], (), "", 1) is None
+    assert choose_iterations(measured(), recorded("same build", kept=1), (), "", 1) is None
+    traced = measured(gate("kernel_time_per_step", role="gemm"))
+    assert choose_iterations(traced, taken, (), "", 1) is None
+
+
+def test_a_choice_outside_the_bounds_is_no_record() -> None:
+    """Whoever wrote it: the cell says what a run may choose."""
+    of, choice = measured(least=4, most=8), IterationChoice(iterations=9, reason="")
+    with pytest.raises(ValidationError, match="outside the bounds"):
+        record(of, chosen=choice)
+    with pytest.raises(ValidationError, match="outside the bounds"):
+        record(cell(), chosen=choice.model_copy(update={"iterations": 4}))
+    assert record(of, chosen=choice.model_copy(update={"iterations": 4})).chosen is not None
+    assert "chosen" not in record(of).model_dump(mode="json")
+
+
+def test_bounds_in_the_wrong_order() -> None:
+    """Least above most is refused."""
+    with pytest.raises(ValidationError, match="least is 9, more than most, 4"):
+        Choose(least=9, most=4)
+
+
+def test_gates_share_alpha() -> None:
+    """More gates in the run make blocking harder, so that at least as many iterations pay."""
+    tight = measured(gate("itl_median", "0.1%", "0.4%"))
+    assert chosen(recorded("same build"), tight, 1).iterations <= chosen(recorded("same build"), tight, 20).iterations
