@@ -638,7 +638,7 @@ def _open_number() -> Cell:
 
 def _measured(folder: Path, collector: FakeCollector, pairs: int = 4, **manifest: Any) -> Record:
     plan = Plan(cells=(_open_number(),), seed=0)
-    return measure(folder, collector, pairs, _open_number(), plan=plan, **manifest)
+    return measure(folder / "run", collector, pairs, _open_number(), plan=plan, **manifest)
 
 
 def test_iterations_are_chosen_before_the_first_pair(tmp_path: Path) -> None:
@@ -651,7 +651,7 @@ def test_iterations_are_chosen_before_the_first_pair(tmp_path: Path) -> None:
     assert [job.iterations for job in collector.jobs[:2]] == [None, None]
     assert {job.iterations for job in collector.jobs[2:]} == {record.chosen.iterations}
     assert {len(t.iterations) for t in record.trials[2:]} == {record.chosen.iterations}
-    assert on_disk(tmp_path, _open_number()).chosen == record.chosen
+    assert on_disk(tmp_path / "run", _open_number()).chosen == record.chosen
 
 
 def test_a_number_that_was_chosen_stays(tmp_path: Path) -> None:
