@@ -25,6 +25,7 @@ from perfgate.capture.engine import allowed_environment
 from perfgate.capture.failed_starts import FailedStarts
 from perfgate.capture.gpus import find_gpus, guard
 from perfgate.capture.job import Collector, Job
+from perfgate.capture.neighbours import StationFailedError, check_neighbours
 from perfgate.capture.pace import Pace, Progress, Step
 from perfgate.capture.parking import FOLDERS, hides_imports
 from perfgate.capture.station import Station, at_once, places, utc_now
@@ -74,6 +75,7 @@ class Session:
         self._pace = Pace()
         self._asked = gpus
         self._claimed: set[int] = set()
+        self._neighbours: set[Station] = set()  # that may measure at once
         # Over all of these, and over what is told: stations work in threads of their own.
         self._lock = threading.RLock()
 
@@ -136,11 +138,13 @@ class Session:
         """
         if cell.cell_id not in self._opened:
             self._opened[cell.cell_id] = self._open(cell)
-        while (lacking := pairs - self._opened[cell.cell_id].measured(kind)) > 0:
-            at_work = self._ready(cell)[:lacking]
-            at_once(at_work, lambda station: self._work(station, cell, pairs, kind))
-            if self._opened[cell.cell_id].stopped is not None:
+        while self._opened[cell.cell_id].stopped is None:
+            lacking = pairs - self._opened[cell.cell_id].measured(kind)
+            if lacking <= 0:
                 break
+            at_work = self._ready(cell)[:lacking]
+            if at_work and self._may_neighbour(cell, at_work):
+                at_once(at_work, lambda station: self._work(station, cell, pairs, kind))
         return self._opened[cell.cell_id]
 
     def _ready(self, cell: Cell) -> list[Station]:
@@ -157,6 +161,22 @@ class Session:
         if not ready:
             self._keep(cell, stopped=failures[-1])
         return ready
+
+    def _may_neighbour(self, cell: Cell, at_work: list[Station]) -> bool:
+        """Whether stations may measure at once; where not, one that failed was left out, or the cell is stopped."""
+        if len(at_work) == 1 or {*at_work} <= self._neighbours:
+            return True
+        try:
+            check_neighbours(at_work, self._opened[cell.cell_id], self._folder, self._tell)
+        except StationFailedError as error:
+            if error.failure.code not in OF_THE_GPU or not self._leaves(error.station, error.failure):
+                self._keep(cell, stopped=error.failure)
+            return False
+        except NotMeasuredError as error:
+            self._keep(cell, stopped=_failure(error))
+            return False
+        self._neighbours.update(at_work)
+        return True
 
     def _work(self, station: Station, cell: Cell, pairs: int, kind: Kind) -> None:
         """Take pairs at one station until no further one is wanted of it."""
@@ -295,7 +315,9 @@ class Session:
         with self._lock:
             record, trials = self._opened[cell.cell_id], self._folder / "trials"
             index = 1 + max((int(taken.name) for taken in trials.iterdir() if taken.name.isdigit()), default=-1)
-            job = station.job(record, side, index, kind=kind, pair=pair, position=position or 0)
+            folder = trials / f"{index:03}"
+            folder.mkdir()
+            job = station.job(record, side, index, folder, kind=kind, pair=pair, position=position or 0)
             job = replace(job, ahead=self._ahead(station, record, job, target))
         sides = len(record.subjects)
         begun = [*record.subjects].index(side) if pair is None else job.position

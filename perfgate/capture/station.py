@@ -91,17 +91,16 @@ class Station:
         self.stopping = False
         """Whether its engine was ended because the visit is over."""
 
-    def job(self, record: Record, side: Side, index: int, **place: Any) -> Job:
-        """A trial to be taken here, in a new folder.
+    def job(self, record: Record, side: Side, index: int, folder: Path, **place: Any) -> Job:
+        """A trial to be taken here.
 
         Args:
             record: What was measured so far.
             side: The side.
             index: Number of the trial in its run.
+            folder: Its own, which is empty.
             place: Its ``kind``, ``pair`` and ``position``.
         """
-        folder = self._run_folder / "trials" / f"{index:03}"
-        folder.mkdir()
         subject = record.subjects[side]
         return Job(
             cell=record.cell, side=side, subject=subject, index=index, visit=len(record.visits) - 1,
@@ -208,6 +207,8 @@ def at_once(stations: Sequence[Station], work: Callable[[Station], None]) -> Non
         work(stations[0])
         return
     raised: list[BaseException] = []
+    for station in stations:
+        station.stopping = False
     threads = [
         threading.Thread(target=_at, args=(station, work, raised), name=f"perfgate {station.name}", daemon=True)
         for station in stations

@@ -6,12 +6,13 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
+from perfgate.capture.neighbours import REFUSED, known
 from perfgate.doctor.diagnosis import Check, Finding
 from perfgate.doctor.profilers import CAP_SYS_ADMIN, has_capability
 from perfgate.machine.clock_helper import helper_command, is_permitted
 from perfgate.machine.clock_lease import Lease, find_leases, owner_lives
 from perfgate.machine.clocks import check_supported
-from perfgate.machine.fingerprint import Gpu
+from perfgate.machine.fingerprint import Gpu, read_machine
 from perfgate.machine.nvml import GpuError, Nvml, connect
 from perfgate.machine.sampler import company
 from perfgate.scenario.declaration import Clocks, LoadedScenario, Scenario
@@ -20,6 +21,7 @@ from perfgate.units import gib
 GPU = Check("gpu", "Without a driver that answers, nothing about a GPU can be measured or controlled.")
 GPU_IDLE = Check("gpu-idle", "Whoever else computes on a GPU slows and spreads every trial.")
 CLOCK_LOCK = Check("clock-lock", "Held clocks are what makes visits comparable; a lock that fails ends the run.")
+NEIGHBOURS = Check("neighbours", "Engines on other GPUs share cores, memory and power with the one that is timed.")
 LEASES = Check("stale-leases", "A killed run leaves its clock lock behind, and everybody after it measures under it.")
 
 
@@ -66,6 +68,8 @@ def _look(nvml: Nvml, gpus: Sequence[Gpu], locking: Sequence[Scenario]) -> Itera
     for scenario in locking:
         yield _lock(nvml, gpus, scenario.name, scenario.clocks)
     yield _leases(gpus)
+    if len(gpus) > 1:
+        yield _neighbours(nvml, gpus)
 
 
 def _idle(nvml: Nvml, number: int, gpu: Gpu) -> Finding:
@@ -115,6 +119,16 @@ def _means_to_lock(uuid: str) -> str:
         return "as root"
     helper = helper_command()
     return f"by {shlex.join(helper)}" if helper and is_permitted(helper, ["reset", uuid]) else ""
+
+
+def _neighbours(nvml: Nvml, gpus: Sequence[Gpu]) -> Finding:
+    """What engines on other GPUs do to a trial, as it was measured last."""
+    found = next(filter(None, (known(read_machine((gpu,), nvml.driver, nvml.cuda), [gpu]) for gpu in gpus)), None)
+    if found is None:
+        return NEIGHBOURS.skipped("not measured since the last boot: the first perfgate run --gpus does")
+    if abs(found.change) > REFUSED:
+        return NEIGHBOURS.warning(str(found), "Measure on one GPU, or on fewer at once.")
+    return NEIGHBOURS.ok(str(found))
 
 
 def _leases(gpus: Sequence[Gpu]) -> Finding:

@@ -327,6 +327,7 @@ def test_stations_go_on_with_what_was_kept_first(
     """Each compiles in its first trial of a first visit; from then on both sides have one draw on every GPU."""
     FakeMachine.build(fake_nvml.file, {}, {}, {})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("perfgate.capture.session.check_neighbours", lambda *_: None)
     base = build("base")
     (tmp_path / "run").mkdir()
     manifest = run([cell()], subjects={"base": base, "head": base})

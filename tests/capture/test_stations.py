@@ -53,6 +53,12 @@ class AtOnce(FakeCollector):
         return trial.model_copy(update={"failure": failure})
 
 
+@pytest.fixture(autouse=True)
+def _quiet_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host on which it is known that stations do nothing to one another."""
+    monkeypatch.setattr("perfgate.capture.session.check_neighbours", lambda *_: None)
+
+
 @pytest.fixture
 def four_gpus(fake_nvml: FakeMachine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeMachine:
     """A host with four GPUs, of which none is in use."""
