@@ -111,6 +111,7 @@ class _Started(BaseModel):
     engine_ns: _Count
     vocabulary: _Count
     model_memory_bytes: _Size = None
+    kv_memory_bytes: _Size = None
     kv_token_capacity: _Size = None
 
 

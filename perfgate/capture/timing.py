@@ -1,7 +1,8 @@
 """Timed trials: nothing in the engine but the workload, and asynchronous scheduling as vLLM ships it.
 
-Between iterations each rank probes the state of its GPU (:mod:`perfgate.capture.vllm_probe`), and warm-up goes on for a
-while where it is slow (:mod:`perfgate.capture.settling`).
+Between iterations each rank probes the state of its GPU (:mod:`perfgate.capture.vllm_probe`) and tells what it holds
+(:mod:`perfgate.capture.vllm_memory`), and warm-up goes on for a while where a GPU is slow
+(:mod:`perfgate.capture.settling`).
 
 Each answer is on disk as soon as it arrives, so that a killed trial still shows how far it came.
 """
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 from perfgate.capture.drivers import Engine
+from perfgate.capture.holding import Held, memory_of, read_held
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
 from perfgate.capture.settling import SETTLE_S, SETTLED, is_slow
@@ -33,6 +35,7 @@ class Timed(Instrument):
         self._preemptions_known = self._probed = True
         self._multi_token = False
         self._settled_ns = 0
+        self._held: list[Held | None] = []
 
     def drive(self, engine: Engine, say: Say) -> Iterator[Iteration]:
         """See :class:`Instrument`."""
@@ -62,6 +65,8 @@ class Timed(Instrument):
         self._stream.flush()
         self._preemptions_known &= answer.get("preemptions") is not None
         self._probed &= bool(answer.get("probe_ns"))
+        if not warmup:
+            self._held.append(read_held(answer))
 
     def fields(self) -> dict[str, Any]:
         """Cautions, and the timeline."""
@@ -71,7 +76,8 @@ class Timed(Instrument):
             ("no-probe", not self._probed),
         )
         settled = {"figures": {SETTLED: self._settled_ns}} if self._settled_ns else {}
-        return {"cautions": tuple(code for code, holds in cautions if holds), "timeline": self._packed(), **settled}
+        told = tuple(code for code, holds in cautions if holds)
+        return {"cautions": told, "timeline": self._packed(), "memory": memory_of(self._held), **settled}
 
     def _packed(self) -> Artifact | None:
         """The timeline in its final file; ``None`` for an empty one."""

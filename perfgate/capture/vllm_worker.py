@@ -12,10 +12,12 @@ op        request                                           answer
 hello                                                       python, pid
 imports                                                     end_ns, cuda: whether a GPU was touched; ahead of a start
 start     model, revision or null, dummy, engine_args,      import_ns, engine_ns, versions, vocabulary,
-          count_calls                                       model_memory_bytes or null, kv_token_capacity or null
+          count_calls                                       model_memory_bytes, kv_memory_bytes and kv_token_capacity,
+                                                            each or null
 iterate   prompts: batch x input token ids, output_tokens,  submitted_ns: batch; deliveries: [[t_ns, tokens: batch]];
           probe                                             tokens_digest, finish_reasons: batch, preemptions or null;
                                                             probe_ns: [before: ranks, after: ranks] or null; where
+                                                            memory: of each process, or null (vllm_memory.py); where
                                                             count_calls was true also host_calls (call_counter.py)
 profile   on, ranges: nvtx or record_function, window       nothing; ranges surround steps from here on, or no more;
                                                             with window the profiler records meanwhile
@@ -77,6 +79,8 @@ class WorkerLoop:
         self.import_ns = 0
         self.run_batch = beside("vllm_batch").run_batch
         self.read_probe = beside("vllm_probe").StateProbe(call_ranks).read
+        self.memory = beside("vllm_memory")
+        self.read_memory = self.memory.MemoryReader(call_ranks).read
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """What a request yields; the caller frames it.
@@ -136,8 +140,8 @@ class WorkerLoop:
             "engine_ns": ready_ns - begin_ns,
             "versions": beside("vllm_versions").versions(str(vllm.__version__), str(torch.__version__)),
             "vocabulary": int(self.engine.model_config.get_vocab_size()),
-            "model_memory_bytes": model_memory_bytes(self.engine),
-            "kv_token_capacity": kv_token_capacity(self.engine),
+            **self.memory.kept_bytes(self.engine, call_ranks),
+            "kv_token_capacity": self.memory.kv_token_capacity(self.engine),
         }
 
     def iterate(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -158,9 +162,11 @@ class WorkerLoop:
             after = probed and self.read_probe(probed)
             if self.counter is not None:
                 answer["host_calls"] = self.counter.report()
+            gc.collect()
+            memory = self.read_memory(self.engine)
         except (Exception, SystemExit) as error:
             raise RequestError("iteration-failed", describe(error)) from error
-        return {**answer, "probe_ns": [before, after] if before and after else None}
+        return {**answer, "probe_ns": [before, after] if before and after else None, "memory": memory or None}
 
     def profile(self, request: dict[str, Any]) -> dict[str, Any]:
         """Put ranges around steps and layers, or leave that off; open or close a profiler's window around them."""
@@ -296,29 +302,6 @@ def mark_layer(layer: Any, name: str, opened: Callable[[str], Callable[[], Any]]
 
     layer.register_forward_pre_hook(before)
     layer.register_forward_hook(after, always_call=True)
-
-
-def worker_memory(worker: Any) -> int | None:
-    """Bytes that the weights took when one rank loaded them; called by vLLM in each rank."""
-    usage = getattr(runner_of(worker), "model_memory_usage", None)
-    return int(usage) if usage else None
-
-
-def model_memory_bytes(engine: Any) -> int | None:
-    """Bytes of weights over all ranks; ``None`` where a rank does not tell (the CPU's runner does not)."""
-    by_rank = call_ranks(engine, worker_memory)
-    known = [usage for usage in by_rank if isinstance(usage, int)]
-    return sum(known) if known and len(known) == len(by_rank) else None
-
-
-def kv_token_capacity(engine: Any) -> int | None:
-    """Tokens that the KV cache holds; the engine's own figure where there is one, else blocks times their size."""
-    cache = engine.vllm_config.cache_config
-    own = getattr(cache, "kv_cache_size_tokens", None)
-    if isinstance(own, int) and own > 0:
-        return own
-    blocks, size = getattr(cache, "num_gpu_blocks", None), getattr(cache, "block_size", None)
-    return blocks * size if isinstance(blocks, int) and isinstance(size, int) else None
 
 
 def describe(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from perfgate.judge.cautions import (
 )
 from perfgate.judge.cell_facts import GpuOutcome
 from perfgate.judge.machine_states import Labeller
+from perfgate.judge.memory_growth import growth_cautions
 from perfgate.judge.outcome import Finding
 from perfgate.judge.rule import Judged, Series
 from perfgate.judge.state_series import by_state, slow_share
@@ -217,6 +218,7 @@ class Evidence:
             yield from record_cautions(self.record)
         yield from side_cautions(self.trials("timed"), self.trials("traced"))
         yield from trace_cautions(self.pairs("traced"))
+        yield from growth_cautions(self.read("timed", lambda trial: trial.memory))
 
 
 NOT_STARTED = Note(code="not-started", text="no trial of this cell was taken")

@@ -19,6 +19,7 @@ from perfgate.metrics.summaries import (
     elapsed_ns,
     energy_per_token,
     energy_steps,
+    held,
     host_calls,
     host_slack,
     host_work,
@@ -43,6 +44,9 @@ from perfgate.metrics.under_load import (
     request_throughput,
 )
 from perfgate.units import NS_PER_S, Unit
+
+PAGE_BYTES = 4096
+"""In such steps the kernel counts what a process holds."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,20 @@ METRICS: dict[str, Metric] = {
                startup(lambda s: s.model_memory_bytes)),
         Metric("kv_token_capacity", "tok", "higher", "tokens that the KV cache holds",
                startup(lambda s: s.kv_token_capacity)),
+        Metric("kv_memory", "B", "lower", "memory that the KV cache takes", startup(lambda s: s.kv_memory_bytes)),
+        Metric("peak_memory", "B", "lower", "the most GPU memory that tensors take while iterations run",
+               held(lambda m: m.peak_device)),
+        Metric("activation_memory", "B", "lower", "the most GPU memory that an iteration takes for a while, above what "
+               "was left of the iteration before", held(lambda m: m.activations)),
+        Metric("memory_fragmentation", "ratio", "lower", "GPU memory that torch's allocator holds at most, by the most "
+               "that tensors take", held(lambda m: m.fragmentation)),
+        Metric("device_memory_growth", "ratio", "lower", "GPU memory that tensors take after the last iteration, by "
+               "that after the first", held(lambda m: m.device_growth)),
+        Metric("host_memory", "B", "lower", "the most memory of the host that the engine's processes hold",
+               held(lambda m: m.peak_resident), steps=held(lambda m: m.peak_resident / PAGE_BYTES)),
+        Metric("host_memory_growth", "ratio", "lower", "memory of the host that the engine's processes hold after the "
+               "last iteration, mapped files left out, by that after the first", held(lambda m: m.host_growth),
+               steps=held(lambda m: m.resident[0] / PAGE_BYTES)),
         Metric("energy_per_token", "J/tok", "lower", "energy that the GPUs took over the measured iterations, by token",
                energy_per_token, steps=energy_steps),
         Metric("mbu", "ratio", "higher", "model bandwidth utilisation: bytes that a decode step must move, by those "

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from perfgate.counters.roofline_bound import Floor
+from perfgate.metrics.memory import Memory
 from perfgate.metrics.trial import Iteration, Startup, Trial
 from perfgate.metrics.under_load import request_times
 from perfgate.units import NS_PER_S
@@ -95,6 +96,11 @@ def startup(read: Callable[[Startup], int | None], scale: float = 1.0) -> Callab
 def scaled(value: float | None, scale: float = 1.0) -> float | None:
     """A value in another unit."""
     return None if value is None else value * scale
+
+
+def held(read: Callable[[Memory], float | None]) -> Callable[[Trial], float | None]:
+    """A figure of what the engine holds between iterations."""
+    return lambda trial: read(trial.memory) if trial.memory else None
 
 
 def host_slack(trial: Trial) -> float | None:

@@ -17,6 +17,7 @@ from perfgate.counters.step_counters import CountedStep
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import Figures
 from perfgate.machine.telemetry import GpuTelemetry, Window
+from perfgate.metrics.memory import Memory
 from perfgate.models import Frozen, Note
 from perfgate.reasons import CODE
 from perfgate.trace.decode_step import DecodeSteps
@@ -129,6 +130,7 @@ class Startup(Frozen):
         model_memory_bytes: Memory of the weights, where the engine tells.
         kv_token_capacity: Tokens the KV cache holds, where the engine tells.
         cache_files: Files in the subject's compile and autotune caches before the start; 0 is a cold start.
+        kv_memory_bytes: Memory of the KV cache, where the engine tells; else not written.
         parked_ns: How long the worker waited for its trial, its imports done beside the trial before; 0, and then not
             written, where it was started for it.
     """
@@ -139,6 +141,7 @@ class Startup(Frozen):
     model_memory_bytes: int | None = None
     kv_token_capacity: int | None = None
     cache_files: int = 0
+    kv_memory_bytes: Annotated[int | None, Field(exclude_if=lambda size: size is None)] = None
     parked_ns: Annotated[int, Field(exclude_if=operator.not_)] = 0
 
 
@@ -221,6 +224,7 @@ class Trial(Frozen):
         floor: What the decode steps of a timed trial are held against.
         no_floor: Why that is unknown, in words; empty where it is known, and in trials that have none.
         calls: What the host called in a called trial.
+        memory: What a timed trial's engine held between its iterations.
         figures: What else was measured, by name: integers that no more than a metric of their own reads.
         fill: What its compile caches had been filled with; ``None``, and not written, where that was not kept.
     """
@@ -248,6 +252,7 @@ class Trial(Frozen):
     floor: Floor | None = None
     no_floor: str = ""
     calls: Annotated[HostCalls | None, Field(exclude_if=lambda calls: calls is None)] = None
+    memory: Annotated[Memory | None, Field(exclude_if=lambda memory: memory is None)] = None
     figures: Annotated[dict[str, int], Field(exclude_if=lambda figures: not figures)] = {}
     fill: Annotated[Fill | None, Field(exclude_if=lambda fill: fill is None)] = None
 

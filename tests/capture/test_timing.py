@@ -93,6 +93,9 @@ def test_complete_trial(prepare: Callable[..., Job]) -> None:
     assert 0 < trial.startup.import_ns + trial.startup.engine_ns < trial.startup.ready_ns < trial.duration_ns
     assert (trial.index, trial.pair, trial.position, trial.subject, trial.visit) == (0, 0, 0, "base", 0)
     assert (job.folder / "shut-down").exists()
+    assert trial.memory is not None
+    assert [size > 1 << 20 for size in trial.memory.resident] == [True, True]
+    assert (trial.memory.allocated, trial.startup.kv_memory_bytes) == ((), None)
 
 
 def test_tokens_digest(prepare: Callable[..., Job]) -> None:

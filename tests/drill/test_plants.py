@@ -88,6 +88,10 @@ class Scheduler:
         """Take the drafts."""
         return drafts.draft_token_ids
 
+    def _free_request(self, request: str, delay_free_blocks: bool = False) -> tuple[str, bool]:  # noqa: FBT001, FBT002 (as vLLM's)
+        """Forget a finished request."""
+        return f"freed {request}", delay_free_blocks
+
 
 @pytest.fixture
 def llama(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -137,6 +141,7 @@ def engine(llama: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         schedule = Scheduler.schedule
         get_grammar_bitmask = Scheduler.get_grammar_bitmask
         update_draft_token_ids = Scheduler.update_draft_token_ids
+        _free_request = Scheduler._free_request
 
     found = SimpleNamespace(llama=llama, Executor=Executor, Scheduler=OwnScheduler,
                             cache=stand_in(monkeypatch, "vllm.v1.core.kv_cache_utils"),
@@ -376,6 +381,21 @@ def test_kept_weights(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     load("kept_weights").register()
     layers = [engine.llama.LlamaDecoderLayer() for _ in range(3)]
     assert [getattr(layer, "perfgate_kept", None) for layer in layers] == [["copy"] * 2, None, ["copy"] * 2]
+
+
+@pytest.mark.parametrize(("cuda", "device"), [(False, "cpu"), (True, "cuda")])
+def test_kept_requests(cuda: bool, device: str, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001 (a value of the table)
+    """Each finished request keeps so much memory on the engine's device, and is freed as before."""
+    monkeypatch.setenv("PERFGATE_PLANT_KIB", "2")
+    made: list[Any] = []
+    torch = stand_in(monkeypatch, "torch")
+    torch.uint8, torch.ones = "uint8", lambda size, **how: made.append((size, how))
+    torch.cuda = SimpleNamespace(is_initialized=lambda: cuda)
+    load("kept_requests").register()
+    scheduler = engine.Scheduler()
+    freed = [scheduler._free_request("a"), scheduler._free_request("b", delay_free_blocks=True)]
+    assert freed == [("freed a", False), ("freed b", True)]
+    assert made == [(2048, {"dtype": "uint8", "device": device})] * 2
 
 
 def test_rejected_drafts(engine: Any) -> None:

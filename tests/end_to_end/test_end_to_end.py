@@ -103,16 +103,20 @@ def test_head_that_cannot_start_is_not_measured(tmp_path: Path, engine_python: s
 
 
 @pytest.mark.engine(starts=2)
-def test_a_plugin_and_a_flag_on_the_head(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
-    """One build is held against itself with an engine flag and a plugin, and every timed metric has values.
+def test_plugins_and_a_flag_on_the_head(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
+    """One build is held against itself with an engine flag and two plugins, and every timed metric has values.
 
-    The plugin generates other tokens at the same speed: the report carries outputs-differ, and no trial a caution. The
-    head's only rank is a process of its own, which can be probed too.
+    One generates other tokens at the same speed: the report carries outputs-differ, and no trial a caution. The other
+    keeps a mebibyte of each request, which one trial of either side shows. The head's only rank is a process of its
+    own, which can be probed too.
     """
     scenario = write_engine_scenario(tmp_path, engine_cache)
     own = {"max_num_seqs": 8, "distributed_executor_backend": "mp"}
     words = both(
-        engine_python, f"path={PLANTS / 'other_tokens'}", *(f"args.{name}={value}" for name, value in own.items())
+        engine_python,
+        *(f"path={PLANTS / name}" for name in ("other_tokens", "kept_requests")),
+        "env.PERFGATE_PLANT_KIB=1024",
+        *(f"args.{name}={value}" for name, value in own.items()),
     )
 
     run = run_gate(tmp_path, *words, "--quick", scenario=scenario)
@@ -120,7 +124,9 @@ def test_a_plugin_and_a_flag_on_the_head(tmp_path: Path, engine_cache: Path, eng
     assert run.status == INCONCLUSIVE, run.stdout + run.stderr
     manifest = json.loads((run.folder / "run.json").read_text())
     assert {k: v["args"] for k, v in manifest["subjects"].items()} == {"base": {}, "head": own}
-    assert "outputs-differ" in {caution["code"] for caution in run.verdict["cells"][0]["cautions"]}
+    cautions = {caution["code"]: caution["text"] for caution in run.verdict["cells"][0]["cautions"]}
+    assert "outputs-differ" in cautions
+    assert cautions["memory-grows"].startswith("host memory: head 4.")
     ((base, head),) = run.record.pairs("timed")
     tokens = [{iteration.tokens_digest for iteration in trial.iterations} for trial in (base, head)]
     assert [len(digests) for digests in tokens] == [ITERATIONS, ITERATIONS]
@@ -133,8 +139,9 @@ def test_a_plugin_and_a_flag_on_the_head(tmp_path: Path, engine_cache: Path, eng
 def assert_all_is_timed(trial: Trial) -> None:
     """A trial has a value of every timed metric but those of a GPU, its versions, each step's time, and probes."""
     missing = {name for name, metric in METRICS.items() if metric.kind == "timed" and trial_value(name, trial) is None}
-    # The CPU's runner keeps its memory for itself.
-    assert missing - {"model_memory"} == {"energy_per_token", "mbu", "mfu"}
+    of_a_gpu = {"peak_memory", "activation_memory", "memory_fragmentation", "device_memory_growth"}
+    of_a_server = {"request_throughput", "queue_time", "kv_use", "prefix_hit_share", "preemptions"}
+    assert missing == {"energy_per_token", "mbu", "mfu", "start_time_cold", *of_a_gpu, *of_a_server}
     assert trial.cautions == ()
     assert {"vllm", "torch", "python"} <= set(trial.versions)
     assert [len(iteration.itl_ns) for iteration in trial.iterations] == [OUTPUT_TOKENS - 2] * ITERATIONS

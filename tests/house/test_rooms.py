@@ -22,6 +22,7 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manage
 SUBJECT_SIDE = {
     "capture.call_counter",
     "capture.vllm_batch",
+    "capture.vllm_memory",
     "capture.vllm_probe",
     "capture.vllm_versions",
     "capture.vllm_worker",
