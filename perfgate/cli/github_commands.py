@@ -107,7 +107,7 @@ def measure(ctx: click.Context) -> None:
 def report() -> None:
     """Show what was measured: summary, annotations, outputs, and the small artifact that a comment is made from."""
     from perfgate.github.comment import policy_note
-    from perfgate.github.job_steps import candidate_of, judged, write_small_artifact
+    from perfgate.github.job_steps import candidate_of, judged, write_page, write_small_artifact
     from perfgate.github.workflow_job import GithubJob
     from perfgate.report.github_markdown import SUMMARY_BYTES, annotate, render_within
 
@@ -134,6 +134,8 @@ def report() -> None:
     job.set_outputs({"verdict": verdict, "exit_status": int(status), "run_folder": str(folder or "")})
     job.set_outputs({"candidate": candidate_of(plan)})
     write_small_artifact(job, plan, outcome)
+    if folder and outcome:
+        write_page(folder, outcome)
 
 
 @github.command()

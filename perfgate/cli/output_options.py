@@ -145,7 +145,7 @@ def _rendered(outcome: Outcome, form: str, width: int | None = None) -> str:
     """The outcome in a format; a page shows the records of the run too, where the command has a run."""
     folder = click.get_current_context().meta.get(RUN_FOLDER)
     about: object = outcome
-    if form == "html" and folder is not None and (Path(folder) / "run.json").exists():
+    if form == "html" and folder is not None:
         from perfgate.report.run_page import MeasuredRun
 
         about = MeasuredRun.of(outcome, Path(folder))

@@ -26,6 +26,7 @@ from perfgate.report.markdown import escape
 AUTHOR = "github-actions[bot]"
 """Who a workflow's own token writes as."""
 MARKER = "<!-- perfgate: one comment, kept up to date -->"
+SHOWN = "; report.html in the run's artifact shows the evidence"
 LISTED = 20
 """So many files are named; further ones are counted."""
 
@@ -111,7 +112,7 @@ def comment(
 
 def comment_body(run: WorkflowRun, page: str, outcome: Outcome | None, changed: Iterable[str]) -> str:
     """The Markdown of the comment, within GitHub's limit; ``page`` is the address of the run's."""
-    footer = f"Commit {run.head_sha[:12]}: [run and artifacts]({page})\n"
+    footer = f"Commit {run.head_sha[:12]}: [run and artifacts]({page}){'' if outcome is None else SHOWN}\n"
     note = policy_note(tuple(changed))
     if outcome is None:
         ended = escape(f"the run ended as {run.conclusion} without a verdict")

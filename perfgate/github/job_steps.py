@@ -16,8 +16,12 @@ from perfgate.machine.versioned_json import write_model
 from perfgate.nightly import MANIFEST, candidate, judge_night
 from perfgate.report.baseline_page import diff_document, log_document
 from perfgate.report.github_markdown import SUMMARY_BYTES, render_within
+from perfgate.report.html import run_html
+from perfgate.report.run_page import MeasuredRun
 from perfgate.report.text import to_text
 
+PAGE = "report.html"
+"""In the run folder."""
 BODY_CHARACTERS = 60_000
 """Of a pull request's body that tell what moved; GitHub takes 65,536 in all."""
 
@@ -64,6 +68,16 @@ def write_small_artifact(job: GithubJob, plan: JobPlan | None, outcome: Outcome 
         write_model(folder / "job.json", plan)
     if outcome is not None:
         write_atomically(folder / "verdict.json", verdict_json(outcome))
+
+
+def write_page(folder: Path, outcome: Outcome) -> None:
+    """The page of a run beside its records, which are uploaded with it.
+
+    Raises:
+        PerfgateError: A record cannot be trusted.
+        OSError: It cannot be written.
+    """
+    write_atomically(folder / PAGE, run_html(MeasuredRun.of(outcome, folder)))
 
 
 def publish(outcome: Outcome, run_folder: Path | str) -> None:

@@ -199,9 +199,8 @@ def causes(cell: CellOutcome) -> tuple[str, ...]:
 def commands(outcome: Outcome) -> tuple[str, ...]:
     """At most three to run next."""
     run = shlex.quote(outcome.run)
-    codes = [
-        note.code for cell in outcome.cells for note in (*cell.reasons, *(n for g in cell.gates for n in g.reasons))
-    ]
+    told = [note for cell in outcome.cells for note in notes(cell)]
+    codes = [note.code for note in sorted(told, key=lambda note: note.kind != "reason")]
     offered = [*next_steps(outcome), *(f"perfgate explain {code}" for code in dict.fromkeys(codes)),
                f"perfgate report {run}", f"perfgate judge {run}"]  # fmt: skip
     return tuple(dict.fromkeys(offered))[:MOST_COMMANDS]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome
-from perfgate.report.document import printable
+from perfgate.report.document import Document, Section, printable
+from perfgate.report.interval_strip import interval_lines
 from perfgate.report.markdown import to_markdown
 from perfgate.report.outcome_document import outcome_document
 from perfgate.report.outcome_lines import gate_name, gate_row, notes, run_notes, urgency, where
@@ -26,6 +27,9 @@ COMMENT_BYTES = 65_536
 """A comment may have so many characters; bytes are counted here, which are never fewer."""
 ANNOTATIONS = 10
 """Of each level in a step; GitHub drops further ones."""
+
+DRAWN = 3
+"""How important the intervals are: tables and reasons of what did not pass come first."""
 
 Level = Literal["error", "warning", "notice"]
 
@@ -65,14 +69,16 @@ def render_github(outcome: Outcome) -> str:
 
 
 def render_within(outcome: Outcome, limit_bytes: int, before: Sequence[str] = ()) -> str:
-    """The Markdown report in at most so many bytes of UTF-8.
+    """The Markdown report with each gate's interval drawn in characters, in at most so many bytes of UTF-8.
 
     Args:
         outcome: What is shown.
         limit_bytes: At least 1,000.
         before: Blocks of Markdown right after the verdict; as important as it, so they must be short.
     """
-    return to_markdown(outcome_document(outcome), limit_bytes, before)
+    document = outcome_document(outcome)
+    drawn = Document.of((), [Section(lines=interval_lines(outcome), style="commands", importance=DRAWN)])
+    return to_markdown(replace(document, sections=(*drawn.sections, *document.sections)), limit_bytes, before)
 
 
 def annotate(outcome: Outcome) -> list[Annotation]:

@@ -35,19 +35,15 @@ def slowdown(gate: GateOutcome, change: float) -> float:
 
 def forest(cell: CellOutcome) -> Chart | None:
     """Each gate's interval, in margins of its own: must_catch is at 1 whatever it is."""
-    gates = [gate for gate in ordered_gates(cell) if gate.change is not None and gate.must_catch > 0]
+    gates = drawable(cell)
     if not gates:
         return None
-    spans = [_span(gate) for gate in gates]
-    known = [abs(value) for span in spans for value in span if math.isfinite(value)]
-    furthest = min(max([2.5, *(1.15 * value for value in known)]), FURTHEST)
-    slow = max([2.5, *(1.15 * v for span in spans for v in span if math.isfinite(v) and v > 0)])
-    fast = max([1.5, *(-1.15 * v for span in spans for v in span if math.isfinite(v) and v < 0)])
-    scale = Scale(-math.asinh(min(fast, furthest)), math.asinh(min(slow, furthest)), LEFT, RIGHT)
+    spans = [span(gate) for gate in gates]
+    scale = margin_scale(spans, LEFT, RIGHT)
     bottom = 22 + ROW * len(gates)
-    marks = [*_margins(scale, bottom, min(slow, furthest))]
-    for n, (gate, span) in enumerate(zip(gates, spans, strict=True)):
-        marks += _gate_marks(gate, span, scale, 22 + ROW * (n + 0.5))
+    marks = _margins(scale, bottom)
+    for n, (gate, own) in enumerate(zip(gates, spans, strict=True)):
+        marks += _gate_marks(gate, own, scale, 22 + ROW * (n + 0.5))
     table = [("gate", "change", "interval", "margins", "verdict")]
     table += [(row[0], row[3], row[4], row[5], row[7]) for row in map(gate_row, gates)]
     seen = "; ".join(f"{row[0]} {row[1]}, {row[2]}: {row[4]}" for row in table[1:])
@@ -55,7 +51,12 @@ def forest(cell: CellOutcome) -> Chart | None:
     return Chart("Gates against their margins", seen, bottom + 40, tuple(marks), legend, table)
 
 
-def _span(gate: GateOutcome) -> tuple[float, float, float]:
+def drawable(cell: CellOutcome) -> list[GateOutcome]:
+    """The gates that have an interval to draw, those that need reading first."""
+    return [gate for gate in ordered_gates(cell) if gate.change is not None and gate.must_catch > 0]
+
+
+def span(gate: GateOutcome) -> tuple[float, float, float]:
     """Estimate and ends as slowdowns in margins of must_catch; an end that this look does not have is infinite."""
     ends = [gate.change_low, gate.change_high]
     low, high = (None if end is None else slowdown(gate, end) / gate.must_catch for end in ends)
@@ -65,13 +66,21 @@ def _span(gate: GateOutcome) -> tuple[float, float, float]:
     return middle, -math.inf if low is None else low, math.inf if high is None else high
 
 
-def _margins(scale: Scale, bottom: float, furthest: float) -> list[Mark]:
+def margin_scale(spans: Sequence[tuple[float, float, float]], begin: float, end: float) -> Scale:
+    """For the asinh of slowdowns in margins: linear near 0, and what is 50 margins away still has its place."""
+    known = [value for own in spans for value in own if math.isfinite(value)]
+    slow = min(max([2.5, *(1.15 * value for value in known)]), FURTHEST)
+    fast = min(max([1.5, *(-1.15 * value for value in known)]), FURTHEST)
+    return Scale(-math.asinh(fast), math.asinh(slow), begin, end)
+
+
+def _margins(scale: Scale, bottom: float) -> list[Mark]:
     one, zero = scale(math.asinh(1)), scale(0.0)
     marks = [rect("zone-bad", one, 22, (RIGHT - one, bottom - 22))]
     for tick in TICKS:
         for side in {tick, -tick}:
             x = scale(math.asinh(side))
-            if LEFT < x < RIGHT and tick < furthest and (side > 0 or tick <= 1 or tick in (10, 100)):
+            if LEFT < x < RIGHT and (side > 0 or tick <= 1 or tick in (10, 100)):
                 text = "0" if not side else f"{side:g}\u00d7".replace("-", "\u2212")
                 marks.append(line("grid", (x, 22), (x, bottom)))
                 if abs(x - zero) > 18 or not side:  # noqa: PLR2004 (labels would touch)
@@ -82,9 +91,9 @@ def _margins(scale: Scale, bottom: float, furthest: float) -> list[Mark]:
             label("note", one + 4, 14, "must catch"), label("note", zero - 4, 14, "no change", "end")]  # fmt: skip
 
 
-def _gate_marks(gate: GateOutcome, span: tuple[float, float, float], scale: Scale, y: float) -> list[Mark]:
+def _gate_marks(gate: GateOutcome, own: tuple[float, float, float], scale: Scale, y: float) -> list[Mark]:
     tone = TONES.get(gate.verdict, "warn")
-    middle, low, high = (math.copysign(math.asinh(abs(value)), value) for value in span)
+    middle, low, high = map(math.asinh, own)
     zero, ignorable, one = (scale(math.asinh(v)) for v in (0.0, gate.ignorable / gate.must_catch, 1.0))
     x, begin, end = scale(middle), scale(low), scale(high)
     row = gate_row(gate)

@@ -36,6 +36,7 @@ from perfgate.report.record_charts import (
     telemetry_chart,
     tokens_chart,
 )
+from perfgate.report.run_folders import RUN
 from perfgate.report.setting_lines import run_setting
 from perfgate.trace.difference import difference
 
@@ -56,11 +57,13 @@ class MeasuredRun:
 
     @classmethod
     def of(cls, outcome: Outcome, folder: Path) -> Self:
-        """A verdict with the run folder that it was judged by.
+        """A verdict with what its folder holds; a night's has no records of its own.
 
         Raises:
-            RecordError: The folder is not a run folder, or a record in it cannot be trusted.
+            RecordError: A record of the run cannot be trusted.
         """
+        if not (folder / RUN).exists():
+            return cls(outcome)
         run = read_manifest(folder)
         return cls(outcome, run, {record.cell.cell_id: record for record in read_records(folder, run)})
 

@@ -169,7 +169,8 @@ def test_ends(
     assert annotation in runner.steps["report"].log
     verdict = Outcome.model_validate_json(kept(github, "perfgate-verdict")["verdict.json"])
     assert (outputs["exit_status"], outputs["verdict"], verdict.exit_status) == (str(status), verdict.verdict, status)
-    assert f"{Path(outputs['run_folder']).name}/run.json" in kept(github, "perfgate-run-")
+    uploaded, folder = kept(github, "perfgate-run-"), Path(outputs["run_folder"]).name
+    assert {f"{folder}/run.json", f"{folder}/report.html"} <= uploaded.keys()
     nothing_is_left(runner)
 
 

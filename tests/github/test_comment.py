@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from perfgate.cli.main import main
 from perfgate.errors import RecordError
 from perfgate.github.api import Repository, WorkflowRun
-from perfgate.github.comment import MARKER, comment_body, policy_note
+from perfgate.github.comment import MARKER, SHOWN, comment_body, policy_note
 from perfgate.github.verdict import read_verdict
 from perfgate.github.workflow_job import JobPlan
 from perfgate.judge.cell_facts import BaselineOutcome
@@ -26,7 +26,8 @@ from perfgate.judge.outcome import CellOutcome, CounterRow, CountersOutcome, Gat
 from perfgate.models import Note
 from perfgate.report.formats import render
 from perfgate.report.github_markdown import COMMENT_BYTES
-from perfgate.report.markdown import NAME
+from perfgate.report.interval_strip import interval_lines
+from perfgate.report.markdown import NAME, fenced
 
 HEAD = "a" * 40
 SLOWER = judged(trials(spread(0.01, 0.0002, 6)))
@@ -99,10 +100,13 @@ def test_first_comment(github: FakeGitHub, comment: Comment) -> None:
     assert (result.exit_code, result.output) == (0, "pull request 12: comment written\n")
     (body,) = bodies(github)
     page, commands, _ = render("outcome", "markdown", SLOWER).partition("\n\nTo find out more:")
-    assert body.startswith(f"{MARKER}\n\n{page}")
+    headline, _, rest = page.partition("\n\n")
+    assert body.startswith(f"{MARKER}\n\n{headline}\n\n{fenced(chr(10).join(interval_lines(SLOWER)))}\n\n{rest}")
     assert commands
     assert commands not in body  # an artifact may have made them up
-    assert body.endswith(f"Commit {HEAD[:12]}: [run and artifacts](https://github.com/{REPOSITORY}/actions/runs/7)\n")
+    assert body.endswith(
+        f"Commit {HEAD[:12]}: [run and artifacts](https://github.com/{REPOSITORY}/actions/runs/7){SHOWN}\n"
+    )
     assert not github.leaks
 
 
@@ -431,7 +435,7 @@ def test_no_markup_gets_through(outcome: Outcome) -> None:
 
     shown = re.sub(r"(?ms)^(`{3,})text\n.*?\n\1$", "", body.removeprefix(MARKER))
     shown = re.sub(rf"`(engine-died|outputs-differ|{NAME.pattern})`", "", shown)
-    shown = shown.removesuffix(f"[run and artifacts]({PAGE})\n")
+    shown = shown.removesuffix(f"[run and artifacts]({PAGE}){SHOWN}\n")
     unescaped = re.sub(r"\\.", "", shown)
     assert not re.search(r"<|https?://|www\.|(?i:@\w)|[`\[\]~]", unescaped), unescaped
     assert len(re.findall(r"(?m)^\s*#", unescaped)) == 1

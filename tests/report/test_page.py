@@ -20,7 +20,7 @@ from perfgate.cli.main import main
 from perfgate.judge.cell_verdict import judge
 from perfgate.metrics.trial import Trial
 from perfgate.report.chart import Scale
-from perfgate.report.explanation import three_sentences
+from perfgate.report.explanation import commands, steps, three_sentences
 from perfgate.report.formats import render
 from perfgate.report.html import run_html
 from perfgate.report.outcome_charts import forest, step_bars, waterfall
@@ -130,6 +130,43 @@ def test_the_other_verdicts_are_told_too() -> None:
     assert "so it does not pass" in open_[2]
     assert nothing[0].startswith("NOT MEASURED")
     assert nothing[1].startswith("Reason not-started: ")
+
+
+def test_each_step_to_a_verdict_is_named() -> None:
+    """What blocks, what passes and what decides later are told with bound, margin and what would have changed it."""
+    (red,) = recorded("regressed").outcome.cells
+    (open_,) = recorded("states").outcome.cells
+
+    told = list(steps(red))
+    assert told[0] == (
+        "itl_median: at 6 pairs the slowdown's lower bound +10.2 % is above ignorable (0.1 %), and p = 0.0003 is at "
+        "most the level 0.0025 that Holm's procedure leaves it: it blocks. With an ignorable margin of 10.2 % it would "
+        "not have blocked."
+    )
+    assert told[2].startswith("start_time: it passed at 4 pairs; at 6 pairs the slowdown's upper bound +25 % is below")
+    assert "If the pairs go on like this, it would be blocked with about" in list(steps(open_))[2]
+
+
+def test_three_commands_are_offered() -> None:
+    """The way on first, then what the notes mean, then the page; never more than three."""
+    assert commands(recorded("states").outcome) == (
+        "perfgate run --resume llama-8b-decode-tight-20261122T110115Z-f376b1 --more 4",
+        "perfgate explain undecided",
+        "perfgate report llama-8b-decode-tight-20261122T110115Z-f376b1",
+    )
+
+
+@pytest.mark.usefixtures("_kept")
+def test_a_run_is_explained_in_the_terminal(tmp_path: Path) -> None:
+    """The command explain of a run prints the sentences, the steps and the commands; of a code its page."""
+    told = CliRunner().invoke(main, ["explain", str(tmp_path)])
+    code = CliRunner().invoke(main, ["explain", "undecided"])
+
+    assert told.exit_code == 0
+    assert told.stdout.splitlines()[1] == "itl_median got slower (and ttft_median)."
+    assert "it blocks." in told.stdout
+    assert "  perfgate explain estimates-disagree" in told.stdout
+    assert code.stdout.startswith("undecided\n")
 
 
 def _hostile() -> MeasuredRun:

@@ -49,6 +49,7 @@ from perfgate.report.causes import COUNTED
 from perfgate.report.document import printable
 from perfgate.report.formats import format_of, formats_of, render
 from perfgate.report.github_markdown import annotate, render_github, render_within
+from perfgate.report.interval_strip import interval_lines
 from perfgate.report.junit import render_junit
 from perfgate.report.markdown import CUT, escape, fenced, name
 from perfgate.report.outcome_lines import HEADINGS, closing
@@ -337,7 +338,9 @@ def test_a_summary_fits(kind: str, limit: int) -> None:
     first, *_ = render_markdown(outcome).splitlines()
     assert text.startswith(f"{first}\n\nnote\n")
     assert len(text.encode()) <= limit
-    assert (text == render_markdown(outcome).replace(first, f"{first}\n\nnote", 1)) == (CUT not in text)
+    lines = interval_lines(outcome)
+    drawn = f"\n\n{fenced(chr(10).join(lines))}" if lines else ""
+    assert (text == render_markdown(outcome).replace(first, f"{first}\n\nnote{drawn}", 1)) == (CUT not in text)
     fences = [line.removesuffix("text") for line in text.splitlines() if line.startswith("```")]
     assert len(fences) % 2 == 0
 

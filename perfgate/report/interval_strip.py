@@ -1,0 +1,60 @@
+"""Intervals in characters, for where no picture is shown: GitHub drops SVG and images in a page's own text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from perfgate.judge.outcome import GateOutcome, Outcome
+from perfgate.report.chart import Scale
+from perfgate.report.outcome_charts import drawable, margin_scale, span
+from perfgate.report.outcome_lines import gate_name, gate_row, urgency
+
+COLUMNS = 41
+MOST_ROWS = 12
+NAMES = 34
+"""Characters of a name; a longer one loses its end, as the table below has all of it."""
+_SIGNS = "\u2502 no change   \u250a must_catch   \u251c\u2500\u25cf\u2500\u2524 interval"
+LEGEND = f"{_SIGNS}   slower is right, in multiples of each gate's must_catch"
+
+
+def interval_lines(outcome: Outcome) -> tuple[str, ...]:
+    """A line a gate, at most :data:`MOST_ROWS`, what needs reading first; then what the signs mean."""
+    gates = [(cell.name, gate) for cell in outcome.cells for gate in drawable(cell)]
+    gates.sort(key=lambda named: urgency(named[1]))
+    shown, several = gates[:MOST_ROWS], len(outcome.cells) > 1
+    if not shown:
+        return ()
+    spans = [span(gate) for _, gate in shown]
+    scale = margin_scale(spans, 0, COLUMNS - 1)
+    names = [_cut(f"{cell} {gate_name(gate)}" if several else gate_name(gate)) for cell, gate in shown]
+    width = max(map(len, names))
+    rows = [
+        f"{name.ljust(width)}  {_strip(own, scale)}  {_figures(gate)}"
+        for name, own, (_, gate) in zip(names, spans, shown, strict=True)
+    ]
+    more = [f"and {len(gates) - MOST_ROWS} more in the tables"] if len(gates) > MOST_ROWS else []
+    return (*rows, *more, LEGEND)
+
+
+def _figures(gate: GateOutcome) -> str:
+    row = gate_row(gate)
+    return f"{row[3]:>8}  {row[7]}"
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= NAMES else f"{name[: NAMES - 1]}\u2026"
+
+
+def _strip(own: Sequence[float], scale: Scale) -> str:
+    """One interval between its ends; an end that is not in the strip, or not known, is an arrow."""
+    middle, low, high = (math.asinh(value) for value in own)
+    signs = [" "] * COLUMNS
+    begin, at, end = (round(scale(value)) for value in (low, middle, high))
+    signs[begin : end + 1] = "\u2500" * (end + 1 - begin)
+    for place, sign in ((round(scale(0.0)), "\u2502"), (round(scale(math.asinh(1.0))), "\u250a")):
+        signs[place] = {" ": sign, "\u2500": "\u253c"}[signs[place]]
+    signs[begin] = "\u251c" if low >= scale.low else "\u25c4"
+    signs[end] = "\u2524" if high <= scale.high else "\u25ba"
+    signs[at] = "\u25cf"
+    return "".join(signs)
