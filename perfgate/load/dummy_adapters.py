@@ -10,6 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from perfgate.errors import UsageError
+
+MOST: Final = 1 << 20
+"""Of any size of a model."""
 RANK: Final = 16
 """Of every adapter; what PEFT's examples use, and the most that vLLM takes unless told otherwise."""
 
@@ -26,11 +30,12 @@ def write_adapters(folder: Path, names: Sequence[str], config: Mapping[str, Any]
         The folder of each, for ``--lora-modules NAME=FOLDER``.
 
     Raises:
+        UsageError: The configuration does not say the shapes.
         OSError: The files cannot be written.
     """
-    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-    head = int(config.get("head_dim") or hidden // heads)
-    keys = int(config.get("num_key_value_heads") or heads) * head
+    hidden, heads, layers = (_size(config, key) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    head = _size({"head_dim": hidden // heads, **config}, "head_dim")
+    keys = _size({"num_key_value_heads": heads, **config}, "num_key_value_heads") * head
     shapes = {
         "q_proj": (hidden, heads * head), "k_proj": (hidden, keys), "v_proj": (hidden, keys),
         "o_proj": (heads * head, hidden),
@@ -45,9 +50,7 @@ def write_adapters(folder: Path, names: Sequence[str], config: Mapping[str, Any]
         })  # fmt: skip
         draw = np.random.default_rng([*name.encode()])
         tensors = {}
-        for layer, (part, (inputs, outputs)) in itertools.product(
-            range(int(config["num_hidden_layers"])), shapes.items()
-        ):
+        for layer, (part, (inputs, outputs)) in itertools.product(range(layers), shapes.items()):
             place = f"base_model.model.model.layers.{layer}.self_attn.{part}"
             tensors[f"{place}.lora_A.weight"] = draw.normal(0, 0.02, (RANK, inputs)).astype("<f2")
             tensors[f"{place}.lora_B.weight"] = draw.normal(0, 0.02, (outputs, RANK)).astype("<f2")
@@ -64,6 +67,13 @@ def _write_safetensors(file: Path, tensors: Mapping[str, np.ndarray[Any, np.dtyp
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     file.write_bytes(b"".join([len(text).to_bytes(8, "little"), text, *(t.tobytes() for t in tensors.values())]))
+
+
+def _size(config: Mapping[str, Any], key: str) -> int:
+    size = config.get(key)
+    if type(size) is not int or not 0 < size <= MOST:
+        raise UsageError(f"no adapter can be made for this model: its config.json has no usable {key}")
+    return size
 
 
 def _write(file: Path, content: Any) -> None:

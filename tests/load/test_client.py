@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -220,6 +221,17 @@ def test_only_a_url_of_a_server_is_driven(client: Client, url: str) -> None:
     """The client speaks plain HTTP."""
     with pytest.raises(UsageError, match="not the URL of a server"):
         client.drive(Window(requests=requests()), Target(url=url, model="null"))
+
+
+def test_the_client_goes_first_where_the_system_permits(client: Client) -> None:
+    """Then others on its cores do not make it late."""
+    policy = os.sched_getscheduler(client._child.pid)
+    permitted = True
+    try:
+        os.sched_setscheduler(client._child.pid, os.SCHED_RR, os.sched_param(1))
+    except PermissionError:
+        permitted = False
+    assert policy == (os.SCHED_RR if permitted else os.SCHED_OTHER)
 
 
 def test_a_client_that_ends_is_told(tmp_path: Path) -> None:

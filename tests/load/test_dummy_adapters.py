@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import CONFIG
 
+from perfgate.errors import UsageError
 from perfgate.load.dummy_adapters import write_adapters
 
 
@@ -29,3 +30,10 @@ def test_adapters_have_the_shapes_of_their_model(tmp_path: Path) -> None:
     weights = np.frombuffer(contents["a"][8 + length :][begin:end], "<f2")
     assert weights.std() == pytest.approx(0.02, rel=0.1)
     assert 8 + length + max(entry["data_offsets"][1] for entry in header.values()) == len(contents["a"])
+
+
+def test_a_model_of_another_kind_has_no_adapters(tmp_path: Path) -> None:
+    """What its configuration lacks is named."""
+    for key in ("hidden_size", "num_hidden_layers", "head_dim"):
+        with pytest.raises(UsageError, match=f"no usable {key}"):
+            write_adapters(tmp_path, ["a"], {**CONFIG, key: None})
