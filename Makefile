@@ -22,7 +22,7 @@ PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
 # instead of 0.6 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: gate test lint unit end-to-end slow drill engine fuzz golden docs lock clean
+.PHONY: gate test lint unit end-to-end slow drill engine fuzz golden docs screenshots lock clean
 
 gate: .venv/ready engine
 	.venv/bin/perfgate run scenarios/cpu-tiny.yaml \
@@ -87,6 +87,10 @@ docs: .venv/ready
 	.venv/bin/python -c "from perfgate.report.reasons_page import render_pages; print(render_pages(), end='')" > docs/reasons.md
 	.venv/bin/python docs/scenario_page.py > docs/scenario.md
 	.venv/bin/python docs/drills_page.py > docs/drills.md
+
+# The pictures in docs/images, from recorded runs; needs a Chromium.
+screenshots: .venv/ready
+	.venv/bin/python benchmarks/screenshots.py
 
 # What the actions install beside tokens that may write: every file by its hash. Read the difference before committing it.
 lock: .venv/ready

@@ -151,8 +151,8 @@ def _steps(gate: GateOutcome) -> Iterator[str]:
         if high is not None and high > 0:
             yield f"With a must_catch margin of {percent(high)} it would not have passed."
     else:
-        yield (f"{at} lower bound ({_bound(low)}) is not above ignorable ({ignorable}), or its upper bound "
-               f"({_bound(high)}) not below must_catch ({must_catch}): {gate.verdict}.")  # fmt: skip
+        yield (f"{at} lower bound ({_bound(low)}) is not above ignorable ({ignorable}), and its upper bound "
+               f"({_bound(high)}) is not below must_catch ({must_catch}): {gate.verdict}.")  # fmt: skip
         yield from _what_would_decide(gate, low, high)
 
 

@@ -28,6 +28,7 @@ STATE_LEGEND = (
     ("dots cut large", "no state known"),
 )
 SIDE_LEGEND = (("dots base large", "base"), ("dots head large", "head"))
+LINE_LEGEND = (("curve base", "base"), ("curve head", "head"))
 MOST_TRIALS = 200
 """Of more trials the last are shown."""
 
@@ -63,7 +64,7 @@ def pairs_chart(evidence: Evidence, gate: GateOutcome, states: Looks | None) -> 
     changes = [head / base - 1 for _, base, head in known]
     limit = gate.must_catch if gate.better == "lower" else -gate.must_catch / (1 + gate.must_catch)
     below = Scale.around([*changes, 0.0, limit], 330, 232)
-    marks = [*_grid(y, lambda v: format_value(v, gate.unit)), *_grid(below, lambda v: signed_percent(v, 1))]
+    marks = [*_grid(y, lambda v: format_value(v, gate.unit)), *_grid(below, lambda v: signed_percent(v, 1), 6)]
     marks += [
         line("axis", (LEFT, below(0)), (RIGHT, below(0))),
         line("must", (LEFT, below(limit)), (RIGHT, below(limit))),
@@ -144,7 +145,9 @@ def iterations_chart(evidence: Evidence, states: Looks | None) -> Chart | None:
     marks.append(label("axis-title", (LEFT + RIGHT) / 2, 244, words, "middle"))
     seen = f"{len(values)} iterations of {len(rows)} trials, from {format_value(min(values), 's')} to "
     seen += f"{format_value(max(values), 's')}."
-    return Chart("Iterations of every trial", seen, 250, tuple(marks), STATE_LEGEND if states else SIDE_LEGEND, table)
+    return Chart(
+        "Iterations of every trial", seen, 250, tuple(marks), STATE_LEGEND[2:4] if states else LINE_LEGEND, table
+    )
 
 
 def tokens_chart(evidence: Evidence) -> Chart | None:
@@ -172,8 +175,7 @@ def tokens_chart(evidence: Evidence) -> Chart | None:
         )
     )
     seen = "; ".join(f"{row[0]} median {row[3]}, longest {row[4]}" for row in table[1:])
-    legend = (("curve base", "base"), ("curve head", "head"))
-    return Chart("Token timeline of one iteration", seen, 232, tuple(marks), legend, table)
+    return Chart("Token timeline of one iteration", seen, 232, tuple(marks), LINE_LEGEND, table)
 
 
 PANELS: tuple[tuple[str, str, Callable[[GpuTelemetry], Spread | None], float], ...] = (
@@ -213,7 +215,7 @@ def telemetry_chart(evidence: Evidence) -> Chart | None:
         f"{name} from {row_low:.4g} to {row_high:.4g} {unit}" for name, unit, row_low, row_high in _ranges(rows, shown)
     )
     return Chart(
-        "The GPU along the run", f"{seen}.", bottom + 12, tuple(marks), SIDE_LEGEND, [table[0], *map(tuple, cells)]
+        "The GPU along the run", f"{seen}.", bottom + 12, tuple(marks), LINE_LEGEND, [table[0], *map(tuple, cells)]
     )
 
 
@@ -240,16 +242,17 @@ def layer_chart(evidence: Evidence, change: Attribution) -> Chart | None:
     x = Scale(0.0, longest, 52.0, WIDTH - 4)
     marks: list[Mark] = []
     table = [("side", "role", "kernel", "us")]
+    legend: dict[str, str] = {}
     for n, (side, layer) in enumerate(zip(SIDES, layers, strict=True)):
         y, at = 12 + 62.0 * n, 0.0
         marks.append(label("name", 44, y + 26, side, "end"))
         for role, name, us in layer:
-            look = next(
-                (own for part, own in looks.items() if role in part.partition(": ")[2].split("+") or role == part),
-                "part part-rest",
-            )
-            marks.append(rect(look, x(at), y, (x(at + us) - x(at), 44), f"{side}, {role}, {name}: {us:.1f} us"))
-            if x(at + us) - x(at) > 7 * len(role) + 12:
+            part = next((own for own in looks if role in (own, *own.partition(": ")[2].split("+"))), "")
+            look = looks.get(part, "part part-rest")
+            legend.setdefault(look, part if look != "part part-rest" else "other kernels")
+            width = x(at + us) - x(at)
+            marks.append(rect(look, x(at), y, (width, 44), f"{side}, {role}, {name}: {us:.1f} us"))
+            if width > 7 * len(role) + 12:
                 marks.append(label("inside", x(at) + 6, y + 26, role))
             at += us
             table.append((side, role, name, f"{us:.1f}"))
@@ -260,7 +263,7 @@ def layer_chart(evidence: Evidence, change: Attribution) -> Chart | None:
         for side, layer in zip(SIDES, layers, strict=True)
     ]
     seen = f"Kernels of one layer in order, mean times without the gaps between them: {'; '.join(counts)}."
-    return Chart("One layer, kernel by kernel", seen, 156, tuple(marks), (), table)
+    return Chart("One layer, kernel by kernel", seen, 156, tuple(marks), tuple(legend.items()), table)
 
 
 def _layer(steps: DecodeSteps) -> list[tuple[str, str, float]]:

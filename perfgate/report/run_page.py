@@ -9,7 +9,7 @@ from typing import Self
 
 from perfgate.judge.cell_verdict import evidence_of_run
 from perfgate.judge.evidence import Evidence
-from perfgate.judge.outcome import CellOutcome, Outcome
+from perfgate.judge.outcome import WORST_FIRST, CellOutcome, Outcome
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.report.causes import attribution_section, counters_section
@@ -69,11 +69,11 @@ class MeasuredRun:
 
 
 def run_page(measured: MeasuredRun) -> Document:
-    """Three sentences, then each cell, then what was measured and how to do it again."""
+    """Three sentences, then each cell, the worst first, then what was measured and how to do it again."""
     outcome = measured.outcome
     cells = {cell.cell_id: cell for cell in measured.run.plan.cells} if measured.run else {}
     sections: list[Section | None] = []
-    for found in outcome.cells:
+    for found in sorted(outcome.cells, key=lambda cell: list(WORST_FIRST).index(cell.verdict)):
         evidence = None
         if measured.run is not None and found.cell_id in cells:
             evidence = evidence_of_run(measured.run, cells[found.cell_id], measured.records.get(found.cell_id))
