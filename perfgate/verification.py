@@ -18,8 +18,9 @@ from perfgate.baseline.exact_profile import kept_profiles
 from perfgate.baseline.store import as_of, commit, is_baseline, kept, read, verify
 from perfgate.capture.engine import MAX_ANSWER_BYTES
 from perfgate.capture.settling import SETTLED
-from perfgate.capture.timeline import InvalidTrialError, read_iteration
-from perfgate.errors import PerfgateError, RecordError, UsageError
+from perfgate.capture.window_reading import read_answer
+from perfgate.capture.windows import MORE_WARMUP
+from perfgate.errors import NotMeasuredError, PerfgateError, RecordError, UsageError
 from perfgate.gate import outcome_of
 from perfgate.judge.next_pairs import due
 from perfgate.judge.outcome import Outcome, verdict_json
@@ -175,7 +176,7 @@ def _times(folder: Path, records: Sequence[Record]) -> Check:
 def _tells(file: Path, record: Record, trial: Trial) -> bool:
     """Whether a timeline gives the iterations of a trial; one that is damaged, or made to do harm, does not.
 
-    Warm-up is as long as declared, and longer where the trial says that it waited for the GPU.
+    Warm-up is as long as declared, and longer where the trial says that it waited for the GPU, or for a server.
     """
     iterations: list[Iteration] = []
     cell, measure, warmup = record.cell, record.cell.measure, 0
@@ -191,12 +192,12 @@ def _tells(file: Path, record: Record, trial: Trial) -> bool:
                 if answer["warmup"]:
                     warmup += 1
                 else:
-                    iterations.append(read_iteration(answer, cell.workload))
+                    iterations.append(read_answer(answer, cell.workload))
             more = warmup - measure.warmup_iterations
-            if more < 0 or (more and SETTLED not in trial.figures):
+            if more < 0 or (more and not {SETTLED, MORE_WARMUP} & trial.figures.keys()):
                 return False
             return tuple(iterations) == trial.iterations and not lines.read(1)
-    except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, RecursionError, InvalidTrialError):
+    except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, RecursionError, NotMeasuredError):
         return False
 
 

@@ -231,7 +231,7 @@ Stated = Callable[[int, list[float]], tuple[list[float], list[list[int]] | None]
 
 def _stated(spec: FakeSpec, job: Job, seed: int) -> Stated:
     """What the states of the GPU do to a trial; its other draws are those of one without states."""
-    states, workload, measure = spec.states, job.cell.workload, job.cell.measure
+    states, workload, measure = spec.states, job.cell.batch, job.cell.measure
     if states is None or job.kind != "timed":
         return lambda _number, steps: (steps, None)
     draw = random.Random(f"states {seed} {job.index}")  # noqa: S311 (no secret)
@@ -270,7 +270,7 @@ def _measured(
         warmup = number < measure.warmup_iterations
         lines.append({"iteration": number, "warmup": warmup, **answer})
         if not warmup:
-            iterations.append(read_iteration(answer, job.cell.workload))
+            iterations.append(read_iteration(answer, job.cell.batch))
     # A fake that takes time pretends that its iterations filled the time up to now, so that telemetry fits them.
     shift_ns = time.monotonic_ns() - now_ns if spec.sleep_s > 0 else 0
     return {
@@ -292,7 +292,7 @@ def _answer(
     stated: Stated,
 ) -> dict[str, Any]:
     """What a worker would have answered; the first return is empty, as asynchronous scheduling has it."""
-    workload, spread = job.cell.workload, spec.iteration_sd
+    workload, spread = job.cell.batch, spec.iteration_sd
     ttft_ns, step_ns = means_ns
     submitted = [begin_ns + 1000 * (index + 1) for index in range(workload.batch)]
     t_ns = submitted[0] + max(1000 * workload.batch + 2, round(ttft_ns * _factor(draw, spread)))
@@ -399,7 +399,7 @@ def _counted(spec: FakeSpec, job: Job, progress: Callable[[str], None], draw: ra
 
 def _called(spec: FakeSpec, job: Job) -> dict[str, Any]:
     """What a counter would have counted: the same in every step and trial."""
-    steps = job.cell.workload.output_tokens - 1
+    steps = job.cell.batch.output_tokens - 1
     lines = steps * round(spec.truth("lines", 11_000, job.side))
     calls = HostCalls(
         python="3.11",

@@ -29,7 +29,8 @@ from perfgate.baseline.lineage import _digest
 from perfgate.baseline.store import read as read_baseline
 from perfgate.calls.call_difference import call_difference
 from perfgate.capture.calling import read_calls
-from perfgate.capture.drivers import Launch, VllmEngine
+from perfgate.capture.driver_protocol import Launch
+from perfgate.capture.drivers import VllmEngine
 from perfgate.capture.engine import Worker
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import read_iteration
@@ -227,7 +228,7 @@ def _engine(file: Path) -> None:
     worker._requests = worker._answers = os.open(os.devnull, os.O_RDWR)
     try:
         answer, _ = VllmEngine(worker, job, Launch()).iterate(measured.workload, 0)
-        read_iteration(answer, measured.workload)
+        read_iteration(answer, measured.batch)
         if "host_calls" in answer:
             read_calls(answer)
     finally:

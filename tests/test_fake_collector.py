@@ -202,7 +202,7 @@ def test_timeline(make_cell: Callable[..., Cell], make_job: Callable[..., Job]) 
     assert sha256_hex(packed) == trial.timeline.sha256
     lines = [json.loads(line) for line in gzip.decompress(packed).splitlines()]
     assert [line["warmup"] for line in lines] == [True, False, False]
-    assert list(trial.iterations) == [read_iteration(line, job.cell.workload) for line in lines[1:]]
+    assert list(trial.iterations) == [read_iteration(line, job.cell.batch) for line in lines[1:]]
 
 
 def test_missing_subject(make_cell: Callable[..., Cell]) -> None:

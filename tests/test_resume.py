@@ -159,7 +159,7 @@ def test_only_open_cells(tmp_path: Path) -> None:
 
     outcome = gate.resume(folder, collector=collector).outcome
 
-    assert {job.cell.workload.batch for job in collector.jobs} == {2, 3}
+    assert {job.cell.batch.batch for job in collector.jobs} == {2, 3}
     assert records(folder)[0] == first
     assert [(one.verdict, one.pairs) for one in outcome.cells] == [("pass", 4)] * 3
 

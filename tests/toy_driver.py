@@ -10,13 +10,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from perfgate.capture.drivers import Engine, Launch
+from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.engine import Limit
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import ANY_TIME, InvalidTrialError, Span
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.subject import Subject
-from perfgate.scenario.workload import Workload
+from perfgate.scenario.workload import AnyWorkload, Workload
 
 
 class ToyEngine:
@@ -29,10 +29,11 @@ class ToyEngine:
         self.step_ns = round(arguments["step_us"] * 1000 * restart)
 
     def iterate(
-        self, workload: Workload, number: int, limit: Limit | None = None, *, probe: bool = False
+        self, workload: AnyWorkload, number: int, limit: Limit | None = None, *, probe: bool = False
     ) -> tuple[dict[str, Any], Span]:
         """All requests get a token at every step."""
         assert limit is None
+        assert isinstance(workload, Workload)
         if self.arguments.get("breaks_at") == number:
             raise InvalidTrialError("iteration-failed", "the toy broke")
         steps = range(1, workload.output_tokens + 1)

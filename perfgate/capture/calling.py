@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, FailFast, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls, pooled
-from perfgate.capture.drivers import Engine, Launch
+from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError

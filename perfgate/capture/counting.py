@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perfgate.capture.commands import NCU_SETTINGS, VERSION_TIMEOUT_S, run
-from perfgate.capture.drivers import Engine, Launch
+from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.engine import Limit
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
@@ -86,11 +86,11 @@ class Ncu(Instrument):
     def drive(self, engine: Engine, say: Say) -> Iterator[Iteration]:
         """Warm the engine up, and run one batch until the step is behind; neither is an iteration of the trial."""
         cell, plan = self.job.cell, self._plan
-        engine.iterate(_at_most(cell.workload, WARM_UP_TOKENS), 0)
+        engine.iterate(_at_most(cell.batch, WARM_UP_TOKENS), 0)
         say(f"{plan.window.count} launches from launch {plan.window.begin} of step {plan.step} on, ncu")
         engine.profile(on=True, ranges="nvtx", window=False)
         limit = Limit(time.monotonic() + cell.counted.limit, "counters-timeout", "engine-died")
-        engine.iterate(_at_most(cell.workload, plan.step + STEPS_BEHIND), 1, limit)
+        engine.iterate(_at_most(cell.batch, plan.step + STEPS_BEHIND), 1, limit)
         engine.profile(on=False, ranges="nvtx", window=False)
         yield from ()
 
@@ -134,7 +134,7 @@ def _choose(job: Job) -> _Plan:
     if any(key.role == COMMUNICATION for key in job.decode.keys):
         names = sorted({short_name(key.name) for key in job.decode.keys if key.role == COMMUNICATION})
         raise NotMeasuredError(f"the decode step runs {', '.join(names)}", code="counters-communication")
-    step = job.cell.counted.step or usual_step(job.cell.workload)
+    step = job.cell.counted.step or usual_step(job.cell.batch)
     return _Plan(ncu, job.cell.metrics_counted(job.architecture), choose_window(job.decode, job.cell.counters),
                  job.decode, step)  # fmt: skip
 
@@ -159,7 +159,7 @@ def _small_cache(job: Job) -> dict[str, Any]:
     Nothing where the model's demand is not known; the cache is then as the scenario has it.
     """
     cell, args = job.cell, job.engine_args
-    work = cell.workload
+    work = cell.batch
     if cell.model_folder is None:
         return {}
     try:

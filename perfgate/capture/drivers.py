@@ -9,96 +9,25 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Protocol
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Driver, Engine, Launch
 from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit, Worker, find_subject
 from perfgate.capture.job import Job
 from perfgate.capture.parking import Parking
+from perfgate.capture.server_driver import ServerDriver
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.plan import prompts
 from perfgate.scenario.subject import Subject
-from perfgate.scenario.workload import Workload
+from perfgate.scenario.workload import AnyWorkload, Workload
 
-MAX_VERSIONS, MAX_VERSION = 64, 200
-"""Packages that an engine may name, and characters of a name or version."""
 _Version = Annotated[str, Field(max_length=MAX_VERSION)]
 _Count = Annotated[int, Field(gt=0, lt=LARGEST)]
 _Size = Annotated[int | None, Field(ge=0, lt=LARGEST)]
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What an instrument asks of the start of an engine.
-
-    Args:
-        wrapper: A program with its arguments that starts the engine's process and waits for it, as profilers do.
-        environment: Variables beside the engine's own.
-        engine_args: Arguments over those of scenario and subject.
-        count_calls: Whether the worker counts what the host calls and adds it to the answer of each iteration.
-    """
-
-    wrapper: Sequence[str] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    engine_args: Mapping[str, Any] = field(default_factory=dict)
-    count_calls: bool = False
-
-
-class Engine(Protocol):
-    """A started engine, as instruments drive it; whatever goes wrong with it is an :class:`InvalidTrialError`."""
-
-    versions: dict[str, str]
-    startup: Startup
-
-    def iterate(
-        self, workload: Workload, number: int, limit: Limit | None = None, *, probe: bool = False
-    ) -> tuple[dict[str, Any], Span]:
-        """Run a workload once to completion.
-
-        Args:
-            workload: What to decode.
-            number: Of the iteration, from 0; it draws the prompts.
-            limit: Until when; by default the scenario's ``iteration_timeout``.
-            probe: Whether each rank times a fixed piece of work before and after, ``probe_ns`` of the deliveries.
-
-        Returns:
-            The raw deliveries that :func:`perfgate.capture.timeline.read_iteration` reads, and when they were asked
-            for and came.
-        """
-
-    def profile(self, *, on: bool, ranges: str, window: bool) -> None:
-        """Begin or end numbered ranges around the engine's steps.
-
-        Args:
-            on: Whether to begin.
-            ranges: ``nvtx`` or ``record_function``.
-            window: Whether the profiler that the engine was started with records meanwhile.
-        """
-
-    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> None:
-        """Shut it down and wait so long for its process, or for what wraps it."""
-
-
-class Driver(Protocol):
-    """Starts engines of one kind."""
-
-    def probe(self, subject: Subject) -> Failure | None:
-        """Why no engine of this subject can be started, found without starting one; ``None`` when it can."""
-
-    def start(self, job: Job, launch: Launch) -> AbstractContextManager[Engine]:
-        """A started engine for the length of a block; nothing that it started is left behind.
-
-        Raises:
-            InvalidTrialError: It does not start, or something that it started does not end.
-        """
-
-    def release(self) -> None:
-        """End whatever was started for :attr:`Job.ahead`, because no such trial comes."""
 
 
 class _Started(BaseModel):
@@ -191,9 +120,11 @@ class VllmEngine:
         self.startup = Startup(ready_ns=ready_ns, cache_files=cache_files, parked_ns=worker.parked_ns, **figures)
 
     def iterate(
-        self, workload: Workload, number: int, limit: Limit | None = None, *, probe: bool = False
+        self, workload: AnyWorkload, number: int, limit: Limit | None = None, *, probe: bool = False
     ) -> tuple[dict[str, Any], Span]:
         """See :class:`Engine`."""
+        if not isinstance(workload, Workload):
+            raise TypeError("this driver decodes batches")
         batch = prompts(workload, self._vocabulary, number)
         timeout_s = self._job.cell.measure.iteration_timeout
         limit = limit or Limit(time.monotonic() + timeout_s, "iteration-timeout", "engine-died")
@@ -212,5 +143,5 @@ class VllmEngine:
         self._worker.stop(exit_timeout_s)
 
 
-DRIVERS: Final[dict[str, Callable[[], Driver]]] = {"vllm": VllmDriver}
+DRIVERS: Final[dict[str, Callable[[], Driver]]] = {"vllm": VllmDriver, "server": ServerDriver}
 """By name: one for each of :data:`perfgate.scenario.workload.DRIVERS`, made anew for each station."""

@@ -303,7 +303,7 @@ class Worker:
         status = self._child.wait(2.0)
         how = "closed its descriptors" if status is None else f"ended with status {status}"
         if status is not None and status < 0:
-            how = f"was ended by {_signal_name(-status)}"
+            how = f"was ended by {signal_name(-status)}"
         return InvalidTrialError(limit.ended, f"the worker {how}")
 
 
@@ -317,7 +317,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return answer if isinstance(answer, dict) else None
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
     """``SIGKILL``, or ``signal 40`` for one of those that have no name."""
     try:
         return signal.Signals(number).name

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from perfgate.capture.drivers import Engine, Launch
+from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.job import Job
-from perfgate.capture.timeline import read_iteration
+from perfgate.capture.window_reading import read_answer
 from perfgate.errors import PerfgateError
 from perfgate.metrics.trial import Iteration
 
@@ -77,7 +77,7 @@ class Instrument:
         """
         answer, asked = engine.iterate(self.job.cell.workload, number, probe=self.probe)
         self.note(number, answer, warmup=warmup)
-        return read_iteration(answer, self.job.cell.workload, asked)
+        return read_answer(answer, self.job.cell.workload, asked)
 
     def settle(self, engine: Engine, last: Iteration | None, say: Say) -> None:
         """Called after the last iteration of warm-up; by more of them the machine may come to rest."""

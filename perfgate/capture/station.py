@@ -20,6 +20,7 @@ from perfgate.capture.pinning import shares_of_cores
 from perfgate.capture.settling import fastest_probe_ns
 from perfgate.counters.roofline_bound import find_floor
 from perfgate.errors import InterruptedRunError
+from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.orphans import end_orphans, find_orphans
 from perfgate.machine.processes import owner_mark
@@ -151,6 +152,8 @@ class Station:
             return {}
         gpus = [gpu.name for gpu in self.gpus.machine.gpus[: len(self.gpus.of(job.cell))]]
         workload = job.cell.workload
+        if isinstance(workload, Load):
+            return {"no_floor": "a server's steps have no fixed batch"}
         floor, no_floor = find_floor(
             job.cell.model_folder, job.engine_args, gpus,
             batch=workload.batch, input_tokens=workload.input_tokens, output_tokens=workload.output_tokens,

@@ -52,7 +52,7 @@ ANY_TIME = Span(0, LARGEST)
 
 
 def read_iteration(answer: Mapping[str, Any], workload: Workload, asked: Span = ANY_TIME) -> Iteration:
-    """One iteration from the worker's answer.
+    """One iteration of a batch from the worker's answer.
 
     Time to first token and to the last one run from a request's own submission. A decode step is the gap between two
     consecutive deliveries that both carried tokens for every request and no request's first token; where a request got

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from perfgate.capture.drivers import Engine
+from perfgate.capture.driver_protocol import Engine
 from perfgate.capture.holding import Held, memory_of, read_held
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job

@@ -12,7 +12,7 @@ import shutil
 from typing import Any, ClassVar
 
 from perfgate.capture.commands import nsys_profile, nsys_settings
-from perfgate.capture.drivers import Engine, Launch
+from perfgate.capture.driver_protocol import Engine, Launch
 from perfgate.capture.engine import engine_environment, gpus_of
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job

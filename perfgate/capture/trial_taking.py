@@ -13,14 +13,17 @@ from typing import Any, Final
 
 from perfgate.capture.calling import CallCounts
 from perfgate.capture.counting import Ncu
-from perfgate.capture.drivers import DRIVERS, Driver
+from perfgate.capture.driver_protocol import Driver
+from perfgate.capture.drivers import DRIVERS
 from perfgate.capture.engine import EXIT_TIMEOUT_S, LOG
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.timing import Timed
 from perfgate.capture.tracing import tracer
+from perfgate.capture.windows import Windows
 from perfgate.errors import NotMeasuredError, PerfgateError, RecordError
+from perfgate.load.shape import Load
 from perfgate.machine.process_log import last_words
 from perfgate.metrics.trial import Failure, Iteration, Kind, Trial
 from perfgate.scenario.plan import Cell
@@ -30,8 +33,14 @@ MAX_FAILURE_CHARACTERS = 2000
 OF_THE_REQUESTS = ("request-failed", "wrong-token-count", "preempted")
 """Reason codes of an engine that runs, so that its log explains nothing."""
 
+
+def timed(job: Job) -> Instrument:
+    """What times a trial: batches of the engine's own loop, or windows of load."""
+    return Windows(job) if isinstance(job.cell.workload, Load) else Timed(job)
+
+
 INSTRUMENTS: Final[dict[Kind, Callable[[Job], Instrument]]] = {
-    "timed": Timed, "traced": tracer, "counted": Ncu, "called": CallCounts,
+    "timed": timed, "traced": tracer, "counted": Ncu, "called": CallCounts,
 }  # fmt: skip
 """What watches the trials of a kind."""
 

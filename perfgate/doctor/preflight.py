@@ -21,13 +21,14 @@ from perfgate.counters.transformer import read_config, step_demand
 from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.vllm_source import Located, arguments_of, locate
 from perfgate.errors import Problem, ScenarioError, UsageError
+from perfgate.load.shape import Load
 from perfgate.machine.json_text import RECORD
 from perfgate.metrics.trial import Side
 from perfgate.models import FieldPath
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, model_folder
 from perfgate.scenario.plan import points
 from perfgate.scenario.subject import Subject
-from perfgate.scenario.workload import Workload
+from perfgate.scenario.workload import AnyWorkload
 from perfgate.scenario.yaml_document import did_you_mean
 
 NOBODY_ASKED = "engine arguments are not checked: name a build with --base python=..., or as [subjects.base]"
@@ -79,7 +80,9 @@ class _Cell:
     side: _Side
 
     @property
-    def workload(self) -> Workload:
+    def workload(self) -> AnyWorkload:
+        if isinstance(self.loaded.scenario.workload, Load):
+            return self.loaded.scenario.workload
         sizes = {key: value for key, value in self.point.items() if key in MATRIX_WORKLOAD_KEYS}
         return self.loaded.scenario.workload.model_copy(update=sizes)
 
@@ -128,7 +131,10 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Mapping[Side, Subje
     notes: list[str] = []
     asked: dict[str, Located | str] = {}
     for loaded in scenarios:
-        asks = ask and loaded.scenario.engine.driver == "vllm"  # what other engines take is not known here
+        engine = loaded.scenario.engine
+        asks = (
+            ask and engine.driver in ("vllm", "server") and not engine.command
+        )  # what other engines take is not known here
         sides = [_side(loaded, name, subject, asked if asks else None) for name, subject in subjects.items()]
         unknown = [side for side in sides if isinstance(side.takes, str) and side.takes]
         notes += [f"{side.name}: engine arguments are not checked: {side.takes}" for side in unknown]
@@ -192,6 +198,9 @@ def _wrong_arguments(cell: _Cell) -> Iterator[Problem]:
 def _wrong_sizes(cell: _Cell) -> Iterator[Problem]:
     """Arguments and workload that do not fit each other, by those arguments alone that are given."""
     work, args = cell.workload, cell.args
+    if isinstance(work, Load):
+        yield from _too_long(cell, work)
+        return
     seqs, length, batched = (_whole(args, key) for key in ("max_num_seqs", "max_model_len", "max_num_batched_tokens"))
     measured = [(gate.metric, gate.measured) for gate in cell.loaded.scenario.gates]
     names = [name for name, metric in measured if metric.kind == "timed" and metric.decode == "steps"]
@@ -217,9 +226,21 @@ def _wrong_sizes(cell: _Cell) -> Iterator[Problem]:
         yield cell.problem("max_num_batched_tokens", text)
 
 
+def _too_long(cell: _Cell, load: Load) -> Iterator[Problem]:
+    """Requests that no server with this context would take."""
+    most, length = load.longest, _whole(cell.args, "max_model_len")
+    if most is not None and length is not None and most > length:
+        text = (
+            f"a request of this load can have {most} tokens, and max_model_len is {length}: raise it, or shorten them"
+        )
+        yield cell.loaded.problem(("workload",), text)
+
+
 def _too_many_figures(cell: _Cell) -> Iterator[Problem]:
     """More than a record holds; half of it is left to dropped pairs, further looks and traces."""
     work, measure = cell.workload, cell.loaded.scenario.measure
+    if isinstance(work, Load):
+        return
     each = 2 * work.batch + work.output_tokens
     iterations = measure.choose.most if measure.choose else measure.iterations
     figures, most = 2 * measure.looks[-1] * iterations * each, RECORD.values // 2
@@ -259,7 +280,7 @@ def _bound_threads(cell: _Cell) -> Iterator[Problem]:
 def _cache_bytes(cell: _Cell) -> int:
     """Twice what the workload's keys and values take, as a power of two; a GiB where the model is not counted."""
     folder, work = model_folder(cell.loaded), cell.workload
-    if folder is None:
+    if folder is None or isinstance(work, Load):
         return UNKNOWN_CACHE_BYTES
     sizes = {"input_tokens": work.input_tokens, "output_tokens": max(2, work.output_tokens)}
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -107,6 +107,7 @@ class Setting(Frozen):
         batch: Requests submitted together.
         input_tokens: Of each request.
         output_tokens: Of each request.
+        load: What a server was given, in words; the three before are 0 then. Empty, and not written, for a batch.
         machines: Those it was measured on, in words.
         begun_utc: Begin of the first visit, ISO 8601; empty where there was none.
         subjects: By side.
@@ -120,6 +121,7 @@ class Setting(Frozen):
     batch: int
     input_tokens: int
     output_tokens: int
+    load: Annotated[str, Field(exclude_if=operator.not_)] = ""
     machines: tuple[str, ...]
     begun_utc: str
     subjects: dict[Side, SubjectSetting]

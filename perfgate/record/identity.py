@@ -60,7 +60,7 @@ class Measured(Frozen):
             scenario=cell.scenario,
             cell_id=cell.cell_id,
             model_digest=cell.model_digest,
-            engine={"driver": cell.engine.driver, "args": cell.engine.args, "env": dict(cell.engine.env)},
+            engine=cell.engine.identity,
             workload=cell.workload.model_dump(mode="json"),
             measure=cell.measure.identity,
             clocks=cell.clocks.model_dump(mode="json", exclude_none=True),

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from perfgate.errors import PerfgateError, RecordError, ScenarioError
+from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import comparable
-from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Kind, Trial
+from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Iteration, Kind, Trial
 from perfgate.record.run_record import Record, Run, read_run
 from perfgate.scenario.declaration import parse
 from perfgate.scenario.plan import ALPHA, BETA, Cell, exact_part, head_first, resolve_cells, without_gates
@@ -120,8 +121,17 @@ def _impossible(record: Record, trial: Trial) -> str:
         return ""
     if len(trial.iterations) not in (numbers := record.iterations_of(trial)):
         return f"holds {len(trial.iterations)} iterations, and its cell takes {numbers[0]}"
-    if any((len(iteration.ttft_ns), iteration.output_tokens) != (cell.workload.batch, cell.workload.output_tokens)
-           for iteration in trial.iterations):  # fmt: skip
+    return _other_load(cell, trial.iterations)
+
+
+def _other_load(cell: Cell, iterations: Sequence[Iteration]) -> str:
+    """Why these cannot be iterations of a cell's workload; empty where they can."""
+    work = cell.workload
+    if isinstance(work, Load):
+        served = all(iteration.lengths for iteration in iterations)
+        return "" if served else "holds iterations of a batch, and its cell is a server's"
+    if any((len(iteration.ttft_ns), iteration.output_tokens) != (work.batch, work.output_tokens)
+           for iteration in iterations):  # fmt: skip
         return "holds iterations of another batch or length than its cell's"
     return ""
 

@@ -12,10 +12,12 @@ from perfgate.stats.sequential import FURTHER_LOOK_PAIRS
 
 
 def cell_setting(cell: CellOutcome) -> str:
-    """Model, batch, tokens and the scenario of a cell in one line; empty for figures from elsewhere."""
+    """Model, batch, tokens or load, and the scenario of a cell in one line; empty for figures from elsewhere."""
     setting = cell.setting
     if setting is None:
         return ""
+    if setting.load:
+        return f"{setting.model}, {setting.load}, {setting.scenario}"
     tokens = f"{setting.input_tokens} + {setting.output_tokens} tokens"
     chosen = f"; {setting.iterations}" if setting.iterations else ""
     return f"{setting.model}, batch {setting.batch}, {tokens}, {setting.scenario}{chosen}"

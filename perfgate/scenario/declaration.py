@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from perfgate.errors import ScenarioError
+from perfgate.load.shape import Load
 from perfgate.metrics.catalogue import METRICS, Metric
 from perfgate.models import LARGEST, Duration, FieldError, Listed, Percent, Positive, Strict
 from perfgate.scenario.call_trials import CallTrials
@@ -23,7 +24,8 @@ from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import ArgumentName, Name, whole_number
 from perfgate.scenario.margins import Budget, DriftBudget, Gate
 from perfgate.scenario.schedule import Sampling
-from perfgate.scenario.workload import Engine, Workload
+from perfgate.scenario.served import check_blocks, check_load, is_served
+from perfgate.scenario.workload import AnyWorkload, Engine, Workload
 from perfgate.scenario.yaml_document import Document, describe_fields, did_you_mean, draft_07, read_document, read_text
 from perfgate.scenario.yaml_writing import replace_block, write_document
 from perfgate.trace.families import SHIPPED, UNLISTED
@@ -132,7 +134,7 @@ class Scenario(Strict):
         name: Lower case, digits, dots, dashes; names the scenario in reports.
         description: For people.
         engine: The engine under test.
-        workload: What it decodes.
+        workload: What it decodes: a batch, or with ``driver: server`` a load.
         measure: How it is measured.
         clocks: What is done about clocks.
         gates: What can block; margins are always written out.
@@ -153,7 +155,7 @@ class Scenario(Strict):
     name: Annotated[Name, Field(examples=["llama-8b-decode"])]
     description: str = ""
     engine: Annotated[Engine, Field(examples=[{"model": {"config": "models/llama-8b"}}])]
-    workload: Annotated[Workload, Field(examples=[{"batch": 8, "input_tokens": 512, "output_tokens": 128}])]
+    workload: Annotated[AnyWorkload, Field(examples=[{"batch": 8, "input_tokens": 512, "output_tokens": 128}])]
     measure: Measure = Measure()
     clocks: Clocks = Clocks()
     gates: Annotated[
@@ -200,7 +202,15 @@ class Scenario(Strict):
         return matrix
 
     @model_validator(mode="after")
+    def _driver_fits(self) -> Scenario:
+        check_load(self.engine, self.workload, self.gates, self.matrix)
+        check_blocks(self.engine, {"kernels": self.kernels, "counters": self.counters, "calls": self.calls})
+        return self
+
+    @model_validator(mode="after")
     def _gates_have_values(self) -> Scenario:
+        if isinstance(self.workload, Load):
+            return self
         lengths = self.matrix.get("output_tokens", (self.workload.output_tokens,))
         short = any(isinstance(length, int) and length < MIN_DECODE_TOKENS for length in lengths)
         for number, gate in enumerate(self.gates):
@@ -245,6 +255,16 @@ class Scenario(Strict):
         return self
 
 
+class _OfABatch(Scenario):
+    """Read as such, what is wrong in a workload is told of the one kind that it is meant to be."""
+
+    workload: Annotated[Workload, Field(examples=[{"batch": 8, "input_tokens": 512, "output_tokens": 128}])]
+
+
+class _OfALoad(Scenario):
+    workload: Annotated[Load, Field(examples=[{"arrival": {"poisson": 4}, "duration": "20s"}])]
+
+
 @dataclass(frozen=True)
 class LoadedScenario(Document):
     """A scenario with the document that declares it; a run folder keeps its text.
@@ -283,10 +303,12 @@ def parse(text: str, file: Path) -> LoadedScenario:
         ScenarioError: With every problem found, in file order.
     """
     document = read_document(text, file)
+    model = _OfALoad if is_served(document.content) else _OfABatch
     try:
-        scenario = Scenario.model_validate(document.content, by_alias=True, by_name=False)
+        read = model.model_validate(document.content, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise ScenarioError(document.problems(error, Scenario)) from error
+        raise ScenarioError(document.problems(error, model)) from error
+    scenario = Scenario.model_construct(read.model_fields_set, **dict(read))
     return LoadedScenario(**vars(document), scenario=scenario)
 
 

@@ -27,7 +27,7 @@ from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import Name
 from perfgate.scenario.margins import Gate
 from perfgate.scenario.schedule import Sampling
-from perfgate.scenario.workload import Engine, Workload
+from perfgate.scenario.workload import AnyWorkload, Engine, Workload
 from perfgate.stats.sequential import Schedule
 
 ALPHA = 0.01
@@ -72,7 +72,7 @@ class Cell(Frozen):
     engine: Engine
     model_digest: str
     model_folder: str | None
-    workload: Workload
+    workload: AnyWorkload
     measure: Measure
     clocks: Clocks
     gates: tuple[GatePlan, ...]
@@ -128,6 +128,17 @@ class Cell(Frozen):
         """What ncu is asked for in a counted trial, see :func:`perfgate.scenario.counter_trials.metrics_to_read`."""
         gated = [gate.gate.metric for gate in self.gates if gate.gate.measured.kind == "counted"]
         return metrics_to_read(self.counters, self.counted, architecture, gated)
+
+    @property
+    def batch(self) -> Workload:
+        """The workload of a cell that decodes a batch.
+
+        Raises:
+            TypeError: It is a load for a server.
+        """
+        if not isinstance(self.workload, Workload):
+            raise TypeError(f"{self.name} has a load and no batch")
+        return self.workload
 
     @property
     def slug(self) -> str:
@@ -258,9 +269,10 @@ def exact_part(cell: Cell) -> Cell:
 
 def _cell(loaded: LoadedScenario, point: dict[str, JsonValue], model: Model) -> Cell:
     scenario = loaded.scenario
-    workload = Workload.model_validate(
-        scenario.workload.model_dump() | {k: v for k, v in point.items() if k in MATRIX_WORKLOAD_KEYS}
-    )
+    workload = scenario.workload
+    if isinstance(workload, Workload):
+        sizes = {k: v for k, v in point.items() if k in MATRIX_WORKLOAD_KEYS}
+        workload = Workload.model_validate(workload.model_dump() | sizes)
     args = scenario.engine.args | {k: v for k, v in point.items() if k not in MATRIX_WORKLOAD_KEYS}
     engine = scenario.engine.model_copy(update={"args": args})
     label = ",".join(f"{key}={json.dumps(value)}" for key, value in point.items())
@@ -284,11 +296,11 @@ def _cell(loaded: LoadedScenario, point: dict[str, JsonValue], model: Model) -> 
     )
 
 
-def _cell_id(model_digest: str, engine: Engine, workload: Workload, measure: Measure, clocks: Clocks) -> str:
+def _cell_id(model_digest: str, engine: Engine, workload: AnyWorkload, measure: Measure, clocks: Clocks) -> str:
     """The digest of everything that changes what is measured, and of nothing that only judges or describes it."""
     identity = {
         "model": model_digest,
-        "engine": {"driver": engine.driver, "args": engine.args, "env": engine.env},
+        "engine": engine.identity,
         "workload": workload.model_dump(mode="json"),
         "measure": measure.identity,
         "clocks": clocks.model_dump(mode="json"),

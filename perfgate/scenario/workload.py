@@ -1,16 +1,19 @@
-"""What a scenario puts under test: model, engine, and the batch that is decoded."""
+"""What a scenario puts under test: model, engine, and the batch that is decoded, or a server's load."""
 
 from __future__ import annotations
 
+import operator
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_validator
 from pydantic_core import PydanticKnownError
 
-from perfgate.models import Positive, Strict
+from perfgate.load.shape import Load
+from perfgate.models import FieldError, Listed, Positive, Strict
 from perfgate.scenario.fields import ArgumentName, Variables
+from perfgate.scenario.yaml_document import in_flow
 
-DRIVERS: Final = ["vllm"]
+DRIVERS: Final = ["vllm", "server"]
 """What ``engine.driver`` may name; :data:`perfgate.capture.drivers.DRIVERS` holds the driver of each name."""
 
 
@@ -20,6 +23,8 @@ def _known_driver(name: str) -> str:
     return name
 
 
+EXAMPLE: Final = ("llama-server", "--port", "{port}", "--model", "{model}/model.gguf")
+Word = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
 DriverName = Annotated[str, AfterValidator(_known_driver), WithJsonSchema({"type": "string", "enum": DRIVERS})]
 
 
@@ -51,16 +56,35 @@ class Engine(Strict):
     """The engine under test.
 
     Args:
-        driver: ``vllm`` drives the engine loop in the worker's own process.
+        driver: ``vllm`` drives the engine loop in the worker's own process; ``server`` starts a server and drives it
+            over HTTP.
         model: The weights.
-        args: vLLM engine arguments, passed as they are.
+        args: vLLM engine arguments, passed as they are; a server gets them as options of its command line.
         env: Environment variables for the engine of both sides.
+        command: What starts a server in place of ``vllm serve``, as a list of words: any that has OpenAI's API and
+            answers ``/health`` or ``/v1/models``. ``{port}`` is the port to listen on, on 127.0.0.1, ``{model}`` the
+            model's folder or name, ``{python}`` the subject's interpreter. The options made of ``args`` come behind it.
     """
 
     driver: DriverName = "vllm"
     model: Annotated[Model, Field(examples=[{"config": "models/llama-8b"}])]
     args: dict[ArgumentName, JsonValue] = {}
     env: Variables = {}
+    command: Annotated[tuple[Word, ...], Listed, Field(exclude_if=operator.not_, examples=[EXAMPLE])] = ()
+
+    @property
+    def identity(self) -> dict[str, JsonValue]:
+        """What of it decides what is measured, beside the model."""
+        named: dict[str, JsonValue] = {"driver": self.driver, "args": self.args, "env": {**self.env}}
+        return {**named, "command": [*self.command]} if self.command else named
+
+    @model_validator(mode="after")
+    def _command_of_a_server(self) -> Engine:
+        if self.command and self.driver != "server":
+            raise FieldError(("command",), "goes with driver: server")
+        if self.command and not any("{port}" in word for word in self.command):
+            raise FieldError(("command",), f"needs {{port}}, the port to listen on, like {in_flow([*EXAMPLE])}")
+        return self
 
 
 class Workload(Strict):
@@ -77,3 +101,7 @@ class Workload(Strict):
     input_tokens: Annotated[Positive, Field(examples=[512])]
     output_tokens: Annotated[Positive, Field(examples=[128])]
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+AnyWorkload = Workload | Load
+"""A batch for the engine's own loop, or a load for a server."""

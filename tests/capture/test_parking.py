@@ -16,7 +16,8 @@ from hand_made import gate, run
 from perfgate_process import PerfgateProcess, marked_processes, stub_words
 from stub_engine import write_stub
 
-from perfgate.capture.drivers import Launch, VllmDriver
+from perfgate.capture.driver_protocol import Launch
+from perfgate.capture.drivers import VllmDriver
 from perfgate.capture.engine import Limit, Worker
 from perfgate.capture.job import Job
 from perfgate.capture.pace import Step

@@ -19,7 +19,7 @@ from fake_collector import FakeCollector, FakeSpec, FakeStates
 from fake_nvml import FakeMachine
 from hand_made import scenario_file
 
-from perfgate.capture.drivers import Engine
+from perfgate.capture.driver_protocol import Engine
 from perfgate.capture.job import Job
 from perfgate.capture.settling import SETTLE_S, SETTLED, fastest_probe_ns, is_slow
 from perfgate.capture.timeline import ANY_TIME, Span

@@ -116,7 +116,7 @@ def test_timeline_on_disk(prepare: Callable[..., Job]) -> None:
     assert packed[4:8] == bytes(4)  # the time of compression would make the digest one of the clock
     lines = [json.loads(line) for line in gzip.decompress(packed).splitlines()]
     assert [(line["iteration"], line["warmup"]) for line in lines] == [(0, True), (1, False), (2, False)]
-    assert trial.iterations == tuple(read_iteration(line, job.cell.workload) for line in lines[1:])
+    assert trial.iterations == tuple(read_iteration(line, job.cell.batch) for line in lines[1:])
     assert sum(lines[0]["deliveries"][0][1]) == 0
     assert sorted(file.name for file in job.folder.glob("timeline*")) == ["timeline.jsonl.gz"]
 
@@ -306,7 +306,7 @@ def test_no_probe_under_a_profiler(prepare: Callable[..., Job]) -> None:
     """Where the instrument does not ask for it, as none but a timed trial's does, the worker takes no reading."""
     job = prepare()
     with Worker(job) as worker:
-        answer, _ = drivers.VllmEngine(worker, job, drivers.Launch()).iterate(job.cell.workload, 0)
+        answer, _ = drivers.VllmEngine(worker, job, drivers.Launch()).iterate(job.cell.batch, 0)
 
     assert answer["probe_ns"] is None
     assert {kind: make(job).probe for kind, make in INSTRUMENTS.items()} == {

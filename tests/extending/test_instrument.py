@@ -12,7 +12,8 @@ from hand_made import decode, scenario_file
 from toy_driver import ToyDriver
 
 from perfgate import gate
-from perfgate.capture.drivers import DRIVERS, Engine, Launch
+from perfgate.capture.driver_protocol import Engine, Launch
+from perfgate.capture.drivers import DRIVERS
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.trial_taking import INSTRUMENTS

@@ -29,7 +29,7 @@ def test_a_real_timeline_of_asynchronous_scheduling() -> None:
     """An empty first return, a prefill over three deliveries and stragglers at the end leave 124 pure decode steps."""
     answer = json.loads((FIXTURES / "h200-vllm-0.25.1-iteration.json").read_text())
 
-    iteration = read_iteration(answer, LLAMA.scenario.workload)
+    iteration = read_iteration(answer, LLAMA.scenario.batch)
 
     times = [t_ns for t_ns, _ in answer["deliveries"]]
     full = [t_ns for t_ns, tokens in answer["deliveries"] if all(tokens)]

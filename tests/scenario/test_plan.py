@@ -61,7 +61,7 @@ def test_a_scenario_without_a_matrix_is_one_cell(repository: Path) -> None:
     cell = only_cell(repository)
     assert (cell.name, cell.scenario, cell.source) == ("x", "x", str(repository / "s.yaml"))
     assert cell.model_folder == str((repository / "models" / "m").resolve())
-    assert cell.workload.batch == 2
+    assert cell.batch.batch == 2
     assert [plan.where for plan in cell.gates] == [f"{repository / 's.yaml'}:8"]
     assert cell.slug == f"x-{cell.cell_id[:8]}"
 
@@ -71,7 +71,7 @@ def test_a_matrix_makes_a_cell_of_each_combination_the_last_key_fastest(reposito
     cells = resolve_cells(
         scenario(repository, matrix="matrix: {batch: [8, 1], output_tokens: [16, 4], kv_cache_dtype: [auto, fp8]}")
     )
-    points = [(c.workload.batch, c.workload.output_tokens, c.engine.args["kv_cache_dtype"]) for c in cells]
+    points = [(c.batch.batch, c.batch.output_tokens, c.engine.args["kv_cache_dtype"]) for c in cells]
     assert points == [(b, o, k) for b in (8, 1) for o in (16, 4) for k in ("auto", "fp8")]
     assert cells[0].name == 'x[batch=8,output_tokens=16,kv_cache_dtype="auto"]'
     assert all(cell.workload.input_tokens == 4 and cell.engine.args["max_model_len"] == 64 for cell in cells)
@@ -172,7 +172,7 @@ def test_a_plan_holds_the_cells_of_all_scenarios_in_order(repository: Path) -> N
     first = scenario(repository, matrix="matrix: {batch: [1, 2]}")
     second = scenario(repository, name="name: y", workload="workload: {batch: 9, input_tokens: 4, output_tokens: 4}")
     plan = make_plan((first, second), seed=7)
-    assert [cell.workload.batch for cell in plan.cells] == [1, 2, 9]
+    assert [cell.batch.batch for cell in plan.cells] == [1, 2, 9]
     assert (plan.seed, plan.orders, plan.alpha, plan.beta) == (7, "coins", 0.01, 0.05)
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
 

@@ -1,0 +1,189 @@
+"""A server driven over HTTP by perfgate's own client, a window of load at a time.
+
+Client and server are apart: each has processes of its own, and where the machine has cores enough also cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Engine, Launch
+from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit, engine_environment, find_subject
+from perfgate.capture.job import Job
+from perfgate.capture.server_figures import Scrape, growth, kv_token_capacity, kv_use_ppm, read_metrics
+from perfgate.capture.server_process import Server, fetch, fetch_json, served_name
+from perfgate.capture.small_tokenizer import vocabulary_of
+from perfgate.capture.timeline import InvalidTrialError, Span
+from perfgate.capture.window_reading import WindowAnswer
+from perfgate.load.arrivals import window
+from perfgate.load.client import Client
+from perfgate.load.exchange import Target
+from perfgate.load.shape import Load
+from perfgate.machine.children import spawn
+from perfgate.machine.fingerprint import usable_cores
+from perfgate.metrics.trial import Failure, Startup
+from perfgate.scenario.subject import Subject
+from perfgate.scenario.workload import AnyWorkload
+
+VERSIONS: Final = Path(__file__).with_name("vllm_versions.py")
+VERSIONS_LOG: Final = "versions.log"
+VERSIONS_S: Final = 30.0
+MOST_SAID: Final = 65_536
+LEAST_CORES: Final = 4
+"""From so many on the client has the last one for itself."""
+READING_S: Final = 0.5
+"""Between two readings of the KV cache's use, in warm-up alone."""
+DYING_S: Final = 0.5
+"""How long a server that dropped requests is given to be dead."""
+
+
+class ServerDriver:
+    """Starts servers, see :class:`perfgate.capture.driver_protocol.Driver`."""
+
+    def probe(self, subject: Subject) -> Failure | None:
+        """See :func:`perfgate.capture.engine.find_subject`."""
+        return find_subject(subject)
+
+    @contextlib.contextmanager
+    def start(self, job: Job, launch: Launch) -> Iterator[Engine]:
+        """See :class:`perfgate.capture.driver_protocol.Driver`."""
+        if launch != Launch():
+            raise InvalidTrialError("profile-failed", "a server is not profiled")
+        servers, clients = apart()
+        cache_files = sum(len(names) for _, _, names in os.walk(job.cache_folder))
+        versions = package_versions(job)
+        with Server(job, servers) as server, Client(job.folder, job.owner, clients) as client:
+            deadline_s = time.monotonic() + job.cell.measure.start_timeout
+            server.await_ready(Limit(deadline_s, "engine-start-timeout", "engine-start-failed"))
+            ready_ns = time.monotonic_ns() - server.born_ns
+            yield ServedEngine(job, server, client, versions, (ready_ns, cache_files))
+
+    def release(self) -> None:
+        """Nothing is started ahead: a server takes its port and its GPU at once."""
+
+
+class ServedEngine:
+    """A server that is ready, see :class:`perfgate.capture.driver_protocol.Engine`.
+
+    Args:
+        job: The trial.
+        server: Running.
+        client: Running.
+        versions: Packages of the subject.
+        started: Nanoseconds until it was ready, and files in its caches before.
+    """
+
+    def __init__(
+        self, job: Job, server: Server, client: Client, versions: dict[str, str], started: tuple[int, int]
+    ) -> None:
+        self._job, self._server, self._client = job, server, client
+        limit_s = job.cell.measure.iteration_timeout
+        self._target = Target(url=server.url, model=served_name(server.url), timeout_s=limit_s)
+        self._vocabulary = vocabulary_of(None if job.cell.model_folder is None else Path(job.cell.model_folder))
+        capacity = kv_token_capacity(self._scrape())
+        ready_ns, cache_files = started
+        own = fetch_json(server.url, "/version").get("version")
+        self.versions = {**versions, **({"server": own} if isinstance(own, str) and len(own) <= MAX_VERSION else {})}
+        self.startup = Startup(
+            import_ns=0, engine_ns=0, ready_ns=ready_ns, cache_files=cache_files, kv_token_capacity=capacity
+        )
+
+    def iterate(
+        self, workload: AnyWorkload, number: int, limit: Limit | None = None, *, probe: bool = False
+    ) -> tuple[dict[str, Any], Span]:
+        """A window of load, see :class:`perfgate.capture.driver_protocol.Engine`.
+
+        Nothing asks the server for its figures while requests are measured.
+        """
+        if not isinstance(workload, Load) or limit is not None or probe:
+            raise TypeError("this driver sends windows of load")
+        requests = window(workload, number, self._vocabulary)
+        warm_up = number < self._job.cell.measure.warmup_iterations
+        before = self._scrape()
+        begin_ns = time.monotonic_ns()
+        with self._watching(asleep=not warm_up) as readings:
+            answers = self._client.drive(requests, self._target)
+        span = Span(begin_ns, time.monotonic_ns())
+        failed = any(answer.error for answer in answers.answers)
+        came = WindowAnswer(
+            asked=tuple(request.max_tokens for request in requests.requests),
+            limit_ns=round(self._target.timeout_s * 1e9),
+            may_stop=workload.structured is not None,
+            answers=answers,
+            ended=self._server.ended(DYING_S if failed else 0),
+            counted=growth(before, self._scrape()),
+            kv_use_ppm=max(readings, default=None),
+        )
+        return came.model_dump(mode="json"), span
+
+    def profile(self, *, on: bool, ranges: str, window: bool) -> None:
+        """No instrument of a server asks for it."""
+        raise InvalidTrialError("profile-failed", f"a server has no ranges {ranges}, {on}, {window}")
+
+    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> None:
+        """See :class:`perfgate.capture.driver_protocol.Engine`."""
+        self._server.stop(exit_timeout_s)
+
+    def _scrape(self) -> Scrape:
+        return read_metrics(fetch(self._server.url, "/metrics")[1])
+
+    @contextlib.contextmanager
+    def _watching(self, *, asleep: bool) -> Iterator[list[int]]:
+        """Read the KV cache's use now and then, beside a window that is not measured; ``asleep`` reads nothing."""
+        readings: list[int] = []
+        if asleep:
+            yield readings
+            return
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(READING_S):
+                if (use := kv_use_ppm(self._scrape())) is not None:
+                    readings.append(use)
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield readings
+        finally:
+            over.set()
+            thread.join()
+
+
+def apart() -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The cores of server and client; nothing where there are too few, and both have all."""
+    cores = sorted(os.sched_getaffinity(0))
+    if usable_cores() < LEAST_CORES:
+        return (), ()
+    return tuple(cores[:-1]), tuple(cores[-1:])
+
+
+def package_versions(job: Job) -> dict[str, str]:
+    """What the subject's interpreter has installed; empty where it does not say."""
+    log = job.folder / VERSIONS_LOG
+    child = spawn(
+        [job.subject.python, str(VERSIONS)], environment=engine_environment(job), owner=job.owner, log=log,
+        folder=job.folder,
+    )  # fmt: skip
+    try:
+        child.wait(VERSIONS_S)
+    finally:
+        child.end()
+    try:
+        with log.open("rb") as stream:
+            said = json.loads(stream.read(MOST_SAID).splitlines()[-1])
+        return {
+            name: version
+            for name, version in islice(said.items(), MAX_VERSIONS)
+            if isinstance(version, str) and max(len(name), len(version)) <= MAX_VERSION
+        }
+    except (OSError, ValueError, IndexError, AttributeError):
+        return {}

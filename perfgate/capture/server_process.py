@@ -1,0 +1,216 @@
+"""A server of the subject: its command, its port, and its life from a process to an answer on ``/health``."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from perfgate.capture.engine import BLOCKS, FIRST_PORT, LOG, PORTS, Limit, engine_environment, signal_name
+from perfgate.capture.job import Job
+from perfgate.capture.small_tokenizer import with_tokenizer
+from perfgate.capture.timeline import InvalidTrialError
+from perfgate.machine.children import spawn
+from perfgate.machine.json_text import MANIFEST, parse_json
+
+HOST: Final = "127.0.0.1"
+POLL_S: Final = 0.02
+"""So often a server that starts is asked whether it is ready."""
+ASK_S: Final = 5.0
+"""How long one answer may take that is no request of the load."""
+MOST_BYTES: Final = 8 * 1024**2
+READY: Final = ("/health", "/v1/models")
+"""Where a server says that it is ready: at the first of these that it has."""
+IN_PROCESS: Final = "VLLM_ENABLE_V1_MULTIPROCESSING"
+"""What :mod:`perfgate.capture.engine` sets for its worker; a server is measured as it ships."""
+
+
+class Server:
+    """A server: started on entry, ended with all its descendants on exit.
+
+    Args:
+        job: The trial.
+        cores: The cores it may use; empty for all.
+    """
+
+    def __init__(self, job: Job, cores: tuple[int, ...] = ()) -> None:
+        self._job = job
+        self.port = free_port()
+        self.url = f"http://{HOST}:{self.port}"
+        self._pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores and shutil.which("taskset") else []
+
+    def __enter__(self) -> Self:
+        """Start the process; it is not ready yet."""
+        job = self._job
+        environment = engine_environment(job)
+        if IN_PROCESS not in {**job.cell.engine.env, **job.subject.env}:
+            environment.pop(IN_PROCESS, None)
+        self.born_ns = time.monotonic_ns()
+        command = [*self._pinned, *server_command(job, self.port)]
+        try:
+            self._child = spawn(
+                command, environment=environment, owner=job.owner, log=job.folder / LOG, folder=job.folder
+            )
+        except OSError as error:
+            if error.filename != command[0]:
+                raise
+            raise InvalidTrialError("subject-not-found", f"{command[0]}: {error.strerror}") from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End it, and whatever it started.
+
+        Raises:
+            InvalidTrialError: ``process-left``: something does not end, where nothing worse was raised.
+        """
+        left = self._child.end()
+        if left and error is None:
+            raise InvalidTrialError("process-left", f"still alive: {'; '.join(map(str, left))}")
+
+    def await_ready(self, limit: Limit) -> None:
+        """Wait until it says that it is ready.
+
+        Raises:
+            InvalidTrialError: It ended instead, or was not in time.
+        """
+        while time.monotonic() < limit.deadline_s:
+            if ended := self.ended(0):
+                raise InvalidTrialError(limit.ended, f"the server {ended}")
+            if self._is_ready():
+                return
+            time.sleep(POLL_S)
+        raise InvalidTrialError(limit.late, f"not ready within {self._job.cell.measure.start_timeout:g} s")
+
+    def ended(self, wait_s: float) -> str:
+        """How it ended, in words, if it does so within some seconds; empty while it runs."""
+        status = self._child.wait(wait_s)
+        if status is None:
+            return ""
+        return f"was ended by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+
+    def stop(self, wait_s: float) -> None:
+        """Ask it to shut down, as Ctrl-C does, and wait.
+
+        Raises:
+            InvalidTrialError: It is still there.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._child.pid, signal.SIGINT)
+        if not self.ended(wait_s):
+            raise InvalidTrialError("engine-died", f"the server is still there {wait_s:g} s after it was asked to stop")
+
+    def _is_ready(self) -> bool:
+        for path in READY:
+            status, _ = fetch(self.url, path)
+            if status != http.client.NOT_FOUND:
+                return status == http.client.OK
+        return False
+
+
+def fetch(url: str, path: str) -> tuple[int, bytes]:
+    """What a server answers to a GET: the status, 0 where there is no answer, and the body as far as it is bounded."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=ASK_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read(MOST_BYTES)
+    except (OSError, http.client.HTTPException, ValueError):
+        return 0, b""
+    finally:
+        connection.close()
+
+
+def fetch_json(url: str, path: str) -> dict[str, Any]:
+    """A JSON object that a server answers; empty where it does not."""
+    status, body = fetch(url, path)
+    try:
+        found = parse_json(body, MANIFEST) if status == http.client.OK else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def served_name(url: str) -> str:
+    """The name under which a server has its model.
+
+    Raises:
+        InvalidTrialError: It does not tell.
+    """
+    match fetch_json(url, "/v1/models").get("data"):
+        case [{"id": str(name)}, *_] if 0 < len(name) <= 1000:  # noqa: PLR2004 (a path at most)
+            return name
+    raise InvalidTrialError("protocol-error", "the server names no model at /v1/models")
+
+
+def free_port() -> int:
+    """A port that nobody listens on, of this process's own block, from its end: engines take theirs from its beginning.
+
+    Raises:
+        InvalidTrialError: ``start-refused``: somebody listens on each.
+    """
+    first = FIRST_PORT + PORTS * (os.getpid() % BLOCKS)
+    for port in range(first + PORTS - 1, first, -1):
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                tried.bind((HOST, port))
+                return port
+    raise InvalidTrialError("start-refused", f"somebody listens on each port from {first + 1} to {first + PORTS - 1}")
+
+
+def server_command(job: Job, port: int) -> list[str]:
+    """What starts the server: the scenario's command, or ``vllm serve`` of the subject's interpreter."""
+    engine = job.cell.engine
+    model = str(_model(job))
+    options = as_options(job.engine_args)
+    if engine.command:
+        names = {"{port}": str(port), "{model}": model, "{python}": job.subject.python}
+        return [*(_filled(word, names) for word in engine.command), *options]
+    dummy = ["--load-format", "dummy"] if engine.model.config is not None else []
+    revision = ["--revision", engine.model.revision] if engine.model.revision else []
+    serve = [job.subject.python, "-m", "vllm.entrypoints.cli.main", "serve", model]
+    return [*serve, "--host", HOST, "--port", str(port), *dummy, *revision, *options]
+
+
+def as_options(arguments: Mapping[str, Any]) -> list[str]:
+    """Engine arguments as a command line has them: ``--max-num-seqs 8``, ``--no-enable-prefix-caching``."""
+    options: list[str] = []
+    for name, value in arguments.items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            options.append(f"--{option}" if value else f"--no-{option}")
+        elif isinstance(value, list) and not any(isinstance(one, list | dict) for one in value):
+            options += [f"--{option}", *map(_word, value)]
+        elif value is not None:
+            options += [f"--{option}", _word(value)]
+    return options
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _filled(word: str, names: Mapping[str, str]) -> str:
+    for name, value in names.items():
+        word = word.replace(name, value)
+    return word
+
+
+def _model(job: Job) -> Path | str:
+    """The model's folder, with a tokenizer where its weights are dummies, or its name on the hub."""
+    cell = job.cell
+    if cell.model_folder is None:
+        return cell.engine.model.hub or ""
+    folder = Path(cell.model_folder)
+    if cell.engine.model.config is None:
+        return folder
+    return with_tokenizer(folder, job.cache_folder.parent / f"model-{cell.model_digest[:12]}")

@@ -1,0 +1,144 @@
+"""Reading what came of a window of load: from the client's stamps to an iteration. Pure.
+
+As :mod:`perfgate.capture.timeline` does for a batch, so that it can be done again from a stored timeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, Final
+
+from pydantic import ConfigDict, Field, PositiveInt, ValidationError
+
+from perfgate.capture.timeline import ANY_TIME, Span, read_iteration
+from perfgate.errors import NotMeasuredError
+from perfgate.load.exchange import Answer, Answers
+from perfgate.load.shape import MOST_REQUESTS, Load
+from perfgate.machine.atomic_files import sha256_hex
+from perfgate.metrics.trial import Iteration
+from perfgate.models import Frozen
+from perfgate.scenario.workload import AnyWorkload
+
+MOST_GAPS: Final = 4096
+"""Of the gaps between tokens in a record; of more, those at even ranks are kept. The timeline has all of them."""
+AS_ASKED: Final = "length"
+CANCELLED: Final = "cancelled"
+
+
+class WindowAnswer(Frozen):
+    """What a driver of servers returns of a window, and a timeline keeps.
+
+    Args:
+        asked: Tokens that each request asked for.
+        limit_ns: How long a request was given.
+        may_stop: Whether a request may end before its length: its output was held to a grammar.
+        answers: What the client saw.
+        ended: How the server ended meanwhile, in words; empty where it runs.
+        counted: By how much its own counters grew.
+        kv_use_ppm: The highest reading of its KV cache's use, in millionths; ``None`` where none was taken.
+    """
+
+    model_config = ConfigDict(extra="ignore")  # a timeline's line has more
+
+    asked: Annotated[tuple[PositiveInt, ...], Field(min_length=1, max_length=MOST_REQUESTS)]
+    limit_ns: PositiveInt
+    may_stop: bool = False
+    answers: Answers
+    ended: str = ""
+    counted: dict[str, int] = {}
+    kv_use_ppm: int | None = None
+
+
+def read_answer(answer: Mapping[str, Any], workload: AnyWorkload, asked: Span = ANY_TIME) -> Iteration:
+    """What came of a workload, be it a batch or a window of load.
+
+    Args:
+        answer: As the driver returned it, or a timeline kept it.
+        workload: What was asked for.
+        asked: When.
+
+    Raises:
+        NotMeasuredError: Whatever :func:`read_window` or :func:`perfgate.capture.timeline.read_iteration` raises.
+    """
+    return read_window(answer) if isinstance(workload, Load) else read_iteration(answer, workload, asked)
+
+
+def read_window(answer: Mapping[str, Any]) -> Iteration:
+    """One window of load.
+
+    Every time of a request runs from when it was scheduled. The time between two tokens of a request is the gap between
+    two events, divided by the tokens that the later one carried. Requests that the load cancels have no times.
+
+    Args:
+        answer: As :class:`WindowAnswer` describes it.
+
+    Raises:
+        NotMeasuredError: ``protocol-error`` for another shape, ``engine-died``, ``iteration-timeout`` or
+            ``iteration-failed`` for requests without a whole answer, ``request-failed`` or ``wrong-token-count`` for
+            one that ended otherwise, ``client-late``.
+    """
+    try:
+        window = WindowAnswer.model_validate(answer)
+    except ValidationError as error:
+        raise NotMeasuredError(f"a window of another shape: {str(error)[:200]}", code="protocol-error") from error
+    answers = window.answers.answers
+    if len(answers) != len(window.asked):
+        raise NotMeasuredError(f"{len(answers)} answers to {len(window.asked)} requests", code="protocol-error")
+    _check(window)
+    whole = [one for one in answers if one.finish != CANCELLED]
+    if not whole:
+        raise NotMeasuredError("every request was cancelled, so none has a time", code="request-failed")
+    begin_ns = window.answers.begin_ns
+    ends = [f"{one.number} {one.tokens} {one.finish}" for one in whole]
+    return Iteration(
+        ttft_ns=tuple(one.ttft_ns or 0 for one in whole),
+        e2e_ns=tuple(one.e2e_ns or 0 for one in whole),
+        itl_ns=evenly(sorted(gap for one in whole for gap in gaps(one)), MOST_GAPS),
+        output_tokens=0,
+        lengths=tuple(one.tokens for one in whole),
+        elapsed_ns=window.answers.end_ns - begin_ns,
+        tokens_digest=sha256_hex("\n".join(ends)),
+        begin_ns=begin_ns,
+    )
+
+
+def gaps(answer: Answer) -> Iterator[int]:
+    """The times between the tokens of a request, nanoseconds, one for each token of every event but the first."""
+    for (before_ns, now_ns), tokens in zip(pairwise(answer.token_ns), answer.token_counts[1:], strict=True):
+        yield from [round((now_ns - before_ns) / tokens)] * tokens
+
+
+def evenly(ordered: Sequence[int], most: int) -> tuple[int, ...]:
+    """At most so many of the values, at even ranks, the first and the last among them."""
+    if len(ordered) <= most:
+        return tuple(ordered)
+    return tuple(ordered[round(place * (len(ordered) - 1) / (most - 1))] for place in range(most))
+
+
+def _check(window: WindowAnswer) -> None:
+    """Every request ran as it was asked to, and was sent when it was due."""
+    failed = [one for one in window.answers.answers if one.error]
+    if failed:
+        raise _failure(window, failed)
+    for one, asked in zip(window.answers.answers, window.asked, strict=True):
+        if one.finish == CANCELLED:
+            continue
+        if one.finish != AS_ASKED and not (window.may_stop and one.finish == "stop"):
+            text = f"request {one.number} ended by {one.finish!r}, expected {AS_ASKED!r}"
+            raise NotMeasuredError(text, code="request-failed")
+        if not one.tokens or (one.finish == AS_ASKED and one.tokens != asked):
+            text = f"request {one.number} got {one.tokens} tokens, expected {asked}"
+            raise NotMeasuredError(text, code="wrong-token-count")
+    if (void := window.answers.void) is not None:
+        raise NotMeasuredError(void.text, code=void.code)
+
+
+def _failure(window: WindowAnswer, failed: Sequence[Answer]) -> NotMeasuredError:
+    """What went wrong, in the words of the first request that has no whole answer."""
+    first = failed[0]
+    what = f"{len(failed)} of {len(window.asked)} requests failed, request {first.number}: {first.error}"
+    if window.ended:
+        return NotMeasuredError(f"the server {window.ended}; {what}", code="engine-died")
+    late = first.sent_ns is not None and first.end_ns - first.sent_ns >= window.limit_ns
+    return NotMeasuredError(what, code="iteration-timeout" if late else "iteration-failed")

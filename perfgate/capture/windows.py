@@ -1,0 +1,69 @@
+"""Timed trials of a server: windows of load, measured once the server has settled.
+
+Warm-up is the windows that the scenario declares, and more while MSER-5 finds the time per token of its requests still
+changing (:mod:`perfgate.load.steady`), up to :data:`MOST_MORE`. Whether to go on rests on warm-up alone, never on what
+is measured.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from perfgate.capture.driver_protocol import Engine
+from perfgate.capture.instruments import Say
+from perfgate.capture.job import Job
+from perfgate.capture.timing import Timed
+from perfgate.load.steady import is_steady
+from perfgate.metrics.trial import Iteration
+
+MOST_MORE: Final = 4
+"""Windows of warm-up beyond the declared ones."""
+MORE_WARMUP: Final = "more_warmup"
+"""The figure of a trial that says how many there were."""
+
+
+class Windows(Timed):
+    """Watches a trial of a server; it writes the trial's timeline, a line a window."""
+
+    probe = False
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._times: list[float] = []
+        self._more = 0
+        self._counted: Counter[str] = Counter()
+        self._kv_use_ppm: int | None = None
+
+    def run(self, engine: Engine, number: int, *, warmup: bool) -> Iteration:
+        """One window; of warm-up the time per token of each request is kept."""
+        iteration = super().run(engine, number, warmup=warmup)
+        if warmup:
+            self._times += [e2e / tokens for e2e, tokens in zip(iteration.e2e_ns, iteration.tokens, strict=True)]
+        return iteration
+
+    def settle(self, engine: Engine, last: Iteration | None, say: Say) -> None:
+        """Warm up until the server has settled."""
+        first = sum(self.iterations)  # prompts that no measured window has: its prefixes must not be cached
+        while last and is_steady(self._times) is False and self._more < MOST_MORE:
+            say("warming up until the server has settled")
+            self.run(engine, first + self._more, warmup=True)
+            self._more += 1
+
+    def note(self, number: int, answer: Mapping[str, Any], *, warmup: bool) -> None:
+        """Write it down, and add up what the server counted in measured windows."""
+        super().note(number, answer, warmup=warmup)
+        if warmup:
+            reading = answer.get("kv_use_ppm")
+            self._kv_use_ppm = max(filter(None, (reading, self._kv_use_ppm)), default=reading)
+        else:
+            self._counted.update(answer.get("counted", {}))
+
+    def fields(self) -> dict[str, Any]:
+        """Cautions, figures, and the timeline."""
+        figures = dict(self._counted) | ({MORE_WARMUP: self._more} if self._more else {})
+        if self._kv_use_ppm is not None:
+            figures["kv_use_ppm"] = self._kv_use_ppm
+        cautions = ("not-steady",) if is_steady(self._times) is False else ()
+        return super().fields() | {"cautions": cautions, "figures": figures}

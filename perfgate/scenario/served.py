@@ -1,0 +1,63 @@
+"""What a scenario for a server cannot declare, and what one for the engine's own loop cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from perfgate.load.shape import Load
+from perfgate.metrics.catalogue import LOAD_METRICS
+from perfgate.models import FieldError
+from perfgate.scenario.margins import Gate
+from perfgate.scenario.workload import AnyWorkload, Engine
+
+SERVER: Final = "server"
+"""The driver whose workload is a load."""
+OF_SERVERS: Final = frozenset({"request_throughput", "queue_time", "preemptions", "prefix_hit_share", "kv_use",
+                               *LOAD_METRICS})  # fmt: skip
+"""Metrics that only trials of a server carry."""
+
+
+def is_served(content: Mapping[str, object]) -> bool:
+    """Whether a scenario, as its file has it, is for a server."""
+    engine = content.get("engine")
+    return isinstance(engine, Mapping) and engine.get("driver") == SERVER
+
+
+def check_load(engine: Engine, workload: AnyWorkload, gates: Sequence[Gate], matrix: Mapping[str, object]) -> None:
+    """See that workload, gates and matrix are those of the driver.
+
+    Raises:
+        FieldError: One is not.
+    """
+    served = engine.driver == SERVER
+    if served != isinstance(workload, Load):
+        text = "a server is given a load, like {arrival: {poisson: 4}, duration: 20s}" if served else "expected a batch"
+        raise FieldError(("workload",), text)
+    for number, gate in enumerate(gates):
+        if not served and gate.metric in OF_SERVERS:
+            raise FieldError(("gates", number, "metric"), f"{gate.metric} is a server's: it needs driver: server")
+        if served and (gate.measured.kind != "timed" or gate.measured.needs_floor):
+            text = f"{gate.metric} is read from decode steps of a known batch, which driver: server has not"
+            raise FieldError(("gates", number, "metric"), text)
+    if isinstance(workload, Load):
+        if workload.arrival.replay is not None:
+            raise FieldError(("workload", "arrival", "replay"), "traces are not replayed to a server yet")
+        for key in ("batch", "input_tokens", "output_tokens"):
+            if key in matrix:
+                raise FieldError(("matrix", key), "a load has no such number: write a scenario for each load")
+
+
+def check_blocks(engine: Engine, blocks: Mapping[str, object]) -> None:
+    """See that a scenario for a server declares no trials that profile the engine.
+
+    Args:
+        engine: The engine.
+        blocks: By key, what is declared of such trials; empty or ``None`` where nothing is.
+
+    Raises:
+        FieldError: It does.
+    """
+    for key, block in blocks.items():
+        if block and engine.driver == SERVER:
+            raise FieldError((key,), "profiles the engine's own loop: it goes with driver: vllm")
