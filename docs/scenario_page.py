@@ -12,6 +12,8 @@ from perfgate.scenario.yaml_document import in_flow, read_document
 
 TOUR = Path(__file__).with_name("tour.yaml")
 """A scenario that has every key once, but for those that exclude one another."""
+SERVER_TOUR = Path(__file__).with_name("tour-server.yaml")
+"""The same for a server, without most of what it shares with the other."""
 FIRST = Path(__file__).parents[1] / "scenarios" / "cpu-tiny.yaml"
 """The scenario whose values are explained."""
 ELSEWHERE = {
@@ -24,11 +26,24 @@ ELSEWHERE = {
     "counted.spend": {"block": [0, 0.8], "pass": [0.4, 0.4]},
     "counters[].layer": 5,
     "counters[].match": "flash_fwd",
-    "gates[].quantile": "99%",
-    "gates[].slo": {"ttft": "200ms", "tpot": "20ms"},
-    "gates[].slo.ttft": "200ms",
-    "gates[].slo.tpot": "20ms",
-    "gates[].slo.e2e": "2s",
+    "engine.command": ["llama-server", "--port", "{port}", "--model", "{model}/model.gguf"],
+    "workload.requests": 200,
+    "workload.arrival.constant": 4,
+    "workload.arrival.bursts": {"rate": 4, "size": 8},
+    "workload.arrival.bursts.rate": 4,
+    "workload.arrival.bursts.size": 8,
+    "workload.arrival.ramp": {"start": 1, "end": 8},
+    "workload.arrival.ramp.start": 1,
+    "workload.arrival.ramp.end": 8,
+    "workload.arrival.closed": {"concurrency": 8, "think": "2s"},
+    "workload.arrival.closed.concurrency": 8,
+    "workload.arrival.closed.think": "2s",
+    "workload.arrival.replay": {"file": "traces/chat.jsonl", "speed": 1.0},
+    "workload.arrival.replay.file": "traces/chat.jsonl",
+    "workload.arrival.replay.speed": 1.0,
+    "workload.input_tokens.fixed": 512,
+    "workload.input_tokens.uniform": [256, 768],
+    "workload.structured.json": {"type": "object"},
 }
 """Examples of keys that the tour has no room for."""
 LONGEST = 60
@@ -74,6 +89,9 @@ A scenario is YAML 1.2, without anchors, aliases and tags. Percentages and durat
 ## Every key once
 
 """
+_SERVER = """With `driver: server` the workload is a load ([servers](servers.md)), without `kernels`, `counters` and `calls`:
+
+"""
 _WHY = """
 ## Why cpu-tiny sets what it sets
 
@@ -88,7 +106,8 @@ def render_scenario_page() -> str:
     """The page as Markdown."""
     sections = "\n".join(_section(path, node) for path, node in _blocks())
     why = "".join(f"| `{key}` | {_code(value)} | {CPU_TINY.get(key, '')} |\n" for key, value in explained())
-    return f"{_HEAD}```yaml\n{TOUR.read_text(encoding='utf-8')}```\n\n{sections}{_WHY}{why}"
+    first, second = (f"```yaml\n{tour.read_text(encoding='utf-8')}```\n\n" for tour in (TOUR, SERVER_TOUR))
+    return f"{_HEAD}{first}{_SERVER}{second}{sections}{_WHY}{why}"
 
 
 def rows() -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -100,7 +119,7 @@ def rows() -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def example(path: str) -> Any:
     """An example of a key: its value in the tour, else one of its own; ``None`` where there is none."""
-    found: list[Any] = [_content(TOUR)]
+    found: list[Any] = [_content(TOUR), _content(SERVER_TOUR)]
     for part in path.split("."):
         key = part.removesuffix("[]")
         if key == "NAME":
@@ -166,7 +185,8 @@ def _has_section(field: Mapping[str, Any]) -> bool:
 
 
 def _section(path: str, node: Mapping[str, Any]) -> str:
-    head = f"## {path or 'The file'}\n\n{_plain(node['description'])}\n\n" if path else "## The file\n\n"
+    of = " of a server" if node.get("title") == "Load" else ""
+    head = f"## {path or 'The file'}{of}\n\n{_plain(node['description'])}\n\n" if path else "## The file\n\n"
     lines = ["| key | meaning | takes | default | example |", "|---|---|---|---|---|"]
     for key, field in node["properties"].items():
         whole = _join(path, key)

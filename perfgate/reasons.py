@@ -234,6 +234,9 @@ _TABLE = (
     Reason("multi-token-deliveries", "Deliveries carried more than one token a request (speculative decoding); the gap "
            "was divided by the tokens.",
            "Keep acceptance comparable on both sides; ITL then includes it."),
+    Reason("not-steady", "The time per token of a server's requests still changed when measuring began: more warm-up "
+           "than declared did not bring it to rest (docs/servers.md).",
+           "Raise measure.warmup_iterations, or make windows longer. Where requests pile up, lower the rate."),
     Reason("preemptions-unknown", "This vLLM does not show preemptions, so a preempted trial would not be noticed.",
            "Give the KV cache ample room."),
     Reason("no-probe", "Iterations of a timed trial have no readings of the probe that tells in which state a GPU is.",

@@ -29,6 +29,18 @@ vllm:cache_config_info{{block_size="16",num_gpu_blocks="10"}} 1.0
 """
 
 
+def say(line: str) -> None:
+    """Write to the log."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def leave_a_child() -> None:
+    """Die and leave a process in a session of its own."""
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    os._exit(4)
+
+
 class Stub:
     """The server's state: its options, and how many requests it has had."""
 
@@ -68,13 +80,12 @@ class Stub:
         self.asked += 1
         mode = self.options.mode if self.asked == 5 else ""
         if mode == "dies":
-            print("CUDA error: an illegal memory access was encountered", flush=True)
+            say("CUDA error: an illegal memory access was encountered")
             os._exit(3)
         if mode == "dies, child stays":
-            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-            os._exit(4)
+            leave_a_child()
         if mode == "500":
-            print("ERROR RuntimeError: the scheduler broke", flush=True)
+            say("ERROR RuntimeError: the scheduler broke")
             writer.write(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 16\r\n\r\nscheduler broke\n")
             return
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -118,4 +129,4 @@ if __name__ == "__main__":
     try:
         asyncio.run(main())
     except KeyboardInterrupt:
-        print("stopped", flush=True)
+        say("stopped")

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from perfgate.capture.engine import BLOCKS, FIRST_PORT, LOG, PORTS, Limit, engine_environment, signal_name
+from perfgate.capture.engine import APART, BLOCKS, FIRST_PORT, LOG, PORTS, Limit, engine_environment, signal_name
 from perfgate.capture.job import Job
 from perfgate.capture.small_tokenizer import with_tokenizer
 from perfgate.capture.timeline import InvalidTrialError
@@ -26,7 +26,7 @@ HOST: Final = "127.0.0.1"
 POLL_S: Final = 0.02
 """So often a server that starts is asked whether it is ready."""
 ASK_S: Final = 5.0
-"""How long one answer may take that is no request of the load."""
+"""How long one answer may take beside the requests of the load."""
 MOST_BYTES: Final = 8 * 1024**2
 READY: Final = ("/health", "/v1/models")
 """Where a server says that it is ready: at the first of these that it has."""
@@ -44,7 +44,7 @@ class Server:
 
     def __init__(self, job: Job, cores: tuple[int, ...] = ()) -> None:
         self._job = job
-        self.port = free_port()
+        self.port = free_port(job.station)
         self.url = f"http://{HOST}:{self.port}"
         self._pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores and shutil.which("taskset") else []
 
@@ -151,13 +151,13 @@ def served_name(url: str) -> str:
     raise InvalidTrialError("protocol-error", "the server names no model at /v1/models")
 
 
-def free_port() -> int:
-    """A port that nobody listens on, of this process's own block, from its end: engines take theirs from its beginning.
+def free_port(station: int = 0) -> int:
+    """A port that nobody listens on, of this process's own block for a station; from its end, for engines begin at its other one.
 
     Raises:
         InvalidTrialError: ``start-refused``: somebody listens on each.
     """
-    first = FIRST_PORT + PORTS * (os.getpid() % BLOCKS)
+    first = FIRST_PORT + PORTS * ((os.getpid() + APART * station) % BLOCKS)
     for port in range(first + PORTS - 1, first, -1):
         with socket.socket() as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

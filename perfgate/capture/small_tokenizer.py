@@ -87,7 +87,7 @@ def tokenizer_files(size: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _byte_characters() -> list[str]:
-    """The printable character that stands for each byte in byte-level BPE, as GPT-2 has them."""
+    """The printable character for each byte in byte-level BPE, as GPT-2 has them."""
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = iter(range(BYTES, 2 * BYTES))
     return [chr(byte if byte in printable else next(others)) for byte in range(BYTES)]

@@ -1,8 +1,8 @@
 """Timed trials of a server: windows of load, measured once the server has settled.
 
-Warm-up is the windows that the scenario declares, and more while MSER-5 finds the time per token of its requests still
-changing (:mod:`perfgate.load.steady`), up to :data:`MOST_MORE`. Whether to go on rests on warm-up alone, never on what
-is measured.
+Warm-up is the windows that the scenario declares, and more while the time per token of their requests still changes
+(:mod:`perfgate.load.steady`), up to :data:`MOST_MORE`. Whether to go on rests on warm-up alone, never on what is
+measured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Windows(Timed):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self._times: list[float] = []
+        self._times: list[list[float]] = []
         self._more = 0
         self._counted: Counter[str] = Counter()
         self._kv_use_ppm: int | None = None
@@ -40,7 +40,7 @@ class Windows(Timed):
         """One window; of warm-up the time per token of each request is kept."""
         iteration = super().run(engine, number, warmup=warmup)
         if warmup:
-            self._times += [e2e / tokens for e2e, tokens in zip(iteration.e2e_ns, iteration.tokens, strict=True)]
+            self._times.append([e2e / n for e2e, n in zip(iteration.e2e_ns, iteration.tokens, strict=True)])
         return iteration
 
     def settle(self, engine: Engine, last: Iteration | None, say: Say) -> None:

@@ -120,7 +120,7 @@ class Arrival(Strict):
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Arrival:
-        if len(self.model_fields_set) != 1 or None in (getattr(self, name) for name in self.model_fields_set):
+        if sum(getattr(self, name) is not None for name in type(self).model_fields) != 1:
             raise ValueError(f"expected exactly one of {', '.join(type(self).model_fields)}")
         return self
 
@@ -154,7 +154,7 @@ class Lengths(Strict):
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Lengths:
-        if len(self.model_fields_set) != 1 or None in (getattr(self, name) for name in self.model_fields_set):
+        if sum(getattr(self, name) is not None for name in type(self).model_fields) != 1:
             raise ValueError(f"expected a number, or exactly one of {', '.join(type(self).model_fields)}")
         if self.uniform is not None and self.uniform[0] > self.uniform[1]:
             raise FieldError(("uniform",), "expected the shorter length first")
@@ -253,7 +253,7 @@ class Structured(Strict):
     """
 
     share: Share = 1.0
-    json_schema: Annotated[dict[str, JsonValue] | None, Field(alias="json")] = None
+    json_schema: Annotated[dict[str, JsonValue] | None, Field(alias="json", description="A JSON schema.")] = None
     regex: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_expression)] | None = None
 
     @model_validator(mode="after")

@@ -163,7 +163,7 @@ class Gate(Strict):
             raise ValueError(f"{metric or 'the metric'} takes none, remove it; metrics that do are {', '.join(names)}")
         if value is None and wanted:
             like = "quantile: 99%" if info.field_name == "quantile" else "slo: {ttft: 200ms, tpot: 20ms}"
-            raise ValueError(f"{metric} needs it, like {like}")
+            raise ValueError(f"{metric} needs one, like {like}")
         if info.field_name == "quantile" and value is not None and not 0 < float(value) < 1:  # type: ignore[arg-type]
             raise ValueError("expected a percentage above 0% and below 100%")
         return value

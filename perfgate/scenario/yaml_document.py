@@ -224,7 +224,16 @@ def draft_07(model: type[BaseModel], mode: JsonSchemaMode = "validation") -> dic
     """The JSON schema of a model in the words of draft-07, the newest that YAML editors read."""
     schema = model.model_json_schema(ref_template="#/definitions/{model}", mode=mode)
     definitions = schema.pop("$defs", {})
-    return {"$schema": "http://json-schema.org/draft-07/schema#", "definitions": definitions, **schema}
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "definitions": _items_by_place(definitions), **schema}
+
+
+def _items_by_place(node: Any) -> Any:
+    """A schema whose tuples are said as draft-07 says them."""
+    if isinstance(node, list):
+        return [_items_by_place(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    return {"items" if key == "prefixItems" else key: _items_by_place(value) for key, value in node.items()}
 
 
 def describe_fields(schema: dict[str, Any]) -> dict[str, Any]:

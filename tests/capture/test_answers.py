@@ -161,7 +161,7 @@ def test_stamps_are_held_against_the_parents_clock(
     make_cell: Callable[..., Cell], submitted_ns: int, delivered_ns: int
 ) -> None:
     """An iteration lies between question and answer, whatever the engine has done to the worker's clock."""
-    workload = make_cell(batch=1, output_tokens=3).workload
+    workload = make_cell(batch=1, output_tokens=3).batch
     answer = {
         "submitted_ns": [submitted_ns], "deliveries": [*BEFORE, [delivered_ns, [1]]],
         "tokens_digest": "0" * 64, "finish_reasons": ["length"], "preemptions": 0,
@@ -185,7 +185,7 @@ def test_stamps_are_held_against_the_parents_clock(
 )  # fmt: skip
 def test_readings_of_the_probe_that_cannot_be(make_cell: Callable[..., Cell], readings: Any) -> None:
     """Each rank has one positive integer before and one after; anything else violates the protocol."""
-    workload = make_cell(batch=1, output_tokens=3).workload
+    workload = make_cell(batch=1, output_tokens=3).batch
     answer = {"submitted_ns": [1], "deliveries": [[2, [1]], [3, [1]], [4, [1]]], "tokens_digest": "0" * 64,
               "finish_reasons": ["length"]}  # fmt: skip
 
@@ -200,7 +200,7 @@ def test_readings_of_the_probe_that_cannot_be(make_cell: Callable[..., Cell], re
 @pytest.mark.parametrize("count", [10**400, 2**63], ids=["400 digits", "64 bits"])
 def test_counts_have_a_largest_size(make_cell: Callable[..., Cell], count: int) -> None:
     """A count that no machine could deliver is none."""
-    workload = make_cell(batch=1, output_tokens=3).workload
+    workload = make_cell(batch=1, output_tokens=3).batch
     answer = {"submitted_ns": [1], "deliveries": [[2, [1]], [3, [1]], [4, [count]]], "tokens_digest": "0" * 64,
               "finish_reasons": ["length"]}  # fmt: skip
 

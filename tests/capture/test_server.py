@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -79,7 +80,8 @@ def test_a_trial_of_a_server(collect: Collect) -> None:
     assert (trial.versions["server"], trial.startup and trial.startup.kv_token_capacity) == ("9.9.stub", 160)
     assert trial.timeline is not None
     file = job.run_folder / trial.timeline.path
-    assert [json.loads(line)["warmup"] for line in gzip.open(file)] == [True, False]
+    lines = gzip.decompress(file.read_bytes()).splitlines()
+    assert [json.loads(line)["warmup"] for line in lines] == [True, False]
     assert _tells(file, job.cell, trial)
     assert "stopped" in (job.folder / "engine.log").read_text()
     assert not alive(job)
@@ -127,7 +129,5 @@ def test_arguments_are_options_of_a_command_line() -> None:
 
 def test_a_port_is_one_that_nobody_listens_on() -> None:
     """Two servers of one process do not get the same."""
-    import socket
-
     with socket.create_server(("127.0.0.1", free_port())) as taken:
         assert free_port() != taken.getsockname()[1]

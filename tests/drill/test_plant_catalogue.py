@@ -12,6 +12,7 @@ from perfgate.drill.plants import Device, Expected, Family, Plant, load_catalogu
 from perfgate.errors import ScenarioError, UsageError
 from perfgate.scenario.declaration import load
 from perfgate.scenario.subject import Subject
+from perfgate.scenario.workload import Workload
 
 CATALOGUE = Path(__file__).parents[2] / "drills"
 LINES = {
@@ -75,6 +76,7 @@ def test_a_block_is_replaced_by_itself(name: str, change: dict[str, Any]) -> Non
 def test_a_batch_outgrows_the_cache_of_preempted_requests(scenario: str, device: Device) -> None:
     """All prompts of the drill's own scenario fit into the blocks that the plant leaves, and not all of its tokens."""
     workload = load(CATALOGUE / f"{scenario}.yaml").scenario.workload
+    assert isinstance(workload, Workload)
     plant = load_plant(CATALOGUE / "preempted_requests")
     (size,) = plant.sizes(device)
     tokens, blocks = int(str(plant.base_args["block_size"])), int(size) - 1  # vLLM keeps a block for itself

@@ -27,7 +27,8 @@ def test_every_key_is_explained() -> None:
 
 def test_the_scenario_with_every_key_is_one() -> None:
     """It loads as it is shown."""
-    assert loads(page.TOUR.read_text(), ROOT / "scenarios" / "tour.yaml").scenario.name == "every-key"
+    for tour, name in ((page.TOUR, "every-key"), (page.SERVER_TOUR, "a-server")):
+        assert loads(tour.read_text(), ROOT / "scenarios" / "tour.yaml").scenario.name == name
 
 
 def test_cpu_tiny_is_explained_key_by_key() -> None:

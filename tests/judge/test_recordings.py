@@ -17,6 +17,7 @@ from perfgate.judge.rule import Series, judge_series
 from perfgate.record.csv_table import read_table
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import ALPHA, BETA, GatePlan
+from perfgate.scenario.workload import Workload
 from perfgate.stats.sequential import Schedule
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -29,7 +30,8 @@ def test_a_real_timeline_of_asynchronous_scheduling() -> None:
     """An empty first return, a prefill over three deliveries and stragglers at the end leave 124 pure decode steps."""
     answer = json.loads((FIXTURES / "h200-vllm-0.25.1-iteration.json").read_text())
 
-    iteration = read_iteration(answer, LLAMA.scenario.batch)
+    assert isinstance(LLAMA.scenario.workload, Workload)
+    iteration = read_iteration(answer, LLAMA.scenario.workload)
 
     times = [t_ns for t_ns, _ in answer["deliveries"]]
     full = [t_ns for t_ns, tokens in answer["deliveries"] if all(tokens)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from perfgate.errors import ScenarioError
-from perfgate.metrics.catalogue import LOAD_METRICS, PART_METRICS, metric_family, metric_names
+from perfgate.metrics.catalogue import PART_METRICS, metric_family, metric_names
 from perfgate.scenario.declaration import (
     LoadedScenario,
     Scenario,
@@ -24,6 +24,7 @@ from perfgate.scenario.declaration import (
     model_folder,
     repository_root,
 )
+from perfgate.scenario.served import OF_SERVERS
 from perfgate.scenario.yaml_document import MAX_BYTES
 from perfgate.stats.sequential import Schedule
 from perfgate.trace import families
@@ -111,7 +112,7 @@ DURATION = 'expected a positive duration with its unit, like "90s" or "15min"'
         ),
         (
             {"engine": f"engine: {{modl: 3, model: {HUB}}}"},
-            "3:10: engine.modl: unknown key (did you mean 'model'?); expected one of driver, model, args, env",
+            "3:10: engine.modl: unknown key (did you mean 'model'?); expected one of driver, model, args, env, command",
         ),
         ({"engine": f"engine: {{model: {HUB}, args: [1]}}"}, "3:61: engine.args: expected a mapping"),
         (
@@ -597,7 +598,9 @@ SECONDS = st.floats(min_value=1e-9, max_value=1e6).map(lambda s: f"{s:.12f}s").f
 @st.composite
 def scenarios(draw: st.DrawFn) -> Scenario:
     """Any valid scenario with a model on the hub."""
-    metrics = draw(st.lists(st.sampled_from(sorted(metric_names())), min_size=1, max_size=4, unique=True))
+    metrics = draw(
+        st.lists(st.sampled_from(sorted({*metric_names()} - OF_SERVERS)), min_size=1, max_size=4, unique=True)
+    )
     gates = []
     for name in metrics:
         ignorable, must_catch = draw(MARGINS)
@@ -606,12 +609,6 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         )
         if name in PART_METRICS:
             more["role"] = draw(st.sampled_from(["gemm", "unlisted"]))
-        if name in LOAD_METRICS:
-            parameters: dict[str, st.SearchStrategy[Any]] = {
-                "quantile": st.sampled_from(["50%", "99.9%"]),
-                "slo": SECONDS.map(lambda bound: {"ttft": bound}),
-            }
-            more |= {LOAD_METRICS[name].key: draw(parameters[LOAD_METRICS[name].key])}
         gates.append({"metric": name, "ignorable": ignorable, "must_catch": must_catch, **more})
     kinds = {metric_family(name).kind for name in metrics}
     measure = {

@@ -1,0 +1,89 @@
+"""From the client's stamps to an iteration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfgate.capture.window_reading import WindowAnswer, evenly, read_window
+from perfgate.errors import NotMeasuredError
+from perfgate.load.exchange import Answer, Answers
+
+MS = 1_000_000
+
+
+def answered(number: int = 0, **changes: Any) -> Answer:
+    """A request due at 100 ms whose four tokens came in events of 1, 2 and 1 at 110, 130 and 135 ms."""
+    plain: dict[str, Any] = {
+        "number": number, "scheduled_ns": 100 * MS, "sent_ns": 100 * MS, "token_ns": (110 * MS, 130 * MS, 135 * MS),
+        "token_counts": (1, 2, 1), "end_ns": 136 * MS, "finish": "length",
+    }  # fmt: skip
+    return Answer.model_validate(plain | changes)
+
+
+def window(*answers: Answer, **changes: Any) -> dict[str, Any]:
+    """What a driver returns of these answers."""
+    whole = Answers(begin_ns=90 * MS, end_ns=136 * MS, cpu_ns=0, answers=answers)
+    return (
+        WindowAnswer(asked=(4,) * len(answers), limit_ns=10**9, answers=whole).model_copy(update=changes).model_dump()
+    )
+
+
+def test_times_run_from_when_a_request_was_due() -> None:
+    """However late it was sent; an event of two tokens halves the gap before it, and gives two values."""
+    late = answered(scheduled_ns=60 * MS, sent_ns=60 * MS)
+
+    read = read_window(window(answered(), late))
+
+    assert (read.ttft_ns, read.e2e_ns) == ((10 * MS, 50 * MS), (35 * MS, 75 * MS))
+    assert read.itl_ns == tuple(sorted([10 * MS, 10 * MS, 5 * MS] * 2))
+    assert (read.lengths, read.output_tokens, read.elapsed_ns, read.begin_ns) == ((4, 4), 0, 46 * MS, 90 * MS)
+
+
+def test_cancelled_requests_have_no_times() -> None:
+    """They load the server, and nothing more."""
+    gone = answered(1, finish="cancelled", token_ns=(110 * MS,), token_counts=(1,))
+    assert read_window(window(answered(), gone)).lengths == (4,)
+    with pytest.raises(NotMeasuredError, match="every request was cancelled"):
+        read_window(window(gone))
+
+
+def test_output_held_to_a_grammar_may_stop() -> None:
+    """Such a request may be shorter than asked for, others may not."""
+    short = answered(finish="stop", token_ns=(110 * MS,), token_counts=(1,))
+    assert read_window(window(short, may_stop=True)).lengths == (1,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "code"),
+    [
+        ({"error": "HTTP 500", "finish": ""}, {}, "iteration-failed"),
+        ({"error": "no end", "finish": "", "end_ns": 100 * MS + 10**9}, {}, "iteration-timeout"),
+        ({"error": "connection lost", "finish": ""}, {"ended": "was ended by SIGKILL"}, "engine-died"),
+        ({"finish": "stop"}, {}, "request-failed"),
+        ({"token_counts": (1, 1, 1)}, {}, "wrong-token-count"),
+        ({"token_ns": (), "token_counts": ()}, {}, "wrong-token-count"),
+        ({"sent_ns": 101 * MS}, {}, "client-late"),
+        ({}, {"asked": (4, 4)}, "protocol-error"),
+        ({}, {"answers": 7}, "protocol-error"),
+    ],
+)
+def test_what_does_not_count_has_a_code(changes: dict[str, Any], more: dict[str, Any], code: str) -> None:
+    """Whatever is wrong with one request, or with the whole, spoils the window."""
+    with pytest.raises(NotMeasuredError) as caught:
+        read_window(window(answered(**changes)) | more)
+    assert caught.value.code == code
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=300), st.integers(2, 50))
+def test_values_are_left_out_evenly(values: list[int], most: int) -> None:
+    """Never more than asked for, in order, with the smallest and the largest."""
+    ordered = sorted(values)
+    kept = evenly(ordered, most)
+    assert len(kept) == min(most, len(values))
+    assert list(kept) == sorted(kept)
+    assert (kept[0], kept[-1]) == (ordered[0], ordered[-1])
+    assert {*kept} <= {*ordered}
