@@ -89,7 +89,7 @@ A scenario is YAML 1.2, without anchors, aliases and tags. Percentages and durat
 ## Every key once
 
 """
-_SERVER = """With `driver: server` the workload is a load ([servers](servers.md)), without `kernels`, `counters` and `calls`:
+_SERVER = """With `driver: server` the workload is a load ([servers](servers.md)), and engines are not profiled:
 
 """
 _WHY = """

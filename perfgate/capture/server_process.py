@@ -152,7 +152,7 @@ def served_name(url: str) -> str:
 
 
 def free_port(station: int = 0) -> int:
-    """A port that nobody listens on, of this process's own block for a station; from its end, for engines begin at its other one.
+    """A port that nobody listens on, of the station's own block; from its end, because engines begin at the other.
 
     Raises:
         InvalidTrialError: ``start-refused``: somebody listens on each.

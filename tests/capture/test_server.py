@@ -73,7 +73,7 @@ def test_a_trial_of_a_server(collect: Collect) -> None:
     (window,) = trial.iterations
     assert (len(window.ttft_ns), window.lengths, window.output_tokens) == (10, (4,) * 10, 0)
     assert len(window.itl_ns) == 3 * 10
-    assert trial_value("itl_median", trial) == pytest.approx(STEP_US / 1e6, rel=1)
+    assert (trial_value("itl_median", trial) or 0) > STEP_US / 2e6
     assert (trial.figures["queued"], trial.figures["preemptions"]) == (10, 10)
     assert trial_value("queue_time", trial) == pytest.approx(0.004)
     assert trial_value("goodput[e2e<=5s]", trial) == trial_value("request_throughput", trial)
