@@ -22,6 +22,7 @@ from perfgate.capture.timeline import InvalidTrialError
 from perfgate.machine.children import spawn
 from perfgate.machine.json_text import MANIFEST, parse_json
 
+VLLM: Final = Path(__file__).with_name("vllm_server.py")
 HOST: Final = "127.0.0.1"
 POLL_S: Final = 0.02
 """So often a server that starts is asked whether it is ready."""
@@ -177,8 +178,7 @@ def server_command(job: Job, port: int) -> list[str]:
         return [*(_filled(word, names) for word in engine.command), *options]
     dummy = ["--load-format", "dummy"] if engine.model.config is not None else []
     revision = ["--revision", engine.model.revision] if engine.model.revision else []
-    serve = [job.subject.python, "-m", "vllm.entrypoints.cli.main", "serve", model]
-    return [*serve, "--host", HOST, "--port", str(port), *dummy, *revision, *options]
+    return [job.subject.python, str(VLLM), model, "--host", HOST, "--port", str(port), *dummy, *revision, *options]
 
 
 def as_options(arguments: Mapping[str, Any]) -> list[str]:
