@@ -19,6 +19,7 @@ from perfgate.capture.trial_taking import EngineCollector
 from perfgate.machine.processes import is_alive
 from perfgate.metrics.catalogue import trial_value
 from perfgate.metrics.trial import Trial
+from perfgate.record.run_record import Record
 from perfgate.scenario.declaration import loads
 from perfgate.scenario.plan import resolve_cells
 from perfgate.scenario.subject import Subject
@@ -82,7 +83,7 @@ def test_a_trial_of_a_server(collect: Collect) -> None:
     file = job.run_folder / trial.timeline.path
     lines = gzip.decompress(file.read_bytes()).splitlines()
     assert [json.loads(line)["warmup"] for line in lines] == [True, False]
-    assert _tells(file, job.cell, trial)
+    assert _tells(file, Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(trial,)), trial)
     assert "stopped" in (job.folder / "engine.log").read_text()
     assert not alive(job)
 
