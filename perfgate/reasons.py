@@ -256,8 +256,8 @@ _TABLE = (
            "the slack is used up; from then on all of it does.",
            "Look for additional work of the host between steps (scheduling, input preparation, sampling). A smaller or "
            "faster model, or a slower CPU, has less slack to lose."),
-    Reason("memory-grows", "The head's memory is higher after nearly every iteration than ever before, and the base's "
-           "is not: the head keeps something of each batch. Chance says so of one cell in a hundred.",
+    Reason("memory-grows", "The head's memory is higher after nearly every iteration than ever before, and grows more "
+           "than the base's: the head keeps something of each batch. Chance says so of one cell in a hundred.",
            "Look for what is kept of finished requests: caches that nobody empties, lists that grow. To block it, gate "
            "host_memory_growth or device_memory_growth."),
     Reason("same-subject", "Base and head are the same build: an A/A run, whose verdict tests the machine.",
