@@ -1,8 +1,8 @@
 """Simulate the rule within states of a machine: how often it blocks what is fine and passes what is not.
 
 ``benchmarks/error_rates.py`` writes what :func:`simulate_all` makes into docs/error-rates.md; ``python
-benchmarks/state_rates.py`` alone takes a quarter of an hour on two cores and puts a fresh section into the
-page that is there. Labels are made by the project's own functions, and its tests by a copy that is held against the project's own.
+benchmarks/state_rates.py`` alone takes a quarter of an hour on two cores and puts a fresh section into the page that
+is there. Labels are made by the project's own functions, and its tests by a copy that is held against the project's.
 """
 
 from __future__ import annotations
