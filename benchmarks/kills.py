@@ -1,16 +1,18 @@
 """Kill perfgate, its worker or both at random moments, go on with the run, and see that nothing is lost.
 
-``python benchmarks/kills.py [--fake 130] [--stub 60] [--engine 10 --python /path/to/engine/bin/python] [--seed 1]``
+``python benchmarks/kills.py [--fake 130] [--stub 60] [--stations 100] [--engine 10 --python .../python] [--seed 1]``
 
 After each kill: every record loads; every trial that the killed process had reported finished is in it; ``--resume``
 ends in a verdict; no process of the run is left. Prints a table and ends with 1 if any of that failed. Fake trials
 start no engine, so that kills land in perfgate's own work too; the stand-in of ``tests/stub_engine.py`` has a real
-worker.
+worker. ``stations`` are three of these at once, on GPUs that are not there, with a worker parked at each; such a run
+goes on with one, two or three of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -18,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +29,7 @@ import psutil
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
 
+import fake_nvml  # noqa: E402
 from fake_collector import FakeCollector, FakeSpec  # noqa: E402
 from perfgate_process import (  # noqa: E402 (the line above lets it be found)
     FOUR_PAIRS,
@@ -38,11 +41,19 @@ from perfgate_process import (  # noqa: E402 (the line above lets it be found)
 )
 
 from perfgate import gate  # noqa: E402 (sorted after what the tests bring)
+from perfgate.capture import neighbours  # noqa: E402
+from perfgate.capture.gpus import VISIBLE  # noqa: E402
+from perfgate.capture.parking import SWITCH  # noqa: E402
+from perfgate.capture.station import utc_now  # noqa: E402
 from perfgate.errors import PerfgateError  # noqa: E402
+from perfgate.machine import nvml  # noqa: E402
+from perfgate.machine.fingerprint import read_machine  # noqa: E402
+from perfgate.machine.locks import STATE, hold_devices  # noqa: E402
+from perfgate.machine.versioned_json import write_model  # noqa: E402
 from perfgate.record.run_record import read_records, read_run  # noqa: E402
 
 SLEEP_S = 0.01
-WINDOW_S = {"fake": 0.3, "stub": 1.4, "engine": 60.0}
+WINDOW_S = {"fake": 0.3, "stub": 1.4, "stations": 4.0, "engine": 60.0}
 """Kills come within so many seconds after the run folder is there, about what an undisturbed run takes."""
 PLACES = ("in a trial", "in a write", "between", "after the end")
 
@@ -52,16 +63,18 @@ class Kill:
     """One kill, drawn from the seed.
 
     Args:
-        collector: ``fake``, ``stub`` or ``engine``.
+        collector: ``fake``, ``stub``, ``stations`` or ``engine``.
         victim: ``perfgate``, ``worker`` or ``both``.
         number: The signal.
         delay_s: After the run folder appeared.
+        gpus: Where the run goes on.
     """
 
     collector: str
     victim: str
     number: signal.Signals
     delay_s: float
+    gpus: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,8 @@ def draw(collector: str, number: int, seed: int) -> Kill:
     victim = dice.choice(("perfgate", "worker", "both")) if collector != "fake" else "perfgate"
     polite = victim == "perfgate" and dice.random() < 0.3  # noqa: PLR2004 (most kills are rude)
     sent = dice.choice((signal.SIGINT, signal.SIGTERM)) if polite else signal.SIGKILL
-    return Kill(collector, victim, sent, dice.uniform(0, WINDOW_S[collector]))
+    delay_s = dice.uniform(0, WINDOW_S[collector])
+    return Kill(collector, victim, sent, delay_s, dice.choice(("0", "2,1", "all")) if collector == "stations" else "")
 
 
 def carry_out(kill: Kill, folder: Path, python: str) -> Found:
@@ -111,7 +125,7 @@ def carry_out(kill: Kill, folder: Path, python: str) -> Found:
         faults.append(f"lost: trials {sorted(lost)}")
     if kill.number != signal.SIGKILL and not (run_folder / "verdict.json").exists():
         faults.append(f"ended {started.process.returncode} without judging what there is")
-    faults += go_on(run_folder, fake)
+    faults += go_on(run_folder, fake, kill.gpus)
     return Found(place, len(started.reported()), len(lost), tuple(faults))
 
 
@@ -141,24 +155,55 @@ def landed(run_folder: Path, started: PerfgateProcess) -> str:
     return "in a trial" if last > max(started.reported(), default=-1) else "between"
 
 
-def go_on(run_folder: Path, collector: FakeCollector | None) -> list[str]:
+def go_on(run_folder: Path, collector: FakeCollector | None, gpus: str) -> list[str]:
     """Resume until the end; what is wrong with the outcome, in words."""
     faults = []
     try:
-        outcome = gate.resume(run_folder, collector=collector).outcome
+        outcome = gate.resume(run_folder, collector=collector, gpus=gpus).outcome
         if outcome.verdict not in ("pass", "improved", "inconclusive", "regressed"):
             faults.append(f"resumed to {outcome.verdict}")
     except PerfgateError as error:
         faults.append(f"not resumed: {error}")
-    left = marked_processes(run_folder.name)
-    return faults + [f"left: {process}" for process in left]
+    faults += [f"left: {process}" for process in marked_processes(run_folder.name)]
+    if gpus:
+        try:
+            with hold_devices([fake_nvml.fake_uuid(n) for n in range(3)], "the next", lambda _: None, 0.0):
+                pass
+        except PerfgateError as error:
+            faults.append(f"locked: {error}")
+    return faults
 
 
 def prepare(collector: str, folder: Path, python: str) -> list[str]:
     """Write what the run needs, and return its words."""
     if collector == "engine":
         return engine_words(folder, python)
+    if collector == "stations":
+        return [*stub_words(folder), "--gpus", "all"]
     return {"fake": fake_words, "stub": stub_words}[collector](folder)
+
+
+@contextlib.contextmanager
+def on_gpus(folder: Path) -> Iterator[None]:
+    """A host with three GPUs that do nothing to one another, here and in processes that are started."""
+    machine = fake_nvml.FakeMachine.build(folder / "nvml.json", {}, {}, {})
+    before, real = dict(os.environ), vars(nvml)["pynvml"]
+    os.environ.update({**machine.environment, STATE: str(folder / "state"), SWITCH: "1"})
+    os.environ.pop(VISIBLE, None)
+    vars(nvml)["pynvml"] = fake_nvml
+    try:
+        with nvml.Nvml() as driver:
+            gpus = driver.gpus({})
+            here = read_machine(gpus[:1], driver.driver, driver.cuda)
+        found = neighbours.Neighbours(
+            machine=here, uuids=tuple(gpu.uuid for gpu in gpus), alone=(1.0,), beside=(1.0,), t0_utc=utc_now()
+        )
+        write_model(neighbours.kept_in(), found)
+        yield
+    finally:
+        vars(nvml)["pynvml"] = real
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def engine_words(folder: Path, python: str) -> list[str]:
@@ -192,17 +237,19 @@ def table(kills: Sequence[tuple[Kill, Found]]) -> str:
 def main() -> None:
     """Carry out all kills, print the table, and end with 1 where something was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, count in (("fake", 130), ("stub", 60), ("engine", 0)):
+    for name, count in (("fake", 130), ("stub", 60), ("stations", 0), ("engine", 0)):
         parser.add_argument(f"--{name}", type=int, default=count, help=f"kills of runs with {name} trials")
     parser.add_argument("--python", default="", help="interpreter that has vllm, for --engine")
     parser.add_argument("--seed", type=int, default=1)
     said = parser.parse_args()
     kills = []
-    for collector in ("fake", "stub", "engine"):
+    for collector in ("fake", "stub", "stations", "engine"):
         for number in range(getattr(said, collector)):
             kill = draw(collector, number, said.seed)
             with tempfile.TemporaryDirectory(prefix="perfgate-kill-") as scratch:
-                found = carry_out(kill, Path(scratch), said.python)
+                folder = Path(scratch)
+                with on_gpus(folder) if collector == "stations" else contextlib.nullcontext():
+                    found = carry_out(kill, folder, said.python)
             kills.append((kill, found))
             for fault in found.faults:
                 print(f"{kill}: {fault}")

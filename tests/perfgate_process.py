@@ -114,7 +114,7 @@ def marked_processes(run_name: str) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             alive = process.status() != psutil.STATUS_ZOMBIE
-            if alive and process.environ().get(OWNER, "").rpartition(":")[0].rpartition(":")[0] == run_name:
+            if alive and process.environ().get(OWNER, "").partition(":")[0] == run_name:
                 found.append(process)
         except psutil.Error:
             continue

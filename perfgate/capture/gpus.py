@@ -232,6 +232,9 @@ def guard(stack: contextlib.ExitStack, found: Sequence[Gpus], tell: Callable[[st
 
 def _asked_for(asked: str, needed: int, environment: Mapping[str, str]) -> list[str]:
     """A value of ``CUDA_VISIBLE_DEVICES`` for each station."""
+    with connect() or contextlib.nullcontext() as nvml:
+        if nvml is None or not nvml.gpus(environment):
+            raise NotMeasuredError("there is no GPU here", where=f"--gpus {asked}", code="gpu-missing")
     if asked == "all":
         if not (found := stations(needed, environment)):
             raise NotMeasuredError(f"no {needed} GPUs here are free", where="--gpus all", code="gpu-busy")

@@ -85,7 +85,7 @@ class Neighbours(Frozen):
 
 def known(machine: Machine, gpus: Sequence[Gpu]) -> Neighbours | None:
     """What is kept for these GPUs, if this user measured it; ``None`` where it has to be measured."""
-    file = _file()
+    file = kept_in()
     try:
         if file.is_symlink() or file.stat().st_uid != os.geteuid():
             return None
@@ -117,7 +117,7 @@ def check_neighbours(stations: Sequence[Station], record: Record, folder: Path, 
         alone, beside = _measure(stations, record, folder)
         uuids = tuple(gpu.uuid for gpu in gpus)
         found = Neighbours(machine=machine, uuids=uuids, alone=alone, beside=beside, t0_utc=utc_now())
-        write_model(_file(), found)
+        write_model(kept_in(), found)
     if abs(found.change) > REFUSED:
         raise NotMeasuredError(str(found), where="--gpus", code="stations-interfere")
     tell(f"{'warning: ' if abs(found.change) > TOLD else ''}{found}")
@@ -168,5 +168,6 @@ def _value(trial: Trial) -> float:
     return itl or statistics.median(iteration.elapsed_ns for iteration in trial.iterations) / 1e9
 
 
-def _file() -> Path:
+def kept_in() -> Path:
+    """The file of this user's figures."""
     return state_folder() / f"neighbours-{os.geteuid()}.json"

@@ -290,6 +290,14 @@ def test_clocks_of_all(tmp_path: Path, four_gpus: FakeMachine) -> None:
     assert all(four_gpus.gpu(n).locked == (None, None) for n in range(4))
 
 
+@pytest.mark.parametrize("gpus", ["all", "0,1"])
+def test_without_a_gpu(tmp_path: Path, gpus: str) -> None:
+    """Where there is none, several stations are refused: engines on one CPU would disturb each other."""
+    with pytest.raises(NotMeasuredError) as refused:
+        measure(tmp_path / "run", AtOnce(), gpus)
+    assert refused.value.code == "gpu-missing"
+
+
 # --- records
 
 
