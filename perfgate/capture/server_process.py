@@ -19,6 +19,9 @@ from perfgate.capture.engine import APART, BLOCKS, FIRST_PORT, LOG, PORTS, Limit
 from perfgate.capture.job import Job
 from perfgate.capture.small_tokenizer import with_tokenizer
 from perfgate.capture.timeline import InvalidTrialError
+from perfgate.counters.transformer import read_config
+from perfgate.load.dummy_adapters import RANK, write_adapters
+from perfgate.load.shape import Load
 from perfgate.machine.children import spawn
 from perfgate.machine.json_text import MANIFEST, parse_json
 
@@ -178,7 +181,18 @@ def server_command(job: Job, port: int) -> list[str]:
         return [*(_filled(word, names) for word in engine.command), *options]
     dummy = ["--load-format", "dummy"] if engine.model.config is not None else []
     revision = ["--revision", engine.model.revision] if engine.model.revision else []
-    return [job.subject.python, str(VLLM), model, "--host", HOST, "--port", str(port), *dummy, *revision, *options]
+    named = ["--host", HOST, "--port", str(port), *dummy, *revision, *_adapters(job)]
+    return [job.subject.python, str(VLLM), model, *named, *options]
+
+
+def _adapters(job: Job) -> list[str]:
+    """The dummy adapters that a load asks for, of a model with dummy weights; others are the scenario's to name."""
+    load, folder = job.cell.workload, job.cell.model_folder
+    if not isinstance(load, Load) or load.lora is None or folder is None or job.cell.engine.model.config is None:
+        return []
+    made = write_adapters(job.folder / "adapters", load.lora.names, read_config(Path(folder)))
+    options = ["--enable-lora", "--max-lora-rank", str(RANK), "--max-loras", str(len(made))]
+    return [*options, "--lora-modules", *(f"{name}={path}" for name, path in made.items())]
 
 
 def as_options(arguments: Mapping[str, Any]) -> list[str]:

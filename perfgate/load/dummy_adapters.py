@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from perfgate.errors import UsageError
+from perfgate.errors import NotMeasuredError
 
 MOST: Final = 1 << 20
 """Of any size of a model."""
@@ -30,7 +30,7 @@ def write_adapters(folder: Path, names: Sequence[str], config: Mapping[str, Any]
         The folder of each, for ``--lora-modules NAME=FOLDER``.
 
     Raises:
-        UsageError: The configuration does not say the shapes.
+        NotMeasuredError: The configuration does not say the shapes.
         OSError: The files cannot be written.
     """
     hidden, heads, layers = (_size(config, key) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
@@ -72,7 +72,8 @@ def _write_safetensors(file: Path, tensors: Mapping[str, np.ndarray[Any, np.dtyp
 def _size(config: Mapping[str, Any], key: str) -> int:
     size = config.get(key)
     if type(size) is not int or not 0 < size <= MOST:
-        raise UsageError(f"no adapter can be made for this model: its config.json has no usable {key}")
+        text = f"no adapter can be made for this model: its config.json has no usable {key}"
+        raise NotMeasuredError(text, code="engine-start-failed")
     return size
 
 

@@ -263,6 +263,9 @@ class Structured(Strict):
         return self
 
 
+AdapterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]{0,99}$")]
+
+
 class Adapters(Strict):
     """LoRA adapters that requests ask for, by the names under which the server has them.
 
@@ -271,7 +274,7 @@ class Adapters(Strict):
         share: Of requests that ask for one; the others ask for the model itself.
     """
 
-    names: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], Field(min_length=1), Listed]
+    names: Annotated[tuple[AdapterName, ...], Field(min_length=1), Listed]
     share: Share = 1.0
 
 

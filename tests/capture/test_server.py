@@ -7,6 +7,7 @@ import json
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,7 @@ import pytest
 from conftest import CONFIG
 
 from perfgate.capture.job import Job
-from perfgate.capture.server_process import as_options, free_port
+from perfgate.capture.server_process import as_options, free_port, server_command
 from perfgate.capture.trial_taking import EngineCollector
 from perfgate.machine.processes import is_alive
 from perfgate.metrics.catalogue import trial_value
@@ -132,3 +133,22 @@ def test_a_port_is_one_that_nobody_listens_on() -> None:
     """Two servers of one process do not get the same."""
     with socket.create_server(("127.0.0.1", free_port())) as taken:
         assert free_port() != taken.getsockname()[1]
+
+
+def test_a_dummy_model_has_the_adapters_that_its_load_names(tmp_path: Path, make_job: Callable[..., Job]) -> None:
+    """They are made for it and named to the server; where the scenario has a command of its own, that names them."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "perfgate.toml").touch()
+    text = TEXT.format(step_us=STEP_US, stub=STUB, warmup=0, requests=4)
+    text = text.replace("output_tokens: 4", "output_tokens: 4, lora: {names: [one, two]}")
+    plain = "".join(line for line in text.splitlines(keepends=True) if "command:" not in line)
+    cells = [resolve_cells(loads(scenario, tmp_path / "tiny.yaml"))[0] for scenario in (plain, text)]
+    job = make_job(cells[0], Subject(python=sys.executable))
+    words = [server_command(replace(job, cell=cell), 80) for cell in cells]
+
+    at = words[0].index("--lora-modules")
+    name, _, folder = words[0][at + 2].partition("=")
+    assert (name, words[0][at - 5 : at]) == ("two", ["--enable-lora", "--max-lora-rank", "16", "--max-loras", "2"])
+    assert (Path(folder) / "adapter_model.safetensors").exists()
+    assert "--enable-lora" not in words[1]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import CONFIG
 
-from perfgate.errors import UsageError
+from perfgate.errors import NotMeasuredError
 from perfgate.load.dummy_adapters import write_adapters
 
 
@@ -35,5 +35,5 @@ def test_adapters_have_the_shapes_of_their_model(tmp_path: Path) -> None:
 def test_a_model_of_another_kind_has_no_adapters(tmp_path: Path) -> None:
     """What its configuration lacks is named."""
     for key in ("hidden_size", "num_hidden_layers", "head_dim"):
-        with pytest.raises(UsageError, match=f"no usable {key}"):
+        with pytest.raises(NotMeasuredError, match=f"no usable {key}"):
             write_adapters(tmp_path, ["a"], {**CONFIG, key: None})
