@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -91,9 +92,10 @@ class PerfgateProcess:
         found: list[psutil.Process] = []
 
         def appeared() -> bool:
-            if self.process.poll() is None:
-                below = psutil.Process(self.process.pid).children(recursive=True)
-                found.extend(one for one in below if one.ppid() != self.process.pid)  # not its supervisor
+            with contextlib.suppress(psutil.NoSuchProcess):  # one that has just ended: looked for again
+                if self.process.poll() is None:
+                    below = psutil.Process(self.process.pid).children(recursive=True)
+                    found.extend(one for one in below if one.ppid() != self.process.pid)  # not its supervisor
             return bool(found) or self.process.poll() is not None
 
         self.wait_for(appeared)
