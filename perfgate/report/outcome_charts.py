@@ -100,7 +100,7 @@ def _gate_marks(gate: GateOutcome, own: tuple[float, float, float], scale: Scale
     told = f"{row[0]}: {row[1]} to {row[2]}, {row[3]} ({row[4]}), margins {row[5]}, {row[7]}"
     marks = [rect("zone-good", zero, y - 13, (ignorable - zero, 26)),
              rect("zone-warn", ignorable, y - 13, (one - ignorable, 26)),
-             label("name", LEFT - 12, y + 4, _short(gate_name(gate), 30), "end"),
+             label("name", LEFT - 12, y + 4, _short(gate_name(gate), 25), "end"),
              line(f"interval {tone}", (begin, y), (end, y), told)]  # fmt: skip
     for value, at, direction in ((low, begin, -1), (high, end, 1)):
         outside = not scale.low <= value <= scale.high
