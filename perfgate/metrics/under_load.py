@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from typing import Final
 
 import numpy as np
 
 from perfgate.metrics.trial import Iteration, Trial
-from perfgate.units import NS_PER_S, parse_quantity
+from perfgate.units import NS_PER_S, parse_quantity, plain_digits
 
 TIMES: Final = ("ttft", "tpot", "e2e")
 """What an objective can bound, for each request."""
@@ -67,7 +68,8 @@ def read_quantile(part: str) -> float:
 
 def write_objective(bounds: Mapping[str, float]) -> str:
     """``ttft<=200ms,tpot<=20ms`` of bounds in seconds, in the order of :data:`TIMES`."""
-    return ",".join(f"{name}<={bounds[name] * 1e3:.10g}ms" for name in TIMES if name in bounds)
+    digits = {name: plain_digits(Decimal(repr(bound)) * 1000) for name, bound in bounds.items()}
+    return ",".join(f"{name}<={digits[name]}ms" for name in TIMES if name in bounds)
 
 
 def read_objective(part: str) -> dict[str, float]:
