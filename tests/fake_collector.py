@@ -129,6 +129,7 @@ class FakeSpec:
         work_s: How long it works in one.
         counted: What every launch of the base counts, by counter. Exact and tight counters do not vary.
         states: Those of the GPU in timed trials; ``None`` for one state and no probe.
+        by_pair: Whether a trial's noise is its pair's, whichever side comes first: a run then ends as every other.
     """
 
     step_s: float = 5.3e-3
@@ -147,6 +148,7 @@ class FakeSpec:
     counted: Mapping[str, float] = field(default_factory=lambda: COUNTED)
     work_s: float = 2.3e-3
     states: FakeStates | None = None
+    by_pair: bool = False
 
     def __post_init__(self) -> None:
         """Refuse names that mean nothing here.
@@ -208,7 +210,8 @@ class FakeCollector:
             text = f"a fake failure of trial {job.index}: {REASONS[code].meaning}"
             measured["failure"] = Failure(code=code, text=text)
         if measured["failure"] is None:
-            draw = random.Random(f"fake {self.seed} {job.side} {job.index}")  # noqa: S311 (no secret)
+            number = job.pair if spec.by_pair else job.index
+            draw = random.Random(f"fake {self.seed} {job.side} {number}")  # noqa: S311 (no secret)
             try:
                 if job.kind == "counted":
                     measured |= _counted(spec, job, progress, draw)

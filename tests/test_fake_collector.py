@@ -58,12 +58,18 @@ def test_same_seed_same_trial(take: Take) -> None:
 
 
 def test_shape(take: Take) -> None:
-    """Batch, iterations and tokens are honoured, and every metric of timed trials has a value but those of a GPU."""
+    """Batch, iterations and tokens are honoured, and every metric of timed trials has a value but those of a GPU, of
+    memory, of cold starts and of a server.
+    """
     trial = take(FakeSpec())
     assert len(trial.iterations) == 4
     assert [(len(i.ttft_ns), len(i.e2e_ns), len(i.itl_ns)) for i in trial.iterations] == [(2, 2, 6)] * 4
     timed = [name for name, metric in METRICS.items() if metric.kind == "timed"]
-    assert [name for name in timed if trial_value(name, trial) is None] == ["energy_per_token", "mbu", "mfu"]
+    assert [name for name in timed if trial_value(name, trial) is None] == [
+        "start_time_cold", "kv_memory", "peak_memory", "activation_memory", "memory_fragmentation",
+        "device_memory_growth", "host_memory", "host_memory_growth", "energy_per_token", "mbu", "mfu",
+        "request_throughput", "queue_time", "preemptions", "prefix_hit_share", "kv_use",
+    ]  # fmt: skip
     assert (trial.kind, trial.decode) == ("timed", None)
 
 

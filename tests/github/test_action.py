@@ -41,7 +41,7 @@ main(obj=FakeCollector(FakeSpec(**fake)), prog_name="perfgate")
 
 SAME: dict[str, Any] = {"restart_sd": 0.0003}
 SLOWER: dict[str, Any] = {"restart_sd": 0.0003, "head_ratio": {"step": 1.01}}
-NOISY: dict[str, Any] = {"restart_sd": 0.02}
+NOISY: dict[str, Any] = {"restart_sd": 0.02, "by_pair": True}
 FAILING: dict[str, Any] = {"failures": {"1": "engine-start-failed"}}
 
 WORKFLOW = ".github/workflows/perfgate.yml"
