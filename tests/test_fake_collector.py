@@ -58,9 +58,7 @@ def test_same_seed_same_trial(take: Take) -> None:
 
 
 def test_shape(take: Take) -> None:
-    """Batch, iterations and tokens are honoured, and every metric of timed trials has a value but those of a GPU, of
-    memory, of cold starts and of a server.
-    """
+    """Batch, iterations and tokens are honoured; no timed metric lacks a value but those of GPU, memory and server."""
     trial = take(FakeSpec())
     assert len(trial.iterations) == 4
     assert [(len(i.ttft_ns), len(i.e2e_ns), len(i.itl_ns)) for i in trial.iterations] == [(2, 2, 6)] * 4

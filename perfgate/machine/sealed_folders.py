@@ -160,9 +160,8 @@ class Store:
 
     def sweep(self, days: float) -> Iterator[Swept]:
         """Remove what nobody used for so long, what is broken, and what a killed process left half written."""
-        before_s = (
-            datetime.now(UTC) - timedelta(days=days)
-        ).timestamp()  # the clock of the files that it is held against
+        oldest = datetime.now(UTC) - timedelta(days=days)
+        before_s = oldest.timestamp()
         for entry in self._entries():
             try:
                 with self._held(entry.name.removesuffix(PART), 0.0):
