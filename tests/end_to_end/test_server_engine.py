@@ -24,8 +24,9 @@ def test_a_server_of_vllm_is_measured(tmp_path: Path, engine_cache: Path, engine
     run = run_gate(tmp_path, *both(engine_python, *plant), "--quick", scenario=scenario)
 
     assert run.status == INCONCLUSIVE, run.stdout + run.stderr
-    trials = run.record.trials
-    assert [trial.failure for trial in trials] == [None, None]
+    # Beside other tests the client may be late; its window is then void, and its pair is taken again.
+    assert {trial.failure.code for trial in run.record.trials if trial.failure} <= {"client-late"}
+    (trials,) = run.record.pairs()
     assert {len(trial.iterations[0].lengths) for trial in trials} == {8}
     for name in ("itl_median", "ttft_median", "queue_time", "request_throughput", "kv_token_capacity", "start_time"):
         assert all(trial_value(name, trial) for trial in trials), name
