@@ -170,20 +170,21 @@ class Labeller:
         return Found(labels, float(found.gap))
 
     def step_gap(self, found: Found) -> float:
-        """Slow over fast decode steps, as a natural logarithm, mean of the sides that have both.
+        """Slow over fast decode steps, as a natural logarithm: the base's, or the head's where the base has one state.
 
-        Where none has, or steps cannot be told, it is the gap of what told the states: a probe is little else than what
-        the states differ in, so that steps are less far apart.
+        Steps of a head that waits for its host differ by more than the machine's states. Where neither has both, or
+        steps cannot be told, it is the gap of what told the states: a probe is little else than what the states differ
+        in, so that steps are less far apart.
         """
         marks = _marks(self.pairs, _step_marks)
         if marks is None:
             return found.gap
         logs = np.log(marks[: len(found.labels)]).mean(axis=-1)
-        gaps = []
-        for n in range(2):
-            sides = [logs[:, n][found.labels[:, n] == label] for label in (two_states.SLOW, two_states.FAST)]
-            gaps += [float(np.median(sides[0]) - np.median(sides[1]))] if all(map(len, sides)) else []
-        return math.fsum(gaps) / len(gaps) if gaps else found.gap
+        for n in range(len(SIDES)):
+            slow, fast = (logs[:, n][found.labels[:, n] == label] for label in (two_states.SLOW, two_states.FAST))
+            if len(slow) and len(fast):
+                return float(np.median(slow) - np.median(fast))
+        return found.gap
 
     def used(self, look: int, gate: GatePlan) -> tuple[Found, Found] | None:
         """The states under both nulls of a gate: slower by ``ignorable``, and by ``must_catch``.

@@ -147,7 +147,7 @@ def test_the_sentence() -> None:
     """What was seen is said in a sentence, with restarts of each side."""
     line = states_line(judged(pairs(BOTH_STATES * 2)))
     assert line == (
-        "two states 3.29 % apart, told by the steps' own times; 4 of 12 restarts of base and 4 of 12 restarts of head "
+        "two states 3.3 % apart, told by the steps' own times; 4 of 12 restarts of base and 4 of 12 restarts of head "
         "slow; compared within states, 10 pairs in the slow one and 8 pairs in the fast one"
     )
 
@@ -407,6 +407,18 @@ def test_what_a_slow_head_could_lose_where_steps_tell_nothing() -> None:
     assert found is not None
     assert found.gap == pytest.approx(215 / 179 - 1)
     assert (found.at_most > 0.005, found.everywhere) == (True, False)
+
+
+def test_the_base_says_how_far_the_states_are_apart() -> None:
+    """A head that waits for its host is slower in the fast state: the machine's gap is what the base's steps show."""
+    trials = with_readings(BOTH_STATES)
+    for n, states in enumerate(itertools.chain.from_iterable(BOTH_STATES)):
+        for at in (at for at, state in enumerate(states) if n % 2 and state == "f"):
+            waited = tuple(round(1.1 * step) for step in trials[n].iterations[at].itl_ns)
+            trials[n] = changed(trials[n], (at,), itl_ns=waited)
+    found = judged_on_h200(trials).states
+    assert found is not None
+    assert found.gap == pytest.approx(GAP - 1, abs=0.001)
 
 
 def test_states_need_iterations_that_can_be_split() -> None:
