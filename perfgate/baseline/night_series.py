@@ -11,15 +11,19 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 
 from perfgate import stats
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.occupations import typical
+from perfgate.baseline.store import find
 from perfgate.baseline.stored_visit import ONE_STATE, Build
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import METRICS, Metric
+from perfgate.record.identity import Measured
+from perfgate.scenario.declaration import load
 from perfgate.scenario.margins import Budget
-from perfgate.scenario.plan import ALPHA
+from perfgate.scenario.plan import ALPHA, resolve_cells
 from perfgate.stats.drift import moved, night_sd
 
 SECONDS_A_DAY = 86_400
@@ -73,6 +77,58 @@ class Drift:
     def builds(self) -> tuple[str, ...]:
         """The builds measured in the window, each once, in order: the loss is of changes between the first and last."""
         return tuple(dict.fromkeys(night.build.title for night in self.window))
+
+
+@dataclass(frozen=True)
+class Budgeted:
+    """What the ``drift:`` keys of some scenarios are held against.
+
+    Args:
+        drifts: Each lineage with what became of its budgets.
+        unbudgeted: Scenario files without such a key.
+        without_nights: Cells with a budget and no night: their names, each with its scenario file.
+    """
+
+    drifts: tuple[tuple[Baseline, tuple[Drift, ...]], ...]
+    unbudgeted: tuple[Path, ...]
+    without_nights: tuple[tuple[str, Path], ...]
+
+    @property
+    def over(self) -> list[tuple[Baseline, Drift]]:
+        """The budgets that are overdrawn."""
+        return [(lineage, drift) for lineage, own in self.drifts for drift in own if drift.over]
+
+    @property
+    def decided(self) -> bool:
+        """Whether every budget has nights enough to say whether it is overdrawn."""
+        every = [drift for _, own in self.drifts for drift in own]
+        return not self.without_nights and all(drift.change is not None for drift in every)
+
+
+def held_to_budgets(scenarios: Sequence[Path], baselines: Path) -> Budgeted:
+    """Hold the nights of each cell against the budgets of its scenario.
+
+    Args:
+        scenarios: Scenario files.
+        baselines: The folder that the nights were promoted to.
+
+    Raises:
+        ScenarioError: A scenario is invalid.
+        RecordError: A baseline is.
+    """
+    budgets, unbudgeted, without_nights = [], [], []
+    for file in scenarios:
+        loaded = load(file)
+        if not loaded.scenario.drift:
+            unbudgeted.append(file)
+            continue
+        for cell in resolve_cells(loaded):
+            stored = [entry.baseline for entry in find(baselines, [cell])[cell.cell_id]]
+            same = [lineage for lineage in stored if not lineage.cell.differences(Measured.of(cell))]
+            budgets += [(lineage, loaded.scenario.drift) for lineage in same]
+            if not same:
+                without_nights.append((cell.name, file))
+    return Budgeted(tuple(drifts(budgets)), tuple(unbudgeted), tuple(without_nights))
 
 
 def drifts(budgets: Sequence[tuple[Baseline, Mapping[str, Budget]]]) -> list[tuple[Baseline, tuple[Drift, ...]]]:

@@ -145,31 +145,21 @@ def drift(scenarios: tuple[Path, ...], baselines: Path) -> None:
     """Hold the nights of each cell against the budgets of its scenario's drift: key; draw them and their anchor.
 
     Every visit beside an anchor counts, of whatever build. Ends with 10 where a budget is overdrawn, and names the
-    builds in between; else with 20 where a budget has too few nights, or a cell none.
+    builds in between; else with 20 where a budget has too few nights, or a cell none. Scenarios without the key are
+    left out.
     """
-    from perfgate.baseline.night_series import drifts
-    from perfgate.baseline.store import find
-    from perfgate.record.identity import Measured
+    from perfgate.baseline.night_series import held_to_budgets
     from perfgate.report.drift_page import drift_document
-    from perfgate.scenario.declaration import load
-    from perfgate.scenario.plan import resolve_cells
 
-    budgets, missing = [], []
-    for file in scenarios:
-        loaded = load(file)
-        if not loaded.scenario.drift:
-            remedy = "Add one to the scenario: drift: {itl_median: 1% in 30 days}."
-            raise UsageError("no drift budget", where=str(file), remedy=remedy)
-        for cell in resolve_cells(loaded):
-            stored = [entry.baseline for entry in find(baselines, [cell])[cell.cell_id]]
-            same = [lineage for lineage in stored if not lineage.cell.differences(Measured.of(cell))]
-            budgets += [(lineage, loaded.scenario.drift) for lineage in same]
-            if not same:
-                missing.append(cell.name)
-                click.echo(f"perfgate: {baselines}: no nights of {cell.name} as {file} has it: promote some", err=True)
-    found = drifts(budgets)
-    every = [one for _, own in found for one in own]
-    echo_document(drift_document(found))
-    over, held = any(one.over for one in every), not missing and all(one.change is not None for one in every)
-    status = ExitStatus.REGRESSED if over else ExitStatus.PASS if held else ExitStatus.INCONCLUSIVE
+    found = held_to_budgets(scenarios, baselines)
+    if len(found.unbudgeted) == len(scenarios):
+        remedy = "Add one to the scenario: drift: {itl_median: 1% in 30 days}."
+        raise UsageError("no drift budget", where=", ".join(map(str, scenarios)), remedy=remedy)
+    for file in found.unbudgeted:
+        click.echo(f"perfgate: {file}: no drift budget, so it is left out", err=True)
+    for cell, file in found.without_nights:
+        click.echo(f"perfgate: {baselines}: no nights of {cell} as {file} has it: promote some", err=True)
+    echo_document(drift_document(found.drifts))
+    undecided = ExitStatus.PASS if found.decided else ExitStatus.INCONCLUSIVE
+    status = ExitStatus.REGRESSED if found.over else undecided
     click.get_current_context().exit(status)

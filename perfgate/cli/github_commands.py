@@ -107,7 +107,7 @@ def measure(ctx: click.Context) -> None:
 def report() -> None:
     """Show what was measured: summary, annotations, outputs, and the small artifact that a comment is made from."""
     from perfgate.github.comment import policy_note
-    from perfgate.github.job_steps import candidate_of, judged, write_page, write_small_artifact
+    from perfgate.github.job_steps import judged, promotable, write_page, write_small_artifact
     from perfgate.github.workflow_job import GithubJob
     from perfgate.report.github_markdown import SUMMARY_BYTES, annotate, render_within
 
@@ -132,7 +132,7 @@ def report() -> None:
         job.add_summary(render_within(outcome, SUMMARY_BYTES, notes))
     verdict = outcome.verdict if outcome else "not-measured"
     job.set_outputs({"verdict": verdict, "exit_status": int(status), "run_folder": str(folder or "")})
-    job.set_outputs({"candidate": candidate_of(plan)})
+    job.set_outputs(promotable(plan))
     write_small_artifact(job, plan, outcome)
     if folder and outcome:
         write_page(folder, outcome)
@@ -151,6 +151,31 @@ def enforce(ctx: click.Context, inconclusive: str) -> None:
         _annotate("warning", "nothing was decided: this does not pass, and blocks nothing")
         return
     ctx.exit(status)
+
+
+@github.command()
+@click.argument("baselines", type=click.Path(file_okay=False, path_type=Path))
+@SCENARIOS_OPTION
+def drift(baselines: Path, scenarios: tuple[str, ...]) -> None:
+    """Hold the nights in BASELINES against the budgets of the scenarios; show them in the summary.
+
+    Ends with 10 where a budget is overdrawn. Too few nights, and scenarios without a budget, fail nothing here.
+    """
+    from perfgate.baseline.night_series import held_to_budgets
+    from perfgate.github.workflow_job import GithubJob
+    from perfgate.report.drift_page import between, drift_document
+    from perfgate.report.github_markdown import SUMMARY_BYTES
+    from perfgate.report.markdown import to_markdown
+
+    found = held_to_budgets([file for pattern in scenarios for file in sorted(Path().glob(pattern))], baselines)
+    if found.drifts:
+        GithubJob.here().add_summary(to_markdown(drift_document(found.drifts), SUMMARY_BYTES))
+    for cell, file in found.without_nights:
+        click.echo(f"{baselines}: no nights of {cell} as {file} has it yet", err=True)
+    for lineage, lost in found.over:
+        _annotate("error", f"{lineage.cell.name}: {lost.metric} lost more than {lost.budget}: {between(lost.window)}")
+    if found.over:
+        click.get_current_context().exit(ExitStatus.REGRESSED)
 
 
 @github.command()

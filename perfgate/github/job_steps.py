@@ -13,7 +13,7 @@ from perfgate.github.workflow_job import GithubJob, JobPlan
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.versioned_json import write_model
-from perfgate.nightly import MANIFEST, candidate, judge_night
+from perfgate.nightly import MANIFEST, candidate, judge_night, night_of_the_head
 from perfgate.report.baseline_page import diff_document, log_document
 from perfgate.report.github_markdown import SUMMARY_BYTES, render_within
 from perfgate.report.html import run_html
@@ -52,12 +52,16 @@ def judged(folder: Path) -> Outcome:
     return judge_night(folder) if (folder / MANIFEST).exists() else judge_folder(folder)
 
 
-def candidate_of(plan: JobPlan | None) -> str:
-    """The run of a night whose base may be promoted, as it is in the run folder's artifact; empty where none may."""
+def promotable(plan: JobPlan | None) -> dict[str, str]:
+    """The runs of a night that may be promoted, as they are in the run folder's artifact; empty where none may.
+
+    ``candidate`` is that of the reference, one more visit of the baseline; ``night`` that of the head beside the
+    anchor, from which its drift is read.
+    """
     if plan is None or plan.command != "nightly" or plan.run_folder is None:
-        return ""
-    reference = candidate(plan.run_folder)
-    return str(reference.relative_to(plan.runs)) if reference else ""
+        return {"candidate": "", "night": ""}
+    found = {"candidate": candidate(plan.run_folder), "night": night_of_the_head(plan.run_folder)}
+    return {name: str(run.relative_to(plan.runs)) if run else "" for name, run in found.items()}
 
 
 def write_small_artifact(job: GithubJob, plan: JobPlan | None, outcome: Outcome | None) -> None:

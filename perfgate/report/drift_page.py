@@ -44,15 +44,16 @@ def _lines(drift: Drift) -> Iterable[str]:
     ends = " to ".join(format_value(newest[n].beside, unit) for n in (0, -1))
     yield f"the anchor's own, {newest[0].anchor.title}: {bars([math.log(night.beside) for night in newest])} {ends}"
     if drift.over:
-        yield _between(drift.window)
+        yield between(drift.window)
 
 
-def _between(window: Sequence[Night]) -> str:
+def between(window: Sequence[Night]) -> str:
+    """Between which builds a loss is, in words."""
     builds = list(dict.fromkeys(night.build.title for night in window))
     if len(builds) == 1:
         return f"one build was measured all along, {builds[0]}: the machine did this"
-    between = plural(len(builds) - 2, "build")
-    return f"the loss is of changes after {builds[0]} and up to {builds[-1]}, with {between} measured in between"
+    others = plural(len(builds) - 2, "build")
+    return f"the loss is of changes after {builds[0]} and up to {builds[-1]}, with {others} measured in between"
 
 
 def bars(levels: Sequence[float]) -> str:

@@ -185,6 +185,34 @@ def test_a_scenario_without_nights(project: Callable[..., Any], tmp_path: Path) 
     assert "within" in ended.stdout
 
 
+def test_a_scenario_without_a_budget(project: Callable[..., Any], tmp_path: Path) -> None:
+    """Beside one that has one it is left out, and the other's nights decide."""
+    project([(n, 0.0) for n in range(30)], "drift: {itl_median: 2% in 30 days}\n")
+    (tmp_path / "other.yaml").write_text((tmp_path / "tiny.yaml").read_text().partition("drift:")[0])
+
+    ended = CliRunner().invoke(main, ["baseline", "drift", "tiny.yaml", "other.yaml", "--baselines", "heads"])
+
+    assert ended.exit_code == 0, ended.output
+    assert "other.yaml: no drift budget, so it is left out" in ended.stderr
+
+
+@pytest.mark.parametrize(("lost", "status"), [(0.0005, 10), (0.0, 0)])
+def test_the_step_of_a_job(
+    project: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: float, status: int
+) -> None:
+    """An overdrawn budget is an annotation that says between which builds, and the summary has the nights."""
+    project([(n, lost * n) for n in range(30)], "drift: {itl_median: 1% in 30 days}\n")
+    summary = tmp_path / "summary"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+
+    ended = CliRunner().invoke(main, ["github", "drift", "heads", "--scenarios", "*.yaml"])
+
+    assert ended.exit_code == status, ended.output
+    said = "tiny: itl_median lost more than 1%25 in 30 days: the loss is of changes after vllm 1.0"
+    assert (said in ended.stdout) == (status == 10)
+    assert "| itl_median | 1% in 30 days |" in summary.read_text().replace("`", "")
+
+
 @pytest.mark.parametrize("budget", ["1%", "1 in 30 days", "0% in 30 days", "1% in 0 days", "1% in 99999 days", "[1]"])
 def test_budgets_that_are_refused(tmp_path: Path, budget: str) -> None:
     """A budget names a slowdown and days; nothing, or nobody's lifetime, is neither."""

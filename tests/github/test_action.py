@@ -320,6 +320,30 @@ def test_a_night(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
     assert "\n      the release\n" in pull["body"]
 
 
+def test_a_night_beside_an_anchor(gate: Gate, github: FakeGitHub, tmp_path: Path) -> None:
+    """The head's visit is proposed below heads/, also where the reference's is refused; one night fails no budget."""
+    origin = tmp_path / "origin"
+    scenario_file(origin / "scenarios", more="drift: {itl_median: 1% in 30 days}\n")
+    (origin / "perfgate.toml").write_text('[subjects.anchor]\npython = "/bin/true"\nargs = {max_num_seqs = 8}\n')
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "-m", "anchor")
+    night = gate(SAME, branch="main", environment={"GITHUB_EVENT_NAME": "schedule"}, inputs={"command": "nightly"})
+    outputs = night.outputs["report"]
+    runs = Path(outputs["run_folder"]).parent
+    parts = {"run": str(runs / outputs["candidate"]), "night": str(runs / outputs["night"])}
+    promoting = ActionRunner(
+        ROOT / ".github" / "actions" / "promote" / "action.yml", tmp_path / "temp-promote", night.workspace,
+        {**night.environment, "GITHUB_REF_NAME": "main"}, {"perfgate": night.inputs["perfgate"], **parts},
+    )  # fmt: skip
+
+    assert promoting.run() == "failure"
+    assert "tiny: first: there was none" in promoting.steps["promote"].log
+    assert (promoting.steps["propose"].outcome, promoting.steps["drift"].outcome) == ("success", "success")
+    (pull,) = [pull for pull in github.pulls.values() if "title" in pull]
+    assert "heads/" in pull["body"]
+    assert "too few nights" in promoting.summary
+
+
 def test_no_baseline_yet(gate: Gate) -> None:
     """Against a baseline that the base branch does not have the check is red with 21, and the summary says why."""
     runner = gate(SAME, inputs={"against": "baseline"})
