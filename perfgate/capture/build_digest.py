@@ -6,7 +6,8 @@ environment of 50,000 files takes about a second, most of it for looking at each
 package came from do not count.
 
 Nothing of it is imported here. The subject's interpreter is asked for its module path alone, and what it answers is
-its own claim: it can lie about itself, and gets a digest of its own by that.
+its own claim: it can lie about itself, and gets a digest of its own by that. What is on that path may be anything, so
+files are read by the size that they say they have, and how many and how much is bounded.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -30,8 +32,13 @@ from perfgate.scenario.subject import Subject
 
 TIMEOUT_S: Final = 30.0
 MOST_FILES: Final = 400_000
-"""Of a build; one with more has no digest."""
+MOST_BYTES: Final = 64 << 30
+"""Of files to read. A build with more of either has no digest."""
 _MOST_ANSWER_BYTES: Final = 1 << 20
+_MOST_RECORD_BYTES: Final = 64 << 20
+"""Each line has a file: a record of 400,000 takes half of it."""
+_MOST_DIGITS: Final = 15
+_CHUNK: Final = 1 << 20
 _ASK: Final = (
     "import json, sys, sysconfig; paths = sysconfig.get_paths(); "
     "print(); print(json.dumps([sys.version, [p for p in sys.path if p], paths['stdlib'], paths['platstdlib']]))"
@@ -47,6 +54,24 @@ class UnknownBuildError(Exception):
     """A build cannot be told from others; the text says why."""
 
 
+@dataclass
+class _Left:
+    """How much more of a build may be looked at."""
+
+    files: int = field(default_factory=lambda: MOST_FILES)
+    size: int = field(default_factory=lambda: MOST_BYTES)
+
+    def take(self, files: int, size: int) -> None:
+        """Take so many files, and so many bytes to read.
+
+        Raises:
+            UnknownBuildError: That is too much.
+        """
+        self.files, self.size = self.files - files, self.size - size
+        if self.files < 0 or self.size < 0:
+            raise UnknownBuildError(f"more than {MOST_FILES} files, or {MOST_BYTES >> 30} GiB to read")
+
+
 def digest_build(subject: Subject, variables: Mapping[str, str], scratch: Path) -> str:
     """The digest of a build's content and of where it is.
 
@@ -56,12 +81,13 @@ def digest_build(subject: Subject, variables: Mapping[str, str], scratch: Path) 
         scratch: A folder for the interpreter's answer.
 
     Raises:
-        UnknownBuildError: Its interpreter does not answer, or there are too many files.
+        UnknownBuildError: Its interpreter does not answer, or there is too much to look at.
         OSError: A file of it cannot be read.
     """
     version, folders, libraries = _module_path(subject, variables, scratch)
     digest = hashlib.sha256(canonical_json([version, folders]).encode())
     seen: set[str] = set()
+    left = _Left()
     roots = [folder for folder in folders if not _below(folder, libraries)]
     while roots:
         root = roots.pop(0)
@@ -69,12 +95,13 @@ def digest_build(subject: Subject, variables: Mapping[str, str], scratch: Path) 
             continue
         seen.add(real)
         if Path(real).is_file():  # an archive
+            left.take(1, Path(real).stat().st_size)
             digest.update(f"{root} {_read(Path(real))}\n".encode())
         elif Path(real).is_dir():
             packages = sorted(Path(real).glob("*.dist-info"))
             roots += [editable for editable in map(_editable, packages) if editable]
             recorded = {name: of for package in packages for name, of in _recorded(package)}
-            for line in sorted(_lines(real, recorded)):
+            for line in sorted(_lines(real, recorded, left)):
                 digest.update(f"{line}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
@@ -116,11 +143,12 @@ def _below(folder: str, libraries: Iterable[str]) -> bool:
 def _editable(package: Path) -> str | None:
     """Where the source of an editable install is."""
     try:
-        said = json.loads((package / "direct_url.json").read_bytes()[:_MOST_ANSWER_BYTES])
-        url = urlsplit(said["url"])
-        return unquote(url.path) if said["dir_info"]["editable"] is True and url.scheme == "file" else None
+        said = json.loads(_content(package / "direct_url.json", _MOST_ANSWER_BYTES))
+        url = urlsplit(str(said["url"]))
+        folder = unquote(url.path) if said["dir_info"]["editable"] is True and url.scheme == "file" else "\0"
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # most packages come from an archive
         return None
+    return None if "\0" in folder else folder
 
 
 def _recorded(package: Path) -> Iterator[tuple[str, tuple[int, int, str]]]:
@@ -128,11 +156,13 @@ def _recorded(package: Path) -> Iterator[tuple[str, tuple[int, int, str]]]:
     try:
         record = package / "RECORD"
         until_ns = record.stat().st_mtime_ns + _NEWER_NS
-        rows = list(csv.reader(record.read_text(encoding="utf-8", errors="replace").splitlines()))
+        rows = list(csv.reader(_content(record, _MOST_RECORD_BYTES).decode(errors="replace").splitlines()))
     except (OSError, csv.Error):  # its files are read
         return
     for row in rows:
-        if len(row) == 3 and row[1].startswith("sha256=") and row[2].isdecimal():  # noqa: PLR2004 (file, digest, size)
+        if len(row) != 3 or len(row[2]) > _MOST_DIGITS:  # noqa: PLR2004 (file, digest, size)
+            continue
+        if row[1].startswith("sha256=") and row[2].isdecimal():
             yield row[0], (int(row[2]), until_ns, _hexadecimal(row[1].removeprefix("sha256=")))
 
 
@@ -143,17 +173,14 @@ def _hexadecimal(digest: str) -> str:
         return digest
 
 
-def _lines(root: str, recorded: Mapping[str, tuple[int, int, str]]) -> Iterator[str]:
+def _lines(root: str, recorded: Mapping[str, tuple[int, int, str]], left: _Left) -> Iterator[str]:
     """``path digest`` of every file below a folder that an import could reach."""
-    count = 0
     for name, file in _files(root):
-        if (count := count + 1) > MOST_FILES:
-            raise UnknownBuildError(f"{root}: more than {MOST_FILES} files")
         status = file.stat()
         size, until_ns, digest = recorded.get(name, (-1, 0, ""))
-        if status.st_size != size or status.st_mtime_ns > until_ns:
-            digest = _read(Path(file))
-        yield f"{name} {digest}"
+        to_read = status.st_size != size or status.st_mtime_ns > until_ns
+        left.take(1, status.st_size if to_read else 0)
+        yield f"{name} {_read(Path(file)) if to_read else digest}"
 
 
 def _files(root: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -170,7 +197,7 @@ def _files(root: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
             items = list(scanned)
         names = {item.name for item in items}
         # An environment inside a checkout is on nobody's module path by that, and run folders change with each run.
-        if below and names & {"pyvenv.cfg", "run.json"}:
+        if below and ("pyvenv.cfg" in names or {"run.json", "trials"} <= names):
             continue
         for item in items:
             if item.is_dir():
@@ -182,8 +209,24 @@ def _files(root: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def _read(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    for chunk in _chunks(file):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _content(file: Path, most: int) -> bytes:
+    """A small file; nothing of one with more bytes than ``most``."""
+    return b"".join(_chunks(file)) if file.stat().st_size <= most else b""
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    """A file by the size that it says it has: devices, and what the kernel makes up, have none and may never end."""
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+        left = os.fstat(stream.fileno()).st_size
+        while left > 0 and (chunk := stream.read(min(left, _CHUNK))):
+            left -= len(chunk)
+            yield chunk
 
 
 def digest_of(content: object) -> str:

@@ -26,7 +26,7 @@ from perfgate.capture.build_digest import UnknownBuildError, digest_build, diges
 from perfgate.capture.engine import engine_environment
 from perfgate.capture.job import Job
 from perfgate.errors import PerfgateError
-from perfgate.machine.cleanup import Swept
+from perfgate.machine.cleanup import Swept, count_files, remove_tree
 from perfgate.machine.fingerprint import Machine
 from perfgate.machine.sealed_folders import Seal, Store, UnfitError
 from perfgate.metrics.catalogue import COLD_START
@@ -119,7 +119,7 @@ class CompileCaches:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Remove it; what is kept stays."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_tree(self._folder, ignore_errors=True)
 
     def folder(self, cell: Cell, side: Side, subject: Subject, index: int) -> Path:
         """Where the engine of a trial keeps its caches, absolute; whether it exists says nothing."""
@@ -153,7 +153,7 @@ class CompileCaches:
     def note(self, job: Job, trial: Trial) -> Trial:
         """Keep what a warm-up trial filled; the trial with the fill that it had, or its cold start."""
         if starts_cold(job.cell):
-            shutil.rmtree(job.cache_folder, ignore_errors=True)
+            remove_tree(job.cache_folder, ignore_errors=True)
             started = trial.startup if trial.kind == "timed" else None
             figures = {COLD_START: started.ready_ns} if started and not started.cache_files else {}
             return trial.model_copy(update={"figures": {**trial.figures, **figures}})
@@ -166,8 +166,7 @@ class CompileCaches:
     def _keep(self, job: Job, engine: _Engine) -> None:
         if self._store is None or not engine.keys or not engine.grows:
             return
-        there = sum(len(names) for _, _, names in os.walk(job.cache_folder))
-        if there <= (len(engine.seal.files) if engine.seal else 0):
+        if count_files(job.cache_folder) <= (len(engine.seal.files) if engine.seal else 0):
             return
         try:
             seal = self._store.keep(engine.keys[-1], job.cache_folder, engine.seal)
@@ -175,7 +174,7 @@ class CompileCaches:
             self._say(f"{job.side}: compile caches are not kept: {error}")
             return
         if seal is None and not self._alone:
-            shutil.rmtree(job.cache_folder, ignore_errors=True)
+            remove_tree(job.cache_folder, ignore_errors=True)
             del self._engines[job.cache_folder]
             return
         # Another run may have kept its own meanwhile: this visit goes on with what it has.

@@ -7,7 +7,6 @@ is judged, without any of this.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final
@@ -20,6 +19,7 @@ from perfgate.capture.job import Job
 from perfgate.capture.parking import Parking
 from perfgate.capture.server_driver import ServerDriver
 from perfgate.capture.timeline import LARGEST, InvalidTrialError, Span
+from perfgate.machine.cleanup import count_files
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.plan import prompts
 from perfgate.scenario.subject import Subject
@@ -94,7 +94,7 @@ class VllmEngine:
     def __init__(self, worker: Worker, job: Job, launch: Launch) -> None:
         self._worker, self._job = worker, job
         cell = job.cell
-        cache_files = sum(len(names) for _, _, names in os.walk(job.cache_folder))
+        cache_files = count_files(job.cache_folder)
         limit = Limit(time.monotonic() + cell.measure.start_timeout, "engine-start-timeout", "engine-start-failed")
         worker.request("hello", limit)
         answer = worker.request(

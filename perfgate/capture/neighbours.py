@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import statistics
 import threading
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from pydantic import Field, FiniteFloat
 
 from perfgate.capture.station import Station, at_once, utc_now
 from perfgate.errors import NotMeasuredError, RecordError
+from perfgate.machine.cleanup import remove_tree
 from perfgate.machine.fingerprint import Gpu, Machine, comparable
 from perfgate.machine.locks import state_folder
 from perfgate.machine.versioned_json import read_model, write_model
@@ -126,7 +126,7 @@ def check_neighbours(stations: Sequence[Station], record: Record, folder: Path, 
 def _measure(stations: Sequence[Station], record: Record, folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """What the first station measured alone, and beside the others."""
     side, first, over = next(iter(record.subjects)), stations[0], threading.Event()
-    shutil.rmtree(folder / FOLDER, ignore_errors=True)  # of a visit that was killed
+    remove_tree(folder / FOLDER, ignore_errors=True)  # of a visit that was killed
     (folder / FOLDER).mkdir()
     numbers = itertools.count()
     beside: list[float] = []

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from typing import Annotated, Final
 
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from perfgate.capture.engine import Limit, Worker, engine_environment
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import LARGEST, InvalidTrialError
+from perfgate.machine.cleanup import remove_tree
 from perfgate.machine.processes import AHEAD
 from perfgate.metrics.catalogue import COLD_START
 from perfgate.scenario.plan import Cell
@@ -136,7 +136,7 @@ class Parking:
                 worker.__exit__(None, None, None)
         finally:
             if job is not None:
-                shutil.rmtree(job.folder, ignore_errors=True)
+                remove_tree(job.folder, ignore_errors=True)
 
 
 def _engine(job: Job) -> tuple[str, ...]:

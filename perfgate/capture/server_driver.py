@@ -28,6 +28,7 @@ from perfgate.load.client import Client
 from perfgate.load.exchange import Target
 from perfgate.load.shape import Load
 from perfgate.machine.children import spawn
+from perfgate.machine.cleanup import count_files
 from perfgate.machine.fingerprint import usable_cores
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.subject import Subject
@@ -58,7 +59,7 @@ class ServerDriver:
         if launch != Launch():
             raise InvalidTrialError("profile-failed", "a server is not profiled")
         servers, clients = apart()
-        cache_files = sum(len(names) for _, _, names in os.walk(job.cache_folder))
+        cache_files = count_files(job.cache_folder)
         versions = package_versions(job)
         with Server(job, servers) as server, Client(job.folder, job.owner, clients) as client:
             deadline_s = time.monotonic() + job.cell.measure.start_timeout

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import math
 import os
-import shutil
 import threading
 import time
 from dataclasses import replace
@@ -32,6 +31,7 @@ from perfgate.capture.station import Station, at_once, places, utc_now
 from perfgate.capture.trial_taking import EngineCollector
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
 from perfgate.machine.cgroup import why_none
+from perfgate.machine.cleanup import remove_tree
 from perfgate.machine.fingerprint import Machine, comparable
 from perfgate.machine.locks import hold_devices
 from perfgate.machine.orphans import end_orphans
@@ -246,7 +246,7 @@ class Session:
     def _sweep(self) -> None:
         """Take away what a killed visit could not: compile caches, folders of parked workers, what it was writing."""
         for left in (*self._folder.glob(f"{CACHES}*"), *self._folder.glob(f"{FOLDERS}*")):
-            shutil.rmtree(left, ignore_errors=True)
+            remove_tree(left, ignore_errors=True)
         for part in self._folder.glob("records/.*.part"):
             part.unlink()
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -31,6 +34,35 @@ class Swept:
         return f"kept {self.folder}: {self.kept}" if self.kept else f"removed {self.folder}"
 
 
+def remove_tree(folder: Path, *, ignore_errors: bool = False) -> None:
+    """Remove a folder that code under test could write, as :func:`shutil.rmtree` does, however deep it is.
+
+    That calls itself for each level before Python 3.13, and a program can make more levels than it can be called.
+
+    Raises:
+        OSError: Something cannot be removed, and that is not to be ignored.
+    """
+    try:
+        shutil.rmtree(folder, ignore_errors=ignore_errors)
+    except RecursionError as error:
+        done = subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)  # noqa: S603, S607
+        if done.returncode and not ignore_errors:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder)) from error
+
+
+def count_files(folder: Path) -> int:
+    """Files below a folder, at any depth; what cannot be read counts as empty."""
+    found, left = 0, [folder]
+    while left:
+        with contextlib.suppress(OSError), os.scandir(left.pop()) as items:
+            for item in items:
+                if item.is_dir(follow_symlinks=False):
+                    left.append(Path(item.path))
+                else:
+                    found += 1
+    return found
+
+
 def sweep(root: Path, days: float) -> Iterator[Swept]:
     """Remove what nobody needs from the run folders below ``root``; links are not followed.
 
@@ -51,8 +83,9 @@ def sweep(root: Path, days: float) -> Iterator[Swept]:
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
-    for folder, _, files in os.walk(root):
+    for folder, inside, files in os.walk(root):
         if "run.json" in files and _is_ours(Path(folder, "run.json")):
+            inside.clear()  # no run is in another's folder, and programs under test wrote there
             yield Path(folder)
 
 
@@ -67,5 +100,5 @@ def _is_ours(file: Path) -> bool:
 def _sweep(folder: Path, before: datetime) -> Iterator[Swept]:
     measured_s = max(file.stat().st_mtime for file in (folder / "run.json", *folder.glob("records/*.json")))
     for old in [folder] if datetime.fromtimestamp(measured_s, UTC) < before else sorted(folder.glob("cache-*")):
-        shutil.rmtree(old)
+        remove_tree(old)
         yield Swept(old)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ from pydantic import Field
 
 from perfgate.errors import InterruptedRunError, RecordError
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
-from perfgate.machine.cleanup import Swept
+from perfgate.machine.cleanup import Swept, remove_tree
 from perfgate.machine.locks import hold_named
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen
@@ -34,7 +34,13 @@ from perfgate.models import Frozen
 SEAL, FILES, LOCKS = "seal.json", "files", "locks"
 PART: Final = ".part"
 """What an entry that is being written is called, after its key."""
+ENTRY: Final = re.compile("[0-9a-f]{64}(\\.part)?")
+"""How entries are called; whatever else is in the folder is somebody else's and stays."""
 MOST_FILES: Final = 20_000
+MOST_DEPTH: Final = 64
+"""Folders within folders of an entry."""
+MOST_ENTRY: Final = 4 << 30
+"""Bytes of an entry: one build does not push out all others."""
 MOST_BYTES: Final = 16 << 30
 """Of a store; what was used longest ago goes first."""
 MOST_AGE: Final = timedelta(days=14)
@@ -107,7 +113,7 @@ class Store:
 
         Raises:
             UnfitError: The entry is not what was kept, and has been removed; or another process holds it for long.
-            OSError: The copy cannot be written.
+            OSError: The copy cannot be written; nothing of it is left then.
         """
         entry = self.root / key
         with self._held(key):
@@ -119,9 +125,10 @@ class Store:
                     _copy_checked(entry / FILES, into, seal)
                     os.utime(entry / SEAL)
                     return seal
-            except UnfitError:
-                _remove(into)
-                _remove(entry)
+            except BaseException as error:
+                _remove(into)  # half a copy is not what was kept
+                if isinstance(error, UnfitError):
+                    _remove(entry)
                 raise
             _remove(entry)
             return None
@@ -174,22 +181,22 @@ class Store:
                 yield Swept(entry, str(error))
 
     def _entries(self) -> list[Path]:
-        return sorted(entry for entry in self.root.iterdir() if entry.name != LOCKS)
+        return sorted(entry for entry in self.root.iterdir() if ENTRY.fullmatch(entry.name))
 
     def _make_room(self, kept: str) -> None:
-        """Remove what was used longest ago, until the rest fits; what was just kept stays."""
-        sealed = [(entry, _seal_or_none(entry, entry.name)) for entry in self._entries()]
-        sizes = {entry: seal.size for entry, seal in sealed if seal is not None}
-        left = sum(sizes.values())
-        for entry in sorted(sizes, key=lambda entry: (entry / SEAL).stat().st_mtime):
-            if left <= MOST_BYTES or entry.name == kept:
+        """Remove what is too old or half written, and what was used longest ago, until the rest fits.
+
+        What was just kept stays.
+        """
+        left = MOST_BYTES
+        for entry in sorted(self._entries(), key=_used_s, reverse=True):
+            seal = _seal_or_none(entry, entry.name)
+            left -= seal.size if seal else 0
+            old = seal.too_old if seal else entry.name.endswith(PART)
+            if entry.name == kept or not (old or left < 0):
                 continue
-            try:
-                with self._held(entry.name, 0.0):
-                    _remove(entry)
-            except UnfitError:  # in use
-                continue
-            left -= sizes[entry]
+            with contextlib.suppress(UnfitError, OSError), self._held(entry.name.removesuffix(PART), 0.0):
+                _remove(entry)  # what is in use stays
 
     @contextlib.contextmanager
     def _held(self, key: str, patience_s: float | None = None) -> Iterator[None]:
@@ -200,6 +207,14 @@ class Store:
             except InterruptedRunError as error:
                 raise UnfitError(error.finding) from error
             yield
+
+
+def _used_s(entry: Path) -> float:
+    """When an entry was used last; the time of its folder where nothing says that."""
+    for file in (entry / SEAL, entry):
+        with contextlib.suppress(OSError):
+            return file.lstat().st_mtime
+    return 0.0
 
 
 def _seal_of(key: str, files: dict[str, SealedFile], grown_from: Seal | None) -> Seal:
@@ -257,8 +272,10 @@ def _walk(folder: Path, below: str = "") -> Iterator[tuple[str, Path]]:
     """Every file below a folder with its path from there.
 
     Raises:
-        UnfitError: There is something else than files and folders.
+        UnfitError: There is something else than files and folders, or they are nested too deep.
     """
+    if below.count("/") > MOST_DEPTH:
+        raise UnfitError(f"{folder}: more than {MOST_DEPTH} folders deep")
     with os.scandir(folder) as items:
         for item in sorted(items, key=lambda item: item.name):
             name = f"{below}{item.name}"
@@ -299,13 +316,13 @@ def _copy_sealing(source: Path, into: Path) -> dict[str, SealedFile]:
     """
     into.mkdir(mode=0o700, parents=True)
     files: dict[str, SealedFile] = {}
-    left = MOST_BYTES
+    left = MOST_ENTRY
     for name, file in _walk(source):
-        mtime_ns = file.lstat().st_mtime_ns
-        files[name] = _copy(file, into / name, sealed=False).model_copy(update={"mtime_ns": mtime_ns})
-        left -= files[name].size
-        if left < 0 or len(files) > MOST_FILES:
-            raise UnfitError(f"{source}: more than {MOST_FILES} files or {MOST_BYTES >> 30} GiB")
+        status = file.lstat()
+        left -= status.st_size
+        if left < 0 or len(files) >= MOST_FILES:
+            raise UnfitError(f"{source}: more than {MOST_FILES} files or {MOST_ENTRY >> 30} GiB")
+        files[name] = _copy(file, into / name, sealed=False).model_copy(update={"mtime_ns": status.st_mtime_ns})
     return files
 
 
@@ -334,4 +351,4 @@ def _remove(path: Path) -> None:
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():
-        shutil.rmtree(path)
+        remove_tree(path)

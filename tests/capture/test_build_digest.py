@@ -99,7 +99,7 @@ def test_a_record_is_believed_for_files_that_are_not_newer(digest: Callable[...,
 def test_sources_of_editable_installs(digest: Callable[..., str], packages: Path, tmp_path: Path) -> None:
     """They are read wherever they are; git's own files, environments and run folders inside them are not."""
     checkout = tmp_path / "a checkout"
-    for folder in ("vllm", ".git", "env", "runs/one"):
+    for folder in ("vllm", ".git", "env", "runs/one/trials"):
         (checkout / folder).mkdir(parents=True)
     (checkout / "vllm" / "core.py").write_text("1")
     (checkout / "env" / "pyvenv.cfg").write_text("")
@@ -137,6 +137,52 @@ def test_too_many_files(digest: Callable[..., str], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(build_digest, "MOST_FILES", 1)
     with pytest.raises(UnknownBuildError, match="more than 1 files"):
         digest()
+
+
+def test_too_much_to_read(digest: Callable[..., str], packages: Path) -> None:
+    """Nor has a build with a file that nobody reads to its end."""
+    with (packages / "vllm" / "weights.bin").open("wb") as stream:
+        stream.truncate(1 << 40)
+    with pytest.raises(UnknownBuildError, match="64 GiB"):
+        digest()
+
+
+@pytest.mark.parametrize("name", ["RECORD", "direct_url.json", "../vllm/data.bin"])
+@pytest.mark.parametrize("without_end", ["/dev/zero", "/proc/kmsg"])
+def test_links_to_what_has_no_end(
+    digest: Callable[..., str], packages: Path, tmp_path: Path, name: str, without_end: str
+) -> None:
+    """A device, or a file that the kernel makes up, has no size and is read no further than that."""
+    empty = tmp_path / "empty"
+    empty.write_bytes(b"")
+    link = packages / "vllm-1.0.dist-info" / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(without_end)
+    found = digest()
+    link.unlink()
+    if not Path(without_end).is_char_device() and name.startswith(".."):  # a file like any other
+        link.symlink_to(empty)
+    assert digest() == found
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("RECORD", f"vllm/__init__.py,sha256=x,{'9' * 5000}\n"),
+        ("direct_url.json", '{"url": "file:///a%00b", "dir_info": {"editable": true}}'),
+        ("direct_url.json", '{"url": 5, "dir_info": {"editable": true}}'),
+        ("direct_url.json", "[" * 100_000),
+    ],
+)
+def test_what_a_package_says_of_itself_may_be_anything(
+    digest: Callable[..., str], packages: Path, name: str, text: str
+) -> None:
+    """What makes no sense says nothing: its files are read."""
+    said = packages / "vllm-1.0.dist-info" / name
+    said.write_text("")
+    before = digest()
+    said.write_text(text)
+    assert digest() == before
 
 
 def test_no_interpreter(tmp_path: Path) -> None:

@@ -42,6 +42,23 @@ def test_caches_go_and_measurements_stay(tmp_path: Path) -> None:
     assert {"records", "run.json"} <= {file.name for file in run.iterdir()}
 
 
+def test_what_a_program_under_test_made_does_not_hold_cleaning_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders in folders, more than Python can go down, in the trial of an old run and in the caches of a late one."""
+    old, late = make_run(tmp_path / "old", days=15), make_run(tmp_path / "late")
+    for folder in (old / "trials" / "000", late / "cache-x"):
+        folder.mkdir(parents=True, exist_ok=True)
+        with monkeypatch.context() as context:
+            context.chdir(folder)
+            for _ in range(1500):
+                Path("d").mkdir()
+                context.chdir("d")
+
+    assert {one.folder for one in sweep(tmp_path, days=14) if not one.kept} == {old, late / "cache-x"}
+    assert not old.exists()
+
+
 def test_a_run_goes_by_its_last_measurement(tmp_path: Path) -> None:
     """A folder in which nothing was measured for long goes whole; one begun long ago but gone on with does not."""
     make_run(tmp_path / "old", days=15)
@@ -98,11 +115,12 @@ def test_clean_makes_room_in_the_caches(tmp_path: Path) -> None:
     filled, root = tmp_path / "filled", tmp_path / "caches"
     filled.mkdir()
     (filled / "kernel.so").write_bytes(b"compiled")
-    for key in ("old", "new"):
+    old, new = "0" * 64, "1" * 64
+    for key in (old, new):
         Store(root).keep(key, filled)
-    os.utime(root / "old" / SEAL, (1, 1))
+    os.utime(root / old / SEAL, (1, 1))
 
     ended = CliRunner().invoke(main, ["clean", "--caches"], env={VARIABLE: str(root)})
 
-    assert (ended.exit_code, ended.stdout) == (0, f"removed {root / 'old'}\n")
-    assert (root / "new" / SEAL).exists()
+    assert (ended.exit_code, ended.stdout) == (0, f"removed {root / old}\n")
+    assert (root / new / SEAL).exists()

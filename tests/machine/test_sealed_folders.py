@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from perfgate.machine import sealed_folders
+from perfgate.machine.cleanup import remove_tree
 from perfgate.machine.locks import hold_named
 from perfgate.machine.sealed_folders import Seal, Store, UnfitError
 
@@ -141,6 +143,43 @@ def test_links_are_not_kept(store: Store, filled: Path) -> None:
     assert [item.name for item in store.root.iterdir()] == ["locks"]
 
 
+def test_what_is_nested_too_deep_is_not_kept(store: Store, filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is anything left of it."""
+    with monkeypatch.context() as context:
+        context.chdir(filled)
+        for _ in range(1500):
+            Path("d").mkdir()
+            context.chdir("d")
+    with pytest.raises(UnfitError, match="64 folders deep"):
+        store.keep(KEY, filled)
+    assert [item.name for item in store.root.iterdir()] == ["locks"]
+    remove_tree(filled)
+    assert not filled.exists()
+
+
+def test_what_is_too_large_is_not_copied(store: Store, filled: Path) -> None:
+    """A file that only says it is large takes no room on the disk, and its copy would."""
+    with (filled / "sparse").open("wb") as stream:
+        stream.truncate(1 << 40)
+    with pytest.raises(UnfitError, match="4 GiB"):
+        store.keep(KEY, filled)
+    assert [item.name for item in store.root.iterdir()] == ["locks"]
+
+
+def test_half_a_copy_is_none(store: Store, filled: Path, tmp_path: Path) -> None:
+    """Where the disk is full nothing is left of the copy, and the entry stays."""
+    keep(store, filled)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, limits[1]))  # the kernel ignores it for what Python ignores: SIGXFSZ
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            store.take(KEY, tmp_path / "one")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not (tmp_path / "one").exists()
+    assert store.take(KEY, tmp_path / "one") is not None
+
+
 def test_the_first_stays_unless_it_grew(store: Store, filled: Path, tmp_path: Path) -> None:
     """Another fill replaces nothing; what grew from the entry does, under the name of its first draw."""
     first = keep(store, filled)
@@ -177,6 +216,26 @@ def test_what_was_used_longest_ago_goes_first(
 
     keep(store, filled, "3" * 64)
     assert {item.name[0] for item in store.root.iterdir()} == {"1", "3", "l"}
+
+
+def test_room_is_made_of_what_serves_nobody(store: Store, filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is older than two weeks goes whoever keeps something, and what a killed process left half written."""
+    keep(store, filled, "1" * 64)
+    monkeypatch.setattr(sealed_folders, "MOST_AGE", timedelta(seconds=-1))
+    (store.root / f"{'2' * 64}.part").mkdir()
+    keep(store, filled, "3" * 64)
+    assert {item.name[0] for item in store.root.iterdir()} == {"3", "l"}
+
+
+def test_what_others_put_there_stays(tmp_path: Path, filled: Path) -> None:
+    """A store in a folder that holds other things, as somebody's home does, removes none of them."""
+    (tmp_path / "home" / "pictures").mkdir(parents=True, mode=0o700)
+    (tmp_path / "home").chmod(0o700)
+    (tmp_path / "home" / "letter").write_text("")
+    store = Store(tmp_path / "home")
+    keep(store, filled)
+    assert [item.folder.name for item in store.sweep(-1)] == [KEY]
+    assert {item.name for item in store.root.iterdir()} == {"letter", "pictures", "locks"}
 
 
 def test_sweeping(store: Store, filled: Path) -> None:
