@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
@@ -203,6 +204,9 @@ def find_gpus(
     if len(visible) > 1:
         _require_pairs(run)
     first, *others = [stack.enter_context(Gpus.connected(run, own, tell)) for own in visible]
+    uuids = [*first.uuids, *(uuid for gpus in others for uuid in gpus.uuids)]
+    if twice := [uuid for uuid, times in Counter(uuids).items() if times > 1]:
+        raise UsageError(f"--gpus {asked}: {twice[0]} has two of these names", remedy="Name each GPU once.")
     found = [first]
     for gpus in others:
         if differences := comparable(first.machine, gpus.machine):

@@ -129,26 +129,31 @@ def _measure(stations: Sequence[Station], record: Record, folder: Path) -> tuple
     remove_tree(folder / FOLDER, ignore_errors=True)  # of a visit that was killed
     (folder / FOLDER).mkdir()
     numbers = itertools.count()
+    alone: list[float] = []
     beside: list[float] = []
 
-    def take(station: Station) -> float:
-        return _value(_trial(station, record, side, folder / FOLDER / f"{next(numbers):03}"))
+    def take(station: Station, values: list[float]) -> None:
+        values.append(_value(_trial(station, record, side, folder / FOLDER / f"{next(numbers):03}")))
 
     def work(station: Station) -> None:
         try:
             if station is not first:
                 while not over.is_set():
-                    take(station)
+                    take(station, [])
                 return
-            beside.extend(take(station) for _ in range(2))
+            for _ in range(2):
+                take(station, beside)
         finally:
             over.set()
             station.release()
 
-    take(first)  # fills its caches
-    alone = [take(first)]
+    def by_itself(values: list[float]) -> None:
+        at_once([first], lambda station: take(station, values))  # held to the cores that it has beside others
+
+    by_itself([])  # fills its caches
+    by_itself(alone)
     at_once(stations, work)
-    alone.append(take(first))
+    by_itself(alone)
     first.release()
     return tuple(alone), tuple(beside)
 

@@ -23,7 +23,7 @@ from perfgate.errors import InterruptedRunError
 from perfgate.load.shape import Load
 from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.orphans import end_orphans, find_orphans
-from perfgate.machine.processes import owner_mark
+from perfgate.machine.processes import AHEAD, LADDER, Ladder, owner_mark
 from perfgate.metrics.trial import Failure, Side, Trial
 from perfgate.record.run_record import Record
 from perfgate.scenario.plan import Cell
@@ -90,7 +90,7 @@ class Station:
         self.out = False
         """Whether it is done with for this visit."""
         self.stopping = False
-        """Whether its engine was ended because the visit is over."""
+        """Whether its engine is being ended because the visit is over."""
 
     def job(self, record: Record, side: Side, index: int, folder: Path, **place: Any) -> Job:
         """A trial to be taken here.
@@ -131,10 +131,12 @@ class Station:
         """One trial, from orphan check to what its GPUs did; ``show`` is told phases.
 
         Raises:
-            KeyboardInterrupt: The user stopped.
+            KeyboardInterrupt: The user stopped, or what another station met ended the visit.
             GpuError: Who uses the GPUs cannot be read.
             OSError: The run folder cannot be written.
         """
+        if self.stopping:
+            raise KeyboardInterrupt
         self._caches.prepare(job)
         trial = self._refused(job) or self.gpus.watch(job, lambda: self._collect(job, show))
         if self.stopping and trial.failure is not None:
@@ -196,7 +198,7 @@ def _internal_error(error: Exception) -> Failure:
 
 
 def at_once(stations: Sequence[Station], work: Callable[[Station], None]) -> None:
-    """Work at all stations at once, each in a thread of its own; one alone needs none.
+    """Work at all stations at once, each in a thread of its own; one alone needs none, unless it has cores of its own.
 
     A trial waits for its engine nearly all of the time, and the engine stamps its own times, so that threads do not
     hold each other up. Signals come to the main thread: where one interrupts it, and where a station raises anything
@@ -204,14 +206,12 @@ def at_once(stations: Sequence[Station], work: Callable[[Station], None]) -> Non
     valid.
 
     Raises:
-        BaseException: The first that work raised, once all have ended.
+        BaseException: The first that work raised, but for the end of the budget, once all have ended.
     """
-    if len(stations) == 1:
+    if len(stations) == 1 and not stations[0].place.held:
         work(stations[0])
         return
     raised: list[BaseException] = []
-    for station in stations:
-        station.stopping = False
     threads = [
         threading.Thread(target=_at, args=(station, work, raised), name=f"perfgate {station.name}", daemon=True)
         for station in stations
@@ -225,7 +225,7 @@ def at_once(stations: Sequence[Station], work: Callable[[Station], None]) -> Non
         if any(thread.is_alive() for thread in threads):
             _end(stations, threads)
     if raised:
-        raise raised[0]
+        raise next((error for error in raised if not isinstance(error, InterruptedRunError)), raised[0])
 
 
 def _at(station: Station, work: Callable[[Station], None], raised: list[BaseException]) -> None:
@@ -239,11 +239,23 @@ def _at(station: Station, work: Callable[[Station], None], raised: list[BaseExce
 
 
 def _end(stations: Sequence[Station], threads: Sequence[threading.Thread]) -> None:
-    """End what the stations have running, again and again until none starts anything more."""
+    """End what the stations have running; a second Ctrl-C meanwhile has it killed at once, and is then raised."""
     for station in stations:
         station.stopping = True
+    try:
+        _end_all(threads, LADDER)
+    except KeyboardInterrupt:
+        _end_all(threads, LADDER[-1:])
+        raise
+    for station in stations:
+        station.stopping = False
+
+
+def _end_all(threads: Sequence[threading.Thread], ladder: Ladder) -> None:
+    """End what was started, also for later trials, again and again until no thread starts anything more."""
     while any(thread.is_alive() for thread in threads):
-        end_orphans()
+        AHEAD.clear()
+        end_orphans(ladder=ladder)
         _join(threads)
 
 

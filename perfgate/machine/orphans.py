@@ -14,6 +14,7 @@ from perfgate.machine.processes import (
     CHILD,
     LADDER,
     OWNER,
+    Ladder,
     Orphan,
     climb,
     environment_of,
@@ -40,15 +41,18 @@ def find_orphans(own: str = "") -> tuple[Orphan, ...]:
     return tuple(_find_orphans(own).values())
 
 
-def end_orphans(run_name: str | None = None, own: str = "") -> tuple[Orphan, ...]:
-    """End what :func:`find_orphans` lists, of one run where it is named, and return what ended; within 7 s."""
+def end_orphans(run_name: str | None = None, own: str = "", ladder: Ladder = LADDER) -> tuple[Orphan, ...]:
+    """End what :func:`find_orphans` lists, of one run where it is named, and return what ended.
+
+    It takes at most as long as the rungs of the ladder: within 7 s by default.
+    """
     mark = f"{run_name}:" if run_name is not None else ""
     before = {process: orphan for process, orphan in _find_orphans(own).items() if orphan.mark.startswith(mark)}
     groups = [group for group in _left_groups(own) if group.mark.startswith(mark)]
-    climb(lambda: [p for p in before if is_alive(p)], LADDER[:-1])
+    climb(lambda: [p for p in before if is_alive(p)], ladder[:-1])
     for group in groups:
         group.kill()
-    climb(lambda: [p for p in before if is_alive(p)], LADDER[-1:])
+    climb(lambda: [p for p in before if is_alive(p)], ladder[-1:])
     for group in groups:
         group.remove()
     return tuple(orphan for process, orphan in before.items() if not is_alive(process))

@@ -14,7 +14,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,8 @@ CHILD = "PERFGATE_CHILD"
 AHEAD: Final[set[str]] = set()
 """The ``PERFGATE_CHILD`` of what this process has started for a later trial: no earlier one left it behind."""
 
-LADDER = ((signal.SIGINT, 3.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 1.5))
+Ladder = Sequence[tuple[signal.Signals, float]]
+LADDER: Final[Ladder] = ((signal.SIGINT, 3.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 1.5))
 """Signals in order, each with the seconds it is given; 6.5 s in all."""
 LAID_OUT_S = 0.2
 """How long a child that has just been started is given to show its variables; it takes microseconds."""
@@ -90,7 +91,7 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19]) if fields[0] not in (b"Z", b"X") else None
 
 
-def climb(members: Callable[[], list[psutil.Process]], ladder: Iterable[tuple[signal.Signals, float]]) -> None:
+def climb(members: Callable[[], list[psutil.Process]], ladder: Ladder) -> None:
     """Signal all members, wait for them, and go on with the next signal while any of them lives."""
     for number, grace_s in ladder:
         deadline = time.monotonic() + grace_s

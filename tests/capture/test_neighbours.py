@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from perfgate.record.run_record import Record
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 DEADLINE_S = 20.0
+DIED = Failure(code="engine-died", text="died")
 BESIDE = (2, 3)
 """Numbers of the first station's trials that are taken while others work."""
 
@@ -144,6 +146,36 @@ def test_a_gpu_that_is_lost_meanwhile_is_left_out(tmp_path: Path) -> None:
     assert {trial.gpus for trial in record.trials} == {(fake_uuid(0),)}
     assert len(record.pairs()) == 4
     assert any("GPU 1 is left out from here on: gpu-lost" in text for text in said)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_trial_that_fails_after_that_is_one_that_failed(tmp_path: Path) -> None:
+    """A check that ended early has ended nothing else: the pair is dropped and replaced."""
+
+    class Failing(Host):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            trial = super().collect(job, progress)
+            return trial.model_copy(update={"failure": DIED}) if job.pair == 0 else trial
+
+    record, _ = measure(tmp_path / "run", Failing(broken="1"))
+    assert [trial.pair for trial in record.trials if trial.failure == DIED] == [0]
+    assert len(record.pairs()) == 4
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_alone_and_beside_others_on_the_same_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a station is held to is no doing of its neighbours."""
+    cores = frozenset({min(os.sched_getaffinity(0))})
+    monkeypatch.setattr("perfgate.capture.station.shares_of_cores", lambda all_: [cores] * len(all_))
+    seen = set[frozenset[int]]()
+
+    class Looking(Host):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            seen.add(frozenset(os.sched_getaffinity(0)))
+            return super().collect(job, progress)
+
+    measure(tmp_path / "run", Looking())
+    assert seen == {cores}
 
 
 @pytest.mark.usefixtures("two_gpus")

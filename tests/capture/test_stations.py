@@ -21,6 +21,7 @@ from perfgate.capture.pinning import shares_of_cores
 from perfgate.capture.session import Session
 from perfgate.errors import InterruptedRunError, NotMeasuredError, RecordError, UsageError
 from perfgate.machine.locks import hold_devices, state_folder
+from perfgate.machine.processes import AHEAD, Ladder
 from perfgate.metrics.trial import Failure, Trial
 from perfgate.record.manifest import check_sequence
 from perfgate.record.run_record import Record
@@ -234,6 +235,13 @@ def test_what_cannot_be_meant(
 
 
 @pytest.mark.usefixtures("four_gpus")
+def test_two_names_of_one_gpu(tmp_path: Path) -> None:
+    """Its number and its UUID would make two stations of it."""
+    with pytest.raises(UsageError, match=f"{fake_uuid(0)} has two of these names"):
+        measure(tmp_path / "run", AtOnce(), f"0,1,{fake_uuid(0)}")
+
+
+@pytest.mark.usefixtures("four_gpus")
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no space left")])
 def test_what_ends_one_station_ends_all(tmp_path: Path, error: BaseException) -> None:
     """An interruption or a full disk ends the visit; trials that are on disk stay, and a later visit goes on."""
@@ -248,6 +256,56 @@ def test_what_ends_one_station_ends_all(tmp_path: Path, error: BaseException) ->
     assert len(record.pairs()) == 4
     assert len(record.visits) == 2
     check_sequence([record])
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_a_second_interruption_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one asks all engines to end, those of later trials too; no station begins another trial."""
+    at_work, ended = threading.Barrier(4, timeout=DEADLINE_S), threading.Event()
+    asked: list[Any] = []
+
+    def before(job: Job) -> None:
+        if job.pair is None:
+            return
+        AHEAD.add(f"parked for {job.station}")
+        at_work.wait()
+        if job.station == 3:
+            raise KeyboardInterrupt
+        ended.wait(DEADLINE_S)
+
+    def end(own: str = "", ladder: Ladder = ()) -> None:
+        if own:  # a station, before its trial
+            return
+        asked.append((len(ladder), {*AHEAD}))
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        ended.set()
+
+    collector = AtOnce(before)
+    with session(tmp_path / "run", collector) as opened:
+        monkeypatch.setattr("perfgate.capture.station.end_orphans", end)
+        with pytest.raises(KeyboardInterrupt):
+            opened.measure(cell(), 8)
+    assert asked[:2] == [(3, set()), (1, set())]
+    assert sum(job.pair is not None for job in collector.jobs) == 4
+    assert not any(thread.name.startswith("perfgate GPU") for thread in threading.enumerate())
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_an_error_is_told_rather_than_the_end_of_the_budget(tmp_path: Path) -> None:
+    """Where one station has no time left and another meets a full disk, the disk is what the user has to know of."""
+    told = threading.Event()
+
+    def before(job: Job) -> None:
+        if job.pair is not None and job.station == 0:
+            told.set()
+            raise InterruptedRunError("no time left", code="out-of-budget")
+        if job.pair is not None:
+            told.wait(DEADLINE_S)
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        measure(tmp_path / "run", AtOnce(before))
 
 
 @pytest.mark.usefixtures("four_gpus")
@@ -372,6 +430,8 @@ def test_engines_are_held_to_their_cores(tmp_path: Path, monkeypatch: pytest.Mon
     one = min(before)
     monkeypatch.setattr("perfgate.capture.station.shares_of_cores", lambda all_: [frozenset({one})] * len(all_))
     seen = set[frozenset[int]]()
-    measure(tmp_path / "run", AtOnce(lambda _: seen.add(frozenset(os.sched_getaffinity(0)))))
+    with session(tmp_path / "run", AtOnce(lambda _: seen.add(frozenset(os.sched_getaffinity(0))))) as opened:
+        opened.measure(cell(), 4)
+        opened.measure(cell(), 5)  # one of them alone
     assert seen == {frozenset({one})}
     assert os.sched_getaffinity(0) == before
