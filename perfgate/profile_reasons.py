@@ -11,6 +11,8 @@ PROFILE_REASONS = (
     Reason("launch-not-traced", "Kernels have no launching call in the trace: they were launched before the capture "
            "began, or the calls were not traced.",
            "Begin the capture between steps, after a synchronisation, and trace the CUDA interface."),
+    Reason("not-recorded", "The trace does not record what a figure is made of, so it is left out.",
+           "Read what is missing; trace again with it."),
     Reason("no-step-ranges", "No range in the trace names a step, so kernels cannot be assigned to steps.",
            "Trace with perfgate's worker, or with vLLM's profiler set to 'cuda', which opens execute_context_ ranges."),
     Reason("profiler-overhead", "The profiler did work of its own (a buffer flush) while steps ran, which delays them.",

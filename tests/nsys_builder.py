@@ -92,14 +92,14 @@ class ExportBuilder:
         kind = 60 if registered else 59
         self.add("NVTX_EVENTS", start=start, end=end, eventType=kind, globalTid=tid, domainId=0, **text)
 
-    def call(self, name: str, start: int, end: int, *, pid: int = PID) -> int:
-        """A call of the CUDA interface; returns its correlation id."""
+    def call(self, name: str, start: int, end: int, *, pid: int = PID, tid: int | None = None) -> int:
+        """A call of the CUDA interface, by the process's first thread unless another is named; returns its id."""
         correlation = self.next_correlation(pid)
         self.add(
             "CUPTI_ACTIVITY_KIND_RUNTIME",
             start=start,
             end=end,
-            globalTid=global_id(pid, pid),
+            globalTid=global_id(pid, pid if tid is None else tid),
             correlationId=correlation,
             nameId=self.string(name),
         )
@@ -139,7 +139,8 @@ class ExportBuilder:
 
     def launch(self, name: str, called: int, start: int, end: int, **where: Any) -> None:
         """A kernel with the call that launched it, which takes 1000 ns."""
-        correlation = self.call("cudaLaunchKernel_v7000", called, called + 1000, pid=where.get("pid", PID))
+        thread = {"pid": where.get("pid", PID), "tid": where.pop("tid", None)}
+        correlation = self.call("cudaLaunchKernel_v7000", called, called + 1000, **thread)
         self.kernel(name, start, end, correlation, **where)
 
     def graph(self, called: int, kernels: Iterable[tuple[str, int, int]], **where: Any) -> None:

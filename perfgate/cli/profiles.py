@@ -6,6 +6,7 @@ Imports are in the command bodies, as in :mod:`perfgate.cli.main`.
 from __future__ import annotations
 
 from pathlib import Path
+from pkgutil import resolve_name
 
 import click
 
@@ -13,11 +14,27 @@ from perfgate.cli.output_options import format_option
 from perfgate.errors import UsageError
 from perfgate.report.formats import render
 
+ANSWERS = {
+    "spread": "perfgate.report.trace_answers:spread_answer",
+    "launches": "perfgate.report.trace_answers:launches_answer",
+    "path": "perfgate.report.path_answer:path_answer",
+}
+"""What --show can show of a selection, and what answers it; imported when it is used."""
+OF_LAYERS = ("spread",)
+"""Those that can be of one layer."""
+
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--step", type=click.IntRange(0), help="Only this step: N of perfgate.step.N.")
 @click.option("--layer", type=click.IntRange(0), help="Only this layer, from 0; with --step each launch is listed.")
+@click.option(
+    "--show",
+    type=click.Choice(["kernels", *ANSWERS]),
+    default="kernels",
+    show_default=True,
+    help="Which table: what kernels cost, how their time spreads, how launches arrive, or what bounds a step.",
+)
 @format_option("kernels")
 @click.option(
     "--counters",
@@ -33,8 +50,8 @@ from perfgate.report.formats import render
     metavar="OUT",
     help="Write a copy without environment, host, user, paths and GPU identity instead.",
 )
-def kernels(
-    file: Path, step: int | None, layer: int | None, form: str, counted: Path | None, target: Path | None
+def kernels(  # a parameter an option
+    file: Path, step: int | None, layer: int | None, show: str, form: str, counted: Path | None, target: Path | None
 ) -> None:
     """Print what decode steps run, role by role and kernel by kernel.
 
@@ -53,6 +70,13 @@ def kernels(
         click.echo(f"{target}: written, scrubbed", err=True)
         return
     selection = select(read_trace(file), step, layer)
+    if show in ANSWERS:
+        if counted is not None:
+            raise UsageError(f"--counters shows counters beside kernels, --show {show} another table: give one of them")
+        if layer is not None and show not in OF_LAYERS:
+            raise UsageError(f"--show {show} is of whole steps: give --layer without it")
+        click.echo(render("answer", form, resolve_name(ANSWERS[show])(selection)), nl=False)
+        return
     report, about = ("kernels", selection) if counted is None else ("joined", join(selection, read_counters(counted)))
     click.echo(render(report, form, about), nl=False)
 

@@ -37,6 +37,7 @@ FORMATS: dict[str, Format] = {
         of={
             "outcome": "perfgate.judge.outcome:verdict_json",
             "kernels": "perfgate.report.kernel_report:kernels_json",
+            "answer": "perfgate.report.answer:answer_json",
             "counters": "perfgate.report.counter_table:counters_json",
             "joined": "perfgate.report.joined_counters:joined_json",
             "doctor": "perfgate.report.doctor_report:findings_json",
@@ -48,6 +49,7 @@ FORMATS: dict[str, Format] = {
     "csv": Format(
         of={
             "kernels": "perfgate.report.kernel_report:kernels_csv",
+            "answer": "perfgate.report.answer:answer_csv",
             "joined": "perfgate.report.joined_counters:joined_csv",
         }
     ),
@@ -60,6 +62,7 @@ FORMATS: dict[str, Format] = {
 REPORTS: dict[str, str] = {
     "outcome": "perfgate.report.outcome_document:outcome_document",
     "kernels": "perfgate.report.kernel_report:kernels_document",
+    "answer": "perfgate.report.answer:answer_document",
     "counters": "perfgate.report.counter_table:counters_document",
     "joined": "perfgate.report.joined_counters:joined_document",
     "doctor": "perfgate.report.doctor_report:doctor_document",

@@ -50,7 +50,7 @@ def kernels_document(selection: Selection) -> Document:
         sections.insert(0, Section(title="Times", rows=_figure_rows(selection)))
     if selection.layer is not None and len(np.unique(selection.trace.kernels.step[selection.rows])) == 1:
         sections.append(Section(title="Launches", rows=_launch_rows(selection)))
-    return Document.of(_headings(selection), [*sections, caution_section(selection.trace.cautions)])
+    return Document.of(trace_headings(selection), [*sections, caution_section(selection.trace.cautions)])
 
 
 def caution_section(cautions: Iterable[Note]) -> Section:
@@ -136,7 +136,8 @@ CSV_COLUMNS = (
 )  # fmt: skip
 
 
-def _headings(selection: Selection) -> list[str]:
+def trace_headings(selection: Selection) -> list[str]:
+    """What a selection is of, line by line."""
     trace = selection.trace
     kinds = Counter(STEP_KINDS[kind] for kind in trace.steps.kind.tolist())
     steps = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())

@@ -174,9 +174,11 @@ class Calls(Timed):
 
     Args:
         kind: Index into :data:`CALL_KINDS`.
+        thread: Any number that tells threads of a process apart; -1 where it has none.
     """
 
     kind: NDArray[np.int8]
+    thread: NDArray[np.int32]
 
 
 @dataclass(frozen=True)

@@ -231,6 +231,7 @@ class _Reader:
             start_ns=start,
             duration_ns=end - start,
             process=self._process_of(tid)[0],
+            thread=tid & 0xFFFFFF,
             correlation=correlation,
         )
 

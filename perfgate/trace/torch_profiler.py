@@ -248,13 +248,21 @@ class _Reader:
             shapes=np.array(shapes, np.int64).reshape(-1, 6),
             kernels=_table(Kernels, launches, columns),
             steps=filled(Steps),
-            calls=_table(Calls, self.calls, {"kind": [CALL_KINDS.index(call_kind(e.name)) for e in self.calls]}),
+            calls=_table(Calls, self.calls, self._of_calls()),
             copies=_table(Events, copies, {"kind": [_copy_kind(event) for event in copies]}),
             memsets=_table(Events, self._of("gpu_memset"), {}),
             overhead=_table(Events, self._of("overhead"), {}),
             cautions=cautions,
         )
         return trace, [Range(event.name, event.start_ns, event.end_ns, 0, hash(event.thread)) for event in ranges]
+
+    def _of_calls(self) -> dict[str, list[Any]]:
+        """What only calls have: what they are for, and their thread, by a number of ours because some are words."""
+        threads = {thread: number for number, thread in enumerate(dict.fromkeys(call.thread for call in self.calls))}
+        return {
+            "kind": [CALL_KINDS.index(call_kind(call.name)) for call in self.calls],
+            "thread": [threads[call.thread] for call in self.calls],
+        }
 
     def _check_devices(self) -> tuple[Note, ...]:
         """Operators represent kernels only where no device worked; other work of a device is never left out unsaid."""

@@ -1,0 +1,208 @@
+"""What bounds a step: steps drawn by hand, and any step, whose path is always as long as the step."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nsys_builder import ExportBuilder
+
+from perfgate.errors import UsageError
+from perfgate.trace import critical_path
+from perfgate.trace.critical_path import StepPath, critical_paths
+from perfgate.trace.nsys import read_nsys
+from perfgate.trace.selection import Selection, select
+from perfgate.trace.trace_file import read_trace
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+CAPTURE = FIXTURES / "h200-llama-8b-decode.sqlite.gz"
+
+
+def selected(builder: ExportBuilder) -> Selection:
+    """The steps of what a builder holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        return select(read_nsys(builder.write(Path(folder) / "export.sqlite")))
+
+
+def walked(path: StepPath) -> list[tuple[str, int]]:
+    """The path piece by piece: what, and how long."""
+    return [(piece.part.what, piece.time_ns) for piece in path.pieces]
+
+
+def gains(path: StepPath) -> dict[str, int]:
+    """What each part would gain."""
+    return {part.what: gain for part, gain in path.gains_ns.items()}
+
+
+def test_a_device_that_never_waits_bounds_its_step() -> None:
+    """Launches lie ahead: the path is kernels and the gaps between them, up to the next step's first kernel."""
+    builder = ExportBuilder()
+    for step in range(2):
+        begin = 10_000 * step
+        builder.span(f"perfgate.step.{step}", begin, begin + 9000)
+        builder.launch("rms_norm", begin, begin + 20_000, begin + 26_000)
+        builder.launch("nvjet", begin + 1000, begin + 27_000, begin + 29_500)
+    path = critical_paths(selected(builder))[0]
+    assert walked(path) == [("norm", 6000), ("between kernels", 1000), ("gemm", 2500), ("between kernels", 500)]
+    assert path.length_ns == 10_000
+    assert gains(path) == {"norm": 6000, "between kernels": 1500, "gemm": 2500}
+
+
+def test_a_host_that_launches_late_bounds_its_step() -> None:
+    """The device is done at 13 us, the host launches the next kernel at 20 us, after code that follows its wait.
+
+    Without the norm, which the host waits for, it would launch 3 us earlier; without its code, 6 us.
+    """
+    builder = ExportBuilder()
+    builder.span("perfgate.step.0", 0, 19_000)
+    builder.launch("rms_norm", 0, 10_000, 13_000)
+    builder.call("cudaStreamSynchronize", 2000, 14_000)
+    builder.span("perfgate.step.1", 19_500, 40_000)
+    builder.launch("rms_norm", 20_000, 25_000, 26_000)
+    path = critical_paths(selected(builder))[0]
+    assert walked(path) == [
+        ("norm", 3000), ("return from a wait", 1000), ("code between calls", 6000), ("launch on its way", 5000),
+    ]  # fmt: skip
+    assert gains(path) == {
+        "norm": 3000, "return from a wait": 1000, "code between calls": 6000, "launch on its way": 5000,
+    }  # fmt: skip
+
+
+def test_another_path_bounds_what_a_part_gains() -> None:
+    """Two streams that a third kernel waits for: without the longer one the step would end with the shorter one."""
+    builder = ExportBuilder()
+    builder.span("perfgate.step.0", 0, 4000)
+    builder.launch("rms_norm", 0, 10_000, 11_000)
+    builder.launch("ncclDevKernel_AllReduce", 1000, 11_000, 18_000, stream=9)
+    builder.launch("nvjet", 2000, 11_000, 31_000)
+    builder.launch("act_and_mul_kernel", 3000, 34_500, 36_000, stream=9)
+    path = critical_paths(selected(builder))[0]
+    assert walked(path) == [("norm", 1000), ("gemm", 20_000), ("after another stream", 3500), ("activation", 1500)]
+    assert gains(path) == {"norm": 1000, "gemm": 13_000 + 3500, "after another stream": 3500, "activation": 1500}
+    communication = next(part for part in path.in_step_ns if part.what == "communication")
+    assert path.in_step_ns[communication] == 7000
+
+
+def test_kernels_that_overlap_in_a_stream_begin_after_a_beginning() -> None:
+    """A dependent kernel that a running one lets begin early: the path runs through the part before its beginning."""
+    builder = ExportBuilder()
+    builder.launch("rms_norm", 0, 10_000, 14_000)
+    builder.launch("nvjet", 1000, 13_000, 20_000)
+    (path,) = critical_paths(selected(builder))
+    assert walked(path) == [("norm", 3000), ("gemm", 7000)]
+
+
+def test_a_wait_for_tokens_ends_with_their_copy() -> None:
+    """The copy to the host that ended shortly before, though a kernel of the next step ended after it."""
+    builder = ExportBuilder()
+    builder.span("perfgate.step.0", 0, 40_000)
+    builder.launch("nvjet", 0, 10_000, 30_000)
+    builder.copy(2, 1000, 30_000, 31_000, 64)
+    builder.launch("rms_norm", 2000, 31_500, 33_000, stream=9)
+    builder.call("cudaEventSynchronize", 4000, 36_000)
+    builder.span("perfgate.step.1", 40_000, 50_000)
+    builder.launch("nvjet", 41_000, 46_000, 47_000)
+    path = critical_paths(selected(builder))[0]
+    assert walked(path) == [
+        ("gemm", 20_000), ("copy d2h", 1000), ("return from a wait", 5000), ("code between calls", 5000),
+        ("launch on its way", 5000),
+    ]  # fmt: skip
+
+
+def test_threads_work_side_by_side() -> None:
+    """What one thread does between two calls does not hold up the launches of another."""
+    builder = ExportBuilder()
+    builder.launch("rms_norm", 0, 5000, 6000)
+    builder.call("cudaEventSynchronize", 1000, 7000, tid=99)
+    builder.launch("nvjet", 20_000, 25_000, 30_000)
+    (path,) = critical_paths(selected(builder))
+    assert walked(path) == [("code between calls", 15_000), ("launch on its way", 5000), ("gemm", 5000)]
+
+
+def test_a_long_gap_without_a_cause_is_said_to_have_none() -> None:
+    """A kernel that was launched long ago, behind one that ended long ago."""
+    builder = ExportBuilder()
+    builder.launch("rms_norm", 0, 10_000, 11_000)
+    builder.launch("nvjet", 1000, 99_000, 100_000)
+    (path,) = critical_paths(selected(builder))
+    assert walked(path) == [("norm", 1000), ("cause not recorded", 88_000), ("gemm", 1000)]
+
+
+def test_a_copy_that_blocks_holds_the_host_up() -> None:
+    """A call that returns after its own copy waited for it; one that returns before did not."""
+    builder = ExportBuilder()
+    builder.launch("rms_norm", 0, 5000, 9000)
+    correlation = builder.call("cudaMemcpy", 2000, 12_000)
+    builder.add("CUPTI_ACTIVITY_KIND_MEMCPY", start=9000, end=10_000, deviceId=0, streamId=7, bytes=4, copyKind=2,
+                correlationId=correlation, globalPid=builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][0]["globalPid"],
+                srcKind=2, dstKind=0)  # fmt: skip
+    builder.launch("nvjet", 13_000, 17_000, 18_000)
+    (path,) = critical_paths(selected(builder))
+    assert walked(path) == [
+        ("norm", 4000), ("copy d2h-pageable", 1000), ("return from a wait", 2000), ("code between calls", 1000),
+        ("launch on its way", 4000), ("gemm", 1000),
+    ]  # fmt: skip
+
+
+TIMES = st.integers(0, 30_000)
+WORK = st.tuples(
+    st.sampled_from(["kernel", "graph", "copy", "wait"]), TIMES, TIMES, st.integers(0, 9000), st.sampled_from([7, 9]),
+    st.sampled_from([None, 99]),
+)  # fmt: skip
+
+
+@given(st.lists(WORK, min_size=1, max_size=12), st.integers(0, 2))
+def test_any_path_is_as_long_as_its_step(rows: list[tuple[str, int, int, int, int, int | None]], steps: int) -> None:
+    """Its pieces follow one another from the first kernel to the end; no part gains more than it has on the path."""
+    builder = ExportBuilder()
+    for step in range(steps):
+        builder.span(f"perfgate.step.{step}", 20_000 * step, 20_000 * step + 20_000)
+    builder.launch("nvjet", 0, 1000, 2000)
+    for what, called, delay, length, stream, tid in rows:
+        start = called + delay
+        if what == "kernel":
+            builder.launch("rms_norm", called, start, start + length, stream=stream, tid=tid)
+        elif what == "graph":
+            builder.graph(called, [("nvjet", start, start + length), ("rms_norm", start + length, start + 2 * length)])
+        elif what == "copy":
+            builder.copy(1, called, start, start + length, 64)
+        else:
+            builder.call("cudaDeviceSynchronize", called, called + length, tid=tid)
+    selection = selected(builder)
+    for path in critical_paths(selection):
+        assert sum(piece.time_ns for piece in path.pieces) == path.length_ns
+        on_path, at = Counter[object](), 0
+        for piece in path.pieces:
+            assert piece.begin_ns == at
+            at += piece.time_ns
+            on_path[piece.part] += piece.time_ns
+        assert path.gains_ns.keys() == on_path.keys()
+        assert all(0 <= gain <= on_path[part] <= path.in_step_ns[part] for part, gain in path.gains_ns.items())
+
+
+def test_the_capture_is_bound_by_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode steps evenly spread, the first and the last among them: kernels and gaps, nothing of the host."""
+    monkeypatch.setattr(critical_path, "MOST_STEPS", 8)
+    selection = select(read_trace(CAPTURE))
+    paths = critical_paths(selection)
+    assert [path.window.step for path in paths] == [1, 19, 37, 55, 73, 91, 109, 127]
+    assert [path.length_ns for path in paths[:-1]] == selection.figures.step_ns[:-1:18].tolist()
+    assert paths[-1].length_ns == selection.figures.span_ns[-1] - 2880  # its first copy comes before its first kernel
+    assert all(path.time_by_where()["host"] == 0 for path in paths)
+    assert all(sum(piece.time_ns for piece in path.pieces) == path.length_ns for path in paths)
+
+
+def test_a_step_beyond_all_measure_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to do."""
+    monkeypatch.setattr(critical_path, "MOST_PIECES", 100)
+    with pytest.raises(UsageError, match="more than 100: choose a shorter one with --step"):
+        critical_paths(select(read_trace(CAPTURE)))
+
+
+def test_operators_have_no_path() -> None:
+    """On the CPU nothing is launched, so that nothing can be followed."""
+    assert not critical_paths(select(read_trace(FIXTURES / "cpu-tiny.torch-2.13.json.gz")))
