@@ -71,7 +71,7 @@ fuzz: .venv/ready
 	.venv/bin/python benchmarks/fuzz.py --seconds $(FUZZ_SECONDS)
 
 golden: .venv/ready
-	.venv/bin/pytest tests/report/test_report.py --update-golden
+	.venv/bin/pytest tests/report/test_report.py tests/report/test_page_in_browser.py --update-golden
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv

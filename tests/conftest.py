@@ -12,10 +12,12 @@ from typing import Any
 
 import fake_nvml as nvml_stand_in
 import pytest
+from browser import CHROMIUM, started
 from fake_nvml import FakeMachine
 from filelock import FileLock
 from forking_perfgate import forking
 from hypothesis import settings
+from playwright.sync_api import Browser
 
 from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.engine import allowed_environment
@@ -154,6 +156,15 @@ def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all engines share, those of other pytest workers too."""
     folder = tmp_path_factory.getbasetemp()
     return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "engine-cache"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium, see :mod:`browser`; of a module, as nothing beside it in this process may use asyncio."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on PATH: apt install chromium")
+    with started() as chromium:
+        yield chromium
 
 
 @pytest.fixture(scope="session")

@@ -184,7 +184,7 @@ def step_bars(change: Attribution) -> Chart:
     order = {"kernels": 0, "busy": 1, "idle": 2}
     parts = sorted(change.parts, key=lambda p: (order[p.kind], -max(p.base_s, p.head_s)))
     longest = max(math.fsum(max(getattr(p, f"{side}_s"), 0.0) for p in parts) for side in SIDES)
-    scale = Scale(0.0, longest, 52.0, WIDTH - 4)
+    scale = Scale(0.0, longest, 52.0, WIDTH - 28)
     marks: list[Mark] = []
     for n, side in enumerate(SIDES):
         y = 12 + 62.0 * n

@@ -239,7 +239,7 @@ def layer_chart(evidence: Evidence, change: Attribution) -> Chart | None:
     if not longest or not all(layers):
         return None
     looks = part_looks(change)
-    x = Scale(0.0, longest, 52.0, WIDTH - 4)
+    x = Scale(0.0, longest, 52.0, WIDTH - 28)
     marks: list[Mark] = []
     table = [("side", "role", "kernel", "us")]
     legend: dict[str, str] = {}

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hand_made import cell, decode, gate, judged, record, run, spread, traces, trials
+from hand_made import cell, gate, judged, run, spread, trials
+from hostile_run import hostile
 from recorded_runs import RUNS, recorded, recorded_together
 
 from perfgate.cli.main import main
 from perfgate.judge.cell_verdict import judge
-from perfgate.metrics.trial import Trial
 from perfgate.report.chart import Scale
 from perfgate.report.explanation import commands, steps, three_sentences
 from perfgate.report.formats import render
@@ -26,10 +23,6 @@ from perfgate.report.html import run_html
 from perfgate.report.outcome_charts import forest, step_bars, waterfall
 from perfgate.report.run_page import MeasuredRun
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-BROWSERS_OWN = (".google.com", ".googleapis.com", ".gvt1.com")
-"""Hosts that Chromium asks by itself, for updates and dictionaries; no page of ours names any host."""
-HOSTILE = """</title></style><script>alert(1)</script><img src=x onerror=alert(1)> "' {{ 7*7 }} \u202e"""
 VOID = {"meta", "link", "path", "rect", "line", "br", "img"}
 
 
@@ -169,20 +162,9 @@ def test_a_run_is_explained_in_the_terminal(tmp_path: Path) -> None:
     assert code.stdout.startswith("undecided\n")
 
 
-def _hostile() -> MeasuredRun:
-    measured = cell().model_copy(update={"name": HOSTILE, "cell_id": HOSTILE, "source": HOSTILE})
-    kernel = [("gemm", "a", 4000), ("attention", "b", 2000)]
-    slower = [("gemm", HOSTILE, 5000), ("attention", "b", 2000)]
-    taken: list[Trial] = [*trials(spread(0.01, 0.0002, 6))]
-    taken += traces([decode(kernel)], [decode(slower)], len(taken))
-    kept = record(measured, taken)
-    manifest = run([measured]).model_copy(update={"name": HOSTILE})
-    return MeasuredRun(judge(manifest, {HOSTILE: kept}), manifest, {HOSTILE: kept})
-
-
 def test_no_name_becomes_markup() -> None:
     """Names of cells, kernels and runs stay text wherever they are shown, and reorder no line."""
-    page = Page(run_html(_hostile()))
+    page = Page(run_html(hostile()))
 
     assert not page.all("script")
     assert not page.all("img")
@@ -190,7 +172,7 @@ def test_no_name_becomes_markup() -> None:
     for element in ("title", "h2", "dt"):
         assert "</title></style><script>alert(1)</script>" in page.text(element)
     assert "{{ 7*7 }}" in page.text("h2")
-    assert "\u202e" not in run_html(_hostile())
+    assert "\u202e" not in run_html(hostile())
 
 
 def test_any_report_is_a_page() -> None:
@@ -266,22 +248,3 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
     assert first.output == f"{tmp_path / 'report.html'}\n"
     assert second.exit_code == 0
     assert (tmp_path / "report.html").read_bytes() == (tmp_path / "other.html").read_bytes()
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt install chromium")
-def test_a_browser_shows_it_without_a_fault(tmp_path: Path) -> None:
-    """Chromium reports nothing on its console, asks for nothing but the file, and finds each chart in its place."""
-    file, log = tmp_path / "page.html", tmp_path / "net.json"
-    file.write_text(run_html(recorded_together()), encoding="utf-8")
-
-    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
-               "--enable-logging=stderr", "--disable-background-networking", "--no-first-run",
-               f"--log-net-log={log}", "--dump-dom", file.as_uri()]  # fmt: skip
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-
-    assert "CONSOLE" not in ended.stderr
-    asked = re.findall(r'"url":"(?:https?|wss?|ftp)://([^/"]*)', log.read_text())
-    assert [host for host in asked if not host.endswith(BROWSERS_OWN)] == []
-    shown, sent = Page(ended.stdout), Page(file.read_text(encoding="utf-8"))
-    assert [name for name, _ in shown.elements] == [name for name, _ in sent.elements]
-    assert json.dumps(shown.all("svg")) == json.dumps(sent.all("svg"))
