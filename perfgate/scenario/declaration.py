@@ -28,7 +28,7 @@ from perfgate.scenario.served import check_blocks, check_load, is_served
 from perfgate.scenario.workload import AnyWorkload, Engine, Workload
 from perfgate.scenario.yaml_document import Document, describe_fields, did_you_mean, draft_07, read_document, read_text
 from perfgate.scenario.yaml_writing import replace_block, write_document
-from perfgate.trace.families import SHIPPED, UNLISTED
+from perfgate.trace.families import ROLES, UNLISTED
 
 MATRIX_WORKLOAD_KEYS = ("batch", "input_tokens", "output_tokens")
 MAX_CELLS = 256
@@ -237,7 +237,7 @@ class Scenario(Strict):
     @model_validator(mode="after")
     def _roles_of_gates_exist(self) -> Scenario:
         own = self.kernels.roles if self.kernels else {}
-        known = [*dict.fromkeys((*own, *(rule.role for rule in SHIPPED), UNLISTED))]
+        known = [*dict.fromkeys((*own, *ROLES, UNLISTED))]
         named = [(("gates", number, "role"), gate.role) for number, gate in enumerate(self.gates)]
         named += [(("counters", number, "role"), entry.role) for number, entry in enumerate(self.counters)]
         for path, role in named:

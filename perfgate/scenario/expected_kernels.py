@@ -28,7 +28,7 @@ from perfgate.models import LARGEST, Listed, Positive, Strict
 from perfgate.scenario.fields import Expression
 from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.yaml_document import did_you_mean
-from perfgate.trace.families import SHIPPED, UNLISTED, RoleRule
+from perfgate.trace.families import ROLES, UNLISTED, RoleRule
 from perfgate.trace.kernel_table import COPY_KINDS
 from perfgate.units import format_percent, parse_percent
 
@@ -195,7 +195,7 @@ class Expectation(Strict):
     @field_validator("per_decode_step")
     @classmethod
     def _roles_exist(cls, expected: PerDecodeStep, info: ValidationInfo) -> PerDecodeStep:
-        known = {*info.data.get("roles", {}), *(rule.role for rule in SHIPPED), UNLISTED}
+        known = {*info.data.get("roles", {}), *ROLES, UNLISTED}
         spoken = [
             (f"patterns[{n}].roles", role)
             for n, pattern in enumerate(expected.patterns)
