@@ -6,11 +6,10 @@ Client and server are apart: each has processes of its own, and where the machin
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +18,7 @@ from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Engine, 
 from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit, engine_environment, find_subject
 from perfgate.capture.job import Job
 from perfgate.capture.server_figures import Scrape, growth, kv_token_capacity, kv_use_ppm, read_metrics
-from perfgate.capture.server_process import Server, fetch, fetch_json, served_name
+from perfgate.capture.server_process import Server, fetch, fetch_json, own_port, served_name
 from perfgate.capture.small_tokenizer import vocabulary_of
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.window_reading import WindowAnswer
@@ -30,6 +29,7 @@ from perfgate.load.shape import Load
 from perfgate.machine.children import spawn
 from perfgate.machine.cleanup import count_files
 from perfgate.machine.fingerprint import usable_cores
+from perfgate.machine.json_text import MANIFEST, parse_json
 from perfgate.metrics.trial import Failure, Startup
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import AnyWorkload
@@ -61,7 +61,11 @@ class ServerDriver:
         servers, clients = apart()
         cache_files = count_files(job.cache_folder)
         versions = package_versions(job)
-        with Server(job, servers) as server, Client(job.folder, job.owner, clients) as client:
+        with (
+            own_port(job.station) as port,
+            Server(job, port, servers) as server,
+            Client(job.folder, job.owner, clients) as client,
+        ):
             deadline_s = time.monotonic() + job.cell.measure.start_timeout
             server.await_ready(Limit(deadline_s, "engine-start-timeout", "engine-start-failed"))
             ready_ns = time.monotonic_ns() - server.born_ns
@@ -92,7 +96,7 @@ class ServedEngine:
         capacity = kv_token_capacity(self._scrape())
         ready_ns, cache_files = started
         own = fetch_json(server.url, "/version").get("version")
-        self.versions = {**versions, **({"server": own} if isinstance(own, str) and len(own) <= MAX_VERSION else {})}
+        self.versions = {**versions, **_versions({"server": own})}
         self.startup = Startup(
             import_ns=0, engine_ns=0, ready_ns=ready_ns, cache_files=cache_files, kv_token_capacity=capacity
         )
@@ -180,11 +184,16 @@ def package_versions(job: Job) -> dict[str, str]:
         child.end()
     try:
         with log.open("rb") as stream:
-            said = json.loads(stream.read(MOST_SAID).splitlines()[-1])
-        return {
-            name: version
-            for name, version in islice(said.items(), MAX_VERSIONS)
-            if isinstance(version, str) and max(len(name), len(version)) <= MAX_VERSION
-        }
-    except (OSError, ValueError, IndexError, AttributeError):
+            said = parse_json(stream.read(MOST_SAID).splitlines()[-1], MANIFEST)
+    except (OSError, ValueError, IndexError):
         return {}
+    return _versions(said) if isinstance(said, dict) else {}
+
+
+def _versions(said: Mapping[str, Any]) -> dict[str, str]:
+    """Names and versions that a record may hold."""
+    return {
+        name: version
+        for name, version in islice(said.items(), MAX_VERSIONS)
+        if isinstance(version, str) and max(len(name), len(version)) <= MAX_VERSION and f"{name}{version}".isprintable()
+    }

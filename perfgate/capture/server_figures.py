@@ -16,6 +16,8 @@ from perfgate.capture.timeline import LARGEST
 
 MOST_BYTES: Final = 4 * 1024**2
 """Of the text. vLLM 0.32 with one engine answers 50 kB."""
+MOST_LINE: Final = 16 * 1024
+"""Of one sample with its labels: the parser's time grows with their square."""
 COUNTERS: Final[Mapping[str, tuple[str, float]]] = {
     "queue_ns": ("vllm:request_queue_time_seconds_sum", 1e9),
     "queued": ("vllm:request_queue_time_seconds_count", 1),
@@ -29,20 +31,23 @@ KV_USE: Final = "vllm:kv_cache_usage_perc"
 CACHE: Final = "vllm:cache_config_info"
 """Its labels tell the size of the KV cache."""
 
+_READ: Final = tuple(name.encode() for name in (*(name for name, _ in COUNTERS.values()), KV_USE, CACHE))
+
 Scrape = Mapping[str, list[tuple[Mapping[str, str], float]]]
 """By name of a sample: labels and value of each."""
 
 
 def read_metrics(text: bytes) -> Scrape:
-    """The samples of a text; none where it is too large, or not of this format."""
+    """The samples of a text that are read here; none where it is too large, or one of them not of this format."""
     found: dict[str, list[tuple[Mapping[str, str], float]]] = defaultdict(list)
-    if len(text) > MOST_BYTES:
+    lines = [line for line in text.splitlines() if line.startswith(_READ)]
+    if len(text) > MOST_BYTES or any(len(line) > MOST_LINE for line in lines):
         return {}
     try:
-        for family in text_string_to_metric_families(text.decode("utf-8", "replace")):
+        for family in text_string_to_metric_families(b"\n".join(lines).decode("utf-8", "replace")):
             for sample in family.samples:
                 found[sample.name].append((sample.labels, float(sample.value)))
-    except (ValueError, TypeError, LookupError, AttributeError):  # what this parser raises for other text
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError):  # what it raises for other text
         return {}
     return found
 

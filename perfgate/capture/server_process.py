@@ -9,8 +9,9 @@ import os
 import shutil
 import signal
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -20,10 +21,12 @@ from perfgate.capture.job import Job
 from perfgate.capture.small_tokenizer import with_tokenizer
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.counters.transformer import read_config
+from perfgate.errors import InterruptedRunError
 from perfgate.load.dummy_adapters import RANK, write_adapters
 from perfgate.load.shape import Load
 from perfgate.machine.children import spawn
 from perfgate.machine.json_text import MANIFEST, parse_json
+from perfgate.machine.locks import hold_named, state_folder
 
 VLLM: Final = Path(__file__).with_name("vllm_server.py")
 HOST: Final = "127.0.0.1"
@@ -43,13 +46,14 @@ class Server:
 
     Args:
         job: The trial.
+        port: Where it is to listen.
         cores: The cores it may use; empty for all.
     """
 
-    def __init__(self, job: Job, cores: tuple[int, ...] = ()) -> None:
+    def __init__(self, job: Job, port: int, cores: tuple[int, ...] = ()) -> None:
         self._job = job
-        self.port = free_port(job.station)
-        self.url = f"http://{HOST}:{self.port}"
+        self.port = port
+        self.url = f"http://{HOST}:{port}"
         self._pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores and shutil.which("taskset") else []
 
     def __enter__(self) -> Self:
@@ -121,16 +125,41 @@ class Server:
 
 
 def fetch(url: str, path: str) -> tuple[int, bytes]:
-    """What a server answers to a GET: the status, 0 where there is no answer, and the body as far as it is bounded."""
+    """What a server answers to a GET: the status, 0 where there is no answer, and the body as far as it is bounded.
+
+    It has :data:`ASK_S` for all of it: one that says a byte now and then would never be late for the next.
+    """
     connection = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=ASK_S)
     try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read(MOST_BYTES)
+        connection.connect()
+        with _cut_after(ASK_S, connection.sock) as cut:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read(MOST_BYTES)
+            return (0, b"") if cut.is_set() else (answer.status, body)
     except (OSError, http.client.HTTPException, ValueError):
         return 0, b""
     finally:
         connection.close()
+
+
+@contextlib.contextmanager
+def _cut_after(seconds: float, connection: socket.socket) -> Iterator[threading.Event]:
+    """A block after which at the latest a connection has ended; the event says whether it was cut."""
+    cut = threading.Event()
+
+    def end() -> None:
+        cut.set()
+        with contextlib.suppress(OSError):  # it has ended by itself
+            connection.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    try:
+        yield cut
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def fetch_json(url: str, path: str) -> dict[str, Any]:
@@ -150,25 +179,41 @@ def served_name(url: str) -> str:
         InvalidTrialError: It does not tell.
     """
     match fetch_json(url, "/v1/models").get("data"):
-        case [{"id": str(name)}, *_] if 0 < len(name) <= 1000:  # noqa: PLR2004 (a path at most)
+        case [{"id": str(name)}, *_] if 0 < len(name) <= 1000 and name.isprintable():  # noqa: PLR2004 (a path at most)
             return name
     raise InvalidTrialError("protocol-error", "the server names no model at /v1/models")
 
 
-def free_port(station: int = 0) -> int:
+@contextlib.contextmanager
+def own_port(station: int = 0) -> Iterator[int]:
     """A port that nobody listens on, of the station's own block; from its end, because engines begin at the other.
+
+    No other run of perfgate gets it during the block. A server listens only once it has started, and two of vLLM's may
+    then listen on one port (``SO_REUSEPORT``): each would answer half of the requests of both.
 
     Raises:
         InvalidTrialError: ``start-refused``: somebody listens on each.
     """
     first = FIRST_PORT + PORTS * ((os.getpid() + APART * station) % BLOCKS)
     for port in range(first + PORTS - 1, first, -1):
-        with socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                tried.bind((HOST, port))
-                return port
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(hold_named(state_folder(), f"port-{port}", "a server", lambda _: None, 0.0))
+            except InterruptedRunError:
+                continue
+            if _is_free(port):
+                yield port
+                return
     raise InvalidTrialError("start-refused", f"somebody listens on each port from {first + 1} to {first + PORTS - 1}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            tried.bind((HOST, port))
+            return True
+    return False
 
 
 def server_command(job: Job, port: int) -> list[str]:
@@ -190,7 +235,8 @@ def _adapters(job: Job) -> list[str]:
     load, folder = job.cell.workload, job.cell.model_folder
     if not isinstance(load, Load) or load.lora is None or folder is None or job.cell.engine.model.config is None:
         return []
-    made = write_adapters(job.folder / "adapters", load.lora.names, read_config(Path(folder)))
+    place = _beside_caches(job, "adapters")
+    made = write_adapters(place, load.lora.names, read_config(Path(folder)))
     options = ["--enable-lora", "--max-lora-rank", str(RANK), "--max-loras", str(len(made))]
     return [*options, "--lora-modules", *(f"{name}={path}" for name, path in made.items())]
 
@@ -227,4 +273,9 @@ def _model(job: Job) -> Path | str:
     folder = Path(cell.model_folder)
     if cell.engine.model.config is None:
         return folder
-    return with_tokenizer(folder, job.cache_folder.parent / f"model-{cell.model_digest[:12]}")
+    return with_tokenizer(folder, _beside_caches(job, "model"))
+
+
+def _beside_caches(job: Job, what: str) -> Path:
+    """A folder for what is made of a model once a visit, and goes with the compile caches."""
+    return job.cache_folder.parent / f"{what}-{job.cell.model_digest[:12]}"

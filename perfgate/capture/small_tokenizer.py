@@ -52,10 +52,12 @@ def with_tokenizer(model: Path, folder: Path) -> Path:
         return model
     if not folder.exists():
         tokenizer, config = tokenizer_files(vocabulary_of(model))
-        folder.mkdir(parents=True)
-        shutil.copy(model / "config.json", folder)
+        part = folder.with_name(f"{folder.name}.part")
+        part.mkdir(parents=True, exist_ok=True)
+        shutil.copy(model / "config.json", part)
         for name, content in zip(FILES, (tokenizer, config), strict=True):
-            (folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+            (part / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        part.rename(folder)
     return folder
 
 

@@ -22,7 +22,7 @@ def write_adapters(folder: Path, names: Sequence[str], config: Mapping[str, Any]
     """Dummy LoRA adapters for the attention of a Llama-like model.
 
     Args:
-        folder: Each adapter gets a folder in it.
+        folder: Each adapter gets a folder in it, if it is not there yet.
         names: Of the adapters; each draws its weights from its name.
         config: The model's ``config.json``.
 
@@ -42,9 +42,12 @@ def write_adapters(folder: Path, names: Sequence[str], config: Mapping[str, Any]
     }  # fmt: skip
     folders = {}
     for number, name in enumerate(names):
-        folders[name] = own = folder / f"adapter-{number}"
-        own.mkdir(parents=True, exist_ok=True)
-        _write(own / "adapter_config.json", {
+        folders[name] = own = folder / f"adapter-{number}-{name}"
+        if own.exists():
+            continue
+        unfinished = folder / f"{own.name}.part"
+        unfinished.mkdir(parents=True, exist_ok=True)
+        _write(unfinished / "adapter_config.json", {
             "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "", "r": RANK,
             "lora_alpha": RANK, "lora_dropout": 0.0, "bias": "none", "target_modules": [*shapes],
         })  # fmt: skip
@@ -54,7 +57,8 @@ def write_adapters(folder: Path, names: Sequence[str], config: Mapping[str, Any]
             place = f"base_model.model.model.layers.{layer}.self_attn.{part}"
             tensors[f"{place}.lora_A.weight"] = draw.normal(0, 0.02, (RANK, inputs)).astype("<f2")
             tensors[f"{place}.lora_B.weight"] = draw.normal(0, 0.02, (outputs, RANK)).astype("<f2")
-        _write_safetensors(own / "adapter_model.safetensors", tensors)
+        _write_safetensors(unfinished / "adapter_model.safetensors", tensors)
+        unfinished.rename(own)
     return folders
 
 

@@ -14,9 +14,9 @@ from pydantic_core import from_json
 MOST_HEAD: Final = 64 * 1024
 MOST_EVENT: Final = 8 * 1024**2
 """Bytes; vLLM repeats the prompt's ids in the first event, 7 bytes each."""
-MOST_BODY: Final = 16 * 1024**2
+MOST_ANSWER: Final = 16 * 1024**2
 MOST_A_TOKEN: Final = 4096
-"""Bytes of a body, beside :data:`MOST_BODY`, for each token asked for."""
+"""Bytes of an answer, beside :data:`MOST_ANSWER`, for each token asked for: body, chunks' heads and trailers."""
 WORDS: Final = 300
 """Characters kept of what a server says."""
 
@@ -40,9 +40,9 @@ class EventStream:
         self.done = False
         """Whether the answer is complete."""
         self._most_tokens = max_tokens
-        self._most_bytes = MOST_BODY + MOST_A_TOKEN * max_tokens
+        self._most_bytes = MOST_ANSWER + MOST_A_TOKEN * max_tokens
         self._parser = httptools.HttpResponseParser(self)
-        self._head_bytes: int | None = 0
+        self._in_head = True
         self._bytes = 0
         self._rest = bytearray()
         self._data: list[bytes] = []
@@ -60,15 +60,16 @@ class EventStream:
             StreamError: It is not an answer to such a request.
         """
         before = self.tokens
+        self._bytes += len(data)
+        if self._bytes > self._most_bytes:
+            raise StreamError(f"an answer of more than {self._most_bytes} bytes")
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not self.done:  # what comes after the answer is nobody's
                 raise self._reason(error) from None
-        if self._head_bytes is not None:
-            self._head_bytes += len(data)
-            if self._head_bytes > MOST_HEAD:
-                raise StreamError(f"a head of more than {MOST_HEAD} bytes")
+        if self._in_head and self._bytes > MOST_HEAD:
+            raise StreamError(f"a head of more than {MOST_HEAD} bytes")
         return self.tokens - before
 
     @staticmethod
@@ -87,14 +88,14 @@ class EventStream:
         if self._problem:
             raise StreamError(self._problem)
         if not (self._marked and self.finish):  # else the end of the connection was that of the body
-            where = "before an answer" if self._head_bytes is not None else f"after {self.tokens} tokens"
+            where = "before an answer" if self._in_head else f"after {self.tokens} tokens"
             raise StreamError(f"the connection was closed {where}")
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""
         if self.done:
             return
-        self._head_bytes = None
+        self._in_head = False
         status = self._parser.get_status_code()
         if status != 200:  # noqa: PLR2004 (OK)
             self._problem = f"status {status}"
@@ -103,14 +104,11 @@ class EventStream:
         """Called by the parser, with what a chunk holds so far."""
         if self.done:
             return
-        self._bytes += len(body)
         if self._problem:
             self._rest += body[:WORDS]
             if len(self._rest) >= WORDS:
                 self._refuse()
             return
-        if self._bytes > self._most_bytes:
-            raise StreamError(f"a body of more than {self._most_bytes} bytes")
         self._event_bytes += len(body)
         self._rest += body
         if b"\n" in body:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -165,17 +164,18 @@ def test_a_trial_that_fails_after_that_is_one_that_failed(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("two_gpus")
 def test_alone_and_beside_others_on_the_same_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a station is held to is no doing of its neighbours."""
-    cores = frozenset({min(os.sched_getaffinity(0))})
-    monkeypatch.setattr("perfgate.capture.station.shares_of_cores", lambda all_: [cores] * len(all_))
-    seen = set[frozenset[int]]()
+    held = threading.local()
+    monkeypatch.setattr("os.sched_setaffinity", lambda _, cores: setattr(held, "cores", cores))
+    monkeypatch.setattr("perfgate.capture.station.shares_of_cores", lambda all_: [frozenset({7})] * len(all_))
+    seen = set[object]()
 
     class Looking(Host):
         def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
-            seen.add(frozenset(os.sched_getaffinity(0)))
+            seen.add(getattr(held, "cores", None))
             return super().collect(job, progress)
 
     measure(tmp_path / "run", Looking())
-    assert seen == {cores}
+    assert seen == {frozenset({7})}
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import itertools
 import json
 import socket
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 from conftest import CONFIG
+from hand_made import cell
 
 from perfgate.capture.job import Job
-from perfgate.capture.server_process import as_options, free_port, server_command
+from perfgate.capture.server_driver import package_versions
+from perfgate.capture.server_process import as_options, fetch, own_port, served_name, server_command
+from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.trial_taking import EngineCollector
 from perfgate.machine.processes import is_alive
 from perfgate.metrics.catalogue import trial_value
@@ -129,10 +135,72 @@ def test_arguments_are_options_of_a_command_line() -> None:
     ]  # fmt: skip
 
 
-def test_a_port_is_one_that_nobody_listens_on() -> None:
-    """Two servers of one process do not get the same."""
-    with socket.create_server(("127.0.0.1", free_port())) as taken:
-        assert free_port() != taken.getsockname()[1]
+def test_a_port_is_one_that_nobody_has() -> None:
+    """Neither one that listens, nor a server of perfgate that has yet to."""
+    with own_port() as first, socket.create_server(("127.0.0.1", first - 1)), own_port() as second:
+        assert (first - first // 16 * 16, second) == (15, first - 2)
+    with own_port() as again:
+        assert again == first
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[..., str]]:
+    """A function that has a server send these pieces, one every 10 ms, and gives its URL."""
+    over = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def send(listening: socket.socket, pieces: Iterable[bytes]) -> None:
+        with listening, contextlib.suppress(OSError):
+            connection, _ = listening.accept()
+            with connection:
+                for piece in pieces:
+                    connection.sendall(piece)
+                    if over.wait(0.01):
+                        return
+
+    def begin(*pieces: bytes, last: bytes = b"") -> str:
+        listening = socket.create_server(("127.0.0.1", 0))
+        endless = itertools.chain(pieces, itertools.repeat(last) if last else ())
+        threads.append(threading.Thread(target=send, args=(listening, endless)))
+        threads[-1].start()
+        return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    yield begin
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("last", [b"x", b"HTTP/1.1 100 Continue\r\n\r\n"])
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nx: ", b"HTTP/1.1 200 OK\r\n\r\n", b""])
+def test_a_server_that_never_comes_to_an_end_of_its_answer(
+    answering: Callable[..., str], monkeypatch: pytest.MonkeyPatch, head: bytes, last: bytes
+) -> None:
+    """It has a time for all of it, however often it says a little."""
+    monkeypatch.setattr("perfgate.capture.server_process.ASK_S", 0.1)
+    assert fetch(answering(head, last=last), "/metrics") == (0, b"")
+
+
+def test_a_server_without_a_usable_name_for_its_model(answering: Callable[..., str]) -> None:
+    """Half a surrogate pair could not be sent to it, nor be kept."""
+    body = b'{"data": [{"id": "\\ud800"}]}'
+    url = answering(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    with pytest.raises(InvalidTrialError, match="names no model"):
+        served_name(url)
+
+
+@pytest.mark.parametrize(
+    "said", ['{"vllm": "1\\ud800", "torch": "2.9"}', "[" * 60_000, "[1]", "", '{"torch": "2.9", "vllm": 5}']
+)
+def test_what_an_interpreter_says_of_its_packages_may_be_anything(
+    tmp_path: Path, make_job: Callable[..., Job], said: str
+) -> None:
+    """What a record cannot hold is left out."""
+    (tmp_path / "said").write_text(said)
+    (tmp_path / "python").write_text(f"#!/bin/sh\ncat '{tmp_path}/said'\n")
+    (tmp_path / "python").chmod(0o755)
+    job = make_job(cell(), Subject(python=str(tmp_path / "python")))
+    assert package_versions(job) == ({"torch": "2.9"} if "torch" in said else {})
 
 
 def test_a_dummy_model_has_the_adapters_that_its_load_names(tmp_path: Path, make_job: Callable[..., Job]) -> None:
@@ -149,6 +217,10 @@ def test_a_dummy_model_has_the_adapters_that_its_load_names(tmp_path: Path, make
 
     at = words[0].index("--lora-modules")
     name, _, folder = words[0][at + 2].partition("=")
+    before = (Path(folder) / "adapter_model.safetensors").stat()
+    assert server_command(replace(job, cell=cells[0]), 80) == words[0]
+    assert (Path(folder) / "adapter_model.safetensors").stat() == before, "made once a visit"
+    assert not Path(folder).is_relative_to(job.folder)
     assert (name, words[0][at - 5 : at]) == ("two", ["--enable-lora", "--max-lora-rank", "16", "--max-loras", "2"])
     assert (Path(folder) / "adapter_model.safetensors").exists()
     assert "--enable-lora" not in words[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,20 @@ def test_counters_are_added_over_engines_and_subtracted() -> None:
     assert growth(read_metrics(BEFORE), read_metrics(after)) == {
         "preemptions": 2, "queue_ns": 500_000_000, "queued": 10,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"vllm:kv_cache_usage_perc 1" + b"0" * 500,
+        b"vllm:cache_config_info{%s} 1" % b",".join(b'l%d="x"' % n for n in range(100_000)),
+        b"vllm:kv_cache_usage_perc{",
+    ],
+)
+def test_a_line_that_cannot_be_read(line: bytes) -> None:
+    """The server's figures are missing then, at once; a line that nobody asks for harms none."""
+    assert read_metrics(BEFORE + line) == {}
+    assert read_metrics(BEFORE + b"other_" + line) == read_metrics(BEFORE)
 
 
 def test_the_cache_of_a_server() -> None:

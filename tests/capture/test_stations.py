@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from perfgate.capture.job import Job
 from perfgate.capture.pace import Step
 from perfgate.capture.pinning import shares_of_cores
 from perfgate.capture.session import Session
+from perfgate.capture.station import at_once
 from perfgate.errors import InterruptedRunError, NotMeasuredError, RecordError, UsageError
 from perfgate.machine.locks import hold_devices, state_folder
 from perfgate.machine.processes import AHEAD, Ladder
@@ -291,21 +293,24 @@ def test_a_second_interruption_kills(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not any(thread.name.startswith("perfgate GPU") for thread in threading.enumerate())
 
 
-@pytest.mark.usefixtures("four_gpus")
-def test_an_error_is_told_rather_than_the_end_of_the_budget(tmp_path: Path) -> None:
+def test_an_error_is_told_rather_than_the_end_of_the_budget() -> None:
     """Where one station has no time left and another meets a full disk, the disk is what the user has to know of."""
-    told = threading.Event()
+    one, other = (SimpleNamespace(name=f"GPU {n}", place=SimpleNamespace(held=frozenset())) for n in range(2))
+    first: list[threading.Thread] = []
+    known = threading.Event()
 
-    def before(job: Job) -> None:
-        if job.pair is not None and job.station == 0:
-            told.set()
+    def work(station: Any) -> None:
+        if station is one:
+            first.append(threading.current_thread())
+            known.set()
             raise InterruptedRunError("no time left", code="out-of-budget")
-        if job.pair is not None:
-            told.wait(DEADLINE_S)
-            raise OSError("no space left")
+        assert known.wait(DEADLINE_S)
+        first[0].join(DEADLINE_S)
+        raise OSError("no space left")
 
+    both: Any = [one, other]
     with pytest.raises(OSError, match="no space left"):
-        measure(tmp_path / "run", AtOnce(before))
+        at_once(both, work)
 
 
 @pytest.mark.usefixtures("four_gpus")
@@ -426,12 +431,12 @@ def test_cores_are_of_the_gpus_node(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.usefixtures("four_gpus")
 def test_engines_are_held_to_their_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a station starts runs on its cores; perfgate itself stays where it was."""
-    before = os.sched_getaffinity(0)
-    one = min(before)
-    monkeypatch.setattr("perfgate.capture.station.shares_of_cores", lambda all_: [frozenset({one})] * len(all_))
-    seen = set[frozenset[int]]()
-    with session(tmp_path / "run", AtOnce(lambda _: seen.add(frozenset(os.sched_getaffinity(0))))) as opened:
+    held = threading.local()
+    monkeypatch.setattr("os.sched_setaffinity", lambda _, cores: setattr(held, "cores", cores))
+    monkeypatch.setattr("perfgate.capture.station.shares_of_cores", lambda all_: [frozenset({7})] * len(all_))
+    seen = set[object]()
+    with session(tmp_path / "run", AtOnce(lambda _: seen.add(getattr(held, "cores", None)))) as opened:
         opened.measure(cell(), 4)
         opened.measure(cell(), 5)  # one of them alone
-    assert seen == {frozenset({one})}
-    assert os.sched_getaffinity(0) == before
+    assert seen == {frozenset({7})}
+    assert not hasattr(held, "cores")

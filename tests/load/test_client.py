@@ -155,7 +155,12 @@ WRONG: dict[str, tuple[tuple[bytes, ...], bool, str]] = {
     "too many": ((HEAD, event(4)), False, "4 tokens, 3 were asked for"),
     "uncounted": ((HEAD, event(choices=[{"text": "a"}])), False, "cannot be counted"),
     "huge event": ((HEAD, chunk(b"data: " + b"x" * 9 * 2**20)), False, "an event of more than 8388608 bytes"),
-    "endless body": ((HEAD, chunk(b": %s\n\n" % (b"x" * 2**16)) * 300), False, "a body of more than"),
+    "endless body": ((HEAD, chunk(b": %s\n\n" % (b"x" * 2**16)) * 300), False, "an answer of more than"),
+    "endless trailers": (
+        (HEAD, NEXT, event(2, "length"), b"0\r\n", b"x: y\r\n" * 3_000_000),
+        False,
+        "an answer of more",
+    ),
     "deep": ((HEAD, chunk(b"data: " + b"[" * 100_000 + b"\n\n")), False, "not JSON"),
 }
 

@@ -19,7 +19,7 @@ def test_adapters_have_the_shapes_of_their_model(tmp_path: Path) -> None:
     contents = {name: (folder / "adapter_model.safetensors").read_bytes() for name, folder in folders.items()}
     assert contents["a"] != contents["b"]
     write_adapters(tmp_path / "again", ["a"], CONFIG)
-    assert (tmp_path / "again" / "adapter-0" / "adapter_model.safetensors").read_bytes() == contents["a"]
+    assert (tmp_path / "again" / "adapter-0-a" / "adapter_model.safetensors").read_bytes() == contents["a"]
     length = int.from_bytes(contents["a"][:8], "little")
     header = json.loads(contents["a"][8 : 8 + length])
     assert len(header) == CONFIG["num_hidden_layers"] * 4 * 2
