@@ -50,6 +50,9 @@ PROFILE_REASONS = (
     Reason("device-events-unknown", "The trace holds device work in a category that perfgate does not know, so no sum "
            "includes it, and the device may have been busy where idle time is shown.",
            "Report the category and the version of PyTorch."),
+    Reason("operators-only", "The file is a profile of operators or layers: it holds no kernels, copies, calls or "
+           "streams of a device, so idle time, launches, overlap and roles inside a fused region are unknown.",
+           "Trace the same program with nsys, or with the profiler of its device, for kernels."),
     # --- counters
     Reason("counters-empty", "The file that should hold ncu's counters is empty.",
            "Print the report again: ncu --import REPORT.ncu-rep --csv --page raw --print-units base."),

@@ -334,6 +334,9 @@ READERS: dict[str, Callable[[Path], object]] = {
     "counted.csv": _counted,
     "counted.ncu-rep": _counted,
     "trace.json": _trace,
+    "ascend.json": _trace,
+    "onnxruntime.json": _trace,
+    "layers.json": _trace,
     "export.sqlite": _trace,
 }
 """By the name of the file; what a reader gives is used as perfgate uses it."""

@@ -14,6 +14,7 @@ from typing import Any
 from hand_made import BOTH, cell, host_calls, judged, record, run, spread, trials
 from nsys_builder import PID, ExportBuilder, global_id
 from null_server import HEAD, LAST, NEXT, chunk, event
+from other_traces import ascend, onnxruntime, tensorrt
 from stored import lineage
 
 from perfgate.baseline.exact_profile import Accepted, Profile
@@ -267,5 +268,8 @@ WHOLE: dict[str, bytes] = {
     "counted.csv": PAGE.encode(),
     "counted.ncu-rep": (FIXTURES / "ncu-2022.3.ncu-rep").read_bytes(),
     "trace.json": json.dumps(CHROME).encode(),
+    "ascend.json": json.dumps(ascend()).encode(),
+    "onnxruntime.json": json.dumps(onnxruntime()).encode(),
+    "layers.json": json.dumps(tensorrt()).encode(),
     "export.sqlite": EXPORT,
 }

@@ -141,7 +141,7 @@ def trace_headings(selection: Selection) -> list[str]:
     trace = selection.trace
     kinds = Counter(STEP_KINDS[kind] for kind in trace.steps.kind.tolist())
     steps = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    on_cpu = (trace.kernels.device == NONE).all()
+    on_cpu = (trace.kernels.device == NONE).all() and not trace.devices
     devices = "CPU" if on_cpu else ", ".join(sorted(set(trace.devices.values()))) or "unknown GPU"
     lines = [f"{trace.source}, {devices}: {len(trace.kernels)} kernels, {len(trace.steps)} steps ({steps or 'none'})"]
     lines.append(f"Shown: {selection.what}{_pattern_words(selection)}.")

@@ -62,9 +62,10 @@ class RoleRule:
 
 _INDUCTOR = r"^triton_(poi|red|per|split_scan)_\w*"
 _ASCEND = r"(?:^|_)(?:%s)(?:V\d|D|AiCore)?(?:_?\d+)?$"
-"""CANN ends a kernel's name with its operator's type in camel case, a version and a counter."""
+"""CANN ends a kernel's name with its operator in camel case, a version and a counter; ONNX Runtime names operators."""
 
 SHIPPED = (
+    RoleRule(UNLISTED, r"^\{ForeignNode", "a region that TensorRT fused: its name has its ends, not what is between"),
     # Inductor names a kernel by the operators that it fuses, and nothing else in such a name is a kernel's own.
     RoleRule(ATTENTION, r"^triton_tem_\w*attention", "Inductor's template of flex attention"),
     RoleRule(GEMM, r"^triton_tem_", "Inductor's templates of matrix products"),
@@ -77,6 +78,14 @@ SHIPPED = (
              "Inductor: nothing but casts, copies and views, or a buffer made ready for an operator of vLLM's"),
     RoleRule(REDUCE, "^triton_(red|per|split_scan)_", "Inductor: any other reduction"),
     RoleRule(ELEMENTWISE, "^triton_poi_", "Inductor: any other function of a point"),
+    # CANN and ONNX: the operator that a name ends with
+    RoleRule(COPY, r"^Reformatting|" + _ASCEND % "Cast|TransData|TensorMove|Concat|Pack|Slice|StridedSlice|AsStrided|"
+             "Tile|BroadcastTo|Identity", "CANN, ONNX; TensorRT's changes of layout"),
+    RoleRule(REDUCE, _ASCEND % "Reduce(?:Sum|Mean|Max|Min|All|Any)|NonZero", "CANN"),
+    RoleRule(ELEMENTWISE, _ASCEND % "Add|Sub|Mul|Muls|Div|RealDiv|Exp|Log|Sqrt|Rsqrt|Square|Neg|Abs|Pow|Reciprocal|"
+             "Maximum|Minimum|Greater|GreaterEqual|Less|LessEqual|Equal|NotEqual|Logical(?:Not|And|Or)|Sigmoid|Fill|"
+             "MemSet|ZerosLike|OnesLike|Range|Tril|Addcmul|Addcdiv|ApplyAdamW|DropOutDoMask|"
+             "Select|Axpy", "CANN"),
     # Between GPUs
     RoleRule(COMMUNICATION, r"nccl|rccl|hcom_|[Aa]icpuKernel$|^c10d::", "NCCL, RCCL, and HCCL on AI cores and AI CPUs"),
     RoleRule(COMMUNICATION, r"cross_device_(reduce|store)|[Aa]ll_?[Rr]educe|[Aa]ll_?[Gg]ather|reduce_?scatter|multimem|"
@@ -126,35 +135,30 @@ SHIPPED = (
     RoleRule(COPY, r"_repack_", "weights brought into the layout of a kernel"),
     RoleRule(GEMM, r"nvjet|[Gg]emm|GEMM|[Gg]emv|xmma",
              "cuBLAS, CUTLASS, DeepGEMM, AITER's hand-written, MIOpen's igemm"),
+    RoleRule(GEMM, r"Conv[123]D|convolve", "CANN, cuDNN"),
     RoleRule(GEMM, r"^Cijk_", "Tensile's kernels of rocBLAS and hipBLASLt, named by their index equation"),
     RoleRule(GEMM, r"[Mm]arlin|[Mm]achete|scaled_mm|linear_kernel|[Mm]at_?[Mm]ul",
              "weights of four or eight bits; CANN"),
     RoleRule(GEMM, r"^aten::(_?linear|addmm|mm|bmm|baddbmm|matmul|mv|einsum)$|(onednn|mkldnn).*(mm|linear)|"
              "^_C.*(_mm|_linear)", "operators on the CPU"),
-    RoleRule(ACTIVATION, r"act_and_mul|(?i:silu|gelu|swi_?glu)|\brelu|_relu", "MLPs of every engine"),
+    RoleRule(ACTIVATION, r"act_and_mul|(?i:silu|gelu|swi_?glu|relu)", "MLPs of every engine"),
     RoleRule(QUANTIZE, r"_quant|[Qq]uantize|cvt_|(Ascend|Dynamic)Quant|hadamard", "FP8, FP4, INT8"),
     RoleRule(PREPARE, r"_prepare_|_combine_sampled_and_draft|_gather_block_tables|slot_mapping|_post_update|"
              r"_get_num_sampled|_apply_write|advance_step|prepare_inputs|_update_|block_table|zero_kv_blocks", "vLLM"),
     RoleRule(PREPARE, r"kv_indices|future_token_ids|clamp_position|page_indices", "SGLang, FlashInfer"),
-    RoleRule(SAMPLER, r"[Gg]umbel|[Ss]ampl|[Tt]op_?[KkPp]|[Aa]rg_?[Mm]ax|[Ss]oft_?[Mm]ax|multinomial|exponential|"
-             r"penalt|[Ll]ogits|bincount|temperature|min_p|philox|distribution_|aten::sort|build_tree|verify_tree|"
+    RoleRule(SAMPLER, r"[Gg]umbel|[Ss]ampl|[Tt]op_?[KkPp]|(?<!With)[Aa]rg_?[Mm]ax|[Ss]oft_?[Mm]ax|multinomial|"
+             r"exponential|penalt|[Ll]ogits|bincount|temperature|min_p|philox|distribution_|aten::sort|build_tree|verify_tree|"
              "rejection", "from logits to tokens; trees of drafts"),
     RoleRule(INDEX, r"indexSelect|index_(elementwise|put|kernel|select)|^aten::(index|take)|[Ee]mbedding|[Gg]ather|"
-             r"[Ss]catter|" + _ASCEND % "Index", "lookups; CANN"),
+             r"[Ss]catter|PoolGrad|" + _ASCEND % "Index", "lookups; CANN"),
     RoleRule(COPY, r"[Cc]opy|CatArray|swap_blocks|memcpy|[Tt]ranspose|^aten::(cat|to|clone|contiguous|stack|repeat|"
              "_pin_memory)$", "PyTorch, MIOpen's layouts"),
-    RoleRule(COPY, _ASCEND % "Cast|TransData|TensorMove|Concat|Pack|Slice|StridedSlice|AsStrided|Tile|BroadcastTo",
-             "CANN"),
-    RoleRule(REDUCE, r"[Rr]educe_?[Kk]ernel|ReduceOp|[Ss]can|cumsum|^aten::(sum|mean|max|min|amax|any|all)$",
-             "PyTorch"),
-    RoleRule(REDUCE, _ASCEND % "Reduce(?:Sum|Mean|Max|Min|All|Any)|NonZero", "CANN"),
-    RoleRule(ELEMENTWISE, r"[Ee]lementwise|FillFunctor|sigmoid_mul|SubTensorOp|^aten::(add|sub|mul|div|rsub|neg|pow|"
-             r"exp|log|eq|ne|lt|le|gt|ge|where|clamp|minimum|maximum|bitwise_\w+|logical_\w+|fill|zero|zeros|ones|full|arange|"
-             r"cos|sin|remainder|floor_divide|masked_fill)_?$", "PyTorch, MIOpen"),
-    RoleRule(ELEMENTWISE, _ASCEND % "Add|Sub|Mul|Muls|Div|RealDiv|Exp|Log|Sqrt|Rsqrt|Square|Neg|Abs|Pow|Reciprocal|"
-             "Maximum|Minimum|Greater|GreaterEqual|Less|LessEqual|Equal|NotEqual|Logical(?:Not|And|Or)|Sigmoid|Fill|"
-             "MemSet|ZerosLike|OnesLike|Range|Tril|Addcmul|Addcdiv|ApplyAdamW|DropOutDoMask|"
-             "Select", "CANN"),
+    RoleRule(REDUCE, r"[Rr]educe_?[Kk]ernel|ReduceOp|[Ss]can|cumsum|[Mm]ax_?[Pp]ool|"
+             "^aten::(sum|mean|max|min|amax|any|all)$", "PyTorch; pooling"),
+    RoleRule(ELEMENTWISE, r"[Ee]lementwise|FillFunctor|sigmoid_mul|SubTensorOp|^PWN\(", "PyTorch, MIOpen, TensorRT"),
+    RoleRule(ELEMENTWISE, r"^aten::(add|sub|mul|div|rsub|neg|pow|exp|log|eq|ne|lt|le|gt|ge|where|clamp|minimum|maximum|"
+             r"bitwise_\w+|logical_\w+|fill|zero|zeros|ones|full|arange|cos|sin|remainder|floor_divide|masked_fill)_?$",
+             "functions of a point on the CPU"),
     RoleRule(VIEW, r"^aten::(empty|empty_like|empty_strided|new_empty|view|_unsafe_view|reshape|as_strided|slice|"
              r"select|narrow|split|split_with_sizes|chunk|unbind|unsqueeze|squeeze|transpose|t|permute|expand|flatten|"
              r"unflatten|detach|alias|item|is_nonzero|_local_scalar_dense|numpy_T|movedim|resize_|set_|lift_fresh|"

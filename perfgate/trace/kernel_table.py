@@ -222,15 +222,23 @@ class Trace:
 
 
 _CALLS = {
-    "graph-launch": re.compile(r"(cu(da)?|hip)GraphLaunch"),
-    "launch": re.compile(r"(cu(da)?|hip(Ext|Hcc|Drv)?(Module)?)Launch(?!HostFunc)"),
-    "copy": re.compile(r"(cu(da)?|hip(Drv)?)Mem(cpy|set)"),
-    "synchronise": re.compile(r"(cu(da)?|hip)\w*Synchronize"),
+    "graph-launch": re.compile(r"(cu(da)?|hip)GraphLaunch|urEnqueueCommandBuffer|AscendCL@acl(mdlExecute|mdlRI)"),
+    "launch": re.compile(
+        r"(cu(da)?|hip(Ext|Hcc|Drv)?(Module)?)Launch(?!HostFunc)|(ur|pi)Enqueue(Cooperative)?KernelLaunch|"
+        r"zeCommandListAppendLaunch|Node@launch|AscendCL@(aclnn|aclopExecute|aclrtLaunch)"
+    ),
+    "copy": re.compile(
+        r"(cu(da)?|hip(Drv)?)Mem(cpy|set)|urEnqueue(USM)?Mem|zeCommandListAppendMemory|AscendCL@aclrtMem(cpy|set)"
+    ),
+    "synchronise": re.compile(
+        r"(cu(da)?|hip)\w*Synchronize|ur(QueueFinish|EventWait)|ze\w*Synchronize|(AscendCL@aclrt|Runtime@\w*)Synchronize"
+    ),
 }
+"""CUDA and HIP; Unified Runtime and Level Zero under SYCL; AscendCL and what is below it, as CANN names them."""
 
 
 def call_kind(name: str) -> str:
-    """What a call of the CUDA or HIP interface is for, by its name; suffixes such as ``_v10000`` do not matter.
+    """What a call of a device's interface is for, by its name; suffixes such as ``_v10000`` do not matter.
 
     Waits are known by the call's name, not by CUPTI's synchronisation records: nsys 2023.4 exports
     ``cudaEventSynchronize`` as a "stream wait".

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from perfgate.errors import RecordError, UsageError
+from perfgate.trace.event_formats import read_events
 from perfgate.trace.nsys import check_content, lost_data
 from perfgate.trace.nsys_export import MAGIC, Export, harden, quoted, read_only
 from perfgate.trace.steps import EXECUTE, LAYER, STEP
-from perfgate.trace.torch_profiler import CALLS, WORK, Event, complete_events, device_names, load_events
+from perfgate.trace.torch_profiler import CALLS, WORK, Event
 from perfgate.trace.trace_file import as_plain_file
 
 _ACTIVITIES = ("KERNEL", "RUNTIME", "MEMCPY", "MEMSET", "SYNCHRONIZATION", "GRAPH_TRACE")
@@ -167,14 +168,14 @@ def _only_numbers(values: Iterable[Any]) -> bool:
 
 
 def _scrub_events(file: Path, target: Path) -> None:
-    content = load_events(file)
-    events = [event for event in complete_events(content, file) if event.category in _CATEGORIES]
+    recording = read_events(file)
+    events = [event for event in recording.events if event.category in _CATEGORIES]
     origin = min((event.start_ns for event in events), default=0)
     try:
         rows = [_scrub_event(event, name, origin) for event in events if (name := _shown_name(event))]
     except ValueError as error:
         raise RecordError(f"holds an event with a wrong number: {error}", where=str(file)) from error
-    devices = [{"id": number, "name": name} for number, name in device_names(content).items()]
+    devices = [{"id": number, "name": name} for number, name in recording.devices.items()]
     copy = {"schemaVersion": 1, "deviceProperties": devices, "traceEvents": rows}
     target.write_text(json.dumps(copy, separators=(",", ":")), encoding="utf-8")
 
@@ -188,6 +189,8 @@ def _scrub_event(event: Event, name: str, origin: int) -> dict[str, Any]:
     """What is read of an event, times since ``origin``."""
     duration_ns = event.end_ns - event.start_ns
     arguments: dict[str, Any] = {key: value for key in _ARGUMENTS if (value := event.whole(key)) is not None}
+    if (launched_ns := event.whole("launched_ns")) is not None:
+        arguments["launched_ns"] = launched_ns - origin
     if any(shape := event.shape()):
         arguments |= {"grid": shape[:3], "block": shape[3:]}
     made: dict[str, Any] = {"ph": "X", "cat": event.category, "name": name, "args": arguments}

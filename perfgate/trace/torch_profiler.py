@@ -24,6 +24,7 @@ from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
     COPY_KINDS,
+    NO_TIME,
     NONE,
     Calls,
     Events,
@@ -37,8 +38,8 @@ from perfgate.trace.kernel_table import (
 from perfgate.trace.limits import MAX_JSON_BYTES, MAX_TIME_NS
 from perfgate.trace.steps import Range
 
-CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver")
-"""Categories of calls on the host; Kineto files those of HIP under ``cuda_runtime`` too."""
+CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "xpu_driver")
+"""Categories of calls on the host; Kineto files those of HIP under ``cuda_runtime`` too; ``xpu_`` is SYCL's."""
 
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of work on the device."""
@@ -67,10 +68,39 @@ def read_torch(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
             operator, or holds work of a device but none of its kernels.
         UsageError: A role's pattern is not a regular expression.
     """
-    content = load_events(file)
-    reader = _Reader(complete_events(content, file), content, file)
+    return read_recording(read_kineto(load_events(file), file), file, roles)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a file of events says, whichever tool wrote it.
+
+    Args:
+        events: Its events, in the categories that PyTorch's profiler uses.
+        source: The tool.
+        devices: Names of the devices, by number.
+        cautions: What the reader should know.
+    """
+
+    events: list[Event]
+    source: str
+    devices: dict[int, str]
+    cautions: tuple[Note, ...] = ()
+
+
+def read_kineto(content: dict[str, Any], file: Path) -> Recording:
+    """The events of PyTorch's profiler.
+
+    Raises:
+        RecordError: One has no name, or no time that a trace can have.
+    """
+    return Recording(complete_events(content, file), f"torch profiler{_version(content)}", device_names(content))
+
+
+def read_recording(recording: Recording, file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
+    """The kernel table of a recording; the errors of :func:`read_torch`."""
     try:
-        recorded, ranges = reader.read(roles)
+        recorded, ranges = _Reader(recording, file).read(roles)
     except (ValueError, OverflowError) as error:
         raise RecordError(f"holds an event with a wrong number: {error}", where=str(file)) from error
     return build(recorded, ranges)
@@ -169,7 +199,7 @@ def complete_events(content: dict[str, Any], file: Path) -> list[Event]:
 
 
 def _event(number: int, row: dict[str, Any]) -> Event:
-    name, start, duration = row.get("name"), _microseconds(row.get("ts")), _microseconds(row.get("dur", 0))
+    name, start, duration = row.get("name"), microseconds(row.get("ts")), microseconds(row.get("dur", 0))
     if not isinstance(name, str) or start is None or duration is None:
         key = "name" if not isinstance(name, str) else "ts" if start is None else "dur"
         raise ValueError(f"event {number}: {key} is {_cut(row.get(key))}")
@@ -186,7 +216,7 @@ def _event(number: int, row: dict[str, Any]) -> Event:
     )
 
 
-def _microseconds(value: Any) -> int | Decimal | None:
+def microseconds(value: Any) -> int | Decimal | None:
     """A time or duration, also where it is written as text; ``None`` where it is none that a trace can have."""
     if isinstance(value, str) and _TIME.fullmatch(value):
         value = Decimal(value)
@@ -206,11 +236,11 @@ _SHOWN = 60
 class _Reader:
     """Turns the events of one trace into columns."""
 
-    def __init__(self, events: list[Event], head: dict[str, Any], file: Path) -> None:
+    def __init__(self, recording: Recording, file: Path) -> None:
         self.file = str(file)
-        self.head = head
+        self.recording = recording
         self.by_category: dict[str, list[Event]] = {}
-        for event in events:
+        for event in recording.events:
             self.by_category.setdefault(event.category, []).append(event)
         self.calls = self._of(*CALLS)
 
@@ -235,15 +265,17 @@ class _Reader:
             "shape": [row_of[event.shape()] for event in launches],
             "graph": [bool(event.detail.get("graph node id")) for event in launches],
         }
-        if not on_gpu:  # an operator is launched where it runs, and its thread represents a stream
+        if on_gpu:
+            columns["launched_ns"] = [NO_TIME if (at := e.whole("launched_ns")) is None else at for e in launches]
+        else:  # an operator is launched where it runs, and its thread represents a stream
             columns["launched_ns"] = [event.start_ns for event in launches]
             columns["stream"] = [_whole(event.thread) for event in launches]
         copies = self._of("gpu_memcpy")
         trace = Trace(
-            source="torch profiler" + (f" on {version}" if (version := self._version()) else ""),
+            source=self.recording.source,
             where=self.file,
             processes=tuple(pids) or (0,),
-            devices=device_names(self.head),
+            devices=self.recording.devices,
             names=named(tuple(distinct), roles, self.file),
             shapes=np.array(shapes, np.int64).reshape(-1, 6),
             kernels=_table(Kernels, launches, columns),
@@ -252,7 +284,7 @@ class _Reader:
             copies=_table(Events, copies, {"kind": [_copy_kind(event) for event in copies]}),
             memsets=_table(Events, self._of("gpu_memset"), {}),
             overhead=_table(Events, self._of("overhead"), {}),
-            cautions=cautions,
+            cautions=(*self.recording.cautions, *cautions),
         )
         return trace, [Range(event.name, event.start_ns, event.end_ns, 0, hash(event.thread)) for event in ranges]
 
@@ -285,12 +317,13 @@ class _Reader:
             raise RecordError(text, where=self.file, remedy=remedy)
         return ()
 
-    def _version(self) -> str:
-        for key, word in (("cuda_runtime_version", "CUDA"), ("hip_runtime_version", "HIP")):
-            version = self.head.get(key)
-            if isinstance(version, int | str) and version:
-                return f"{word} runtime {str(version)[:_SHOWN]}"
-        return ""
+
+def _version(head: dict[str, Any]) -> str:
+    for key, word in (("cuda_runtime_version", "CUDA"), ("hip_runtime_version", "HIP")):
+        version = head.get(key)
+        if isinstance(version, int | str) and version:
+            return f" on {word} runtime {str(version)[:_SHOWN]}"
+    return ""
 
 
 def device_names(head: dict[str, Any]) -> dict[int, str]:

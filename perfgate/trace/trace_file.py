@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from perfgate.errors import NotMeasuredError, RecordError
+from perfgate.trace.event_formats import read_events
 from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import Trace
 from perfgate.trace.limits import MAX_UNPACKED_BYTES, MAX_UNPACKED_RATIO, SMALL_BYTES
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.nsys_export import MAGIC
-from perfgate.trace.torch_profiler import read_torch
+from perfgate.trace.torch_profiler import read_recording
 
 _REPORT = b"NVIDIA Tegra Profiler Report"
 """What a report of nsys begins with, 2022.4 to 2024.2 at least."""
@@ -35,7 +36,8 @@ def read_trace(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
 
     Args:
         file: A report of nsys (``.nsys-rep``, exported first), an SQLite export, or a Chrome trace (JSON) of PyTorch's
-            profiler; the latter two also with gzip.
+            profiler, of an Ascend profiler or ONNX Runtime, or TensorRT's profile of layers; all but the report also
+            with gzip.
         roles: The scenario's own roles.
 
     Raises:
@@ -48,7 +50,7 @@ def read_trace(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
         if head.startswith(MAGIC):
             return read_nsys(plain, roles)
         if head.lstrip()[:1] in (b"{", b"["):
-            return read_torch(plain, roles)
+            return read_recording(read_events(plain), plain, roles)
     if not head:
         raise RecordError("is empty", where=str(file), remedy="The profiler wrote nothing into it: see its messages.")
     raise RecordError(

@@ -78,6 +78,7 @@ BY_NAME = {
     "void moe_comm::moeAllToAllKernel(int)": "communication",
     "at::native::xpu::VectorizedElementwiseKernel<4, at::native::xpu::AddFunctor>": "elementwise",
     "at::native::xpu::ReduceKernel<1, at::native::xpu::ReduceOp<float>>": "reduce",
+    "{ForeignNode[/model/input_layernorm/Cast.../lm_head/MatMul]}": UNLISTED,
     "cudaDeviceProperties_probe": UNLISTED,
 }
 
@@ -102,7 +103,7 @@ def test_a_broken_pattern_is_the_users_error() -> None:
 
 def test_every_shipped_role_is_explained() -> None:
     """A role says what it does, a line of the list which kernels it is for, and every role has a line."""
-    assert {rule.role for rule in SHIPPED} == set(ROLES)
+    assert {rule.role for rule in SHIPPED} == {*ROLES, UNLISTED}
     assert all(ROLES.values())
     assert all(rule.about for rule in SHIPPED)
 
