@@ -5,6 +5,7 @@ Imports are in the command bodies, as in :mod:`perfgate.cli.main`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -19,66 +20,106 @@ ANSWERS = {
     "launches": "perfgate.report.trace_answers:launches_answer",
     "path": "perfgate.report.path_answer:path_answer",
 }
-"""What --show can show of a selection, and what answers it; imported when it is used."""
-OF_LAYERS = ("spread",)
-"""Those that can be of one layer."""
+"""What --show can show of one file, and what answers it; imported when it is used."""
+OF_LAYERS = ("kernels", "spread", "counters", "scrub")
+"""What can be shown of one layer."""
+INSTEAD = {
+    "scrub": "--scrub writes a copy of the trace",
+    "diff": "--diff compares two traces",
+    "counters": "--counters prints a table",
+}
+"""Options that change what the command does, so that only one of them can be given."""
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--step", type=click.IntRange(0), help="Only this step: N of perfgate.step.N.")
 @click.option("--layer", type=click.IntRange(0), help="Only this layer, from 0; with --step each launch is listed.")
 @click.option(
     "--show",
-    type=click.Choice(["kernels", *ANSWERS]),
-    default="kernels",
-    show_default=True,
-    help="Which table: what kernels cost, how their time spreads, how launches arrive, or what bounds a step.",
+    type=click.Choice(["kernels", *ANSWERS, "ranks"]),
+    help="Which table: what kernels cost (the default), how their times spread, how launches arrive, what bounds a "
+    "step, or which rank the others wait for (the default of several files).",
+)
+@click.option(
+    "--diff",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where the difference to this trace of another build comes from.",
 )
 @format_option("kernels")
 @click.option(
     "--counters",
-    "counted",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Show beside the times what ncu counted of the same workload: its report or its raw page as CSV.",
 )
 @click.option(
     "--scrub",
-    "target",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="OUT",
     help="Write a copy without environment, host, user, paths and GPU identity instead.",
 )
-def kernels(  # a parameter an option
-    file: Path, step: int | None, layer: int | None, show: str, form: str, counted: Path | None, target: Path | None
+def kernels(
+    files: tuple[Path, ...],
+    step: int | None,
+    layer: int | None,
+    show: str | None,
+    form: str,
+    **instead: Path | None,
 ) -> None:
     """Print what decode steps run, role by role and kernel by kernel.
 
-    FILE is a report of nsys, an SQLite export of one, or a trace of PyTorch's profiler (JSON); gzip is fine.
+    FILE is a report of nsys, an SQLite export of one, or a trace of PyTorch's profiler (JSON); gzip is fine. Several
+    files are the ranks of one run.
     """
     from perfgate.counters.report_file import read_counters
     from perfgate.counters.trace_join import join
+    from perfgate.report.ranks_answer import ranks_answer
+    from perfgate.report.trace_difference import difference_answer
     from perfgate.trace.scrub import scrub
     from perfgate.trace.selection import select
     from perfgate.trace.trace_file import read_trace
 
-    if target is not None:
-        if counted is not None:
-            raise UsageError("--scrub writes a copy of the trace, --counters prints a table: give one of them")
-        scrub(file, target)
-        click.echo(f"{target}: written, scrubbed", err=True)
+    asked, other = _asked(files, layer, show, instead)
+    if asked == "scrub" and other:
+        scrub(files[0], other)
+        click.echo(f"{other}: written, scrubbed", err=True)
         return
-    selection = select(read_trace(file), step, layer)
-    if show in ANSWERS:
-        if counted is not None:
-            raise UsageError(f"--counters shows counters beside kernels, --show {show} another table: give one of them")
-        if layer is not None and show not in OF_LAYERS:
-            raise UsageError(f"--show {show} is of whole steps: give --layer without it")
-        click.echo(render("answer", form, resolve_name(ANSWERS[show])(selection)), nl=False)
-        return
-    report, about = ("kernels", selection) if counted is None else ("joined", join(selection, read_counters(counted)))
+    given = [*files, other] if asked == "diff" and other else files
+    chosen = [select(read_trace(file), step, layer) for file in given]
+    names = [file.name for file in given]
+    named = list(zip(names if len({*names}) == len(names) else map(str, given), chosen, strict=True))
+    report: str = "answer"
+    about: object
+    if asked == "ranks":
+        about = ranks_answer(named)
+    elif asked == "diff":
+        about = difference_answer({"base": named[0], "head": named[1]})
+    elif asked == "counters" and other:
+        report, about = "joined", join(chosen[0], read_counters(other))
+    elif asked == "kernels":
+        report, about = "kernels", chosen[0]
+    else:
+        about = resolve_name(ANSWERS[asked])(chosen[0])
     click.echo(render(report, form, about), nl=False)
+
+
+def _asked(
+    files: Sequence[Path], layer: int | None, show: str | None, instead: dict[str, Path | None]
+) -> tuple[str, Path | None]:
+    """What is asked in a word, of INSTEAD or --show, and the other file that it needs."""
+    options = [(name, file) for name in INSTEAD if (file := instead[name]) is not None]
+    words = [INSTEAD[name] for name, _ in options] + ([f"--show {show} another one"] if show else [])
+    if len(words) > 1:
+        raise UsageError(f"{', '.join(words[:2])}: give one of them")
+    asked, other = options[0] if options else (show or ("ranks" if len(files) > 1 else "kernels"), None)
+    option = f"--{asked}" if options else f"--show {asked}"
+    if len(files) > 1 and asked != "ranks":
+        raise UsageError(f"several files are the ranks of one run: give {option} one file")
+    if layer is not None and asked not in OF_LAYERS:
+        raise UsageError(f"{option} is of whole steps: give --layer without it")
+    return asked, other
 
 
 @click.command()

@@ -36,6 +36,11 @@ def time(key: str, title: str) -> Column:
     return Column(f"{key}_ns", title, format_ns)
 
 
+def difference_of(key: str, title: str) -> Column:
+    """A difference of durations in nanoseconds, with its sign."""
+    return Column(f"{key}_ns", title, lambda value: f"{'+' if value > 0 else ''}{format_ns(value)}")
+
+
 def count(key: str, title: str) -> Column:
     """How many, or a mean of that."""
     return Column(key, title, format_mean)

@@ -175,6 +175,16 @@ def summarise(trace: Trace) -> DecodeSteps:
             f"the trace shows no decode step from beginning to end with a kernel in it; steps: {there}",
             code="no-decode-steps",
         )
+    return summarise_steps(trace, chosen)
+
+
+def summarise_steps(trace: Trace, chosen: StepFigures) -> DecodeSteps:
+    """What some steps of a trace ran, of whatever kind; a step's own figures say whether it has a successor.
+
+    Args:
+        trace: All of it.
+        chosen: The figures of the steps, at least one.
+    """
     steps = _Sequences(trace, chosen)
     roles = {role: chosen.role_ns[:, n] for n, role in enumerate(trace.roles) if chosen.role_launches[:, n].any()}
     sizes = dict(zip(COPY_KINDS, chosen.copy_bytes.sum(axis=0).tolist(), strict=True))

@@ -100,7 +100,10 @@ def test_what_a_trace_does_not_record_is_said(show: str) -> None:
     ("words", "message"),
     [
         (["--show", "path", "--layer", "3"], "--show path is of whole steps: give --layer without it"),
-        (["--show", "path", "--counters", str(CAPTURE)], "--show path another table: give one of them"),
+        (
+            ["--show", "path", "--counters", str(CAPTURE)],
+            "--counters prints a table, --show path another one: give one of them",
+        ),
         (["--show", "paths"], "Invalid value for '--show'"),
     ],
 )
@@ -109,3 +112,100 @@ def test_options_that_do_not_go_together(words: list[str], message: str) -> None
     ended = run(str(CAPTURE), *words)
     assert ended.exit_code == 2
     assert message in ended.output
+
+
+def two_builds(folder: Path) -> list[str]:
+    """Traces of a base and of a head whose norm takes longer, has a fused quantisation, and runs another gemm."""
+    files = []
+    for name, kernels in (
+        ("base", [("rms_norm", 3000), ("scaled_fp8_quant", 2000), ("nvjet_one", 40_000)]),
+        ("head", [("rms_norm_quant", 4000), ("nvjet_two", 43_000)]),
+    ):
+        builder = ExportBuilder()
+        for step in range(3):
+            at = 100_000 * step
+            builder.span(f"perfgate.step.{step}", at, at + 99_000)
+            builder.span("execute_context_0(0)_generation_8(8)", at, at + 90_000)
+            for kernel, length in kernels:
+                builder.launch(kernel, at, at + 10_000, at + 10_000 + length)
+                at += 1000 + length
+        files.append(str(builder.write(folder / f"{name}.sqlite")))
+    return files
+
+
+def test_two_traces_beside_each_other(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+    """The parts of the difference, the kernels, and what changed in them; the head is longer by what its parts are."""
+    base, head = two_builds(tmp_path)
+    golden("kernels-diff.md", run(base, "--diff", head, "--format", "markdown").stdout)
+    content = json.loads(run(base, "--diff", head, "--format", "json").stdout)
+    *parts, step = content["parts"]
+    assert sum(part["difference_ns"] for part in parts) == pytest.approx(step["difference_ns"], abs=1e-6)
+    assert {kernel["role"] for kernel in content["kernels"]} == {"norm", "quantize", "gemm"}
+    lines = list(csv.DictReader(io.StringIO(run(base, "--diff", head, "--format", "csv").stdout)))
+    assert [line["part"] for line in lines] == [part["part"] for part in content["parts"]]
+
+
+def test_a_trace_beside_itself_differs_in_nothing() -> None:
+    """Every part and every kernel."""
+    content = json.loads(run(str(CAPTURE), "--diff", str(CAPTURE), "--format", "json").stdout)
+    assert not content["changes"]
+    assert not any(row["difference_ns"] for row in [*content["parts"], *content["kernels"]])
+
+
+def test_a_single_step_without_a_successor_is_compared_by_its_kernels(tmp_path: Path) -> None:
+    """The length of the step is not known, which is said."""
+    base, head = two_builds(tmp_path)
+    content = json.loads(run(base, "--diff", head, "--step", "2", "--format", "json").stdout)
+    assert not content["parts"]
+    assert len(content["kernels"]) == 5
+    assert [caution["code"] for caution in content["cautions"]][-1] == "not-recorded"
+
+
+def test_traces_without_steps_cannot_be_compared(tmp_path: Path) -> None:
+    """Sums over other stretches of time say nothing."""
+    builder = ExportBuilder()
+    builder.launch("rms_norm", 0, 10, 30)
+    file = str(builder.write(tmp_path / "export.sqlite"))
+    ended = run(str(CAPTURE), "--diff", file)
+    assert ended.exit_code == 2
+    assert "export.sqlite shows no step that ran a kernel, and --diff compares steps" in ended.output
+
+
+def two_ranks(folder: Path) -> list[str]:
+    """Traces of two ranks, of which the second arrives last in every collective."""
+    files = []
+    for name, (compute, together) in {"rank-0": (20_000, 9000), "rank-1": (25_000, 4000)}.items():
+        builder = ExportBuilder()
+        for step in range(3):
+            at = 100_000 * step
+            builder.span(f"perfgate.step.{step}", at, at + 99_000)
+            builder.launch("nvjet", at, at + 10_000, at + 10_000 + compute)
+            builder.launch(
+                "ncclDevKernel_AllReduce_Sum", at + 1000, at + 11_000 + compute, at + 11_000 + compute + together
+            )
+        files.append(str(builder.write(folder / f"{name}.sqlite")))
+    return files
+
+
+def test_ranks_beside_each_other(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+    """Several files are ranks: the first waits in each collective for the second."""
+    files = two_ranks(tmp_path)
+    golden("kernels-ranks.md", run(*files, "--format", "markdown").stdout)
+    content = json.loads(run(*files, "--show", "ranks", "--format", "json").stdout)
+    assert [rank["waiting_ns"] for rank in content["ranks"]] == [5000, 0]
+    assert (content["steps"], content["collectives"], content["cautions"]) == (3, 3, [])
+
+
+def test_one_rank_has_nobody_to_wait_for(tmp_path: Path) -> None:
+    """Said with what is missing, as where no collective is recorded, or none that both ran."""
+    files = two_ranks(tmp_path)
+    assert "the trace is of one rank: give a trace of each" in run(files[0], "--show", "ranks").stdout
+    assert "no kernel is a collective in which all ranks wait" in run(str(CAPTURE), str(CAPTURE)).stdout
+    assert "no step ran the same collectives on every rank" in run(files[0], str(CAPTURE)).stdout
+
+
+def test_several_files_are_ranks_only(tmp_path: Path) -> None:
+    """Another table is of one file."""
+    ended = run(*two_ranks(tmp_path), "--show", "path")
+    assert ended.exit_code == 2
+    assert "several files are the ranks of one run: give --show path one file" in ended.output

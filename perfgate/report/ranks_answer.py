@@ -1,0 +1,60 @@
+"""Ranks beside each other: which one the others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from perfgate.models import Note
+from perfgate.report.answer import Answer, Table, count, share, time, word
+from perfgate.trace.rank_waits import RankComparison, compare_ranks, ranks_of
+from perfgate.trace.selection import Selection
+from perfgate.units import format_ns, percent, plural
+
+_RANKS = (
+    word("rank", "rank"), time("step_median", "step"), time("kernels", "kernels"),
+    time("communication", "communication"), time("waiting", "of it waiting"), count("last", "arrived last"),
+    share("last_share", "share"), time("holds_up", "holds all up by"),
+)  # fmt: skip
+
+
+def ranks_answer(selections: Sequence[tuple[str, Selection]]) -> Answer:
+    """Each rank with what it waits in collectives, and how often the others wait for it.
+
+    Args:
+        selections: At least one, with the name of its file; a file may hold several ranks.
+    """
+    ranks = [rank for label, selection in selections for rank in ranks_of(selection, label)]
+    found = compare_ranks(ranks)
+    compared = f"{plural(found.steps, 'step')} and {plural(found.collectives, 'collective')} compared"
+    headings = [f"{plural(len(ranks), 'rank')}: {compared}.", *_sentence(found)]
+    rows: list[tuple[Any, ...]] = [
+        (rank.label, rank.step_ns, rank.kernel_ns, rank.communication_ns, rank.waiting_ns, rank.last,
+         rank.last / found.collectives if found.collectives else None, rank.holds_up_ns)
+        for rank in found.ranks
+    ]  # fmt: skip
+    notes = list(dict.fromkeys(note for _, selection in selections for note in selection.trace.cautions))
+    about = {"steps": found.steps, "collectives": found.collectives}
+    return Answer(headings, about, [Table("ranks", "Ranks, mean of a step", _RANKS, rows)], (*notes, *_missing(found)))
+
+
+def _sentence(found: RankComparison) -> list[str]:
+    worst = max(found.ranks, key=lambda rank: rank.holds_up_ns)
+    if not worst.holds_up_ns:
+        return []
+    often, late = percent(worst.last / found.collectives), format_ns(worst.holds_up_ns)
+    return [f"{worst.label} arrives last in {often} of the collectives; each step waits {late} for it alone."]
+
+
+def _missing(found: RankComparison) -> list[Note]:
+    """What there is nothing to say about, and why."""
+    notes = []
+    if len(found.ranks) == 1:
+        notes.append("the trace is of one rank: give a trace of each")
+    elif not found.steps:
+        notes.append("no step ran the same collectives on every rank: are these traces of one run?")
+    elif not found.collectives:
+        notes.append("no kernel is a collective in which all ranks wait for each other")
+    if found.steps and found.other_steps:
+        notes.append(f"{plural(found.other_steps, 'step')} left out: the ranks ran other collectives in them")
+    return [Note(code="not-recorded", text=text) for text in notes]

@@ -1,0 +1,169 @@
+"""Which rank holds the others up: how long each waits in collectives for the one that arrives last.
+
+All ranks leave a collective together, because none can have its result before the last has brought its part. So the
+rank that is in it for the shortest time arrived last, and what another one was in it for longer it waited ("Wait at
+N x N": Geimer et al., "The Scalasca performance toolset architecture", Concurrency and Computation 22(6), 2010). That
+needs no common clock: only durations are compared. It does not hold for a broadcast, a reduction to one rank, or
+sending and receiving, which are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfgate.trace.breakdown import StepFigures
+from perfgate.trace.families import COMMUNICATION
+from perfgate.trace.kernel_table import NO_TIME, Kernels, Trace, combinations
+from perfgate.trace.selection import Selection
+
+_ONE_SIDED = re.compile(r"nccl\w*?_(Broadcast|Reduce_|Send|Recv)")
+"""Communication whose ranks do not leave together."""
+
+WHOLE = -1
+"""The number of the one step of a trace without steps."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The steps of one rank.
+
+    Args:
+        label: What it is called.
+        step_ns: The lengths of its steps of known length.
+        kernel_ns: Kernel time without communication, by the step's number.
+        communication_ns: Kernel time of communication, by the step's number.
+        collectives: By the step's number the names of its collectives, in alphabetical order, and how long each took;
+            those of one name in order of start.
+    """
+
+    label: str
+    step_ns: tuple[int, ...]
+    kernel_ns: dict[int, int]
+    communication_ns: dict[int, int]
+    collectives: dict[int, tuple[tuple[str, ...], NDArray[np.int64]]]
+
+
+@dataclass(frozen=True)
+class RankWaits:
+    """What one rank does while others wait; times in nanoseconds, means over the steps compared.
+
+    Args:
+        label: What it is called.
+        step_ns: The median length of its steps; ``None`` where none has a successor.
+        kernel_ns: Kernel time without communication.
+        communication_ns: Kernel time of communication.
+        waiting_ns: By how much it was in its collectives for longer than the rank that was shortest in each.
+        last: In how many collectives it alone arrived last.
+        holds_up_ns: How much sooner those would have ended, had it arrived with the last but one.
+    """
+
+    label: str
+    step_ns: float | None
+    kernel_ns: float
+    communication_ns: float
+    waiting_ns: float
+    last: int
+    holds_up_ns: float
+
+
+@dataclass(frozen=True)
+class RankComparison:
+    """Ranks beside each other.
+
+    Args:
+        ranks: In the order given.
+        steps: Steps in which all ran the same collectives.
+        other_steps: Steps that all have, in which they did not.
+        collectives: Collectives compared.
+    """
+
+    ranks: tuple[RankWaits, ...]
+    steps: int
+    other_steps: int
+    collectives: int
+
+
+def ranks_of(selection: Selection, label: str) -> list[Rank]:
+    """The ranks that a trace holds: each device of a process, called by both where there are several."""
+    trace = selection.trace
+    kernels = trace.kernels.take(selection.rows)
+    pairs, owner = combinations(kernels.process, kernels.device)
+    several = len(pairs) > 1
+    return [
+        _rank(
+            f"{label} process {trace.processes[process]} device {device}" if several else label,
+            trace,
+            kernels.take(owner == number),
+            selection.figures.take(
+                (selection.figures.device == device) & (trace.steps.process[selection.figures.step] == process)
+            ),
+        )
+        for number, (process, device) in enumerate(pairs)
+    ]
+
+
+def _rank(label: str, trace: Trace, kernels: Kernels, figures: StepFigures) -> Rank:
+    names = trace.names
+    talks = np.array([role == COMMUNICATION for role in names.role])
+    together = np.array([not _ONE_SIDED.search(name) for name in names.normalised])
+    talking = talks[kernels.name]
+    called = kernels.take(talking & together[kernels.name])
+    numbers = np.append(trace.steps.index, WHOLE)  # the last one is of kernels in no step
+    text, number = np.array(names.normalised), numbers[kernels.step]
+    order = np.lexsort((called.start_ns, text[called.name], numbers[called.step]))
+    step_of, durations = numbers[called.step][order], called.duration_ns[order]
+    collectives = {}
+    for step in np.unique(number).tolist():
+        own = slice(*np.searchsorted(step_of, [step, step + 1]))
+        collectives[step] = (tuple(text[called.name[order[own]]].tolist()), durations[own])
+    return Rank(
+        label=label,
+        step_ns=tuple(figures.step_ns[figures.step_ns != NO_TIME].tolist()),
+        kernel_ns=_sums(number[~talking], kernels.duration_ns[~talking]),
+        communication_ns=_sums(number[talking], kernels.duration_ns[talking]),
+        collectives=collectives,
+    )
+
+
+def _sums(number: NDArray[np.int64], duration_ns: NDArray[np.int64]) -> dict[int, int]:
+    """The sum of durations of each step."""
+    numbers, group = np.unique(number, return_inverse=True)
+    return dict(zip(numbers.tolist(), np.bincount(group, duration_ns).astype(np.int64).tolist(), strict=True))
+
+
+def compare_ranks(ranks: Sequence[Rank]) -> RankComparison:
+    """Each rank's waits in the steps that all have, by their numbers, and in which all ran the same collectives.
+
+    Raises:
+        ValueError: There is no rank.
+    """
+    shared = sorted(set.intersection(*({*rank.collectives} for rank in ranks)))
+    steps = [step for step in shared if len({rank.collectives[step][0] for rank in ranks}) == 1]
+    table = np.array([np.concatenate([rank.collectives[step][1] for step in steps] or [_NOTHING]) for rank in ranks])
+    waits = table - table.min(axis=0) if table.size else table
+    held_up = np.sort(waits, axis=0)[1] if len(ranks) > 1 and table.size else np.zeros(table.shape[1], np.int64)
+    mean = max(len(steps), 1)
+    compared = []
+    for rank, waited in zip(ranks, waits, strict=True):
+        late = (waited == 0) & (held_up > 0)
+        compared.append(
+            RankWaits(
+                label=rank.label,
+                step_ns=statistics.median(rank.step_ns) if rank.step_ns else None,
+                kernel_ns=sum(rank.kernel_ns.get(step, 0) for step in steps) / mean,
+                communication_ns=sum(rank.communication_ns.get(step, 0) for step in steps) / mean,
+                waiting_ns=int(waited.sum()) / mean,
+                last=int(late.sum()),
+                holds_up_ns=int(held_up[late].sum()) / mean,
+            )
+        )
+    return RankComparison(tuple(compared), len(steps), len(shared) - len(steps), table.shape[1])
+
+
+_NOTHING = np.empty(0, np.int64)
