@@ -13,6 +13,9 @@ PROFILE_REASONS = (
            "Begin the capture between steps, after a synchronisation, and trace the CUDA interface."),
     Reason("not-recorded", "The trace does not record what a figure is made of, so it is left out.",
            "Read what is missing; trace again with it."),
+    Reason("memory-from-zero", "The profiler records what is allocated and released, not what there was before, so "
+           "levels count from the beginning of the capture.",
+           "Begin the capture before the engine allocates, or read differences of levels alone."),
     Reason("no-step-ranges", "No range in the trace names a step, so kernels cannot be assigned to steps.",
            "Trace with perfgate's worker, or with vLLM's profiler set to 'cuda', which opens execute_context_ ranges."),
     Reason("profiler-overhead", "The profiler did work of its own (a buffer flush) while steps ran, which delays them.",

@@ -37,9 +37,9 @@ INSTEAD = {
 @click.option("--layer", type=click.IntRange(0), help="Only this layer, from 0; with --step each launch is listed.")
 @click.option(
     "--show",
-    type=click.Choice(["kernels", *ANSWERS, "ranks"]),
+    type=click.Choice(["kernels", *ANSWERS, "memory", "ranks"]),
     help="Which table: what kernels cost (the default), how their times spread, how launches arrive, what bounds a "
-    "step, or which rank the others wait for (the default of several files).",
+    "step, what was allocated when, or which rank the others wait for (the default of several files).",
 )
 @click.option(
     "--diff",
@@ -75,16 +75,24 @@ def kernels(
     """
     from perfgate.counters.report_file import read_counters
     from perfgate.counters.trace_join import join
+    from perfgate.report.memory_answer import memory_answer
     from perfgate.report.ranks_answer import ranks_answer
     from perfgate.report.trace_difference import difference_answer
+    from perfgate.trace.memory_timeline import read_memory
     from perfgate.trace.scrub import scrub
     from perfgate.trace.selection import select
-    from perfgate.trace.trace_file import read_trace
+    from perfgate.trace.trace_file import as_plain_file, read_trace
 
-    asked, other = _asked(files, layer, show, instead)
+    asked, other = _asked(files, (step, layer), show, instead)
     if asked == "scrub" and other:
         scrub(files[0], other)
         click.echo(f"{other}: written, scrubbed", err=True)
+        return
+    if asked == "memory":
+        with as_plain_file(files[0]) as plain:
+            found = read_memory(plain)
+            answer = memory_answer(found, read_trace(plain) if found.traced else None)
+        click.echo(render("answer", form, answer), nl=False)
         return
     given = [*files, other] if asked == "diff" and other else files
     chosen = [select(read_trace(file), step, layer) for file in given]
@@ -106,7 +114,7 @@ def kernels(
 
 
 def _asked(
-    files: Sequence[Path], layer: int | None, show: str | None, instead: dict[str, Path | None]
+    files: Sequence[Path], part: tuple[int | None, int | None], show: str | None, instead: dict[str, Path | None]
 ) -> tuple[str, Path | None]:
     """What is asked in a word, of INSTEAD or --show, and the other file that it needs."""
     options = [(name, file) for name in INSTEAD if (file := instead[name]) is not None]
@@ -117,8 +125,11 @@ def _asked(
     option = f"--{asked}" if options else f"--show {asked}"
     if len(files) > 1 and asked != "ranks":
         raise UsageError(f"several files are the ranks of one run: give {option} one file")
+    step, layer = part
     if layer is not None and asked not in OF_LAYERS:
         raise UsageError(f"{option} is of whole steps: give --layer without it")
+    if step is not None and asked == "memory":
+        raise UsageError(f"{option} is of the whole file, step by step: give it without --step")
     return asked, other
 
 

@@ -209,3 +209,41 @@ def test_several_files_are_ranks_only(tmp_path: Path) -> None:
     ended = run(*two_ranks(tmp_path), "--show", "path")
     assert ended.exit_code == 2
     assert "several files are the ranks of one run: give --show path one file" in ended.output
+
+
+def traced_memory(folder: Path) -> Path:
+    """A trace of PyTorch with two steps of an allocator that keeps a little of each."""
+    events: list[dict[str, object]] = []
+    level = 1 << 30
+    for step in range(2):
+        at = 1000 * step
+        events.append({"ph": "X", "cat": "user_annotation", "name": f"perfgate.step.{step}", "ts": at, "dur": 900,
+                       "pid": 1, "tid": 1})  # fmt: skip
+        events.append({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": at + 10, "dur": 500, "pid": 1, "tid": 1})
+        for offset, size in ((100, 3 << 20), (200, 1 << 20), (300, -3 << 20)):
+            level += size
+            detail = {"Device Type": 1, "Device Id": 0, "Bytes": size, "Total Allocated": level,
+                      "Total Reserved": 2 << 30}  # fmt: skip
+            events.append({"ph": "i", "name": "[memory]", "ts": at + offset, "args": detail})
+    file = folder / "trace.json"
+    file.write_text(json.dumps({"traceEvents": events}))
+    return file
+
+
+def test_memory_over_time(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+    """What each device holds at most, when and in which step; JSON and CSV hold each change."""
+    file = str(traced_memory(tmp_path))
+    golden("kernels-memory.md", run(file, "--show", "memory", "--format", "markdown").stdout)
+    content = json.loads(run(file, "--show", "memory", "--format", "json").stdout)
+    assert [step["peak_bytes"] - (1 << 30) for step in content["steps"]] == [4 << 20, 5 << 20]
+    lines = list(csv.DictReader(io.StringIO(run(file, "--show", "memory", "--format", "csv").stdout)))
+    assert [int(line["change_bytes"]) >> 20 for line in lines] == [3, 1, -3] * 2
+    assert len(content["changes"]) == len(lines)
+
+
+def test_memory_that_is_not_recorded_is_said() -> None:
+    """With what records it; a step cannot be chosen, because all are shown."""
+    assert "nsys with --cuda-memory-usage=true" in run(str(CAPTURE), "--show", "memory").stdout
+    ended = run(str(CAPTURE), "--show", "memory", "--step", "300")
+    assert ended.exit_code == 2
+    assert "--show memory is of the whole file, step by step: give it without --step" in ended.output
