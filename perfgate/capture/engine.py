@@ -213,8 +213,14 @@ class Worker:
         """Whether it is still there."""
         return self._child.poll() is None
 
+    def park(self, imported_ns: int) -> None:
+        """It has imported everything: stop it until its trial, so that no thread of it runs beside another engine."""
+        self._child.send(signal.SIGSTOP)
+        self.imported_ns = imported_ns
+
     def resume(self) -> None:
         """Its trial begins now: what passed since its imports was waiting."""
+        self._child.send(signal.SIGCONT)
         self.parked_ns = time.monotonic_ns() - self.imported_ns
 
     def request(self, op: str, limit: Limit, **fields: Any) -> dict[str, Any]:

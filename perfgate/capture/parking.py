@@ -2,7 +2,7 @@
 
 A parked worker has imported torch and vllm in a process of its own and waits for its engine's arguments. It was started
 before the present trial's engine was built, and that engine gets no work until it is parked: no import runs beside an
-iteration, however heavy a head's imports are.
+iteration, however heavy a head's imports are. Then it is stopped, as what a build imports may start threads.
 
 Nothing depends on it. Where no worker can be parked, the next trial starts its own and fails, if it must, by itself.
 """
@@ -94,7 +94,7 @@ class Parking:
         if imported.cuda or not self._worker.born_ns <= imported.end_ns <= time.monotonic_ns():
             self._refuse()
         else:
-            self._worker.imported_ns = imported.end_ns
+            self._worker.park(imported.end_ns)
 
     def take(self, job: Job) -> Worker | None:
         """The parked worker in this job's folder, if its engine is the job's; another one is ended.

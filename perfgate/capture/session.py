@@ -205,10 +205,9 @@ class Session:
             return number
 
     def _take_pair(self, station: Station, cell: Cell, pairs: int, kind: Kind) -> None:
-        if kind == "timed" and cell.cell_id not in station.conditioned:
-            if not self._condition(station, cell, pairs):
-                return
-            station.conditioned.add(cell.cell_id)
+        cold = kind == "timed" and cell.cell_id not in station.conditioned
+        if cold and not self._condition(station, cell, pairs):
+            return
         self._afford(cell, len(self._run.subjects), kind)
         for position, side in enumerate(self._order(cell, station.pair)):
             failed = self._take(station, cell, side, pairs, kind, position).failure
@@ -290,8 +289,11 @@ class Session:
                 self._keep(cell, stopped=failure)
                 return False
         with self._lock:
-            self._opened[cell.cell_id] = with_iterations(self._opened[cell.cell_id], self._run, self._folder.parent)
-            self._keep(cell)
+            # Another station that was ready before has begun a pair by now: what was not chosen then stays open.
+            if not any(cell.cell_id in other.conditioned for other in self._stations):
+                self._opened[cell.cell_id] = with_iterations(self._opened[cell.cell_id], self._run, self._folder.parent)
+                self._keep(cell)
+            station.conditioned.add(cell.cell_id)
         return True
 
     def _warm_up(self, station: Station, cell: Cell, side: Side, pairs: int) -> Failure | None:

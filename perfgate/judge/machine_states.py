@@ -156,15 +156,15 @@ class Labeller:
         visits = {trial.visit for pair in self.pairs[:look] for trial in pair}
         earlier = [pair for pair in self._before if pair[0].visit in visits]
         before = _marks(earlier, _probe_marks)
-        many = 0 if before is None or before.shape[2:] != self._marks.shape[2:] else len(before)
-        cards = [base.gpus for base, _ in (*earlier[:many], *self.pairs[:look])]
+        if before is None or before.shape[2:] != self._marks.shape[2:]:
+            earlier, before = [], self._marks[:0]
         slower = np.array([1.0, 1 + margin])[:, None, None]
-        pairs = self._marks[:look] / slower
-        trials = np.concatenate([before, pairs]) if before is not None and many else pairs
+        trials = np.concatenate([before, self._marks[:look] / slower])
+        cards = [base.gpus for base, _ in (*earlier, *self.pairs[:look])]
         tell = two_states.states_by_probe if self.source == "probe" else two_states.states_by_steps
         trials = _as_on_one_card(trials, cards, CARDS_APART[self.source])
         found = tell(trials.reshape(2 * len(trials), *trials.shape[2:]))
-        labels = found.labels.reshape(len(trials), 2, -1)[many:]
+        labels = found.labels.reshape(len(trials), 2, -1)[len(earlier) :]
         if not all((labels == state).any() for state in STATES.values()):
             return None  # none were seen, or the pairs are all in one
         return Found(labels, float(found.gap))

@@ -108,6 +108,11 @@ class Child:
             pass
         return self._status
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to its process group, if there is one."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, number)
+
     def end(self) -> tuple[Orphan, ...]:
         """End it and all that came of it, by SIGINT, SIGTERM and SIGKILL; within 7 s, at once where nothing runs.
 

@@ -123,6 +123,8 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
     # compares create times, so a reused pid is never hit.
     with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
         process.send_signal(number)
+        if number != signal.SIGKILL:
+            process.send_signal(signal.SIGCONT)  # one that is stopped heeds nothing else
 
 
 def with_ids(pids: Iterable[int]) -> Iterator[psutil.Process]:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from perfgate.capture.parking import SWITCH, hides_imports
 from perfgate.capture.session import Session
 from perfgate.capture.timing import Timed
 from perfgate.capture.trial_taking import take_trial
-from perfgate.machine.processes import AHEAD, OWNER, environment_of, owner_mark
+from perfgate.machine.processes import AHEAD, CHILD, OWNER, environment_of, owner_mark, wait_until
+from perfgate.machine.supervisor import SUPERVISOR
 from perfgate.metrics.trial import Side, Trial
 from perfgate.record.run_record import Record, read_records, read_run
 from perfgate.scenario.plan import Cell
@@ -33,6 +35,7 @@ from perfgate.scenario.subject import Subject
 
 LIMITS = ", start_timeout: 60s, iteration_timeout: 60s"
 RUN = "parking"
+DEADLINE_S = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +114,10 @@ def workers(run_name: str = RUN) -> list[psutil.Process]:
     return [one for one in marked if environment_of(one).get(OWNER) == owner_mark(run_name)]
 
 
+def _stopped(process: psutil.Process) -> bool:
+    return bool(process.status() == psutil.STATUS_STOPPED)
+
+
 def parked(record: Record) -> list[bool]:
     """Of each trial, whether its worker was parked."""
     return [trial.startup is not None and trial.startup.parked_ns > 0 for trial in record.trials]
@@ -136,6 +143,24 @@ def test_the_next_worker_is_parked_before_the_present_engine_works(
         expected += ahead if following else own
     assert len(set(pids)) == 6
     assert talk == expected
+
+
+def test_a_parked_worker_is_stopped(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that a build starts when it is imported takes no processor time of the other build's iterations."""
+    seen: list[bool] = []
+    ask = Worker.ask
+
+    def asking(worker: Worker, op: str, limit: Limit, **fields: Any) -> None:
+        if op == "iterate":
+            waiting = [one for one in workers() if environment_of(one).get(CHILD) in AHEAD]
+            programs = [one for one in waiting if SUPERVISOR not in environment_of(one)]
+            seen.extend(wait_until(partial(_stopped, one), DEADLINE_S) for one in programs)
+        ask(worker, op, limit, **fields)
+
+    monkeypatch.setattr(Worker, "ask", asking)
+    record = measure(pairs=1)
+    assert parked(record) == [False, True, True, True]
+    assert seen == [True] * 3 * 3
 
 
 def test_a_parked_worker_is_at_home_in_the_folder_of_its_trial(measure: Measure, tmp_path: Path) -> None:

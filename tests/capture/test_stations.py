@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fake_collector import FakeCollector, FakeSpec
@@ -27,6 +27,7 @@ from perfgate.machine.processes import AHEAD, Ladder
 from perfgate.metrics.trial import Failure, Trial
 from perfgate.record.manifest import check_sequence
 from perfgate.record.run_record import Record
+from perfgate.scenario.declaration import Choose
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -382,6 +383,37 @@ def test_no_pair_is_missing_before_a_look(tmp_path: Path) -> None:
     edited = record.model_copy(update={"trials": tuple(t for t in record.trials if t.pair != 1)})
     with pytest.raises(RecordError, match="timed pair 1 is missing"):
         check_sequence([edited])
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_all_pairs_have_as_many_iterations(tmp_path: Path) -> None:
+    """Where the first station's warm-up tells nothing, what a later one's could tell chooses nothing any more."""
+    begun = threading.Event()
+    warmed_up = threading.Barrier(2, timeout=DEADLINE_S)
+
+    class Disturbed(AtOnce):
+        def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+            if job.station == 0 and job.pair is not None and not begun.is_set():
+                begun.set()
+                warmed_up.wait()
+            if job.station == 1 and job.pair is None:
+                assert begun.wait(DEADLINE_S)
+            if job.station == 1 and job.pair is not None and job.position == 0 and not self.seen:
+                self.seen.append(job)
+                warmed_up.wait()
+            trial = super().collect(job, progress)
+            spoilt = Failure(code="thermal-slowdown", text="so it is told") if job.station == 0 else None
+            return trial.model_copy(update={"failure": spoilt}) if job.pair is None else trial
+
+        seen: ClassVar[list[Job]] = []
+
+    chosen = cell(choose=Choose(least=2, most=50))
+    chosen = chosen.model_copy(update={"measure": chosen.measure.model_copy(update={"iterations": 4})})
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with Session(folder, run([chosen]), Disturbed(), lambda _: None, gpus="0,1") as opened:
+        record = opened.measure(chosen, 4)
+    assert {len(trial.iterations) for pair in record.pairs() for trial in pair} == {4}
 
 
 # --- what people see
