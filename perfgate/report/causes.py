@@ -67,6 +67,11 @@ def attribution_sentence(change: Attribution, *, grown: bool = False) -> str:
         change: The difference.
         grown: Tell only what made it longer: what took less time, and a base that waited, does not cause that.
     """
+    return f"{_us(change.difference_s)} us a step: {attribution_causes(change, grown=grown)}."
+
+
+def attribution_causes(change: Attribution, *, grown: bool = False) -> str:
+    """The same without the whole difference."""
     told = [(part.difference_s, _told(part)) for part in change.parts if part.kind == "kernels"]
     for kind, label in (("busy", "copies"), ("idle", "idle")):
         _, _, difference_s = _sums([part for part in change.parts if part.kind == kind])
@@ -74,7 +79,7 @@ def attribution_sentence(change: Attribution, *, grown: bool = False) -> str:
     shown = [text for difference_s, text in told if _matters(difference_s, change) and (difference_s > 0 or not grown)]
     causes = ", ".join(shown) or f"no part {'grew' if grown else 'changed'} by as much as 1 us"
     host = "" if grown and (change.head_slack_s is None or change.head_slack_s > 0) else _host(change)
-    return f"{_us(change.difference_s)} us a step: {causes}{host}."
+    return f"{causes}{host}"
 
 
 def _told(part: Part) -> str:

@@ -114,12 +114,16 @@ class Scale:
         return self.begin + share * (self.end - self.begin)
 
     def ticks(self, most: int = 6) -> list[float]:
-        """Round values within the scale, at most so many."""
+        """Round values within the scale: two at least, and at most so many unless these are fewer than two."""
         rough = (self.high - self.low) / most
         power = 10.0 ** math.floor(math.log10(rough))
-        step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
-        first = math.ceil(self.low / step - 1e-9)
-        return [n * step for n in range(first, math.floor(self.high / step + 1e-9) + 1)]
+        steps = [step * power for step in (10, 5, 2, 1, 0.5, 0.2)]
+        wide = next(n for n, step in reversed([*enumerate(steps)]) if step >= rough * (1 - 1e-9))
+        for step in steps[wide:]:
+            first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+            if last > first:
+                break
+        return [n * step for n in range(first, last + 1)]
 
     @classmethod
     def around(cls, values: Sequence[float], begin: float, end: float, *, share: float = 0.08) -> Scale:

@@ -56,6 +56,7 @@ class Section:
         lead: Words before the lines.
         lines: One line each.
         style: Of the lines.
+        hrefs: Where each of the lines leads on a page, by its place; empty for nowhere.
         notes: Each with its remedy.
         aligned: The notes are a list of checks, whose names are columns in a terminal.
         importance: What must be read first has 0; where there is no room for all, the largest goes first.
@@ -71,6 +72,7 @@ class Section:
     lead: str = ""
     lines: tuple[str, ...] = ()
     style: Style = "paragraphs"
+    hrefs: tuple[str, ...] = ()
     notes: tuple[NoteLine, ...] = ()
     aligned: bool = False
     importance: int = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ from perfgate.judge.outcome import EXACT_ENDS, CellOutcome, GateOutcome, Outcome
 from perfgate.judge.state_series import SLOW_SHARE
 from perfgate.metrics.catalogue import METRICS, split_name
 from perfgate.models import Note
-from perfgate.report.causes import attribution_sentence, why_slower
+from perfgate.report.causes import attribution_causes, attribution_sentence, why_slower
 from perfgate.report.document import Document, NoteLine, Section
 from perfgate.report.outcome_lines import (
     EXACTLY,
@@ -24,9 +25,12 @@ from perfgate.report.outcome_lines import (
 )
 from perfgate.report.setting_lines import next_steps
 from perfgate.stats.sequential import FIRST_BLOCKING_PAIRS
-from perfgate.units import percent, plural
+from perfgate.trace.attribution import Attribution
+from perfgate.units import format_value, percent, plural
 
 MOST_COMMANDS = 3
+MOST_NAMES = 2
+"""Further metrics that a sentence names."""
 GOOD = ("pass", "improved")
 OF_THE_STEP = {name for name, metric in METRICS.items() if metric.kind == "timed" and metric.decode != "none"}
 """Metrics that a longer decode step explains."""
@@ -63,19 +67,35 @@ def three_sentences(outcome: Outcome) -> tuple[str, str, str]:
 
 def _what(outcome: Outcome, cell: CellOutcome, gate: GateOutcome) -> str:
     others = [own.metric for own in cell.gates if own.verdict == gate.verdict and own.metric != gate.metric]
+    also = _listed([*dict.fromkeys(others)])
+    like = sum(other.verdict == cell.verdict for other in outcome.cells) - 1
     where = f" in {cell.name}" if len(outcome.cells) > 1 else ""
-    more = f" (and {' and '.join(dict.fromkeys(others[:2]))})" if others else ""
+    where += f" and {plural(like, 'more cell')}" if like and outcome.verdict == "regressed" else ""
     exact = [EXACTLY[reason.code] for reason in cell.reasons if reason.code in EXACTLY]
     if outcome.verdict == "regressed" and gate.verdict != "regressed":
         return f"Blocked{where} by {' and '.join(dict.fromkeys(exact)) or 'what is judged exactly'}."
     worse, better = ("slower", "faster") if gate.unit in ("s", "tok/s") else ("worse", "better")
     passed = f"all gates of {len(outcome.cells)} cells passed" if where else f"all {len(cell.gates)} gates passed"
+    name, more = _in_words(gate), f" (and {also})" if also else ""
     return {
-        "regressed": f"{gate.metric} got {worse}{where}{more}.",
+        "regressed": f"{name} got {worse}{where}{f', and so did {also}' if also else ''}.",
         "pass": f"Nothing got slower by as much as must be caught: {passed}.",
-        "improved": f"Nothing got slower, and {gate.metric} got {better}{where}{more}.",
-        "advisory": f"{gate.metric} would be {gate.would_be or gate.verdict}{where}, if this could block.",
-    }.get(outcome.verdict, f"Nobody can say yet whether {gate.metric} got {worse}{where}{more}.")
+        "improved": f"Nothing got slower, and {name} got {better}{where}{more}.",
+        "advisory": f"{name} would be {gate.would_be or gate.verdict}{where}, if this could block.",
+    }.get(outcome.verdict, f"Nobody can say yet whether {name} got {worse}{where}{more}.")
+
+
+def _in_words(gate: GateOutcome) -> str:
+    """A metric, and what it is in a few words where the catalogue has them."""
+    name, _ = split_name(gate.metric)
+    words, colon, _ = METRICS[name].meaning.partition(": ") if name in METRICS else ("", "", "")
+    return f"{gate.metric} ({words})" if colon else gate.metric
+
+
+def _listed(names: list[str]) -> str:
+    """The first few in words, and how many more there are."""
+    shown = names if len(names) <= MOST_NAMES + 1 else [*names[:MOST_NAMES], f"{len(names) - MOST_NAMES} more"]
+    return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else "".join(shown)
 
 
 def _how_much(gate: GateOutcome) -> str:
@@ -93,9 +113,9 @@ def _why(outcome: Outcome, cell: CellOutcome, gate: GateOutcome) -> str:
         why = [f"{sentence}." for sentence in why_slower(cell)]
         metric, _ = split_name(gate.metric)
         if cell.attribution is not None and metric in OF_THE_STEP:
-            why.insert(0, f"Why: {attribution_sentence(cell.attribution, grown=True)}")
+            why.insert(0, _longer(cell.attribution))
         why += [
-            f"The head's step runs something else: {_first(note)}."
+            f"The head's step runs something else{_places(note)}: {_first(note)}."
             for note in cell.cautions
             if note.code == "other-kernels"
         ]
@@ -105,6 +125,19 @@ def _why(outcome: Outcome, cell: CellOutcome, gate: GateOutcome) -> str:
         return " ".join(why) or "No trace was taken, so no kernel can be named; the commands below take one."
     own = [_first(note) for note in (*gate.reasons, *cell.reasons)]
     return f"Why it is open: {'; '.join(own[:2])}." if own else "It rests on data that cannot block."
+
+
+def _places(note: Note) -> str:
+    """Where in a layer or behind it, for few places: as the lines of the difference say, behind the role."""
+    places = dict.fromkeys(re.findall(r"(?m)^[-+~] \S+ \(([\w-]+)\) ", note.text))
+    return f" at {' and '.join(places)}" if 0 < len(places) <= MOST_NAMES else ""
+
+
+def _longer(change: Attribution) -> str:
+    if change.difference_s <= 0:
+        return f"The traced decode step does not show why: {attribution_sentence(change)}"
+    longer = format_value(change.difference_s, "s")
+    return f"Why: a decode step takes {longer} longer: {attribution_causes(change, grown=True)}."
 
 
 def _unjudged(outcome: Outcome, cell: CellOutcome) -> tuple[str, str]:

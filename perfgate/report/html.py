@@ -8,22 +8,32 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import re
+from dataclasses import replace
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from perfgate.judge.outcome import Outcome
-from perfgate.report.document import Document, Section, printable
+from perfgate.report.document import Document, NoteLine, Rows, Section, printable
 from perfgate.report.run_page import MeasuredRun, run_page
 
 TONES = {"regressed": "bad", "internal-error": "bad", "pass": "good", "improved": "good"}
 """Of a verdict's badge; all others are undecided."""
 
 
+MOST_ROWS, MOST_LINES, MOST_CHARACTERS = 400, 200, 4000
+"""Of a table, of a list, and of one text: what a run leads to has fewer, and what is not shown is counted."""
+_FIGURE = re.compile(r"(?:(?:above|below) )?[-+\u2212]?\d.*|-|", re.DOTALL)
+"""What a column of figures holds, with its unit or an interval."""
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nmu]?s|[kMGT]?i?B|W|MHz|C|J/tok|tok(?:/s)?)(?!\w))")
+"""The space between a figure and its unit, where no line may end."""
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("perfgate.report", "page"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -31,6 +41,9 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["figures"] = _columns_of_figures
+    environment.filters["unbroken"] = _unbroken
+    return environment
 
 
 def _shown(value: Any) -> Any:
@@ -59,8 +72,49 @@ def _parts(document: Document) -> list[tuple[str, list[Section]]]:
     for section in document.sections:
         if section.title or not parts:
             parts.append((section.title, []))
-        parts[-1][1].append(section)
+        parts[-1][1].append(_bounded(section))
     return parts
+
+
+def _bounded(section: Section) -> Section:
+    """A section that a page can hold, whatever a record says."""
+    chart = replace(section.chart, rows=_first_rows(section.chart.rows)) if section.chart else None
+    left = len(section.lines) - MOST_LINES
+    lines = (*section.lines[:MOST_LINES], *([f"and {left} more"] if left > 0 else []))
+    notes = [replace(note, text=_cut(note.text), about=_cut(note.about)) for note in section.notes[:MOST_LINES]]
+    if (left := len(section.notes) - MOST_LINES) > 0:
+        notes.append(NoteLine("more", "", "", f"and {left} more in verdict.json", ""))
+    return replace(
+        section,
+        title=_cut(section.title),
+        rows=_first_rows(section.rows),
+        lines=tuple(map(_cut, lines)),
+        notes=tuple(notes),
+        chart=chart,
+    )
+
+
+def _first_rows(rows: Rows) -> Rows:
+    shown = [tuple(map(_cut, row)) for row in rows[: MOST_ROWS + 1]]
+    return (
+        [*shown, (f"and {len(rows) - len(shown)} more", *[""] * (len(rows[0]) - 1))]
+        if len(rows) > len(shown)
+        else shown
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}\u2026"
+
+
+def _unbroken(text: str) -> Markup:
+    """Text whose figures keep their units in their line."""
+    return Markup(_UNIT.sub("\u00a0", str(escape(printable(text)))))  # noqa: S704 (escaped)
+
+
+def _columns_of_figures(rows: Rows) -> list[bool]:
+    """Which columns of a table hold figures alone: they are flush right and never broken."""
+    return [all(_FIGURE.fullmatch(cell) for cell in column) for column in zip(*rows[1:], strict=True)]
 
 
 def run_html(judged: Outcome | MeasuredRun) -> str:

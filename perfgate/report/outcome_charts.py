@@ -1,15 +1,14 @@
-"""Charts of what a verdict holds: gates against their margins, where the time went, and steps side by side."""
+"""Charts of what a verdict holds: gates against their margins, and where the time went."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from perfgate.judge.outcome import CellOutcome, CounterRow, CountersOutcome, GateOutcome
-from perfgate.metrics.trial import SIDES, Side
-from perfgate.report.chart import WIDTH, Chart, Mark, Scale, arrow, diamond, dots, label, line, rect
+from perfgate.judge.outcome import CellOutcome, GateOutcome
+from perfgate.report.chart import WIDTH, Chart, Mark, Scale, arrow, diamond, label, line, rect
 from perfgate.report.outcome_lines import gate_name, gate_row, ordered_gates
-from perfgate.trace.attribution import Attribution, Part
+from perfgate.trace.attribution import Attribution
 
 LEFT, RIGHT = 200.0, 520.0
 """Where the plot of a chart of rows begins and ends; names are left of it, figures right."""
@@ -17,14 +16,10 @@ ROW = 34.0
 FURTHEST = 200.0
 """In margins; what is further away is an arrow."""
 TICKS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
-MOST_PARTS = 7
-"""Parts of a step with a colour of their own; the rest are one."""
 SHOWN_S = 0.5e-6
 SHOWN_SHARE = 0.01
 """A smaller part of a difference, by itself or beside the largest one, has no bar."""
 MOST_BARS = 10
-WIDE = 46.0
-"""Bars at least so wide carry their name."""
 TONES = {"regressed": "bad", "pass": "good", "improved": "good"}
 
 
@@ -119,16 +114,6 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}\u2026"
 
 
-def part_looks(change: Attribution) -> dict[str, str]:
-    """A colour for each of the largest roles, by the longer side; others share one, idle time has its own."""
-    kernels = sorted((p for p in change.parts if p.kind == "kernels"), key=lambda p: -max(p.base_s, p.head_s))
-    looks = {part.name: f"part part-{n}" for n, part in enumerate(kernels[:MOST_PARTS])}
-    looks |= {part.name: "part part-rest" for part in kernels[MOST_PARTS:]}
-    return looks | {part.name: "part part-idle" for part in change.parts if part.kind == "idle"} | {
-        part.name: "part part-copy" for part in change.parts if part.kind == "busy"
-    }  # fmt: skip
-
-
 def waterfall(change: Attribution) -> Chart:
     """From the base's step to the head's: what took more and what took less, one below the other."""
     largest = max((abs(part.difference_s) for part in change.parts), default=0.0)
@@ -176,81 +161,3 @@ def waterfall(change: Attribution) -> Chart:
 def us(seconds: float) -> str:
     """A difference in microseconds with its sign."""
     return f"{seconds * 1e6:+.1f} us"
-
-
-def step_bars(change: Attribution) -> Chart:
-    """A traced step of each side as one bar, its parts in one order and on one scale, the base above the head."""
-    looks = part_looks(change)
-    order = {"kernels": 0, "busy": 1, "idle": 2}
-    parts = sorted(change.parts, key=lambda p: (order[p.kind], -max(p.base_s, p.head_s)))
-    longest = max(math.fsum(max(getattr(p, f"{side}_s"), 0.0) for p in parts) for side in SIDES)
-    scale = Scale(0.0, longest, 52.0, WIDTH - 28)
-    marks: list[Mark] = []
-    for n, side in enumerate(SIDES):
-        y = 12 + 62.0 * n
-        marks.append(label("name", 44, y + 26, side, "end"))
-        marks += _stacked(parts, side, scale, y, looks)
-    for tick in scale.ticks(8):
-        marks.append(label("tick", scale(tick), 148, f"{tick * 1e6:.4g} us", "middle"))
-        marks.append(line("axis", (scale(tick), 128), (scale(tick), 133)))
-    legend = [(looks[p.name], p.name) for p in parts if looks[p.name] not in ("part part-rest", "part part-idle")]
-    legend += [("part part-rest", "other kernels")] if "part part-rest" in looks.values() else []
-    legend += [("part part-idle", "idle")] if "part part-idle" in looks.values() else []
-    table = [("part", "base us", "share", "head us", "share")]
-    table += [(p.name, f"{p.base_s * 1e6:.1f}", _share(p.base_s, change.base_s), f"{p.head_s * 1e6:.1f}",
-               _share(p.head_s, change.head_s)) for p in parts]  # fmt: skip
-    seen = (f"Base {change.base_s * 1e6:.1f} us, head {change.head_s * 1e6:.1f} us; the largest part is "
-            f"{parts[0].name} with {_share(parts[0].base_s, change.base_s)} of the base's step.")  # fmt: skip
-    return Chart("A decode step, part by part", seen, 156, tuple(marks), tuple(dict.fromkeys(legend)), table)
-
-
-def _stacked(parts: Sequence[Part], side: str, scale: Scale, y: float, looks: dict[str, str]) -> list[Mark]:
-    marks: list[Mark] = []
-    at = 0.0
-    for part in parts:
-        seconds = max(getattr(part, f"{side}_s"), 0.0)
-        x, width = scale(at), scale(at + seconds) - scale(at)
-        if width >= 0.2:  # noqa: PLR2004 (thinner than anybody sees)
-            told = f"{side}, {part.name}: {seconds * 1e6:.1f} us"
-            marks.append(rect(looks[part.name], x, y, (width, 44), told))
-        if width >= WIDE and len(part.name) * 7 < width:
-            marks.append(label(f"inside {part.kind}", x + 6, y + 26, part.name))
-        at += seconds
-    return marks
-
-
-def _share(part_s: float, whole_s: float) -> str:
-    return f"{part_s / whole_s * 100:.1f} %" if whole_s else "-"
-
-
-def roof_plane(counted: CountersOutcome) -> Chart | None:
-    """Each counted kernel by how busy it kept device memory and the SMs, a hollow dot for the base."""
-    points: list[tuple[CounterRow, Side, float, float]] = [
-        (row, side, values["sm_throughput"], values["dram_throughput"])
-        for row in counted.rows
-        for side, values in zip(SIDES, (row.base, row.head), strict=True)
-        if {"sm_throughput", "dram_throughput"} <= values.keys()
-    ]
-    if not points:
-        return None
-    x, y = Scale(0, 100, 70, WIDTH - 30), Scale(0, 100, 300, 20)
-    marks = [rect("zone-warn", x(0), y(60), (x(60) - x(0), y(0) - y(60)))]
-    for tick in range(0, 101, 20):
-        marks += [line("grid", (x(tick), y(0)), (x(tick), y(100))), line("grid", (x(0), y(tick)), (x(100), y(tick))),
-                  label("tick", x(tick), 316, f"{tick} %", "middle"),
-                  label("tick", x(0) - 8, y(tick) + 4, f"{tick} %", "end")]  # fmt: skip
-    for row, side, sm, dram in points:
-        told = (
-            f"{side}, {row.role}, {row.kernel}: device memory {dram:.0f} %, SMs {sm:.0f} %, {row.bound.get(side, '')}"
-        )
-        marks.append(dots(f"{side} large", [(x(sm), y(dram))], told))
-    marks += [label("axis-title", (x(0) + x(100)) / 2, 336, "of what the SMs can do", "middle"),
-              label("note", x(1), y(94), "bound by device memory"),
-              label("note", x(99), y(4), "bound by compute", "end"),
-              label("note", x(1), y(4), "bound by latency")]  # fmt: skip
-    table = [("kernel", "role", "side", "device memory", "SMs", "bound")]
-    table += [(row.kernel, row.role, side, f"{dram:.0f} %", f"{sm:.0f} %", row.bound.get(side, "-"))
-              for row, side, sm, dram in points]  # fmt: skip
-    seen = f"{len(points)} kernels by their shares of both roofs; below 60 % of both a kernel waits."
-    legend = (("dots base large", "base"), ("dots head large", "head"))
-    return Chart("Counted kernels against both roofs", seen, 344, tuple(marks), legend, table)

@@ -1,21 +1,19 @@
-"""Charts of what a record holds: pairs, iterations, tokens, telemetry and layers."""
+"""Charts of what a record holds: pairs, iterations, tokens and telemetry."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import CellOutcome, GateOutcome
+from perfgate.load.shape import Load
 from perfgate.machine.telemetry import GpuTelemetry, Spread
 from perfgate.metrics.catalogue import find_metric
 from perfgate.metrics.trial import SIDES, Trial
 from perfgate.report.chart import WIDTH, Chart, Mark, Scale, dots, label, line, polyline, rect
-from perfgate.report.outcome_charts import part_looks
 from perfgate.stats import two_states
-from perfgate.trace.attribution import Attribution
-from perfgate.trace.decode_step import DecodeSteps
-from perfgate.units import format_value, signed_percent
+from perfgate.units import format_value, plural, signed_percent
 
 LEFT, RIGHT = 74.0, WIDTH - 16.0
 STATES = {two_states.SLOW: "slow", two_states.FAST: "fast", two_states.CUT: "cut"}
@@ -29,8 +27,14 @@ STATE_LEGEND = (
 )
 SIDE_LEGEND = (("dots base large", "base"), ("dots head large", "head"))
 LINE_LEGEND = (("curve base", "base"), ("curve head", "head"))
+DOT_LEGEND = (("dots base medium", "base"), ("dots head medium", "head"))
 MOST_TRIALS = 200
 """Of more trials the last are shown."""
+MOST_LETTERS = 40
+"""Trials that have a letter each below them."""
+MOST_DOTS, MOST_POINTS = 6000, 1000
+"""Of a chart of iterations, and of one side's line."""
+EXTREMES = ("shortest", "median", "longest")
 
 Looks = list[tuple[list[str], list[str]]]
 
@@ -72,7 +76,7 @@ def pairs_chart(evidence: Evidence, gate: GateOutcome, states: Looks | None) -> 
     ]
     table = [("pair", "base", "head", "change", "states")]
     for n, (pair, base, head) in enumerate(known):
-        own = states[pair] if states and pair < len(states) else None
+        own = states[pair] if states and metric.kind == "timed" and pair < len(states) else None
         looks = [_usual(side) for side in own] if own else ["", ""]
         told = f"pair {pair + 1}: {format_value(base, gate.unit)} to {format_value(head, gate.unit)}, "
         told += signed_percent(changes[n]) + (f", {looks[0]} and {looks[1]}" if own else "")
@@ -87,7 +91,7 @@ def pairs_chart(evidence: Evidence, gate: GateOutcome, states: Looks | None) -> 
         table.append((str(pair + 1), format_value(base, gate.unit), format_value(head, gate.unit),
                       signed_percent(changes[n]), " and ".join(looks) if own else "-"))  # fmt: skip
     marks.append(label("axis-title", (LEFT + RIGHT) / 2, 366, "pair, in the order they were taken", "middle"))
-    slower = sum((change > 0) == (gate.better == "lower") for change in changes)
+    slower = sum(change > 0 if gate.better == "lower" else change < 0 for change in changes)
     seen = f"{gate.metric} in {len(known)} pairs; the head is worse than its base in {slower} of them."
     legend = (STATE_LEGEND if states else SIDE_LEGEND) + (("line must", "must_catch margin"),)
     return Chart(f"Pairs in order: {gate.metric}", seen, 372, tuple(marks), legend, table)
@@ -122,17 +126,18 @@ def iterations_chart(evidence: Evidence, states: Looks | None) -> Chart | None:
         return None
     y = Scale.around(values, 210, 16)
     marks = _grid(y, lambda v: format_value(v, "s"), 5)
-    width = (RIGHT - LEFT) / len(rows)
+    width, every = (RIGHT - LEFT) / len(rows), -(-len(values) // MOST_DOTS)
     points: dict[str, list[tuple[float, float]]] = {}
     table = [("trial", "side", "pair", "lowest", "median", "highest")]
     for n, (trial, pair, side, medians) in enumerate(rows):
         begin = LEFT + n * width
         if side:
             marks.append(rect("stripe", begin, 16, (width, 194), f"trial {trial.index}, head, pair {pair + 1}"))
-        if len(rows) <= 40 or n % 10 == 0:  # noqa: PLR2004 (labels would touch)
-            marks.append(label("tick", begin + width / 2, 226, "BH"[side] if len(rows) <= 40 else str(n), "middle"))  # noqa: PLR2004
+        if len(rows) <= MOST_LETTERS or n % 10 == 0:
+            text = "BH"[side] if len(rows) <= MOST_LETTERS else str(trial.index)
+            marks.append(label("tick", begin + width / 2, 226, text, "middle"))
         own = states[pair][side] if states and pair < len(states) else []
-        for k, value in enumerate(medians):
+        for k, value in list(enumerate(medians))[::every]:
             look = f"{SIDES[side]} {own[k] if k < len(own) else ''} small"
             if value:
                 points.setdefault(look, []).append((begin + width * (k + 1) / (len(medians) + 1), y(value)))
@@ -141,41 +146,51 @@ def iterations_chart(evidence: Evidence, states: Looks | None) -> Chart | None:
             table.append((str(trial.index), SIDES[side], str(pair + 1), format_value(min(known), "s"),
                           format_value(statistics.median(known), "s"), format_value(max(known), "s")))  # fmt: skip
     marks += [dots(look, own_points) for look, own_points in points.items()]
-    words = "trials in the order they were taken: B base, H head" if len(rows) <= 40 else "trials in order"  # noqa: PLR2004
-    marks.append(label("axis-title", (LEFT + RIGHT) / 2, 244, words, "middle"))
-    seen = f"{len(values)} iterations of {len(rows)} trials, from {format_value(min(values), 's')} to "
-    seen += f"{format_value(max(values), 's')}."
-    return Chart(
-        "Iterations of every trial", seen, 250, tuple(marks), STATE_LEGEND[2:4] if states else LINE_LEGEND, table
+    words = (
+        "trials in the order they were taken: B base, H head" if len(rows) <= MOST_LETTERS else "number of the trial"
     )
+    marks.append(label("axis-title", (LEFT + RIGHT) / 2, 244, words, "middle"))
+    what = "window" if isinstance(evidence.cell.workload, Load) else "iteration"
+    seen = f"{plural(len(values), what)} of {plural(len(rows), 'trial')}, from {format_value(min(values), 's')} to "
+    seen += f"{format_value(max(values), 's')}" + (f"; one in {every} is drawn." if every > 1 else ".")
+    legend = (*STATE_LEGEND[2:4], STATE_LEGEND[5]) if states else DOT_LEGEND
+    return Chart(f"{what.capitalize()}s of every trial", seen, 250, tuple(marks), legend, table)
 
 
 def tokens_chart(evidence: Evidence) -> Chart | None:
-    """Every decode step of the middle iteration of the last pair."""
+    """Every decode step of the middle iteration of the last pair; of a window, the gaps between tokens by size."""
     pairs = [pair for pair in evidence.pairs("timed") if all(trial.iterations for trial in pair)]
     if not pairs:
         return None
     chosen = [trial.iterations[len(trial.iterations) // 2] for trial in pairs[-1]]
     if any(len(one.itl_ns) < 2 for one in chosen):  # noqa: PLR2004 (a line has two points)
         return None
+    window = isinstance(evidence.cell.workload, Load)
     x = Scale(1, max(len(one.itl_ns) for one in chosen), LEFT, RIGHT)
     y = Scale.around([ns / 1e9 for one in chosen for ns in one.itl_ns], 190, 16)
     marks = _grid(y, lambda v: format_value(v, "s"))
-    table: list[tuple[str, ...]] = [("side", "first token", "shortest step", "median step", "longest step")]
+    one_of = "gap" if window else "step"
+    table: list[tuple[str, ...]] = [("side", "first token", *(f"{which} {one_of}" for which in EXTREMES))]
     for side, one in zip(SIDES, chosen, strict=True):
         steps = [ns / 1e9 for ns in one.itl_ns]
         first = format_value(statistics.median(one.ttft_ns) / 1e9, "s")
-        marks.append(polyline(side, [(x(n + 1), y(s)) for n, s in enumerate(steps)], f"{side}, first token {first}"))
+        marks.append(polyline(side, [(x(n), y(s)) for n, s in _thinned(steps)], f"{side}, first token {first}"))
         table.append((side, first, *(format_value(v, "s") for v in (min(steps), statistics.median(steps), max(steps)))))
     for tick in x.ticks(8):
         marks.append(label("tick", x(tick), 208, f"{tick:.0f}", "middle"))
-    marks.append(
-        label(
-            "axis-title", (LEFT + RIGHT) / 2, 226, "decode step of one iteration, the last pair's middle one", "middle"
-        )
-    )
+    words = "decode step of one iteration, the last pair's middle one"
+    words = "gaps between tokens in the last pair's middle window, the shortest first" if window else words
+    marks.append(label("axis-title", (LEFT + RIGHT) / 2, 226, words, "middle"))
     seen = "; ".join(f"{row[0]} median {row[3]}, longest {row[4]}" for row in table[1:])
-    return Chart("Token timeline of one iteration", seen, 232, tuple(marks), LINE_LEGEND, table)
+    title = "Gaps between tokens of one window" if window else "Token timeline of one iteration"
+    return Chart(title, f"{seen}.", 232, tuple(marks), LINE_LEGEND, table)
+
+
+def _thinned(values: Sequence[float]) -> Iterator[tuple[int, float]]:
+    """Values with their numbers from 1; of too many for a line the largest of each few, so that no stall is lost."""
+    few = -(-len(values) // MOST_POINTS)
+    for begin in range(0, len(values), few):
+        yield begin + 1, max(values[begin : begin + few])
 
 
 PANELS: tuple[tuple[str, str, Callable[[GpuTelemetry], Spread | None], float], ...] = (
@@ -186,17 +201,18 @@ PANELS: tuple[tuple[str, str, Callable[[GpuTelemetry], Spread | None], float], .
 
 
 def telemetry_chart(evidence: Evidence) -> Chart | None:
-    """Clock, power and temperature of each trial's first GPU: range and median, in the order trials were taken."""
+    """Clock, power and temperature of each trial's GPUs: range and median, in the order trials were taken."""
     rows = [(trial, side) for trial, _, side in _trials_in_order(evidence) if trial.telemetry]
-    shown = [panel for panel in PANELS if all(panel[2](trial.telemetry[0]) for trial, _ in rows)] if rows else []
-    if not shown:
+    read = {name: [_over_gpus(trial, panel) for trial, _ in rows] for name, _, panel, _ in PANELS}
+    shown = [(name, unit, [s for s in read[name] if s], scale) for name, unit, _, scale in PANELS if all(read[name])]
+    if not rows or not shown:
         return None
     width = (RIGHT - LEFT) / len(rows)
     marks: list[Mark] = []
     table = [("trial", "side", *(f"{name} {unit}" for name, unit, *_ in shown))]
     cells: list[list[str]] = [[str(trial.index), SIDES[side]] for trial, side in rows]
-    for n, (name, unit, read, scale) in enumerate(shown):
-        spreads = [spread for trial, _ in rows if (spread := read(trial.telemetry[0]))]
+    ranges = []
+    for n, (name, unit, spreads, scale) in enumerate(shown):
         top = 24 + 100.0 * n
         y = Scale.around([v * scale for s in spreads for v in (s.low, s.high)], top + 76, top)
         marks += [*_grid(y, lambda v: f"{v:.4g}", 3), label("panel", LEFT, top - 6, f"{name}, {unit}")]
@@ -209,72 +225,20 @@ def telemetry_chart(evidence: Evidence) -> Chart | None:
                 dots(f"{SIDES[side]} medium", [(x, y(middle))], told),
             ]
             cells[k].append(f"{middle:.4g} ({low:.4g} to {high:.4g})")
+        ends = min(s.low for s in spreads) * scale, max(s.high for s in spreads) * scale
+        ranges.append(f"{name} from {ends[0]:.4g} to {ends[1]:.4g} {unit}")
     bottom = 24 + 100.0 * len(shown)
     marks.append(label("axis-title", (LEFT + RIGHT) / 2, bottom + 4, "trials in the order they were taken", "middle"))
-    seen = "; ".join(
-        f"{name} from {row_low:.4g} to {row_high:.4g} {unit}" for name, unit, row_low, row_high in _ranges(rows, shown)
-    )
-    return Chart(
-        "The GPU along the run", f"{seen}.", bottom + 12, tuple(marks), LINE_LEGEND, [table[0], *map(tuple, cells)]
-    )
+    several = max(len(trial.telemetry) for trial, _ in rows) > 1
+    title = "The GPUs along the run, all of a trial together" if several else "The GPU along the run"
+    seen = f"{'; '.join(ranges)}."
+    return Chart(title, seen, bottom + 12, tuple(marks), DOT_LEGEND, [table[0], *map(tuple, cells)])
 
 
-def _ranges(
-    rows: Sequence[tuple[Trial, int]], shown: Sequence[tuple[str, str, Callable[[GpuTelemetry], Spread | None], float]]
-) -> list[tuple[str, str, float, float]]:
-    seen = []
-    for name, unit, read, scale in shown:
-        spreads = [spread for trial, _ in rows if (spread := read(trial.telemetry[0]))]
-        seen.append((name, unit, min(s.low for s in spreads) * scale, max(s.high for s in spreads) * scale))
-    return seen
-
-
-def layer_chart(evidence: Evidence, change: Attribution) -> Chart | None:
-    """The kernels of the middle layer in the order they run, each as wide as it is long on average over its step."""
-    sides = [[trial.decode for trial in own if trial.decode] for own in evidence.trials("traced").values()]
-    if not all(sides):
+def _over_gpus(trial: Trial, read: Callable[[GpuTelemetry], Spread | None]) -> Spread | None:
+    """The range over a trial's GPUs, and the median of their medians; ``None`` where one of them was not read."""
+    known = [spread for gpu in trial.telemetry if (spread := read(gpu))]
+    if not known or len(known) < len(trial.telemetry):
         return None
-    layers = [_layer(own[0]) for own in sides]
-    longest = max(sum(us for *_, us in layer) for layer in layers)
-    if not longest or not all(layers):
-        return None
-    looks = part_looks(change)
-    x = Scale(0.0, longest, 52.0, WIDTH - 28)
-    marks: list[Mark] = []
-    table = [("side", "role", "kernel", "us")]
-    legend: dict[str, str] = {}
-    for n, (side, layer) in enumerate(zip(SIDES, layers, strict=True)):
-        y, at = 12 + 62.0 * n, 0.0
-        marks.append(label("name", 44, y + 26, side, "end"))
-        for role, name, us in layer:
-            part = next((own for own in looks if role in (own, *own.partition(": ")[2].split("+"))), "")
-            look = looks.get(part, "part part-rest")
-            legend.setdefault(look, part if look != "part part-rest" else "other kernels")
-            width = x(at + us) - x(at)
-            marks.append(rect(look, x(at), y, (width, 44), f"{side}, {role}, {name}: {us:.1f} us"))
-            if width > 7 * len(role) + 12:
-                marks.append(label("inside", x(at) + 6, y + 26, role))
-            at += us
-            table.append((side, role, name, f"{us:.1f}"))
-    for tick in x.ticks(8):
-        marks += [label("tick", x(tick), 148, f"{tick:.4g} us", "middle"), line("axis", (x(tick), 128), (x(tick), 133))]
-    counts = [
-        f"{side} {len(layer)} kernels, {sum(us for *_, us in layer):.1f} us"
-        for side, layer in zip(SIDES, layers, strict=True)
-    ]
-    seen = f"Kernels of one layer in order, mean times without the gaps between them: {'; '.join(counts)}."
-    return Chart("One layer, kernel by kernel", seen, 156, tuple(marks), tuple(legend.items()), table)
-
-
-def _layer(steps: DecodeSteps) -> list[tuple[str, str, float]]:
-    """Role, name and mean microseconds of each kernel of the middle layer of the most frequent step."""
-    pattern = steps.patterns[0]
-    begins = pattern.layer_begins
-    if len(begins) < 2:  # noqa: PLR2004 (a layer has two ends)
-        return []
-    middle = (len(begins) - 1) // 2
-    chosen = pattern.kernels[begins[middle] : begins[middle + 1]]
-    return [
-        (steps.keys[key].role, steps.keys[key].name, steps.key_ns[key] / max(steps.key_launches[key], 1) / 1e3)
-        for key in chosen
-    ]
+    middle = statistics.median_low([spread.median for spread in known])
+    return Spread(low=min(s.low for s in known), median=middle, high=max(s.high for s in known))

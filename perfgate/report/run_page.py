@@ -14,9 +14,11 @@ from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.report.causes import attribution_section, counters_section
 from perfgate.report.chart import Chart
+from perfgate.report.counter_charts import roof_plane, roofline
 from perfgate.report.document import Document, Section
 from perfgate.report.explanation import causes, commands, leading_gate, steps, three_sentences
-from perfgate.report.outcome_charts import forest, roof_plane, step_bars, waterfall
+from perfgate.report.kernel_evidence import envelope_section, kernels_section
+from perfgate.report.outcome_charts import forest, waterfall
 from perfgate.report.outcome_document import gates_section, heading_section, notes_section
 from perfgate.report.outcome_lines import (
     baseline_line,
@@ -30,15 +32,14 @@ from perfgate.report.outcome_lines import (
 from perfgate.report.record_charts import (
     Looks,
     iterations_chart,
-    layer_chart,
     pairs_chart,
     states_of,
     telemetry_chart,
     tokens_chart,
 )
 from perfgate.report.run_folders import RUN
-from perfgate.report.setting_lines import run_setting
-from perfgate.trace.difference import difference
+from perfgate.report.setting_lines import run_setting, same_again
+from perfgate.report.step_charts import layer_chart, layers_chart, step_bars
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class MeasuredRun:
     outcome: Outcome
     run: Run | None = None
     records: Mapping[str, Record] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int | None:
+        """What the order within pairs was drawn by; ``None`` for figures from elsewhere."""
+        return self.run.plan.seed if self.run else None
 
     @classmethod
     def of(cls, outcome: Outcome, folder: Path) -> Self:
@@ -82,6 +88,7 @@ def run_page(measured: MeasuredRun) -> Document:
         Section(notes=tuple(run_notes(outcome))),
         Section(title="The whole run"),
         Section(lead="next", lines=commands(outcome), style="commands"),
+        Section(lead="to measure it again", lines=tuple(same_again(outcome, measured.seed)), style="commands"),
         Section(lead="measured", lines=(*run_setting(outcome), *_versions(outcome)), style="facts"),
     ]
     document = Document.of([closing(outcome), *filter(None, three_sentences(outcome))], sections)
@@ -110,6 +117,8 @@ def _cell(cell: CellOutcome, evidence: Evidence | None) -> Iterator[Section | No
             attribution_section(cell.attribution), lead="where the time went", chart=waterfall(cell.attribution)
         )
         yield _chart(step_bars(cell.attribution))
+        if paired:
+            yield _chart(layers_chart(paired, cell.attribution))
     yield replace(notes_section(cell), lead="reasons and cautions")
     yield Section(lead="why this verdict, step by step", lines=tuple(steps(cell)), style="items", folded=True)
     yield Section(lead="what explains it", lines=causes(cell), style="items", folded=True)
@@ -130,21 +139,9 @@ def _evidence(cell: CellOutcome, evidence: Evidence, states: Looks | None) -> It
     yield _chart(telemetry_chart(evidence), folded=True)
     if cell.attribution is not None:
         yield _chart(layer_chart(evidence, cell.attribution), folded=True)
-    traced = [(base.decode, head.decode) for base, head in evidence.pairs("traced") if base.decode and head.decode]
-    if traced:
-        found = difference(*traced[0])
-        lines = (found.headline, *found.lines)
-        yield Section(lead="kernels of a step, base to head", lines=lines, style="items", folded=True)
-    traces = [(trial, artifact) for trial in evidence.record.trials for artifact in trial.traces]
-    lines = tuple(
-        f"trial {trial.index}, {trial.subject}: {artifact.path}, {_opener(artifact.path)}" for trial, artifact in traces
-    )
-    yield Section(lead="traces of the run folder", lines=lines, style="items", folded=True)
-
-
-def _opener(path: str) -> str:
-    """What shows a profiler's file."""
-    return "open with nsys-ui" if Path(path).suffix == ".nsys-rep" else "open in ui.perfetto.dev"
+    yield envelope_section(evidence)
+    yield kernels_section(evidence, cell)
+    yield _chart(roofline(evidence), folded=True)
 
 
 def _chart(chart: Chart | None, line: str = "", *, folded: bool = False) -> Section | None:

@@ -47,6 +47,24 @@ def next_steps(outcome: Outcome) -> list[str]:
     return [*dict.fromkeys(steps)]
 
 
+def same_again(outcome: Outcome, seed: int | None) -> Iterator[str]:
+    """Commands that measure the same again, check what was measured, and judge it again; none for other figures.
+
+    Args:
+        outcome: The verdict.
+        seed: What the order within pairs was drawn by, if it is known.
+    """
+    own = [(cell, cell.setting) for cell in outcome.cells if cell.setting and cell.setting.run == outcome.run]
+    order = [] if seed is None else [f"--seed {seed}"]
+    yield from dict.fromkeys(
+        " ".join([_command("perfgate run", setting), *(["--against baseline"] if cell.baseline else order)])
+        for cell, setting in own
+    )
+    if own:
+        yield f"perfgate verify {shlex.quote(outcome.run)}"
+        yield f"perfgate judge {shlex.quote(outcome.run)}"
+
+
 def _kernels(cell: CellOutcome, setting: Setting) -> Iterator[str]:
     """Which kernels made a step longer, where no trace of this run tells already."""
     if cell.traced_pairs or not any(gate.verdict == "regressed" for gate in cell.gates):

@@ -5,25 +5,39 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hand_made import cell, gate, judged, run, spread, trials
+from hand_made import cell, gate, judged, record, run, spread, trials
 from hostile_run import hostile
-from recorded_runs import RUNS, recorded, recorded_together
+from recorded_runs import RUNS, fp32_logits, recorded, recorded_together
 
 from perfgate.cli.main import main
-from perfgate.judge.cell_verdict import judge
+from perfgate.judge.cell_verdict import evidence_of_run, judge
+from perfgate.judge.evidence import Evidence
+from perfgate.load.shape import Load
 from perfgate.report.chart import Scale
 from perfgate.report.explanation import commands, steps, three_sentences
 from perfgate.report.formats import render
 from perfgate.report.html import run_html
-from perfgate.report.outcome_charts import forest, step_bars, waterfall
+from perfgate.report.kernel_evidence import kernels_section
+from perfgate.report.outcome_charts import forest, waterfall
+from perfgate.report.record_charts import iterations_chart, pairs_chart, tokens_chart
 from perfgate.report.run_page import MeasuredRun
+from perfgate.report.setting_lines import same_again
+from perfgate.report.step_charts import layers_chart, step_bars
 
 VOID = {"meta", "link", "path", "rect", "line", "br", "img"}
+
+
+def evidence_of(measured: MeasuredRun) -> Evidence:
+    """What the one cell of a recorded run was judged by."""
+    assert measured.run is not None
+    (kept,) = measured.records.values()
+    return evidence_of_run(measured.run, kept.cell, kept)
 
 
 class Page(HTMLParser):
@@ -72,9 +86,8 @@ def test_a_page_is_one_whole_file(name: str) -> None:
     assert len(ids) == len(set(ids))
     assert not page.all("script")
     assert not re.search(r"(?:src|srcset|action|poster)\s*=|url\(|@import", text)
-    assert {link["href"] for link in (*page.all("a"), *page.all("link")) if not str(link["href"]).startswith("#")} == {
-        "data:,"
-    }
+    links = {str(link["href"]) for link in (*page.all("a"), *page.all("link"))}
+    assert all(link == "data:," or link.startswith(("#", "./trials/")) for link in links)
     policy = next(str(meta["content"]) for meta in page.all("meta") if "http-equiv" in meta)
     digest = base64.b64encode(hashlib.sha256(page.text("style").encode()).digest()).decode()
     assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}'")
@@ -99,17 +112,33 @@ def test_the_page_of_three_cells_is_small() -> None:
     text = run_html(recorded_together())
 
     assert len(text.encode()) < 1_000_000
-    assert [link["href"] for link in Page(text).all("a")] == ["#report", "#part-1", "#part-2", "#part-3", "#part-4"]
+    links = [str(link["href"]) for link in Page(text).all("a")]
+    assert [link for link in links if link[0] == "#"] == ["#report", "#part-1", "#part-2", "#part-3", "#part-4"]
 
 
 def test_a_regression_is_told_in_three_sentences() -> None:
     """What got slower, by how much with its interval, and why: a copy from host memory that the device waits for."""
     what, how_much, why = three_sentences(recorded("regressed").outcome)
 
-    assert what == "itl_median got slower (and ttft_median)."
+    assert what == "itl_median (inter-token latency) got slower, and so did ttft_median."
     assert how_much.startswith("itl_median: 5.137 ms to 6.707 ms, +30.6 % (interval +10.2 % to +42.0 %) in 6 pairs")
-    assert why.startswith("Why: +3903.3 us a step: idle +3918.4 us; the device of head waited for the host")
+    assert why.startswith(
+        "Why: a decode step takes 3.903 ms longer: idle +3918.4 us; the device of head waited for the"
+    )
     assert why.endswith("The head's step runs something else: a pageable host copy (h2d) in each step.")
+
+
+def test_logits_in_float32_are_explained_in_ten_seconds() -> None:
+    """The three sentences name the metric, the slowdown with its interval, the kernel and where it runs."""
+    what, how_much, why = three_sentences(fp32_logits().outcome)
+
+    assert what == "itl_median (inter-token latency) got slower."
+    assert how_much.startswith("itl_median: 5.137 ms to 5.387 ms, +4.88 % (interval +4.87 % to +4.89 %) in 6 pairs; ")
+    assert why == (
+        "Why: a decode step takes 250.6 us longer: split: elementwise+gemm +250.6 us (1 launch more). The head's step "
+        "runs something else at lm-head: gemm runs other kernels: nvjet_sm90_tst_256x8_64x6_2x1_v_bz_TNT -> "
+        "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8; one more elementwise kernel a step."
+    )
 
 
 def test_the_other_verdicts_are_told_too() -> None:
@@ -119,7 +148,7 @@ def test_the_other_verdicts_are_told_too() -> None:
     nothing = three_sentences(judge(run([cell()]), {}))
 
     assert passed[0] == "Nothing got slower by as much as must be caught: all 4 gates passed."
-    assert open_[0] == "Nobody can say yet whether itl_median got slower."
+    assert open_[0] == "Nobody can say yet whether itl_median (inter-token latency) got slower."
     assert "so it does not pass" in open_[2]
     assert nothing[0].startswith("NOT MEASURED")
     assert nothing[1].startswith("Reason not-started: ")
@@ -156,7 +185,7 @@ def test_a_run_is_explained_in_the_terminal(tmp_path: Path) -> None:
     code = CliRunner().invoke(main, ["explain", "undecided"])
 
     assert told.exit_code == 0
-    assert told.stdout.splitlines()[1] == "itl_median got slower (and ttft_median)."
+    assert told.stdout.splitlines()[1] == "itl_median (inter-token latency) got slower, and so did ttft_median."
     assert "it blocks." in told.stdout
     assert "  perfgate explain estimates-disagree" in told.stdout
     assert code.stdout.startswith("undecided\n")
@@ -172,6 +201,8 @@ def test_no_name_becomes_markup() -> None:
     for element in ("title", "h2", "dt"):
         assert "</title></style><script>alert(1)</script>" in page.text(element)
     assert "{{ 7*7 }}" in page.text("h2")
+    assert all(str(link["href"]).startswith(("#", "./")) for link in page.all("a"))
+    assert "./javascript%3Aalert%281%29" in {link["href"] for link in page.all("a")}
     assert "\u202e" not in run_html(hostile())
 
 
@@ -224,10 +255,81 @@ def test_the_waterfall_ends_where_the_head_is() -> None:
     assert head / base == pytest.approx(found.attribution.head_s / found.attribution.base_s, rel=0.01)
 
 
+def test_the_layers_add_up_to_the_step() -> None:
+    """Stretches of layers and idle time are as long as the step; layers that are alike share a row."""
+    measured = fp32_logits()
+    (found,) = measured.outcome.cells
+    assert found.attribution is not None
+    chart = layers_chart(evidence_of(measured), found.attribution)
+    assert chart is not None
+
+    rows = {row[0]: row[1:] for row in chart.rows[1:]}
+    assert list(rows) == ["before the layers", "layer 0", "layer 1 to 31, each", "behind the layers", "idle"]
+    assert rows["behind the layers"] == ("299.0", "549.6", "+250.6")
+    whole = sum(float(own[0]) * (31 if "each" in name else 1) for name, own in rows.items())
+    assert whole == pytest.approx(found.attribution.base_s * 1e6, rel=0.01)
+    bars = [mark for mark in chart.marks if mark.text.startswith("base, ") and mark.look.startswith("layer")]
+    assert len(bars) == 34
+
+
+def test_a_kernel_has_its_counters_and_its_traces_beside_it() -> None:
+    """The kernels that changed most come first, with where they run; each trace says what opens it."""
+    measured = recorded("regressed")
+    section = kernels_section(evidence_of(measured), measured.outcome.cells[0])
+    assert section is not None
+
+    assert section.rows[1][:3] == ("FlashAttnFwdSm90", "attention", "32")
+    assert section.rows[2][1] == "gemm (qkv)"
+    assert section.lines[1].startswith("trial 14, head: trials/014/trace.nsys-rep, open in nsys-ui")
+    assert section.hrefs == ("", "./trials/014/trace.nsys-rep", "./trials/015/trace.nsys-rep")
+
+
+def test_a_run_says_how_to_measure_it_again() -> None:
+    """The command that measured it with its seed, then the checks of what it left; figures from elsewhere have none."""
+    measured = recorded("regressed")
+
+    sides = "perfgate run drills/h200.yaml --base python=/envs/base/bin/python --base path=/envs/site "
+    sides += "--head path=/envs/drills/host_copy:/envs/site"
+    assert list(same_again(measured.outcome, measured.seed)) == [
+        f"{sides} --seed {measured.seed}",
+        "perfgate verify drill-h200-20261122T131115Z-8f439d",
+        "perfgate judge drill-h200-20261122T131115Z-8f439d",
+    ]
+    assert list(same_again(measured.outcome.model_copy(update={"run": "another"}), None)) == []
+
+
+def test_a_window_of_load_is_no_timeline() -> None:
+    """Gaps between tokens that a server's record keeps by size are shown as that, and windows are called windows."""
+    measured = recorded("pass")
+    evidence = evidence_of(measured)
+    loaded = replace(
+        evidence,
+        cell=evidence.cell.model_copy(
+            update={"workload": Load.model_validate({"arrival": {"poisson": 4}, "requests": 60})}
+        ),
+    )
+
+    titles = [chart.title for chart in (tokens_chart(loaded), iterations_chart(loaded, None)) if chart]
+    assert titles == ["Gaps between tokens of one window", "Windows of every trial"]
+
+
+def test_an_unchanged_pair_is_not_called_worse() -> None:
+    """Where more is better, too, a head equal to its base is worse in none of the pairs."""
+    measured = cell(gates=[gate("output_throughput")])
+    outcome = judged(trials([0.0] * 4), measured)
+    pairs = evidence_of_run(run([measured]), measured, record(measured, trials([0.0] * 4)))
+
+    chart = pairs_chart(pairs, outcome.cells[0].gates[0], None)
+
+    assert chart is not None
+    assert chart.description == "output_throughput in 4 pairs; the head is worse than its base in 0 of them."
+
+
 def test_ticks_are_round_and_inside() -> None:
     """A scale's ticks are multiples of 1, 2 or 5 within it."""
     assert Scale(-0.3, 10.4, 0, 100).ticks(6) == [0, 2, 4, 6, 8, 10]
     assert Scale(0.00512, 0.00534, 0, 1).ticks(4) == pytest.approx([0.0052, 0.0053])
+    assert Scale(240, 940, 0, 1).ticks(3) == [400, 600, 800]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from browser import NARROW, WIDE, Scheme, opened
 from hostile_run import hostile
 from playwright.sync_api import Browser
-from recorded_runs import RUNS, recorded
+from recorded_runs import RUNS, fp32_logits, recorded
 
 from perfgate.report.html import run_html
 from perfgate.report.run_page import MeasuredRun
@@ -18,10 +18,10 @@ from perfgate.report.run_page import MeasuredRun
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """A function that writes the page of a run and says where."""
-    folder = tmp_path_factory.mktemp("pages")
+    folder, made = tmp_path_factory.mktemp("pages"), {"hostile": hostile, "fp32-logits": fp32_logits}
 
     def written(name: str) -> Path:
-        measured: MeasuredRun = hostile() if name == "hostile" else recorded(name)
+        measured: MeasuredRun = made[name]() if name in made else recorded(name)
         file = folder / f"{name}.html"
         file.write_text(run_html(measured), encoding="utf-8")
         return file
@@ -29,7 +29,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return written
 
 
-@pytest.mark.parametrize("name", [*RUNS, "hostile"])
+@pytest.mark.parametrize("name", [*RUNS, "fp32-logits", "hostile"])
 def test_a_page_shows_its_parts_and_asks_for_nothing(
     name: str, browser: Browser, page: Callable[[str], Path], golden: Callable[[str, str], None]
 ) -> None:
