@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfgate.cli.baseline_commands import BASELINES_OPTION
-from perfgate.cli.measuring import Builds, naming_builds
+from perfgate.cli.measuring import BUDGET_OPTION, Builds, naming_builds
 from perfgate.cli.output_options import echo_document
 from perfgate.errors import UsageError
 from perfgate.units import plural
@@ -28,13 +28,20 @@ if TYPE_CHECKING:
 @click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
 @naming_builds
 @BASELINES_OPTION
+@BUDGET_OPTION
 @click.option("--dump", is_flag=True, help="Print each scenario with its defaults filled in, as YAML.")
-def check(scenarios: tuple[Path, ...], builds: Builds, baselines: Path, dump: bool) -> None:  # noqa: FBT001 (a flag)
+def check(
+    scenarios: tuple[Path, ...],
+    builds: Builds,
+    baselines: Path,
+    budget_s: float,
+    dump: bool,  # noqa: FBT001 (a flag)
+) -> None:
     """Check scenario files; show what a run of each would measure, cost and detect. No engine is started.
 
     The builds are --base and --head, or those of perfgate.toml: their interpreters are asked which engine arguments
     they take, in about a second. Nothing is built: a ref is asked once it is. A file called perfgate.toml is checked
-    as what it is.
+    as what it is. --budget says which looks so many minutes are enough for.
 
     \b
     perfgate check scenarios/*.yaml perfgate.toml
@@ -57,7 +64,7 @@ def check(scenarios: tuple[Path, ...], builds: Builds, baselines: Path, dump: bo
     checked = preflight(loaded, _subjects(builds))
     for warning in checked.warnings:
         click.echo(f"perfgate: warning: {warning}", err=True)
-    _show_prices(loaded, builds.runs, baselines, checked.notes)
+    _show_prices(loaded, builds.runs, baselines, budget_s, checked.notes)
 
 
 def _summary(file: Path, config: Config) -> str:
@@ -84,7 +91,9 @@ def _subjects(builds: Builds) -> dict[Side, Subject]:
     return subjects
 
 
-def _show_prices(loaded: Sequence[LoadedScenario], runs: Path, baselines: Path, notes: Sequence[str]) -> None:
+def _show_prices(
+    loaded: Sequence[LoadedScenario], runs: Path, baselines: Path, budget_s: float, notes: Sequence[str]
+) -> None:
     from perfgate.baseline.foresight import ways
     from perfgate.baseline.store import find
     from perfgate.judge.power import cell_power
@@ -102,7 +111,7 @@ def _show_prices(loaded: Sequence[LoadedScenario], runs: Path, baselines: Path, 
             stored = (entry.baseline for entry in find(baselines, [cell])[cell.cell_id])
             fitting = [lineage for lineage in stored if not lineage.cell.differences(Measured.of(cell))]
             against = [way for lineage in fitting for way in ways(lineage, cell, price, gates)]
-            echo_document(power_document(cell, price, against))
+            echo_document(power_document(cell, price, against, budget_s))
             if cell.cell_id in seen:
                 click.echo(f"  the same cell as {seen[cell.cell_id]}: one run measures only one of them")
             seen.setdefault(cell.cell_id, cell.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from perfgate.baseline.foresight import Way
@@ -12,16 +13,18 @@ from perfgate.scenario.plan import Cell
 from perfgate.units import percent
 
 
-def power_document(cell: Cell, price: CellPower, against: Iterable[Way] = ()) -> Document:
+def power_document(cell: Cell, price: CellPower, against: Iterable[Way] = (), budget_s: float = math.inf) -> Document:
     """One cell: its looks and its price until each of them, by kind of pairs; what each gate could detect at them.
 
     Args:
         cell: The cell.
         price: Of pairs.
         against: The ways of holding a head against stored baselines instead.
+        budget_s: Of a run of this cell alone, seconds.
     """
     lines = [
         *(line for kind in price.kinds for line in _kind_lines(cell, kind)),
+        *_budget_lines(price.kinds, budget_s),
         *_choice_lines(cell, price),
         *(_gate_line(cell, gate) for gate in price.gates),
         *map(_way_line, against),
@@ -74,6 +77,16 @@ def _kind_lines(cell: Cell, price: KindCost) -> tuple[str, str]:
         f"{price.kind}: {pairs}; {starts} engine starts of {_amount(cell, price)}",
         f"{price.kind}: minutes{until}: {_minutes(price)}",
     )
+
+
+def _budget_lines(kinds: Iterable[KindCost], budget_s: float) -> Iterator[str]:
+    """Which looks a budget is enough for, if it is spent on one kind; nothing of a kind whose price is unknown."""
+    for kind in kinds:
+        if kind.minutes is None or math.isinf(budget_s):
+            continue
+        looks = [pairs for pairs, minutes in zip(kind.looks, kind.minutes, strict=True) if minutes * 60 <= budget_s]
+        enough = f"enough for the looks at {_list(looks)} pairs" if looks else "not enough for a look"
+        yield f"{kind.kind}: {budget_s / 60:g} minutes are {enough}"
 
 
 def _amount(cell: Cell, price: KindCost) -> str:

@@ -181,6 +181,21 @@ def test_check_shows_each_kind_that_a_run_takes() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("minutes", "enough"), [(4.9, "not enough for a look"), (9, "enough for the looks at 4, 6, 8 pairs")]
+)
+def test_check_says_what_a_budget_is_enough_for(minutes: float, enough: str) -> None:
+    """Of each kind whose price is known; without a budget nothing is said."""
+    envelope = with_kernels("itl_median", "gemm")
+    price = cell_power(envelope, {}, 2)
+
+    told = to_text(power_document(envelope, price, budget_s=minutes * 60))
+    assert [line for line in told.splitlines() if "minutes are" in line] == [
+        f"  timed: {minutes:g} minutes are {enough}"
+    ]
+    assert "minutes are" not in to_text(power_document(envelope, price))
+
+
 def test_more_gates_see_less() -> None:
     """All gates of a run share alpha."""
     one, ten = (cell_power(expecting(), {}, gates).gates[0].detectable[3] for gates in (1, 10))
