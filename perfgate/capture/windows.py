@@ -7,8 +7,7 @@ measured.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from perfgate.capture.driver_protocol import Engine
@@ -33,7 +32,7 @@ class Windows(Timed):
         super().__init__(job)
         self._times: list[list[float]] = []
         self._more = 0
-        self._counted: Counter[str] = Counter()
+        self._counted: list[Mapping[str, int]] = []
         self._kv_use_ppm: int | None = None
 
     def run(self, engine: Engine, number: int, *, warmup: bool) -> Iteration:
@@ -58,12 +57,18 @@ class Windows(Timed):
             reading = answer.get("kv_use_ppm")
             self._kv_use_ppm = max(filter(None, (reading, self._kv_use_ppm)), default=reading)
         else:
-            self._counted.update(answer.get("counted", {}))
+            self._counted.append(answer.get("counted", {}))
 
     def fields(self) -> dict[str, Any]:
         """Cautions, figures, and the timeline."""
-        figures = dict(self._counted) | ({MORE_WARMUP: self._more} if self._more else {})
+        figures = _added(self._counted) | ({MORE_WARMUP: self._more} if self._more else {})
         if self._kv_use_ppm is not None:
             figures["kv_use_ppm"] = self._kv_use_ppm
         cautions = ("not-steady",) if is_steady(self._times) is False else ()
         return super().fields() | {"cautions": cautions, "figures": figures}
+
+
+def _added(windows: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Figures over all windows; one that a window lacks, because the server did not answer, is not known."""
+    known = set.intersection(*map(set, windows)) if windows else set()
+    return {name: sum(window[name] for window in windows) for name in sorted(known)}

@@ -16,6 +16,9 @@ SERVER: Final = "server"
 OF_SERVERS: Final = frozenset({"request_throughput", "queue_time", "preemptions", "prefix_hit_share", "kv_use",
                                *LOAD_METRICS})  # fmt: skip
 """Metrics that only trials of a server carry."""
+OF_WORKERS: Final = frozenset({"model_memory", "kv_memory", "peak_memory", "activation_memory", "memory_fragmentation",
+                               "device_memory_growth", "host_memory", "host_memory_growth"})  # fmt: skip
+"""Metrics that the worker reads in the engine's own processes."""
 
 
 def is_served(content: Mapping[str, object]) -> bool:
@@ -39,6 +42,9 @@ def check_load(engine: Engine, workload: AnyWorkload, gates: Sequence[Gate], mat
             raise FieldError(("gates", number, "metric"), f"{gate.metric} is a server's: it needs driver: server")
         if served and (gate.measured.kind != "timed" or gate.measured.needs_floor):
             text = f"{gate.metric} is read from decode steps of a known batch, which driver: server has not"
+            raise FieldError(("gates", number, "metric"), text)
+        if served and gate.metric in OF_WORKERS:
+            text = f"{gate.metric} is read inside the engine's processes, which needs driver: vllm"
             raise FieldError(("gates", number, "metric"), text)
     if isinstance(workload, Load):
         if workload.arrival.replay is not None:

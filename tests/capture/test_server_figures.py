@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.capture.server_figures import MOST_BYTES, growth, kv_token_capacity, kv_use_ppm, read_metrics
+from perfgate.capture.windows import _added
 
 BEFORE = b"""\
 # TYPE vllm:num_preemptions counter
@@ -31,6 +32,12 @@ def test_counters_are_added_over_engines_and_subtracted() -> None:
     assert growth(read_metrics(BEFORE), read_metrics(after)) == {
         "preemptions": 2, "queue_ns": 500_000_000, "queued": 10,
     }  # fmt: skip
+
+
+def test_a_figure_that_a_window_lacks_is_not_known() -> None:
+    """Preemptions of the other windows would pass for all there were."""
+    assert _added([{"preemptions": 3, "queued": 4}, {"queued": 5}]) == {"queued": 9}
+    assert _added([]) == {}
 
 
 @pytest.mark.parametrize(

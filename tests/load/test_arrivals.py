@@ -91,6 +91,12 @@ def test_a_duration_ends_the_window() -> None:
     assert at[-1] < 3
 
 
+def test_a_window_in_which_nothing_is_due_has_a_request() -> None:
+    """At a low rate some windows would be empty, and could not be measured."""
+    declared = load(arrival={"poisson": 0.01}, duration="1s")
+    assert [times(window(declared, number, VOCABULARY)) for number in range(20)] == [[0]] * 20
+
+
 def test_a_closed_loop_thinks() -> None:
     """It has no times, and waits of the declared mean."""
     closed = window(load(arrival={"closed": {"concurrency": 8, "think": "100ms"}}), 0, VOCABULARY)

@@ -40,6 +40,7 @@ def problem(old: str, new: str) -> str:
         ("gates:", "calls: {}\\ngates:", "calls: profiles the engine's own loop"),
         ("gates:", "matrix: {batch: [1]}\\ngates:", "matrix.batch: a load has no such number"),
         ("ttft_quantile, quantile: 99%", "mbu", "gates[0].metric: mbu is read from decode steps"),
+        ("ttft_quantile, quantile: 99%", "peak_memory", "gates[0].metric: peak_memory is read inside"),
         ("quantile: 99%, ", "", "gates[0]: ttft_quantile needs one, like quantile: 99%"),
         ("quantile: 99%", "quantile: 100%", "gates[0].quantile: expected a percentage above 0% and below 100%"),
         ("ttft_quantile, quantile: 99%", "goodput, slo: {}", "gates[0].slo: expected at least one of ttft, tpot, e2e"),
