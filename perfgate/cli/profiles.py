@@ -5,7 +5,6 @@ Imports are in the command bodies, as in :mod:`perfgate.cli.main`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -34,6 +33,7 @@ INSTEAD = {
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--step", type=click.IntRange(0), help="Only this step: N of perfgate.step.N.")
+@click.option("--whole", is_flag=True, help="The whole trace as one step, whatever steps it has.")
 @click.option("--layer", type=click.IntRange(0), help="Only this layer, from 0; with --step each launch is listed.")
 @click.option(
     "--show",
@@ -66,6 +66,8 @@ def kernels(
     layer: int | None,
     show: str | None,
     form: str,
+    *,
+    whole: bool,
     **instead: Path | None,
 ) -> None:
     """Print what decode steps run, role by role and kernel by kernel.
@@ -82,8 +84,10 @@ def kernels(
     from perfgate.trace.scrub import scrub
     from perfgate.trace.selection import select
     from perfgate.trace.trace_file import as_plain_file, read_trace
+    from perfgate.trace.whole_trace import as_one_step
 
-    asked, other = _asked(files, (step, layer), show, instead)
+    asked, other = _asked(len(files), show, instead)
+    _check_part(asked, step, layer, whole=whole)
     if asked == "scrub" and other:
         scrub(files[0], other)
         click.echo(f"{other}: written, scrubbed", err=True)
@@ -95,7 +99,8 @@ def kernels(
         click.echo(render("answer", form, answer), nl=False)
         return
     given = [*files, other] if asked == "diff" and other else files
-    chosen = [select(read_trace(file), step, layer) for file in given]
+    traces = [as_one_step(read_trace(file)) if whole else read_trace(file) for file in given]
+    chosen = [select(trace, step, layer) for trace in traces]
     names = [file.name for file in given]
     named = list(zip(names if len({*names}) == len(names) else map(str, given), chosen, strict=True))
     report: str = "answer"
@@ -113,24 +118,30 @@ def kernels(
     click.echo(render(report, form, about), nl=False)
 
 
-def _asked(
-    files: Sequence[Path], part: tuple[int | None, int | None], show: str | None, instead: dict[str, Path | None]
-) -> tuple[str, Path | None]:
+def _asked(files: int, show: str | None, instead: dict[str, Path | None]) -> tuple[str, Path | None]:
     """What is asked in a word, of INSTEAD or --show, and the other file that it needs."""
     options = [(name, file) for name in INSTEAD if (file := instead[name]) is not None]
     words = [INSTEAD[name] for name, _ in options] + ([f"--show {show} another one"] if show else [])
     if len(words) > 1:
         raise UsageError(f"{', '.join(words[:2])}: give one of them")
-    asked, other = options[0] if options else (show or ("ranks" if len(files) > 1 else "kernels"), None)
-    option = f"--{asked}" if options else f"--show {asked}"
-    if len(files) > 1 and asked != "ranks":
-        raise UsageError(f"several files are the ranks of one run: give {option} one file")
-    step, layer = part
-    if layer is not None and asked not in OF_LAYERS:
-        raise UsageError(f"{option} is of whole steps: give --layer without it")
-    if step is not None and asked == "memory":
-        raise UsageError(f"{option} is of the whole file, step by step: give it without --step")
+    asked, other = options[0] if options else (show or ("ranks" if files > 1 else "kernels"), None)
+    if files > 1 and asked != "ranks":
+        raise UsageError(f"several files are the ranks of one run: give {_option(asked)} one file")
     return asked, other
+
+
+def _check_part(asked: str, step: int | None, layer: int | None, *, whole: bool) -> None:
+    """Refuse a part of a trace that what is asked cannot be of."""
+    if whole and step is not None:
+        raise UsageError("--whole takes the trace for one step, --step chooses one: give one of them")
+    if layer is not None and asked not in OF_LAYERS:
+        raise UsageError(f"{_option(asked)} is of whole steps: give --layer without it")
+    if (step is not None or whole) and asked == "memory":
+        raise UsageError(f"{_option(asked)} is of the whole file, step by step: give it alone")
+
+
+def _option(asked: str) -> str:
+    return f"--{asked}" if asked in INSTEAD else f"--show {asked}"
 
 
 @click.command()

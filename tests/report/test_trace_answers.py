@@ -105,6 +105,7 @@ def test_what_a_trace_does_not_record_is_said(show: str) -> None:
             "--counters prints a table, --show path another one: give one of them",
         ),
         (["--show", "paths"], "Invalid value for '--show'"),
+        (["--whole", "--step", "300"], "--whole takes the trace for one step, --step chooses one: give one of them"),
     ],
 )
 def test_options_that_do_not_go_together(words: list[str], message: str) -> None:
@@ -246,4 +247,31 @@ def test_memory_that_is_not_recorded_is_said() -> None:
     assert "nsys with --cuda-memory-usage=true" in run(str(CAPTURE), "--show", "memory").stdout
     ended = run(str(CAPTURE), "--show", "memory", "--step", "300")
     assert ended.exit_code == 2
-    assert "--show memory is of the whole file, step by step: give it without --step" in ended.output
+    assert "--show memory is of the whole file, step by step: give it alone" in ended.output
+
+
+def test_a_trace_without_steps_has_times_as_a_whole(tmp_path: Path) -> None:
+    """From its first kernel to its last end: busy, idle and what hides communication, for each process's device."""
+    builder = ExportBuilder()
+    for pid in (100, 200):
+        builder.launch("nvjet", 0, 1000, 5000, pid=pid)
+        builder.launch("ncclDevKernel_AllReduce_Sum", 1000, 4000, 6000, stream=9, pid=pid)
+        builder.launch("rms_norm", 2000, 7000, 8000, pid=pid)
+    file = str(builder.write(tmp_path / "export.sqlite"))
+    content = json.loads(run(file, "--whole", "--format", "json").stdout)
+    figures = [(one["process"], one["span_ns"], one["busy_ns"], one["hidden_ns"]) for one in content["steps"]]
+    assert figures == [(100, 7000, 6000, 1000), (200, 7000, 6000, 1000)]
+    assert "of it hidden" in run(file, "--whole").stdout
+    whole, without = (
+        json.loads(run(file, *words, "--show", "path", "--format", "json").stdout)["parts"]
+        for words in (["--whole"], [])
+    )
+    assert whole == without
+
+
+def test_a_whole_trace_takes_what_no_step_holds() -> None:
+    """Every kernel of the capture, those outside its steps too."""
+    content = json.loads(run(str(CAPTURE), "--whole", "--format", "json").stdout)
+    (step,) = content["steps"]
+    assert step["launches"] == len(read_trace(CAPTURE).kernels)
+    assert content["outside_steps"] == {"launches": 0, "time_ns": 0}
