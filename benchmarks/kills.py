@@ -55,6 +55,8 @@ from perfgate.record.run_record import read_records, read_run  # noqa: E402
 SLEEP_S = 0.01
 WINDOW_S = {"fake": 0.3, "stub": 1.4, "stations": 4.0, "engine": 60.0}
 """Kills come within so many seconds after the run folder is there, about what an undisturbed run takes."""
+TWICE_S = 1.0
+"""A second signal comes within so many seconds of a polite one."""
 PLACES = ("in a trial", "in a write", "between", "after the end")
 
 
@@ -66,6 +68,7 @@ class Kill:
         collector: ``fake``, ``stub``, ``stations`` or ``engine``.
         victim: ``perfgate``, ``worker`` or ``both``.
         number: The signal.
+        again_s: So long after it the same signal is sent once more; ``None``: it is not.
         delay_s: After the run folder appeared.
         gpus: Where the run goes on.
     """
@@ -75,6 +78,12 @@ class Kill:
     number: signal.Signals
     delay_s: float
     gpus: str = ""
+    again_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The signal, in a word or two."""
+        return f"{self.number.name}{'' if self.again_s is None else ' twice'}"
 
 
 @dataclass(frozen=True)
@@ -98,10 +107,12 @@ def draw(collector: str, number: int, seed: int) -> Kill:
     """The kill of that number."""
     dice = random.Random(f"kill {seed} {collector} {number}")  # noqa: S311 (no secret)
     victim = dice.choice(("perfgate", "worker", "both")) if collector != "fake" else "perfgate"
-    polite = victim == "perfgate" and dice.random() < 0.3  # noqa: PLR2004 (most kills are rude)
+    polite = victim == "perfgate" and dice.random() < (0.6 if collector == "stations" else 0.3)  # most are rude
     sent = dice.choice((signal.SIGINT, signal.SIGTERM)) if polite else signal.SIGKILL
     delay_s = dice.uniform(0, WINDOW_S[collector])
-    return Kill(collector, victim, sent, delay_s, dice.choice(("0", "2,1", "all")) if collector == "stations" else "")
+    gpus = dice.choice(("0", "2,1", "all")) if collector == "stations" else ""
+    again_s = dice.uniform(0, TWICE_S) if polite and dice.random() < 1 / 2 else None
+    return Kill(collector, victim, sent, delay_s, gpus, again_s)
 
 
 def carry_out(kill: Kill, folder: Path, python: str) -> Found:
@@ -111,6 +122,9 @@ def carry_out(kill: Kill, folder: Path, python: str) -> Found:
     run_folder = started.run_folder
     time.sleep(kill.delay_s)
     strike(kill, started)
+    if kill.again_s is not None:
+        time.sleep(kill.again_s)
+        strike(kill, started)
     started.process.wait(600)
 
     faults: list[str] = []
@@ -123,7 +137,7 @@ def carry_out(kill: Kill, folder: Path, python: str) -> Found:
     lost = started.reported() - measured
     if lost:
         faults.append(f"lost: trials {sorted(lost)}")
-    if kill.number != signal.SIGKILL and not (run_folder / "verdict.json").exists():
+    if kill.number != signal.SIGKILL and kill.again_s is None and not (run_folder / "verdict.json").exists():
         faults.append(f"ended {started.process.returncode} without judging what there is")
     faults += go_on(run_folder, fake, kill.gpus)
     return Found(place, len(started.reported()), len(lost), tuple(faults))
@@ -225,9 +239,9 @@ def table(kills: Sequence[tuple[Kill, Found]]) -> str:
     """A Markdown table, one row a collector, victim and signal."""
     head = ("trials of", "victim", "signal", "kills", *PLACES, "trials reported", "lost", "faults")
     rows = [head, ("---",) * len(head)]
-    groups = dict.fromkeys((k.collector, k.victim, k.number.name) for k, _ in kills)
+    groups = dict.fromkeys((k.collector, k.victim, k.name) for k, _ in kills)
     for group in (*groups, ("all", "", "")):
-        found = [f for k, f in kills if group in ((k.collector, k.victim, k.number.name), ("all", "", ""))]
+        found = [f for k, f in kills if group in ((k.collector, k.victim, k.name), ("all", "", ""))]
         places = Counter(f.place for f in found)
         sums = (sum(f.reported for f in found), sum(f.lost for f in found), sum(len(f.faults) for f in found))
         rows.append((*group, *map(str, (len(found), *(places[p] for p in PLACES), *sums))))

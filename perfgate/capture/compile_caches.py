@@ -197,7 +197,7 @@ class CompileCaches:
         if job.side == "base":
             return (trusted,)
         source = job.subject.built_from
-        return trusted, digest_of([content, "head", source.name if source else ""])
+        return trusted, digest_of([content, "head", [source.commit, source.changes] if source else []])
 
     def _build(self, subject: Subject, variables: Mapping[str, str]) -> str:
         asked = digest_of([subject.python, variables.get("PYTHONPATH", "")])

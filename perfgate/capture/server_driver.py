@@ -39,7 +39,7 @@ VERSIONS_LOG: Final = "versions.log"
 VERSIONS_S: Final = 30.0
 MOST_SAID: Final = 65_536
 LEAST_CORES: Final = 4
-"""From so many on the client has the last one for itself."""
+"""From so many on the client has one for itself."""
 READING_S: Final = 0.5
 """Between two readings of the KV cache's use, in warm-up alone."""
 DYING_S: Final = 0.5
@@ -58,7 +58,7 @@ class ServerDriver:
         """See :class:`perfgate.capture.driver_protocol.Driver`."""
         if launch != Launch():
             raise InvalidTrialError("profile-failed", "a server is not profiled")
-        servers, clients = apart()
+        servers, clients = apart(job.station)
         cache_files = count_files(job.cache_folder)
         versions = package_versions(job)
         with (
@@ -163,12 +163,16 @@ class ServedEngine:
             thread.join()
 
 
-def apart() -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The cores of server and client; nothing where there are too few, and both have all."""
+def apart(station: int = 0) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The cores of server and client; nothing where there are too few, and both have all.
+
+    The clients of stations that share all cores have one each.
+    """
     cores = sorted(os.sched_getaffinity(0))
     if usable_cores() < LEAST_CORES:
         return (), ()
-    return tuple(cores[:-1]), tuple(cores[-1:])
+    own = cores[-1 - station % (len(cores) // 2)]
+    return tuple(core for core in cores if core != own), (own,)
 
 
 def package_versions(job: Job) -> dict[str, str]:

@@ -55,9 +55,8 @@ def window(load: Load, number: int, vocabulary: int, trace: Sequence[Arrived] = 
     draw = _Draws(f"load {load.seed} {number}", vocabulary)
     if load.arrival.replay is not None and not trace:
         raise ValueError("the trace to replay is empty")
-    times = list(islice(_times(load, draw, trace), load.requests or MOST_REQUESTS)) or [
-        0
-    ]  # a window asks for something
+    times = list(islice(_times(load, draw, trace), load.requests or MOST_REQUESTS))
+    times = times or [0]  # a window asks for something
     requests = tuple(_request(load, index, at_ns, draw, trace) for index, at_ns in enumerate(times))
     closed = load.arrival.closed
     if closed is None:

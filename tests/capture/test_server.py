@@ -19,7 +19,7 @@ from conftest import CONFIG
 from hand_made import cell
 
 from perfgate.capture.job import Job
-from perfgate.capture.server_driver import package_versions
+from perfgate.capture.server_driver import apart, package_versions
 from perfgate.capture.server_process import as_options, fetch, own_port, served_name, server_command
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.trial_taking import EngineCollector
@@ -133,6 +133,15 @@ def test_arguments_are_options_of_a_command_line() -> None:
         "--max-num-seqs", "8", "--no-enable-prefix-caching", "--enforce-eager", "--dtype", "bfloat16",
         "--compilation-config", '{"mode": 0}', "--lora-modules", "a=b", "c=d",
     ]  # fmt: skip
+
+
+def test_clients_of_stations_have_a_core_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which the servers of theirs have not."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("perfgate.capture.server_driver.usable_cores", lambda: 8)
+    found = [apart(station) for station in range(3)]
+    assert [client for _, client in found] == [(7,), (6,), (5,)]
+    assert all({*server} | {*client} == set(range(8)) and len(server) == 7 for server, client in found)
 
 
 def test_a_port_is_one_that_nobody_has() -> None:
