@@ -38,7 +38,7 @@ from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasured
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.comparison import compare_records, compare_table, parse_gate
 from perfgate.judge.envelope import learn, union
-from perfgate.judge.next_pairs import due, next_target, with_further_looks
+from perfgate.judge.next_pairs import due, next_due, with_further_looks
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
@@ -47,6 +47,7 @@ from perfgate.record.dropped_pairs import reopened
 from perfgate.record.keeping import make_folder, refuse_what_is_no_text, run_name, storage_failures, taken_over
 from perfgate.record.manifest import check_sequence, read_manifest
 from perfgate.record.run_record import Record, Run, read_records, record_file, write_record, write_run
+from perfgate.run_steps import RunSteps
 from perfgate.scenario.declaration import LoadedScenario, load, with_kernels
 from perfgate.scenario.plan import Cell, exact_part, make_plan, resolve_cells, without_gates
 from perfgate.scenario.subject import Subject
@@ -134,7 +135,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         copies = {"against": baselines and keep(folder, baselines), "profiles": known and keep_profiles(folder, known)}
         manifest = manifest.model_copy(update=copies)
         write_run(folder, manifest)
-    return _visit(folder, manifest, Session(folder, manifest, collector, progress, deadline_s, gpus))
+    return _visit(folder, manifest, progress, collector=collector, deadline_s=deadline_s, gpus=gpus)
 
 
 def resume(  # noqa: PLR0913 (as above)
@@ -184,7 +185,8 @@ def resume(  # noqa: PLR0913 (as above)
         if collector is None:
             _require_subjects(run.subjects)
 
-    return _visit(folder, manifest, Session(folder, manifest, collector, progress, deadline_s, gpus), more, ready)
+    visit: dict[str, Any] = {"collector": collector, "deadline_s": deadline_s, "gpus": gpus}
+    return _visit(folder, manifest, progress, more, ready, **visit)
 
 
 def check_envelope(scenarios: Sequence[Path], subjects: dict[Side, Subject], **options: Any) -> Finished:
@@ -304,11 +306,13 @@ def _require_subjects(subjects: Mapping[Side, Subject]) -> None:
 def _visit(
     folder: Path,
     manifest: Run,
-    session: Session,
+    progress: Progress,
     more: int | None = None,
     prepare: Callable[[Run], None] = lambda _: None,
+    **visit: Any,
 ) -> Finished:
-    """Measure what is open while nobody else does, then judge."""
+    """Measure what is open while nobody else does, then judge; ``visit`` is the rest of a session."""
+    steps = RunSteps(progress)
     with storage_failures(folder, f"Fix that. {_way_on(folder)}"), _interruptions(folder):
         with hold(folder):
             records = {record.cell.cell_id: reopened(record) for record in read_records(folder, manifest)}
@@ -316,10 +320,10 @@ def _visit(
             records |= added
             if any(due(manifest, records)):
                 prepare(manifest)
-                with session:
+                with Session(folder, manifest, progress=steps, **visit) as session:
                     for record in added.values():  # before the first of their pairs is taken
                         write_record(record_file(folder, record.cell), record)
-                    _measure(manifest, session, records)
+                    _measure(manifest, session, records, steps)
         return Finished(folder, judge_folder(folder))
 
 
@@ -341,12 +345,13 @@ def _interruptions(folder: Path) -> Iterator[None]:
         raise InterruptedRunError(text, remedy=_way_on(folder), code=code) from error
 
 
-def _measure(manifest: Run, session: Session, records: dict[str, Record]) -> None:
+def _measure(manifest: Run, session: Session, records: dict[str, Record], steps: RunSteps) -> None:
     """Measure each cell look by look until it is decided, cannot be measured, or has used up its looks."""
     for cell in manifest.plan.cells:
         for kind in cell.kinds:
-            while (target := next_target(manifest, cell, records, kind)) is not None:
-                records[cell.cell_id] = session.measure(cell, target, kind)
+            while (due_now := next_due(manifest, cell, records, kind)) is not None:
+                steps.towards(due_now, manifest)
+                records[cell.cell_id] = session.measure(cell, due_now.target, kind)
 
 
 def outcome_of(folder: Path) -> Outcome:

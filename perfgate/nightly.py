@@ -24,6 +24,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from perfgate import __version__, gate
+from perfgate.capture.pace import Progress
 from perfgate.errors import InterruptedRunError, PerfgateError, RecordError, UsageError
 from perfgate.judge.outcome import WORST_FIRST, Outcome, Verdict, verdict_json, worst
 from perfgate.machine.atomic_files import write_atomically
@@ -33,6 +34,7 @@ from perfgate.metrics.trial import Side
 from perfgate.models import Frozen, Note
 from perfgate.record.manifest import read_manifest
 from perfgate.report.run_folders import NIGHT
+from perfgate.run_steps import part_of
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import resolve_cells
 from perfgate.scenario.subject import Subject
@@ -184,10 +186,14 @@ def check_halves(folder: Path) -> Night:
     """
     night = read_night(folder)
     for part in night.parts:
-        begun, meaning = run_of(folder, part), HALVES.get(part, f"{BESIDE.get(part)} beside the anchor")
+        begun, meaning = run_of(folder, part), _meaning(part)
         if begun is not None and read_manifest(begun).subjects != night.sides(part):
             raise RecordError(f"is not {meaning}: its subjects are not those of {MANIFEST}", where=str(begun))
     return night
+
+
+def _meaning(part: str) -> str:
+    return HALVES.get(part, f"{BESIDE.get(part)} beside the anchor")
 
 
 def candidate(folder: Path) -> Path | None:
@@ -222,16 +228,23 @@ def run_of(folder: Path, part: str) -> Path | None:
 
 
 def _measure(
-    folder: Path, night: Night, prepare: Callable[[Any], None], *, budget_s: float = math.inf, **means: Any
+    folder: Path,
+    night: Night,
+    prepare: Callable[[Any], None],
+    *,
+    budget_s: float = math.inf,
+    progress: Progress = lambda _: None,
+    **means: Any,
 ) -> gate.Finished:
     deadline_s = time.monotonic() + budget_s
     with hold(folder):
-        for seed, part in enumerate(night.parts, night.seed):
+        for number, part in enumerate(night.parts):
             begun, against = run_of(folder, part), BASELINES if part in BESIDE else None
+            means["progress"] = part_of(progress, f"{_meaning(part)} ({number + 1} of {len(night.parts)})")
             with _interruptions(folder), _verdict_first(folder, part):
                 left_s = deadline_s - time.monotonic()
                 if begun is None:
-                    where: dict[str, Any] = {"runs": folder / part, "seed": seed, "against": against}
+                    where: dict[str, Any] = {"runs": folder / part, "seed": night.seed + number, "against": against}
                     gate.run(night.scenarios, night.sides(part), budget_s=left_s, **where, **means)
                 else:
                     gate.resume(begun, budget_s=left_s, prepare=prepare, **means)

@@ -130,9 +130,10 @@ def _pairs(run: Run, records: Sequence[Record]) -> Check:
     """Whether the run came to its end; a record that was cut off at its end is one of a run that was stopped."""
     by_cell = {record.cell.cell_id: record for record in records}
     lacking = []
-    for cell, kind, target in due(run, by_cell):
-        taken = by_cell[cell.cell_id].measured(kind) if cell.cell_id in by_cell else 0
-        lacking.append(f"{cell.name} has {taken} of {target} {kind} pairs")
+    for one in due(run, by_cell):
+        record = by_cell.get(one.cell.cell_id)
+        taken = record.measured(one.kind) if record else 0
+        lacking.append(f"{one.cell.name} has {taken} of {one.target} {one.kind} pairs")
     if lacking:
         text = f"INCOMPLETE: {'; '.join(lacking)}. The run was stopped, or cut off at its end"
         return Check("unknown", "pairs", text)

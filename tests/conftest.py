@@ -18,6 +18,7 @@ from filelock import FileLock
 from forking_perfgate import forking
 from hypothesis import settings
 from playwright.sync_api import Browser
+from terminal import Terminal
 
 from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.engine import allowed_environment
@@ -105,6 +106,22 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == (folder / name).read_text(encoding="utf-8"), f"if {name} is meant to change: --update-golden"
 
     return compare
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Terminal]]:
+    """A function that opens a terminal of so many columns, with colours and nobody's CI."""
+    for name, value in {"TERM": "xterm-256color", "COLORTERM": "", "CI": "", "NO_COLOR": "", "FORCE_COLOR": ""}.items():
+        monkeypatch.setenv(name, value)
+    opened: list[Terminal] = []
+
+    def open_terminal(columns: int = 80, rows: int = 24) -> Terminal:
+        opened.append(Terminal(columns, rows))
+        return opened[-1]
+
+    yield open_terminal
+    for one in opened:
+        one.close()
 
 
 @pytest.fixture(autouse=True)

@@ -32,6 +32,7 @@ from perfgate.metrics.trial import Trial
 from perfgate.record.run_record import Record, Visit, read_record, read_records, read_run, record_file, write_record
 from perfgate.report.outcome_document import outcome_document
 from perfgate.report.text import to_text
+from perfgate.run_steps import RunStep
 from perfgate.verification import verify_path
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -116,6 +117,23 @@ def test_cells_stop_alone(tmp_path: Path) -> None:
     order = [step.cell for step in steps if step.finished]
     assert order == sorted(order)
     assert {g.block_level for one in finished.outcome.cells for g in one.gates} == {0.01}
+
+
+def test_steps_say_where_in_the_run_they_are(tmp_path: Path) -> None:
+    """Each step names its cell by number; a quick run decides nothing, so that no look is promised."""
+    steps: list[Step] = []
+    more = "matrix: {batch: [1, 2]}"
+
+    finish(tmp_path, SLOWER, more=more, progress=steps.append)
+    told = [step for step in steps if isinstance(step, RunStep)]
+    assert len(told) == len(steps)
+    assert {(step.cell, step.number, step.cells, step.decides) for step in told} == {
+        ("tiny[batch=1]", 1, 2, True),
+        ("tiny[batch=2]", 2, 2, True),
+    }
+    steps.clear()
+    finish(tmp_path, SLOWER, more=more, progress=steps.append, quick=True)
+    assert not any(step.decides for step in steps if isinstance(step, RunStep))
 
 
 def test_several_scenarios(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from perfgate.nightly import (
 )
 from perfgate.record.run_record import read_records, read_run
 from perfgate.report.outcome_lines import closing
+from perfgate.run_steps import RunStep
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Source, Subject
@@ -73,6 +74,17 @@ class Builds(FakeCollector):
 def night(folder: Path, collector: Builds, **means: Any) -> Any:
     """A night of the tiny scenario."""
     return run_night([scenario_file(folder)], BOTH, runs=folder / "runs", collector=collector, **{"seed": 1, **means})
+
+
+def test_steps_name_the_part(tmp_path: Path) -> None:
+    """Who watches a night is told which of its runs is measured."""
+    steps = list[Any]()
+    night(tmp_path, Builds(), progress=steps.append)
+
+    assert list(dict.fromkeys(step.part for step in steps if isinstance(step, RunStep))) == [
+        "reference against itself (1 of 2)",
+        "head against reference (2 of 2)",
+    ]
 
 
 def test_halves_that_were_put_in_each_others_place(tmp_path: Path) -> None:

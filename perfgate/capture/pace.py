@@ -33,6 +33,7 @@ class Step:
         seconds_after: The share of it that is left to the trials after this one.
         finished: The trial, once it has ended.
         station: Where it is taken, if there are several.
+        state: ``slow`` or ``fast``, as the GPUs there were when its last trial ended; empty where nobody can tell.
     """
 
     cell: str
@@ -47,6 +48,7 @@ class Step:
     seconds_after: float = 0.0
     finished: Trial | None = None
     station: str = ""
+    state: str = ""
 
 
 Progress = Callable[[Step | str], None]

@@ -328,7 +328,8 @@ class Session:
 
         def show(phase: str, left: float | None = None, after: float = 0.0, trial: Trial | None = None) -> None:
             done = self._opened[cell.cell_id].measured(kind)
-            self._tell(Step(cell.name, index, side, pair, done, target, phase, left, kind, after, trial, station.name))
+            place = (station.name, station.state)
+            self._tell(Step(cell.name, index, side, pair, done, target, phase, left, kind, after, trial, *place))
 
         def show_phase(phase: str) -> None:
             after_s = (trial_s or 0.0) * (ahead - 1) / max(len(self._claimed), 1)

@@ -7,6 +7,7 @@ time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from perfgate.metrics.trial import Side, Trial, tells_states
 from perfgate.record.run_record import Record
@@ -52,6 +53,14 @@ def is_slow(readings: Sequence[int], fastest: Sequence[int]) -> bool:
     if len(readings) != len(fastest):
         return False
     return any(own > SLOWER * least for own, least in zip(readings, fastest, strict=True))
+
+
+def state_after(trial: Trial, fastest: Sequence[int]) -> Literal["", "slow", "fast"]:
+    """The state of the GPUs after the last iteration of a trial, by what :func:`fastest_probe_ns` knew before it."""
+    last = _readings(trial)[-1:]
+    if not fastest or not last or len(last[0]) != len(fastest):
+        return ""
+    return "slow" if is_slow(last[0], fastest) else "fast"
 
 
 def _readings(trial: Trial) -> list[tuple[int, ...]]:

@@ -17,7 +17,7 @@ from perfgate.capture.gpus import Gpus
 from perfgate.capture.job import Collector, Job
 from perfgate.capture.parking import FOLDERS
 from perfgate.capture.pinning import shares_of_cores
-from perfgate.capture.settling import fastest_probe_ns
+from perfgate.capture.settling import fastest_probe_ns, state_after
 from perfgate.counters.roofline_bound import find_floor
 from perfgate.errors import InterruptedRunError
 from perfgate.load.shape import Load
@@ -89,6 +89,8 @@ class Station:
         """The cells whose subjects had their warm-up trials here."""
         self.out = False
         """Whether it is done with for this visit."""
+        self.state = ""
+        """Of its GPUs when the last timed trial ended, see :func:`perfgate.capture.settling.state_after`."""
         self.stopping = False
         """Whether its engine is being ended because the visit is over."""
 
@@ -142,6 +144,8 @@ class Station:
         if self.stopping and trial.failure is not None:
             raise KeyboardInterrupt
         trial = self._caches.note(job, trial)
+        if job.kind == "timed":
+            self.state = state_after(trial, job.fastest_probe_ns)
         return trial.model_copy(update={"gpus": self.gpus.of(job.cell), **self._floor(job)})
 
     def release(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 from click.core import ParameterSource
 
-from perfgate.cli.measuring import BASE_OPTION, BUDGET_OPTION, Builds, measuring, resume_option
+from perfgate.cli.measuring import BASE_OPTION, BUDGET_OPTION, QUIET_OPTION, Builds, measuring, resume_option
 from perfgate.cli.output_options import RUNS_OPTION, check_outputs, format_option, terminal_width
 from perfgate.errors import ExitStatus, InterruptedRunError, UsageError
 from perfgate.report.formats import format_of, render
@@ -49,6 +49,7 @@ PLANTS = Path("drills")
               help="With --replay only: runs drawn for each true slowdown.")  # fmt: skip
 @RUNS_OPTION
 @BUDGET_OPTION
+@QUIET_OPTION
 @format_option("drill")
 @click.option("--output", "outputs", multiple=True, type=click.Path(path_type=Path, dir_okay=False),
               help="Also write the board to this file (.txt, .md, .json); may be given several times.")  # fmt: skip
@@ -131,7 +132,7 @@ def refuse_ignored(way: Literal["new", "resume", "replay"]) -> None:
     for parameter in context.command.params:
         name = parameter.name or ""
         given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
-        if given and context.params[name] is not None and name not in (*takes, "form", "outputs"):
+        if given and context.params.get(name) is not None and name not in (*takes, "form", "outputs"):
             raise UsageError(f"{parameter.opts[0]}: {text}")
 
 

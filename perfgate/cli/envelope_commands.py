@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfgate.cli.measuring import BASE_OPTION, Builds, measured, measuring, naming_builds
+from perfgate.cli.measuring import BASE_OPTION, QUIET_OPTION, Builds, measured, measuring, naming_builds
 from perfgate.cli.output_options import RUNS_OPTION, reported
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def envelope() -> None:
 @click.argument("scenario", type=click.Path(path_type=Path))
 @BASE_OPTION
 @RUNS_OPTION
+@QUIET_OPTION
 @click.option("--from", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="RUN",
               help="Learn from the traced pairs of this run instead of tracing.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the scenario instead of writing it.")
@@ -57,6 +58,7 @@ def learn(scenario: Path, base_words: tuple[str, ...], runs: Path, folder: Path 
 @envelope.command("check")
 @click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
 @naming_builds
+@QUIET_OPTION
 @reported
 def check_envelope(scenarios: tuple[Path, ...], builds: Builds) -> Outcome:
     """Trace a pair and hold both sides' decode steps against the scenario's kernels block; minutes, no latency."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfgate.cli.measuring import BASE_OPTION, Builds, measured, measuring, naming_builds
+from perfgate.cli.measuring import BASE_OPTION, QUIET_OPTION, Builds, measured, measuring, naming_builds
 from perfgate.cli.output_options import RUNS_OPTION, reported
 from perfgate.errors import UsageError
 
@@ -34,6 +34,7 @@ def profile() -> None:
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @BASE_OPTION
 @RUNS_OPTION
+@QUIET_OPTION
 @PROFILES_OPTION
 @click.option("--reason", default="", help="Why this is what the scenario runs from now on; kept in the profile.")
 @click.option("--from", "folder", type=click.Path(path_type=Path, file_okay=False), metavar="RUN",
@@ -75,6 +76,7 @@ def learn(
 @profile.command()
 @click.argument("scenarios", nargs=-1, required=True, type=click.Path(path_type=Path))
 @naming_builds
+@QUIET_OPTION
 @PROFILES_OPTION
 @reported
 def check(scenarios: tuple[Path, ...], builds: Builds, profiles: Path) -> Outcome:

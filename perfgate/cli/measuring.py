@@ -53,6 +53,17 @@ GPUS_OPTION = click.option(
     help="Measure pairs on these GPUs of the host at once: all that are free, or as CUDA_VISIBLE_DEVICES names them.",
 )
 
+QUIET = "perfgate.quiet"
+"""Where the context of a command keeps whether it is quiet."""
+QUIET_OPTION = click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda context, _, quiet: context.meta.update({QUIET: quiet}),
+    help="No progress on stderr: warnings, errors and the name of the folder alone.",
+)
+
 
 def resume_option(folder: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """``--resume`` with the folder of a run or a night."""
@@ -137,7 +148,8 @@ def measuring() -> Iterator[Progress]:
     """A block that measures: told of each step, and stopped by signals as by Ctrl-C."""
     from perfgate.cli.progress import progress_to
 
-    with signals_as_interrupt(), progress_to(sys.stderr) as progress:
+    quiet = click.get_current_context().meta.get(QUIET, False)
+    with signals_as_interrupt(), progress_to(sys.stderr, quiet=quiet) as progress:
         yield progress
 
 

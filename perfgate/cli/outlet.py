@@ -17,13 +17,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
-CLEAR = "\r\x1b[K"
-"""To the start of the line, and rub it out; let through at the beginning of what is written to a terminal."""
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for tab and line end, what turns the direction of text, and halves of surrogate pairs."""
 _COMMAND = re.compile(r"(?m)^(\s*:)(?=:)|(##)(?=\[)")
 """Where GitHub's runner sees a command: ``::`` at the start of a line, also after blanks, and ``##[`` anywhere."""
 _BREAK = "\u200b"
+_PLAIN = str.maketrans(
+    "\u2502\u250a\u251c\u2524\u2500\u2504\u253c\u25cf\u25cb\u25d0\u00b7\u25c4\u25ba\u2026", "|:[]--+*o%.<>~"
+)
+"""What reports and progress draw with, for a stream that has no such characters."""
+
+
+def harmless(text: str) -> str:
+    """Text that steers nothing; lines and tabs stay."""
+    return _STEERING.sub("\ufffd", text)
 
 
 class Outlet:
@@ -33,24 +40,37 @@ class Outlet:
         stream: Where it goes.
         watched: Whether a GitHub runner reads it and obeys commands in it.
         lasting: Whether writing never fails: after a failure that lasts, what is written goes nowhere.
+        drawn: Whether the text is a drawing of ours, made of text that is :func:`harmless`: it may steer a terminal.
     """
 
-    def __init__(self, stream: TextIO, *, watched: bool, lasting: bool = False) -> None:
+    def __init__(self, stream: TextIO, *, watched: bool, lasting: bool = False, drawn: bool = False) -> None:
         self._stream = stream
         self._watched = watched
         self._lasting = lasting
+        self._drawn = drawn
+
+    def for_drawing(self) -> Outlet:
+        """The same stream for what draws on a terminal."""
+        return Outlet(self._stream, watched=self._watched, lasting=self._lasting, drawn=True)
+
+    @property
+    def in_colours(self) -> bool:
+        """Whether its reader wants colours, as https://no-color.org and https://force-color.org say."""
+        plain = not self._stream.isatty() or os.environ.get("TERM") in ("dumb", "unknown")
+        return not os.environ.get("NO_COLOR") and (not plain or bool(os.environ.get("FORCE_COLOR")))
 
     def write(self, text: str | bytes, *, obeyed: bool = False) -> int:
         """Write text; ``obeyed``: with the commands that are in it. click hands completions over as bytes."""
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
-        start = CLEAR if text.startswith(CLEAR) and self._stream.isatty() else ""
-        harmless = _STEERING.sub("\ufffd", text[len(start) :])
+        shown = text if self._drawn else harmless(text)
         if self._watched and not obeyed:
-            harmless = _COMMAND.sub(lambda found: f"{found[0]}{_BREAK}", harmless)
+            shown = _COMMAND.sub(lambda found: f"{found[0]}{_BREAK}", shown)
         encoding = self._stream.encoding or "utf-8"
+        if not encoding.lower().startswith("utf"):
+            shown = shown.translate(_PLAIN)
         with self._failures():
-            self._stream.write(start + harmless.encode(encoding, "replace").decode(encoding))
+            self._stream.write(shown.encode(encoding, "replace").decode(encoding))
         return len(text)
 
     def flush(self) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfgate.cli.outlet import abandon, command
+from perfgate.cli.outlet import Outlet, abandon, command
 from perfgate.errors import ExitStatus, UsageError
 from perfgate.report.document import Document
 from perfgate.report.formats import format_of, formats_of, render
@@ -67,7 +67,17 @@ def _usual() -> str:
 
 def echo_document(document: Document, *, width: int | None = None) -> None:
     """Print what has no formats to choose from."""
-    click.echo(to_text(replace(document, width=width)), nl=False)
+    echo_text(to_text(replace(document, width=width)))
+
+
+def echo_text(text: str) -> None:
+    """Print a report in text, with colours where the terminal shows them."""
+    if isinstance(sys.stdout, Outlet) and sys.stdout.in_colours:
+        from perfgate.cli.report_colours import echo_coloured
+
+        echo_coloured(text, sys.stdout)
+    else:
+        click.echo(text, nl=False)
 
 
 def terminal_width() -> int | None:
@@ -115,8 +125,12 @@ def deliver(outcome: Outcome, form: str, outputs: tuple[Path, ...], *, exit_zero
     lost: list[str] = []
     with _noting(lost, "stdout"):  # first, so that a file that cannot be written costs no result
         try:
-            echo = command if form == "github" else click.echo  # which brackets what it did not write itself
-            echo(_rendered(outcome, form, terminal_width()).removesuffix("\n"))
+            shown = _rendered(outcome, form, terminal_width())
+            if form == "text":
+                echo_text(shown)
+            else:
+                echo = command if form == "github" else click.echo  # which brackets what it did not write itself
+                echo(shown.removesuffix("\n"))
         except BrokenPipeError:  # whoever read has seen enough; files and the exit status are still owed
             abandon(sys.stdout)
         except OSError:
@@ -145,10 +159,14 @@ def _rendered(outcome: Outcome, form: str, width: int | None = None) -> str:
     """The outcome in a format; a page shows the records of the run too, where the command has a run."""
     folder = click.get_current_context().meta.get(RUN_FOLDER)
     about: object = outcome
-    if form == "html" and folder is not None:
+    on_a_terminal = form == "text" and width is not None
+    if (form == "html" or on_a_terminal) and folder is not None:
+        from perfgate.report.dot_plot import terminal_text
         from perfgate.report.run_page import MeasuredRun
 
-        about = MeasuredRun.of(outcome, Path(folder))
+        about = measured = MeasuredRun.of(outcome, Path(folder))
+        if width is not None and on_a_terminal:
+            return terminal_text(measured, width)
     return render("outcome", form, about, width)
 
 

@@ -17,6 +17,7 @@ from perfgate.cli.exact_profiles import PROFILES_OPTION
 from perfgate.cli.measuring import (
     BUDGET_OPTION,
     GPUS_OPTION,
+    QUIET_OPTION,
     SCENARIOS,
     Builds,
     measured,
@@ -68,6 +69,7 @@ USUAL = Path("scenarios")
 )
 @BUDGET_OPTION
 @GPUS_OPTION
+@QUIET_OPTION
 @click.pass_obj
 @reported
 def run(
@@ -171,6 +173,7 @@ def the_scenario(folder: Path) -> Path:
 @naming_builds
 @resume_option("NIGHT", "this night instead (a folder, its name, or latest); it knows the rest.")
 @BUDGET_OPTION
+@QUIET_OPTION
 @click.pass_obj
 @reported
 def nightly(

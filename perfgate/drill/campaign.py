@@ -38,6 +38,7 @@ from perfgate.models import Frozen, Note
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import Record, Run, read_records
 from perfgate.report.run_folders import DRILL
+from perfgate.run_steps import part_of
 from perfgate.scenario.declaration import load
 from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Subject
@@ -335,7 +336,8 @@ def _take(
     """Run an exercise in this process; what perfgate refuses is noted, and costs the others nothing."""
     own = folder / exercise.name
     own.mkdir(exist_ok=True)
-    seed = drill.seed + drill.exercises.index(exercise)
+    number = drill.exercises.index(exercise)
+    seed, told = drill.seed + number, part_of(progress, f"{exercise.name} ({number + 1} of {len(drill.exercises)})")
     progress(f"{exercise.name} begins")
     with hold(own):
         (own / REFUSED).unlink(missing_ok=True)
@@ -343,9 +345,9 @@ def _take(
         try:
             if begun is None:
                 subjects = exercise.sides(drill.base)
-                gate.run([drill.scenario], subjects, runs=own, seed=seed, budget_s=left_s, progress=progress, **means)
+                gate.run([drill.scenario], subjects, runs=own, seed=seed, budget_s=left_s, progress=told, **means)
             else:
-                gate.resume(begun, budget_s=left_s, progress=progress, **means)
+                gate.resume(begun, budget_s=left_s, progress=told, **means)
         except InterruptedRunError as error:
             raise InterruptedRunError(error.text, remedy=way_on(folder), code=error.code) from error
         except PerfgateError as error:

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from perfgate.judge.cell_verdict import judge
+from perfgate.judge.outcome import CellOutcome
 from perfgate.metrics.trial import KINDS, Kind
 from perfgate.record.run_record import Record, Run
 from perfgate.scenario.plan import Cell
 
 
-def due(run: Run, records: Mapping[str, Record]) -> Iterator[tuple[Cell, Kind, int]]:
-    """What a run goes on with: cell, kind, and how many pairs, or trials of one side alone, it is to have next.
+@dataclass(frozen=True)
+class Due:
+    """What a cell is to have next.
+
+    Args:
+        cell: The cell.
+        kind: Of which trials.
+        target: How many pairs, or trials of one side alone.
+        decides: Whether gates are looked at then.
+        judged: The cell as it is judged before these are taken.
+    """
+
+    cell: Cell
+    kind: Kind
+    target: int
+    decides: bool
+    judged: CellOutcome
+
+
+def due(run: Run, records: Mapping[str, Record]) -> Iterator[Due]:
+    """What a run goes on with, in order.
 
     Only pairs on which a gate rests are taken until that is decided. A quick run takes one trial a side, of the kind
     that comes first.
@@ -29,12 +50,12 @@ def due(run: Run, records: Mapping[str, Record]) -> Iterator[tuple[Cell, Kind, i
             else:
                 target = cell.due_in_pairs(kind)
             if taken < target:
-                yield cell, kind, target
+                yield Due(cell, kind, target, cell.gates_on(kind) and not (run.quick or run.fixed), judged)
 
 
-def next_target(run: Run, cell: Cell, records: Mapping[str, Record], kind: Kind) -> int | None:
-    """How many pairs of a kind, or trials of one side alone, a cell is to have next; ``None`` where it has enough."""
-    return next((target for of, due_kind, target in due(run, records) if (of, due_kind) == (cell, kind)), None)
+def next_due(run: Run, cell: Cell, records: Mapping[str, Record], kind: Kind) -> Due | None:
+    """What a cell is to have next of a kind; ``None`` where it has enough."""
+    return next((one for one in due(run, records) if (one.cell, one.kind) == (cell, kind)), None)
 
 
 def with_further_looks(run: Run, records: Mapping[str, Record], more: int) -> dict[str, Record]:

@@ -1,4 +1,4 @@
-"""Intervals in characters, for where no picture is shown: GitHub drops SVG and images in a page's own text."""
+"""Intervals in characters, for where no picture is shown: on a terminal, and on GitHub, which drops SVG and images."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def interval_lines(outcome: Outcome) -> tuple[str, ...]:
         return ()
     spans = [span(gate) for _, gate in shown]
     scale = margin_scale(spans, 0, COLUMNS - 1)
-    names = [_cut(f"{cell} {gate_name(gate)}" if several else gate_name(gate)) for cell, gate in shown]
+    names = [_cut(f"{cell} {gate_name(gate)}" if several else gate_name(gate), NAMES) for cell, gate in shown]
     width = max(map(len, names))
     rows = [
         f"{name.ljust(width)}  {_strip(own, scale)}  {_figures(gate)}"
@@ -37,19 +37,40 @@ def interval_lines(outcome: Outcome) -> tuple[str, ...]:
     return (*rows, *more, LEGEND)
 
 
+def strips(gates: Sequence[GateOutcome], width: int) -> list[str]:
+    """A line a gate in so many columns: its name, its interval and its change, where there is room in figures too.
+
+    Args:
+        gates: Each with an estimate, see :func:`perfgate.report.outcome_charts.drawable`.
+        width: At least 36.
+    """
+    spans = [span(gate) for gate in gates]
+    names = [_cut(gate_name(gate), width // 3) for gate in gates]
+    longest, figures = max(map(len, names), default=0), [gate_row(gate)[3:5] for gate in gates]
+    widest = max((len(change) for change, _ in figures), default=0)
+    columns = min(COLUMNS, width - longest - widest - 4)
+    scale = margin_scale(spans, 0, columns - 1)
+    rows = [
+        (f"{name.ljust(longest)}  {_strip(own, scale)}  {change.rjust(widest)}", interval)
+        for name, own, (change, interval) in zip(names, spans, figures, strict=True)
+    ]
+    room = all(len(row) + len(interval) + 2 <= width for row, interval in rows)
+    return [f"{row}  {interval}" if room else row for row, interval in rows]
+
+
 def _figures(gate: GateOutcome) -> str:
     row = gate_row(gate)
     return f"{row[3]:>8}  {row[7]}"
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= NAMES else f"{name[: NAMES - 1]}\u2026"
+def _cut(name: str, most: int) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}\u2026"
 
 
 def _strip(own: Sequence[float], scale: Scale) -> str:
     """One interval between its ends; an end that is not in the strip, or not known, is an arrow."""
     middle, low, high = (math.asinh(value) for value in own)
-    signs = [" "] * COLUMNS
+    signs = [" "] * (round(scale.end) + 1)
     begin, at, end = (round(scale(value)) for value in (low, middle, high))
     signs[begin : end + 1] = "\u2500" * (end + 1 - begin)
     for place, sign in ((round(scale(0.0)), "\u2502"), (round(scale(math.asinh(1.0))), "\u250a")):

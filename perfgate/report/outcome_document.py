@@ -29,9 +29,14 @@ GIVE_WAY = (5, 6, 4, 1, 2)
 """Columns of the gates' table that move below their row where it is too wide, the least needed first."""
 
 
-def outcome_document(outcome: Outcome) -> Document:
-    """Cell by cell what is red, its reasons and its details; then what was measured and what to do next."""
-    sections = [section for cell in outcome.cells for section in _cell(cell)]
+def outcome_document(outcome: Outcome, plot: Part = lambda _: None) -> Document:
+    """Cell by cell what is red, its reasons and its details; then what was measured and what to do next.
+
+    Args:
+        outcome: The verdict.
+        plot: Makes what is shown under the table of a cell.
+    """
+    sections = [section for cell in outcome.cells for section in _cell(cell, plot)]
     sections += [
         Section(notes=tuple(run_notes(outcome))),
         Section(lead="measured", lines=tuple(run_setting(outcome)), style="facts", importance=2),
@@ -40,10 +45,10 @@ def outcome_document(outcome: Outcome) -> Document:
     return Document.of([closing(outcome)], sections, is_verdict=True)
 
 
-def _cell(cell: CellOutcome) -> Iterator[Section]:
+def _cell(cell: CellOutcome, plot: Part) -> Iterator[Section]:
     """Cells that passed are read last; nothing is close to the heading."""
     first = 4 if cell.verdict in ("pass", "improved") else 1
-    for n, section in enumerate(section for make in PARTS if (section := make(cell))):
+    for n, section in enumerate(section for make in (*PARTS[:2], plot, *PARTS[2:]) if (section := make(cell))):
         yield replace(section, importance=section.importance + first, close=section.close and n > 1)
 
 

@@ -9,7 +9,7 @@ from perfgate.judge.evidence import Evidence
 from perfgate.judge.outcome import CellOutcome, GateOutcome
 from perfgate.load.shape import Load
 from perfgate.machine.telemetry import GpuTelemetry, Spread
-from perfgate.metrics.catalogue import find_metric
+from perfgate.metrics.catalogue import Metric, find_metric
 from perfgate.metrics.trial import SIDES, Trial
 from perfgate.report.chart import WIDTH, Chart, Mark, Scale, dots, label, line, polyline, rect
 from perfgate.stats import two_states
@@ -50,17 +50,21 @@ def states_of(evidence: Evidence, cell: CellOutcome) -> Looks | None:
     return [tuple([STATES[int(one)] for one in side] for side in pair) for pair in found.labels]  # type: ignore[misc]
 
 
-def _usual(looks: Sequence[str]) -> str:
+def usual_state(looks: Sequence[str]) -> str:
     """The state of a trial: that of most of its iterations that have one."""
     known = [look for look in looks if look != "cut"]
     return max(("fast", "slow"), key=known.count) if known else "cut"
 
 
+def known_pairs(evidence: Evidence, metric: Metric) -> list[tuple[int, float, float]]:
+    """Number, base and head of each pair that has both, in the order they were taken."""
+    values = [(metric.summarise(base), metric.summarise(head)) for base, head in evidence.pairs(metric.kind)]
+    return [(n, b, h) for n, (b, h) in enumerate(values) if b and h and b > 0 and h > 0]
+
+
 def pairs_chart(evidence: Evidence, gate: GateOutcome, states: Looks | None) -> Chart | None:
     """Base and head of each pair in the order they were taken, and their difference below against the margins."""
-    metric = find_metric(gate.metric)
-    values = [(metric.summarise(base), metric.summarise(head)) for base, head in evidence.pairs(metric.kind)]
-    known = [(n, b, h) for n, (b, h) in enumerate(values) if b and h and b > 0 and h > 0][-MOST_TRIALS:]
+    known = known_pairs(evidence, find_metric(gate.metric))[-MOST_TRIALS:]
     if not known:
         return None
     x = Scale(-0.6, len(known) - 0.4, LEFT, RIGHT)
@@ -76,8 +80,8 @@ def pairs_chart(evidence: Evidence, gate: GateOutcome, states: Looks | None) -> 
     ]
     table = [("pair", "base", "head", "change", "states")]
     for n, (pair, base, head) in enumerate(known):
-        own = states[pair] if states and metric.kind == "timed" and pair < len(states) else None
-        looks = [_usual(side) for side in own] if own else ["", ""]
+        own = states[pair] if states and gate.kind == "timed" and pair < len(states) else None
+        looks = [usual_state(side) for side in own] if own else ["", ""]
         told = f"pair {pair + 1}: {format_value(base, gate.unit)} to {format_value(head, gate.unit)}, "
         told += signed_percent(changes[n]) + (f", {looks[0]} and {looks[1]}" if own else "")
         marks += [line("link", (x(n), y(base)), (x(n), y(head)), told),

@@ -21,7 +21,7 @@ from hand_made import scenario_file
 
 from perfgate.capture.driver_protocol import Engine
 from perfgate.capture.job import Job
-from perfgate.capture.settling import SETTLE_S, SETTLED, fastest_probe_ns, is_slow
+from perfgate.capture.settling import SETTLE_S, SETTLED, fastest_probe_ns, is_slow, state_after
 from perfgate.capture.timeline import ANY_TIME, Span
 from perfgate.capture.timing import Timed
 from perfgate.cli.main import main
@@ -193,3 +193,20 @@ def test_a_side_that_was_waited_for_in_vain_is_held_against_its_own_readings() -
     assert is_slow((193,), (175,))
     assert is_slow((229,), (193,))
     assert not is_slow((193,), (193,))
+
+
+@pytest.mark.parametrize(
+    ("after", "fastest", "state"),
+    [
+        ((SLOW_NS,), (FAST_NS,), "slow"),
+        ((FAST_NS,), (FAST_NS,), "fast"),
+        ((FAST_NS,), (), ""),
+        ((1, 2), (FAST_NS,), ""),
+    ],
+)
+def test_state_after_a_trial(after: tuple[int, ...], fastest: tuple[int, ...], state: str) -> None:
+    """The last reading says what the GPU is like; nobody can tell without an earlier one of the same ranks."""
+    probed = hand_made.iteration(probe_ns=Probes(before=after, after=after))
+
+    assert state_after(hand_made.trial(0, 0, "base", iterations=(probed,)), fastest) == state
+    assert state_after(hand_made.failed(0, 0, "base"), fastest) == ""

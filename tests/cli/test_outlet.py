@@ -15,17 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfgate.cli.main import main
-from perfgate.cli.outlet import CLEAR, Outlet, command, outlets
+from perfgate.cli.outlet import Outlet, command, outlets
 
 EVIL = "x\n::add-mask::y\r##[error]z\x1b[2J\u202e\udcff"
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        """It is."""
-        return True
 
 
 @given(st.text(st.characters(codec=None)))
@@ -49,12 +41,14 @@ def test_what_is_harmless_leaves_as_it_is(text: str) -> None:
     assert stream.getvalue() == f"{text}\n\t::at::native"
 
 
-def test_progress_rewrites_its_line() -> None:
-    """A line of a terminal is rubbed out where progress asks for it, and not from within a text."""
-    stream = Terminal()
-    Outlet(stream, watched=False).write(f"{CLEAR}trial {CLEAR}")
+def test_only_drawings_steer() -> None:
+    """What draws made its own text harmless; the same stream still takes no escape from anybody else."""
+    stream = io.StringIO()
+    outlet = Outlet(stream, watched=False)
+    outlet.for_drawing().write("\x1b[1A")
+    outlet.write("\x1b[1A")
 
-    assert stream.getvalue() == f"{CLEAR}trial \ufffd\ufffd[K"
+    assert stream.getvalue() == "\x1b[1A\ufffd[1A"
 
 
 def test_streams_of_another_encoding() -> None:

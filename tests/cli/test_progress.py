@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import itertools
+import re
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
 
 import pytest
-from hand_made import failed, trial
+from click.testing import CliRunner
+from fake_collector import FakeCollector, FakeSpec
+from hand_made import BOTH, cell, failed, gate, record, run, scenario_file, spread, trial, trials
+from hypothesis import given
+from hypothesis import strategies as st
+from perfgate_process import DEADLINE_S, PROGRAM, fake_words
+from terminal import Terminal
 
 from perfgate.capture.pace import Pace, Step
-from perfgate.cli import progress
-from perfgate.cli.progress import describe, progress_to
+from perfgate.cli.main import main
+from perfgate.cli.outlet import harmless
+from perfgate.cli.progress import progress_to
+from perfgate.cli.status_block import describe
+from perfgate.gate import run as measure
+from perfgate.judge.cell_verdict import judge
+from perfgate.judge.outcome import WORST_FIRST
 from perfgate.metrics.trial import Kind, Trial
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def screen(self) -> list[str]:
-        """The lines that a terminal would show, each as last rewritten."""
-        return [line.rpartition("\r\x1b[K")[2] for line in self.getvalue().split("\n")]
+from perfgate.record.run_record import read_records, read_run
+from perfgate.run_steps import RunStep
 
 
 def step(
@@ -79,104 +86,241 @@ def test_kinds_of_trials(finished: Trial, line: str) -> None:
     assert shown(io.StringIO(), step(seconds_left=None, finished=finished)).getvalue() == line
 
 
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal of 160 columns."""
-    monkeypatch.setenv("COLUMNS", "160")
+SEVERAL = cell("llama-8b-decode[batch=8]", [gate(), gate("ttft_median", "2%", "8%"), gate("output_throughput")])
+"""A cell with three gates."""
+
+
+def run_step(phase: str = "iteration 3 of 10", looked: int = 0, target: int = 4, **more: object) -> RunStep:
+    """A step of the second cell of three, after a look at so many pairs."""
+    found = judge(run([SEVERAL]), {SEVERAL.cell_id: record(SEVERAL, trials(spread(0.002, 0.003, looked)))}).cells[0]
+    known = {"looked": found if looked else None, "number": 2, "cells": 3, "decides": True, **more}
+    plain = Step(SEVERAL.name, 9, "head", looked, looked, target, phase, 125.4)
+    own = {field.name for field in dataclasses.fields(Step)}
+    plain = dataclasses.replace(plain, **{name: value for name, value in known.items() if name in own})  # type: ignore[arg-type]
+    return RunStep(**vars(plain), **{name: value for name, value in known.items() if name not in own})  # type: ignore[arg-type]
+
+
+def frames(terminal: Terminal, *steps: Step | str) -> str:
+    """What a terminal shows after each step, and once all is over; a clock that is 15 seconds later each time."""
+    seconds, shown = itertools.count(0, 15), []
+    with progress_to(terminal.stream, lambda: float(next(seconds)), lambda: datetime(2026, 1, 1, 17, 30)) as show:  # noqa: DTZ001
+        for one in steps:
+            show(one)
+            shown.append(terminal.text)
+    return "\n".join([*shown, terminal.text])
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_frames(columns: int, terminal: Callable[..., Terminal], golden: Callable[[str, str], None]) -> None:
+    """Every frame of a run is its golden file: on a narrow terminal lines are cut and never wrap; nothing is left."""
+    steps: list[Step | str] = [
+        "waiting for the GPU",
+        run_step("starting the engine", pair=None, seconds_left=None),
+        run_step(done=3, pair=3),
+        run_step("done", done=4, pair=3, finished=trial(7, 3, "head")),
+        run_step("iteration 5 of 10", looked=4, target=6),
+        run_step("iteration 6 of 10", looked=4, target=6, state="slow", part="head against reference (2 of 4)"),
+        run_step("reading the trace", kind="traced", decides=False, target=1),
+        run_step("stopping the engine", looked=8, target=12, seconds_left=0.0),
+    ]
+
+    golden(f"progress-{columns}.txt", frames(terminal(columns), *steps))
+
+
+def test_frames_of_several_stations(terminal: Callable[..., Terminal], golden: Callable[[str, str], None]) -> None:
+    """Each station has a line with the state of its GPUs; what is too much for a low terminal is left out."""
+    told = [
+        run_step(f"iteration {n} of 10", looked=6, target=8, pair=6 + n, station=f"GPU {n}", state=state, done=6)
+        for n, state in enumerate(("fast", "slow", "", "fast"))
+    ]
+
+    low = frames(terminal(100, 9), *told)
+    golden("progress-stations.txt", frames(terminal(100), *told) + "\n" + low)
+
+
+def test_no_verdict_is_shown_between_looks(tmp_path: Path, terminal: Callable[..., Terminal]) -> None:
+    """What is shown while pairs are taken is what the judge found at the last look, and never what that would mean."""
+    opened, seen = terminal(120), []
+    with progress_to(opened.stream) as show:
+
+        def told(step: Step | str) -> None:
+            show(step)
+            if isinstance(step, RunStep):
+                seen.append((step, opened.text))
+
+        collector = FakeCollector(FakeSpec(head_ratio={"step": 1.004}, restart_sd=0.001))
+        finished = measure([scenario_file(tmp_path)], BOTH, runs=tmp_path, seed=1, collector=collector, progress=told)
+
+    manifest, (taken,) = read_run(finished.folder), read_records(finished.folder, read_run(finished.folder))
+    assert finished.outcome.cells[0].pairs > 4
+    for step, text in seen:
+        assert f"not yet decided, look at {step.target} pairs" in text
+        below = text[text.rindex("tiny\n") :]
+        assert not [word for word in WORST_FIRST if re.search(rf"\b{word}\b", below, re.IGNORECASE)]
+        if step.target == 4:
+            assert step.looked is None
+        else:
+            looks = [look for look in taken.schedule("timed").looks if look < step.target]
+            first = [one for one in taken.trials if one.pair is None or one.pair < looks[-1]]
+            then = judge(manifest, {taken.cell.cell_id: taken.model_copy(update={"trials": tuple(first)})})
+            assert step.looked is not None
+            assert step.looked.gates == then.cells[0].gates
+
+
+def test_no_thread_draws(terminal: Callable[..., Terminal]) -> None:
+    """Nothing is drawn but when something is told: no thread takes time from an engine that is being timed."""
+    before = threading.enumerate()
+
+    with progress_to(terminal().stream) as show:
+        show(step())
+        assert threading.enumerate() == before
+
+
+def test_a_terminal_that_becomes_narrower(terminal: Callable[..., Terminal]) -> None:
+    """What the terminal has wrapped is erased row by row, and the next frame fits; a wider one is drawn on at once."""
+    opened = terminal(80)
+    with progress_to(opened.stream, lambda: 0.0, lambda: datetime(2026, 1, 1)) as show:  # noqa: DTZ001
+        show(run_step(looked=4, target=6))
+        wide = opened.lines
+        opened.resize(40)
+        opened.read()
+        show(run_step(looked=4, target=6))
+        drawn = opened.read()
+        opened.resize(80)
+        show(run_step(looked=4, target=6))
+        assert opened.lines[-len(wide) :] == wide
+
+    rows = sum(-(-len(line) // 40) for line in wide)
+    assert drawn.count("\x1b[1A") == rows - 1 > len(wide) - 1
+    assert max(map(len, re.sub(r"\x1b\[[\d;]*[A-Za-z]|\r", "", drawn).split("\n"))) <= 37
 
 
 @pytest.mark.parametrize(
-    ("columns", "shown"),
+    ("variable", "expected"),
     [
-        (80, "[0:00] [#####.....] tiny pair 3 of 4, head: iteration 3 of 10, 2:05 left"),
-        (70, "[0:00] [#####.....] … pair 3 of 4, head: iteration 3 of 10, 2:05 left"),
-        (50, "[0:00] [#####.....] … pair 3 of 4, head: iteratio"),
+        ("TERM=xterm-256color", {"block", "colours"}),
+        ("NO_COLOR=1", {"block"}),
+        ("TERM=dumb", set()),
+        ("CI=true", set()),
+        ("CI=false", {"block", "colours"}),
     ],
 )
-def test_terminal_never_wraps(monkeypatch: pytest.MonkeyPatch, columns: int, shown: str) -> None:
-    """On a narrow terminal first the cell's name is cut and then the line: a wrapped line could not be rewritten."""
-    monkeypatch.setenv("COLUMNS", str(columns))
-    stream = Terminal()
+def test_environment(
+    terminal: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch, variable: str, expected: set[str]
+) -> None:
+    """A CI's terminal and a dumb one get the lines of a pipe; NO_COLOR takes the colours away and nothing else."""
+    opened, pipe = terminal(160), io.StringIO()
+    monkeypatch.setenv(*variable.split("="))
 
-    with progress_to(stream) as show:
-        show(step())
-        assert stream.screen == [shown]
+    for stream in (opened.stream, pipe):
+        with progress_to(stream, lambda: 0.0) as show:
+            show(step())
+            show(step(finished=trial(7, 2, "head")))
+    drawn = opened.read()
 
-
-def test_terminal_rewrites_its_line() -> None:
-    """On a terminal one line with a bar is rewritten, and gone at the end."""
-    stream = Terminal()
-
-    with progress_to(stream) as show:
-        show(step("starting the engine"))
-        show(step())
-        assert stream.screen == ["[0:00] [#####.....] tiny pair 3 of 4, head: iteration 3 of 10, 2:05 left"]
-    assert stream.screen == [""]
+    assert ("pair 3 of 4, head: iteration 3 of 10" in drawn) == ("block" in expected)
+    assert bool(re.search(r"\x1b\[3\dm", drawn)) == ("colours" in expected)
+    assert "block" in expected or drawn.replace("\r\n", "\n") == pipe.getvalue()
 
 
-def ticking(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
-    """A clock that is a second later each time it is asked, and a line that only the test rewrites."""
-    monkeypatch.setattr(progress, "_tick", lambda *_: None)
-    seconds = itertools.count()
-    return lambda: float(next(seconds))
+def test_force_color_leaves_a_pipe_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines that other tools read have no colours, whatever the environment says."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+
+    assert "\x1b" not in shown(io.StringIO(), step(finished=trial(7, 2, "head"))).getvalue()
 
 
-@pytest.mark.parametrize(("seconds_after", "shown"), [(60.0, "1:00 left"), (0.0, "overdue")])
-def test_a_trial_that_takes_longer(monkeypatch: pytest.MonkeyPatch, seconds_after: float, shown: str) -> None:
-    """A trial that takes longer than expected takes nothing from the time of those that follow."""
-    stream = Terminal()
-    line = progress._Progress(stream, ticking(monkeypatch))
+@given(text=st.text(st.characters(codec=None), max_size=30))
+def test_hostile_words(text: str) -> None:
+    """Whatever names and phases hold: the terminal gets what it would get had they been harmless."""
+    drawings = []
+    for words in (text, harmless(text)):
+        one = dataclasses.replace(run_step(words), cell=words, part=words, station=words)
+        opened = Terminal(80, 24)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TERM", "xterm")
+            patch.setenv("CI", "")
+            with progress_to(opened.stream, lambda: 0.0, lambda: datetime(2026, 1, 1)) as show:  # noqa: DTZ001
+                show(words)
+                show(one)
+        drawings.append(opened.read())
+        opened.close()
 
-    line.rewrite(step("starting the engine", seconds_left=seconds_after + 1, seconds_after=seconds_after))
-    line.tick()
-    line.tick()
-
-    assert stream.screen[0].endswith(f"starting the engine, {shown}")
-
-
-def test_terminal_moves_while_an_engine_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two steps the time passed and the time left go on; while an engine is timed nothing is written."""
-    stream = Terminal()
-    line = progress._Progress(stream, ticking(monkeypatch))
-
-    line.rewrite(step("starting the engine"))
-    line.tick()
-    started = stream.screen
-    line.tick()
-    later = stream.screen
-    line.rewrite(step())
-    measuring = stream.getvalue()
-    line.tick()
-
-    assert started == ["[0:02] [#####.....] tiny pair 3 of 4, head: starting the engine, 2:04 left"]
-    assert later == ["[0:03] [#####.....] tiny pair 3 of 4, head: starting the engine, 2:03 left"]
-    assert stream.getvalue() == measuring
+    assert drawings[0] == drawings[1]
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202e]", re.sub(r"\x1b\[[\d;]*[mAK]", "", drawings[0]))
 
 
-def test_terminal_keeps_finished_trials() -> None:
-    """On a terminal finished trials stay above the rewritten line."""
-    stream = Terminal()
-
-    with progress_to(stream) as show:
-        show(step(finished=trial(7, 2, "head")))
-        show(step("starting the engine"))
-        assert stream.screen[0].startswith("[0:00] tiny trial 007 pair 3 head: ITL 5.000 ms")
-        assert stream.screen[1].startswith("[0:00] [#####.....] tiny pair 3 of 4, head: starting the engine")
-    assert len(stream.screen) == 2
-
-
-def test_terminal_is_cleared_after_an_error() -> None:
-    """What ends the run leaves no half line behind."""
-    stream = Terminal()
+def test_terminal_is_clean_after_an_error(terminal: Callable[..., Terminal]) -> None:
+    """What ends the run leaves no half line and no colour behind, and the cursor was never hidden."""
+    opened = terminal()
 
     def interrupted() -> None:
-        with progress_to(stream) as show:
-            show(step())
+        with progress_to(opened.stream) as show:
+            show("one")
+            show(run_step(looked=4, target=6))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert stream.screen == [""]
+    assert opened.lines == ["perfgate: one"]
+    assert opened.is_clean
+    assert "\x1b[?25l" not in opened.written
+
+
+@pytest.mark.parametrize("stop", ["^C", "SIGTERM"])
+def test_what_stops_a_run_leaves_its_terminal_clean(
+    tmp_path: Path, terminal: Callable[..., Terminal], stop: str
+) -> None:
+    """On a real terminal no line of the block is left, the cursor is there, and how to go on is the last word."""
+    opened = terminal(100)
+    both = f'exec "$@" <{opened.name} >{opened.name} 2>&1'  # whoever opens it first in a new session owns it
+    words = ["/bin/sh", "-c", both, "sh", sys.executable, "-c", PROGRAM, "1", "run", *fake_words(tmp_path)]
+    process = subprocess.Popen(words, cwd=tmp_path, start_new_session=True)
+    while "look at 4 pairs" not in "".join(opened.lines):
+        assert opened.read(DEADLINE_S) or process.poll() is None
+
+    if stop == "^C":
+        opened.type("\x03")
+    else:
+        process.terminate()
+    status = process.wait(DEADLINE_S)
+
+    assert status == 130
+    assert "not yet decided" not in opened.text
+    assert "perfgate run --resume" in opened.text
+    assert opened.is_clean
+    assert "\x1b[?25l" not in opened.written
+
+
+def test_quiet() -> None:
+    """Quiet, only sentences are told."""
+    stream = io.StringIO()
+    with progress_to(stream, quiet=True) as show:
+        show("warning: a thing")
+        show(step(finished=trial(7, 2, "head")))
+
+    assert stream.getvalue() == "perfgate: warning: a thing\n"
+
+
+@pytest.mark.parametrize("words", [["-q"], ["--quiet"]])
+def test_quiet_command(tmp_path: Path, words: list[str]) -> None:
+    """A quiet run says where its folder is and nothing else; the verdict is on stdout as ever."""
+    scenario, runs = str(scenario_file(tmp_path)), str(tmp_path / "runs")
+    both = ["--base", "python=/bin/true", "--head", "env.BUILD=new", "--runs", runs]
+    ended = CliRunner().invoke(main, ["run", scenario, *both, *words], obj=FakeCollector(FakeSpec(restart_sd=0.0003)))
+
+    assert ended.stderr.startswith(f"run folder: {runs}")
+    assert ended.stderr.count("\n") == 1
+    assert ended.stdout.startswith("**PASS")
+
+
+def test_ascii_terminal(terminal: Callable[..., Terminal]) -> None:
+    """A terminal without Unicode gets the strips in characters that it has."""
+    opened = terminal(80)
+    opened.stream.reconfigure(encoding="ascii")
+
+    assert "itl_median         <" in frames(opened, run_step(looked=4, target=6))
+    assert "?" not in opened.written
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,18 @@ def test_a_plant_is_caught_with_its_cause(project: Path) -> None:
     assert board_of(ended)["false_blocks"]["at_most"] == pytest.approx(0.95)
 
 
+@pytest.mark.usefixtures("project")
+def test_progress_and_quiet() -> None:
+    """A line a trial, with the drill's folder; quiet, only sentences, on a campaign that is resumed too."""
+    told = drill(*NEW, "--same-build", "1", "--no-plants")
+    quiet = drill("--resume", "latest", "--quiet")
+
+    assert "same-build-1 begins" in told.stderr
+    assert "trial 003 pair 1" in told.stderr
+    assert "trial" not in drill(*NEW, "--same-build", "1", "--no-plants", "-q").stderr
+    assert "drill folder:" in quiet.stderr
+
+
 def test_a_plant_that_passes_is_missed(project: Path) -> None:
     """A plant that must be caught and passes ends the command with 10, and the report says which."""
     plant(project / "drills", "tiny", expect={"metric": "itl_median", "step_us_per_unit": {"cpu": 53, "cuda": 53}},

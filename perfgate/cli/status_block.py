@@ -1,0 +1,204 @@
+"""Where a run is, as lines at the end of a terminal that are drawn anew whenever something happens, and then gone.
+
+Nothing here has a thread or a clock of its own: a redraw that nobody asked for would take time from an engine that is
+being timed. What goes on by itself is therefore shown as a time of day. The cursor is never hidden, so that even a
+process that is killed leaves the terminal as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TextIO, cast
+
+from rich.console import Console
+from rich.control import Control
+from rich.segment import ControlType
+from rich.text import Text
+
+from perfgate.capture.pace import Step
+from perfgate.cli.outlet import Outlet, harmless
+from perfgate.cli.report_colours import styled
+from perfgate.judge.outcome import GateOutcome
+from perfgate.metrics.trial import Trial
+from perfgate.report.interval_strip import strips
+from perfgate.report.outcome_charts import drawable
+from perfgate.run_steps import RunStep
+from perfgate.units import plural
+
+BAR_WIDTH = 10
+LEAST_WIDTH = 36
+"""A narrower terminal is drawn on as if it had so many columns."""
+ROOM = 3
+"""Columns that stay free, for the ``^C`` that a terminal writes at the cursor: what it wraps could not be erased."""
+WITH_BAR = 54
+"""Columns from which on there is room for a bar."""
+MOST_GATES = 6
+DAY_S = 86_400
+STYLES = {r"FAILED \S+": "bold red", "^perfgate: warning:": "bold yellow", r"^\[[\d:]+\]": "dim"}
+"""Of finished trials and sentences."""
+
+
+class StatusBlock:
+    """The lines on a terminal.
+
+    Args:
+        stream: The terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        outlet = stream if isinstance(stream, Outlet) else Outlet(stream, watched=False, lasting=True)
+        drawing = cast("TextIO", outlet.for_drawing())
+        self._console = Console(
+            file=drawing, force_terminal=True, highlight=False, markup=False, emoji=False, soft_wrap=True
+        )
+        self._stream = stream
+        self._drawn: list[int] = []
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and rows that may be drawn on now."""
+        columns, rows = _terminal_size(self._stream)
+        return max(columns - ROOM, LEAST_WIDTH), max(rows - 1, 1)
+
+    def draw(self, above: str, lines: Sequence[Text]) -> None:
+        """Draw the lines in place of those that are there.
+
+        Args:
+            above: Printed before them, to stay; may be empty.
+            lines: At most as many as :attr:`size` says; what is too long is cut.
+        """
+        width, _ = self.size
+        with self._console:  # one write
+            self._erase()
+            if above:
+                self._console.print(styled(harmless(above), STYLES))
+            for line in lines:
+                line.truncate(width, overflow="ellipsis")
+            self._console.print(Text("\n").join(lines), end="")
+            self._drawn = [line.cell_len for line in lines]
+
+    def clear(self) -> None:
+        """Take the lines away; the cursor is where the first began."""
+        with self._console:
+            self._erase()
+
+    def _erase(self) -> None:
+        """A terminal that has become narrower has wrapped what was drawn, so that it is in more rows now."""
+        columns, _ = _terminal_size(self._stream)
+        rows = sum(max(1, math.ceil(cells / columns)) for cells in self._drawn)
+        if rows:
+            line: tuple[ControlType | tuple[ControlType, int], ...] = ((ControlType.ERASE_IN_LINE, 2),)
+            up = ((ControlType.CURSOR_UP, 1), *line)
+            self._console.control(Control(ControlType.CARRIAGE_RETURN, *line, *up * (rows - 1)))
+        self._drawn = []
+
+
+def _terminal_size(stream: TextIO) -> tuple[int, int]:
+    """Of the terminal that a stream is, whatever the other streams are; else as the environment says."""
+    with contextlib.suppress(OSError):  # no descriptor, or no terminal
+        size = os.get_terminal_size(stream.fileno())
+        if size.columns and size.lines:
+            return size
+    return shutil.get_terminal_size()
+
+
+def draws_on(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that somebody watches and that can be drawn on."""
+    if not stream.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
+        return False
+    return os.environ.get("CI", "").lower() in ("", "0", "false")
+
+
+def status_lines(steps: Sequence[Step], elapsed_s: float, now: datetime, size: tuple[int, int]) -> list[Text]:
+    """Where a run is: cell, pairs until the next look, each station, and what the last look found.
+
+    Args:
+        steps: The last one of each station, that of the station that told last at the end.
+        elapsed_s: Since the command began.
+        now: The time of day.
+        size: Columns and rows there are.
+    """
+    step, (width, height) = steps[-1], size
+    stations = (
+        [_station(one) for one in sorted(steps, key=lambda one: one.station)] if step.station else [describe(step)]
+    )
+    lines = [Text(_one_line(_where(step)), style="bold"), _pairs(step, elapsed_s, now, bar=width >= WITH_BAR)]
+    lines += [Text(_one_line(text)) for text in stations]
+    found = _found(step, width) if isinstance(step, RunStep) else []
+    if len(lines) + len(found) > height:
+        found = found[-1:]
+    room = height - len(found)
+    return [*lines[:room], *found]
+
+
+def describe(step: Step) -> str:
+    """``pair 3 of 4, head: iteration 5 of 10``; a pair that has just been finished is not the next one yet."""
+    state = f" (GPU {step.state})" if step.state else ""
+    return (
+        f"{trial_label(step, f'{min(step.done + 1, step.target)} of {step.target}')}, {step.side}: {step.phase}{state}"
+    )
+
+
+def _station(step: Step) -> str:
+    """``GPU 3 (slow): pair 7, head: iteration 5 of 10``."""
+    state = f" ({step.state})" if step.state else ""
+    return f"{step.station}{state}: {trial_label(step, str((step.pair or 0) + 1))}, {step.side}: {step.phase}"
+
+
+def trial_label(trial: Step | Trial, number: str) -> str:
+    """What a trial is called."""
+    if trial.pair is None:
+        return "warm-up"
+    return f"pair {number}" if trial.kind == "timed" else f"{trial.kind} pair {number}"
+
+
+def _where(step: Step) -> str:
+    if not isinstance(step, RunStep):
+        return step.cell
+    part = f"{step.part}: " if step.part else ""
+    return f"{part}{step.cell}{f' (cell {step.number} of {step.cells})' if step.cells > 1 else ''}"
+
+
+def _pairs(step: Step, elapsed_s: float, now: datetime, *, bar: bool) -> Text:
+    """How far it is to the next look."""
+    filled = BAR_WIDTH * min(step.done, step.target) // max(step.target, 1)
+    text = Text(f"[{clock(elapsed_s)}] ")
+    if bar:
+        text.append("[").append("#" * filled, style="green").append("." * (BAR_WIDTH - filled)).append("] ")
+    what = "pair" if step.kind == "timed" else f"{step.kind} pair"
+    text.append(f"{step.done} of {plural(step.target, what)}")
+    if step.seconds_left is None:
+        return text
+    if not step.seconds_left and not step.finished:
+        return text.append(", overdue")
+    form = "%H:%M" if step.seconds_left < DAY_S else "%a %H:%M"
+    return text.append(f", {clock(step.seconds_left)} left, until {now + timedelta(seconds=step.seconds_left):{form}}")
+
+
+def _found(step: RunStep, width: int) -> list[Text]:
+    """The intervals of the last look against their margins, and when the next comes; never a verdict."""
+    if not step.decides:
+        return []
+    own = [gate for gate in drawable(step.looked) if gate.kind == step.kind and gate.pairs] if step.looked else []
+    pairs = max((gate.pairs for gate in own), default=0)
+    legend = f"at {plural(pairs, 'pair')}: \u2502 no change, \u250a must_catch, slower is right"
+    shown: list[GateOutcome] = own[:MOST_GATES]
+    lines = [Text(legend, style="dim"), *map(Text, strips(shown, width))] if own else []
+    return [*lines, Text(f"not yet decided, look at {plural(step.target, 'pair')}", style="yellow")]
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"[\n\t]", " ", harmless(text))
+
+
+def clock(seconds: float) -> str:
+    """``2:05``, or ``1:02:05``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

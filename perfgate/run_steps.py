@@ -1,0 +1,66 @@
+"""The steps of a run: each step of a visit, with the place of its cell in the run and what the last look at it found.
+
+Between two looks nothing is estimated. What is told is what the judge said at the last one: figures that its error
+rates cover, and no verdict, so that nobody is tempted to stop when they look good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from perfgate.capture.pace import Progress, Step
+from perfgate.judge.next_pairs import Due
+from perfgate.judge.outcome import CellOutcome
+from perfgate.record.run_record import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStep(Step):
+    """A step, and where in a run it is.
+
+    Args:
+        number: Number of the cell in the run, from 1.
+        cells: How many there are.
+        decides: Whether gates are looked at once ``target`` pairs are there.
+        looked: The cell as the last look found it; ``None`` where there was none, or none decides.
+        part: What the run is of a night or a campaign, with its number; empty for a run of its own.
+    """
+
+    number: int = 1
+    cells: int = 1
+    decides: bool = False
+    looked: CellOutcome | None = None
+    part: str = ""
+
+
+class RunSteps:
+    """Tells the steps of a run.
+
+    Args:
+        progress: Told of each, as a :class:`RunStep`; sentences pass as they are.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._known: dict[str, Any] = {}
+
+    def towards(self, due: Due, run: Run) -> None:
+        """The pairs that are taken from now on, until the next call."""
+        seen = any(gate.pairs for gate in due.judged.gates)
+        self._known = {
+            "number": 1 + run.plan.cells.index(due.cell),
+            "cells": len(run.plan.cells),
+            "decides": due.decides,
+            "looked": due.judged if due.decides and seen else None,
+        }
+
+    def __call__(self, step: Step | str) -> None:
+        """Tell of one."""
+        self._progress(step if isinstance(step, str) else RunStep(**vars(step), **self._known))
+
+
+def part_of(progress: Progress, what: str) -> Callable[[Step | str], None]:
+    """A progress that says of every step which part it belongs to."""
+    return lambda step: progress(replace(step, part=what) if isinstance(step, RunStep) else step)
