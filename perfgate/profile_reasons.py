@@ -16,8 +16,18 @@ PROFILE_REASONS = (
     Reason("memory-from-zero", "The profiler records what is allocated and released, not what there was before, so "
            "levels count from the beginning of the capture.",
            "Begin the capture before the engine allocates, or read differences of levels alone."),
-    Reason("no-step-ranges", "No range in the trace names a step, so kernels cannot be assigned to steps.",
+    Reason("no-step-ranges", "No range in the trace names a step, and what its kernels repeat does not tell either, so "
+           "kernels cannot be assigned to steps.",
            "Trace with perfgate's worker, or with vLLM's profiler set to 'cuda', which opens execute_context_ ranges."),
+    Reason("steps-inferred", "No range in the trace names a step. The steps are inferred from what is launched again "
+           "and again, so where one begins, and that it is one, is a conclusion and not a record.",
+           "Nothing, if what repeats is a step; otherwise trace with ranges (see no-step-ranges)."),
+    Reason("steps-unclear", "Steps were inferred, but they differ from each other, leave much of the trace out, or "
+           "hold nothing that repeats within one, so they may not be steps.",
+           "Do not compare their times with those of other traces; trace with ranges (see no-step-ranges)."),
+    Reason("steps-of-another-process", "The ranges that name the steps are of one process, the kernels of others. What "
+           "was launched after a range had ended belongs to the next step.",
+           "Open the ranges in the process that launches."),
     Reason("profiler-overhead", "The profiler did work of its own (a buffer flush) while steps ran, which delays them.",
            "Do not use the times of those steps; trace fewer iterations, so that no buffer fills."),
     Reason("outside-envelope", "The head runs decode steps that the scenario's envelope does not declare, and the "

@@ -69,6 +69,7 @@ def kernels_json(selection: Selection) -> str:
                 "step": int(trace.steps.index[step]),
                 "kind": STEP_KINDS[trace.steps.kind[step]],
                 "complete": bool(trace.steps.complete[step]),
+                "inferred": bool(trace.steps.inferred[step]),
                 "process": trace.processes[trace.steps.process[step]],
                 "device": int(figures.device[row]),
                 **{name: _known(getattr(figures, name)[row]) for name in _PLAIN},
@@ -143,7 +144,8 @@ def trace_headings(selection: Selection) -> list[str]:
     steps = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     on_cpu = (trace.kernels.device == NONE).all() and not trace.devices
     devices = "CPU" if on_cpu else ", ".join(sorted(set(trace.devices.values()))) or "unknown GPU"
-    lines = [f"{trace.source}, {devices}: {len(trace.kernels)} kernels, {len(trace.steps)} steps ({steps or 'none'})"]
+    word = "inferred steps" if trace.steps.inferred.any() else "steps"
+    lines = [f"{trace.source}, {devices}: {len(trace.kernels)} kernels, {len(trace.steps)} {word} ({steps or 'none'})"]
     lines.append(f"Shown: {selection.what}{_pattern_words(selection)}.")
     lost, lost_ns = outside(trace)
     if lost:

@@ -18,8 +18,9 @@ from typing import Any
 
 from perfgate.errors import RecordError
 from perfgate.models import Note
+from perfgate.trace.chrome_events import Event, complete_events, microseconds
 from perfgate.trace.kernel_table import NONE
-from perfgate.trace.torch_profiler import Event, Recording, complete_events, microseconds
+from perfgate.trace.torch_profiler import Recording
 from perfgate.units import format_ns
 
 _HARDWARE, _CANN, _OVERLAP = "Ascend Hardware", "CANN", "Overlap Analysis"

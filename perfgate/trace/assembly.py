@@ -32,6 +32,7 @@ from perfgate.trace.limits import (
     MAX_NAME_CHARACTERS,
     MAX_TIME_NS,
 )
+from perfgate.trace.step_inference import infer_steps
 from perfgate.trace.steps import Range, find_steps, layers_at, steps_at
 from perfgate.units import plural
 
@@ -69,7 +70,11 @@ def build(recorded: Trace, ranges: Sequence[Range]) -> Trace:
     launches = _Launches(recorded.calls)
     kernels = _launched(recorded.kernels, launches)
     steps, cautions = find_steps(ranges, np.unique(kernels.process).tolist(), recorded.where)
-    kernels = dataclasses.replace(kernels, step=steps_at(steps, kernels.process, kernels.launched_ns))
+    time_ns = kernels.launched_ns
+    if not len(steps):
+        steps, time_ns, inferred = infer_steps(dataclasses.replace(recorded, kernels=kernels))
+        cautions = (*cautions, *inferred)
+    kernels = dataclasses.replace(kernels, step=steps_at(steps, kernels.process, time_ns))
     if (np.diff(kernels.start_ns) <= 0).any():  # most exports are in order
         kernels = kernels.take(np.lexsort((kernels.correlation, kernels.stream, kernels.device, kernels.start_ns)))
     by_range = layers_at(ranges, kernels.process, kernels.launched_ns)
@@ -164,8 +169,6 @@ def _cautions(trace: Trace) -> list[Note]:
     if lost:
         text = f"{lost} of {len(trace.kernels)} kernels have no launching call in the trace and belong to no step"
         notes.append(Note(code="launch-not-traced", text=text))
-    if not len(trace.steps):
-        notes.append(Note(code="no-step-ranges", text="no range names a step, so the table is of the whole trace"))
     if (caution := places_caution(trace.kernels, trace.names)) is not None:
         notes.append(caution)
     inside = trace.overhead.take(trace.overhead.step != NONE)

@@ -93,8 +93,12 @@ class StepFigures(Columns):
 
     def pure_decode(self, trace: Trace) -> NDArray[np.bool_]:
         """Which rows are of complete steps that do nothing but decode."""
-        kinds, decode = trace.steps.kind[self.step], STEP_KINDS.index("decode")
-        return np.asarray(trace.steps.complete[self.step] & (kinds == decode))
+        return self.complete_of(trace, "decode")
+
+    def complete_of(self, trace: Trace, kind: str) -> NDArray[np.bool_]:
+        """Which rows are of complete steps of a kind in :data:`perfgate.trace.kernel_table.STEP_KINDS`."""
+        kinds = trace.steps.kind[self.step]
+        return np.asarray(trace.steps.complete[self.step] & (kinds == STEP_KINDS.index(kind)))
 
     @property
     def idle_ns(self) -> Ints:

@@ -8,8 +8,9 @@ from typing import Any
 
 from perfgate.errors import RecordError
 from perfgate.trace.ascend_profiler import is_ascend, read_ascend
+from perfgate.trace.chrome_events import load_events
 from perfgate.trace.layer_profiles import is_onnxruntime, is_tensorrt, read_onnxruntime, read_tensorrt
-from perfgate.trace.torch_profiler import Recording, load_events, read_kineto
+from perfgate.trace.torch_profiler import Recording, read_kineto
 
 _FORMATS: tuple[tuple[Callable[[list[dict[str, Any]]], bool], Callable[[dict[str, Any], Path], Recording]], ...] = (
     (is_ascend, read_ascend),

@@ -23,8 +23,9 @@ NONE = -1
 NO_TIME = int(np.iinfo(np.int64).min)
 """A time that the trace does not show; nsys counts from the start of its session, so that times may be negative."""
 
-STEP_KINDS = ("decode", "prefill", "mixed", "idle", "unknown")
-"""What a step computed; ``idle`` scheduled nothing, ``unknown`` carries no range that tells."""
+STEP_KINDS = ("decode", "prefill", "mixed", "idle", "unknown", "repeated")
+"""What a step computed; ``idle`` scheduled nothing, ``unknown`` carries no range that tells, ``repeated`` launched what
+most inferred steps launched."""
 
 PLACES = ("", "qkv", "out", "gate-up", "down", "lm-head")
 """Where in a layer a gemm is, which its name cannot tell; empty for every other kernel."""
@@ -137,13 +138,14 @@ class Steps(Columns):
     """Engine steps, in order of process and start.
 
     Args:
-        index: N of ``perfgate.step.N``; where only vLLM's own ranges are there, their number from 0.
+        index: N of ``perfgate.step.N``, or the number that another range has; else from 0.
         kind: Index into :data:`STEP_KINDS`.
         start_ns: When the host began it.
         end_ns: When the host ended it; the device may still be at an earlier step.
         process: Index into :attr:`Trace.processes`.
         complete: False where the trace does not show the step's end.
         own: True where a range of perfgate's marks the step; vLLM's own ranges end before the sampler.
+        inferred: True where no range marks it: it was inferred from what is launched again and again.
     """
 
     index: NDArray[np.int64]
@@ -153,6 +155,7 @@ class Steps(Columns):
     process: NDArray[np.int16]
     complete: NDArray[np.bool_]
     own: NDArray[np.bool_]
+    inferred: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -267,7 +270,7 @@ def scalar_type(hint: Any) -> Any:
     return hint
 
 
-_NEUTRAL = {"graph": 0, "bytes": 0, "place": 0, "kind": 0, "duration_ns": 0, "launched_ns": NO_TIME}
+_NEUTRAL = {"graph": 0, "inferred": 0, "bytes": 0, "place": 0, "kind": 0, "duration_ns": 0, "launched_ns": NO_TIME}
 
 
 def _cast(name: str, column: NDArray[Any], dtype: Any) -> NDArray[Any]:

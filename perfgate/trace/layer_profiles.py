@@ -16,9 +16,10 @@ from typing import Any
 
 from perfgate.errors import RecordError
 from perfgate.models import Note
+from perfgate.trace.chrome_events import Event, complete_events
 from perfgate.trace.kernel_table import NONE
 from perfgate.trace.limits import MAX_DURATION_NS
-from perfgate.trace.torch_profiler import Event, Recording, complete_events
+from perfgate.trace.torch_profiler import Recording
 
 _NODE_TIME = "_kernel_time"
 _LAYER = re.compile(r"layers?[._](\d{1,4})\b")

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from perfgate.errors import RecordError
 from perfgate.models import Note
+from perfgate.trace.chrome_events import load_events, microseconds
 from perfgate.trace.kernel_table import Columns
 from perfgate.trace.limits import MAX_BYTES_MOVED, MAX_JSON_BYTES, MAX_TIME_NS
 from perfgate.trace.nsys_export import MAGIC, Export
-from perfgate.trace.torch_profiler import load_events, microseconds
 
 Ints = NDArray[np.int64]
 

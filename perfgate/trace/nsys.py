@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from perfgate.errors import RecordError
 from perfgate.models import Note
 from perfgate.trace.assembly import build, call_keys, named
+from perfgate.trace.engine_ranges import GLOBS
 from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
@@ -247,13 +248,15 @@ class _Reader:
         return np.asarray(kinds[index])
 
     def _ranges(self) -> list[Range]:
-        """The ranges that can name steps and layers, those of processes with kernels."""
+        """The ranges that can name steps and layers; processes without kernels are numbered after those with some."""
         rows = named_ranges(self.export)
-        process, known = self._process_of(np.array([thread for *_, thread in rows], np.int64))
+        thread = np.array([thread for *_, thread in rows], np.int64)
+        process, known = self._process_of(thread)
+        _, place = np.unique(thread[~known] & ~0xFFFFFF, return_inverse=True)
+        process[~known] = len(self.pids) + place
         return [
-            Range(name, start, end, int(number), thread & 0xFFFFFF)
-            for (name, start, end, thread), number, of_ours in zip(rows, process, known, strict=True)
-            if of_ours
+            Range(name, start, end, number, thread & 0xFFFFFF)
+            for (name, start, end, thread), number in zip(rows, process.tolist(), strict=True)
         ]
 
     def _events(self, what: str, kind: str) -> Events:
@@ -324,10 +327,10 @@ def named_ranges(export: Export) -> list[tuple[str, int, int | None, int]]:
     if not export.has("NVTX_EVENTS"):
         return []
     query = (  # 59 push/pop, 60 start/end; the name is text (ASCII) or textId (registered strings)
-        "SELECT * FROM (SELECT CAST(COALESCE(s.value, e.text, '') AS TEXT) AS name, e.start, e.end, "
+        "SELECT * FROM (SELECT CAST(COALESCE(s.value, e.text, '') AS TEXT) AS name, e.start, e.end, "  # noqa: S608
         "COALESCE(CAST(e.globalTid AS INTEGER), 0) FROM NVTX_EVENTS e LEFT JOIN StringIds s ON s.id = e.textId "
         "WHERE e.eventType IN (59, 60)) "
-        "WHERE name GLOB 'perfgate.*' OR name GLOB 'execute_*' OR name GLOB '*layer*' ORDER BY start LIMIT ?"
+        f"WHERE {_WANTED} ORDER BY start LIMIT ?"
     )
     rows = list(export.select(query, (MAX_RANGES + 1,)))
     if len(rows) > MAX_RANGES:
@@ -336,6 +339,9 @@ def named_ranges(export: Export) -> list[tuple[str, int, int | None, int]]:
     if not all(isinstance(row[1], int) and isinstance(row[2], int | None) for row in rows):
         raise RecordError("table NVTX_EVENTS holds a time that is not an integer", where=export.where)
     return [(name, start, end, thread) for name, start, end, thread in rows]
+
+
+_WANTED = " OR ".join(f"name GLOB '{glob}'" for glob in GLOBS)
 
 
 def _link(name: str) -> str:

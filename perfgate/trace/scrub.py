@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from perfgate.errors import RecordError, UsageError
+from perfgate.trace.chrome_events import Event
+from perfgate.trace.engine_ranges import LAYER, is_step
 from perfgate.trace.event_formats import read_events
 from perfgate.trace.nsys import check_content, lost_data
 from perfgate.trace.nsys_export import MAGIC, Export, harden, quoted, read_only
-from perfgate.trace.steps import EXECUTE, LAYER, STEP
-from perfgate.trace.torch_profiler import CALLS, WORK, Event
+from perfgate.trace.torch_profiler import CALLS, WORK
 from perfgate.trace.trace_file import as_plain_file
 
 _ACTIVITIES = ("KERNEL", "RUNTIME", "MEMCPY", "MEMSET", "SYNCHRONIZATION", "GRAPH_TRACE")
@@ -127,7 +128,7 @@ def _copy_ranges(connection: sqlite3.Connection) -> None:
 
 def _range_name(name: str) -> str:
     """The name under which a range may stay; empty where it may not."""
-    if STEP.fullmatch(name) or EXECUTE.fullmatch(name):
+    if is_step(name):
         return name
     layer = LAYER.search(name)
     return f"perfgate.layer.{layer[1]}" if layer else ""
@@ -195,6 +196,5 @@ def _scrub_event(event: Event, name: str, origin: int) -> dict[str, Any]:
         arguments |= {"grid": shape[:3], "block": shape[3:]}
     made: dict[str, Any] = {"ph": "X", "cat": event.category, "name": name, "args": arguments}
     made |= {"ts": (event.start_ns - origin) / 1000, "dur": duration_ns / 1000}
-    return made | {
-        key: number for key, number in (("pid", event.pid), ("tid", event.thread)) if isinstance(number, int)
-    }
+    numbers = {key: one for key, one in (("pid", event.pid), ("tid", event.thread)) if isinstance(one, int)}
+    return made | numbers | ({"pid": f"{event.rank}{event.pid}"} if event.rank else {})

@@ -68,8 +68,8 @@ def select(trace: Trace, step: int | None = None, layer: int | None = None) -> S
 
     Args:
         trace: The trace.
-        step: N of ``perfgate.step.N``; without it the complete pure decode steps, or all steps where there are none, or
-            the whole trace where it has no steps.
+        step: N of ``perfgate.step.N``; without it the complete pure decode steps, or the complete ones that repeat of
+            inferred steps, or all steps where there are none, or the whole trace where it has no steps.
         layer: A layer's number from 0; all kernels without it.
 
     Raises:
@@ -107,9 +107,11 @@ def _one_step(trace: Trace, steps: StepFigures, step: int) -> tuple[NDArray[np.b
 
 
 def _decode_steps(trace: Trace, steps: StepFigures) -> tuple[NDArray[np.bool_], str]:
-    decode = steps.pure_decode(trace)
-    chosen, word = (decode, "decode step") if decode.any() else (np.ones(len(steps), bool), "step")
-    return chosen, plural(len(np.unique(steps.step[chosen])), word)
+    for kind in ("decode", "repeated"):
+        chosen = steps.complete_of(trace, kind)
+        if chosen.any():
+            return chosen, plural(len(np.unique(steps.step[chosen])), f"{kind} step")
+    return np.ones(len(steps), bool), plural(len(np.unique(steps.step)), "step")
 
 
 def _layers(layer: NDArray[np.int16]) -> str:

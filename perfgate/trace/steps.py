@@ -1,16 +1,16 @@
 """Engine steps: found in the ranges that an engine's process opens, and given to whatever was launched inside them.
 
-``perfgate.step.N`` is preferred. vLLM's own ``execute_context_...`` ranges end before the sampler runs
-(``vllm/v1/worker/gpu_worker.py``), so with those a step lasts from one range's start to the next one's.
+``perfgate.step.N`` is preferred, then an engine's own ranges, then those of PyTorch's profiler
+(:mod:`perfgate.trace.engine_ranges`). An engine's ranges end before the sampler runs (vLLM's
+``vllm/v1/worker/gpu_worker.py``), so with those a step lasts from one range's start to the next one's.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,8 @@ from numpy.typing import NDArray
 
 from perfgate.errors import RecordError
 from perfgate.models import Note
+from perfgate.trace.engine_ranges import LAYER, PROFILER_STEP, SGLANG_BATCH, STEP, is_engines, is_step, kind_of, openers
 from perfgate.trace.kernel_table import NO_TIME, NONE, STEP_KINDS, Steps, filled
-
-STEP = re.compile(r"perfgate\.step\.(\d{1,18})(?:\.(decode|prefill|mixed))?")
-EXECUTE = re.compile(r"execute_(?:\d+_)?context_(\d+)\([\dsqk]*\)_generation_(\d+)\([\dsqk]*\)")
-LAYER = re.compile(r"(?:^|\W)layers?\.(\d{1,4})\b")
-"""Layer ranges: ``perfgate.layer.5``, or a module's path as vLLM's hooks write it (``model.layers.5.self_attn``)."""
 
 _PART_ROWS = 1 << 20
 OPEN_END = np.iinfo(np.int64).max
@@ -52,56 +48,93 @@ class Range:
 def find_steps(ranges: Iterable[Range], processes: Iterable[int], where: str) -> tuple[Steps, tuple[Note, ...]]:
     """The steps of the processes that launched something, in order of process and start; ``where`` is for errors.
 
+    Where none of these opened a range that names a step, and one other process did, its steps are theirs: an engine
+    whose workers launch has its loop in another process.
+
     Raises:
         RecordError: A process has two steps of one number.
     """
-    owned = {process: (list[Range](), list[Range]()) for process in processes}
+    by_process: dict[int, list[Range]] = {}
     for span in ranges:
-        if span.process in owned:
-            own, engine = owned[span.process]
-            if STEP.fullmatch(span.name):
-                own.append(span)
-            elif EXECUTE.fullmatch(span.name):
-                engine.append(span)
+        if is_step(span.name):
+            by_process.setdefault(span.process, []).append(span)
+    owned = {process: by_process[process] for process in sorted(processes) if process in by_process}
     parts, cautions = [], []
-    for _, (own, engine) in sorted(owned.items()):
-        unclosed = [span.name for span in own if span.end_ns is None]
-        if unclosed:
-            text = f"range {unclosed[0]} was never closed; its step is left out"
-            cautions.append(Note(code="trace-incomplete", text=text))
-        closed = sorted((span for span in own if span.end_ns is not None), key=lambda span: span.start_ns)
-        engine.sort(key=lambda span: span.start_ns)
-        if closed:
-            parts.append(_own_steps(closed, engine, where))
-        elif engine:
-            ends = [*(span.start_ns for span in engine[1:]), int(OPEN_END)]
-            parts.append(_steps(engine, range(len(engine)), [_kind([span]) for span in engine], ends, own=False))
+    if not owned and len(by_process) == 1:
+        (spans,) = by_process.values()
+        owned = {process: [replace(span, process=process) for span in spans] for process in sorted(processes)}
+        text = "the steps are ranges of another process than launched the kernels: launches may come after their range"
+        cautions.append(Note(code="steps-of-another-process", text=text))
+    for spans in owned.values():
+        part, unclosed = _steps_of(sorted(spans, key=lambda span: span.start_ns), where)
+        cautions += unclosed
+        parts += [part] if len(part) else []
     if not parts:
         return filled(Steps), tuple(cautions)
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])}
-    return Steps(**columns), tuple(cautions)
+    return Steps(**columns), tuple(dict.fromkeys(cautions))
+
+
+def _steps_of(spans: Sequence[Range], where: str) -> tuple[Steps, list[Note]]:
+    """The steps of one process, by the best sort of range that it has, and what to know of them."""
+    own = [span for span in spans if STEP.fullmatch(span.name)]
+    closed = [span for span in own if span.end_ns is not None]
+    cautions = []
+    if len(closed) < len(own):
+        unclosed = next(span.name for span in own if span.end_ns is None)
+        text = f"range {unclosed} was never closed; its step is left out"
+        cautions.append(Note(code="trace-incomplete", text=text))
+    engine = [span for span in spans if is_engines(span.name)]
+    sort, opening = openers([(span.name, span) for span in engine])
+    if closed:
+        return _own_steps(closed, engine, where), cautions
+    if sort is not None:
+        ends = [*(span.start_ns for span in opening[1:]), int(OPEN_END)]
+        numbers = [match[sort.number] for span in opening if (match := sort.pattern.fullmatch(span.name))]
+        telling = engine if sort is SGLANG_BATCH else opening  # a draft's passes say nothing of the step
+        return _steps(opening, _numbered(numbers), _kinds(telling, opening, ends), ends, own=False), cautions
+    steps = [span for span in spans if PROFILER_STEP.fullmatch(span.name) and span.end_ns is not None]
+    if not steps:
+        return filled(Steps), cautions
+    numbers = [match[1] for span in steps if (match := PROFILER_STEP.fullmatch(span.name))]
+    made = _steps(steps, _numbered(numbers), [KIND["unknown"]] * len(steps), [span.end_ns or 0 for span in steps])
+    return made, cautions
+
+
+def _numbered(numbers: Sequence[str | None]) -> Sequence[int]:
+    """The steps' own numbers where each has one of its own; else from 0."""
+    given = [int(number) for number in numbers if number is not None and number.isdigit()]
+    return given if len(set(given)) == len(numbers) else range(len(numbers))
 
 
 def _own_steps(own: Sequence[Range], engine: Sequence[Range], where: str) -> Steps:
-    """Steps from ``perfgate.step.N``; what vLLM's ranges inside one say is its kind."""
+    """Steps from ``perfgate.step.N``; what an engine's ranges inside one say is its kind."""
     matches = [match for span in own if (match := STEP.fullmatch(span.name))]
     index = [int(match[1]) for match in matches]
     twice = next((number for number, count in Counter(index).items() if count > 1), None)
     if twice is not None:
         text = f"a process has perfgate.step.{twice} twice"
         raise RecordError(text, where=where, remedy="Trace one run at a time.")
-    starts = np.array([span.start_ns for span in engine], np.int64)
-    kinds, ends = [], [span.end_ns or 0 for span in own]
-    for span, match, end in zip(own, matches, ends, strict=True):
-        first, last = np.searchsorted(starts, (span.start_ns, end))
-        kinds.append(KIND[match[2]] if match[2] else _kind(engine[first:last]))
+    ends = [span.end_ns or 0 for span in own]
+    told = [KIND[match[2]] if match[2] else NONE for match in matches]
+    kinds = [said if said != NONE else kind for said, kind in zip(told, _kinds(engine, own, ends), strict=True)]
     return _steps(own, index, kinds, ends, own=True)
 
 
-def _steps(ranges: Sequence[Range], index: Sequence[int], kinds: list[int], ends: list[int], *, own: bool) -> Steps:
-    """Steps of one process; the last of those from vLLM's own ranges has no end."""
+def _kinds(engine: Sequence[Range], steps: Sequence[Range], ends: Sequence[int]) -> list[int]:
+    """What the engine's ranges that begin in each step say that it computed."""
+    starts = np.array([span.start_ns for span in engine], np.int64)
+    first = np.searchsorted(starts, [span.start_ns for span in steps]).tolist()
+    last = np.searchsorted(starts, ends).tolist()
+    return [KIND[kind_of(span.name for span in engine[a:b])] for a, b in zip(first, last, strict=True)]
+
+
+def _steps(
+    ranges: Sequence[Range], index: Sequence[int], kinds: list[int], ends: list[int], *, own: bool | None = None
+) -> Steps:
+    """Steps of one process: perfgate's own, an engine's, of which the last has no end, or neither's (``None``)."""
     complete = np.ones(len(ranges), bool)
-    complete[-1] = own
+    complete[-1] = own is not False
     return filled(
         Steps,
         index=np.array(index),
@@ -110,19 +143,8 @@ def _steps(ranges: Sequence[Range], index: Sequence[int], kinds: list[int], ends
         end_ns=np.array(ends),
         process=np.array([span.process for span in ranges]),
         complete=complete,
-        own=np.full(len(ranges), own),
+        own=np.full(len(ranges), bool(own)),
     )
-
-
-def _kind(engine: Sequence[Range]) -> int:
-    """What vLLM says of a step: requests in prefill (context) and in decode (generation)."""
-    counts = [(int(match[1]), int(match[2])) for span in engine if (match := EXECUTE.fullmatch(span.name))]
-    if not counts:
-        return KIND["unknown"]
-    context, generation = (any(count) for count in zip(*counts, strict=True))
-    if context and generation:
-        return KIND["mixed"]
-    return KIND["prefill" if context else "decode" if generation else "idle"]
 
 
 def steps_at(steps: Steps, process: NDArray[np.int16], time_ns: NDArray[np.int64]) -> NDArray[np.int32]:

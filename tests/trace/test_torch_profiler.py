@@ -12,6 +12,7 @@ import pytest
 from perfgate.errors import RecordError
 from perfgate.trace.breakdown import figures
 from perfgate.trace.kernel_table import COPY_KINDS, NONE, STEP_KINDS
+from perfgate.trace.scrub import scrub
 from perfgate.trace.selection import by_kernel, by_role, select
 from perfgate.trace.torch_profiler import read_torch
 from perfgate.trace.trace_file import read_trace
@@ -227,15 +228,78 @@ def test_a_process_that_is_no_number(tmp_path: Path) -> None:
     assert trace.kernels.stream.tolist() == [9, NONE]
 
 
-def test_a_merged_trace_is_refused(tmp_path: Path) -> None:
-    """Traces of several ranks in one file have correlation ids that collide."""
+def ranks(*owners: Any) -> list[dict[str, Any]]:
+    """Two steps of SGLang on each rank, correlation ids alike: a process and its device each."""
+    made = []
+    for number, (process, device) in enumerate(owners):
+        for step in range(2):
+            at = 100 * step + number
+            host = [
+                event("user_annotation", f"step[DECODE bs={number + 1}]", at, 50),
+                event("cuda_runtime", "cudaLaunchKernel", at + 5, 2, correlation=step),
+            ]
+            work = event("kernel", f"gemm_{number}", at + 20, 10, correlation=step, device=number, stream=7)
+            made += [*({**one, "pid": process} for one in host), {**work, "pid": device}]
+    return made
+
+
+def test_a_merged_trace_of_sglang(tmp_path: Path) -> None:
+    """Its merger writes the rank beside each process: steps are each rank's own, before and after a scrub."""
+    file = write(tmp_path, ranks(("[TP00-DP00] 83", "[TP00-DP00] 0"), ("[TP01-DP00] 84", "[TP01-DP00] 1")))
+    scrub(file, tmp_path / "copy.json")
+    for path in (file, tmp_path / "copy.json"):
+        trace = read_torch(path)
+        assert trace.processes == (83, 84)
+        assert trace.steps.process.tolist() == [0, 0, 1, 1]
+        assert [STEP_KINDS[kind] for kind in trace.steps.kind] == ["decode"] * 4
+        names = [trace.names.short[name] for name in trace.kernels.name]
+        assert sorted(zip(trace.kernels.step.tolist(), names, strict=True)) == [
+            (0, "gemm_0"), (1, "gemm_0"), (2, "gemm_1"), (3, "gemm_1"),
+        ]  # fmt: skip
+
+
+def test_devices_of_several_processes(tmp_path: Path) -> None:
+    """Where no rank is written, a device belongs to the only process whose calls launched what it ran."""
+    events = ranks((9, 0), (10, 1))
+    for one in events[6:]:
+        one["args"] = {name: value + 10 * (name == "correlation") for name, value in one["args"].items()}
+    trace = read_torch(write(tmp_path, events))
+    assert sorted(zip(trace.kernels.process.tolist(), trace.kernels.device.tolist(), strict=True)) == [
+        (0, 0), (0, 0), (1, 1), (1, 1),
+    ]  # fmt: skip
+    assert (trace.steps.process[trace.kernels.step] == trace.kernels.process).all()
+
+
+def test_a_merged_trace_that_does_not_tell_its_ranks(tmp_path: Path) -> None:
+    """Correlation ids collide, and nothing else tells who launched what: the trace is refused."""
+    with pytest.raises(RecordError, match="not which of them device 0 belongs to: 9, 10"):
+        read_torch(write(tmp_path, ranks((9, 0), (10, 0))))
+
+
+def test_several_processes_on_the_cpu(tmp_path: Path) -> None:
+    """Operators are in their own process."""
     events = [event("cpu_op", "aten::mm", 0, 1), event("cpu_op", "aten::mm", 0, 1) | {"pid": 10}]
-    with pytest.raises(RecordError, match=r"holds several processes: \[9, 10\]"):
-        read_torch(write(tmp_path, events))
+    trace = read_torch(write(tmp_path, events))
+    assert (trace.processes, trace.kernels.process.tolist()) == ((9, 10), [0, 1])
+
+
+def test_categories_of_old_releases(tmp_path: Path) -> None:
+    """PyTorch before 1.12 wrote capitals, and its profiler's steps among the operators."""
+    events = [
+        event("Operator", "ProfilerStep#5", 0, 100),
+        event("Runtime", "cudaLaunchKernel", 10, 2, correlation=1),
+        event("Runtime", "cudaMemcpyAsync", 14, 2, correlation=2),
+        event("Kernel", "gemm", 200, 10, correlation=1, device=0, stream=7),
+        event("Memcpy", "Memcpy DtoH (Device -> Pageable)", 220, 10, correlation=2, device=0, stream=7),
+        event("Memset", "Memset (Device)", 240, 1, correlation=2, device=0, stream=7),
+    ]
+    trace = read_torch(write(tmp_path, events))
+    assert (trace.steps.index.tolist(), trace.kernels.step.tolist(), trace.copies.step.tolist()) == ([5], [0], [0])
+    assert (COPY_KINDS[trace.copies.kind[0]], len(trace.memsets), trace.cautions) == ("d2h-pageable", 1, ())
 
 
 def test_a_trace_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that would not fit into memory is refused before it is read."""
-    monkeypatch.setattr("perfgate.trace.torch_profiler.MAX_JSON_BYTES", 10)
+    monkeypatch.setattr("perfgate.trace.chrome_events.MAX_JSON_BYTES", 10)
     with pytest.raises(RecordError, match="Trace fewer iterations"):
         read_torch(write(tmp_path, []))

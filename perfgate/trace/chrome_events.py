@@ -1,0 +1,165 @@
+"""The events of a Chrome trace: read within bounds, their numbers checked, times exact to the nanosecond."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from perfgate.errors import RecordError
+from perfgate.trace.kernel_table import NONE
+from perfgate.trace.limits import MAX_JSON_BYTES, MAX_TIME_NS
+
+_OLD = {"runtime": "cuda_runtime", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
+"""Categories of PyTorch before 1.12, in lower case."""
+
+_TIME = re.compile(r"-?\d{1,19}(\.\d{1,12})?", re.ASCII)
+_WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
+_RANK = re.compile(r"\[[\w-]{1,60}\] (\d{1,18})", re.ASCII)
+"""A process in a trace that SGLang merged, ``[TP00-DP01] 83`` (``python/sglang/srt/utils/profile_merger.py``)."""
+_POINTER = re.compile(r"0x[0-9a-fA-F]{1,15}")
+_SIZES = (0, 1 << 31)
+
+SHOWN = 60
+"""Characters of a value that a message shows."""
+
+
+def load_events(file: Path) -> dict[str, Any]:
+    """A Chrome trace as it is, its times as exact decimals, its events a list of mappings.
+
+    Raises:
+        RecordError: The file is too large, no JSON, cut short or no Chrome trace.
+    """
+    if file.stat().st_size > MAX_JSON_BYTES:
+        text = f"is larger than {MAX_JSON_BYTES} bytes"
+        raise RecordError(text, where=str(file), remedy="Trace fewer iterations.")
+    try:
+        with file.open(encoding="utf-8") as stream:
+            # Times are microseconds since boot or 1970: as floats they would lose up to 256 ns.
+            content = json.load(stream, parse_float=Decimal)
+    except ArithmeticError as error:
+        raise RecordError("holds a number beyond all bounds", where=str(file)) from error
+    except (ValueError, RecursionError) as error:
+        text = f"incomplete or invalid JSON: {error}"
+        raise RecordError(text, where=str(file), remedy="Was the profiler stopped before the process ended?") from error
+    head: dict[str, Any] = content if isinstance(content, dict) else {"traceEvents": content}
+    events = head.get("traceEvents")
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+        raise RecordError("is JSON, but no Chrome trace: it has no list of traceEvents", where=str(file))
+    return head
+
+
+Owner = tuple[str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A complete event (``"ph": "X"``).
+
+    Args:
+        number: Its place among the file's events.
+        category: Its category in lower case.
+        name: Its name.
+        start_ns: When it began.
+        end_ns: When it ended.
+        thread: Its thread; a device's event has its stream here.
+        pid: Its process; a device's event has the device here.
+        detail: Its arguments, whatever they are.
+        rank: What tells the ranks of a merged trace apart; empty in any other.
+    """
+
+    number: int
+    category: str
+    name: str
+    start_ns: int
+    end_ns: int
+    thread: int | str
+    pid: int | None
+    detail: dict[str, Any]
+    rank: str = ""
+
+    @property
+    def owner(self) -> Owner:
+        """Its process, or its device, and of which rank."""
+        return self.rank, self.pid
+
+    def whole(self, key: str) -> int | None:
+        """An argument that is a whole number, also where it is written as text or as a pointer (ROCm's streams).
+
+        Raises:
+            ValueError: It is anything else.
+        """
+        value = self.detail.get(key)
+        if isinstance(value, str) and _POINTER.fullmatch(value):
+            return int(value, 16)
+        if isinstance(value, str) and _WHOLE.fullmatch(value):
+            return int(value)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+            return value
+        raise ValueError(f"event {self.number}: {key} is not a whole number: {cut(value)}")
+
+    def shape(self) -> tuple[int, ...]:
+        """Grid and block of a kernel; zeros for an operator.
+
+        Raises:
+            ValueError: A size is none that a launch can have.
+        """
+        grid, block = self.detail.get("grid"), self.detail.get("block")
+        if not (isinstance(grid, list) and isinstance(block, list) and len(grid) == len(block) == 3):  # noqa: PLR2004 (x, y, z)
+            return (0,) * 6
+        sizes = (*grid, *block)
+        if not all(isinstance(size, int) and _SIZES[0] <= size <= _SIZES[1] for size in sizes):
+            raise ValueError(f"event {self.number}: grid or block is not a launch shape: {cut(sizes)}")
+        return tuple(int(size) for size in sizes)
+
+
+def complete_events(content: dict[str, Any], file: Path) -> list[Event]:
+    """The complete events of what :func:`load_events` gave.
+
+    Raises:
+        RecordError: One has no name, or no time that a trace can have.
+    """
+    try:
+        rows = enumerate(content["traceEvents"])
+        return [_event(number, row) for number, row in rows if row.get("ph") == "X"]
+    except ValueError as error:
+        raise RecordError(f"holds a damaged event: {error}", where=str(file)) from error
+
+
+def _event(number: int, row: dict[str, Any]) -> Event:
+    name, start, duration = row.get("name"), microseconds(row.get("ts")), microseconds(row.get("dur", 0))
+    if not isinstance(name, str) or start is None or duration is None:
+        key = "name" if not isinstance(name, str) else "ts" if start is None else "dur"
+        raise ValueError(f"event {number}: {key} is {cut(row.get(key))}")
+    thread, pid, detail, rank = row.get("tid"), row.get("pid"), row.get("args"), ""
+    if isinstance(pid, str) and (match := _RANK.fullmatch(pid)):
+        rank, pid = pid.removesuffix(match[1]), int(match[1])
+    category = str(row.get("cat", "")).lower()
+    return Event(
+        number,
+        _OLD.get(category, category),
+        name,
+        round(start * 1000),
+        round((start + duration) * 1000),
+        thread if isinstance(thread, int | str) and not isinstance(thread, bool) else NONE,
+        pid if isinstance(pid, int) and not isinstance(pid, bool) else None,
+        detail if isinstance(detail, dict) else {},
+        rank,
+    )
+
+
+def microseconds(value: Any) -> int | Decimal | None:
+    """A time or duration, also where it is written as text; ``None`` where it is none that a trace can have."""
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        value = Decimal(value)
+    number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    return value if number and abs(value) < MAX_TIME_NS // 1000 else None
+
+
+def cut(value: Any) -> str:
+    """A value for a message, whatever it is."""
+    text = f"{value}" if isinstance(value, int | float | Decimal) and not isinstance(value, bool) else repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

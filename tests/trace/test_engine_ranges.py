@@ -1,0 +1,123 @@
+"""Ranges of engines and of PyTorch's profiler: which begin a step, and what they say that it computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from nsys_builder import ExportBuilder
+
+from perfgate.trace.engine_ranges import is_step, kind_of
+from perfgate.trace.kernel_table import NONE, STEP_KINDS, Trace
+from perfgate.trace.nsys import read_nsys
+from perfgate.trace.scrub import scrub
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("execute_context_0(0)_generation_8(8)", "decode"),
+        ("execute_8192_context_9(sq8155sk8430sqsq74sqsk76)_generation_0(sq0sk0sqsq0sqsk0)", "prefill"),
+        ("step[DECODE bs=32]", "decode"),
+        ("step[DECODE bs=32 g=32 g_sq=32 g_sk=4096]", "decode"),
+        ("step[TARGET_VERIFY bs=4]", "decode"),
+        ("step[EXTEND bs=15 toks=15360]", "prefill"),
+        ("step[MIXED bs=2]", "mixed"),
+        ("step[IDLE bs=0]", "idle"),
+        ("step[A_NEW_MODE bs=2]", "unknown"),
+        ("scheduler.run_batch", "unknown"),
+        ("[Executor] _forward_step 71: 0 ctx reqs, 8 gen reqs", "decode"),
+        ("[Executor] _forward_step 72: 1 ctx reqs, 512 ctx tokens, 8 gen reqs", "mixed"),
+        ("[Executor] _forward_step: 2 ctx reqs, 0 gen reqs", "prefill"),
+        ("ProfilerStep#5", "unknown"),
+    ],
+)
+def test_names_of_steps(name: str, kind: str) -> None:
+    """Each is a step's, and says what it computed, as far as it says anything."""
+    assert is_step(name)
+    assert kind_of([name]) == kind
+
+
+@pytest.mark.parametrize("name", ["step[", "step[loss 3/4]", "Optimizer.step#SGD.step", "## forward ##", "layers.5"])
+def test_other_names(name: str) -> None:
+    """What is called like a step may be something else."""
+    assert not is_step(name)
+
+
+def trace_of(folder: Path, spans: list[tuple[str, int, int]]) -> Trace:
+    """Ranges, and a kernel launched every 100 ns from 50 on; read again from a scrubbed copy."""
+    builder = ExportBuilder()
+    for name, start, end in spans:
+        builder.span(name, start, end, registered=True)
+    for at in range(50, spans[-1][2] + 200, 100):
+        builder.launch("gemm", at, at + 10_000, at + 10_020)
+    scrub(builder.write(folder / "export.sqlite"), folder / "copy.sqlite")
+    return read_nsys(folder / "copy.sqlite")
+
+
+def steps_of(trace: Trace) -> list[tuple[int, str, bool]]:
+    """Number, kind and whether it is complete."""
+    steps = trace.steps
+    columns = (steps.index.tolist(), (STEP_KINDS[kind] for kind in steps.kind), steps.complete.tolist())
+    return list(zip(*columns, strict=True))
+
+
+def test_steps_of_sglang(tmp_path: Path) -> None:
+    """A batch with a draft's passes is one step, from its range to the next one's, so that the sampler is inside."""
+    spans = [
+        ("scheduler.run_batch", 0, 180), ("step[EXTEND bs=2 toks=64]", 10, 90), ("step[DRAFT_EXTEND bs=2]", 100, 170),
+        ("scheduler.run_batch", 300, 480), ("step[DECODE bs=2]", 310, 330), ("step[TARGET_VERIFY bs=2]", 340, 400),
+        ("scheduler.run_batch", 600, 780), ("step[DECODE bs=2]", 610, 700),
+    ]  # fmt: skip
+    trace = trace_of(tmp_path, spans)
+    assert steps_of(trace) == [(0, "prefill", True), (1, "decode", True), (2, "decode", False)]
+    assert trace.kernels.step.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_forward_passes_of_sglang(tmp_path: Path) -> None:
+    """Without the scheduler's range the verification begins a step, and a draft's passes do not."""
+    spans = [
+        ("step[EXTEND bs=2 toks=64]", 0, 90), ("step[DECODE bs=2]", 100, 130),
+        ("step[TARGET_VERIFY bs=2]", 200, 290), ("step[DRAFT_EXTEND_V2 bs=2]", 300, 330),
+        ("step[DECODE bs=2]", 340, 380), ("step[TARGET_VERIFY bs=2]", 400, 490),
+    ]  # fmt: skip
+    assert steps_of(trace_of(tmp_path, spans)) == [(0, "prefill", True), (1, "decode", True), (2, "decode", False)]
+
+
+def test_steps_of_tensorrt_llm(tmp_path: Path) -> None:
+    """The executor numbers its steps."""
+    spans = [
+        ("[Executor] _forward_step 71: 1 ctx reqs, 64 ctx tokens, 0 gen reqs", 0, 90),
+        ("[Executor] _forward_step 72: 0 ctx reqs, 0 ctx tokens, 1 gen reqs", 100, 190),
+    ]
+    assert steps_of(trace_of(tmp_path, spans)) == [(71, "prefill", True), (72, "decode", False)]
+
+
+def test_steps_of_pytorchs_profiler(tmp_path: Path) -> None:
+    """They have an end, and do not say what they computed; what is behind them is in none."""
+    trace = trace_of(tmp_path, [("ProfilerStep#3", 0, 99), ("ProfilerStep#4", 100, 199)])
+    assert steps_of(trace) == [(3, "unknown", True), (4, "unknown", True)]
+    assert trace.kernels.step.tolist() == [0, 1, NONE, NONE]
+
+
+def test_ranges_of_another_process(tmp_path: Path) -> None:
+    """An engine whose workers launch has its loop elsewhere: its steps are theirs, and that is said."""
+    builder = ExportBuilder()
+    for n in range(2):
+        builder.span(f"perfgate.step.{n}.decode", n * 1000, n * 1000 + 900, pid=100)
+        for pid in (200, 300):
+            builder.launch(f"kernel_of_{pid}", n * 1000 + 10, 5000 + n * 100, 5050 + n * 100, pid=pid)
+    trace = read_nsys(builder.write(tmp_path / "ranks.sqlite"))
+    assert trace.processes == (200, 300)
+    assert (trace.steps.process.tolist(), trace.steps.index.tolist()) == ([0, 0, 1, 1], [0, 1, 0, 1])
+    assert (trace.steps.process[trace.kernels.step] == trace.kernels.process).all()
+    assert [note.code for note in trace.cautions] == ["steps-of-another-process"]
+
+
+def test_ranges_of_several_other_processes(tmp_path: Path) -> None:
+    """Which of them the kernels belong to is not known: they have no steps."""
+    builder = ExportBuilder()
+    for pid in (100, 101):
+        builder.span("perfgate.step.0", 0, 900, pid=pid)
+    builder.launch("kernel", 10, 5000, 5050, pid=200)
+    assert not len(read_nsys(builder.write(tmp_path / "ranks.sqlite")).steps)

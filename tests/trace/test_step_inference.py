@@ -1,0 +1,324 @@
+"""Steps without ranges: what repeats is found, what is random is not, and what is unclear is said to be."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfgate.trace.assembly import build, named
+from perfgate.trace.breakdown import figures
+from perfgate.trace.kernel_table import (
+    CALL_KINDS,
+    NO_TIME,
+    NONE,
+    STEP_KINDS,
+    Calls,
+    Events,
+    Kernels,
+    Steps,
+    Trace,
+    filled,
+)
+from perfgate.trace.nsys import read_nsys
+from perfgate.trace.selection import select
+
+CAPTURE = Path(__file__).parents[1] / "fixtures" / "h200-llama-8b-decode.sqlite.gz"
+MAIN, SIDE = 7, 8
+LAYER = ("rms_norm", "gemm_a", "flash_attn", "gemm_b", "act_and_mul", "gemm_c")
+HEAD, TAIL = ("prepare", "embedding"), ("rms_norm", "gemm_head", "sampled", "append")
+
+
+@dataclass
+class Script:
+    """What a process launches, one call after the other.
+
+    Args:
+        kernels: Start, name, call, stream and whether a graph launched it, of each kernel.
+        calls: Start and kind of each call.
+        now_ns: When the next call is made.
+    """
+
+    kernels: list[tuple[int, str, int, int, bool]] = field(default_factory=list, repr=False)
+    calls: list[tuple[int, str]] = field(default_factory=list, repr=False)
+    now_ns: int = 0
+
+    def launch(self, *names: str, stream: int = MAIN) -> None:
+        """One kernel, or a graph with several."""
+        kind = "graph-launch" if len(names) > 1 else "launch"
+        begin = max(self.now_ns, self.kernels[-1][0] if self.kernels else 0)
+        self.kernels += [
+            (begin + 10 * place, name, len(self.calls), stream, len(names) > 1) for place, name in enumerate(names, 1)
+        ]
+        self.calls.append((self.now_ns, kind))
+        self.now_ns += 100
+
+    def eager(self, names: Sequence[str]) -> None:
+        """Kernels with a call each."""
+        for name in names:
+            self.launch(name)
+
+    def wait(self) -> None:
+        """Wait for the device, once a step."""
+        self.calls.append((self.now_ns, "synchronise"))
+        self.now_ns += 1000
+
+    def trace(self, *, launches: bool = True) -> Trace:
+        """The kernel table of a trace that holds this; without its launching calls if so asked."""
+        names = sorted({name for _, name, *_ in self.kernels})
+        start, name, call, stream, graph = (np.array(column) for column in zip(*self.kernels, strict=True))
+        calls = self.calls if launches else [(at, kind) for at, kind in self.calls if kind == "synchronise"]
+        number = [n for n, pair in enumerate(self.calls) if pair in calls] if not launches else range(len(calls))
+        empty = filled(Events)
+        recorded = Trace(
+            source="a script", processes=(9,), devices={}, names=named(tuple(names), (), "script"),
+            shapes=np.zeros((1, 6), np.int64), steps=filled(Steps), copies=empty, memsets=empty, overhead=empty,
+            cautions=(), where="script",
+            kernels=filled(
+                Kernels, start_ns=start.astype(np.int64), duration_ns=np.full(len(start), 5), graph=graph,
+                name=np.array([names.index(one) for one in name]), shape=np.zeros(len(start)), stream=stream,
+                process=np.zeros(len(start)), correlation=call, device=np.zeros(len(start)),
+            ),
+            calls=filled(
+                Calls, start_ns=np.array([at for at, _ in calls], np.int64), duration_ns=np.full(len(calls), 50),
+                kind=np.array([CALL_KINDS.index(kind) for _, kind in calls], np.int8),
+                process=np.zeros(len(calls)), correlation=np.array(list(number), np.int64),
+            ),
+        )  # fmt: skip
+        return build(recorded, [])
+
+
+def codes(trace: Trace) -> list[str]:
+    """What a trace has to say."""
+    return [note.code for note in trace.cautions if note.code != "places-unknown"]
+
+
+def repeated(trace: Trace) -> list[int]:
+    """How many kernels each complete step that repeats launched."""
+    found = figures(trace)
+    launches: list[int] = found.launches[found.complete_of(trace, "repeated")].tolist()
+    return launches
+
+
+def test_the_capture_without_its_ranges(tmp_path: Path) -> None:
+    """126 complete decode steps of the H200 capture: its ranges', but for a kernel that begins one in sixteen."""
+    file = tmp_path / "export.sqlite"
+    file.write_bytes(gzip.decompress(CAPTURE.read_bytes()))
+    told = read_nsys(file)
+    with sqlite3.connect(file) as connection:
+        connection.execute("DELETE FROM NVTX_EVENTS")
+
+    trace = read_nsys(file)
+
+    assert select(trace).what == "126 repeated steps"
+    assert trace.steps.inferred.all()
+    assert not told.steps.inferred.any()
+    counts = np.unique(repeated(trace), return_counts=True)
+    assert (counts[0].tolist(), counts[1].tolist()) == ([438, 439], [119, 7])
+    inside = (told.kernels.step > 1) & (told.kernels.step < len(told.steps) - 1)  # behind the prefill, before the end
+    moved = inside & (trace.kernels.step != told.kernels.step)
+    assert {trace.names.short[name] for name in trace.kernels.name[moved]} == {"_apply_write_kernel"}
+    assert moved.sum() == 7
+    assert (trace.kernels.layer == told.kernels.layer).all()
+    assert codes(trace)[0] == "steps-inferred"
+    assert "steps-unclear" not in codes(trace)
+    assert "128 steps are inferred" in trace.cautions[0].text
+
+
+@dataclass
+class Engine:
+    """A drawn engine: a model's layers, what is around them, and how many steps of which sort were traced."""
+
+    script: Script
+    decodes: int
+    broken: int
+    kernels: int
+
+
+@st.composite
+def engines(draw: st.DrawFn) -> Engine:
+    """Decode steps with noise beside and between them, prefills, steps that are missing, and a cut at the beginning."""
+    layers = draw(st.integers(2, 12))
+    layer = [f"layer_{n}" for n in [*draw(st.lists(st.integers(0, 9), min_size=3, max_size=9)), 10, 11]]
+    head = [f"head_{n}" for n in range(draw(st.integers(1, 5)))]
+    tail = [f"tail_{n}" for n in range(draw(st.integers(2, 6)))]
+    decode = [*head, *layer * layers, *tail]
+    prefill = [*head, *[f"long_{name}" for name in layer] * layers, "more", *tail]
+    kinds = draw(st.lists(st.sampled_from(["decode"] * 9 + ["prefill"]), min_size=8, max_size=20))
+    noisy = set(draw(st.lists(st.integers(0, 29), max_size=2)))
+    script = Script()
+    for number, kind in enumerate(kinds):
+        names = list(decode if kind == "decode" else prefill)
+        if number in noisy:
+            names.insert(draw(st.integers(1, len(names))), "noise")
+        if number == 0:
+            names = names[draw(st.integers(0, len(names) - 1)) :]
+        for name in names:
+            script.launch(name)
+            if draw(st.integers(0, 60)) == 0:
+                script.launch("beside", stream=SIDE)
+        script.wait()
+    odd = len(noisy) + kinds.count("prefill")
+    return Engine(script, kinds.count("decode"), odd, len(decode))
+
+
+@settings(max_examples=60, deadline=None)
+@given(engines())
+def test_steps_of_an_engine_are_found(engine: Engine) -> None:
+    """Where most steps are decode, what repeats is one of them, never a layer or several, whatever is between them."""
+    trace = engine.script.trace()
+    beside = trace.names.demangled.index("beside") if "beside" in trace.names.demangled else NONE
+    main = trace.kernels.take(trace.kernels.name != beside)
+    steps = np.bincount(main.step[main.step != NONE], minlength=len(trace.steps))
+    whole = steps[trace.steps.complete & (trace.steps.kind == STEP_KINDS.index("repeated"))]
+    if not len(trace.steps):  # so few or so uneven that nothing is said
+        assert engine.decodes - 2 * engine.broken < max(4, 0.6 * (engine.decodes + engine.broken))
+        assert "no-step-ranges" in codes(trace)
+        return
+    assert (np.abs(whole - engine.kernels) <= 0.03 * engine.kernels).all()
+    assert engine.decodes - 2 * engine.broken - 2 <= len(whole) <= engine.decodes
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 60),
+    st.integers(20, 2000),
+    st.floats(0, 3),
+    st.sampled_from(["kernels", "graphs", "blocks"]),
+)
+def test_what_is_random_has_no_steps(
+    seed: int,
+    alphabet: int,
+    length: int,
+    skew: float,
+    sort: str,
+) -> None:
+    """Kernels, graphs or blocks of kernels in an order of chance are no steps, however often the host waits."""
+    random = np.random.default_rng(seed)
+    share = np.arange(1, alphabet + 1) ** -skew
+    script = Script()
+    for drawn in random.choice(alphabet, length, p=share / share.sum()).tolist():
+        if sort == "graphs" and drawn % 3 == 0:
+            script.launch(*(f"node_{drawn}_{n}" for n in range(2 + drawn)))
+        elif sort == "blocks":
+            script.eager([f"kernel_{drawn}_{n}" for n in range(random.integers(1, 4))])
+        else:
+            script.launch(f"kernel_{drawn}")
+        if random.random() < 0.1:
+            script.wait()
+
+    trace = script.trace()
+
+    if share.max() / share.sum() < 0.5:
+        assert not len(trace.steps)
+        assert codes(trace)[0] == "no-step-ranges"
+    assert not repeated(trace) or "steps-unclear" in codes(trace)
+
+
+def test_layers_alone_are_no_steps() -> None:
+    """One forward pass repeats its layers; nothing says that they are steps, so they are not, and that is said."""
+    script = Script()
+    script.eager(HEAD)
+    script.eager(LAYER * 32)
+    script.eager(TAIL)
+    script.wait()
+
+    trace = script.trace()
+
+    assert len(trace.steps) == 0
+    (note,) = trace.cautions
+    assert (note.code, "what repeats every 6 kernels is a step or a part of one" in note.text) == (
+        "no-step-ranges",
+        True,
+    )
+
+
+def test_whole_graphs_are_steps() -> None:
+    """A graph with several layers is a step, though nothing else is in the trace."""
+    script = Script()
+    for _ in range(6):
+        script.launch(*HEAD, *LAYER * 8, *TAIL)
+    trace = script.trace()
+    assert repeated(trace) == [54] * 5
+    assert codes(trace) == ["steps-inferred"]
+    assert "a CUDA graph of 54 kernels" in trace.cautions[0].text
+
+
+def test_pieces_of_graphs_are_not_steps() -> None:
+    """Graphs between eager attention repeat once a layer: the step is what the host waits for."""
+    script = Script()
+    for _ in range(6):
+        script.launch(*HEAD, "rms_norm", "gemm_a")
+        for _ in range(12):
+            script.launch("flash_attn")
+            script.launch("gemm_b", "act_and_mul", "gemm_c", "rms_norm", "gemm_a")
+        script.eager(TAIL)
+        script.wait()
+    assert repeated(script.trace()) == [4 + 12 * 6 + 4] * 5
+
+
+def test_a_draft_models_graphs_belong_to_the_step() -> None:
+    """A draft model proposes three tokens a step, each by a graph of its own: the step begins once."""
+    script = Script()
+    for _ in range(6):
+        script.launch(*HEAD, *LAYER * 8, *TAIL)
+        for _ in range(3):
+            script.launch(*LAYER * 2, "draft_sampled")
+        script.wait()
+    assert repeated(script.trace()) == [54 + 3 * 13] * 5
+
+
+def test_blocks_of_layers_are_not_steps() -> None:
+    """Three layers of one sort and one of another repeat together: the step holds twelve of these."""
+    script = Script()
+    linear = ("rms_norm", "gemm_a", "conv", "scan", "gemm_b", "act_and_mul", "gemm_c")
+    for _ in range(5):
+        script.eager(HEAD)
+        for _ in range(12):
+            script.eager([*linear * 3, *LAYER])
+        script.eager(TAIL)
+        script.wait()
+    assert repeated(script.trace()) == [2 + 12 * 27 + 4] * 4
+
+
+def test_one_kernel_more_in_a_step_of_sixteen() -> None:
+    """Sixteen steps, the last with a kernel more, are sixteen steps and not one."""
+    script = Script()
+    for number in range(64):
+        script.eager([*HEAD, *LAYER * 10, *TAIL, *["more_blocks"] * (number % 16 == 15)])
+        script.wait()
+    assert sorted(set(repeated(script.trace()))) == [66, 67]
+
+
+def test_a_trace_of_the_device_alone() -> None:
+    """Without launching calls a kernel belongs to the step in which it began."""
+    script = Script()
+    for _ in range(6):
+        script.eager([*HEAD, *LAYER * 8, *TAIL])
+        script.wait()
+    trace = script.trace(launches=False)
+    assert (trace.kernels.launched_ns == NO_TIME).all()
+    assert repeated(trace) == [54] * 5
+
+
+@pytest.mark.parametrize("missing", [0, 3])
+def test_what_is_unclear_is_said(missing: int) -> None:
+    """Steps of which nothing repeats within, or that leave much out, come with a caution."""
+    script = Script()
+    for _ in range(8):
+        script.eager([f"only_{n}" for n in range(12)])
+        script.wait()
+    script.eager([f"other_{n}" for n in range(100 * missing)])
+    trace = script.trace()
+    assert len(repeated(trace)) == 7
+    text = next(note.text for note in trace.cautions if note.code == "steps-unclear")
+    assert "nothing repeats within one" in text
+    assert ("they hold only" in text) == bool(missing)
