@@ -57,7 +57,8 @@ def _sentences(paths: list[StepPath], steps: int) -> list[str]:
     for path in paths:
         sums.update(path.time_by_where())
     shares = ", ".join(f"{_WORDS[where]} {percent(sums[where] / length_ns if length_ns else 0.0)}" for where in WHERES)
-    of = "its first kernel to that of the next" if steps else "the first kernel to the end of all work"
+    next_one = any(path.window.successor for path in paths)
+    of = "its first kernel to that of the next" if next_one else "the first kernel to the end of all work"
     bound = Counter(_bound_by(path) for path in paths)
     many = ", ".join(f"{bound[where]} by {_WORDS[where]}" for where in WHERES if bound[where])
     some = f" (every {steps / MOST_STEPS:.3g}th of {steps})" if steps > len(paths) else ""

@@ -5,7 +5,8 @@ happened before is done. Within this time the network of :mod:`perfgate.trace.lo
 
 - a kernel, copy or memset takes its time. It begins after the one before it in its stream has ended (or begun, where
   both ran at once) and after the call that launched it;
-- a thread of the host makes one call after the other; what it does between two calls is code of the host;
+- a thread of the host makes one call after the other; what it does between two calls is code of the host, but where it
+  makes none for long and another thread does, it goes on after that one;
 - a call that waits returns after the work that it waited for.
 
 A trace does not name what a call or a stream waited for, so that is taken from times. A wait is for the work that ended
@@ -37,6 +38,8 @@ COINCIDENCE_NS = 2000
 """A shorter delay of a kernel needs no cause: back to back they are one to two microseconds apart."""
 UNEXPLAINED_NS = 50_000
 """A longer one after a kernel of the same stream has another cause, which the trace does not show."""
+SILENT_NS = 1_000_000
+"""A thread that makes no call for longer, while another one makes some, waits for that one: a backward pass, tokens."""
 RETURN_NS = 50_000
 """A copy to the host that ended so shortly before a wait returned is what it waited for: the tokens."""
 MOST_STEPS = 256
@@ -207,6 +210,9 @@ class _StepNetwork:
             if start < until:
                 network.edge(begun_before, begun, start - before, enclosing)
             else:
+                others = [row for other, row in outer.items() if other != thread and until < row[2] <= start]
+                if others and start - until > SILENT_NS:
+                    _, _, until, returned, _ = max(others, key=lambda row: row[2])
                 self._edge(returned, begun, start - until, CODE)
                 returned = network.node()
                 if self.parts[part] in (_WAIT, _COPY):

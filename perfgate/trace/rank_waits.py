@@ -3,8 +3,8 @@
 All ranks leave a collective together, because none can have its result before the last has brought its part. So the
 rank that is in it for the shortest time arrived last, and what another one was in it for longer it waited ("Wait at
 N x N": Geimer et al., "The Scalasca performance toolset architecture", Concurrency and Computation 22(6), 2010). That
-needs no common clock: only durations are compared. It does not hold for a broadcast, a reduction to one rank, or
-sending and receiving, which are left out.
+needs no common clock: only durations are compared. It does not hold for a broadcast or a reduction to one rank, which
+are left out. Sending and receiving, by which NCCL also does an all-to-all, ends together where all ranks do as much.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from perfgate.trace.families import COMMUNICATION
 from perfgate.trace.kernel_table import NO_TIME, Kernels, Trace, combinations
 from perfgate.trace.selection import Selection
 
-_ONE_SIDED = re.compile(r"nccl\w*?_(Broadcast|Reduce_|Send|Recv)")
+_ONE_SIDED = re.compile(r"nccl\w*?_(Broadcast|Reduce_)")
 """Communication whose ranks do not leave together."""
 
 WHOLE = -1

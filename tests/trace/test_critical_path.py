@@ -123,6 +123,19 @@ def test_threads_work_side_by_side() -> None:
     assert walked(path) == [("code between calls", 15_000), ("launch on its way", 5000), ("gemm", 5000)]
 
 
+def test_a_silent_thread_goes_on_after_another() -> None:
+    """A thread that makes no call for over a millisecond, while a second one makes some, waits for that one."""
+    builder = ExportBuilder()
+    builder.launch("rms_norm", 0, 5000, 6000)
+    for call in range(3):
+        called = 1_000_000 * call + 500_000
+        builder.launch("nvjet", called, called + 5000, called + 6000, stream=9, tid=99)
+    builder.launch("rms_norm", 2_600_000, 2_605_000, 2_606_000)
+    (path,) = critical_paths(selected(builder))
+    code = [piece.time_ns for piece in path.pieces if piece.part.what == "code between calls"]
+    assert code == [495_000, 999_000, 999_000, 99_000]
+
+
 def test_a_long_gap_without_a_cause_is_said_to_have_none() -> None:
     """A kernel that was launched long ago, behind one that ended long ago."""
     builder = ExportBuilder()
