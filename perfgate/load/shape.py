@@ -340,6 +340,15 @@ class Load(Strict):
         return max(0.0, *(rate or 0.0 for rate in rates), *ramp)
 
     @property
+    def lasts_s(self) -> float | None:
+        """How long requests of a window come, seconds; ``None`` where answers or a trace decide."""
+        arrival, ramp, bursts = self.arrival, self.arrival.ramp, self.arrival.bursts
+        rates = (arrival.poisson, arrival.constant, bursts.rate if bursts else None,
+                 (ramp.start + ramp.end) / 2 if ramp else None)  # fmt: skip
+        rate = next(filter(None, rates), None)
+        return self.duration or (self.requests / rate if self.requests and rate else None)
+
+    @property
     def longest(self) -> int | None:
         """The most tokens that one request can come to, prompt and answer; ``None`` where a trace says it."""
         if self.arrival.replay is not None and (self.input_tokens is None or self.output_tokens is None):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfgate.errors import RecordError
+from perfgate.load.shape import Load
 from perfgate.metrics.trial import Kind
 from perfgate.record.iteration_choice import choose_iterations
 from perfgate.record.run_record import Record, Run, read_record
@@ -107,6 +108,10 @@ def kind_cost(cell: Cell, kind: Kind, history: Record | None) -> KindCost:
         minutes = tuple(begin + 2 * pairs * statistics.median(judged) for pairs in looks)
         source = f"the record of {history.visits[-1].t0_utc}"
         return KindCost(kind, looks, starts, minutes, source, len(history.trials[-1].gpus))
+    if kind == "timed" and expect is None and isinstance(cell.workload, Load) and cell.workload.lasts_s:
+        windows_s = cell.workload.lasts_s * (cell.measure.warmup_iterations + cell.measure.iterations)
+        minutes = tuple(n * windows_s / 60 for n in starts)
+        return KindCost(kind, looks, starts, minutes, "the length of its windows alone; starts come on top")
     if kind != "timed":
         return KindCost(kind, looks, starts, None, f"no record of this cell with enough {kind} pairs")
     if expect is not None:

@@ -9,6 +9,7 @@ from conftest import CONFIG
 
 from perfgate.errors import ScenarioError
 from perfgate.load.shape import Load
+from perfgate.record.cost import kind_cost
 from perfgate.scenario.declaration import dump, load, loads
 from perfgate.scenario.plan import Cell, resolve_cells
 
@@ -61,6 +62,26 @@ def test_a_command_and_metrics_of_servers_need_the_driver() -> None:
         loads(plain, Path("s.yaml"))
     with pytest.raises(ScenarioError, match="command: goes with driver: server"):
         loads(plain.replace("0123abc}", '0123abc}, command: ["{port}"]'), Path("s.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("arrival", "window_s"),
+    [
+        ("{poisson: 4}, requests: 10", 2.5),
+        ("{bursts: {rate: 5, size: 5}}, requests: 10", 2.0),
+        ("{ramp: {start: 1, end: 9}}, requests: 10", 2.0),
+        ("{constant: 4}, duration: 60s", 60.0),
+        ("{closed: {concurrency: 1}}, requests: 10", None),
+    ],
+)
+def test_what_windows_take_at_least_is_known_before_the_first_run(arrival: str, window_s: float | None) -> None:
+    """Twenty windows, the default, can be hours: a price says so, and where answers decide it is unknown."""
+    (cell,) = resolve_cells(loads(TEXT.replace("{poisson: 4}, requests: 10", arrival), Path("s.yaml")))
+    cost = kind_cost(cell, "timed", None)
+    assert cost.minutes == (
+        None if window_s is None else pytest.approx([n * 22 * window_s / 60 for n in (10, 14, 18, 26)])
+    )
+    assert ("windows alone" in cost.source) is (window_s is not None)
 
 
 def test_a_load_survives_the_way_through_a_record() -> None:
