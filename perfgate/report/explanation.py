@@ -204,10 +204,12 @@ def _what_would_decide(gate: GateOutcome, low: float | None, high: float | None)
     middle = math.log1p(gate.change) * (1 if gate.better == "lower" else -1)
     passing, blocking = math.log1p(gate.must_catch), math.log1p(gate.ignorable)
     ways = []
-    if middle < passing and high is not None:
-        ways.append(("pass", (passing - middle) / (math.log1p(high) - middle)))
-    if middle > blocking and low is not None:
-        ways.append(("be blocked", (middle - blocking) / (middle - math.log1p(low))))
+    above = None if high is None else math.log1p(high) - middle
+    below = None if low is None else middle - math.log1p(low)
+    if above and middle < passing:
+        ways.append(("pass", (passing - middle) / above))
+    if below and middle > blocking:
+        ways.append(("be blocked", (middle - blocking) / below))
     for what, share in ways:
         if 0 < share < 1:
             pairs = max(math.ceil(gate.pairs / share**2), FIRST_BLOCKING_PAIRS, gate.pairs + 1)

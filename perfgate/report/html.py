@@ -23,8 +23,10 @@ TONES = {"regressed": "bad", "internal-error": "bad", "pass": "good", "improved"
 """Of a verdict's badge; all others are undecided."""
 
 
-MOST_ROWS, MOST_LINES, MOST_CHARACTERS = 400, 200, 4000
-"""Of a table, of a list, and of one text: what a run leads to has fewer, and what is not shown is counted."""
+MOST_ROWS, MOST_LINES = 400, 200
+"""Of a table and of a list; what is not shown is counted."""
+LONGEST_TEXT, LONGEST_CELL = 4000, 300
+"""Characters; a longer text loses its end."""
 _FIGURE = re.compile(r"(?:(?:above|below) )?[-+\u2212]?\d.*|-|", re.DOTALL)
 """What a column of figures holds, with its unit or an interval."""
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[nmu]?s|[kMGT]?i?B|W|MHz|C|J/tok|tok(?:/s)?)(?!\w))")
@@ -49,7 +51,7 @@ def _environment() -> jinja2.Environment:
 def _shown(value: Any) -> Any:
     """Text without characters that reorder a line; figures with a tenth of a unit, which is finer than a screen."""
     if isinstance(value, str) and not isinstance(value, Markup):
-        return printable(value)
+        return _cut(printable(value), LONGEST_TEXT)
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value
 
 
@@ -78,38 +80,32 @@ def _parts(document: Document) -> list[tuple[str, list[Section]]]:
 
 def _bounded(section: Section) -> Section:
     """A section that a page can hold, whatever a record says."""
-    chart = replace(section.chart, rows=_first_rows(section.chart.rows)) if section.chart else None
-    left = len(section.lines) - MOST_LINES
-    lines = (*section.lines[:MOST_LINES], *([f"and {left} more"] if left > 0 else []))
-    notes = [replace(note, text=_cut(note.text), about=_cut(note.about)) for note in section.notes[:MOST_LINES]]
+    chart = section.chart
+    if chart is not None:
+        marks = tuple(replace(mark, text=_cut(mark.text, LONGEST_CELL)) for mark in chart.marks)
+        chart = replace(chart, marks=marks, rows=_first_rows(chart.rows))
+    lines, notes = section.lines[:MOST_LINES], section.notes[:MOST_LINES]
+    if (left := len(section.lines) - MOST_LINES) > 0:
+        lines = (*lines, f"and {left} more")
     if (left := len(section.notes) - MOST_LINES) > 0:
-        notes.append(NoteLine("more", "", "", f"and {left} more in verdict.json", ""))
-    return replace(
-        section,
-        title=_cut(section.title),
-        rows=_first_rows(section.rows),
-        lines=tuple(map(_cut, lines)),
-        notes=tuple(notes),
-        chart=chart,
-    )
+        notes = (*notes, NoteLine("more", "", "", f"verdict.json has {left} more", ""))
+    return replace(section, rows=_first_rows(section.rows), lines=lines, notes=notes, chart=chart)
 
 
 def _first_rows(rows: Rows) -> Rows:
-    shown = [tuple(map(_cut, row)) for row in rows[: MOST_ROWS + 1]]
-    return (
-        [*shown, (f"and {len(rows) - len(shown)} more", *[""] * (len(rows[0]) - 1))]
-        if len(rows) > len(shown)
-        else shown
-    )
+    shown = [tuple(_cut(cell, LONGEST_CELL) for cell in row) for row in rows[: MOST_ROWS + 1]]
+    if (left := len(rows) - len(shown)) > 0:
+        shown.append((f"and {left} more", *[""] * (len(rows[0]) - 1)))
+    return shown
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}\u2026"
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
 
 
 def _unbroken(text: str) -> Markup:
     """Text whose figures keep their units in their line."""
-    return Markup(_UNIT.sub("\u00a0", str(escape(printable(text)))))  # noqa: S704 (escaped)
+    return Markup(_UNIT.sub("\u00a0", str(escape(_cut(printable(text), LONGEST_TEXT)))))  # noqa: S704 (escaped)
 
 
 def _columns_of_figures(rows: Rows) -> list[bool]:

@@ -1,12 +1,18 @@
-"""Intervals in characters, for where no picture is shown: on a terminal, and on GitHub, which drops SVG and images."""
+"""Intervals in characters, for where no picture is shown: on a terminal, and on GitHub, which drops SVG and images.
+
+The signs are of WGL4, the characters that monospaced fonts of every system have: of another font they would not be as
+wide as the rest.
+"""
 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 
 from perfgate.judge.outcome import GateOutcome, Outcome
 from perfgate.report.chart import Scale
+from perfgate.report.document import printable
 from perfgate.report.outcome_charts import drawable, margin_scale, span
 from perfgate.report.outcome_lines import gate_name, gate_row, urgency
 
@@ -14,7 +20,7 @@ COLUMNS = 41
 MOST_ROWS = 12
 NAMES = 34
 """Characters of a name; a longer one loses its end, as the table below has all of it."""
-_SIGNS = "\u2502 no change   \u250a must_catch   \u251c\u2500\u25cf\u2500\u2524 interval"
+_SIGNS = "\u2502 no change   \u2551 must_catch   \u251c\u2500\u25cf\u2500\u2524 interval"
 LEGEND = f"{_SIGNS}   slower is right, in multiples of each gate's must_catch"
 
 
@@ -28,9 +34,9 @@ def interval_lines(outcome: Outcome) -> tuple[str, ...]:
     spans = [span(gate) for _, gate in shown]
     scale = margin_scale(spans, 0, COLUMNS - 1)
     names = [_cut(f"{cell} {gate_name(gate)}" if several else gate_name(gate), NAMES) for cell, gate in shown]
-    width = max(map(len, names))
+    width = max(map(_columns, names))
     rows = [
-        f"{name.ljust(width)}  {_strip(own, scale)}  {_figures(gate)}"
+        f"{name}{' ' * (width - _columns(name))}  {_strip(own, scale)}  {_figures(gate)}"
         for name, own, (_, gate) in zip(names, spans, shown, strict=True)
     ]
     more = [f"and {len(gates) - MOST_ROWS} more in the tables"] if len(gates) > MOST_ROWS else []
@@ -64,7 +70,24 @@ def _figures(gate: GateOutcome) -> str:
 
 
 def _cut(name: str, most: int) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}\u2026"
+    """A name in one line, by the columns that it takes."""
+    shown = " ".join(printable(name).split())
+    if _columns(shown) <= most:
+        return shown
+    while _columns(shown) > most - 1:
+        shown = shown[:-1]
+    return f"{shown}\u2026"
+
+
+def _columns(text: str) -> int:
+    """How wide text is where characters are of one width: East Asian ones take two, marks on others none."""
+    return sum(map(_width, text))
+
+
+def _width(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
 def _strip(own: Sequence[float], scale: Scale) -> str:
@@ -73,8 +96,9 @@ def _strip(own: Sequence[float], scale: Scale) -> str:
     signs = [" "] * (round(scale.end) + 1)
     begin, at, end = (round(scale(value)) for value in (low, middle, high))
     signs[begin : end + 1] = "\u2500" * (end + 1 - begin)
-    for place, sign in ((round(scale(0.0)), "\u2502"), (round(scale(math.asinh(1.0))), "\u250a")):
-        signs[place] = {" ": sign, "\u2500": "\u253c"}[signs[place]]
+    for value, beside, across in ((0.0, "\u2502", "\u253c"), (1.0, "\u2551", "\u256b")):
+        place = round(scale(math.asinh(value)))
+        signs[place] = beside if signs[place] == " " else across
     signs[begin] = "\u251c" if low >= scale.low else "\u25c4"
     signs[end] = "\u2524" if high <= scale.high else "\u25ba"
     signs[at] = "\u25cf"

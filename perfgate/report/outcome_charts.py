@@ -20,6 +20,8 @@ SHOWN_S = 0.5e-6
 SHOWN_SHARE = 0.01
 """A smaller part of a difference, by itself or beside the largest one, has no bar."""
 MOST_BARS = 10
+MOST_GATES = 60
+"""Drawn, those that need reading first."""
 TONES = {"regressed": "bad", "pass": "good", "improved": "good"}
 
 
@@ -30,7 +32,7 @@ def slowdown(gate: GateOutcome, change: float) -> float:
 
 def forest(cell: CellOutcome) -> Chart | None:
     """Each gate's interval, in margins of its own: must_catch is at 1 whatever it is."""
-    gates = drawable(cell)
+    gates = drawable(cell)[:MOST_GATES]
     if not gates:
         return None
     spans = [span(gate) for gate in gates]

@@ -41,6 +41,9 @@ from perfgate.report.run_folders import RUN
 from perfgate.report.setting_lines import run_setting, same_again
 from perfgate.report.step_charts import layer_chart, layers_chart, step_bars
 
+MOST_DETAILED = 12
+"""Cells whose pairs, iterations and kernels are shown, the worst first; others have their gates and notes alone."""
+
 
 @dataclass(frozen=True)
 class MeasuredRun:
@@ -79,9 +82,10 @@ def run_page(measured: MeasuredRun) -> Document:
     outcome = measured.outcome
     cells = {cell.cell_id: cell for cell in measured.run.plan.cells} if measured.run else {}
     sections: list[Section | None] = []
-    for found in sorted(outcome.cells, key=lambda cell: list(WORST_FIRST).index(cell.verdict)):
+    ranked = sorted(outcome.cells, key=lambda cell: list(WORST_FIRST).index(cell.verdict))
+    for n, found in enumerate(ranked):
         evidence = None
-        if measured.run is not None and found.cell_id in cells:
+        if measured.run is not None and found.cell_id in cells and n < MOST_DETAILED:
             evidence = evidence_of_run(measured.run, cells[found.cell_id], measured.records.get(found.cell_id))
         sections += _cell(found, evidence)
     sections += [

@@ -7,11 +7,11 @@ import operator
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, pairwise
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from perfgate.errors import NotMeasuredError
 from perfgate.models import Frozen
@@ -66,6 +66,16 @@ class Pattern(Frozen):
     outside_graphs: tuple[int, ...] = ()
     copies: dict[str, int] = {}
     layer_begins: tuple[int, ...] = ()
+
+    @model_validator(mode="after")
+    def _positions_of_its_kernels(self) -> Self:
+        end = len(self.kernels)
+        begins = (0, *self.layer_begins, end)
+        if any(later < earlier for earlier, later in pairwise(begins)) or not all(
+            0 <= n < end for n in self.outside_graphs
+        ):
+            raise ValueError("expected positions of its kernels")
+        return self
 
     @property
     def graph_launches(self) -> int:
@@ -125,6 +135,15 @@ class DecodeSteps(Frozen):
     held: tuple[str, ...] = ()
     cautions: tuple[tuple[str, str], ...] = ()
     tick_ns: Annotated[int, Field(ge=1, le=COARSEST_TICK_NS)] = 1
+
+    @model_validator(mode="after")
+    def _kernels_of_its_keys(self) -> Self:
+        count = len(self.keys)
+        if not (len(self.key_launches) == len(self.key_ns) == count):
+            raise ValueError("expected launches and time of each key")
+        if not all(0 <= key < count for pattern in self.patterns for key in pattern.kernels):
+            raise ValueError("expected kernels that are keys")
+        return self
 
     @property
     def steps(self) -> int:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 from hand_made import cell, gate, judged, spread, trials
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded_runs import recorded, recorded_together
 
+from perfgate.report.github_markdown import render_within
 from perfgate.report.interval_strip import COLUMNS, LEGEND, MOST_ROWS, interval_lines
 
 
 def test_a_regression_is_right_of_its_margin() -> None:
     """Every interval of a recorded run beside the same margins, worst first."""
     assert interval_lines(recorded("regressed").outcome) == (
-        "itl_median                │     ┊                ├──────●─┤    +30.6 %  REGRESSED !",
-        "ttft_median               │     ┊ ├─●┤                         +47.4 %  REGRESSED",
-        "start_time              ├─●─┤   ┊                              +0.37 %  pass (at 4 pairs)",
-        "kv_token_capacity         ●     ┊                              +0.00 %  pass (at 4 pairs)",
-        "model_memory              ●     ┊                              +0.00 %  pass (at 4 pairs)",
+        "itl_median                │     ║                ├──────●─┤    +30.6 %  REGRESSED !",
+        "ttft_median               │     ║ ├─●┤                         +47.4 %  REGRESSED",
+        "start_time              ├─●─┤   ║                              +0.37 %  pass (at 4 pairs)",
+        "kv_token_capacity         ●     ║                              +0.00 %  pass (at 4 pairs)",
+        "model_memory              ●     ║                              +0.00 %  pass (at 4 pairs)",
         LEGEND,
     )
 
@@ -27,7 +30,7 @@ def test_an_open_end_is_an_arrow() -> None:
     """Below six pairs no look blocks: the interval goes on to the left, across both margins."""
     first, *_ = interval_lines(recorded("states").outcome)
 
-    assert first == "itl_median, slow state   ◄─────────────┼───────┼────────●───────┤   +0.482 %  inconclusive !"
+    assert first == "itl_median, slow state   ◄─────────────┼───────╫────────●───────┤   +0.482 %  inconclusive !"
 
 
 def test_cells_are_named_and_what_is_left_out_is_counted() -> None:
@@ -41,6 +44,27 @@ def test_cells_are_named_and_what_is_left_out_is_counted() -> None:
     assert [line.split()[0] for line in lines[:3]] == ["regressed", "regressed", "states"]
     assert len(interval_lines(five)) == MOST_ROWS + 2
     assert interval_lines(five)[MOST_ROWS] == "and 3 more in the tables"
+
+
+def test_signs_are_in_every_font_of_one_width() -> None:
+    """Only characters of WGL4 are drawn: another font steps in for others, and moves the rest of their line."""
+    signs = {c for line in interval_lines(recorded_together().outcome) for c in line if not c.isascii()}
+
+    assert signs <= set("│║├┤┼╫─●◄►…")
+
+
+@pytest.mark.parametrize("name", ["a\tb\nc", "```\n# title", "\u5168\u89d2" * 4, "e\u0301" * 20, "\u202e|<b>@all"])
+def test_a_hostile_name_moves_no_strip(name: str) -> None:
+    """Line ends, fences, wide letters, marks and controls leave a line a gate, with strips one below the other."""
+    outcome = recorded_together().outcome
+    cells = (outcome.cells[0].model_copy(update={"name": name}), *outcome.cells[1:])
+    lines = interval_lines(outcome.model_copy(update={"cells": cells}))
+
+    changes = [line[: line.index(" %  ")] for line in lines[:-1]]
+    wide = [sum(unicodedata.east_asian_width(c) == "W" for c in line) for line in changes]
+    marks = [sum(bool(unicodedata.combining(c)) for c in line) for line in changes]
+    assert len({len(line) + w - m for line, w, m in zip(changes, wide, marks, strict=True)}) == 1
+    assert "\n# title" not in render_within(outcome.model_copy(update={"cells": cells}), 60_000)
 
 
 def test_nothing_is_drawn_without_values() -> None:

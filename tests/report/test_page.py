@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hand_made import cell, gate, judged, record, run, spread, trials
+from hand_made import cell, decode, failed, gate, iteration, judged, record, run, spread, traces, trials
 from hostile_run import hostile
+from pydantic import ValidationError
 from recorded_runs import RUNS, fp32_logits, recorded, recorded_together
 
 from perfgate.cli.main import main
@@ -29,6 +30,7 @@ from perfgate.report.record_charts import iterations_chart, pairs_chart, tokens_
 from perfgate.report.run_page import MeasuredRun
 from perfgate.report.setting_lines import same_again
 from perfgate.report.step_charts import layers_chart, step_bars
+from perfgate.trace.decode_step import DecodeSteps
 
 VOID = {"meta", "link", "path", "rect", "line", "br", "img"}
 
@@ -167,6 +169,19 @@ def test_each_step_to_a_verdict_is_named() -> None:
     )
     assert told[2].startswith("start_time: it passed at 4 pairs; at 6 pairs the slowdown's upper bound +25 % is below")
     assert "If the pairs go on like this, it would be blocked with about" in list(steps(open_))[2]
+
+
+def test_pairs_without_a_spread_are_explained() -> None:
+    """Pairs that all differ alike leave nothing to divide by, and no number of them is promised to decide."""
+    gate_of_two = gate("itl_median", "0.1%", "5%")
+    (found,) = judged(trials([0.02] * 4), cell(gates=[gate_of_two])).cells
+    (one,) = found.gates
+    exact = one.model_copy(update={"verdict": "inconclusive", "change_low": one.change, "change_high": one.change})
+
+    (told,) = steps(found.model_copy(update={"gates": (exact,)}))
+
+    assert ": inconclusive." in told
+    assert "If the pairs go on like this" not in told
 
 
 def test_three_commands_are_offered() -> None:
@@ -350,3 +365,33 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
     assert first.output == f"{tmp_path / 'report.html'}\n"
     assert second.exit_code == 0
     assert (tmp_path / "report.html").read_bytes() == (tmp_path / "other.html").read_bytes()
+
+
+def test_a_huge_record_makes_no_huge_page() -> None:
+    """Names and logs of many thousand characters, hundreds of pairs and thousands of steps still make a page."""
+    long, steps = "x" * 20_000, (5_000_000,) * 5_000
+    roles = [gate("kernel_time_per_step", role=f"role-{n}") for n in range(100)]
+    measured = cell("huge", [gate(), *roles]).model_copy(update={"source": long})
+    kernels = [("gemm", f"{n} {long}", 5_000) for n in range(30)]
+    taken = [
+        one.model_copy(update={"iterations": tuple(iteration(itl_ns=steps) for _ in range(2)), "versions": {"a": long}})
+        for one in trials(spread(0.01, 0.0002, 210))[-24:]
+    ]
+    taken += [one.model_copy(update={"index": n}) for n, one in enumerate(trials(spread(0.01, 0.0002, 198)))]
+    taken += [*traces([decode(kernels)], [decode(kernels[1:])], 500), failed(600, 300, "head", text=f"died\n{long}")]
+    kept = record(measured, taken)
+
+    text = run_html(MeasuredRun(judge(run([measured]), {"huge": kept}), run([measured]), {"huge": kept}))
+
+    assert len(text) < 1_000_000
+    assert Page(text).open == []
+
+
+@pytest.mark.parametrize("field", ["layer_begins", "kernels", "outside_graphs"])
+def test_positions_outside_of_a_step_are_refused(field: str) -> None:
+    """A record that names a layer or a kernel where none is cannot make a page of gigabytes."""
+    steps = decode([("gemm", "a", 4000)]).model_dump(mode="json")
+    steps["patterns"][0][field] = [2**31]
+
+    with pytest.raises(ValidationError, match="expected"):
+        DecodeSteps.model_validate(steps)
