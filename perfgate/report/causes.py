@@ -107,7 +107,7 @@ def _sums(parts: Sequence[Part]) -> tuple[float, float, float]:
 
 def _part_row(name: str, base_s: float, head_s: float, difference_s: float, change: Attribution) -> tuple[str, ...]:
     whole = change.difference_s
-    share = f"{difference_s / whole * 100:.0f} %" if abs(whole) >= SHARED * change.base_s else "-"
+    share = f"{difference_s / whole * 100:.0f} %" if whole and abs(whole) >= SHARED * change.base_s else "-"
     return (name, f"{base_s * 1e6:.1f}", f"{head_s * 1e6:.1f}", _us(difference_s), share)
 
 
