@@ -56,10 +56,13 @@ PROFILE_REASONS = (
            "the kernel table is known to need.",
            "Read its text; trace again if it is about kernels."),
     Reason("places-unknown", "Layers were found in the kernel sequence, but some of their gemms are in an order that "
-           "is not a dense layer's. They have no place such as qkv or down, because a wrong one would be worse. The "
-           "numbers of layers may be wrong too.",
+           "is not a dense layer's. They have no place such as qkv or down, because a wrong one would be worse.",
            "Distinguish the gemms by name: roles: {NAME: {match: ...}} in the scenario. In eager mode, ranges of "
            "layers give the right numbers."),
+    Reason("layers-unknown", "Kernels that a layer runs once, those that write the KV cache or keep a state, are in no "
+           "layer: they are a draft model's, or the sequence of kernels does not show where layers begin. A wrong "
+           "number would be worse than none.",
+           "In eager mode, ranges such as perfgate.layer.5 give layers. Sums, roles and kernels are not affected."),
     Reason("device-events-unknown", "The trace holds device work in a category that perfgate does not know, so no sum "
            "includes it, and the device may have been busy where idle time is shown.",
            "Report the category and the version of PyTorch."),

@@ -23,7 +23,7 @@ from perfgate.trace.kernel_table import (
     Timed,
     Trace,
 )
-from perfgate.trace.layers import assign_layers, places_caution
+from perfgate.trace.layers import assign_layers, layer_cautions
 from perfgate.trace.limits import (
     MAX_BYTES_MOVED,
     MAX_CORRELATION,
@@ -169,8 +169,7 @@ def _cautions(trace: Trace) -> list[Note]:
     if lost:
         text = f"{lost} of {len(trace.kernels)} kernels have no launching call in the trace and belong to no step"
         notes.append(Note(code="launch-not-traced", text=text))
-    if (caution := places_caution(trace.kernels, trace.names)) is not None:
-        notes.append(caution)
+    notes += layer_cautions(trace.kernels, trace.names)
     inside = trace.overhead.take(trace.overhead.step != NONE)
     if len(inside):
         steps = len(np.unique(inside.step))

@@ -1,24 +1,31 @@
 """Layers: which layer of the model a kernel belongs to, and which of a layer's gemms a gemm is.
 
-A CUDA graph replays without ranges, so layers are found in the step's kernel sequence, which repeats once a layer. One
-kernel that runs once a layer is the anchor; how far the sequence before it agrees between layers is where a layer
-begins. Names are compared by role, because the first layer's norm is often another kernel than the others'. Places are
-given only where a layer's gemms come in an order that is known.
+A CUDA graph replays without ranges, so layers are found in the step's kernel sequence, which repeats once a layer
+(:mod:`perfgate.trace.layer_sequence`). Places are given only where a layer's gemms come in an order that is known.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.models import Note
-from perfgate.trace.families import ACTIVATION, ATTENTION, GEMM, GEMM_REDUCE, KV_WRITE, MOE, SAMPLER, UNLISTED
+from perfgate.trace.families import (
+    ACTIVATION,
+    ATTENTION,
+    GEMM,
+    GEMM_REDUCE,
+    KV_WRITE,
+    MOE,
+    RECURRENCE,
+    SAMPLER,
+)
 from perfgate.trace.kernel_table import NONE, PLACES, Kernels, Names
+from perfgate.trace.layer_sequence import layer_bounds
 
 
 def assign_layers(
@@ -58,62 +65,13 @@ def _by_repetition(name: NDArray[np.int32], stream: NDArray[np.int64], roles: Se
     """The layer of each kernel of a step; kernels of side streams go with the kernel of the main stream before them."""
     streams, counts = np.unique(stream, return_counts=True)
     main = np.flatnonzero(stream == streams[np.argmax(counts)])
-    main_roles = [roles[row] for row in main.tolist()]
-    main_names = name[main]
-    symbols = [r if r != UNLISTED else number for r, number in zip(main_roles, main_names.tolist(), strict=True)]
-    starts, end = _boundaries(main_names, symbols, main_roles)
+    starts, end = layer_bounds(name[main].tolist(), [roles[row] for row in main.tolist()])
     if not starts:
         return np.full(len(name), NONE, np.int16)
-    edges = main[starts]
-    layer = np.searchsorted(edges, np.arange(len(name)), side="right") - 1
+    layer = np.searchsorted(main[starts], np.arange(len(name)), side="right") - 1
     beyond = main[end] if end < len(main) else len(name)
     layer[beyond:] = NONE
     return layer.astype(np.int16)
-
-
-def _boundaries(name: NDArray[np.int32], symbols: Sequence[str | int], roles: Sequence[str]) -> tuple[list[int], int]:
-    """Where each layer begins, and where the last one ends; nothing where the sequence does not repeat."""
-    anchors = _anchors(name, roles)
-    if len(anchors) < 2:  # noqa: PLR2004 (once is not a repetition)
-        return [], 0
-    spacing = int(np.median(np.diff(anchors)))
-    before = 0
-    while before < min(spacing - 1, anchors[0]) and _agrees(symbols, anchors, -before - 1, anchors[0]):
-        before += 1
-    after = 1
-    while after < spacing - before and _agrees(symbols, anchors, after, anchors[-1]):
-        after += 1
-    return [anchor - before for anchor in anchors], anchors[-1] + after
-
-
-def _anchors(name: NDArray[np.int32], roles: Sequence[str]) -> list[int]:
-    """The places of a kernel that runs once a layer.
-
-    The kernel that writes the KV cache does, and so does attention. Without them it is the first kernel of those whose
-    number of launches more kernels share than any other number.
-    """
-    numbers: list[int] = name.tolist()
-    counts = Counter(numbers)
-    repeated = [row for row, number in enumerate(numbers) if counts[number] > 1]
-    for role in (KV_WRITE, ATTENTION):
-        candidates = [row for row in repeated if roles[row] == role]
-        if candidates:
-            break
-    else:
-        shared = Counter(count for count in counts.values() if count > 1)
-        often = max(shared, key=lambda count: (shared[count], count), default=0)
-        candidates = [row for row in repeated if counts[numbers[row]] == often]
-    anchor = max(candidates, key=lambda row: counts[numbers[row]], default=NONE)
-    return [row for row in repeated if numbers[row] == numbers[anchor]]
-
-
-def _agrees(symbols: Sequence[str | int], anchors: Sequence[int], offset: int, edge: int) -> bool:
-    """Whether what is so far from the anchor at ``edge`` is there at half of the other anchors or more."""
-    if not 0 <= edge + offset < len(symbols):
-        return False
-    others = [anchor + offset for anchor in anchors if anchor != edge]
-    seen = [symbols[place] for place in others if 0 <= place < len(symbols)]
-    return 2 * seen.count(symbols[edge + offset]) >= max(len(seen), 1)
 
 
 def _places(layers: NDArray[np.int16], roles: Sequence[str]) -> NDArray[np.int8]:
@@ -137,6 +95,7 @@ def _places(layers: NDArray[np.int16], roles: Sequence[str]) -> NDArray[np.int8]
         ordered = _IN_ORDER if known else _IN_ORDER[:2] if _EXPERTS.fullmatch(order) else ()
         _place_in_order(places, rows, roles, ordered)
     behind = list(range(max(inside[max(inside)]) + 1, len(roles))) if inside else []
+    behind = behind[: next((n for n, row in enumerate(behind) if roles[row] == SAMPLER), len(behind))]
     if sum(roles[row] == GEMM for row in behind) == 1:
         _place_in_order(places, behind, roles, ("lm-head",))
     return places
@@ -164,18 +123,28 @@ def _place_in_order(
             places[row] = PLACES.index(current)
 
 
-def places_caution(kernels: Kernels, names: Names) -> Note | None:
-    """What to say where layers were found and gemms of the same steps have no place in them."""
-    is_gemm = np.array([role == GEMM for role in names.role])
+def layer_cautions(kernels: Kernels, names: Names) -> Iterator[Note]:
+    """What to say of steps: gemms that have no place in their layers, and mixers that are in no layer."""
+    of_role = {role: np.array([name == role for name in names.role]) for role in (GEMM, *_MIXERS)}
     of_step = np.zeros(int(kernels.step.max(initial=NONE)) + 2, bool)  # the last one represents no step
     of_step[kernels.step[kernels.layer != NONE]] = True
     of_step[NONE] = False
-    gemms = is_gemm[kernels.name] & of_step[kernels.step]
-    lost = int((gemms & (kernels.place == 0)).sum())
-    if not lost:
-        return None
-    text = (
-        f"{lost} of {int(gemms.sum())} gemms have no place: their order is not a dense layer's (latent attention, "
-        "a router, several sorts of layers, a draft model), and what is numbered as a layer may be several"
-    )
-    return Note(code="places-unknown", text=text)
+    gemms = of_role[GEMM][kernels.name] & of_step[kernels.step]
+    if lost := int((gemms & (kernels.place == 0)).sum()):
+        text = (
+            f"{lost} of {int(gemms.sum())} gemms have no place: their order is not a dense layer's (latent attention, "
+            "a router, several sorts of layers, a draft model)"
+        )
+        yield Note(code="places-unknown", text=text)
+    mixers = np.any([of_role[role] for role in _MIXERS], axis=0)[kernels.name] & (kernels.step != NONE)
+    mixers &= np.bincount(kernels.step[mixers], minlength=len(of_step))[kernels.step] > 1  # one alone repeats nothing
+    if lost := int((mixers & (kernels.layer == NONE)).sum()):
+        text = (
+            f"{lost} of {int(mixers.sum())} kernels that run once a layer are in none: they are a draft model's, or "
+            "the step's sequence does not show where a layer begins"
+        )
+        yield Note(code="layers-unknown", text=text)
+
+
+_MIXERS = (KV_WRITE, RECURRENCE)
+"""What a layer runs once, unlike attention, whose metadata is made ready outside the layers."""
