@@ -11,16 +11,21 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hand_made import cell, decode, failed, gate, iteration, judged, record, run, spread, traces, trials
+from hand_made import cell, decode, failed, gate, iteration, judged, record, run, spread, traces, trial, trials
 from hostile_run import hostile
 from pydantic import ValidationError
 from recorded_runs import RUNS, fp32_logits, recorded, recorded_together
 
 from perfgate.cli.main import main
+from perfgate.counters.gpu_roofs import find_gpu
+from perfgate.counters.launch_table import COUNTERS, Device, KernelLaunch
+from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.cell_verdict import evidence_of_run, judge
 from perfgate.judge.evidence import Evidence
 from perfgate.load.shape import Load
+from perfgate.metrics.trial import SIDES
 from perfgate.report.chart import Scale
+from perfgate.report.counter_charts import roofline
 from perfgate.report.explanation import commands, steps, three_sentences
 from perfgate.report.formats import render
 from perfgate.report.html import run_html
@@ -30,7 +35,7 @@ from perfgate.report.record_charts import iterations_chart, pairs_chart, tokens_
 from perfgate.report.run_page import MeasuredRun
 from perfgate.report.setting_lines import same_again
 from perfgate.report.step_charts import layers_chart, step_bars
-from perfgate.trace.decode_step import DecodeSteps
+from perfgate.trace.decode_step import DecodeSteps, KernelKey
 
 VOID = {"meta", "link", "path", "rect", "line", "br", "img"}
 
@@ -297,6 +302,31 @@ def test_a_kernel_has_its_counters_and_its_traces_beside_it() -> None:
     assert section.rows[2][1] == "gemm (qkv)"
     assert section.lines[1].startswith("trial 14, head: trials/014/trace.nsys-rep, open in nsys-ui")
     assert section.hrefs == ("", "./trials/014/trace.nsys-rep", "./trials/015/trace.nsys-rep")
+
+
+def test_a_kernel_stays_below_its_roof() -> None:
+    """A counted kernel at a quarter of the ridge's intensity, at half of the bandwidth, is an eighth of the way up."""
+    names = {name: COUNTERS[name].names_on(90)[0].metric for name in ("duration", "dram_bytes", "bf16_operations")}
+    h200 = Device(name="NVIDIA H200", architecture=90)
+    roof = find_gpu(h200.name)
+    assert roof is not None
+    moved = roof.bandwidth / 2 * 1e-3
+    values = dict(zip(names.values(), (1e-3, moved, moved * roof.peak("fp16") / roof.bandwidth / 4), strict=True))
+    key = KernelKey(role="gemm", name="nvjet")
+    launch = KernelLaunch(key=key, position=0, layer=0, grid=(1, 1, 1), block=(1, 1, 1), values=values)
+    counted = CountedStep(source="ncu", step=1, cache_control="all", passes=1, device=h200, launches=(launch,),
+                          units={names[name]: COUNTERS[name].unit for name in names})  # fmt: skip
+    taken = [trial(n, 0, side, kind="counted", iterations=(), counted=counted) for n, side in enumerate(SIDES)]
+    measured = cell()
+
+    chart = roofline(evidence_of_run(run([measured]), measured, record(measured, taken)))
+
+    assert chart is not None
+    assert chart.rows[1][0] == "nvjet"
+    assert chart.rows[1][4:] == ("0.25", "12 %", "latency")
+    assert chart.description.startswith(
+        "2 kernels with operations of the tensor cores; 2 of them are left of the ridge"
+    )
 
 
 def test_a_run_says_how_to_measure_it_again() -> None:
