@@ -72,8 +72,8 @@ def kernels(
 ) -> None:
     """Print what decode steps run, role by role and kernel by kernel.
 
-    FILE is a report of nsys, an SQLite export of one, or a trace of PyTorch's profiler (JSON); gzip is fine. Several
-    files are the ranks of one run.
+    FILE is a report of nsys, an SQLite export of one, or JSON of the profilers of PyTorch, Ascend, ONNX
+    Runtime or TensorRT; gzip is fine. Several files are the ranks of one run.
     """
     from perfgate.counters.report_file import read_counters
     from perfgate.counters.trace_join import join

@@ -5,7 +5,7 @@ the tasks of each stream, ``Communication`` (``HCCL`` before CANN 8) the collect
 parts, ``CANN`` the calls of the host, ``Overlap Analysis`` the profiler's own unions of computing and communication
 (Huawei, CANN Community Edition 9.0, "Profile Data File References"). A flow ``HostToDevice`` leads from the launch of a
 task to its start; where there is none, the call has the task's ``connection_id``. Collectives count whole; tasks that
-only wait or mark are no kernels.
+only wait or mark are left out.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Ascend:
         return bool(_GROUP.search(self.threads.get((event.pid, event.thread), ""))) or event.name.startswith("hcom_")
 
     def _is_range(self, event: Event) -> bool:
-        """Whether it may name a step: what runs in Python and is no operator."""
+        """Whether it may name a step: a range in Python, operators aside."""
         here = self.processes.get(event.pid) not in (_HARDWARE, _CANN, _OVERLAP, *_COLLECTIVES)
         return here and event.category in ("cpu_op", "user_annotation", "") and not _OPERATOR.match(event.name)
 
