@@ -24,7 +24,7 @@ from perfgate.judge.machine_states import LEAST_ITERATIONS, Labeller, Source
 from perfgate.judge.rule import Series, decide
 from perfgate.judge.state_series import LEANS, SlowShare, by_state, slow_share
 from perfgate.metrics.trial import Iteration, Probes, Side, Trial
-from perfgate.scenario.plan import ALPHA, BETA, ORDERS_BOUND, GatePlan
+from perfgate.scenario.plan import ALPHA, BETA, GatePlan, orders_bound
 from perfgate.stats import two_states
 from perfgate.stats.sequential import DEFAULT_SCHEDULE, FIRST_BLOCKING_PAIRS, FIRST_PASSING_PAIRS
 
@@ -221,7 +221,7 @@ def _look(measured: Measured, number: int, going: Integers) -> _Look:
     q_in[..., used] = _weighted(q_own, np.where((pairs > 0) & (known >= FIRST_PASSING_PAIRS), passing, 0.0))
     more, less, labelled = _discordant(over, has_over)
     p_share = np.where(more > 0, special.bdtrc(more - 1, np.maximum(more + less, 1), 0.5), 1.0)
-    p_share = np.minimum(1.0, ORDERS_BOUND * p_share)
+    p_share = np.minimum(1.0, orders_bound(1) * p_share)
     unplaced = (over == two_states.CUT).all(axis=-1).any(axis=(1, 2)) & has_over
     leans = (p_share <= LEANS) | unplaced
     return _Look(p, q, p_in, q_in, here, shown, used, _weighted(p_share, block), leans, more, labelled)

@@ -18,7 +18,7 @@ import math
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
 from perfgate.metrics.trial import Side
+from perfgate.record.compared_builds import by_side
 from perfgate.record.dropped_pairs import reopened
 from perfgate.record.keeping import make_folder, refuse_what_is_no_text, run_name, storage_failures, taken_over
 from perfgate.record.manifest import check_sequence, read_manifest
@@ -50,7 +51,7 @@ from perfgate.record.run_record import Record, Run, read_records, record_file, w
 from perfgate.run_steps import RunSteps
 from perfgate.scenario.declaration import LoadedScenario, load, with_kernels
 from perfgate.scenario.plan import Cell, exact_part, make_plan, resolve_cells, without_gates
-from perfgate.scenario.subject import Subject
+from perfgate.scenario.subject import Builds, Subject
 
 __all__ = [
     "Finished",
@@ -78,7 +79,7 @@ class Finished:
 
 def run(  # noqa: PLR0913 (options by name, all but two with a default)
     scenarios: Sequence[Path],
-    subjects: dict[Side, Subject],
+    subjects: Builds,
     *,
     runs: Path = Path("runs"),
     seed: int | None = None,
@@ -96,7 +97,8 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
 
     Args:
         scenarios: Scenario files.
-        subjects: ``base`` and ``head``; ``base`` alone measures one side, for a later comparison.
+        subjects: ``base`` and ``head``, or ``base`` and several heads, each by a name of its own; ``base`` alone
+            measures one side, for a later comparison.
         runs: Where the run's folder is made.
         seed: Draws the order within pairs; drawn itself where not given, and kept in the manifest.
         quick: One trial a subject and no verdict.
@@ -127,7 +129,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     baselines = stored_for(against, plan.cells, subjects, quick=quick) if against is not None else None
     _look_ahead(loaded, subjects, progress, ask=collector is None)
     kind: dict[str, Any] = {"quick": quick, "kernels_only": kernels_only, "exact_only": exact_only}
-    manifest = Run(name=run_name(loaded), plan=plan, subjects=subjects, perfgate=__version__, **kind)
+    manifest = Run(name=run_name(loaded), plan=plan, perfgate=__version__, **by_side(subjects), **kind)
     refuse_what_is_no_text(manifest)
     folder = runs / manifest.name
     with storage_failures(folder, "Fix that, or name another folder with --runs."), _interruptions(folder):
@@ -146,7 +148,7 @@ def resume(  # noqa: PLR0913 (as above)
     progress: Progress = lambda _: None,
     budget_s: float = math.inf,
     prepare: Callable[[Run], None] = lambda _: None,
-    only: tuple[Sequence[Path], dict[Side, Subject]] | None = None,
+    only: tuple[Sequence[Path], Builds] | None = None,
     gpus: str = "",
 ) -> Finished:
     """Go on with the open cells of a run by its own manifest, in a new visit; decided cells stay as they are.
@@ -183,7 +185,7 @@ def resume(  # noqa: PLR0913 (as above)
     def ready(run: Run) -> None:
         prepare(run)
         if collector is None:
-            _require_subjects(run.subjects)
+            _require_subjects(run.built)
 
     visit: dict[str, Any] = {"collector": collector, "deadline_s": deadline_s, "gpus": gpus}
     return _visit(folder, manifest, progress, more, ready, **visit)
@@ -267,7 +269,7 @@ def learn_envelope(scenario: Path, folder: Path) -> str:
 
 
 def stored_for(
-    against: Path, cells: Iterable[Cell], subjects: Mapping[Side, Subject], *, quick: bool = False
+    against: Path, cells: Iterable[Cell], subjects: Builds, *, quick: bool = False
 ) -> dict[str, tuple[Stored, ...]]:
     """The baselines that a head may be held against, by cell_id.
 
@@ -277,7 +279,7 @@ def stored_for(
     """
     if quick:
         raise UsageError("against a baseline a run is never quick: it has a verdict or is worth nothing")
-    if "head" in subjects and "base" in subjects and Build.asked_for(subjects["base"], {}).opaque:
+    if len(subjects) > 1 and Build.asked_for(subjects["base"], {}).opaque:
         raise UsageError(
             "the anchor has path= or env= of its own, by which two builds could be one name",
             remedy="Install it into an environment of its own, or build it from a ref: [subjects.anchor] with ref=.",
@@ -285,9 +287,7 @@ def stored_for(
     return find(against, cells)
 
 
-def _look_ahead(
-    loaded: Sequence[LoadedScenario], subjects: dict[Side, Subject], progress: Progress, *, ask: bool
-) -> None:
+def _look_ahead(loaded: Sequence[LoadedScenario], subjects: Builds, progress: Progress, *, ask: bool) -> None:
     """Refuse what no engine could run; what takes the trials in an engine's place has no interpreter to ask."""
     if ask:
         _require_subjects(subjects)
@@ -295,12 +295,12 @@ def _look_ahead(
         progress(f"warning: {warning}")
 
 
-def _require_subjects(subjects: Mapping[Side, Subject]) -> None:
-    """See that every side is there before an engine of the other is started."""
-    for side, subject in subjects.items():
+def _require_subjects(subjects: Builds) -> None:
+    """See that every build is there before an engine of another is started."""
+    for label, subject in subjects.items():
         missing = find_subject(subject)
         if missing is not None:
-            raise NotMeasuredError(missing.text, where=side, code=missing.code)
+            raise NotMeasuredError(missing.text, where=label, code=missing.code)
 
 
 def _visit(
@@ -351,7 +351,7 @@ def _measure(manifest: Run, session: Session, records: dict[str, Record], steps:
         for kind in cell.kinds:
             while (due_now := next_due(manifest, cell, records, kind)) is not None:
                 steps.towards(due_now, manifest)
-                records[cell.cell_id] = session.measure(cell, due_now.target, kind)
+                records[cell.cell_id] = session.measure(cell, due_now.target, kind, due_now.heads)
 
 
 def outcome_of(folder: Path) -> Outcome:

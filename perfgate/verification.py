@@ -130,10 +130,12 @@ def _pairs(run: Run, records: Sequence[Record]) -> Check:
     """Whether the run came to its end; a record that was cut off at its end is one of a run that was stopped."""
     by_cell = {record.cell.cell_id: record for record in records}
     lacking = []
-    for one in due(run, by_cell):
-        record = by_cell.get(one.cell.cell_id)
-        taken = record.measured(one.kind) if record else 0
-        lacking.append(f"{one.cell.name} has {taken} of {one.target} {one.kind} pairs")
+    for wanted in due(run, by_cell):
+        record = by_cell.get(wanted.cell.cell_id)
+        for head in wanted.heads:
+            name = f"{head}: {wanted.cell.name}" if head else wanted.cell.name
+            taken = record.of(head).measured(wanted.kind) if record else 0
+            lacking.append(f"{name} has {taken} of {wanted.target} {wanted.kind} pairs")
     if lacking:
         text = f"INCOMPLETE: {'; '.join(lacking)}. The run was stopped, or cut off at its end"
         return Check("unknown", "pairs", text)

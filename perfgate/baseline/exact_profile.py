@@ -100,6 +100,7 @@ def learn_profiles(run_folder: Path, folder: Path, reason: str, side: Side | Non
     """
     check_reason(reason)
     run = read_manifest(run_folder)
+    run.refuse_several(str(run_folder))
     if side is None and len(run.subjects) > 1 and not same_build(*run.subjects.values()):
         raise UsageError("the run measured two builds", remedy="Say whose calls to accept: --side base or --side head.")
     sides = [name for name in run.subjects if side in (None, name)]

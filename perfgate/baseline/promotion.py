@@ -95,6 +95,7 @@ def promote(
     if claim and not reason:
         raise UsageError(f"--{claim} needs a reason", remedy='Say why: --reason "...".')
     run = read_manifest(folder)
+    run.refuse_several(str(folder))
     if scenarios is not None:
         require_scenarios(folder, run, scenarios)
     records = {record.cell.cell_id: record for record in read_records(folder, run)}

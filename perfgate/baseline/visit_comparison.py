@@ -24,7 +24,7 @@ from perfgate.judge.outcome import CellOutcome, GateOutcome, Outcome, VisitsOutc
 from perfgate.judge.rule import judge_series
 from perfgate.models import Note
 from perfgate.record.run_record import Record, Run
-from perfgate.scenario.plan import Plan
+from perfgate.scenario.plan import Cell, Plan
 from perfgate.stats.prediction import FIRST_BLOCKING_VISITS
 from perfgate.units import plural
 
@@ -35,12 +35,18 @@ def judge_against(
     baselines: Mapping[str, Sequence[Baseline]],
     profiles: Mapping[str, Sequence[Profile]] = MappingProxyType({}),
 ) -> Outcome:
-    """Judge a run of one side, or of a head beside its anchor, against the baselines that it keeps, by cell_id.
+    """Judge a run of one side, or of heads beside their anchor, against the baselines that it keeps, by cell_id.
 
     What its host calls is held against the profiles that it keeps.
     """
-    sides = {cell_id: RecordSide(record, record.alone or "head", fixed=True) for cell_id, record in records.items()}
-    return judge_sides(run.name, run.plan, sides, baselines, profiles)
+    evidence = []
+    for cell in run.plan.cells:
+        record, held = records.get(cell.cell_id), _held(cell, baselines, profiles)
+        for head in run.compared:
+            side = RecordSide(record.of(head), record.alone or "head", fixed=True) if record else None
+            about: dict[str, Any] = {"run": run.name, "head": head, "kept": record}
+            evidence.append(VisitEvidence(cell=cell, sides={"head": side} if side else {}, **about, **held))
+    return _judge_visits(run.name, run.plan, evidence)
 
 
 def judge_sides(
@@ -48,7 +54,6 @@ def judge_sides(
     plan: Plan,
     sides: Mapping[str, RecordSide],
     baselines: Mapping[str, Sequence[Baseline]],
-    profiles: Mapping[str, Sequence[Profile]] = MappingProxyType({}),
 ) -> Outcome:
     """Judge sides of records against baselines, both by cell_id.
 
@@ -57,13 +62,22 @@ def judge_sides(
         plan: Cells and error rates; a cell without a side was not started.
         sides: What was measured.
         baselines: What each may be held against: of other machines too.
-        profiles: The same for what its host calls.
     """
     evidence = []
     for cell in plan.cells:
-        side, known = sides.get(cell.cell_id), baselines.get(cell.cell_id, ())
-        held: dict[str, Any] = {"baselines": known, "profiles": profiles.get(cell.cell_id, ())}
+        side = sides.get(cell.cell_id)
+        held = _held(cell, baselines, {})
         evidence.append(VisitEvidence(cell=cell, sides={"head": side} if side else {}, run=name, **held))
+    return _judge_visits(name, plan, evidence)
+
+
+def _held(
+    cell: Cell, baselines: Mapping[str, Sequence[Baseline]], profiles: Mapping[str, Sequence[Profile]]
+) -> dict[str, Any]:
+    return {"baselines": baselines.get(cell.cell_id, ()), "profiles": profiles.get(cell.cell_id, ())}
+
+
+def _judge_visits(name: str, plan: Plan, evidence: Sequence[VisitEvidence]) -> Outcome:
     cells = tuple(map(_beside_its_baseline, evidence, judge_together(evidence, plan, _judge)))
     would_be = worst(gate.would_be or gate.verdict for cell in cells for gate in cell.gates)
     return judge_cells(name, plan, cells, would_be=would_be)

@@ -30,7 +30,7 @@ from perfgate.machine.cleanup import Swept, count_files, remove_tree
 from perfgate.machine.fingerprint import Machine
 from perfgate.machine.sealed_folders import Seal, Store, UnfitError
 from perfgate.metrics.catalogue import COLD_START
-from perfgate.metrics.trial import Fill, Side, Trial
+from perfgate.metrics.trial import Fill, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
@@ -121,12 +121,12 @@ class CompileCaches:
         """Remove it; what is kept stays."""
         remove_tree(self._folder, ignore_errors=True)
 
-    def folder(self, cell: Cell, side: Side, subject: Subject, index: int) -> Path:
+    def folder(self, cell: Cell, label: str, subject: Subject, index: int) -> Path:
         """Where the engine of a trial keeps its caches, absolute; whether it exists says nothing."""
         if starts_cold(cell):
-            return self._folder / f"{side}-cold-{index}"
+            return self._folder / f"{label}-cold-{index}"
         engine = digest_of([cell.model_digest, cell.engine.model_dump(mode="json"), subject.model_dump(mode="json")])
-        return self._folder / f"{side}-{engine[:12]}"
+        return self._folder / f"{label}-{engine[:12]}"
 
     def prepare(self, job: Job) -> None:
         """Fill the folder of a trial that is the first to use it, with what was kept."""
@@ -137,14 +137,14 @@ class CompileCaches:
         try:
             keys = self._keys(job)
         except (UnknownBuildError, OSError) as error:
-            self._say(f"{job.side}: compile caches are not kept: {error}")
+            self._say(f"{job.label}: compile caches are not kept: {error}")
             return
         self._engines[folder] = _Engine(keys)
         for number, key in enumerate(keys, 1):
             try:
                 seal = self._store.take(key, folder)
             except (UnfitError, OSError) as error:
-                self._say(f"{job.side}: kept compile caches are made anew: {error}")
+                self._say(f"{job.label}: kept compile caches are made anew: {error}")
                 continue
             if seal is not None:
                 self._engines[folder] = _Engine(keys, seal, grows=number == len(keys))
@@ -171,7 +171,7 @@ class CompileCaches:
         try:
             seal = self._store.keep(engine.keys[-1], job.cache_folder, engine.seal)
         except (UnfitError, PerfgateError, OSError) as error:
-            self._say(f"{job.side}: compile caches are not kept: {error}")
+            self._say(f"{job.label}: compile caches are not kept: {error}")
             return
         if seal is None and not self._alone:
             remove_tree(job.cache_folder, ignore_errors=True)

@@ -129,7 +129,7 @@ def _choose(job: Job) -> _Plan:
         code, text = ("counters-no-ncu", "no ncu on PATH") if job.gpu else ("counters-no-gpu", "no GPU here")
         raise NotMeasuredError(text, code=code)
     if job.decode is None:
-        text = f"no valid traced trial of {job.side} says what a step runs"
+        text = f"no valid traced trial of {job.label} says what a step runs"
         raise NotMeasuredError(text, code="counters-no-trace")
     if any(key.role == COMMUNICATION for key in job.decode.keys):
         names = sorted({short_name(key.name) for key in job.decode.keys if key.role == COMMUNICATION})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from perfgate.metrics.trial import Failure, Kind, Side, Trial
+from perfgate.metrics.trial import Failure, Kind, Trial
 from perfgate.scenario.plan import Cell
 from perfgate.scenario.subject import Subject
 
@@ -35,8 +35,8 @@ class FailedStarts:
         elif trial.failure is not None and trial.failure.code in CODES:
             self._seen.setdefault(engine, []).append(trial.failure)
 
-    def certain(self, cell: Cell, subject: Subject, side: Side, kind: Kind) -> Failure | None:
-        """The failure that another start would end in, in words; ``None`` where one may be tried."""
+    def certain(self, cell: Cell, subject: Subject, label: str, kind: Kind) -> Failure | None:
+        """The failure that another start of a build would end in, in words; ``None`` where one may be tried."""
         failures = self._seen.get(_engine(cell, subject, kind))
         if not failures:
             return None
@@ -49,7 +49,7 @@ class FailedStarts:
         else:
             return None
         first, *more = last.text.splitlines()
-        return Failure(code=last.code, text="\n".join([f"{side}: {first} ({why})", *more]))
+        return Failure(code=last.code, text="\n".join([f"{label}: {first} ({why})", *more]))
 
 
 def _engine(cell: Cell, subject: Subject, kind: Kind) -> tuple[str, ...]:

@@ -152,8 +152,8 @@ class Gpus:
 
 
 def ranks(run: Run, cell: Cell) -> int:
-    """How many GPUs the larger of the two sides' engines takes."""
-    return max(gpus_of({**cell.engine.args, **subject.args}) for subject in run.subjects.values())
+    """How many GPUs the largest of its builds' engines takes."""
+    return max(gpus_of({**cell.engine.args, **subject.args}) for subject in run.built.values())
 
 
 def largest(run: Run) -> int:
@@ -259,7 +259,7 @@ def _require_pairs(run: Run) -> None:
     if run.fixed:
         text = "trials of one side alone are held against other visits, and cards differ by more than builds"
         raise UsageError(f"--gpus names several stations: {text}", remedy="Name the GPUs of one.")
-    own = [*(cell.engine.env for cell in run.plan.cells), *(subject.env for subject in run.subjects.values())]
+    own = [*(cell.engine.env for cell in run.plan.cells), *(subject.env for subject in run.built.values())]
     if any(VISIBLE in variables for variables in own):
         raise UsageError(f"--gpus: the scenario or a build sets {VISIBLE} itself", remedy="Remove it there.")
 

@@ -25,7 +25,7 @@ class Job:
         subject: The build on that side.
         index: Number of the trial in its run.
         pair: Number of the pair; ``None`` for a warm-up trial.
-        position: Place in the pair, 0 or 1.
+        position: Place in the pair, 0 or 1, or in the order of a round of several heads.
         visit: Index of the visit.
         run_folder: The run's folder; artifacts are named relative to it.
         folder: The trial's own folder, which exists and is empty.
@@ -40,6 +40,7 @@ class Job:
             ``None`` where that is not known or not wanted.
         station: Number of the station; engines side by side need ports of their own.
         iterations: How many a timed trial measures, where that was chosen; else as its cell declares.
+        heads: In a run of several heads which it is, of the base those that it is measured beside.
         architecture: Its compute capability times ten, by which ncu's names differ; ``None`` where it is not known.
     """
 
@@ -63,6 +64,12 @@ class Job:
     iterations: int | None = None
     ahead: Job | None = None
     station: int = 0
+    heads: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What the build is called in its run: its side, or its name among several heads."""
+        return self.heads[0] if self.heads and self.side == "head" else self.side
 
     @property
     def engine_args(self) -> dict[str, Any]:
@@ -83,6 +90,7 @@ class Job:
             pair=self.pair,
             position=self.position,
             subject=self.side,
+            heads=self.heads,
             visit=self.visit,
             t0_utc=t0_utc,
             duration_ns=duration_ns,

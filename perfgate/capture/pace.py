@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from perfgate.metrics.trial import Kind, Side, Trial
+from perfgate.metrics.trial import Kind, Trial
 
 WARM_UP = "warm-up"
 """Fills caches and takes longer, so it counts only until there is a trial that is judged."""
@@ -23,7 +23,7 @@ class Step:
     Args:
         cell: The cell's name.
         trial: Number of the trial in the run.
-        side: The side measured.
+        side: The side measured, or the name of one of several heads.
         pair: Number of the pair; ``None`` for a warm-up trial.
         done: Pairs finished.
         target: Pairs at the look being measured for.
@@ -38,7 +38,7 @@ class Step:
 
     cell: str
     trial: int
-    side: Side
+    side: str
     pair: int | None
     done: int
     target: int

@@ -8,7 +8,6 @@ is on disk after every trial, and a later visit goes on from it. The caller hold
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import threading
@@ -27,6 +26,7 @@ from perfgate.capture.job import Collector, Job
 from perfgate.capture.neighbours import StationFailedError, check_neighbours
 from perfgate.capture.pace import Pace, Progress, Step
 from perfgate.capture.parking import FOLDERS, hides_imports
+from perfgate.capture.rounds import Aim, Rounds
 from perfgate.capture.station import Station, at_once, places, utc_now
 from perfgate.capture.trial_taking import EngineCollector
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError
@@ -37,11 +37,11 @@ from perfgate.machine.locks import hold_devices
 from perfgate.machine.orphans import end_orphans
 from perfgate.machine.processes import owner_mark
 from perfgate.machine.telemetry import DISTURBANCES
-from perfgate.metrics.trial import Failure, Kind, Side, Trial
+from perfgate.metrics.trial import Failure, Kind, Trial
 from perfgate.record.cost import trial_seconds, with_iterations
 from perfgate.record.dropped_pairs import HOPELESS, OF_THE_GPU, overdrawn, reopened
 from perfgate.record.run_record import Record, Run, Visit, read_record, read_records, record_file, write_record
-from perfgate.scenario.plan import Cell, head_first
+from perfgate.scenario.plan import Cell
 
 
 class Session:
@@ -74,7 +74,7 @@ class Session:
         self._starts = FailedStarts()
         self._pace = Pace()
         self._asked = gpus
-        self._claimed: set[int] = set()
+        self._rounds = Rounds(run)
         self._neighbours: set[Station] = set()  # that may measure at once
         # Over all of these, and over what is told: stations work in threads of their own.
         self._lock = threading.RLock()
@@ -123,28 +123,31 @@ class Session:
         """End the visit: release clocks and GPUs; records stay, caches go."""
         self._held.__exit__(kind, error, traceback)
 
-    def measure(self, cell: Cell, pairs: int, kind: Kind = "timed") -> Record:
+    def measure(self, cell: Cell, pairs: int, kind: Kind = "timed", heads: tuple[str, ...] = ("",)) -> Record:
         """Take trials of ``cell`` until it has ``pairs`` valid pairs (one-sided: trials), or cannot be measured.
 
         Whatever was measured earlier counts. A pair with a failed trial is dropped whole and replaced; too many of
-        them in the record, a failed warm-up trial, or clocks that cannot be held set its ``stopped``. Timed pairs
-        come after warm-up trials; traced ones do without: what they run does not depend on how warm a cache is, and
-        their times come after warm-up.
+        them in the record, a failed warm-up trial, or clocks that cannot be held set its ``stopped``, and of one among
+        several heads its ``stops``. Timed pairs come after warm-up trials; traced ones do without: what they run does
+        not depend on how warm a cache is, and their times come after warm-up.
+
+        Several ``heads`` are those that go on; each is to have so many pairs.
 
         Raises:
             KeyboardInterrupt: The user stopped; every finished trial is in the record on disk.
             InterruptedRunError: ``out-of-budget``: the next pair would not end before the deadline.
             OSError: The run folder cannot be written.
         """
+        aim = Aim(cell, pairs, kind, heads)
         if cell.cell_id not in self._opened:
             self._opened[cell.cell_id] = self._open(cell)
         while self._opened[cell.cell_id].stopped is None:
-            lacking = pairs - self._opened[cell.cell_id].measured(kind)
+            lacking = pairs - aim.done(self._opened[cell.cell_id])
             if lacking <= 0:
                 break
             at_work = self._ready(cell)[:lacking]
             if at_work and self._may_neighbour(cell, at_work):
-                at_once(at_work, lambda station: self._work(station, cell, pairs, kind))
+                at_once(at_work, lambda station: self._work(station, aim))
         return self._opened[cell.cell_id]
 
     def _ready(self, cell: Cell) -> list[Station]:
@@ -178,44 +181,48 @@ class Session:
         self._neighbours.update(at_work)
         return True
 
-    def _work(self, station: Station, cell: Cell, pairs: int, kind: Kind) -> None:
-        """Take pairs at one station until no further one is wanted of it."""
+    def _work(self, station: Station, aim: Aim) -> None:
+        """Take rounds at one station until no further one is wanted of it."""
         try:
-            while not station.out and (number := self._claim(cell, pairs, kind)) is not None:
+            while not station.out and (number := self._begin_round(aim)) is not None:
                 station.pair = number
                 try:
-                    self._take_pair(station, cell, pairs, kind)
+                    self._take_round(station, aim)
                 finally:
                     with self._lock:
-                        self._claimed.discard(number)
+                        self._rounds.end(number)
         except NotMeasuredError as error:
             if not self._leaves(station, failure := _failure(error)):
-                self._keep(cell, stopped=failure)
+                self._keep(aim.cell, stopped=failure)
         finally:
             station.release()
 
-    def _claim(self, cell: Cell, pairs: int, kind: Kind) -> int | None:
-        """The number of a pair that nobody has begun, if one more than those under way is wanted."""
+    def _begin_round(self, aim: Aim) -> int | None:
         with self._lock:
-            record = self._opened[cell.cell_id]
-            if record.stopped is not None or record.measured(kind) + len(self._claimed) >= pairs:
-                return None
-            number = self._next_pair(record, kind)
-            self._claimed.add(number)
-            return number
+            return self._rounds.begin(self._opened[aim.cell.cell_id], aim)
 
-    def _take_pair(self, station: Station, cell: Cell, pairs: int, kind: Kind) -> None:
-        cold = kind == "timed" and cell.cell_id not in station.conditioned
-        if cold and not self._condition(station, cell, pairs):
+    def _take_round(self, station: Station, aim: Aim) -> None:
+        if aim.kind == "timed" and not self._condition(station, aim):
             return
-        self._afford(cell, len(self._run.subjects), kind)
-        for position, side in enumerate(self._order(cell, station.pair)):
-            failed = self._take(station, cell, side, pairs, kind, position).failure
+        heads = self._rounds.heads(station.pair, self._opened[aim.cell.cell_id])
+        self._afford(aim.cell, len(self._rounds.builds(heads)), aim.kind)
+        for position, label in self._rounds.order(aim.cell, station.pair, heads):
+            failed = self._take(station, aim, label, heads, position).failure
             if failed:
+                lost = (label,) if label in heads else heads  # without its base no head has a pair
                 left = failed.code in OF_THE_GPU and self._leaves(station, failed)
-                hopeless = failed.code in HOPELESS and not left
-                self._keep(cell, stopped=failed if hopeless else self._hopeless(self._opened[cell.cell_id], side, kind))
-                break
+                self._drop(aim, label, lost, failed if failed.code in HOPELESS and not left else None)
+                heads = tuple(head for head in heads if head not in lost)
+                if left or not heads:
+                    break
+
+    def _drop(self, aim: Aim, label: str, lost: tuple[str, ...], hopeless: Failure | None) -> None:
+        """See that no further pair of some heads is taken, where what was dropped says so."""
+        record = self._opened[aim.cell.cell_id]
+        why = hopeless or self._starts.certain(record.cell, record.built[label], label, aim.kind)
+        for head in lost:
+            own = why or overdrawn(record.of(head), aim.kind, len(record.visits) - 1)
+            self._keep(aim.cell, stopped=own, head=head)
 
     def _leaves(self, station: Station, why: Failure) -> bool:
         """Whether a station is done with, because its GPUs cannot be measured on and others can."""
@@ -225,11 +232,6 @@ class Session:
             station.out = True
             self._tell(f"{station.name} is left out from here on: {why.code}: {why.sentence}")
             return True
-
-    def _hopeless(self, record: Record, side: Side, kind: Kind) -> Failure | None:
-        """Why no further pair is taken after one that was dropped."""
-        certain = self._starts.certain(record.cell, record.subjects[side], side, kind)
-        return certain or overdrawn(record, kind, len(record.visits) - 1)
 
     def _refuse_another_machine(self, machine: Machine) -> None:
         visits = (visit for record in read_records(self._folder, self._run) for visit in record.visits)
@@ -256,7 +258,8 @@ class Session:
             record = read_record(file)
         else:
             plan = self._run.plan
-            record = Record(cell=cell, subjects=self._run.subjects, seed=plan.seed, orders=plan.orders)
+            builds = {"subjects": self._run.subjects, "heads": self._run.heads}
+            record = Record(cell=cell, **builds, seed=plan.seed, orders=plan.orders)
         self._pace.begin(cell.cell_id, record.trials, trial_seconds(cell, self._folder.parent))
         return reopened(record).model_copy(update={"visits": (*record.visits, self._visit)})
 
@@ -267,109 +270,105 @@ class Session:
             text = f"the next {trials} trials take about {needed_s:.0f} s, more than is left of the budget"
             raise InterruptedRunError(text, code="out-of-budget")
 
-    def _condition(self, station: Station, cell: Cell, pairs: int) -> bool:
-        """Before a station's first pair one trial a subject, never judged: it fills caches, and the engine runs.
+    def _condition(self, station: Station, aim: Aim) -> bool:
+        """Before a station's first round one trial a build, never judged: it fills caches, and the engine runs.
 
         One that was only disturbed has done both.
 
         Returns:
             Whether pairs may be taken there.
         """
+        cell, heads = aim.cell, self._rounds.heads(station.pair, self._opened[aim.cell.cell_id])
+        wanted = [label for label in self._rounds.builds(heads) if (cell.cell_id, label) not in station.conditioned]
+        if not wanted:
+            return True
         # Warm-up trials that leave no time for a pair are wasted: the next visit warms up again.
-        self._afford(cell, len(self._run.subjects) * (1 if self._run.quick else 2))
-        for side, subject in self._run.subjects.items():
-            failure = self._starts.certain(cell, subject, side, "timed")
-            if failure is None and (failure := self._warm_up(station, cell, side, pairs)) is not None:
+        self._afford(cell, len(wanted) * (1 if self._run.quick else 2))
+        for label in wanted:
+            subject = self._run.built[label]
+            failure = self._starts.certain(cell, subject, label, "timed")
+            if failure is None and (failure := self._warm_up(station, aim, label, heads)) is not None:
                 if failure.code in OF_THE_GPU and self._leaves(station, failure):
                     return False
                 if failure.code in DISTURBANCES:
                     continue
-                failure = Failure(code=failure.code, text=f"{side}: {failure.text}")
+                failure = Failure(code=failure.code, text=f"{label}: {failure.text}")
             if failure is not None:
-                self._keep(cell, stopped=failure)
-                return False
+                self._keep(cell, stopped=failure, head=label if label in heads else "")
+                if label not in heads:
+                    return False
         with self._lock:
             # Another station that was ready before has begun a pair by now: what was not chosen then stays open.
-            if not any(cell.cell_id in other.conditioned for other in self._stations):
+            if not any(cell.cell_id == ready for other in self._stations for ready, _ in other.conditioned):
                 self._opened[cell.cell_id] = with_iterations(self._opened[cell.cell_id], self._run, self._folder.parent)
                 self._keep(cell)
-            station.conditioned.add(cell.cell_id)
-        return True
+            station.conditioned.update((cell.cell_id, label) for label in wanted)
+            return bool(self._rounds.heads(station.pair, self._opened[cell.cell_id]))
 
-    def _warm_up(self, station: Station, cell: Cell, side: Side, pairs: int) -> Failure | None:
-        failure = station.probe(cell, self._run.subjects[side])
+    def _warm_up(self, station: Station, aim: Aim, label: str, heads: tuple[str, ...]) -> Failure | None:
+        failure = station.probe(aim.cell, self._run.built[label])
         if failure is not None or self._run.quick:
             return failure
-        trial = self._take(station, cell, side, pairs)
-        return trial.failure or _lacking(cell, trial)
-
-    def _order(self, cell: Cell, pair: int) -> tuple[Side, ...]:
-        if self._run.alone is not None:
-            return (self._run.alone,)
-        plan = self._run.plan
-        return ("head", "base") if head_first(plan.seed, cell.cell_id, pair, plan.orders) else ("base", "head")
+        trial = self._take(station, aim, label, heads)
+        return trial.failure or _lacking(aim.cell, trial)
 
     def _take(
-        self, station: Station, cell: Cell, side: Side, target: int, kind: Kind = "timed", position: int | None = None
+        self, station: Station, aim: Aim, label: str, heads: tuple[str, ...], position: int | None = None
     ) -> Trial:
-        """One trial of the station's pair, or a warm-up trial before it, from orphan check to the record on disk."""
-        pair = None if position is None else station.pair
+        """One trial of the station's round, or a warm-up trial before it, from orphan check to the record on disk."""
+        cell, pair = aim.cell, None if position is None else station.pair
+        kind: Kind = "timed" if pair is None else aim.kind
         with self._lock:
             record, trials = self._opened[cell.cell_id], self._folder / "trials"
             index = 1 + max((int(taken.name) for taken in trials.iterdir() if taken.name.isdigit()), default=-1)
             folder = trials / f"{index:03}"
             folder.mkdir()
-            job = station.job(record, side, index, folder, kind=kind, pair=pair, position=position or 0)
-            job = replace(job, ahead=self._ahead(station, record, job, target))
-        sides = len(record.subjects)
-        begun = [*record.subjects].index(side) if pair is None else job.position
-        ahead = sides * (target - record.measured(kind)) + (sides if pair is None else 0) - begun
+            own = () if not record.several else (label,) if label in heads else heads
+            place = {"kind": kind, "pair": pair, "position": position or 0, "heads": own}
+            job = station.job(record, label, index, folder, **place)
+            job = replace(job, ahead=self._ahead(station, record, job, aim))
+        builds = self._rounds.builds(heads)
+        begun = builds.index(label) if pair is None else min(job.position, len(builds) - 1)
+        ahead = len(builds) * (aim.pairs - aim.done(record)) + (len(builds) if pair is None else 0) - begun
         begun_s, trial_s = time.monotonic(), self._pace.expected_s(cell.cell_id, kind)
 
         def show(phase: str, left: float | None = None, after: float = 0.0, trial: Trial | None = None) -> None:
-            done = self._opened[cell.cell_id].measured(kind)
-            place = (station.name, station.state)
-            self._tell(Step(cell.name, index, side, pair, done, target, phase, left, kind, after, trial, *place))
+            done, place = aim.done(self._opened[cell.cell_id]), (station.name, station.state)
+            self._tell(Step(cell.name, index, label, pair, done, aim.pairs, phase, left, kind, after, trial, *place))
 
         def show_phase(phase: str) -> None:
-            after_s = (trial_s or 0.0) * (ahead - 1) / max(len(self._claimed), 1)
+            after_s = (trial_s or 0.0) * (ahead - 1) / max(len(self._rounds), 1)
             left_s = None if trial_s is None else after_s + max(trial_s - (time.monotonic() - begun_s), 0.0)
             show(phase, left_s, after_s)
 
         trial = station.take(job, show_phase)
         if trial.no_floor and pair is None and any(gate.gate.measured.needs_floor for gate in cell.gates):
-            self._tell(f"{cell.name}: a gate on {side} cannot be judged, no-floor: {trial.no_floor}")
+            self._tell(f"{cell.name}: a gate on {label} cannot be judged, no-floor: {trial.no_floor}")
         with self._lock:
             self._pace.note(cell.cell_id, trial)
             self._starts.note(cell, job.subject, trial)
             record = self._keep(cell, trial)
-            ahead = ahead - 1 if trial.failure is None else sides * (target - record.measured(kind))
-            left_s = (self._pace.expected_s(cell.cell_id, kind) or 0.0) * ahead / max(len(self._claimed), 1)
+            ahead = ahead - 1 if trial.failure is None else len(builds) * (aim.pairs - aim.done(record))
+            left_s = (self._pace.expected_s(cell.cell_id, kind) or 0.0) * ahead / max(len(self._rounds), 1)
             show("done", left_s, left_s, trial)
         return trial
 
-    def _ahead(self, station: Station, record: Record, job: Job, target: int) -> Job | None:
+    def _ahead(self, station: Station, record: Record, job: Job, aim: Aim) -> Job | None:
         """The trial that comes next if this one does not fail, where a worker of it is to be parked."""
         if job.kind != "timed" or not hides_imports(job.cell, station.place.cores):
             return None
-        sides = tuple(record.subjects) if job.pair is None else self._order(job.cell, job.pair)
-        later = sides[sides.index(job.side) + 1 :]
-        if not later:
-            if job.pair is not None and record.measured("timed") + len(self._claimed) >= target:
-                return None  # whether there is another is up to the look
-            later = self._order(job.cell, station.pair if job.pair is None else self._next_pair(record, "timed"))
-        return station.job_ahead(job, later[0], record.subjects[later[0]])
+        label = self._rounds.after(job, station.pair, aim, record)
+        return None if label is None else station.job_ahead(job, label, record.built[label])
 
-    def _next_pair(self, record: Record, kind: Kind) -> int:
-        """The first number that no pair has: dropped ones keep theirs, what a killed visit never began is free."""
-        taken = self._claimed.union(t.pair for t in record.trials if t.kind == kind and t.pair is not None)
-        return next(number for number in itertools.count() if number not in taken)
-
-    def _keep(self, cell: Cell, trial: Trial | None = None, stopped: Failure | None = None) -> Record:
-        """Write a trial into the record, and why the cell is not measured any further; the first reason stays."""
+    def _keep(self, cell: Cell, trial: Trial | None = None, stopped: Failure | None = None, head: str = "") -> Record:
+        """Write a trial into the record, and why the cell, or one head, goes no further; the first reason stays."""
         with self._lock:
             record = self._opened[cell.cell_id]
-            update = {"trials": (*record.trials, *filter(None, [trial])), "stopped": record.stopped or stopped}
+            update: dict[str, object] = {"trials": (*record.trials, *filter(None, [trial]))}
+            if head and stopped:
+                update["stops"] = {head: stopped, **record.stops}
+            elif not head:
+                update["stopped"] = record.stopped or stopped
             record = self._opened[cell.cell_id] = record.model_copy(update=update)
             write_record(record_file(self._folder, cell), record)
             return record

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from perfgate.metrics.trial import Side, Trial, tells_states
+from perfgate.metrics.trial import Trial, tells_states
 from perfgate.record.run_record import Record
 from perfgate.units import NS_PER_S
 
@@ -22,20 +22,20 @@ SETTLED = "settle_ns"
 """The figure of a trial that says how long its warm-up went on."""
 
 
-def fastest_probe_ns(record: Record, side: Side, names: Sequence[str], uuids: Sequence[str]) -> tuple[int, ...]:
-    """The shortest reading on each rank so far, which the next trial of a side is held against.
+def fastest_probe_ns(record: Record, label: str, names: Sequence[str], uuids: Sequence[str]) -> tuple[int, ...]:
+    """The shortest reading on each rank so far, which the next trial of a build is held against.
 
-    Of either side; and of this one alone once it was waited for in vain, because a build can move the probe as well:
+    Of any build; and of this one alone once it was waited for in vain, because a build can move the probe as well:
     with another attention kernel it took 193 us in the fast state in place of 175.
 
     Args:
         record: What was measured so far; what counts is the visit that goes on.
-        side: Whose trial comes next.
+        label: What the build of the next trial is called in its run.
         names: Of the GPUs that it will have.
         uuids: The same GPUs: another card has other readings.
 
     Returns:
-        Nanoseconds; empty where the probe tells no states here, or once a trial had no reading: no side waits alone.
+        Nanoseconds; empty where the probe tells no states here, or once a trial had no reading: no build waits alone.
     """
     if not tells_states(names):
         return ()
@@ -43,8 +43,8 @@ def fastest_probe_ns(record: Record, side: Side, names: Sequence[str], uuids: Se
     timed = [trial for trial in here if trial.kind == "timed"]
     if len({len(own) for trial in timed for own in _readings(trial)}) != 1:
         return ()
-    in_vain = any(trial.subject == side and trial.figures.get(SETTLED, 0) >= SETTLE_S * NS_PER_S for trial in timed)
-    known = [own for trial in timed if trial.subject == side or not in_vain for own in _readings(trial)]
+    in_vain = any(trial.label == label and trial.figures.get(SETTLED, 0) >= SETTLE_S * NS_PER_S for trial in timed)
+    known = [own for trial in timed if trial.label == label or not in_vain for own in _readings(trial)]
     return tuple(map(min, zip(*known, strict=True)))
 
 

@@ -84,9 +84,9 @@ class Station:
         self.name = "" if place.alone else gpus.name
         """For people; empty where it is alone."""
         self.pair = 0
-        """Number of the pair that it takes."""
-        self.conditioned: set[str] = set()
-        """The cells whose subjects had their warm-up trials here."""
+        """Number of the pair, or round, that it takes."""
+        self.conditioned: set[tuple[str, str]] = set()
+        """The builds, each with the cell, that had their warm-up trials here."""
         self.out = False
         """Whether it is done with for this visit."""
         self.state = ""
@@ -94,31 +94,31 @@ class Station:
         self.stopping = False
         """Whether its engine is being ended because the visit is over."""
 
-    def job(self, record: Record, side: Side, index: int, folder: Path, **place: Any) -> Job:
+    def job(self, record: Record, label: str, index: int, folder: Path, **place: Any) -> Job:
         """A trial to be taken here.
 
         Args:
             record: What was measured so far.
-            side: The side.
+            label: What its build is called in the run.
             index: Number of the trial in its run.
             folder: Its own, which is empty.
-            place: Its ``kind``, ``pair`` and ``position``.
+            place: Its ``kind``, ``pair`` and ``position``, and among several heads its ``heads``.
         """
-        subject = record.subjects[side]
+        subject = record.built[label]
         return Job(
-            cell=record.cell, side=side, subject=subject, index=index, visit=len(record.visits) - 1,
+            cell=record.cell, side=_side(label), subject=subject, index=index, visit=len(record.visits) - 1,
             run_folder=self._run_folder, folder=folder, environment=self.gpus.environment, owner=self.place.owner,
-            cache_folder=self._caches.folder(record.cell, side, subject, index), station=self.place.number,
-            decode=_last_seen(record, side), iterations=record.chosen.iterations if record.chosen else None,
+            cache_folder=self._caches.folder(record.cell, label, subject, index), station=self.place.number,
+            decode=_last_seen(record, label), iterations=record.chosen.iterations if record.chosen else None,
             gpu=bool(self.gpus.uuids), architecture=self.gpus.architecture,
-            fastest_probe_ns=fastest_probe_ns(record, side, self.gpus.names, self.gpus.of(record.cell)), **place,
+            fastest_probe_ns=fastest_probe_ns(record, label, self.gpus.names, self.gpus.of(record.cell)), **place,
         )  # fmt: skip
 
-    def job_ahead(self, job: Job, side: Side, subject: Subject) -> Job:
+    def job_ahead(self, job: Job, label: str, subject: Subject) -> Job:
         """The job of a trial that comes after another, in a folder that does not exist yet."""
         folder = self._run_folder.resolve() / f"{FOLDERS}{job.index + 1}"
-        caches = self._caches.folder(job.cell, side, subject, job.index + 1)
-        return replace(job, side=side, subject=subject, cache_folder=caches, folder=folder)
+        caches = self._caches.folder(job.cell, label, subject, job.index + 1)
+        return replace(job, side=_side(label), heads=(), subject=subject, cache_folder=caches, folder=folder)
 
     def probe(self, cell: Cell, subject: Subject) -> Failure | None:
         """Why no trial can be taken, see :class:`perfgate.capture.job.Collector`."""
@@ -191,9 +191,14 @@ class Station:
             return job.trial(t0_utc=t0_utc, duration_ns=duration_ns, failure=_internal_error(error))
 
 
-def _last_seen(record: Record, side: Side) -> DecodeSteps | None:
-    """What the last valid traced trial of a side saw of its decode steps."""
-    return next((trial.decode for trial in reversed(record.judged_trials(side, "traced")) if trial.decode), None)
+def _side(label: str) -> Side:
+    return "base" if label == "base" else "head"
+
+
+def _last_seen(record: Record, label: str) -> DecodeSteps | None:
+    """What the last valid traced trial of a build saw of its decode steps."""
+    own = (t for t in reversed(record.trials) if t.label == label and t.kind == "traced" and t.failure is None)
+    return next((trial.decode for trial in own if trial.decode), None)
 
 
 def _internal_error(error: Exception) -> Failure:

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,14 @@ import click
 
 from perfgate.cli import completion
 from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION
+from perfgate.errors import UsageError
 
 if TYPE_CHECKING:
     from perfgate.capture.pace import Progress
     from perfgate.gate import Finished
     from perfgate.judge.outcome import Outcome
     from perfgate.metrics.trial import Side
+    from perfgate.project.config import Config
     from perfgate.record.run_record import Run
     from perfgate.scenario.subject import Subject
 
@@ -36,7 +38,8 @@ BASE_OPTION = click.option(
 )  # fmt: skip
 HEAD_OPTION = click.option(
     "--head", "head_words", **_WORDS,
-    help="The build under test, named the same way; what it does not set is taken from the base.",
+    help="The build under test, named the same way; what it does not set is taken from the base. Several subjects, or "
+    "NAME:KEY=VALUE with several names, are several heads of one run.",
 )  # fmt: skip
 BUDGET_OPTION = click.option(
     "--budget",
@@ -87,36 +90,62 @@ class Builds:
     runs: Path
 
     def subjects(
+        self, progress: Callable[[str], None], scenarios: Sequence[Path] = (), *, build: bool = True
+    ) -> dict[Side, Subject]:
+        """The subjects that the words and ``perfgate.toml`` name: a base, and one head at most.
+
+        Args:
+            progress: Told what is being built.
+            scenarios: Read first: a mistake in one must not wait for a build.
+            build: Build refs; without it a subject may name a build that is not there yet.
+
+        Raises:
+            UsageError: A scenario, ``perfgate.toml`` or a word is wrong, or there are several heads.
+            NotMeasuredError: ``build-failed``.
+        """
+        from perfgate.project.subjects import resolve
+
+        config, make = self._making(progress, scenarios, build=build)
+        return resolve(self.base, self.head, config.subjects, make)
+
+    def with_heads(
         self,
         progress: Callable[[str], None],
         scenarios: Sequence[Path] = (),
         *,
         ref: str | None = None,
         build: bool = True,
-    ) -> dict[Side, Subject]:
-        """The subjects that the words, ``perfgate.toml`` and ``--against REF`` name.
-
-        Args:
-            progress: Told what is being built.
-            scenarios: Read first: a mistake in one must not wait for a build.
-            ref: The ref of ``--against``.
-            build: Build refs; without it a subject may name a build that is not there yet.
+    ) -> dict[str, Subject]:
+        """The same where there may be several heads, each by its name; ``ref`` is that of ``--against``.
 
         Raises:
-            UsageError: A scenario, ``perfgate.toml`` or a word is wrong.
+            UsageError: As above; or ``ref`` has several heads to take the merge base of.
             NotMeasuredError: ``build-failed``.
         """
+        from perfgate.project.subjects import against, resolve_several, words_by_head
+
+        config, make = self._making(progress, scenarios, build=build)
+        words = (self.base, self.head)
+        if ref is not None:
+            heads = words_by_head(self.head, config.subjects)
+            if len(heads) > 1:
+                remedy = f"Name the base of all: --base ref={ref}"
+                raise UsageError(f"--against {ref} takes one head, and there are {', '.join(heads)}", remedy=remedy)
+            words = against(ref, self.base, heads[""], config.subjects)
+        return resolve_several(*words, config.subjects, make)
+
+    def _making(
+        self, progress: Callable[[str], None], scenarios: Sequence[Path], *, build: bool
+    ) -> tuple[Config, Callable[[str], Mapping[str, Any]]]:
         from perfgate.project.build import Builder
         from perfgate.project.config import load_config
-        from perfgate.project.subjects import against, resolve
         from perfgate.scenario.declaration import load
 
         for file in scenarios:
             load(file)
         config = load_config()
-        words = (self.base, self.head) if ref is None else against(ref, self.base, self.head, config.subjects)
         builder = Builder(config, progress, (self.runs,))
-        return resolve(*words, config.subjects, builder if build else builder.planned)
+        return config, builder if build else builder.planned
 
     def anchor(self, progress: Callable[[str], None]) -> Subject | None:
         """``[subjects.anchor]``, which heads are measured beside; ``None`` where there is none."""
@@ -187,6 +216,6 @@ def restore_builds(progress: Callable[[str], None], run: Run) -> None:
     from perfgate.project.build import Builder
     from perfgate.project.config import load_config
 
-    for subject in run.subjects.values():
+    for subject in run.built.values():
         if subject.built_from:
             Builder(load_config(), progress).restore(subject)

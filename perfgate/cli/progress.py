@@ -75,7 +75,7 @@ def _finished(step: Step | str, elapsed_s: float) -> str:
         result = ", ".join(f"{name} {format_value(value, 's')}" for name, value in shown if value is not None)
     label = trial_label(trial, str((trial.pair or 0) + 1))
     where = f" on {step.station}" if step.station else ""
-    return f"[{clock(elapsed_s)}] {step.cell} trial {trial.index:03} {label} {trial.subject}{where}: {result}"
+    return f"[{clock(elapsed_s)}] {step.cell} trial {trial.index:03} {label} {trial.label}{where}: {result}"
 
 
 def _to_look(step: Step | str) -> str:

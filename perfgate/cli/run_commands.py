@@ -32,6 +32,7 @@ from perfgate.errors import UsageError
 if TYPE_CHECKING:
     from perfgate.capture.job import Collector
     from perfgate.judge.outcome import Outcome
+    from perfgate.scenario.subject import Subject
 
 USUAL = Path("scenarios")
 """Where a scenario is looked for if none is named; ``perfgate init`` writes one there."""
@@ -80,7 +81,7 @@ def run(
     more: int | None,
     **new: Any,
 ) -> Outcome:
-    """Measure two builds in interleaved pairs and judge them.
+    """Measure builds in interleaved pairs and judge them: a base and a head, or a base and several heads.
 
     With --base alone one side is measured, for a later comparison. Against a stored baseline the head is measured
     alone; with --base alone that is the head. A run that was stopped goes on with --resume.
@@ -88,6 +89,7 @@ def run(
     \b
     perfgate run scenarios/cpu-tiny.yaml --base python=A/bin/python --head python=B/bin/python
     perfgate run scenarios/cpu-tiny.yaml --base python=A/bin/python --head args.max_num_seqs=32
+    perfgate run scenarios/cpu-tiny.yaml --head a:args.max_num_seqs=16 --head b:args.max_num_seqs=32
     perfgate run scenarios/cpu-tiny.yaml --against main
     perfgate run --resume latest
     """  # noqa: D301 (click reads a real backspace: keep the lines)
@@ -106,17 +108,16 @@ def run(
         means |= {name: new[name] for name in ("budget_s", "gpus")}
         if folder is not None:
             if scenarios:
-                means["only"] = (scenarios, builds.subjects(progress, scenarios))
+                means["only"] = (scenarios, builds.with_heads(progress, scenarios))
             finished = gate.resume(folder, more=more, prepare=partial(restore_builds, progress), **means)
         else:
             stored = baselines_meant(new["against"], new["baselines"])
             if stored is not None and new["exact_only"]:
                 remedy = "Hold the calls against a profile: perfgate profile check SCENARIO --head ..."
                 raise UsageError("--profile-only has no times to hold against a baseline", remedy=remedy)
-            subjects = builds.subjects(progress, scenarios, ref=new["against"] if stored is None else None)
+            subjects = builds.with_heads(progress, scenarios, ref=new["against"] if stored is None else None)
             if stored is not None:
-                anchor, head = builds.anchor(progress), subjects.get("head", subjects["base"])
-                subjects = {"base": anchor, "head": head} if anchor else {"head": head}
+                subjects = beside_the_anchor(subjects, builds.anchor(progress))
             folder_of_profiles = new["profiles"] if stored is not None and new["profiles"].is_dir() else None
             means |= {"against": stored, "profiles": folder_of_profiles, "runs": builds.runs}
             means |= {name: new[name] for name in ("seed", "quick", "exact_only")}
@@ -129,6 +130,21 @@ def baselines_meant(word: str | None, folder: Path) -> Path | None:
     if word == "baseline":
         return folder
     return Path(word) if word is not None and word.endswith(".json") else None
+
+
+def beside_the_anchor(subjects: dict[str, Subject], anchor: Subject | None) -> dict[str, Subject]:
+    """What is measured for stored baselines: the heads, or the only build that was named, beside the anchor if any.
+
+    Raises:
+        UsageError: There are several heads, and no anchor that they are measured beside.
+    """
+    heads = {name: subject for name, subject in subjects.items() if name != "base"} or {"head": subjects["base"]}
+    if anchor is not None:
+        return {"base": anchor, **heads}
+    if len(heads) > 1:
+        remedy = "Declare [subjects.anchor] in perfgate.toml, or measure each head in a run of its own."
+        raise UsageError(f"without an anchor there is nothing to measure {', '.join(heads)} beside", remedy=remedy)
+    return heads
 
 
 def check_resume(scenarios: tuple[Path, ...], builds: Builds, new: dict[str, Any]) -> None:

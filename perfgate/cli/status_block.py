@@ -187,7 +187,8 @@ def _found(step: RunStep, width: int) -> list[Text]:
         return []
     own = [gate for gate in drawable(step.looked) if gate.kind == step.kind and gate.pairs] if step.looked else []
     pairs = max((gate.pairs for gate in own), default=0)
-    legend = f"at {plural(pairs, 'pair')}: \u2502 no change, \u2551 must_catch, slower is right"
+    of = f"{step.looked.head}, " if step.looked and step.looked.head else ""
+    legend = f"{of}at {plural(pairs, 'pair')}: \u2502 no change, \u2551 must_catch, slower is right"
     shown: list[GateOutcome] = own[:MOST_GATES]
     lines = [Text(legend, style="dim"), *map(Text, strips(shown, width))] if own else []
     return [*lines, Text(f"not yet decided, look at {plural(step.target, 'pair')}", style="yellow")]

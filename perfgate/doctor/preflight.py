@@ -23,11 +23,11 @@ from perfgate.doctor.vllm_source import Located, arguments_of, locate
 from perfgate.errors import Problem, ScenarioError, UsageError
 from perfgate.load.shape import Load
 from perfgate.machine.json_text import RECORD
-from perfgate.metrics.trial import Side
+from perfgate.metrics.trial import SIDES
 from perfgate.models import FieldPath
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, model_folder
 from perfgate.scenario.plan import points
-from perfgate.scenario.subject import Subject
+from perfgate.scenario.subject import Builds, Subject
 from perfgate.scenario.workload import AnyWorkload
 from perfgate.scenario.yaml_document import did_you_mean
 
@@ -57,18 +57,23 @@ class _Side:
     """One build under one scenario: what it is given, and what its interpreter says, as far as it was asked.
 
     Args:
-        name: Base or head; ``None`` where no build is named.
+        name: Base, head, or the name of one of several heads; ``None`` where no build is named.
         args: The build's own engine arguments.
         env: The build's own variables.
         cpu: Whether it is one for CPUs; ``None`` where that is not known.
         takes: The engine arguments that it takes, or why they are not known; empty where it was not asked.
     """
 
-    name: Side | None = None
+    name: str | None = None
     args: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     cpu: bool | None = None
     takes: EngineArguments | str = ""
+
+    @property
+    def option(self) -> str:
+        """Where it was named."""
+        return f"--{self.name}" if self.name in SIDES else f"--head {self.name}"
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ class _Cell:
     def problem(self, key: str, text: str, within: Sequence[str] = (), *, at_key: bool = False) -> Problem:
         """Something wrong with a workload key or an engine argument, at the place that sets it."""
         if key not in MATRIX_WORKLOAD_KEYS and key in self.side.args:
-            return Problem(f"--{self.side.name}", 0, 0, ".".join(("args", key, *within)), text)
+            return Problem(self.side.option, 0, 0, ".".join(("args", key, *within)), text)
         path: FieldPath = ("workload", key) if key in MATRIX_WORKLOAD_KEYS else ("engine", "args", key)
         if key in self.point:
             number = self.loaded.scenario.matrix[key].index(self.point[key])
@@ -115,12 +120,12 @@ class _Cell:
         return self.loaded.problem((*path, *within), text, at_key=at_key)
 
 
-def preflight(scenarios: Sequence[LoadedScenario], subjects: Mapping[Side, Subject], *, ask: bool = True) -> Preflight:
+def preflight(scenarios: Sequence[LoadedScenario], subjects: Builds, *, ask: bool = True) -> Preflight:
     """Look at what is to be run.
 
     Args:
         scenarios: What is to be measured.
-        subjects: The builds by side; without any, arithmetic is all there is.
+        subjects: The builds by what they are called; without any, arithmetic is all there is.
         ask: Whether the builds' interpreters may be started.
 
     Raises:
@@ -150,7 +155,7 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Mapping[Side, Subje
 
 def _distinct(found: Iterable[tuple[Problem, _Side]], sides: int) -> tuple[Problem, ...]:
     """Each problem once, in file order: cells and sides share most; one that only some sides have names the first."""
-    names: dict[Problem, dict[Side | None, None]] = {}
+    names: dict[Problem, dict[str | None, None]] = {}
     for problem, side in found:
         names.setdefault(problem, {})[side.name] = None
     named = []
@@ -160,7 +165,7 @@ def _distinct(found: Iterable[tuple[Problem, _Side]], sides: int) -> tuple[Probl
     return tuple(sorted(named, key=lambda problem: (problem.line, problem.column)))
 
 
-def _side(loaded: LoadedScenario, name: Side, subject: Subject, asked: dict[str, Located | str] | None) -> _Side:
+def _side(loaded: LoadedScenario, name: str, subject: Subject, asked: dict[str, Located | str] | None) -> _Side:
     """A build under the variables of a scenario; what was asked before is not asked again."""
     if asked is None:
         return _Side(name, subject.args, subject.env)

@@ -120,6 +120,7 @@ def same_run(first: Recording, second: Recording) -> bool:
 
 def _of_run(folder: Path) -> Iterator[Recording]:
     for record in read_records(folder, read_manifest(folder)):
+        record.refuse_several(str(folder))
         pairs = [pair for pair in record.pairs() if pair[0].visit == pair[1].visit]
         if pairs:
             yield _of_record(f"{folder.name} {record.cell.name}", record, pairs)

@@ -41,15 +41,20 @@ from perfgate.trace.attribution import Attribution, attribute
 
 def judge(run: Run, records: Mapping[str, Record]) -> Outcome:
     """Judge a run from its manifest and the records there are, by cell_id."""
-    cells = judge_together([evidence_of_run(run, cell, records.get(cell.cell_id)) for cell in run.plan.cells], run.plan)
+    compared = [
+        evidence_of_run(run, cell, records.get(cell.cell_id), head) for cell in run.plan.cells for head in run.compared
+    ]
+    cells = judge_together(compared, run.plan)
     reasons = (_of_a_quick_run(cells),) if run.quick else ()
     return judge_cells(run.name, run.plan, cells, reasons)
 
 
-def evidence_of_run(run: Run, cell: Cell, record: Record | None) -> Evidence:
-    """What a run measured of a cell."""
-    sides = {side: RecordSide(record, side) for side in record.subjects} if record else {}
-    return Evidence(cell=cell, sides=sides, paired=run.alone is None, quick=run.quick, run=run.name)
+def evidence_of_run(run: Run, cell: Cell, record: Record | None, head: str = "") -> Evidence:
+    """What a run measured of a cell; of several heads that of one."""
+    one = record.of(head) if record else None
+    sides = {side: RecordSide(one, side) for side in one.subjects} if one else {}
+    about: dict[str, Any] = {"run": run.name, "head": head, "kept": record}
+    return Evidence(cell=cell, sides=sides, paired=run.alone is None, quick=run.quick, **about)
 
 
 def _of_a_quick_run(cells: Sequence[CellOutcome]) -> Note:
@@ -140,8 +145,9 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
         findings.append(Finding(cautions=tuple(state_cautions(seen, gates))))
     pairs: dict[str, Any] = {key_of(kind, "{}pairs"): len(evidence.pairs(kind)) for kind in KINDS}
     outcome = CellOutcome(
-        name=evidence.cell.name,
+        name=f"{evidence.head}: {evidence.cell.name}" if evidence.head else evidence.cell.name,
         cell_id=evidence.cell.cell_id,
+        head=evidence.head,
         record=evidence.digest,
         verdict=worst(part.verdict for part in (*gates, *findings) if part.verdict),
         **pairs,

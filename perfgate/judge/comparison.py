@@ -129,6 +129,8 @@ def read_sides(word: str) -> dict[str, RecordSide]:
         check_sequence(records)
     else:
         records = [read_record(location)]
+    for record in records:
+        record.refuse_several(path)
     if not records:
         raise RecordError("holds no record: no trial was finished", where=path)
     return {record.cell.cell_id: RecordSide(record, _side(record, word, side), fixed) for record in records}

@@ -73,6 +73,8 @@ class Evidence:
         paired: Whether both sides were taken in pairs of one run.
         quick: Whether that run was a quick one.
         run: Its name; empty where different ones measured the sides.
+        head: Which of several heads of that run it is of; empty where there is one.
+        kept: The record as the run keeps it, of which the sides may be one comparison of several.
     """
 
     cell: Cell
@@ -80,6 +82,8 @@ class Evidence:
     paired: bool = False
     quick: bool = False
     run: str = ""
+    head: str = ""
+    kept: Record | None = None
 
     @property
     def record(self) -> Record:
@@ -90,7 +94,7 @@ class Evidence:
     def digest(self) -> str:
         """The digest of the record judged, or of both with their sides."""
         if self.paired or len(self.sides) < 2:  # noqa: PLR2004 (base and head)
-            return record_digest(self.record) if self.sides else ""
+            return record_digest(self.kept or self.record) if self.sides else ""
         return " ".join(f"{record_digest(side.record)}:{side.name}" for side in self.sides.values())
 
     @property
@@ -161,7 +165,9 @@ class Evidence:
         if self.labeller is None:
             return (*series,)
         gates = [own for one in series for own in by_state(one, self.labeller)]
-        return (*gates, *slow_share(gates, self.labeller, drawn=self.record.orders == "coins"))
+        record = self.record
+        share = slow_share(gates, self.labeller, drawn=record.orders == "coins", heads=len(record.heads) or 1)
+        return (*gates, *share)
 
     @cached_property
     def labeller(self) -> Labeller | None:

@@ -21,7 +21,8 @@ class Due:
         kind: Of which trials.
         target: How many pairs, or trials of one side alone.
         decides: Whether gates are looked at then.
-        judged: The cell as it is judged before these are taken.
+        judged: The cell as it is judged before these are taken; of several heads as the first that goes on is.
+        heads: The names of the heads, of several, that go on; of one alone it is empty.
     """
 
     cell: Cell
@@ -29,28 +30,42 @@ class Due:
     target: int
     decides: bool
     judged: CellOutcome
+    heads: tuple[str, ...] = ("",)
 
 
 def due(run: Run, records: Mapping[str, Record]) -> Iterator[Due]:
     """What a run goes on with, in order.
 
     Only pairs on which a gate rests are taken until that is decided. A quick run takes one trial a side, of the kind
-    that comes first.
+    that comes first. Of several heads those go on that are undecided, to the look that comes first among theirs.
     """
-    for cell, judged in zip(run.plan.cells, judge(run, records).cells, strict=True):
+    judged = iter(judge(run, records).cells)
+    for cell in run.plan.cells:
         record = records.get(cell.cell_id)
-        for kind in () if record is not None and record.stopped is not None else KINDS:
-            taken = record.measured(kind) if record else 0
-            if run.quick:
-                target = int(kind in cell.kinds[:1])
-            elif run.fixed:
-                target = cell.due_alone(kind)
-            elif taken and cell.gates_on(kind):
-                target = judged.next_look_at(kind) or 0
-            else:
-                target = cell.due_in_pairs(kind)
-            if taken < target:
-                yield Due(cell, kind, target, cell.gates_on(kind) and not (run.quick or run.fixed), judged)
+        outcomes = {head: next(judged) for head in run.compared}
+        for kind in KINDS:
+            taken = {head: record.of(head).measured(kind) if record else 0 for head in outcomes}
+            targets = {
+                head: _target(run, cell, outcome, kind, taken[head])
+                for head, outcome in outcomes.items()
+                if record is None or record.of(head).stopped is None
+            }
+            lacking = [target for head, target in targets.items() if taken[head] < target]
+            if lacking:
+                heads = tuple(head for head, target in targets.items() if taken[head] < min(target, *lacking))
+                decides = cell.gates_on(kind) and not (run.quick or run.fixed)
+                yield Due(cell, kind, min(lacking), decides, outcomes[heads[0]], heads)
+
+
+def _target(run: Run, cell: Cell, outcome: CellOutcome, kind: Kind, taken: int) -> int:
+    """How many pairs of a kind, or trials of one side alone, one head is to have next; no more than it has: none."""
+    if run.quick:
+        return int(kind in cell.kinds[:1])
+    if run.fixed:
+        return cell.due_alone(kind)
+    if taken and cell.gates_on(kind):
+        return outcome.next_look_at(kind) or 0
+    return cell.due_in_pairs(kind)
 
 
 def next_due(run: Run, cell: Cell, records: Mapping[str, Record], kind: Kind) -> Due | None:
@@ -62,10 +77,11 @@ def with_further_looks(run: Run, records: Mapping[str, Record], more: int) -> di
     """The records of the cells that are inconclusive at their last look, with one look more at that kind of pair."""
     added: dict[str, Record] = {}
     for cell in () if run.quick or run.fixed else judge(run, records).cells:
-        record = records.get(cell.cell_id)
+        record = added.get(cell.cell_id) or records.get(cell.cell_id)
         if record is None:  # interrupted before it began: its own looks come first
             continue
         for kind in KINDS:
-            if cell.undecided_in(kind) and cell.next_look_at(kind) is None:
+            again = record.looks_added(kind) == records[cell.cell_id].looks_added(kind)
+            if again and cell.undecided_in(kind) and cell.next_look_at(kind) is None:
                 record = added[cell.cell_id] = record.with_look(kind, record.schedule(kind).looks[-1] + more)
     return added

@@ -198,8 +198,9 @@ class CellOutcome(Frozen):
     """What one cell decided: the worst of its gates, or why it has none.
 
     Args:
-        name: The cell's name.
+        name: The cell's name; with that of the head before it where there are several.
         cell_id: The cell.
+        head: Which of several heads it is of; not written where there is one.
         record: Digest of the record judged; empty where there is none.
         verdict: Worst of the gates.
         pairs: Valid timed pairs measured.
@@ -227,6 +228,7 @@ class CellOutcome(Frozen):
 
     name: str
     cell_id: str
+    head: Annotated[str, Field(exclude_if=operator.not_)] = ""
     record: str
     verdict: Verdict
     pairs: int

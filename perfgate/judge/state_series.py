@@ -20,7 +20,7 @@ from perfgate.judge.outcome import GateOutcome, Verdict
 from perfgate.judge.rule import Decision, Judged, Series
 from perfgate.metrics.trial import SIDES
 from perfgate.models import Note
-from perfgate.scenario.plan import ORDERS_BOUND, GatePlan
+from perfgate.scenario.plan import GatePlan, orders_bound
 from perfgate.stats import two_states
 from perfgate.stats.rates import rate_bounds
 from perfgate.units import percent
@@ -137,6 +137,7 @@ class SlowShare:
         schedule: The looks.
         drawn: Whether the order of each pair was drawn on its own; else it may not block.
         unplaced: For each look, the pairs of which a trial is in no known state, and so compared with nothing.
+        heads: How many heads the run has, among which orders were drawn.
     """
 
     gate: GatePlan
@@ -144,6 +145,7 @@ class SlowShare:
     schedule: stats.Schedule
     drawn: bool
     unplaced: tuple[int, ...]
+    heads: int = 1
     fault: None = None
 
     def interim_looks(self) -> tuple[stats.Look, ...]:
@@ -151,7 +153,7 @@ class SlowShare:
         seen: list[stats.Look] = []
         looks = zip(self.shares, self.unplaced, self.schedule.looks, self.schedule.block, strict=False)
         for rows, unplaced, pairs, block in looks:
-            p = min(1.0, ORDERS_BOUND * two_states.sign_test(*discordant(rows)))
+            p = min(1.0, orders_bound(self.heads) * two_states.sign_test(*discordant(rows)))
             weighted = min(1.0, p / block) if block and self.drawn else 1.0
             running = min([weighted, *(look.p_slower for look in seen[-1:])])
             nothing = stats.Estimate(0.0, 0.0, 1.0)
@@ -258,13 +260,14 @@ def _mean(d: stats.Floats, resolution: float, spread: Spread | None) -> stats.Es
     return stats.pooled_estimate(d, spread.variance, spread.df, resolution)
 
 
-def slow_share(gates: Sequence[Series], labeller: Labeller, *, drawn: bool) -> tuple[SlowShare, ...]:
+def slow_share(gates: Sequence[Series], labeller: Labeller, *, drawn: bool, heads: int = 1) -> tuple[SlowShare, ...]:
     """The share of the slow state, where gates are compared within states.
 
     Args:
         gates: Those of the cell, split by state.
         labeller: What split them.
         drawn: Whether the order of each pair was drawn on its own.
+        heads: How many heads the run has.
     """
     first = next((series for series in gates if isinstance(series, StateSeries)), None)
     if first is None or first.schedule is None:
@@ -272,7 +275,7 @@ def slow_share(gates: Sequence[Series], labeller: Labeller, *, drawn: bool) -> t
     found = [labeller.at(look, first.gate.gate.ignorable) for look in labeller.reached(first.schedule)]
     shares = tuple(own.shares if own else [] for own in found)
     unplaced = tuple(own.unplaced if own else 0 for own in found)
-    return (SlowShare(first.gate, shares, first.schedule, drawn, unplaced),)
+    return (SlowShare(first.gate, shares, first.schedule, drawn, unplaced, heads),)
 
 
 def states_outcome(

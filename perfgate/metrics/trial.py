@@ -38,6 +38,10 @@ Side = Literal["base", "head"]
 
 SIDES: tuple[Side, ...] = get_args(Side)
 
+HEAD_NAME: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
+HeadName = Annotated[str, Field(pattern=f"^{HEAD_NAME}$")]
+"""What one of several heads of a run is called."""
+
 TAKE_AGAIN: Final = "Take the run folder from where it was measured, or its artifact, again; do not edit it."
 
 Code = Annotated[str, Field(pattern=CODE)]
@@ -204,8 +208,10 @@ class Trial(Frozen):
         kind: ``timed`` trials alone feed latency metrics, ``traced`` ones what kernels do, ``counted`` ones counters,
             ``called`` ones what the host calls.
         pair: Number of the pair, from 0; ``None`` for a warm-up trial, which is never judged.
-        position: 0 for the first trial of its pair, 1 for the second.
+        position: 0 for the first trial of its pair, 1 for the second; among several heads its place in the order that
+            was drawn of all builds, whether or not each was taken.
         subject: The side measured.
+        heads: In a run of several heads which it is, of its base those that it is measured beside; else not written.
         visit: Index into the record's visits.
         gpus: UUIDs; empty where the engine ran on the CPU.
         t0_utc: Start, ISO 8601 in UTC, for people; durations never come from it.
@@ -234,6 +240,7 @@ class Trial(Frozen):
     pair: int | None
     position: int
     subject: Side
+    heads: Annotated[tuple[HeadName, ...], Field(exclude_if=operator.not_)] = ()
     visit: int
     gpus: tuple[str, ...] = ()
     t0_utc: str
@@ -255,6 +262,11 @@ class Trial(Frozen):
     memory: Annotated[Memory | None, Field(exclude_if=lambda memory: memory is None)] = None
     figures: Annotated[dict[str, int], Field(exclude_if=lambda figures: not figures)] = {}
     fill: Annotated[Fill | None, Field(exclude_if=lambda fill: fill is None)] = None
+
+    @property
+    def label(self) -> str:
+        """What its build is called in its run: its side, or its name among several heads."""
+        return self.heads[0] if self.heads and self.subject == "head" else self.subject
 
     @property
     def started(self) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
@@ -15,12 +16,16 @@ from ruamel.yaml.error import YAMLError
 
 from perfgate.errors import UsageError
 from perfgate.machine.versioned_json import first_problem
-from perfgate.metrics.trial import Side
+from perfgate.metrics.trial import HEAD_NAME, Side
 from perfgate.project.config import CONFIG_FILE, absolute_paths
 from perfgate.project.git import WORKING_TREE
 from perfgate.scenario.subject import SHOWN, Subject
 
 KEYS = ("python", "path", "env", "args", "ref")
+_OF_A_HEAD = re.compile(rf"([^:=]+):((?:{'|'.join(KEYS)})(?:\.[^=]*)?=.*)", re.DOTALL)
+"""``NAME:key=value``; no engine argument and no variable has a colon in its name."""
+MOST_HEADS: Final = 8
+"""With more, base and head of a pair are so far apart in a round that runs of their own cost less."""
 
 Make = Callable[[str], Mapping[str, Any]]
 """Makes a build of a git ref, and tells its ``python``, ``path`` and ``env``, and as ``built_from`` its source."""
@@ -44,14 +49,76 @@ def resolve(
         make: Makes builds of refs; without it a ref is an error.
 
     Raises:
-        UsageError: A word is not ``key=value`` and names no table, its key is unknown, or its value is refused.
+        UsageError: A word is not ``key=value`` and names no table, its key is unknown, or its value is refused; or the
+            words are of several heads.
         PerfgateError: Whatever ``make`` raises.
     """
-    layers = _read_words("--base", base_words, tables) if base_words else [tables.get("base", {})]
-    base = _with_source(Subject(**{"python": sys.executable, **_layered(layers, make)}))
+    by_head = words_by_head(head_words, tables)
+    if len(by_head) > 1:
+        text = f"--head names several heads: {', '.join(by_head)}"
+        raise UsageError(text, remedy="Name one head here; perfgate run measures several beside one base.")
+    base = _base(base_words, tables, make)
     usual = [] if base_words or "head" not in tables else [tables["head"]]
-    layers = _read_words("--head", head_words, tables) if head_words else usual
+    layers = _read_words("--head", by_head[""], tables) if head_words else usual
     return {"base": base, "head": _inherit(base, _layered(layers, make))} if layers else {"base": base}
+
+
+def resolve_several(
+    base_words: Sequence[str],
+    head_words: Sequence[str],
+    tables: Mapping[str, dict[str, Any]],
+    make: Make | None = None,
+) -> dict[str, Subject]:
+    """The same of a run that may have several heads, each by its name.
+
+    Raises:
+        UsageError: See :func:`resolve`; or a word does not say which of several heads it is about.
+        PerfgateError: Whatever ``make`` raises.
+    """
+    by_head = words_by_head(head_words, tables)
+    if len(by_head) == 1:
+        return dict(resolve(base_words, head_words, tables, make).items())
+    base = _base(base_words, tables, make)
+    layers = {name: _read_words("--head", words, tables) for name, words in by_head.items()}
+    return {"base": base, **{name: _inherit(base, _layered(own, make)) for name, own in layers.items()}}
+
+
+def words_by_head(words: Sequence[str], tables: Mapping[str, dict[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """The ``--head`` words of each head by its name, without that; where all are of one head its name is empty.
+
+    ``NAME:key=value`` is about the head NAME. A word alone names a subject of ``perfgate.toml`` and with it a head, and
+    a head of that name begins with that subject. All other words are about the only head there is.
+
+    Raises:
+        UsageError: There are several heads, and a word does not say which of them it is about, or too many, or one has
+            a name that it cannot have.
+    """
+    said = [_OF_A_HEAD.match(word) for word in words]
+    named = [(match[1], match[2]) if match else ("" if "=" in word else word, word)
+             for match, word in zip(said, words, strict=True)]  # fmt: skip
+    names = [*dict.fromkeys(name for name, _ in named if name)]
+    if len(names) < 2:  # noqa: PLR2004 (several)
+        plain = tuple(word for _, word in named)
+        begins = (*names, *plain) if any(said) and names[0] in tables and names[0] not in plain else plain
+        return {"": begins}
+    for name in names:
+        if name == "base" or not re.fullmatch(HEAD_NAME, name):
+            text = f"--head {name}: one of several heads cannot be called that"
+            raise UsageError(text, remedy="Names are up to 40 letters, digits, dots, dashes and underscores, not base.")
+    if len(names) > MOST_HEADS:
+        raise UsageError(f"--head names {len(names)} heads, and a run takes up to {MOST_HEADS}: {', '.join(names)}")
+    if unsaid := [word for name, word in named if not name]:
+        raise UsageError(
+            f"--head {unsaid[0]}: of which head? There are {', '.join(names)}",
+            remedy=f"Put its name before the word: --head {names[0]}:{unsaid[0]}",
+        )
+    own = {name: [word for of, word in named if of == name and word != name] for name in names}
+    return {name: (*([name] if name in tables or name in words else []), *own[name]) for name in names}
+
+
+def _base(words: Sequence[str], tables: Mapping[str, dict[str, Any]], make: Make | None) -> Subject:
+    layers = _read_words("--base", words, tables) if words else [tables.get("base", {})]
+    return _with_source(Subject(**{"python": sys.executable, **_layered(layers, make)}))
 
 
 def against(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +49,8 @@ class KindCost:
 def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
     """The newest records of this cell below a folder of run folders, for each kind of pairs that it takes.
 
-    A kind that gates rest on needs at least two pairs: one has no spread. Records that cannot be read are passed over:
-    they do not prevent planning.
+    Of several heads the first will do. A kind that gates rest on needs at least two pairs: one has no spread. Records
+    that cannot be read are passed over: they do not prevent planning.
     """
     newest: dict[Kind, Record] = {}
     for file in sorted(runs.glob(f"*/records/*-{cell.cell_id[:8]}.json")):
@@ -59,10 +60,10 @@ def newest_records(runs: Path, cell: Cell) -> dict[Kind, Record]:
             continue
         if record.cell.cell_id != cell.cell_id or not record.visits:
             continue
-        for kind in cell.kinds:
+        for kind, own in itertools.product(cell.kinds, record.comparisons().values()):
             newer = kind not in newest or record.visits[-1].t0_utc > newest[kind].visits[-1].t0_utc
-            if newer and len(record.pairs(kind)) >= min(2, cell.looks(kind)[0]):
-                newest[kind] = record
+            if newer and len(own.pairs(kind)) >= min(2, cell.looks(kind)[0]):
+                newest[kind] = own
     return newest
 
 
@@ -82,7 +83,7 @@ def with_iterations(record: Record, run: Run, runs: Path) -> Record:
     newest = newest_records(runs, record.cell).get("timed")
     pairs, measured_utc = (newest.pairs(), newest.visits[-1].t0_utc) if newest else ([], "")
     warm_up = [trial for trial in record.trials if trial.failure is None]
-    gates = sum(len(cell.gates) for cell in run.plan.cells)
+    gates = sum(len(cell.gates) for cell in run.plan.cells) * len(run.compared)
     chosen = choose_iterations(record.cell, warm_up, pairs, measured_utc, gates)
     return record.model_copy(update={"chosen": chosen})
 

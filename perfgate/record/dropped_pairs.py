@@ -88,5 +88,10 @@ def unevenness(failed: Sequence[Trial]) -> str:
 
 def reopened(record: Record) -> Record:
     """The record as a later visit takes it up: why it stopped does not hold any longer, unless too much was dropped."""
-    stops = (overdrawn(record, kind) for kind in KINDS)
-    return record.model_copy(update={"stopped": next(filter(None, stops), None)})
+    stops = {
+        head: next(filter(None, (overdrawn(own, kind) for kind in KINDS)), None)
+        for head, own in record.comparisons().items()
+    }
+    if not record.several:
+        return record.model_copy(update={"stopped": stops[""]})
+    return record.model_copy(update={"stopped": None, "stops": {head: why for head, why in stops.items() if why}})

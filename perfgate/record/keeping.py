@@ -15,12 +15,12 @@ from perfgate import __version__
 from perfgate.errors import NotComparableError, NotMeasuredError, UsageError
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
-from perfgate.metrics.trial import Side
+from perfgate.record.compared_builds import by_side
 from perfgate.record.manifest import SCENARIOS, check_sequence
 from perfgate.record.run_record import Run, read_records, record_file, write_record, write_run
 from perfgate.scenario.declaration import LoadedScenario, load
 from perfgate.scenario.plan import make_plan
-from perfgate.scenario.subject import Subject
+from perfgate.scenario.subject import Builds
 
 
 @contextlib.contextmanager
@@ -33,16 +33,16 @@ def storage_failures(folder: Path, remedy: str) -> Iterator[None]:
         raise NotMeasuredError(what, where=str(folder), remedy=remedy, code="storage-failed") from error
 
 
-def taken_over(folder: Path, begun: Run, scenarios: Sequence[Path], subjects: dict[Side, Subject]) -> Run:
+def taken_over(folder: Path, begun: Run, scenarios: Sequence[Path], subjects: Builds) -> Run:
     """The run with the plan and the subjects of whoever goes on with it, which must be those that it was begun with."""
     loaded = tuple(load(file) for file in scenarios)
     plan = make_plan(loaded, begun.plan.seed, begun.plan.orders)
-    own = Run(name=begun.name, plan=plan, subjects=subjects, perfgate=__version__)
+    own = Run(name=begun.name, plan=plan, **by_side(subjects), perfgate=__version__)
     differing = [
         name for name in Run.model_fields if name != "perfgate" and _portable(own, name) != _portable(begun, name)
     ]
     if differing:
-        verb = "differ" if len(differing) > 1 or "subjects" in differing else "differs"
+        verb = "differ" if len(differing) > 1 or {"subjects", "heads"} & {*differing} else "differs"
         text = f"its {' and '.join(differing)} {verb} from what is to be measured"
         raise NotComparableError(text, where=str(folder), code="different-cells", remedy="Begin a new run.")
     records = list(read_records(folder, begun))

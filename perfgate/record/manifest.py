@@ -16,7 +16,7 @@ from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Iteration, Kind, Trial
 from perfgate.record.run_record import Record, Run, read_run
 from perfgate.scenario.declaration import parse
-from perfgate.scenario.plan import ALPHA, BETA, Cell, exact_part, head_first, resolve_cells, without_gates
+from perfgate.scenario.plan import ALPHA, BETA, Cell, exact_part, head_first, resolve_cells, round_order, without_gates
 from perfgate.scenario.yaml_document import MAX_BYTES
 
 SCENARIOS = "scenario"
@@ -102,26 +102,40 @@ def _under_way(record: Record, kind: Kind, missing: Sequence[int]) -> bool:
 
     Not more than there were, and none before a look that was reached: nothing was under way then.
     """
-    pairs = sorted(base.pair for base, _ in record.pairs(kind) if base.pair is not None)
-    reached = max((look for look in record.schedule(kind).looks if look <= len(pairs)), default=0)
+    last: list[int] = []  # pair of the last look that each head reached
+    for own in record.comparisons().values():
+        pairs = sorted(base.pair for base, _ in own.pairs(kind) if base.pair is not None)
+        reached = max((look for look in record.schedule(kind).looks if look <= len(pairs)), default=0)
+        last.append(pairs[reached - 1] if reached else -1)
     most = max((len(visit.stations) for visit in record.visits), default=0)
-    return len(missing) < most and (not reached or missing[0] > pairs[reached - 1])
+    return len(missing) < most and missing[0] > min(last)
 
 
 def _impossible(record: Record, trial: Trial) -> str:
     """Why perfgate cannot have taken this trial; empty where it can."""
     cell = record.cell
-    if trial.subject not in record.subjects:
-        return f"is one of {trial.subject}, which was not measured"
-    if trial.pair is not None and record.alone is None:
-        first = head_first(record.seed, cell.cell_id, trial.pair, record.orders) == (trial.subject == "head")
-        if trial.position != int(not first):
-            return f"is one of {trial.subject}, and the seed draws the other side for its place"
+    if trial.label not in record.built:
+        return f"is one of {trial.label}, which was not measured"
+    if not {*trial.heads} <= {*record.heads} or bool(trial.heads) != record.several:
+        return "does not say which heads of its run it is for"
+    if trial.pair is not None and trial.position != _place(record, trial.label, trial.pair):
+        other = "another head, or the base," if record.several else "the other side"
+        return f"is one of {trial.label}, and the seed draws {other} for its place"
     if trial.kind != "timed" or trial.failure is not None:
         return ""
     if len(trial.iterations) not in (numbers := record.iterations_of(trial)):
         return f"holds {len(trial.iterations)} iterations, and its cell takes {numbers[0]}"
     return _other_load(cell, trial.iterations)
+
+
+def _place(record: Record, label: str, pair: int) -> int:
+    """Where the seed draws a build in a pair, or in a round of several heads."""
+    cell_id = record.cell.cell_id
+    if record.several:
+        return round_order(record.seed, cell_id, pair, record.heads).index(label)
+    if record.alone is not None:
+        return 0
+    return int(head_first(record.seed, cell_id, pair, record.orders) != (label == "head"))
 
 
 def _other_load(cell: Cell, iterations: Sequence[Iteration]) -> str:

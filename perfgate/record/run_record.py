@@ -16,7 +16,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -33,8 +33,9 @@ from perfgate.machine.versioned_json import (
     write_readable,
 )
 from perfgate.metrics.catalogue import COUNTER_METRICS, METRICS, ROLE_METRICS
-from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, Kind, Side, Trial, key_of
+from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, HeadName, Kind, Side, Trial, key_of
 from perfgate.models import Frozen
+from perfgate.record.compared_builds import ComparedBuilds, HeadsField
 from perfgate.record.iteration_choice import IterationChoice
 from perfgate.scenario.plan import OLD_ORDERS, Cell, OrdersField, Plan
 from perfgate.scenario.subject import Subject
@@ -71,12 +72,13 @@ class Visit(Frozen):
         return tuple(gpu.uuid for gpus in self.stations or (self.machine.gpus,) for gpu in gpus)
 
 
-class Record(Frozen):
+class Record(ComparedBuilds):
     """Everything measured on one cell.
 
     Args:
         cell: The cell as resolved, gates included.
-        subjects: By side; one side alone makes a one-sided record.
+        subjects: By side; one side alone makes a one-sided record. Several heads are not among them.
+        heads: Several heads by name, each of which is compared with the base; not written where there is one.
         seed: Seed of the order of trials.
         orders: How it is drawn.
         visits: In order of time.
@@ -86,12 +88,14 @@ class Record(Frozen):
         further_counted_looks: The same for counted pairs.
         further_called_looks: The same for called pairs; not written where there are none.
         stopped: Why measuring ended before a decision, where it did.
+        stops: The same for single ones of several heads, by name; not written where there is none.
         chosen: How many iterations its judged trials have, where that was chosen; not written where it was not.
     """
 
     format: Literal["perfgate-record/1"] = RECORD_FORMAT
     cell: Cell
     subjects: dict[Side, Subject]
+    heads: HeadsField = {}
     seed: int
     orders: OrdersField = OLD_ORDERS
     visits: tuple[Visit, ...] = ()
@@ -101,6 +105,7 @@ class Record(Frozen):
     further_counted_looks: tuple[int, ...] = ()
     further_called_looks: tuple[int, ...] = Field(default=(), exclude_if=operator.not_)
     stopped: Failure | None = None
+    stops: Annotated[dict[HeadName, Failure], Field(exclude_if=operator.not_)] = {}
     chosen: IterationChoice | None = Field(default=None, exclude_if=operator.not_)
 
     @model_validator(mode="after")
@@ -133,6 +138,27 @@ class Record(Frozen):
         """The record with a look more at pairs of a kind."""
         return self.model_copy(update={key_of(kind, "further_{}looks"): (*self.looks_added(kind), pairs)})
 
+    def of(self, head: str = "") -> Self:
+        """The comparison of one of several heads with the base, as the record of two sides that it is.
+
+        The base's trials are those that were taken beside this head. Where there are not several it is the record.
+
+        Args:
+            head: Its name.
+        """
+        if not self.several:
+            return self
+        update = {
+            "subjects": {**self.subjects, "head": self.heads[head]},
+            "trials": tuple(trial for trial in self.trials if head in trial.heads),
+            "stopped": self.stopped or self.stops.get(head),
+        }
+        return self.model_copy(update=update)
+
+    def comparisons(self) -> dict[str, Self]:
+        """The comparison of each head by its name; where there are not several the record, without a name."""
+        return {head: self.of(head) for head in self.compared}
+
     def measured(self, kind: Kind = "timed") -> int:
         """How many valid pairs there are; where one side alone is measured, how many valid trials."""
         return len(self.pairs(kind)) if self.alone is None else len(self.judged_trials(self.alone, kind))
@@ -144,13 +170,13 @@ class Record(Frozen):
             return (declared,)
         return (self.chosen.iterations,) if trial.pair is not None else (self.chosen.iterations, declared)
 
-    @property
-    def alone(self) -> Side | None:
-        """The only side there is; ``None`` where there are two."""
-        return next(iter(self.subjects)) if len(self.subjects) == 1 else None
-
     def pairs(self, kind: Kind = "timed") -> list[tuple[Trial, Trial]]:
-        """Valid pairs as (base, head), in the order they were measured."""
+        """Valid pairs as (base, head), in the order they were measured.
+
+        Raises:
+            TypeError: It is of several heads.
+        """
+        self._require_one_head()
         sides: dict[int, dict[str, Trial]] = {}
         for trial in self.trials:
             if trial.kind == kind and trial.pair is not None and trial.failure is None:
@@ -166,12 +192,21 @@ class Record(Frozen):
         return [(own["base"], own["head"]) for own in sides.values() if len(own) == 2]  # noqa: PLR2004
 
     def dropped_pairs(self, kind: Kind = "timed") -> dict[int, Trial]:
-        """The trial that failed first in each dropped pair by number of the pair, in the order they failed."""
+        """The trial that failed first in each dropped pair by number of the pair, in the order they failed.
+
+        Raises:
+            TypeError: It is of several heads.
+        """
+        self._require_one_head()
         failures: dict[int, Trial] = {}
         for trial in self.trials:
             if trial.kind == kind and trial.pair is not None and trial.failure is not None:
                 failures.setdefault(trial.pair, trial)
         return failures
+
+    def _require_one_head(self) -> None:
+        if self.several:
+            raise TypeError(f"{self.cell.name}: the pairs of one of several heads are asked of its comparison")
 
     def judged_trials(self, side: Side, kind: Kind = "timed") -> list[Trial]:
         """Valid trials of one side, without warm-up trials."""
@@ -193,7 +228,7 @@ class Record(Frozen):
         metrics = METRICS | {metric.name: metric for metric in parts}
         columns = ["trial", "kind", "pair", "position", "subject", "visit", "failure", *metrics]
         rows = [
-            (t.index, t.kind, t.pair, t.position, t.subject, t.visit, t.failure.code if t.failure else None,
+            (t.index, t.kind, t.pair, t.position, t.label, t.visit, t.failure.code if t.failure else None,
              *(metric.summarise(t) for metric in metrics.values()))
             for t in self.trials
         ]  # fmt: skip
@@ -212,7 +247,7 @@ class Record(Frozen):
         may_miss = dict.fromkeys(("pair", "ttft_ns", "itl_ns", "e2e_ns"), "Int64")
         columns = ["trial", "pair", "subject", "iteration", "ttft_ns", "itl_ns", "e2e_ns", "tokens_digest"]
         rows = [
-            (t.index, t.pair, t.subject, n, _middle(i.ttft_ns), _middle(i.itl_ns), _middle(i.e2e_ns), i.tokens_digest)
+            (t.index, t.pair, t.label, n, _middle(i.ttft_ns), _middle(i.itl_ns), _middle(i.e2e_ns), i.tokens_digest)
             for t in self.trials
             for n, i in enumerate(t.iterations)
         ]
@@ -221,13 +256,14 @@ class Record(Frozen):
         return frame.astype({**whole, **may_miss})
 
 
-class Run(Frozen):
+class Run(ComparedBuilds):
     """What one command set out to measure; ``run.json`` of a run folder.
 
     Args:
         name: Name of the run folder.
         plan: Cells, seed and error rates.
-        subjects: By side.
+        subjects: By side; several heads are not among them.
+        heads: Several heads by name; not written where there is one.
         quick: True for ``--quick``, which never has a verdict.
         kernels_only: True where its cells have no gates: only what the decode steps run is judged.
         exact_only: True where only what repeats exactly is taken and judged; not written where it is false.
@@ -242,17 +278,13 @@ class Run(Frozen):
     name: str
     plan: Plan
     subjects: dict[Side, Subject]
+    heads: HeadsField = {}
     quick: bool = False
     kernels_only: bool = False
     exact_only: bool = Field(default=False, exclude_if=operator.not_)
     profiles: dict[str, tuple[Artifact, ...]] | None = Field(default=None, exclude_if=lambda own: own is None)
     against: dict[str, tuple[Artifact, ...]] | None = None
     perfgate: str
-
-    @property
-    def alone(self) -> Side | None:
-        """The only side there is; ``None`` where there are two."""
-        return next(iter(self.subjects)) if len(self.subjects) == 1 else None
 
     @property
     def fixed(self) -> bool:
@@ -329,8 +361,8 @@ def read_records(folder: Path, run: Run) -> Iterator[Record]:
             record = read_record(file)
             if record.cell.cell_id != cell.cell_id:
                 raise RecordError("holds another cell than the run's manifest names", where=str(file))
-            declared = (cell, run.subjects, run.plan.seed, run.plan.orders)
-            if (record.cell, record.subjects, record.seed, record.orders) != declared:
+            declared = (cell, run.built, run.plan.seed, run.plan.orders)
+            if (record.cell, record.built, record.seed, record.orders) != declared or record.several != bool(run.heads):
                 text = (
                     "its cell, subjects, seed or orders are not those of the run's manifest: one of the two was changed"
                 )

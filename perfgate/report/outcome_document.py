@@ -14,8 +14,11 @@ from perfgate.report.outcome_lines import (
     cell_heading,
     closing,
     floor_line,
+    gate_name,
     gate_row,
     gpu_line,
+    in_brief,
+    loudly,
     notes,
     ordered_gates,
     run_notes,
@@ -36,7 +39,7 @@ def outcome_document(outcome: Outcome, plot: Part = lambda _: None) -> Document:
         outcome: The verdict.
         plot: Makes what is shown under the table of a cell.
     """
-    sections = [section for cell in outcome.cells for section in _cell(cell, plot)]
+    sections = [heads_section(outcome), *(section for cell in outcome.cells for section in _cell(cell, plot))]
     sections += [
         Section(notes=tuple(run_notes(outcome))),
         Section(lead="measured", lines=tuple(run_setting(outcome)), style="facts", importance=2),
@@ -55,6 +58,22 @@ def _cell(cell: CellOutcome, plot: Part) -> Iterator[Section]:
 def heading_section(cell: CellOutcome) -> Section:
     """The cell by name, with what it is of."""
     return Section(title=cell_heading(cell), lines=_some(cell_setting(cell)), importance=0)
+
+
+def heads_section(outcome: Outcome) -> Section:
+    """Of several heads what each gate found, a column a head; empty where there is one."""
+    heads = [*dict.fromkeys(cell.head for cell in outcome.cells if cell.head)]
+    if not heads:
+        return Section()
+    several = len({cell.cell_id for cell in outcome.cells}) > 1
+    found: dict[str, dict[str, str]] = {}
+    for cell in outcome.cells:
+        name = cell.name.removeprefix(f"{cell.head}: ") if several else ""
+        for gate in cell.gates:
+            found.setdefault(f"{name} {gate_name(gate)}".strip(), {})[cell.head] = in_brief(gate)
+        found.setdefault(f"{name} verdict".strip(), {})[cell.head] = loudly(cell.verdict)
+    rows = [(metric, *(by_head.get(head, "-") for head in heads)) for metric, by_head in found.items()]
+    return Section(title="Heads beside one base", rows=[("metric", *heads), *rows], importance=0)
 
 
 def gates_section(cell: CellOutcome) -> Section:

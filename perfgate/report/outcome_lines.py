@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.judge.cell_facts import GpuOutcome
-from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, MetricOutcome, Outcome
+from perfgate.judge.outcome import WORST_FIRST, CellOutcome, GateOutcome, MetricOutcome, Outcome, Verdict
 from perfgate.metrics.catalogue import needs_floor
 from perfgate.metrics.trial import KINDS, SIDES
 from perfgate.report.causes import why_slower
@@ -30,13 +30,23 @@ def gate_row(gate: GateOutcome) -> tuple[str, ...]:
     mark = " !" if gate.cautions or gate.reasons else ""
     margins = f"{percent(gate.ignorable)} / {percent(gate.must_catch)}"
     detectable = _detectable(gate.detectable)
-    verdict = gate.verdict.upper() if gate.verdict == "regressed" else gate.verdict
+    verdict = loudly(gate.verdict)
     verdict += f" ({gate.would_be})" if gate.would_be else ""
     if gate.verdict in ("pass", "improved") and gate.passed_at not in (None, gate.pairs):
         verdict += f" (at {gate.passed_at} pairs)"
     decimals = _decimals(gate)
     sides = (_value(gate.base, gate), _value(gate.head, gate), signed_percent(gate.change, decimals))
     return (gate_name(gate), *sides, _interval(gate, decimals), margins, detectable, verdict + mark)
+
+
+def in_brief(gate: GateOutcome) -> str:
+    """What one gate found in two words."""
+    return " ".join(filter(None, (_ungated(gate), loudly(gate.verdict))))
+
+
+def loudly(verdict: Verdict) -> str:
+    """A verdict, in capitals where it blocks."""
+    return verdict.upper() if verdict == "regressed" else verdict
 
 
 def gate_name(gate: GateOutcome) -> str:

@@ -34,6 +34,7 @@ class ListedRun:
         name: Its folder, from theirs: a night's halves are two below the night's.
         begun: When, to the second, in UTC.
         subjects: By side; empty where the manifest cannot be read.
+        heads: The names of several heads; empty where there is one.
         verdict: Of its ``verdict.json``; empty before there is one.
         fault: Why the folder cannot be read; empty where it can.
     """
@@ -41,6 +42,7 @@ class ListedRun:
     name: str
     begun: datetime
     subjects: Mapping[Side, Subject]
+    heads: tuple[str, ...]
     verdict: str
     fault: str
 
@@ -90,21 +92,23 @@ def _row(run: ListedRun) -> tuple[str, ...]:
     base, head = run.subjects.get("base"), run.subjects.get("head")
     sides = (
         " ".join(words(base)) if base else "-",
-        "-" if head is None else " ".join(words(head, base)) or "the same",
+        ", ".join(run.heads) or "-" if head is None else " ".join(words(head, base)) or "the same",
     )
     return (run.name, f"{run.begun:%Y-%m-%d %H:%M}", run.fault or run.verdict or "open", *sides)
 
 
 def _listed(folder: Path, runs: Path) -> ListedRun:
     subjects: Mapping[Side, Subject] = {}
+    heads: tuple[str, ...] = ()
     verdict, fault = "", ""
     try:
-        subjects = read_run(folder).subjects
+        manifest = read_run(folder)
+        subjects, heads = manifest.subjects, tuple(manifest.heads)
         if (file := folder / "verdict.json").exists():
             verdict = read_model(Outcome, file, RECORD).verdict
     except RecordError as error:
         fault = "verdict.json cannot be read" if subjects else error.finding
-    return ListedRun(str(folder.relative_to(runs)), _begun(folder), subjects, verdict, fault)
+    return ListedRun(str(folder.relative_to(runs)), _begun(folder), subjects, heads, verdict, fault)
 
 
 def _age(folder: Path) -> tuple[datetime, str]:

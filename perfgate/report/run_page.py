@@ -19,7 +19,7 @@ from perfgate.report.document import Document, Section
 from perfgate.report.explanation import causes, commands, leading_gate, steps, three_sentences
 from perfgate.report.kernel_evidence import envelope_section, kernels_section
 from perfgate.report.outcome_charts import forest, waterfall
-from perfgate.report.outcome_document import gates_section, heading_section, notes_section
+from perfgate.report.outcome_document import gates_section, heading_section, heads_section, notes_section
 from perfgate.report.outcome_lines import (
     baseline_line,
     closing,
@@ -81,12 +81,14 @@ def run_page(measured: MeasuredRun) -> Document:
     """Three sentences, then each cell, the worst first, then what was measured and how to do it again."""
     outcome = measured.outcome
     cells = {cell.cell_id: cell for cell in measured.run.plan.cells} if measured.run else {}
-    sections: list[Section | None] = []
+    sections: list[Section | None] = [heads_section(outcome)]
     ranked = sorted(outcome.cells, key=lambda cell: list(WORST_FIRST).index(cell.verdict))
     for n, found in enumerate(ranked):
         evidence = None
         if measured.run is not None and found.cell_id in cells and n < MOST_DETAILED:
-            evidence = evidence_of_run(measured.run, cells[found.cell_id], measured.records.get(found.cell_id))
+            evidence = evidence_of_run(
+                measured.run, cells[found.cell_id], measured.records.get(found.cell_id), found.head
+            )
         sections += _cell(found, evidence)
     sections += [
         Section(notes=tuple(run_notes(outcome))),

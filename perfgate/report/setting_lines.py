@@ -30,9 +30,13 @@ def run_setting(outcome: Outcome) -> list[str]:
         return []
     begun = min(setting.begun_utc for setting in settings)
     when = f", begun {begun[:16].replace('T', ' ')} UTC" if begun else ""
-    subjects = [(side, [_subject(s.subjects[side]) for s in settings if side in s.subjects]) for side in SIDES]
+    subjects: dict[str, list[str]] = {}
+    for side, cell, setting in ((side, cell, cell.setting) for side in SIDES for cell in outcome.cells):
+        if setting is not None and side in setting.subjects:
+            label = cell.head if cell.head and side == "head" else side
+            subjects.setdefault(label, []).append(_subject(setting.subjects[side]))
     machines = [machine for setting in settings for machine in setting.machines]
-    facts = [*subjects, ("machine", machines), ("run", [f"{outcome.run}{when}"])]
+    facts = [*subjects.items(), ("machine", machines), ("run", [f"{outcome.run}{when}"])]
     return [f"{name}: {'; '.join(dict.fromkeys(texts))}" for name, texts in facts if texts]
 
 

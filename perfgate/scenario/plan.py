@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -152,9 +153,27 @@ Orders = Literal["blocks", "coins"]
 OLD_ORDERS: Final[Orders] = "blocks"
 """Of the runs that do not say; a field of that value is not written, so that older records keep their digest."""
 FIRST_PAIRS: Final = 4
-ORDERS_BOUND: Final = 2**FIRST_PAIRS / (2**FIRST_PAIRS - 2)
-"""No set of orders of the kind ``coins`` is more than so many times as probable as with a fair coin for every pair:
-two of the sixteen orders of the first four pairs are left out. A p value by fair coins is valid times this."""
+
+
+def orders_bound(heads: int) -> float:
+    """How many times as probable as with a fair coin for every pair a set of orders of the kind ``coins`` is at most.
+
+    A p value by fair coins is valid times this. It is one over the probability that the first four pairs, or rounds,
+    are not drawn again: 16/14 for one head. For several by inclusion and exclusion: in a round that is drawn evenly
+    ``before`` given heads come before the base and ``after`` others behind it with probability
+    before! after! / (before + after + 1)!.
+
+    Args:
+        heads: Heads of the run, from 1.
+    """
+    kept = 0.0
+    for before, after in itertools.product(range(heads + 1), repeat=2):
+        ways = math.comb(heads, before) * math.comb(heads - before, after)
+        one = math.factorial(before) * math.factorial(after) / math.factorial(before + after + 1)
+        kept += (-1) ** (before + after) * ways * one**FIRST_PAIRS
+    return 1 / kept
+
+
 OrdersField = Annotated[Orders, Field(exclude_if=lambda orders: orders == OLD_ORDERS)]
 
 
@@ -238,6 +257,30 @@ def head_first(seed: int, cell_id: str, pair: int, orders: Orders) -> bool:
         unlike = 1 + int(_drawn(f"first orders {seed} {cell_id}") * (2**FIRST_PAIRS - 2))  # neither no bit nor all
         return bool(unlike >> pair & 1)
     return _drawn(f"order of a pair {seed} {cell_id} {pair}") < 0.5  # noqa: PLR2004 (a fair coin)
+
+
+def round_order(seed: int, cell_id: str, pair: int, heads: Collection[str]) -> tuple[str, ...]:
+    """The order in which the base and several heads run in a round, as the seed draws it; some may be left out.
+
+    Every order is as probable as any other, so that no build is first, or beside the base, more often than another. The
+    first four rounds are drawn again until no head is before the base in all of them or after it in all, as with
+    :func:`head_first`.
+
+    Returns:
+        ``base`` and the names of the heads.
+    """
+
+    def drawn(number: int, again: int) -> tuple[str, ...]:
+        place = f"round {number} {seed} {cell_id} {again}"
+        return tuple(sorted(("base", *heads), key=lambda label: _drawn(f"{place} {label}")))
+
+    if pair >= FIRST_PAIRS:
+        return drawn(pair, 0)
+    for again in itertools.count():
+        first = [drawn(number, again) for number in range(FIRST_PAIRS)]
+        if all(len({order.index(head) < order.index("base") for order in first}) > 1 for head in heads):
+            return first[pair]
+    raise AssertionError  # an endless count
 
 
 def _drawn(text: str) -> float:

@@ -9,10 +9,12 @@ not say it takes from the base, so ``--head args.max_num_seqs=4`` alone compares
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import field_validator
 
+from perfgate.metrics.trial import Side
 from perfgate.models import Frozen
 from perfgate.scenario.fields import Arguments, Variables
 
@@ -80,6 +82,10 @@ class Subject(Frozen):
     @classmethod
     def _path_from_here(cls, path: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(absolute(Path.cwd(), entry) for entry in path)
+
+
+Builds = Mapping[Side, Subject] | Mapping[str, Subject]
+"""Builds by what they are called in a run: ``base`` and ``head``, or ``base`` and a name for each of several heads."""
 
 
 def absolute(folder: Path, value: str) -> str:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from perfgate.errors import UsageError
 from perfgate.scenario.declaration import Clocks, LoadedScenario, loads
 from perfgate.scenario.plan import (
-    ORDERS_BOUND,
     Cell,
     Orders,
     Plan,
     _cell_id,
     head_first,
     make_plan,
+    orders_bound,
     prompts,
     resolve_cells,
 )
@@ -224,7 +224,7 @@ def test_each_pair_has_a_coin_of_its_own() -> None:
     for seen in (first, later):
         mean = 4000 / len(seen)
         assert all(abs(count - mean) < 5 * mean**0.5 for count in seen.values())
-    assert len(later) / len(first) == ORDERS_BOUND
+    assert len(later) / len(first) == orders_bound(1)
 
 
 @given(st.integers(1, 6), st.integers(1, 20), st.integers(1, 300), st.integers(0, 5))
