@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import dropped_rates
+import head_rates
 import instrument_rates
 import numpy as np
 import state_rates
@@ -370,13 +371,16 @@ def main() -> int:
                 print(case, margins.must_catch, *cells(rows[-1]), sep="  ", flush=True)
     imperfect, promises = instrument_rates.simulate_all()
     drops = dropped_rates.section(dropped_rates.simulate_all())
+    several = head_rates.simulate_all()
     states, visits = state_rates.simulate_all(), simulate_visits()
     known = instrument_rates.section(imperfect, promises)
-    text = "\n".join((page(rows, compared, differing), known, drops, states, section(visits)))
+    text = "\n".join(
+        (page(rows, compared, differing), known, head_rates.section(several), drops, states, section(visits))
+    )
     (words.folder / "error-rates.md").write_text(text)
     (words.folder / "error-rates.svg").write_text(draw(panels()))
     standings = [*(row.standing for row in rows), *(row.standing for row in imperfect)]
-    standings += [row.standing for row in visits]
+    standings += [row.standing for row in (*several, *visits)]
     return int(REFUTED in standings or "| **refuted** |" in states)
 
 

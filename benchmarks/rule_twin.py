@@ -105,6 +105,20 @@ def decide_all(
     return ends
 
 
+def look_p(d: Floats, margins: Margins, block: float, passing: float) -> tuple[Floats, Floats]:
+    """Running p and q at one look: of "slower by at most ignorable", and of "by at least must_catch".
+
+    Args:
+        d: Log ratios of the pairs that it has, on the last axis.
+        margins: The same for all.
+        block: Its weight for p; 0 where it cannot block.
+        passing: Its weight for q.
+    """
+    above, below = (_tail(sign * (d - np.log1p(margin)), 0.0)
+                    for sign, margin in ((1, margins.ignorable), (-1, margins.must_catch)))  # fmt: skip
+    return _weighted(above, block), _weighted(below, passing)
+
+
 def _binding(under: Floats) -> NDArray[np.int64]:
     """How many margins bind in each run and gate, from what lies above them, (margins, runs, gates, pairs)."""
     largest = under <= under.min(axis=0)

@@ -69,6 +69,26 @@ def held(side: Record, baseline: Baseline) -> Outcome:
     return judge_against(manifest, {side.cell.cell_id: side}, {side.cell.cell_id: (baseline,)})
 
 
+def test_several_heads_beside_one_anchor() -> None:
+    """Each is held against the visits by its own ratio to the anchor, and all gates are one family."""
+    slow, same = beside(0.07, 5), beside(0.01, 5)
+    heads = {"same": HEAD, "slow": HEAD.model_copy(update={"python": "/envs/slow/bin/python"})}
+    taken = [one.model_copy(update={"heads": ("same", "slow")}) for one in same.trials if one.subject == "base"]
+    for name, own in (("same", same), ("slow", slow)):
+        taken += [one.model_copy(update={"heads": (name,)}) for one in own.trials if one.subject == "head"]
+    together = same.model_copy(update={"subjects": {"base": BASE}, "heads": heads, "trials": tuple(taken)})
+    manifest: Run = run([same.cell], subjects={"base": BASE}, heads=heads).model_copy(update={"against": {}})
+
+    outcome = judge_against(manifest, {same.cell.cell_id: together}, {same.cell.cell_id: (FOUR,)})
+
+    assert {one.head: one.verdict for one in outcome.cells} == {"same": "pass", "slow": "regressed"}
+    alone = {name: held(own, FOUR).cells[0].gates for name, own in (("same", same), ("slow", slow))}
+    assert {one.head: [gate.change for gate in one.gates] for one in outcome.cells} == {
+        name: [gate.change for gate in gates] for name, gates in alone.items()
+    }
+    assert all(one.gates[0].block_level < alone[one.head][0].block_level for one in outcome.cells if one.head == "slow")
+
+
 @pytest.mark.parametrize(("slower", "verdict"), [(0.0, "pass"), (0.06, "regressed"), (-0.05, "improved")])
 def test_ratios_travel(slower: float, verdict: str) -> None:
     """A night 3 % slower than any before hides no regression and makes none: the anchor was as slow."""

@@ -119,6 +119,27 @@ def test_the_first_look_is_one_round(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("four_gpus")
+def test_a_round_of_several_heads_has_one_gpu(tmp_path: Path) -> None:
+    """Four rounds are under way at once on four GPUs; a head is compared with the base of its own card."""
+    heads = {name: BASE.model_copy(update={"python": f"/envs/{name}/bin/python"}) for name in ("a", "b")}
+    folder = tmp_path / "run"
+    folder.mkdir()
+    collector = AtOnce()
+
+    with Session(
+        folder, run([cell()], subjects={"base": BASE}, heads=heads), collector, lambda _: None, gpus="all"
+    ) as own:
+        record = own.measure(cell(), 4, heads=("a", "b"))
+
+    for head in heads:
+        pairs = record.of(head).pairs()
+        assert {base.gpus for base, _ in pairs} == {(fake_uuid(n),) for n in range(4)}
+        assert all(base.gpus == taken.gpus for base, taken in pairs)
+    assert len(record.trials) == 4 * 3 * 2
+    check_sequence([record])
+
+
+@pytest.mark.usefixtures("four_gpus")
 def test_only_pairs_that_a_look_needs_are_taken(tmp_path: Path) -> None:
     """For two pairs more two stations go on, those that have warmed up."""
     collector = AtOnce()

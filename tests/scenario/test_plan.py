@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from perfgate.scenario.plan import (
     orders_bound,
     prompts,
     resolve_cells,
+    round_order,
 )
 from perfgate.scenario.workload import Workload
 
@@ -225,6 +227,41 @@ def test_each_pair_has_a_coin_of_its_own() -> None:
         mean = 4000 / len(seen)
         assert all(abs(count - mean) < 5 * mean**0.5 for count in seen.values())
     assert len(later) / len(first) == orders_bound(1)
+
+
+@given(SEEDS, st.text(max_size=8), st.lists(st.sampled_from("abcdefgh"), min_size=2, max_size=8, unique=True))
+def test_a_round_has_every_build_once(seed: int, cell_id: str, heads: list[str]) -> None:
+    """In whatever order heads are named; in the first four each is before the base at least once, and after it."""
+    drawn = [round_order(seed, cell_id, number, heads) for number in range(6)]
+
+    assert all(sorted(order) == sorted(["base", *heads]) for order in drawn)
+    assert drawn == [round_order(seed, cell_id, number, heads[::-1]) for number in range(6)]
+    assert all(0 < sum(order.index(head) < order.index("base") for order in drawn[:4]) < 4 for head in heads)
+
+
+@pytest.mark.parametrize("heads", [2, 4])
+def test_the_orders_of_one_of_several_heads(heads: int) -> None:
+    """Each of sixteen, but for two, is drawn about as often; none more often than by fair coins times the bound.
+
+    Later rounds have every order of the builds equally often. All within five standard deviations.
+    """
+    names, runs = "abcd"[:heads], 1500
+    drawn = [[round_order(seed, "cell", number, names) for number in range(5)] for seed in range(runs)]
+    first = Counter(tuple(order.index("a") < order.index("base") for order in row[:4]) for row in drawn)
+    later = Counter(row[4] for row in drawn)
+
+    most = runs / 16 * orders_bound(heads)
+    assert len(first) == 14
+    assert max(first.values()) < most + 5 * most**0.5
+    mean = runs / math.factorial(heads + 1)
+    assert len(later) == math.factorial(heads + 1)
+    assert all(abs(count - mean) < 5 * mean**0.5 for count in later.values())
+
+
+def test_the_bound_counts_the_rounds_that_are_drawn_again() -> None:
+    """By inclusion and exclusion for two heads; with more heads more is drawn again."""
+    assert orders_bound(2) == pytest.approx(1 / (1 - 1 / 4 + 2 / 81 + 2 / 1296))
+    assert 1 < orders_bound(1) < orders_bound(2) < orders_bound(4) < orders_bound(8) < 2.5
 
 
 @given(st.integers(1, 6), st.integers(1, 20), st.integers(1, 300), st.integers(0, 5))

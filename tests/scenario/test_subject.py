@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfgate.errors import ExitStatus, UsageError
-from perfgate.project.subjects import against, resolve, revisions, same_build, words
+from perfgate.project.subjects import MOST_HEADS, against, resolve, resolve_several, revisions, same_build, words
 from perfgate.scenario.subject import Source, Subject
 
 Tables = dict[str, dict[str, Any]]
@@ -233,3 +233,67 @@ def test_words_keep_values_of_variables_back_and_name_commits() -> None:
     assert words(clean) == ("ref=cccccccccccc", "path=/own", "env.BUILD=...", "env.X=...")
     assert words(changed, clean) == ("ref=.",)
     assert words(clean, clean) == ()
+
+
+# --- several heads
+
+TABLES: Tables = {"a": {"python": "/a", "args": {"n": 1}}, "b": {"env": {"X": "1"}}, "c": {"args": {"n": 3}}}
+
+
+@pytest.mark.parametrize(
+    ("said", "heads"),
+    [
+        (["a", "b"], {"a": {"python": "/a", "args": {"m": 1, "n": 1}}, "b": {"env": {"X": "1"}}}),
+        (["few:args.n=2", "many:args.n=9"], {"few": {"args": {"m": 1, "n": 2}}, "many": {"args": {"m": 1, "n": 9}}}),
+        (["a:args.n=2", "b"], {"a": {"python": "/a", "args": {"m": 1, "n": 2}}, "b": {"env": {"X": "1"}}}),
+        (["a", "c", "c:env.P=/x:/y=z"], {"a": {"python": "/a", "args": {"m": 1, "n": 1}},
+                                        "c": {"args": {"m": 1, "n": 3}, "env": {"P": "/x:/y=z"}}}),
+    ],
+)  # fmt: skip
+def test_several_heads_by_name(said: list[str], heads: Tables) -> None:
+    """Each is a subject of perfgate.toml, or what its own words say; what it does not say it takes from the base."""
+    base = Subject(python="/p", args={"m": 1})
+
+    builds = resolve_several(["python=/p", "args.m=1"], said, TABLES)
+
+    assert builds == {
+        "base": base,
+        **{name: Subject(**{"python": "/p", "args": {"m": 1}, **own}) for name, own in heads.items()},
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "same"),
+    [(["args.n=2"], ["args.n=2"]), (["new:args.n=2"], ["args.n=2"]), (["a:env.X=1"], ["a", "env.X=1"]),
+     (["a", "env.A=b:args.c=d"], ["a", "env.A=b:args.c=d"]), ([], [])],
+)  # fmt: skip
+def test_one_head_needs_no_name(said: list[str], same: list[str]) -> None:
+    """Words of one head are what they have always been, with its name or without."""
+    assert resolve_several(["python=/p"], said, TABLES) == resolve(["python=/p"], same, TABLES)
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (["a", "b", "args.n=1"], "--head args.n=1: of which head? There are a, b"),
+        (["a", "nobody"], "--head nobody: no such subject (known: a, b, base, c)"),
+        (["a", "base"], "--head base: one of several heads cannot be called that"),
+        (["a", "b c:args.n=1"], "--head b c: one of several heads cannot be called that"),
+        (
+            [f"h{n}:args.n=1" for n in range(MOST_HEADS + 1)],
+            f"--head names 9 heads, and a run takes up to {MOST_HEADS}",
+        ),
+        (["a", "b:pyton=x"], "--head b:pyton=x: unknown key 'b:pyton'"),
+    ],
+)
+def test_words_of_several_heads_that_make_no_sense(said: list[str], problem: str) -> None:
+    """Each error names the word, and what it could have been."""
+    with pytest.raises(UsageError) as caught:
+        resolve_several([], said, {**TABLES, "base": {"python": "/p"}})
+    assert problem in str(caught.value)
+
+
+def test_two_sides_alone_take_one_head() -> None:
+    """A command that compares two builds refuses more, with the command that takes them."""
+    with pytest.raises(UsageError, match="--head names several heads: a, b"):
+        resolve([], ["a", "b"], TABLES)

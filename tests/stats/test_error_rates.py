@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from perfgate import stats
+from perfgate.judge.rule import Series, decide
+from perfgate.stats.sequential import DEFAULT_SCHEDULE
 
 ROOT = Path(__file__).parents[2]
 rates: Any = importlib.import_module("error_rates")
@@ -24,6 +26,7 @@ twin: Any = importlib.import_module("rule_twin")
 visits: Any = importlib.import_module("visit_rates")
 instrument: Any = importlib.import_module("instrument_rates")
 drops: Any = importlib.import_module("dropped_rates")
+heads: Any = importlib.import_module("head_rates")
 states: Any = importlib.import_module("state_places")
 
 RUNS = 2000
@@ -224,6 +227,38 @@ def test_failures_follow_the_order() -> None:
     assert 0.49 < (first == 2).mean() < 0.51
 
 
+# --- several heads
+
+
+@pytest.mark.parametrize("place", heads.PLACES, ids=str)
+def test_several_heads_keep_the_rates(place: Any) -> None:
+    """At most 1 % of runs block a head that is fine and at most 5 % pass a slow one, whatever the others are like."""
+    row = heads.simulate(*place, RUNS)
+
+    assert row.least <= row.declared
+    assert row.trials < row.apart
+
+
+def test_the_twin_of_several_heads() -> None:
+    """Decided look by look by the rule itself, with pairs taken only for heads that are open, runs end the same."""
+    rng = np.random.default_rng(3)
+    d = np.concatenate([heads.pairs_of(rng, 20, (slow, 0.0002, 0.0), 0.0) for slow in (0.0002, 0.0009, 0.005)])
+    verdicts, taken = heads.decide_heads(d, heads.TIGHT)
+
+    for run, own in enumerate(d):
+        pairs = [0, 0, 0]
+        said = ["inconclusive"] * 3
+        for look in DEFAULT_SCHEDULE.looks:
+            pairs = [look if verdict == "inconclusive" else had for verdict, had in zip(said, pairs, strict=True)]
+            series = [
+                Series(heads.TIGHT.plan, (1.0,) * had, tuple(np.exp(row[:had]).tolist()), DEFAULT_SCHEDULE)
+                for row, had in zip(own, pairs, strict=True)
+            ]
+            said = [decision.verdict for decision in decide(series, 0.01, 0.05)]
+        assert [twin.CODES[verdict] for verdict in said] == verdicts[run].tolist()
+        assert pairs == taken[run].tolist()
+
+
 # --- the page and the picture
 
 
@@ -251,7 +286,7 @@ def test_committed_page() -> None:
     within = len({(one.model, one.source, one.margins) for one in states.PLACES if one.part == "claims"}) * len(
         states.GATES
     )
-    assert paired + len(visits.PLACES) + len(instrument.CLAIMS) + within == len(rows)
+    assert paired + len(heads.PLACES) + len(visits.PLACES) + len(instrument.CLAIMS) + within == len(rows)
     assert sum("**refuted**" in row for row in rows) == text.count("- Refuted:")
     assert all(f"| {model.name} | {model.cap} | " in text for model in drops.MODELS)
 
