@@ -1,12 +1,12 @@
 """Kill perfgate, its worker or both at random moments, go on with the run, and see that nothing is lost.
 
-``python benchmarks/kills.py [--fake 130] [--stub 60] [--stations 100] [--engine 10 --python .../python] [--seed 1]``
+``python benchmarks/kills.py [--fake 130] [--stub 60] [--heads 60] [--stations 100] [--engine 10 --python .../python]``
 
 After each kill: every record loads; every trial that the killed process had reported finished is in it; ``--resume``
 ends in a verdict; no process of the run is left. Prints a table and ends with 1 if any of that failed. Fake trials
 start no engine, so that kills land in perfgate's own work too; the stand-in of ``tests/stub_engine.py`` has a real
-worker. ``stations`` are three of these at once, on GPUs that are not there, with a worker parked at each; such a run
-goes on with one, two or three of them.
+worker. ``heads`` are two heads of it beside one base. ``stations`` are three of these pairs at once, on GPUs that are
+not there, with a worker parked at each; such a run goes on with one, two or three of them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from perfgate.machine.versioned_json import write_model  # noqa: E402
 from perfgate.record.run_record import read_records, read_run  # noqa: E402
 
 SLEEP_S = 0.01
-WINDOW_S = {"fake": 0.3, "stub": 1.4, "stations": 4.0, "engine": 60.0}
+WINDOW_S = {"fake": 0.3, "stub": 1.4, "heads": 2.1, "stations": 4.0, "engine": 60.0}
 """Kills come within so many seconds after the run folder is there, about what an undisturbed run takes."""
 TWICE_S = 1.0
 """A second signal comes within so many seconds of a polite one."""
@@ -65,7 +65,7 @@ class Kill:
     """One kill, drawn from the seed.
 
     Args:
-        collector: ``fake``, ``stub``, ``stations`` or ``engine``.
+        collector: ``fake``, ``stub``, ``heads``, ``stations`` or ``engine``.
         victim: ``perfgate``, ``worker`` or ``both``.
         number: The signal.
         again_s: So long after it the same signal is sent once more; ``None``: it is not.
@@ -194,6 +194,9 @@ def prepare(collector: str, folder: Path, python: str) -> list[str]:
         return engine_words(folder, python)
     if collector == "stations":
         return [*stub_words(folder), "--gpus", "all"]
+    if collector == "heads":
+        *words, _, head, seed, number = stub_words(folder)
+        return [*words, "--head", f"a:{head}", "--head", f"b:{head}", seed, number]
     return {"fake": fake_words, "stub": stub_words}[collector](folder)
 
 
@@ -251,13 +254,13 @@ def table(kills: Sequence[tuple[Kill, Found]]) -> str:
 def main() -> None:
     """Carry out all kills, print the table, and end with 1 where something was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, count in (("fake", 130), ("stub", 60), ("stations", 0), ("engine", 0)):
+    for name, count in (("fake", 130), ("stub", 60), ("heads", 0), ("stations", 0), ("engine", 0)):
         parser.add_argument(f"--{name}", type=int, default=count, help=f"kills of runs with {name} trials")
     parser.add_argument("--python", default="", help="interpreter that has vllm, for --engine")
     parser.add_argument("--seed", type=int, default=1)
     said = parser.parse_args()
     kills = []
-    for collector in ("fake", "stub", "stations", "engine"):
+    for collector in WINDOW_S:
         for number in range(getattr(said, collector)):
             kill = draw(collector, number, said.seed)
             with tempfile.TemporaryDirectory(prefix="perfgate-kill-") as scratch:

@@ -14,10 +14,23 @@ KILLS = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 @pytest.mark.slow
 @pytest.mark.usefixtures("orphans_alone")
 def test_no_kill_loses_a_finished_trial() -> None:
-    """After fifteen seeded kills every record loads, nothing reported is lost, and every run ends in a verdict."""
-    command = [sys.executable, str(KILLS), "--fake", "9", "--stub", "3", "--stations", "3", "--seed", "7"]
+    """After eighteen seeded kills every record loads, nothing reported is lost, and every run ends in a verdict."""
+    command = [
+        sys.executable,
+        str(KILLS),
+        "--fake",
+        "9",
+        "--stub",
+        "3",
+        "--heads",
+        "3",
+        "--stations",
+        "3",
+        "--seed",
+        "7",
+    ]
 
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "| all |  |  | 15 |" in ended.stdout
+    assert "| all |  |  | 18 |" in ended.stdout
