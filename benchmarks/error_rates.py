@@ -380,7 +380,8 @@ def main() -> int:
     (words.folder / "error-rates.md").write_text(text)
     (words.folder / "error-rates.svg").write_text(draw(panels()))
     standings = [*(row.standing for row in rows), *(row.standing for row in imperfect)]
-    standings += [row.standing for row in (*several, *visits)]
+    standings += [row.standing for row in several]
+    standings += [row.standing for row in visits]
     return int(REFUTED in standings or "| **refuted** |" in states)
 
 

@@ -97,8 +97,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
 
     Args:
         scenarios: Scenario files.
-        subjects: ``base`` and ``head``, or ``base`` and several heads, each by a name of its own; ``base`` alone
-            measures one side, for a later comparison.
+        subjects: ``base`` and ``head``, or ``base`` and several heads by name; ``base`` alone is compared later.
         runs: Where the run's folder is made.
         seed: Draws the order within pairs; drawn itself where not given, and kept in the manifest.
         quick: One trial a subject and no verdict.

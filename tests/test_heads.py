@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,12 @@ from perfgate.errors import ExitStatus, InterruptedRunError, NotComparableError,
 from perfgate.judge.comparison import compare_records
 from perfgate.judge.outcome import CellOutcome
 from perfgate.metrics.trial import Failure, Trial
+from perfgate.project.subjects import resolve_several
 from perfgate.record.cost import newest_records
 from perfgate.record.manifest import check_sequence
 from perfgate.record.run_record import Record, read_records, read_run
 from perfgate.report.outcome_document import outcome_document
+from perfgate.report.setting_lines import same_again
 from perfgate.report.text import to_text
 from perfgate.scenario.subject import Subject
 from perfgate.verification import verify_path
@@ -275,6 +279,18 @@ def test_a_record_of_several_heads_has_no_pairs_of_its_own(tmp_path: Path) -> No
     ):
         with pytest.raises(UsageError, match="is a run of several heads: same, slow"):
             refused()
+
+
+def test_the_command_that_measures_it_again(tmp_path: Path) -> None:
+    """It is one, with every head by its name; what it says is read as the same builds."""
+    outcome = measure(tmp_path, OfHeads()).outcome
+
+    (command, *_) = same_again(outcome, 1)
+
+    words = shlex.split(command)
+    said = {option: [value for key, value in pairwise(words) if key == option] for option in ("--base", "--head")}
+    assert words[-2:] == ["--seed", "1"]
+    assert resolve_several(said["--base"], said["--head"], {}) == HEADS
 
 
 def test_a_quick_run_and_prices(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def next_steps(outcome: Outcome) -> list[str]:
     """Commands that tell more, for what is not a pass: quoted, so that a shell takes each word as it is."""
     cells = [(cell, cell.setting) for cell in outcome.cells if cell.setting and cell.setting.run == outcome.run]
     if any(note.code == "quick-run" for note in outcome.reasons):
-        steps = [_command("perfgate run", setting) for _, setting in cells if len(setting.subjects) > 1]
+        steps = [_run(setting, outcome) for _, setting in cells if len(setting.subjects) > 1]
     else:
         steps = [step for cell, setting in cells if not cell.baseline for step in _kernels(cell, setting)]
         steps += _more_pairs(outcome.run, [cell for cell, _ in cells if not cell.baseline])
@@ -61,12 +61,25 @@ def same_again(outcome: Outcome, seed: int | None) -> Iterator[str]:
     own = [(cell, cell.setting) for cell in outcome.cells if cell.setting and cell.setting.run == outcome.run]
     order = [] if seed is None else [f"--seed {seed}"]
     yield from dict.fromkeys(
-        " ".join([_command("perfgate run", setting), *(["--against baseline"] if cell.baseline else order)])
+        " ".join([_run(setting, outcome), *(["--against baseline"] if cell.baseline else order)])
         for cell, setting in own
     )
     if own:
         yield f"perfgate verify {shlex.quote(outcome.run)}"
         yield f"perfgate judge {shlex.quote(outcome.run)}"
+
+
+def _run(setting: Setting, outcome: Outcome) -> str:
+    """The command that measures a scenario of a run, with all heads that it had."""
+    heads = {
+        cell.head: cell.setting.subjects["head"].words or setting.subjects["base"].words[:1]
+        for cell in outcome.cells
+        if cell.head and cell.setting and "head" in cell.setting.subjects
+    }
+    if not heads:
+        return _command("perfgate run", setting)
+    named = [f"--head {shlex.quote(f'{name}:{word}')}" for name, words in heads.items() for word in words]
+    return " ".join([_command("perfgate run", setting, "base"), *named])
 
 
 def _kernels(cell: CellOutcome, setting: Setting) -> Iterator[str]:
