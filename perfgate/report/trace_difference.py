@@ -9,7 +9,7 @@ from perfgate.errors import UsageError
 from perfgate.metrics.trial import SIDES, Side
 from perfgate.models import Note
 from perfgate.report.answer import Answer, Table, count, difference_of, share, time, word
-from perfgate.report.causes import attribution_sentence
+from perfgate.report.causes import SHARED, attribution_sentence
 from perfgate.trace.attribution import Attribution, attribute
 from perfgate.trace.decode_step import DecodeSteps, KernelKey, summarise_steps
 from perfgate.trace.difference import difference
@@ -83,7 +83,7 @@ def _part_rows(change: Attribution | None) -> list[tuple[Any, ...]]:
 
 
 def _ns(base_s: float, head_s: float, difference_s: float, change: Attribution) -> Sequence[float | None]:
-    of_all = difference_s / change.difference_s if change.difference_s else None
+    of_all = difference_s / change.difference_s if abs(change.difference_s) >= SHARED * change.base_s else None
     return (base_s * NS_PER_S, head_s * NS_PER_S, difference_s * NS_PER_S, of_all)
 
 

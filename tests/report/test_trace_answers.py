@@ -269,6 +269,32 @@ def test_a_trace_without_steps_has_times_as_a_whole(tmp_path: Path) -> None:
     assert whole == without
 
 
+@pytest.mark.parametrize("ranges", [True, False])
+def test_inferred_steps_have_breakdown_overlap_and_path(tmp_path: Path, *, ranges: bool) -> None:
+    """The same as steps that ranges mark: a graph launched again and again, with communication beside its kernels."""
+    builder = ExportBuilder()
+    for step in range(30):
+        at = 100_000 * step
+        if ranges:
+            builder.span(f"perfgate.step.{step}", at, at + 95_000)
+        builder.launch("_prepare_inputs_kernel", at, at + 105_000, at + 110_000)
+        builder.graph(at + 2000, [("nvjet_one", at + 112_000, at + 150_000), ("nvjet_two", at + 151_000, at + 180_000)])
+        builder.launch("ncclDevKernel_AllReduce_Sum", at + 5000, at + 170_000, at + 190_000, stream=9)
+        builder.launch("_gumbel_sample_kernel", at + 7000, at + 192_000, at + 196_000)
+        builder.call("cudaEventSynchronize", at + 9000, at + 90_000)
+    file = str(builder.write(tmp_path / "export.sqlite"))
+    steps = json.loads(run(file, "--format", "json").stdout)["steps"]
+    assert len(steps) >= 28
+    assert {(step["communication_ns"], step["hidden_ns"], sum(step["idle_ns"].values())) for step in steps} == {
+        (20_000, 10_000, 2000 + 1000 + 2000)
+    }
+    paths = json.loads(run(file, "--show", "path", "--format", "json").stdout)
+    assert {path["path_ns"] for path in paths["paths"][:-1]} == {100_000}
+    # Prepare, the first gemm, the all-reduce 20 us after it, and the sampler, behind which the device waits for 9 us.
+    device_ns, gap_ns = 5000 + 38_000 + 20_000 + 4000, 2000 + 20_000 + 2000 + 9000
+    assert {(path["device_ns"], path["gap_ns"]) for path in paths["paths"][:-1]} == {(device_ns, gap_ns)}
+
+
 def test_a_whole_trace_takes_what_no_step_holds() -> None:
     """Every kernel of the capture, those outside its steps too."""
     content = json.loads(run(str(CAPTURE), "--whole", "--format", "json").stdout)
