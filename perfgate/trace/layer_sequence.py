@@ -54,6 +54,8 @@ def layer_bounds(names: Sequence[int], roles: Sequence[str]) -> tuple[list[int],
     kept = [row for row, role in enumerate(roles) if role not in _PASSED_OVER or row in anchors]
     place = {row: n for n, row in enumerate(kept)}
     symbols = [roles[row] if roles[row] != UNLISTED else names[row] for row in kept]
+    if _REPEATS in anchors.values() and not _periodic([place[row] for row in anchors], symbols):
+        return [], 0
     kinds = {place[row]: kind for row, kind in anchors.items()}
     before = _before(kinds, symbols)
     if before is None:
@@ -197,6 +199,13 @@ def _agrees(symbols: Sequence[str | int], anchors: Sequence[int], offset: int, e
     others = [anchor + offset for anchor in anchors if anchor != edge]
     seen = [symbols[place] for place in others if 0 <= place < len(symbols)]
     return 2 * seen.count(symbols[edge + offset]) >= max(len(seen), 1)
+
+
+def _periodic(anchors: Sequence[int], symbols: Sequence[str | int]) -> bool:
+    """Whether most of what lies between anchors is the same, so that they repeat a layer and not only a kernel."""
+    between = Counter(tuple(symbols[earlier:later]) for earlier, later in itertools.pairwise(anchors))
+    often = max(between.values())
+    return often > 1 and 2 * often >= len(anchors) - 1
 
 
 def _end(

@@ -49,13 +49,16 @@ def assign_layers(
         return layer, place
     cuts = np.flatnonzero((np.diff(kernels.step[inside]) != 0) | (np.diff(kernels.device[inside]) != 0)) + 1
     told = layer.copy() if by_range is None else by_range
+    backward = np.array([_BACKWARD.search(name) is not None for name in names.demangled])
     known: dict[tuple[bytes, ...], tuple[NDArray[np.int16], NDArray[np.int8]]] = {}
     for rows in np.split(inside, cuts):
         name, stream, ranges = kernels.name[rows], kernels.stream[rows], told[rows]
         sequence = (name.tobytes(), stream.tobytes(), ranges.tobytes())
         if sequence not in known:
             roles = [names.role[number] for number in name]
-            layers = ranges if (ranges != NONE).any() else _by_repetition(name, stream, roles)
+            layers = ranges
+            if not (ranges != NONE).any() and not backward[name].any():
+                layers = _by_repetition(name, stream, roles)
             known[sequence] = layers, _places(layers, roles)
         layer[rows], place[rows] = known[sequence]
     return layer, place
@@ -101,6 +104,8 @@ def _places(layers: NDArray[np.int16], roles: Sequence[str]) -> NDArray[np.int8]
     return places
 
 
+_BACKWARD = re.compile(r"bwd|[Bb]ackward|dgrad|wgrad")
+"""A step that trains runs each layer twice, the second time in reverse order, so repetition does not number them."""
 _SYMBOLS = {GEMM: "G", ATTENTION: "A", ACTIVATION: "S", MOE: "M"}
 _IN_ORDER = ("qkv", "out", "gate-up", "down")
 _DENSE = re.compile(r"A*GA+G(GS?G)?")

@@ -170,6 +170,21 @@ def test_layers_that_the_sequence_does_not_show_are_left_out(blocks: Sequence[li
     assert "kernels that run once a layer are in none" in cautions["layers-unknown"]
 
 
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        [*ATTENTION_ONLY[:5], *MLP_ONLY] * 12 + ["flash::flash_bwd_kernel", *MLP_ONLY] * 12,
+        ["conv_a", "relu", "conv_a", "relu", "pool", "conv_a", "fc"],
+    ],
+    ids=["training", "a kernel repeats, no layer"],
+)
+def test_repetition_that_is_no_layer(sequence: list[str]) -> None:
+    """Where layers run backwards too, or where only a kernel comes again, nothing is numbered."""
+    layer, place = layers_of([*HEAD, *sequence])
+    assert set(layer) == {NONE}
+    assert not any(place)
+
+
 @pytest.mark.parametrize("where", ["before", "behind", "both"])
 def test_a_draft_models_layers_are_left_out(where: str) -> None:
     """The model is what has most layers between two samplers, whether its draft runs before it or behind it."""
