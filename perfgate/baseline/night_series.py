@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 from perfgate import stats
 from perfgate.baseline.lineage import Baseline
@@ -48,6 +49,9 @@ class Night:
     anchor: Build
     level: float
     beside: float
+
+
+_Night = TypeVar("_Night", bound=Night)
 
 
 @dataclass(frozen=True)
@@ -145,8 +149,8 @@ def drifts(budgets: Sequence[tuple[Baseline, Mapping[str, Budget]]]) -> list[tup
 
 
 def _drift(lineage: Baseline, metric: Metric, budget: Budget) -> Drift:
-    every, error = _linked(sorted(_nights(lineage, metric), key=lambda night: night.day))
-    nights = _one_a_day(every)
+    every, error = linked(sorted(_nights(lineage, metric), key=lambda night: night.day))
+    nights = one_a_day(every)
     found = Drift(metric.name, budget, nights, None)
     if not nights:
         return found
@@ -155,9 +159,9 @@ def _drift(lineage: Baseline, metric: Metric, budget: Budget) -> Drift:
     return replace(found, change=moved(levels, budget.days, error if crossed else 0.0))
 
 
-def _one_a_day(nights: Sequence[Night]) -> tuple[Night, ...]:
+def one_a_day(nights: Sequence[_Night]) -> tuple[_Night, ...]:
     """The newest of runs of the same hours: they met the machine in one state and are one observation."""
-    kept: list[Night] = []
+    kept: list[_Night] = []
     for night in reversed(nights):
         if not kept or kept[-1].day - night.day > ONE_STATE.total_seconds() / SECONDS_A_DAY:
             kept.append(night)
@@ -184,7 +188,7 @@ def _nights(lineage: Baseline, metric: Metric) -> Iterator[Night]:
             )
 
 
-def _linked(nights: Sequence[Night]) -> tuple[tuple[Night, ...], float]:
+def linked(nights: Sequence[_Night]) -> tuple[tuple[_Night, ...], float]:
     """Nights beside the newest anchor, and those before it as if beside that one; what is added to their error.
 
     A build that was measured beside two anchors says how far they are apart: by the means of its nights, with the error
@@ -193,7 +197,7 @@ def _linked(nights: Sequence[Night]) -> tuple[tuple[Night, ...], float]:
     if not nights:
         return (), 0.0
     own = [night for night in nights if night.anchor == nights[-1].anchor]
-    before, error = _linked([night for night in nights if night.anchor != nights[-1].anchor])
+    before, error = linked([night for night in nights if night.anchor != nights[-1].anchor])
     shared = next((night.build for night in own if any(night.build == other.build for other in before)), None)
     if shared is None:
         return tuple(own), 0.0

@@ -21,6 +21,7 @@ from perfgate.cli.drilling import drill
 from perfgate.cli.envelope_commands import envelope
 from perfgate.cli.exact_profiles import profile
 from perfgate.cli.github_commands import github
+from perfgate.cli.history_commands import history
 from perfgate.cli.init import init
 from perfgate.cli.machine_commands import clean, clocks, doctor
 from perfgate.cli.outlet import abandon, outlets
@@ -239,6 +240,7 @@ for command in (
     github,
     nightly,
     drill,
+    history,
     init,
     profile,
     verify,

@@ -6,7 +6,7 @@ import re
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -108,8 +108,16 @@ def read_member(archive: Path, name: str, limit_bytes: int) -> bytes | None:
         return opened.read(name) if name in opened.namelist() else None
 
 
-def unpack(archive: Path, target: Path, limit_bytes: int = RUN_BYTES) -> None:
+def unpack(
+    archive: Path, target: Path, limit_bytes: int = RUN_BYTES, wanted: Callable[[str], bool] = lambda _: True
+) -> None:
     """Unpack an archive into a folder that appears only when it is whole.
+
+    Args:
+        archive: The archive.
+        target: The folder.
+        limit_bytes: Of what is unpacked.
+        wanted: Which members are, by their names; all of them must be harmless.
 
     Raises:
         RecordError: It is not an archive, holds nothing, is too large, names files outside its folder, or does
@@ -118,28 +126,31 @@ def unpack(archive: Path, target: Path, limit_bytes: int = RUN_BYTES) -> None:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=target.parent) as scratch:
-        with _opened(archive, limit_bytes) as opened:
-            if not opened.namelist():
+        with _opened(archive, limit_bytes, wanted) as opened:
+            members = [name for name in opened.namelist() if wanted(name)]
+            if not members:
                 raise RecordError("holds nothing", where=archive.name)
-            opened.extractall(Path(scratch) / "content")
+            opened.extractall(Path(scratch) / "content", members)
         (Path(scratch) / "content").rename(target)
 
 
 @contextmanager
-def _opened(archive: Path, limit_bytes: int) -> Iterator[zipfile.ZipFile]:
+def _opened(
+    archive: Path, limit_bytes: int, wanted: Callable[[str], bool] = lambda _: True
+) -> Iterator[zipfile.ZipFile]:
     """An archive whose members are known to be harmless; zipfile reads of each no more than the size declared here."""
     try:
         with zipfile.ZipFile(archive) as opened:
-            _check(opened.infolist(), limit_bytes, archive.name)
+            _check(opened.infolist(), limit_bytes, archive.name, wanted)
             yield opened
     except _MALFORMED as error:
         raise RecordError(f"cannot be unpacked: {error}", where=archive.name) from error
 
 
-def _check(infos: list[zipfile.ZipInfo], limit_bytes: int, where: str) -> None:
+def _check(infos: list[zipfile.ZipInfo], limit_bytes: int, where: str, wanted: Callable[[str], bool]) -> None:
     if len(infos) > MEMBERS:
         raise RecordError(f"holds {len(infos)} files, more than {MEMBERS}", where=where)
-    if (size := sum(info.file_size for info in infos)) > limit_bytes:
+    if (size := sum(info.file_size for info in infos if wanted(info.filename))) > limit_bytes:
         raise RecordError(f"unpacks to {size} bytes, more than {limit_bytes}", where=where)
     for info in infos:
         parts = PurePosixPath(info.filename).parts

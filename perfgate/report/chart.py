@@ -47,6 +47,8 @@ class Chart:
         marks: In the order they are drawn.
         legend: Looks and their meaning.
         rows: The same figures as a table, its heading first.
+        spread: Where any two rows may be compared by their second column, a ratio: its standard deviation, as a
+            logarithm.
     """
 
     title: str
@@ -55,6 +57,7 @@ class Chart:
     marks: tuple[Mark, ...]
     legend: tuple[tuple[str, str], ...] = ()
     rows: Rows = ()
+    spread: float = 0.0
 
 
 def rect(look: str, x: float, y: float, size: tuple[float, float], text: str = "") -> Mark:

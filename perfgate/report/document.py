@@ -96,6 +96,8 @@ class Document:
         width: Columns of the terminal that shows it; ``None`` for any.
         name: What it is about, where one thing has a name.
         verdict: In a word; empty where there is none.
+        pages: Others of its site, each with its file.
+        source: What a page of it is made from.
     """
 
     headline: tuple[str, ...]
@@ -104,6 +106,13 @@ class Document:
     width: int | None = None
     name: str = ""
     verdict: str = ""
+    pages: tuple[tuple[str, str], ...] = ()
+    source: str = "the run's records"
+
+    @property
+    def comparable(self) -> bool:
+        """Whether a page lets a reader compare rows."""
+        return any(section.chart and section.chart.spread for section in self.sections)
 
     @classmethod
     def of(cls, headline: Iterable[str], sections: Iterable[Section | None], *, is_verdict: bool = False) -> Document:

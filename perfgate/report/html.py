@@ -1,6 +1,7 @@
 """A report as one HTML file that opens from disk: charts are SVG in the page, and nothing is loaded from anywhere.
 
-Whatever came from elsewhere is escaped by the templates. No script is in the page, and its policy (CSP) allows none.
+Whatever came from elsewhere is escaped by the templates. The page's policy (CSP) allows no script; where rows can be
+compared, one of ours, by its digest.
 """
 
 from __future__ import annotations
@@ -58,14 +59,21 @@ def _shown(value: Any) -> Any:
 def to_html(document: Document) -> str:
     """The page of any report."""
     style = _environment().get_template("page.css").render()
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    script = _environment().get_template("compare.js").render() if document.comparable else ""
     return _environment().get_template("page.html").render(
         document=document,
         tone=TONES.get(document.verdict, "warn" if document.verdict else ""),
         parts=_parts(document),
         style=Markup(style),  # noqa: S704 (our own file)
-        style_digest=digest,
+        style_digest=_digest(style),
+        script=Markup(script),  # noqa: S704 (our own file)
+        script_digest=_digest(script),
     )  # fmt: skip
+
+
+def _digest(text: str) -> str:
+    """As a policy names what it allows."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _parts(document: Document) -> list[tuple[str, list[Section]]]:

@@ -1,0 +1,171 @@
+"""The pages of a history: one of all series, and one for each cell on each class of machines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from perfgate.history.history_charts import build_name, history_chart, noise, short, summary, time_of
+from perfgate.history.series import Series
+from perfgate.history.sources import Fault
+from perfgate.machine.atomic_files import sha256_hex
+from perfgate.report.document import Document, Section
+from perfgate.report.html import to_html
+from perfgate.stats.change_points import YEARLY
+from perfgate.stats.estimate import to_ratio
+from perfgate.units import format_value, percent, plural, signed_percent
+
+INDEX = "index.html"
+TOLD = 1_600
+"""Points of a page that are told one by one, of all its series together; a page has at most 2 MB."""
+MOST_TOLD = 400
+"""Of one series."""
+MOST_PROMOTIONS = 60
+MOST_FAULTS = 500
+"""Shown; the command prints all."""
+NO_DATA = "No data: nothing that was named holds a measurement."
+SOURCE = "the records of its runs and the entries of its baselines"
+CHANGES = ("when", "what", "change", "interval", "between")
+
+
+def site(series: Sequence[Series], faults: Sequence[Fault]) -> dict[str, str]:
+    """Every page by its file's name.
+
+    Args:
+        series: In the order of the pages.
+        faults: What was left out.
+    """
+    pages = {_file(own): own for _, found in groupby(series, key=_place) for own in [[*found]]}
+    names = [(f"{own[0].cell} on {own[0].machine}", file) for file, own in pages.items()]
+    written = {INDEX: to_html(replace(_overview(series, faults), pages=tuple(names), source=SOURCE))}
+    for file, own in pages.items():
+        others = [("all cells", INDEX), *((words, other) for words, other in names if other != file)]
+        written[file] = to_html(replace(_cell_page(own), pages=tuple(others), source=SOURCE))
+    return written
+
+
+def _place(series: Series) -> tuple[str, str]:
+    return series.points[0].cell_id, series.machine
+
+
+def _file(series: Sequence[Series]) -> str:
+    """Named so that a reader knows it and no two pages share it."""
+    readable = re.sub(r"[^a-z0-9]+", "-", series[0].cell.lower()).strip("-")[:40]
+    return f"{readable or 'cell'}-{sha256_hex(' '.join(_place(series[0])))[:8]}.html"
+
+
+def _overview(series: Sequence[Series], faults: Sequence[Fault]) -> Document:
+    heading = ("cell", "machine", "metric", "visits", "newest", "beside the anchor", "changes", "newest visit")
+    rows = [heading, *map(_overview_row, series)]
+    left_out = tuple(f"{short(fault.where)}: {short(fault.why)}" for fault in faults[:MOST_FAULTS])
+    if len(faults) > MOST_FAULTS:
+        left_out += (f"and {len(faults) - MOST_FAULTS} more",)
+    looked = [one for one in series if one.course.looked]
+    changed = sum(bool(one.course.changes) for one in looked)
+    headline = ["The history of what was measured" if series else NO_DATA]
+    if looked:
+        headline.append(f"{changed} of {len(looked)} series changed.")
+    elif series:
+        headline.append("No series has enough nights beside an anchor to look for changes.")
+    sections = [
+        Section(lead="what is measured", rows=rows) if series else None,
+        Section(lead=f"left out: {len(faults)}", lines=left_out, style="items", folded=len(faults) > 10)  # noqa: PLR2004
+        if faults else None,
+        Section(lead="how changes are found", lines=(_rule(),)),
+    ]  # fmt: skip
+    return replace(Document.of(headline, sections), name="history")
+
+
+def _rule() -> str:
+    return (
+        "Levels are logarithms of ratios to an anchor, one a night. A change is told from the fourth night after it, "
+        f"and in at most {percent(YEARLY)} of years without one a series shows one on any night (docs/error-rates.md)."
+    )
+
+
+def _overview_row(series: Series) -> tuple[str, ...]:
+    newest, night = series.points[-1], series.nights[-1] if series.nights else None
+    return (
+        series.cell,
+        series.machine,
+        series.metric.name,
+        str(len(series.points)),
+        format_value(newest.value, series.metric.unit),
+        signed_percent(to_ratio(night.level)) if night else "-",
+        str(len(series.course.changes)) if series.course.looked else "-",
+        time_of(newest)[:10],
+    )
+
+
+def _cell_page(series: Sequence[Series]) -> Document:
+    cell, machine = series[0].cell, series[0].machine
+    sections = [section for one in series for section in _metric(one, min(MOST_TOLD, TOLD // len(series)))]
+    headline = [f"{cell} on {machine}", *(f"{one.metric.name}: {summary(one)}{_newest(one)}" for one in series)]
+    return replace(Document.of(headline, sections), name=cell)
+
+
+def _newest(series: Series) -> str:
+    return f" Newest: {_change_words(series)}" if series.course.changes else ""
+
+
+def _change_words(series: Series) -> str:
+    change = series.course.changes[-1]
+    how, night = "drifted" if change.drifts else "changed", series.nights[change.first]
+    return f"{how} by {signed_percent(to_ratio(change.size))} from {night.date} on."
+
+
+def _metric(series: Series, most: int) -> Iterator[Section]:
+    yield Section(title=f"{series.metric.name}: {series.metric.meaning}")
+    chart = history_chart(series, most)
+    told = len(series.nights or series.points)
+    lines = [f"The table has the newest {most} of {told}."] if told > most else []
+    yield Section(lead=chart.title, lines=tuple(filter(None, (noise(series), *lines))), chart=chart)
+    if series.course.changes:
+        yield Section(lead="changes", rows=[CHANGES, *_change_rows(series)])
+    facts = tuple(_facts(series))
+    if facts:
+        yield Section(lead="anchor and machine", lines=facts, style="facts")
+    promotions = [point for point in series.points if point.promoted]
+    if promotions:
+        rows = [("visit", "kind", "by", "build", "reason")]
+        rows += [(time_of(point), point.promoted, short(point.author), build_name(point), short(point.reason))
+                 for point in reversed(promotions[-MOST_PROMOTIONS:])]  # fmt: skip
+        shown = f", the newest {MOST_PROMOTIONS}" if len(promotions) > MOST_PROMOTIONS else ""
+        yield Section(lead=f"{plural(len(promotions), 'promotion')}{shown}", rows=rows, folded=True)
+
+
+def _change_rows(series: Series) -> Iterator[tuple[str, ...]]:
+    for change in reversed(series.course.changes):
+        begun, ended = series.nights[change.first], series.nights[change.last]
+        before = series.nights[max(change.first - 1, 0)]
+        low, high = (signed_percent(to_ratio(end)) for end in change.interval())
+        yield (
+            f"{before.date} to {ended.date}" if change.drifts else begun.date,
+            "drift" if change.drifts else "change",
+            signed_percent(to_ratio(change.size)),
+            f"{low} to {high}",
+            f"after {build_name(before.point)} ({before.date}) and up to {build_name(ended.point)} ({ended.date})",
+        )
+
+
+def _facts(series: Series) -> Iterator[str]:
+    """What is beside the build: the anchor, how far it moved itself, and the cards."""
+    if series.nights:
+        yield f"anchor: {short(series.anchor)}, beside {plural(len(series.nights), 'night')}"
+        moved = series.anchor_moved
+        own = [night for night in series.nights if night.anchor == series.nights[-1].anchor]
+        if moved is not None:
+            sign = series.metric.sign
+            low, high = sorted(to_ratio(sign * end) for end in (moved.lower(0.025), moved.upper(0.025)))
+            unit = series.metric.unit
+            yield (f"drift of the anchor: {signed_percent(to_ratio(sign * moved.mean))} ({signed_percent(low)} to "
+                   f"{signed_percent(high)}), {format_value(own[0].beside, unit)} on {own[0].date} to "
+                   f"{format_value(own[-1].beside, unit)} on {own[-1].date}: the machine")  # fmt: skip
+    for card, letter in series.cards.items():
+        visits = [point for point in series.points if (point.card or point.devices) == card]
+        yield f"card {letter}: {plural(len(visits), 'visit')}, {time_of(visits[0])[:10]} to {time_of(visits[-1])[:10]}"
+    for state in ("slow", "both"):
+        if met := sum(point.state == state for point in series.points):
+            yield f"{state} state{'s' if state == 'both' else ''}: {plural(met, 'visit')}"

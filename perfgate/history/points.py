@@ -1,0 +1,234 @@
+"""What one visit measured of one metric: the row of the history's table, from a run's record or a baseline's entry."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from scipy import special
+
+from perfgate.baseline.lineage import Baseline, Entry
+from perfgate.baseline.stored_visit import BaselineVisit, Build, visits_of
+from perfgate.errors import RecordError
+from perfgate.judge.outcome import CellOutcome, Outcome
+from perfgate.machine.atomic_files import canonical_json
+from perfgate.machine.fingerprint import machine_class
+from perfgate.metrics.catalogue import Metric, find_metric
+from perfgate.metrics.trial import Side
+from perfgate.record.run_record import Record, Run, record_digest
+
+Role = Literal["head", "reference"]
+"""A build that changes from night to night, or one that is measured again and again."""
+LEAST, LARGEST = 1e-18, 1e18
+"""Of a value; what is beyond was not measured."""
+YEARS = range(2000, 2200)
+"""Of a visit."""
+MISSED = 0.05
+"""Of intervals at most so many miss the median."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A visit of one build and one metric; plain values, as they are in the cache.
+
+    Args:
+        cell_id: The cell.
+        cell: Its name.
+        machine: The machine class.
+        metric: Name of the metric.
+        t0_utc: When the visit began, ISO 8601 in UTC.
+        record: Digest of the record that its values come from.
+        role: What is measured, as far as its source tells.
+        build: The build, as JSON of :class:`~perfgate.baseline.stored_visit.Build`.
+        value: Median of the restarts, in the metric's base unit.
+        low: Lower end of its interval; ``None`` where there are too few restarts for one.
+        high: Upper end.
+        restarts: How many there are.
+        beside: The build that was measured in pairs with it, as ``build``; empty where it was measured alone.
+        pinned: Whether that is an anchor.
+        ratio: Median of ln(build / beside), positive is worse; ``None`` without pairs.
+        ratio_low: Lower end of its interval.
+        ratio_high: Upper end.
+        beside_value: Median of what that build took.
+        card: Digest of the GPUs by the salt of the baseline that it is of; empty without one.
+        devices: Ids of the GPUs, for a record; they are never shown.
+        state: Of the machine, where it has two: ``slow``, ``fast`` or ``both``.
+        verdict: Of the metric's gate; empty where it is not gated, or a baseline tells of it alone.
+        change: What the gate says of head beside base; ``None`` without a verdict.
+        gated: Whether the cell has a gate of the metric.
+        promoted: Kind of the promotion that took it into a baseline; empty where none did.
+        author: Who promoted it.
+        reason: Why.
+    """
+
+    cell_id: str
+    cell: str
+    machine: str
+    metric: str
+    t0_utc: str
+    record: str
+    role: Role
+    build: str
+    value: float
+    low: float | None
+    high: float | None
+    restarts: int
+    beside: str = ""
+    pinned: bool = False
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    beside_value: float | None = None
+    card: str = ""
+    devices: str = ""
+    state: str = ""
+    verdict: str = ""
+    change: float | None = None
+    gated: bool = False
+    promoted: str = ""
+    author: str = ""
+    reason: str = ""
+
+
+@functools.cache
+def build_of(text: str) -> Build:
+    """The build that a point names."""
+    return Build.model_validate_json(text)
+
+
+@functools.cache
+def metric_of(name: str) -> Metric | None:
+    """The metric of that name; ``None`` for one of a newer version, or that somebody made up."""
+    try:
+        return find_metric(name)
+    except KeyError:
+        return None
+
+
+def points_of_run(run: Run, outcome: Outcome, records: Sequence[Record]) -> Iterator[Point]:
+    """What a run measured: of each visit its head, or the only side it has.
+
+    Args:
+        run: The manifest.
+        outcome: Its verdict.
+        records: Its records.
+
+    Raises:
+        RecordError: A visit began at no time.
+    """
+    cells = {cell.cell_id: cell for cell in outcome.cells}
+    for record in records:
+        side: Side = "head" if "head" in record.subjects else "base"
+        pinned = run.against is not None and record.alone is None
+        paired = record.alone is None and not Build.of(record, "base").opaque
+        build, digest = _text(Build.of(record, side)), record_digest(record)
+        found = cells.get(record.cell.cell_id)
+        gates = {gate.gate.metric for gate in record.cell.gates}
+        where = machine_class(record.visits[0].machine, record.cell.clocks.mode) if record.visits else ""
+        devices = {visit.t0_utc: " ".join(sorted({*visit.uuids})) for visit in record.visits}
+        for visit in visits_of(record, side, "", anchored=paired):
+            for metric, figures in _figures(visit):
+                yield Point(
+                    record.cell.cell_id, record.cell.name, where, metric, utc(visit.t0_utc), digest,
+                    "head" if side == "head" else "reference", build, **figures, pinned=pinned,
+                    devices=devices.get(visit.t0_utc, ""), state=_state(found), gated=metric in gates,
+                    **_verdict(found, metric),
+                )  # fmt: skip
+
+
+def points_of_baseline(lineage: Baseline) -> Iterator[Point]:
+    """What a baseline keeps: every visit of every entry, of whatever epoch.
+
+    A lineage in which most entries are of another build is that of a head, else of a reference.
+
+    Raises:
+        RecordError: A visit began at no time.
+    """
+    cell, machine = lineage.entries[0].cell, lineage.entries[0].machine
+    builds = {_text(entry.build) for entry in lineage.entries}
+    role: Role = "head" if 2 * len(builds) > len(lineage.entries) else "reference"
+    for entry in lineage.entries:
+        cell, machine = entry.cell or cell, entry.machine or machine
+        if cell is None or machine is None:
+            continue  # no entry before it says what it measured; such a lineage is not read
+        where = machine_class(machine, str(cell.clocks["mode"]))
+        for visit in entry.visits:
+            for metric, figures in _figures(visit):
+                yield Point(
+                    cell.cell_id, cell.name, where, metric, utc(visit.t0_utc), entry.record, role, _text(entry.build),
+                    **figures, pinned=visit.anchor is not None, card=visit.card, **_promotion(entry),
+                )  # fmt: skip
+
+
+def utc(text: str) -> str:
+    """A moment in UTC to the second, so that moments are in order as texts.
+
+    Raises:
+        RecordError: It is none, or in no year in which anything can have been measured.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+        told = moment.astimezone(UTC) if moment.tzinfo and moment.year in YEARS else None
+    except (ValueError, OverflowError):
+        told = None
+    if told is None:
+        raise RecordError(f"a visit began at {text[:40]!r}, and that is not a time with its zone")
+    return told.isoformat(timespec="seconds")
+
+
+def _figures(visit: BaselineVisit) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Value, ratio and their intervals by name of the metric; what has no logarithm or is not known is left out."""
+    for metric, values in visit.values.items():
+        known, other = metric_of(metric), visit.anchor.values.get(metric, ()) if visit.anchor else ()
+        if known is None or not LEAST < min((*values, *other)) <= max((*values, *other)) < LARGEST:
+            continue
+        logs = [math.log(value) for value in values]
+        middle, low, high = (None if end is None else math.exp(end) for end in typical(logs))
+        figures: dict[str, Any] = {"value": middle, "low": low, "high": high, "restarts": len(values)}
+        if visit.anchor and other:
+            beside = [math.log(value) for value in other]
+            ratios = [known.sign * (own - anchor) for own, anchor in zip(logs, beside, strict=False)]
+            figures |= dict(zip(("ratio", "ratio_low", "ratio_high"), typical(ratios), strict=True))
+            figures |= {"beside": _text(visit.anchor.build), "beside_value": math.exp(typical(beside)[0])}
+        yield metric, figures
+
+
+def typical(values: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """The median with an interval by order statistics, which needs no assumption about how restarts are spread.
+
+    The interval between the k-th smallest and the k-th largest misses the median of a continuous distribution with
+    twice the probability that a fair coin shows heads fewer than k times. Below six values there is none.
+
+    Args:
+        values: At least one.
+    """
+    ordered = sorted(values)
+    n, half = len(ordered), len(ordered) // 2
+    middle = ordered[half] if n % 2 else (ordered[half - 1] + ordered[half]) / 2
+    rank = max((k for k in range(1, half + 1) if 2 * special.bdtr(k - 1, n, 0.5) <= MISSED), default=0)
+    return (middle, ordered[rank - 1], ordered[n - rank]) if rank else (middle, None, None)
+
+
+def _state(found: CellOutcome | None) -> str:
+    """The state that the machine was in while the head was measured; empty where it has one."""
+    if found is None or found.states is None:
+        return ""
+    slow, trials = (counted.get("head", 0) for counted in (found.states.slow, found.states.trials))
+    return "fast" if not slow else "slow" if slow == trials else "both"
+
+
+def _verdict(found: CellOutcome | None, metric: str) -> dict[str, Any]:
+    gate = next((gate for gate in found.gates if gate.metric == metric), None) if found else None
+    return {"verdict": gate.verdict, "change": gate.change} if gate else {}
+
+
+def _promotion(entry: Entry) -> dict[str, Any]:
+    return {"promoted": entry.kind, "author": entry.author, "reason": entry.reason}
+
+
+def _text(build: Build) -> str:
+    return canonical_json(build.model_dump(mode="json"))
