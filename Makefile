@@ -98,6 +98,9 @@ lock: .venv/ready
 	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-emit-index-url --custom-compile-command "make lock" --group build pyproject.toml \
 	  --output-file .github/actions/requirements.txt
+	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+	  --no-emit-index-url --custom-compile-command "make lock" --constraint .github/actions/requirements.txt \
+	  --group build --extra history pyproject.toml --output-file .github/actions/requirements-history.txt
 
 clean:
 	rm -rf .venv .engine

@@ -278,5 +278,6 @@ def noise(series: Series) -> str:
     sd = series.course.night_sd
     return (
         f"Nights at one level differ by {percent(sd)} (one standard deviation). The change between two rows "
-        f"of the table is the difference of their levels; by chance it is within {percent(1.96 * math.sqrt(2) * sd)} in 95 of 100."
+        f"of the table is the difference of their levels; by chance it is within {percent(1.96 * math.sqrt(2) * sd)} "
+        "in 95 of 100."
     )

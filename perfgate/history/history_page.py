@@ -27,7 +27,7 @@ MOST_FAULTS = 500
 """Shown; the command prints all."""
 NO_DATA = "No data: nothing that was named holds a measurement."
 SOURCE = "the records of its runs and the entries of its baselines"
-CHANGES = ("when", "what", "change", "interval", "between")
+CHANGES = ("when", "what", "change (95 %)", "between")
 
 
 def site(series: Sequence[Series], faults: Sequence[Fault]) -> dict[str, str]:
@@ -144,9 +144,8 @@ def _change_rows(series: Series) -> Iterator[tuple[str, ...]]:
         yield (
             f"{before.date} to {ended.date}" if change.drifts else begun.date,
             "drift" if change.drifts else "change",
-            signed_percent(to_ratio(change.size)),
-            f"{low} to {high}",
-            f"after {build_name(before.point)} ({before.date}) and up to {build_name(ended.point)} ({ended.date})",
+            f"{signed_percent(to_ratio(change.size))} ({low} to {high})",
+            f"{build_name(before.point)} ({before.date}) and {build_name(ended.point)} ({ended.date})",
         )
 
 

@@ -24,13 +24,15 @@ Floats = NDArray[np.float64]
 FEWEST_AFTER = 4
 """Nights between two changes, before the first and after the last: a change is told with the fourth night after it."""
 FEWEST_NIGHTS = 2 * FEWEST_AFTER
-LEVEL = 1e-5
+LEVEL = 1e-6
 """Two-sided, of one place on one night: chosen by simulation, for a declared rate of :data:`YEARLY`."""
 YEARLY = 0.01
 """Declared: the share of years without a change in which any night tells of one."""
 WINDOW, CLIPPED_AT = 7, 3.0
 """A night further from the median of the seven around it than three standard deviations counts as if it were there."""
 MOST_ALIKE = 0.9
+ALLOWED = 1.5
+"""Standard errors by which nights are taken to be more alike than they are seen to be."""
 PLACES = 48
 """Begins and ends of a drift that are tried, within the nights where it may be."""
 
@@ -140,7 +142,7 @@ def _noise(levels: Floats, places: Sequence[int]) -> _Noise:
     """By differences of nights between which no change is: one and two nights apart, which tell how alike they are.
 
     Half the mean square of the first is v (1 - rho), of the second v (1 - rho^2), where v is a night's variance. rho is
-    taken a standard error larger than it is seen. Squared differences of neighbours are worth two thirds of as many
+    taken larger than it is seen. Squared differences of neighbours are worth two thirds of as many
     independent observations (von Neumann 1941).
     """
     parts = np.split(levels, places)
@@ -148,7 +150,7 @@ def _noise(levels: Floats, places: Sequence[int]) -> _Noise:
     far = np.concatenate([part[2:] - part[:-2] for part in parts])
     first, second = (float((steps**2).mean()) / 2 for steps in (near, far))
     alike = max(second / first - 1, 0.0) if first > 0 else 0.0
-    rho = min(alike + 1 / math.sqrt(len(near)), MOST_ALIKE)
+    rho = min(alike + ALLOWED / math.sqrt(len(near)), MOST_ALIKE)
     sd = math.sqrt(first / (1 - min(alike, MOST_ALIKE)))
     return _Noise(sd, first * (1 + rho) / (1 - rho) ** 2, len(near) * 2 / 3)
 

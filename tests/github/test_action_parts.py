@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import tomllib
@@ -19,12 +20,14 @@ TEMPLATES = ROOT / "perfgate" / "templates" / "github"
 OK = {"result": "success", "outputs": {"verdict": "pass"}}
 
 
-def test_the_actions_lock() -> None:
+@pytest.mark.parametrize(("name", "extra"), [("requirements.txt", ""), ("requirements-history.txt", "history")])
+def test_the_actions_lock(name: str, extra: str) -> None:
     """Every package that perfgate or its build needs is listed with its hashes, and no registry is named."""
-    lines = (ROOT / ".github" / "actions" / "requirements.txt").read_text().split("\n")
+    lines = (ROOT / ".github" / "actions" / name).read_text().split("\n")
     listed = {line.split("==")[0]: number for number, line in enumerate(lines) if "==" in line}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     needed = [*project["project"]["dependencies"], *project["dependency-groups"]["build"]]
+    needed += project["project"]["optional-dependencies"][extra] if extra else []
 
     assert {re.split("[><=]", one)[0].replace(".", "-") for one in needed} <= set(listed)
     assert all("--hash=sha256:" in lines[number + 1] for number in listed.values())
@@ -149,3 +152,44 @@ def test_templates_use_the_actions() -> None:
                 if uses.startswith("OWNER/perfgate"):
                     action = read_yaml(ROOT / uses.removeprefix("OWNER/perfgate").strip("/") / "action.yml")
                     assert set(step.get("with", {})) <= set(action["inputs"]), file
+
+
+GH = """#!/bin/sh
+case "$2$3" in
+  repos/me/it--jq) echo main ;;
+  --paginate*workflows/perfgate-nightly.yml/runs?branch=main*) echo 7; echo 8 ;;
+  */actions/runs/7/artifacts*) echo 70 ;;
+  */actions/runs/8/artifacts*) echo 80; echo 81 ;;
+  */actions/artifacts/81/zip*) exit 1 ;;
+  */actions/artifacts/*/zip*) echo packed ;;
+  *) echo "no answer to $*" >&2; exit 2 ;;
+esac
+"""
+PERFGATE = """#!/bin/sh
+if [ "$1" = --version ]; then exit 0; fi
+echo "$@"
+exit 21
+"""
+
+
+def test_the_history_action(tmp_path: Path) -> None:
+    """Every artifact of the nights on the default branch is fetched packed and given to perfgate, with what there is of
+    baselines; one that cannot be fetched is told, and no data is no failure.
+    """  # noqa: D205 (one sentence)
+    programs, work, temp = (tmp_path / name for name in ("programs", "work", "temp"))
+    programs.mkdir()
+    (work / "heads").mkdir(parents=True)
+    for name, text in (("gh", GH), ("perfgate", PERFGATE)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    job = {"GITHUB_REPOSITORY": "me/it", "TOKEN": "t", "PATH": f"{programs}:{os.environ['PATH']}"}
+    inputs = {"output": str(tmp_path / "site"), "perfgate": str(programs / "perfgate")}
+    runner = ActionRunner(ROOT / ".github" / "actions" / "history" / "action.yml", temp, work, job, inputs)
+
+    ended = runner.run()
+
+    nights = temp / "perfgate-nights"
+    assert ended == "success", runner.steps
+    assert sorted(file.name for file in nights.iterdir()) == ["7-70.zip", "8-80.zip", "8-81.zip"]
+    assert "::warning title=perfgate::the artifact 81 of run 8 could not be fetched" in runner.steps["fetch"].log
+    assert runner.steps["history"].log.startswith(f"history {nights} heads --output {tmp_path / 'site'} --cache ")
