@@ -77,7 +77,9 @@ def test_two_changes_and_a_drift_are_found(browser: Browser, pages: Path, golden
         golden("page-history.txt", shown.structure())
         changes = shown.page.locator("table").filter(has_text="between").last.inner_text()
 
-        assert "2026-02-26\tchange\t+0.29 % (+0.26 % to +0.31 %)\tvllm 0.26.0.dev95 (2026-02-25) and" in changes
+        assert "\n2026-02-26\tchange\t+0.29 % (" in changes
+        assert "vllm 0.26.0.dev95 (2026-02-25) and vllm 0.26.0.dev96 (2026-02-26)" in changes
+        assert "\tdrift\t+0.5" in changes
         assert shown.layout_faults() == []
         assert (shown.reported, shown.asked) == ([], [the_page(pages).as_uri()])
 
