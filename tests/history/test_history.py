@@ -75,7 +75,7 @@ def test_two_changes_and_a_drift_are_found(browser: Browser, pages: Path, golden
     """The page of the year has its parts, tells the changes with the builds they came with, and asks for nothing."""
     with opened(browser, the_page(pages), scripts=False) as shown:
         golden("page-history.txt", shown.structure())
-        changes = shown.page.locator("table").filter(has_text="between").last.inner_text()
+        changes = shown.page.locator("table").filter(has_text="between").last.inner_text().replace("\u00a0", " ")
 
         assert "\n2026-02-26\tchange\t+0.29 % (" in changes
         assert "vllm 0.26.0.dev95 (2026-02-25) and vllm 0.26.0.dev96 (2026-02-26)" in changes
