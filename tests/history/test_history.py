@@ -6,6 +6,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from playwright.sync_api import Browser
 
 from perfgate.baseline.lineage import draft
 from perfgate.cli.main import main
-from perfgate.history.history_page import INDEX
 from perfgate.history.points import typical
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import verdict_json
 from perfgate.record.run_record import record_file, write_record, write_run
 
+pytestmark = pytest.mark.skipif(find_spec("ruptures") is None, reason="ruptures has no wheels for this Python yet")
+INDEX = "index.html"
 HOSTILE = """</title></style><script>alert(1)</script><img src=x onerror=alert(1)> "' {{ 7*7 }} \u202e"""
 
 
