@@ -23,7 +23,7 @@ TOLD = 1_600
 MOST_TOLD = 400
 """Of one series."""
 MOST_PROMOTIONS = 60
-MOST_FAULTS = 500
+MOST_FAULTS = 150
 """Shown; the command prints all."""
 NO_DATA = "No data: nothing that was named holds a measurement."
 SOURCE = "the records of its runs and the entries of its baselines"

@@ -30,6 +30,7 @@ LONGEST_TEXT, LONGEST_CELL = 4000, 300
 """Characters; a longer text loses its end."""
 _FIGURE = re.compile(r"(?:(?:above|below) )?[-+\u2212]?\d.*|-|", re.DOTALL)
 """What a column of figures holds, with its unit or an interval."""
+_PATH = re.compile(r"[^MLVHhlz0-9. -]")
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[nmu]?s|[kMGT]?i?B|W|MHz|C|J/tok|tok(?:/s)?)(?!\w))")
 """The space between a figure and its unit, where no line may end."""
 
@@ -46,6 +47,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["figures"] = _columns_of_figures
     environment.filters["unbroken"] = _unbroken
+    environment.filters["figures_alone"] = _figures_alone
     return environment
 
 
@@ -109,6 +111,11 @@ def _first_rows(rows: Rows) -> Rows:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}\u2026"
+
+
+def _figures_alone(path: str) -> Markup:
+    """A path whole, however long: cut anywhere, it could not be drawn."""
+    return Markup(_PATH.sub("", path))  # noqa: S704 (nothing but commands and figures is left)
 
 
 def _unbroken(text: str) -> Markup:
