@@ -8,7 +8,8 @@ belong together by process and correlation id.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from perfgate.trace.families import RoleRule
 from perfgate.trace.kernel_table import (
     CALL_KINDS,
     COPY_KINDS,
+    NONE,
     Calls,
     Events,
     Kernels,
@@ -141,8 +143,6 @@ class _Reader:
         self.export = export
         self.pids: NDArray[np.int64] = np.empty(0, np.int64)
         """Global ids of the processes that ran kernels; the low 24 bits are a thread's and zero here."""
-        self.kinds: dict[int, int] = {}
-        """Kinds of calls by the id of their name, as far as they were seen."""
 
     def read(self, roles: Sequence[RoleRule]) -> tuple[Trace, list[Range]]:
         """What the kernel table is made of, see :func:`perfgate.trace.assembly.build`."""
@@ -206,46 +206,49 @@ class _Reader:
     def _calls(self, launched: Sequence[Kernels | Events]) -> Calls:
         """Calls on the host that matter to a step or launched something; without them nothing has a launch.
 
-        There may be several calls of other kinds a kernel, which are not kept: only what is kept counts as a row.
+        There may be several calls of other kinds a kernel, which are not kept: only what is kept counts as a row. They
+        are not even read unless something has no launching call among the others.
         """
-        launching = np.empty(0, np.int64)
+        self.export.check_range(_CALL, {"correlationId": _MAX_CALL, "nameId": _MAX_STRING})
+        texts = self.export.select("SELECT id, CAST(value AS TEXT) FROM StringIds WHERE value GLOB '[ch][ui]*'")
+        kinds = {number: CALL_KINDS.index(call_kind(text)) for number, text in texts if isinstance(number, int)}
+        kinds = {number: kind for number, kind in kinds.items() if kind != _OTHER}
+        listed = f"nameId IN ({', '.join(map(str, kinds))})"
+        calls = self._read_calls(kinds, listed, lambda key: np.ones(len(key), bool))
+        launching = np.concatenate(
+            [call_keys(events.process, events.correlation)[events.correlation != NONE] for events in launched]
+        )
+        keys = np.sort(call_keys(calls.process, calls.correlation))
+        unknown = np.sort(launching[~_among(launching, keys)])
+        if not len(unknown):
+            return calls
+        others = self._read_calls({}, f"NOT {listed}", lambda key: _among(key, unknown))
+        columns = {f.name: np.concatenate([getattr(part, f.name) for part in (calls, others)]) for f in fields(Calls)}
+        return Calls(**columns)
+
+    def _read_calls(
+        self, kinds: dict[int, int], condition: str, wanted: Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+    ) -> Calls:
+        """The calls of processes with kernels that are wanted by process and correlation; kinds by the id of a name."""
 
         def matters(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
-            nonlocal launching
-            correlation, name = _unlinked(columns[3])
             process, known = self._process_of(columns[2])
-            kept = self._call_kinds(name) != _OTHER
-            if not kept.all():
-                if not len(launching):
-                    launching = np.concatenate([call_keys(events.process, events.correlation) for events in launched])
-                    launching.sort()
-                key = call_keys(process, correlation)
-                kept |= launching[np.minimum(np.searchsorted(launching, key), len(launching) - 1)] == key
-            return np.asarray(known & kept)
+            return np.asarray(known & wanted(call_keys(process, _unlinked(columns[3])[0])))
 
-        self.export.check_range(_CALL, {"correlationId": _MAX_CALL, "nameId": _MAX_STRING})
-        start, end, tid, link = self.export.integers(_CALL, ("start", "end", "globalTid", _link("nameId")), matters)
+        expressions = ("start", "end", "globalTid", _link("nameId"))
+        start, end, tid, link = self.export.integers(_CALL, expressions, matters, condition)
         correlation, name = _unlinked(link)
+        ids, index = _unique(name)
+        kind = np.array([kinds.get(number, _OTHER) for number in ids.tolist()], np.int8)
         return filled(
             Calls,
-            kind=self._call_kinds(name),
+            kind=kind[index],
             start_ns=start,
             duration_ns=end - start,
             process=self._process_of(tid)[0],
             thread=tid & 0xFFFFFF,
             correlation=correlation,
         )
-
-    def _call_kinds(self, name: NDArray[np.int64]) -> NDArray[np.int8]:
-        """The kind of each call, by the id of its name."""
-        ids, index = _unique(name)
-        new = np.array([number for number in ids.tolist() if number not in self.kinds], np.int64)
-        texts = self.export.strings(new)
-        self.kinds |= {
-            number: CALL_KINDS.index(call_kind(text)) for number, text in zip(new.tolist(), texts, strict=True)
-        }
-        kinds = np.array([self.kinds[number] for number in ids.tolist()], np.int8)
-        return np.asarray(kinds[index])
 
     def _ranges(self) -> list[Range]:
         """The ranges that can name steps and layers; processes without kernels are numbered after those with some."""
@@ -354,6 +357,13 @@ def _link(name: str) -> str:
 
 def _unlinked(packed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return packed >> 31, packed & 0x7FFFFFFF
+
+
+def _among(values: NDArray[np.int64], ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which values are among others, which are in order."""
+    if not len(ordered):
+        return np.zeros(len(values), bool)
+    return np.asarray(ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values)
 
 
 def _unique(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:

@@ -107,7 +107,11 @@ class Export(contextlib.AbstractContextManager["Export"]):
                     raise RecordError(text, where=self.where, remedy=DAMAGED)
 
     def integers(
-        self, table: str, expressions: Sequence[str], keep: Callable[[Sequence[Ints]], NDArray[np.bool_]] | None = None
+        self,
+        table: str,
+        expressions: Sequence[str],
+        keep: Callable[[Sequence[Ints]], NDArray[np.bool_]] | None = None,
+        condition: str = "1",
     ) -> list[Ints]:
         """One array an expression over the rows of a table, unordered; empty ones where the table is not there.
 
@@ -115,6 +119,7 @@ class Export(contextlib.AbstractContextManager["Export"]):
             table: Its name.
             expressions: What to select.
             keep: Which of some rows to keep, by their columns; all without it.
+            condition: Which rows to read at all: a row that SQLite leaves out costs a tenth of one that is read.
 
         Raises:
             RecordError: A value is not an integer, or there are more rows to keep than
@@ -122,7 +127,7 @@ class Export(contextlib.AbstractContextManager["Export"]):
         """
         if table not in self.columns:
             return [_NOTHING for _ in expressions]
-        query = f'SELECT {", ".join(expressions)} FROM "{table}"'  # noqa: S608 (tables and columns named in this package)
+        query = f'SELECT {", ".join(expressions)} FROM "{table}" WHERE {condition}'  # noqa: S608 (named in this package)
         chunks, count = [], 0
         with contextlib.closing(self.select(query)) as rows:
             for chunk in self._chunks(rows, len(expressions), table):
