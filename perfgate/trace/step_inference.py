@@ -124,8 +124,9 @@ def _outermost(
         if extra < max(LEAST_EXTRA_OF_PERIOD * longer.kernels, LEAST_EXTRA_OF_INNER * chosen.kernels):
             continue
         whole = _each(chosen, graphs) and not longer.more(graphs, chosen, often)
-        another = inner is not None and often > 2 and extra >= ANOTHER_STEP * chosen.kernels  # noqa: PLR2004 (rarer than others)
-        if whole or (another and _tells(launches, chosen, marks, graphs)):
+        another = inner is not None and extra >= ANOTHER_STEP * chosen.kernels
+        rarer = often > 2  # noqa: PLR2004 (what comes after each is a part of the step)
+        if rarer and (whole or (another and _tells(launches, chosen, marks, graphs))):
             continue
         chosen, inner = longer, chosen
     return chosen, inner
