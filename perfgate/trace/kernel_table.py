@@ -1,7 +1,7 @@
 """The kernel table: what a traced engine ran, step by step, whichever profiler saw it.
 
-Pure data in columns (numpy arrays of one length): ``perfgate kernels`` takes 0.84 GiB for five million kernels with three
-calls each (docs/measurements.md). Times are integer nanoseconds on the clock of the capture; durations are
+Pure data in columns (numpy arrays of one length): ``perfgate kernels`` takes 0.84 GiB for five million kernels with
+three calls each (docs/measurements.md). Times are integer nanoseconds on the clock of the capture; durations are
 never negative. An index that does not apply is -1.
 """
 
