@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    print("| file | kernels | steps | without its ranges | unlisted |\n|---|---|---|---|---|")
+    print("| trace file | kernels | steps | without its ranges | unlisted |\n|---|---|---|---|---|")
     repository = commit = ""
     for line in SOURCES.split("\n"):
         first, _, second = line.partition(" ")
