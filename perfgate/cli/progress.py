@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TextIO
 
 from perfgate.capture.pace import Progress, Step
-from perfgate.cli.status_block import StatusBlock, clock, draws_on, status_lines, trial_label
+from perfgate.cli.status_block import StatusBlock, Told, clock, draws_on, status_lines, trial_label
 from perfgate.metrics.catalogue import METRICS
 from perfgate.units import format_value, plural
 
@@ -44,15 +44,16 @@ def progress_to(
         yield log
         return
     block = StatusBlock(stream)
-    at_stations: dict[str, Step] = {}  # the one that told last at the end
+    at_stations: dict[str, Told] = {}  # the one that told last at the end
 
     def draw(step: Step | str) -> None:
+        elapsed_s = now_s() - begun_s
         if not isinstance(step, str):
             at_stations.pop(step.station, None)
-            at_stations[step.station] = step
-        elapsed_s, told = now_s() - begun_s, [*at_stations.values()]
-        steps = [one for one in told if one.cell == told[-1].cell]
-        lines = status_lines(steps, elapsed_s, time_of_day(), block.size) if steps else []
+            at_stations[step.station] = step, time_of_day()
+        told = [*at_stations.values()]
+        here = [one for one in told if one[0].cell == told[-1][0].cell]
+        lines = status_lines(here, elapsed_s, time_of_day(), block.size) if here else []
         block.draw(_finished(step, elapsed_s), lines)
 
     try:

@@ -42,6 +42,8 @@ MOST_GATES = 6
 DAY_S = 86_400
 STYLES = {r"FAILED \S+": "bold red", "^perfgate: warning:": "bold yellow", r"^\[[\d:]+\]": "dim"}
 """Of finished trials and sentences."""
+Told = tuple[Step, datetime]
+"""A step, and when it was told."""
 
 
 class StatusBlock:
@@ -115,21 +117,22 @@ def draws_on(stream: TextIO) -> bool:
     return os.environ.get("CI", "").lower() in ("", "0", "false")
 
 
-def status_lines(steps: Sequence[Step], elapsed_s: float, now: datetime, size: tuple[int, int]) -> list[Text]:
+def status_lines(told: Sequence[Told], elapsed_s: float, now: datetime, size: tuple[int, int]) -> list[Text]:
     """Where a run is: cell, pairs until the next look, each station, and what the last look found.
 
     Args:
-        steps: The last one of each station, that of the station that told last at the end.
+        told: The last step of each station, that of the station that told last at the end.
         elapsed_s: Since the command began.
         now: The time of day.
         size: Columns and rows there are.
     """
-    step, (width, height) = steps[-1], size
-    stations = (
-        [_station(one) for one in sorted(steps, key=lambda one: one.station)] if step.station else [describe(step)]
-    )
+    (step, _), (width, height) = told[-1], size
     lines = [Text(_one_line(_where(step)), style="bold"), _pairs(step, elapsed_s, now, bar=width >= WITH_BAR)]
-    lines += [Text(_one_line(text)) for text in stations]
+    describe = _at_station if step.station else _alone
+    for one, since in sorted(told, key=lambda one: one[0].station):
+        line, begun = Text(_one_line(describe(one))), f", since {since:%H:%M:%S}"
+        lasts = not re.match("iteration|done", one.phase) and line.cell_len + len(begun) <= width
+        lines.append(line.append(begun if lasts else "", style="dim"))
     found = _found(step, width) if isinstance(step, RunStep) else []
     if len(lines) + len(found) > height:
         found = found[-1:]
@@ -137,15 +140,13 @@ def status_lines(steps: Sequence[Step], elapsed_s: float, now: datetime, size: t
     return [*lines[:room], *found]
 
 
-def describe(step: Step) -> str:
+def _alone(step: Step) -> str:
     """``pair 3 of 4, head: iteration 5 of 10``; a pair that has just been finished is not the next one yet."""
-    state = f" (GPU {step.state})" if step.state else ""
-    return (
-        f"{trial_label(step, f'{min(step.done + 1, step.target)} of {step.target}')}, {step.side}: {step.phase}{state}"
-    )
+    label = trial_label(step, f"{min(step.done + 1, step.target)} of {step.target}")
+    return f"{label}, {step.side}: {step.phase}{f' (GPU {step.state})' if step.state else ''}"
 
 
-def _station(step: Step) -> str:
+def _at_station(step: Step) -> str:
     """``GPU 3 (slow): pair 7, head: iteration 5 of 10``."""
     state = f" ({step.state})" if step.state else ""
     return f"{step.station}{state}: {trial_label(step, str((step.pair or 0) + 1))}, {step.side}: {step.phase}"

@@ -26,7 +26,7 @@ from perfgate.capture.pace import Pace, Step
 from perfgate.cli.main import main
 from perfgate.cli.outlet import harmless
 from perfgate.cli.progress import progress_to
-from perfgate.cli.status_block import describe
+from perfgate.cli.status_block import status_lines
 from perfgate.gate import run as measure
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.outcome import WORST_FIRST
@@ -327,14 +327,16 @@ def test_ascii_terminal(terminal: Callable[..., Terminal]) -> None:
     ("one", "words"),
     [
         (step(), "pair 3 of 4, head: iteration 3 of 10"),
-        (step("starting the engine", pair=None), "warm-up, head: starting the engine"),
-        (step("reading the trace", kind="traced"), "traced pair 3 of 4, head: reading the trace"),
+        (step("starting the engine", pair=None), "warm-up, head: starting the engine, since 17:30:00"),
+        (step("reading the trace", kind="traced"), "traced pair 3 of 4, head: reading the trace, since 17:30:00"),
         (step("done", pair=3, done=4), "pair 4 of 4, head: done"),
     ],
 )
 def test_describe(one: Step, words: str) -> None:
-    """A step is described by place, side and phase; after the last pair there is no further one."""
-    assert describe(one) == words
+    """By place, side and phase, with its begin where it lasts; after the last pair there is no further one."""
+    since = datetime(2026, 1, 1, 17, 30)  # noqa: DTZ001
+
+    assert status_lines([(one, since)], 0.0, since, (80, 24))[2].plain == words
 
 
 def test_pace() -> None:
