@@ -24,8 +24,8 @@ COLUMNS = 3
 INDENT = 4
 MOST_CELLS = 3
 """Of a run with more cells only those that did not pass are drawn."""
-SIGNS = {"fast": "\u25cf", "slow": "\u25cb", "mixed": "\u25d0", "cut": "\u00b7"}
-LEGEND = "\u25cf fast, \u25cb slow, \u25d0 sides in different states, \u00b7 no state known"
+SIGNS = {"fast": "\u25cf", "slow": "\u25cb", "mixed": "x", "cut": "\u00b7"}
+LEGEND = "\u25cf fast, \u25cb slow, x sides in different states, \u00b7 no state known"
 
 
 def terminal_text(measured: MeasuredRun, width: int) -> str:
@@ -78,7 +78,7 @@ def _plot(dots: Sequence[tuple[int, float, str]], limit: float, width: int) -> l
     for at in range(HEIGHT):
         edge, fill, name = "\u2502", " ", ""
         if at == row(limit):
-            edge, fill, name = "\u250a", "\u2504", "  must_catch"
+            edge, fill, name = "\u2560", "\u2550", "  must_catch"
         if at == row(0.0):
             edge, fill, name = "\u251c", "\u2500", "  no change"
         cells = [(sign if row(change) == at else fill).rjust(COLUMNS, fill) for _, change, sign in shown]

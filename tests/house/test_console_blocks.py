@@ -160,6 +160,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     project.git("tag", "v0.9.0")
     for name, value in (SETTINGS | {"HOME": str(tmp_path), "COLUMNS": "140"}).items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setattr("perfgate.capture.session.EngineCollector", Rehearsed)
     for search in ("end_orphans", "find_orphans"):  # it would end those of other tests
