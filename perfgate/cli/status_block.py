@@ -40,6 +40,7 @@ WITH_BAR = 54
 """Columns from which on there is room for a bar."""
 MOST_GATES = 6
 DAY_S = 86_400
+BETWEEN = "between trials"
 STYLES = {r"FAILED \S+": "bold red", "^perfgate: warning:": "bold yellow", r"^\[[\d:]+\]": "dim"}
 """Of finished trials and sentences."""
 Told = tuple[Step, datetime]
@@ -131,7 +132,7 @@ def status_lines(told: Sequence[Told], elapsed_s: float, now: datetime, size: tu
     describe = _at_station if step.station else _alone
     for one, since in sorted(told, key=lambda one: one[0].station):
         line, begun = Text(_one_line(describe(one))), f", since {since:%H:%M:%S}"
-        lasts = not re.match("iteration|done", one.phase) and line.cell_len + len(begun) <= width
+        lasts = not (one.finished or one.phase.startswith("iteration")) and line.cell_len + len(begun) <= width
         lines.append(line.append(begun if lasts else "", style="dim"))
     found = _found(step, width) if isinstance(step, RunStep) else []
     if len(lines) + len(found) > height:
@@ -141,7 +142,9 @@ def status_lines(told: Sequence[Told], elapsed_s: float, now: datetime, size: tu
 
 
 def _alone(step: Step) -> str:
-    """``pair 3 of 4, head: iteration 5 of 10``; a pair that has just been finished is not the next one yet."""
+    """``pair 3 of 4, head: iteration 5 of 10``."""
+    if step.finished:
+        return BETWEEN
     label = trial_label(step, f"{min(step.done + 1, step.target)} of {step.target}")
     return f"{label}, {step.side}: {step.phase}{f' (GPU {step.state})' if step.state else ''}"
 
@@ -149,6 +152,8 @@ def _alone(step: Step) -> str:
 def _at_station(step: Step) -> str:
     """``GPU 3 (slow): pair 7, head: iteration 5 of 10``."""
     state = f" ({step.state})" if step.state else ""
+    if step.finished:
+        return f"{step.station}{state}: {BETWEEN}"
     return f"{step.station}{state}: {trial_label(step, str((step.pair or 0) + 1))}, {step.side}: {step.phase}"
 
 

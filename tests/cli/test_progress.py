@@ -329,11 +329,11 @@ def test_ascii_terminal(terminal: Callable[..., Terminal]) -> None:
         (step(), "pair 3 of 4, head: iteration 3 of 10"),
         (step("starting the engine", pair=None), "warm-up, head: starting the engine, since 17:30:00"),
         (step("reading the trace", kind="traced"), "traced pair 3 of 4, head: reading the trace, since 17:30:00"),
-        (step("done", pair=3, done=4), "pair 4 of 4, head: done"),
+        (step("done", pair=3, done=4, finished=trial(7, 3, "head")), "between trials"),
     ],
 )
 def test_describe(one: Step, words: str) -> None:
-    """By place, side and phase, with its begin where it lasts; after the last pair there is no further one."""
+    """By place, side and phase, with its begin where it lasts; a trial that has ended belongs to no pair to come."""
     since = datetime(2026, 1, 1, 17, 30)  # noqa: DTZ001
 
     assert status_lines([(one, since)], 0.0, since, (80, 24))[2].plain == words
