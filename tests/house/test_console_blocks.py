@@ -39,8 +39,10 @@ DOCS = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 PAGES = ("README.md", "CONTRIBUTING.md", ".github/runner/README.md", *DOCS)
 DATA = {"yaml", "toml", "json", "python", "ini"}
 """Languages of blocks that are shown, not run; other tests read most of them."""
-NOT_RUN = 20
-"""At most so many sessions are not run."""
+MEASURED = "docs/measurements.md"
+"""Its sessions took GPUs or many minutes each."""
+NOT_RUN = 11
+"""At most so many sessions of the other pages are not run."""
 SHELL = str(shutil.which("bash"))
 COPIED = ("scenarios", "tests/fixtures", "drills")
 CONFIG = """[build]
@@ -196,7 +198,7 @@ def test_every_block_has_a_language() -> None:
 def test_sessions_that_are_not_run_say_why() -> None:
     """A session is left out for a GPU, GitHub, root or minutes of work, and there are few of these."""
     left = [block for page in PAGES for block in blocks(page) if block.mark == "not run"]
-    assert len(left) <= NOT_RUN
+    assert sum(block.page != MEASURED for block in left) <= NOT_RUN
     assert [f"{block.page}:{block.line}" for block in left if len(block.said.split()) < len(("a", "reason"))] == []
     marks = {block.mark for page in PAGES for block in blocks(page)}
     assert marks <= {"", "file", "not run"}
