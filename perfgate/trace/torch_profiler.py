@@ -47,6 +47,9 @@ WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _BESIDE = ("gpu_user_annotation", "cuda_sync", "cuda_event", "overhead", *CALLS)
 """Categories that may name a device and a stream and are not its work."""
 
+_OTHER_DEVICES = ("mtia_ccp_events",)
+"""Categories of work on devices that are not read here, and whose events name no stream (Kineto's ``ActivityType``)."""
+
 _WRAPPERS = re.compile(r"Torch-Compiled Region|CompiledFxGraph|CompiledFunction|^## Call|^(PyTorch )?Profiler")
 _COPY = re.compile(r"Memcpy (\w)to(\w)(?: \((\w+) -> (\w+)\))?")
 _DIRECTIONS = {"HD": "h2d", "DH": "d2h", "DD": "d2d", "PP": "peer"}
@@ -175,7 +178,7 @@ class _Reader:
             for category, events in self.by_category.items()
             if category not in (*WORK, *_BESIDE)
             for event in events
-            if {"device", "stream"} <= event.detail.keys()
+            if category in _OTHER_DEVICES or {"device", "stream"} <= event.detail.keys()
         )
         words = ", ".join(f"{cut(category)} ({count} events)" for category, count in unknown.most_common(3))
         if "kernel" in self.by_category:

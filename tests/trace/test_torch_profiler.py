@@ -148,6 +148,7 @@ UNKNOWN = event("mtia_workload", "gemm", 0, 1, device=0, stream=1)
     ("beside", "words"),
     [
         (UNKNOWN, "holds work of a device in 'mtia_workload' \\(1 events\\), but no event of category kernel"),
+        (event("mtia_ccp_events", "add", 0, 1, sqid=1), "holds work of a device in 'mtia_ccp_events' \\(1 events\\)"),
         (LAUNCH, "holds calls that launch kernels \\('cudaLaunchKernel'\\), but no event of category kernel"),
         (event("gpu_memset", "Memset (Device)", 0, 1, device=0, stream=1), "holds copies of a device, but no event"),
     ],
