@@ -16,6 +16,7 @@ _RANKS = (
     time("communication", "communication"), time("waiting", "of it waiting"), count("last", "arrived last"),
     share("last_share", "share"), time("holds_up", "holds all up by"),
 )  # fmt: skip
+_BY_ORDER = "inferred steps have no numbers of the engine: ranks are compared as if all traces began with the same step"
 
 
 def ranks_answer(selections: Sequence[tuple[str, Selection]]) -> Answer:
@@ -34,6 +35,8 @@ def ranks_answer(selections: Sequence[tuple[str, Selection]]) -> Answer:
         for rank in found.ranks
     ]  # fmt: skip
     notes = list(dict.fromkeys(note for _, selection in selections for note in selection.trace.cautions))
+    if len(ranks) > 1 and any(selection.trace.steps.inferred.any() for _, selection in selections):
+        notes.append(Note(code="steps-unclear", text=_BY_ORDER))
     about = {"steps": found.steps, "collectives": found.collectives}
     return Answer(headings, about, [Table("ranks", "Ranks, mean of a step", _RANKS, rows)], (*notes, *_missing(found)))
 

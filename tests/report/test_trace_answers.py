@@ -205,6 +205,22 @@ def test_one_rank_has_nobody_to_wait_for(tmp_path: Path) -> None:
     assert "no step ran the same collectives on every rank" in run(files[0], str(CAPTURE)).stdout
 
 
+def test_inferred_steps_of_ranks_may_not_be_the_same_ones(tmp_path: Path) -> None:
+    """No engine numbered them, so a caution says that they are compared by their order."""
+    names = ("nvjet", "flash_fwd_kernel", "ncclDevKernel_AllReduce_Sum", "act_and_mul_kernel", "_gumbel_sample_kernel")
+    files = []
+    for rank in range(2):
+        builder = ExportBuilder()
+        for step in range(30):
+            at = 100_000 * step
+            for number, name in enumerate(names):
+                begin = at + 10_000 * number
+                builder.launch(name, begin, begin + 2000, begin + 9000)
+            builder.call("cudaStreamSynchronize", at + 60_000, at + 70_000)
+        files.append(str(builder.write(tmp_path / f"rank-{rank}.sqlite")))
+    assert "ranks are compared as if all traces began with the same step" in run(*files).stdout
+
+
 def test_several_files_are_ranks_only(tmp_path: Path) -> None:
     """Another table is of one file."""
     ended = run(*two_ranks(tmp_path), "--show", "path")
