@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import change_rates
 import dropped_rates
 import head_rates
 import instrument_rates
@@ -373,6 +374,7 @@ def main() -> int:
     drops = dropped_rates.section(dropped_rates.simulate_all())
     several = head_rates.simulate_all()
     states, visits = state_rates.simulate_all(), simulate_visits()
+    changes = change_rates.simulate_all()
     known = instrument_rates.section(imperfect, promises)
     text = "\n".join(
         (page(rows, compared, differing), known, head_rates.section(several), drops, states, section(visits))
@@ -382,7 +384,7 @@ def main() -> int:
     standings = [*(row.standing for row in rows), *(row.standing for row in imperfect)]
     standings += [row.standing for row in several]
     standings += [row.standing for row in visits]
-    return int(REFUTED in standings or "| **refuted** |" in states)
+    return int(REFUTED in standings or "| **refuted** |" in f"{states}\n{changes}")
 
 
 if __name__ == "__main__":

@@ -14,9 +14,13 @@ from playwright.sync_api import Browser
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+import generated_year  # noqa: E402 (with the tests, like fixtures and their reader)
 from browser import CHROMIUM, Scheme, opened, started  # noqa: E402 (with the tests, like fixtures and their reader)
 from recorded_runs import recorded  # noqa: E402
 
+from perfgate.history.history_page import INDEX, site  # noqa: E402
+from perfgate.history.points import points_of_baseline  # noqa: E402
+from perfgate.history.series import all_series  # noqa: E402
 from perfgate.report.html import run_html  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
@@ -37,6 +41,18 @@ def take(browser: Browser, name: str, scratch: Path) -> Path:
     return image
 
 
+def take_history(browser: Browser, scratch: Path) -> Path:
+    """The page of a generated year with two changes and a drift."""
+    points = points_of_baseline(generated_year.heads())
+    pages = site(all_series(points, ("itl_median",)), ())
+    image = IMAGES / "page-history.png"
+    page = scratch / next(name for name in pages if name != INDEX)
+    page.write_text(pages[page.name], encoding="utf-8")
+    with opened(browser, page, width=840, height=1240) as shown:
+        shown.page.screenshot(path=image)
+    return image
+
+
 def main() -> int:
     """Write all pictures; 1 where there is no browser, or one is too large for a page of docs."""
     if CHROMIUM is None:
@@ -45,6 +61,7 @@ def main() -> int:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, started() as browser:
         images = [take(browser, name, Path(scratch)) for name in PICTURES]
+        images.append(take_history(browser, Path(scratch)))
     for image in images:
         print(f"{image.relative_to(ROOT)}: {image.stat().st_size} bytes")
     return int(any(image.stat().st_size > LARGEST_BYTES for image in images))

@@ -378,8 +378,9 @@ def simulate_all(runs: int = RUNS) -> list[VisitRow]:
 
 def main() -> None:
     """Simulate and put the section into the page, in the place of the one there."""
-    before, _, _ = PAGE.read_text().partition(f"\n{TITLE}")
-    PAGE.write_text(f"{before.rstrip()}\n\n{section(simulate_all())}")
+    before, _, after = PAGE.read_text().partition(f"\n{TITLE}")
+    _, following, rest = after.partition("\n## ")
+    PAGE.write_text(f"{before.rstrip()}\n\n{section(simulate_all())}{following}{rest}")
 
 
 if __name__ == "__main__":

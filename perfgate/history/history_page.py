@@ -80,8 +80,9 @@ def _overview(series: Sequence[Series], faults: Sequence[Fault]) -> Document:
 
 def _rule() -> str:
     return (
-        "Levels are logarithms of ratios to an anchor, one a night. A change is told from the fourth night after it, "
-        f"and in at most {percent(YEARLY)} of years without one a series shows one on any night (docs/error-rates.md)."
+        "Levels are logarithms of ratios to an anchor, one a night. One bad night is not a change: about four must "
+        f"have seen it. In at most {percent(YEARLY)} of years without one a series shows one on any night "
+        "(docs/error-rates.md)."
     )
 
 

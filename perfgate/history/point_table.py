@@ -47,6 +47,7 @@ class PointTable:
         self._seen: dict[str, tuple[int, int, str]] = {}
         self._known = dict(connection.execute("SELECT digest, faults FROM sources").fetchall())
         self._new: list[tuple[object, ...]] = []
+        self._added: list[str] = []
 
     def digest(self, path: str, size: int, mtime_ns: int) -> str:
         """The digest that a file had when it had this size and time; empty where it was not like that."""
@@ -55,7 +56,8 @@ class PointTable:
 
     def keep_digest(self, path: str, size: int, mtime_ns: int, digest: str) -> None:
         """Remember what a file holds."""
-        self._seen[path] = (size, mtime_ns, digest)
+        if self._files.get(path) != (size, mtime_ns, digest):
+            self._seen[path] = (size, mtime_ns, digest)
 
     def faults(self, source: str) -> list[str] | None:
         """What could not be read of a source; ``None`` for one that was not read yet."""
@@ -65,15 +67,16 @@ class PointTable:
         """Add what a source holds, by its digest."""
         self._new += [(source, *astuple(point)) for point in points]
         self._known[source] = [*faults]
+        self._added.append(source)
 
     def save(self) -> None:
         """Write what was added."""
-        known = [(digest, READER, faults) for digest, faults in self._known.items()]
+        known = [(digest, READER, self._known[digest]) for digest in self._added]
         files = [(path, *what) for path, what in self._seen.items()]
         self._insert("sources", known, ["digest", "reader", "faults"], "OR REPLACE")
         self._insert("files", files, ["path", "size", "mtime_ns", "digest"], "OR REPLACE")
         self._insert("points", self._new, ["source", *_COLUMNS])
-        self._new = []
+        self._new, self._added = [], []
 
     def points(self, roles: Mapping[str, Role | None], metrics: Sequence[str] = ()) -> Iterator[Point]:
         """The points of some sources in order of time.

@@ -22,7 +22,7 @@ from scipy import special
 Floats = NDArray[np.float64]
 
 FEWEST_AFTER = 4
-"""Nights between two changes, before the first and after the last: a change is told with the fourth night after it."""
+"""Nights between two changes, before the first and after the last."""
 FEWEST_NIGHTS = 2 * FEWEST_AFTER
 LEVEL = 1e-6
 """Two-sided, of one place on one night: chosen by simulation, for a declared rate of :data:`YEARLY`."""
@@ -30,6 +30,8 @@ YEARLY = 0.01
 """Declared: the share of years without a change in which any night tells of one."""
 WINDOW, CLIPPED_AT = 7, 3.0
 """A night further from the median of the seven around it than three standard deviations counts as if it were there."""
+LEAST_PENALTY = 1e-12
+"""A change of less than a millionth is rounding."""
 MOST_ALIKE = 0.9
 ALLOWED = 1.5
 """Standard errors by which nights are taken to be more alike than they are seen to be."""
@@ -94,7 +96,7 @@ class _Noise:
     @property
     def penalty(self) -> float:
         """The least by which a change must lower the squared error; positive, for ruptures."""
-        return max(float(special.stdtrit(self.df, 1 - LEVEL / 2)) ** 2 * self.long_run, 1e-24)
+        return max(float(special.stdtrit(self.df, 1 - LEVEL / 2)) ** 2 * self.long_run, LEAST_PENALTY)
 
 
 def course(levels: ArrayLike) -> Course:
