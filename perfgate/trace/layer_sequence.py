@@ -202,7 +202,7 @@ def _agrees(symbols: Sequence[str | int], anchors: Sequence[int], offset: int, e
 
 
 def _periodic(anchors: Sequence[int], symbols: Sequence[str | int]) -> bool:
-    """Whether most of what lies between anchors is the same, so that they repeat a layer and not only a kernel."""
+    """Whether most of what is between anchors is the same, so that they repeat a layer and not only a kernel."""
     between = Counter(tuple(symbols[earlier:later]) for earlier, later in itertools.pairwise(anchors))
     often = max(between.values())
     return often > 1 and 2 * often >= len(anchors) - 1

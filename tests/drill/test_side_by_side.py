@@ -61,7 +61,7 @@ def test_one_free_gpu_is_found(tmp_path: Path, two_gpus: FakeMachine) -> None:
     """Where somebody computes on the first GPU, exercises take the one that is free."""
     two_gpus.gpu(0).update(processes=[{"pid": os.getpid(), "memory_bytes": 2**30}])
     words = [*stub_words(tmp_path)[:5], "--no-plants", "--same-build", "1", "--format", "json"]
-    ended = CliRunner().invoke(main, ["drill", *words])
+    ended = CliRunner().invoke(main, ["drill", *words], obj=FakeCollector())
     assert ended.exit_code == ExitStatus.PASS, ended.output
     assert "same-build-1 begins on GPU 1" in ended.stderr
 

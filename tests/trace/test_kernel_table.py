@@ -81,9 +81,12 @@ def worlds(draw: st.DrawFn) -> World:
                 builder.graph(launched, placed, stream=draw(st.integers(1, 3)), **where)
                 for name, _, duration in nodes:
                     world.saw(owner, name, duration, graph=True)
-        for name, at, duration in draw(st.lists(kernel, max_size=3)):  # after the last step, or in no traced call
+        # After the last step, or in no traced call. A process with steps launches something: steps of a process that
+        # launches nothing are those of another one's kernels.
+        idle = steps > 0 and not any(owner[0] == pid for owner, _ in world.launches)
+        for name, at, duration in draw(st.lists(kernel, min_size=int(idle), max_size=3)):
             start = steps * (STEP_NS + GAP_NS) + at
-            if draw(st.booleans()):
+            if idle or draw(st.booleans()):
                 builder.launch(name, start, start + 5, start + 5 + duration, **where)
             else:
                 builder.kernel(name, start, start + duration, draw(st.sampled_from([None, 10**6])), **where)
