@@ -133,8 +133,8 @@ Written by `benchmarks/head_rates.py` (seed {seed}); {runs:,} simulated runs a r
 0.15 %, pairs normal with sd 0.07 %, orders of rounds as the plan draws them. All heads of a round share its base, so
 their pairs are correlated by one half. Holm's procedure holds under any dependence (Holm 1979), so **the claim is that
 at most 1 % of runs block any head that is slower by at most `ignorable`**, also where another one is slower by {far}
-and is blocked, **and that at most 5 % pass a head that is slower by `must_catch`.** With a drift every trial is slower than
-the one before. A head that is decided leaves the rounds. "Trials" are those of a run, and what runs of base and one
+and is blocked, **and that at most 5 % pass a head that is slower by `must_catch`.** With a drift every trial is slower
+than the one before. A head that is decided leaves the rounds. "Trials" are those of a run, and what runs of base and one
 head each would have taken for the same pairs.
 
 | truth | heads | drift a trial | wrong | at most | trials | apart | claim |
