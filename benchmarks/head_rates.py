@@ -134,8 +134,8 @@ Written by `benchmarks/head_rates.py` (seed {seed}); {runs:,} simulated runs a r
 their pairs are correlated by one half. Holm's procedure holds under any dependence (Holm 1979), so **the claim is that
 at most 1 % of runs block any head that is slower by at most `ignorable`**, also where another one is slower by {far}
 and is blocked, **and that at most 5 % pass a head that is slower by `must_catch`.** With a drift every trial is slower
-than the one before. A head that is decided leaves the rounds. "Trials" are those of a run, and what runs of base and one
-head each would have taken for the same pairs.
+than the one before. A head that is decided leaves the rounds. "Trials" are those of a run, and what runs of
+base and one head each would have taken for the same pairs.
 
 | truth | heads | drift a trial | wrong | at most | trials | apart | claim |
 |---|---|---|---|---|---|---|---|
