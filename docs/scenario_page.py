@@ -55,7 +55,7 @@ CPU_TINY: Mapping[str, str] = {
     "engine.driver": "the default, written out",
     "engine.model": "four layers of Llama with dummy weights: it loads in a second, and no model has to be fetched",
     "engine.args.dtype": "what decode runs in on GPUs too; without it the model's own configuration decides",
-    "engine.args.max_model_len": "room for 32 + 16 tokens and for trying more, and a small cache",
+    "engine.args.max_model_len": "room for 16 + 16 tokens and for trying more, and a small cache",
     "engine.args.max_num_seqs": "the batch: all requests decode in the same steps, which an inter-token latency needs",
     "engine.args.enable_prefix_caching": "every iteration has to compute its prompts; a hit would skip the prefill",
     "engine.args.enforce_eager": "compiling takes longer than everything that is measured here",

@@ -150,6 +150,11 @@ class CompileCaches:
                 self._engines[folder] = _Engine(keys, seal, grows=number == len(keys))
                 return
 
+    def warm(self, job: Job) -> bool:
+        """Whether the folder of a trial was filled by a warm-up trial of the very same engine, or nothing fills it."""
+        self.prepare(job)
+        return self._engines.get(job.cache_folder, _Engine()).seal is not None
+
     def note(self, job: Job, trial: Trial) -> Trial:
         """Keep what a warm-up trial filled; the trial with the fill that it had, or its cold start."""
         if starts_cold(job.cell):
@@ -158,7 +163,9 @@ class CompileCaches:
             figures = {COLD_START: started.ready_ns} if started and not started.cache_files else {}
             return trial.model_copy(update={"figures": {**trial.figures, **figures}})
         engine = self._engines.get(job.cache_folder, _Engine())
-        fill = engine.seal and Fill(draw=engine.seal.draw, filled_utc=engine.seal.filled_utc)
+        # An engine that leaves no file has no draw.
+        seal = engine.seal if engine.seal and engine.seal.files else None
+        fill = seal and Fill(draw=seal.draw, filled_utc=seal.filled_utc)
         if job.pair is None and job.kind == "timed" and trial.failure is None:
             self._keep(job, engine)
         return trial.model_copy(update={"fill": fill}) if fill else trial
@@ -166,9 +173,10 @@ class CompileCaches:
     def _keep(self, job: Job, engine: _Engine) -> None:
         if self._store is None or not engine.keys or not engine.grows:
             return
-        if count_files(job.cache_folder) <= (len(engine.seal.files) if engine.seal else 0):
+        if engine.seal and count_files(job.cache_folder) <= len(engine.seal.files):
             return
         try:
+            job.cache_folder.mkdir(parents=True, exist_ok=True)  # an engine that leaves no file is known by that
             seal = self._store.keep(engine.keys[-1], job.cache_folder, engine.seal)
         except (UnfitError, PerfgateError, OSError) as error:
             self._say(f"{job.label}: compile caches are not kept: {error}")

@@ -28,6 +28,8 @@ SWITCH: Final = "PERFGATE_PARK"
 """Variable of perfgate: ``0`` never parks a worker, ``1`` does so on any machine."""
 CORES: Final = 8
 """Usable cores from which on workers are parked: imports take one, the engine that is built beside them a few."""
+CPU_THREADS: Final = "OMP_NUM_THREADS"
+CPU_BINDING: Final = "VLLM_CPU_OMP_THREADS_BIND"
 FOLDERS: Final = "parked-"
 """How the folders of parked workers begin, in the run's folder. One becomes the folder of its trial."""
 
@@ -35,11 +37,15 @@ FOLDERS: Final = "parked-"
 def hides_imports(cell: Cell, cores: int) -> bool:
     """Whether workers of a cell's timed trials are parked where they have so many cores.
 
-    Never where a start is gated: imports beside another engine take another time than alone.
+    Never where a start is gated: imports beside another engine take another time than alone. An engine on the CPU whose
+    scenario says how many threads compute, bound to no core, leaves the others free: one more than these is enough.
     """
     if any(gate.gate.metric in ("start_time", COLD_START) for gate in cell.gates):
         return False
-    return {"0": False, "1": True}.get(os.environ.get(SWITCH, ""), cores >= CORES)
+    threads = cell.engine.env.get(CPU_THREADS, "")
+    known = cell.engine.env.get(CPU_BINDING) == "nobind" and threads.isdecimal()
+    needed = min(int(threads) + 1, CORES) if known else CORES
+    return {"0": False, "1": True}.get(os.environ.get(SWITCH, ""), cores >= needed)
 
 
 class _Imported(BaseModel):

@@ -120,6 +120,11 @@ class Station:
         caches = self._caches.folder(job.cell, label, subject, job.index + 1)
         return replace(job, side=_side(label), heads=(), subject=subject, cache_folder=caches, folder=folder)
 
+    def warm(self, record: Record, label: str) -> bool:
+        """Whether the compile caches of a build are here, whole, before it ran in this visit."""
+        job = self.job(record, label, 0, self._run_folder, kind="timed", pair=None, position=0, heads=())
+        return self._caches.warm(job)
+
     def probe(self, cell: Cell, subject: Subject) -> Failure | None:
         """Why no trial can be taken, see :class:`perfgate.capture.job.Collector`."""
         try:

@@ -106,12 +106,50 @@ def test_a_later_visit_finds_what_the_first_filled(tmp_path: Path, build: Callab
     first, _ = measure(tmp_path / "one", one := Compiling(), base)
     again, _ = measure(tmp_path / "two", two := Compiling(), base)
 
-    assert [there for _, _, there in one.found] == ["", *["by base of one"] * 5]
+    assert [there for _, _, there in one.found] == ["", *["by base of one"] * 4]
     assert {there for _, _, there in two.found} == {"by base of one"}
     fills = {trial.fill for record in (first, again) for trial in record.trials[1:]}
     assert first.trials[0].fill is None
     assert len(fills) == 1
     assert None not in fills
+
+
+def warm_ups(collector: Compiling) -> list[Side]:
+    """Whose warm-up trials a visit took, in order."""
+    return [side for side, pair, _ in collector.found if pair is None]
+
+
+@pytest.mark.usefixtures("store")
+def test_a_head_whose_caches_are_whole_needs_no_warm_up(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """Its first visit fills them, as does a base of the same build; the first trial of a visit warms the machine."""
+    base, head = build("base"), build("head")
+
+    assert warm_ups(visit(tmp_path / "one", base, head)) == ["base", "head"]
+    assert warm_ups(visit(tmp_path / "two", base, head)) == ["base"]
+    assert warm_ups(visit(tmp_path / "three", base)) == ["base"]
+
+
+@pytest.mark.usefixtures("store")
+def test_a_start_that_is_gated_is_warmed_up(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """What a start reads beside its caches is in memory after the first one only."""
+    measured = cell(gates=(gate("start_time"),))
+
+    base = build("base")
+
+    for name in ("one", "two"):
+        assert warm_ups(visit(tmp_path / name, base, measured=measured)) == ["base", "head"]
+
+
+@pytest.mark.usefixtures("store")
+def test_an_engine_that_leaves_no_file(tmp_path: Path, build: Callable[[str], Subject]) -> None:
+    """That it compiles nothing is known after its first warm-up trial; there is no draw to tell of."""
+
+    def clear(job: Job) -> None:
+        shutil.rmtree(job.cache_folder)
+
+    record, _ = measure(tmp_path / "one", collector := Compiling(clear), build("base"))
+    assert warm_ups(collector) == ["base"]
+    assert {trial.fill for trial in record.trials} == {None}
 
 
 def test_none_are_kept_unless_asked_for(tmp_path: Path, build: Callable[[str], Subject]) -> None:

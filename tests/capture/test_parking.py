@@ -204,6 +204,26 @@ def test_where_imports_are_hidden(
     assert not hides_imports(cell.model_copy(update={"gates": (*cell.gates, gate("start_time"))}), cores)
 
 
+@pytest.mark.parametrize(("env", "fewest"), [
+    ({"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}, 2),
+    ({"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "3"}, 4),
+    ({"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "64"}, 8),
+    ({"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "x"}, 8),
+    ({"VLLM_CPU_OMP_THREADS_BIND": "0-1", "OMP_NUM_THREADS": "1"}, 8),
+    ({"OMP_NUM_THREADS": "1"}, 8),
+])  # fmt: skip
+def test_declared_threads_leave_a_core(
+    monkeypatch: pytest.MonkeyPatch, make_cell: Callable[..., Cell], env: dict[str, str], fewest: int
+) -> None:
+    """On the CPU one core more than the unbound threads that a scenario declares is enough."""
+    monkeypatch.delenv(SWITCH)
+    cell = make_cell()
+    cell = cell.model_copy(update={"engine": cell.engine.model_copy(update={"env": env})})
+
+    assert hides_imports(cell, fewest)
+    assert not hides_imports(cell, fewest - 1)
+
+
 def test_switched_off(measure: Measure, monkeypatch: pytest.MonkeyPatch, talk: list[tuple[str, int]]) -> None:
     """Without parking each trial starts its own worker, and the record is written as it was before there was any."""
     monkeypatch.setenv(SWITCH, "0")

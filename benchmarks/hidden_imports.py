@@ -1,0 +1,251 @@
+"""Whether hidden imports move what is measured: two one-sided tests of equivalence, in one run of one build.
+
+``python benchmarks/hidden_imports.py SCENARIO --base python=... --blocks 8 [--gpus 0,1] [--minutes 10]``
+
+Restarts of one build, one after the other; of each four two are parked, and two, crosswise, have a parked worker beside
+them:
+
+======  ===================  =====================
+trial   was parked itself    has one parked beside
+======  ===================  =====================
+first   yes                  yes
+second  yes                  no
+third   no                   no
+fourth  no                   yes
+======  ===================  =====================
+
+Four trials are a block. A block's contrast is the mean log of the two trials with the one less that of the two without;
+"both" is the sum of the two contrasts, which is what hidden imports do as a whole. An effect is equivalent to none
+within a bound where two one-sided t tests at 5 % over the blocks refuse that it is larger (Schuirmann 1987), which is
+the 90 % interval within the bound. A block with a failed trial, or with one that was not parked as planned, is left
+out. Where a GPU jumps between states, blocks that were not in its fast state throughout are left out as well.
+
+Each GPU has a process of its own; folders are ordinary run folders, and calling the program again adds blocks.
+``--summarise`` measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from perfgate import __version__
+from perfgate.capture.job import Collector, Job
+from perfgate.capture.pace import Step
+from perfgate.capture.parking import SWITCH
+from perfgate.capture.session import Session
+from perfgate.capture.settling import is_slow
+from perfgate.capture.trial_taking import EngineCollector
+from perfgate.errors import InterruptedRunError, PerfgateError
+from perfgate.machine.locks import hold
+from perfgate.metrics.catalogue import METRICS
+from perfgate.metrics.trial import Failure, Trial
+from perfgate.project.subjects import resolve
+from perfgate.record.keeping import make_folder
+from perfgate.record.manifest import read_manifest
+from perfgate.record.run_record import Record, Run, read_records, write_run
+from perfgate.scenario.declaration import load
+from perfgate.scenario.plan import Cell, make_plan
+from perfgate.scenario.subject import Subject
+
+BLOCK = 4
+PARKED = (True, True, False, False)
+"""Which trials of a block are parked; the next trial says whether one is parked beside."""
+BOUNDS = {"itl_median": 0.0005, "tpot_mean": 0.0005, "ttft_median": 0.005}
+"""By metric, how far hidden imports may move it, as a log ratio."""
+
+
+class Alternating:
+    """A collector whose next trial is parked only where the plan of the blocks says so."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+
+    def probe(self, cell: Cell, subject: Subject) -> Failure | None:
+        """See :class:`perfgate.capture.job.Collector`."""
+        return self._collector.probe(cell, subject)
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """See :class:`perfgate.capture.job.Collector`."""
+        following = 0 if job.pair is None else job.pair + 1
+        return self._collector.collect(job if PARKED[following % BLOCK] else replace(job, ahead=None), progress)
+
+    def release(self) -> None:
+        """See :class:`perfgate.capture.job.Collector`."""
+        self._collector.release()
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What hidden imports do to one metric.
+
+    Args:
+        blocks: From how many.
+        mean: Of the blocks' contrasts, a log ratio; positive is worse.
+        low: Lower end of the 90 % interval.
+        high: Upper end.
+    """
+
+    blocks: int
+    mean: float
+    low: float
+    high: float
+
+    def within(self, bound: float) -> bool:
+        """Whether both one-sided tests at 5 % refuse that it is larger than the bound."""
+        return -bound < self.low and self.high < bound
+
+
+def effect(contrasts: Sequence[float]) -> Effect | None:
+    """The mean contrast with its 90 % interval; ``None`` for fewer than two blocks."""
+    if len(contrasts) <= 1:
+        return None
+    mean, error = float(np.mean(contrasts)), float(stats.sem(contrasts))
+    half = float(stats.t.isf(0.05, len(contrasts) - 1)) * error
+    return Effect(len(contrasts), mean, mean - half, mean + half)
+
+
+def contrasts(logs: Sequence[float]) -> dict[str, float]:
+    """Of the logs of a block's trials, in order."""
+    first, second, third, fourth = logs
+    own = (first + second - third - fourth) / 2
+    beside = (first + fourth - second - third) / 2
+    return {"parked itself": own, "one parked beside": beside, "both": own + beside}
+
+
+def blocks_of(record: Record) -> Iterator[list[Trial]]:
+    """Whole blocks of trials that were parked as planned, on a GPU in its fast state."""
+    judged = {trial.pair: trial for trial in record.judged_trials("base") if trial.pair is not None}
+    readings = [reading for trial in judged.values() for reading in _readings(trial)]
+    fastest = tuple(map(min, zip(*readings, strict=True))) if readings else ()
+    for start in range(0, max(judged, default=-1) + 1, BLOCK):
+        block = [judged[number] for number in range(start, start + BLOCK) if number in judged]
+        as_planned = [bool(trial.startup and trial.startup.parked_ns) for trial in block] == [*PARKED]
+        slow = fastest and any(is_slow(reading, fastest) for trial in block for reading in _readings(trial))
+        if as_planned and not slow:
+            yield block
+
+
+def _readings(trial: Trial) -> list[tuple[int, ...]]:
+    return [
+        reading for one in trial.iterations if one.probe_ns for reading in (one.probe_ns.before, one.probe_ns.after)
+    ]
+
+
+def table(folder: Path) -> Iterator[str]:
+    """The lines of a table over all run folders below a folder: a row a metric and effect."""
+    found: dict[tuple[str, str], list[float]] = {}
+    taken = 0
+    for run_folder in sorted(path for path in folder.iterdir() if (path / "run.json").exists()):
+        for record in read_records(run_folder, read_manifest(run_folder)):
+            taken += len(record.judged_trials("base"))
+            for block in blocks_of(record):
+                for metric in BOUNDS:
+                    values = [METRICS[metric].summarise(trial) for trial in block]
+                    logs = [math.log(value) for value in values if value]
+                    for name, value in contrasts(logs).items() if len(logs) == BLOCK else ():
+                        found.setdefault((metric, name), []).append(value)
+    yield f"{taken} trials\n"
+    yield "| metric | effect | blocks | change | 90 % interval | bound | equivalent |\n|---|---|---|---|---|---|---|"
+    for (metric, name), several in found.items():
+        known = effect(several)
+        if known is not None:
+            bound = BOUNDS[metric]
+            yield (
+                f"| `{metric}` | {name} | {known.blocks} | {100 * known.mean:+.3f} % | {100 * known.low:+.3f} to "
+                f"{100 * known.high:+.3f} % | {100 * bound:g} % | {'yes' if known.within(bound) else 'not shown'} |"
+            )
+
+
+def take_blocks(
+    folder: Path, scenario: Path, subject: Subject, blocks: int, deadline_s: float, collector: Collector | None = None
+) -> None:
+    """Add blocks of trials to the run folder of one GPU, which is made where it is missing.
+
+    Args:
+        folder: The run folder.
+        scenario: Its file.
+        subject: The build.
+        blocks: How many more.
+        deadline_s: No trial is begun that would not end before, on the monotonic clock.
+        collector: Takes the trials; the real engine where not given.
+
+    Raises:
+        PerfgateError: The machine is not fit to measure on, or the folder is not of this scenario and build.
+    """
+    loaded = (load(scenario),)
+    if not folder.exists():
+        plan = make_plan(loaded, 0)
+        make_folder(folder, loaded)
+        write_run(folder, Run(name=folder.name, plan=plan, subjects={"base": subject}, perfgate=__version__))
+    run = read_manifest(folder)
+    with hold(folder), Session(folder, run, Alternating(collector or EngineCollector()), _tell, deadline_s) as session:
+        taken = {record.cell.cell_id: record.measured() for record in read_records(folder, run)}
+        for cell in run.plan.cells:
+            session.measure(cell, taken.get(cell.cell_id, 0) + BLOCK * blocks)
+
+
+def _tell(step: Step | str) -> None:
+    if isinstance(step, str):
+        print(step, file=sys.stderr, flush=True)
+    elif step.finished is not None:
+        failure = step.finished.failure
+        print(f"trial {step.trial}: {failure.text if failure else 'done'}", file=sys.stderr, flush=True)
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Take blocks on all GPUs at once, each in a process of its own; the number of those that failed."""
+    deadline_s = time.monotonic() + options.minutes * 60
+    running = []
+    for gpu in options.gpus:
+        words = [
+            sys.executable, __file__, str(options.scenario), "--lane", str(deadline_s), "--blocks", str(options.blocks),
+            "--into", str(options.into / f"gpu-{gpu}"), *(word for base in options.base for word in ("--base", base)),
+        ]  # fmt: skip
+        # "cpu" is the engine on the CPU: no GPU to name.
+        environment = {**os.environ, SWITCH: "1", **({"CUDA_VISIBLE_DEVICES": gpu} if gpu != "cpu" else {})}
+        running.append(subprocess.Popen(words, env=environment))
+    return sum(process.wait() != 0 for process in running)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure, and print the table; 1 where a GPU's process failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenario", type=Path)
+    parser.add_argument("--base", action="append", default=[], metavar="KEY=VALUE", help="the build, as perfgate run")
+    parser.add_argument("--gpus", type=lambda names: names.split(","), default=["0"], help="indices, or cpu")
+    parser.add_argument("--blocks", type=int, default=8, help="of four trials, on each GPU")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no trial that would not end within this")
+    parser.add_argument("--into", type=Path, default=Path("hidden-imports"), help="folder of the run folders")
+    parser.add_argument("--summarise", action="store_true", help="measure nothing: summarise what the folder holds")
+    parser.add_argument("--lane", type=float, help=argparse.SUPPRESS)  # one GPU's process: the deadline
+    options = parser.parse_args(words)
+    if options.lane is not None:
+        try:
+            subject = resolve(options.base, (), {})["base"]
+            take_blocks(options.into, options.scenario, subject, options.blocks, options.lane)
+        except InterruptedRunError as error:
+            print(f"{options.into.name}: {error}", file=sys.stderr)
+        except PerfgateError as error:
+            print(f"{options.into.name}: {error}", file=sys.stderr)
+            return 1
+        return 0
+    options.into.mkdir(parents=True, exist_ok=True)
+    failed = 0 if options.summarise else measure(options)
+    for line in table(options.into):
+        print(line)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
