@@ -288,7 +288,7 @@ class Session:
         for label in wanted:
             subject = self._run.built[label]
             failure = self._starts.certain(cell, subject, label, "timed")
-            if failure is None and self._is_warm(station, cell, label):
+            if failure is None and not self._run.quick and station.warm(self._opened[cell.cell_id], label):
                 continue
             if failure is None and (failure := self._warm_up(station, aim, label, heads)) is not None:
                 if failure.code in OF_THE_GPU and self._leaves(station, failure):
@@ -307,12 +307,6 @@ class Session:
                 self._keep(cell)
             station.conditioned.update((cell.cell_id, label) for label in wanted)
             return bool(self._rounds.heads(station.pair, self._opened[cell.cell_id]))
-
-    def _is_warm(self, station: Station, cell: Cell, label: str) -> bool:
-        """Whether a build needs no warm-up trial of its own; a start that is gated is not told from caches alone."""
-        if label == "base" or self._run.quick or any(gate.gate.metric == "start_time" for gate in cell.gates):
-            return False
-        return station.warm(self._opened[cell.cell_id], label)
 
     def _warm_up(self, station: Station, aim: Aim, label: str, heads: tuple[str, ...]) -> Failure | None:
         failure = station.probe(aim.cell, self._run.built[label])

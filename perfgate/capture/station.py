@@ -121,7 +121,13 @@ class Station:
         return replace(job, side=_side(label), heads=(), subject=subject, cache_folder=caches, folder=folder)
 
     def warm(self, record: Record, label: str) -> bool:
-        """Whether the compile caches of a build are here, whole, before it ran in this visit."""
+        """Whether a build needs no warm-up trial of its own: its compile caches are here, whole, before it ran.
+
+        The base always has one, which warms the machine; so has each build whose start is gated, as that reads more
+        than its caches.
+        """
+        if label == "base" or any(gate.gate.metric == "start_time" for gate in record.cell.gates):
+            return False
         job = self.job(record, label, 0, self._run_folder, kind="timed", pair=None, position=0, heads=())
         return self._caches.warm(job)
 
