@@ -9,7 +9,7 @@ PROFILE_REASONS = (
     Reason("trace-incomplete", "A range was open when the capture ended, so the trace does not hold its whole step.",
            "Nothing, if other steps suffice; otherwise end the capture a few steps after the last one of interest."),
     Reason("launch-not-traced", "Kernels have no launching call in the trace: they were launched before the capture "
-           "began, or the calls were not traced.",
+           "began, the calls were not traced, or several calls have one number.",
            "Begin the capture between steps, after a synchronisation, and trace the CUDA interface."),
     Reason("not-recorded", "The trace does not record what a figure is made of, so it is left out.",
            "Read what is missing; trace again with it."),
@@ -28,6 +28,13 @@ PROFILE_REASONS = (
     Reason("steps-of-another-process", "The ranges that name the steps are of one process, the kernels of others. What "
            "was launched after a range had ended belongs to the next step.",
            "Open the ranges in the process that launches."),
+    Reason("step-ranges-unclear", "Ranges name the steps, but several have one number, a number is too large, or some "
+           "begin before an earlier one has ended. Such steps are numbered in order of time, and what is launched in "
+           "two of them belongs to the later one.",
+           "Call the profiler's step() once for each step, in one thread; open a range after the last one has closed."),
+    Reason("launch-after-start", "Kernels begin before the calls that launched them, which cannot be: the clocks of "
+           "host and device disagree, or the numbers that link kernels and calls are wrong.",
+           "Do not use delays, host slack or the path of this trace; times on the device alone are not affected."),
     Reason("profiler-overhead", "The profiler did work of its own (a buffer flush) while steps ran, which delays them.",
            "Do not use the times of those steps; trace fewer iterations, so that no buffer fills."),
     Reason("outside-envelope", "The head runs decode steps that the scenario's envelope does not declare, and the "
@@ -59,9 +66,9 @@ PROFILE_REASONS = (
            "is not a dense layer's. They have no place such as qkv or down, because a wrong one would be worse.",
            "Distinguish the gemms by name: roles: {NAME: {match: ...}} in the scenario. In eager mode, ranges of "
            "layers give the right numbers."),
-    Reason("layers-unknown", "Kernels that a layer runs once, those that write the KV cache or keep a state, are in no "
-           "layer: they are a draft model's, or the sequence of kernels does not show where layers begin. A wrong "
-           "number would be worse than none.",
+    Reason("layers-unknown", "Steps or kernels are in no layer: they are a draft model's, the steps train, or the "
+           "sequence of kernels does not show where layers begin, as in a network of convolutions. A wrong number "
+           "would be worse than none.",
            "In eager mode, ranges such as perfgate.layer.5 give layers. Sums, roles and kernels are not affected."),
     Reason("device-events-unknown", "The trace holds device work in a category that perfgate does not know, so no sum "
            "includes it, and the device may have been busy where idle time is shown.",

@@ -106,7 +106,8 @@ def format_mean(value: float) -> str:
 
 def percent(ratio: float) -> str:
     """A ratio as a percentage with three significant digits, and all digits before the point."""
-    return f"{ratio * 100:.3g} %" if ratio < 10 else f"{ratio * 100:.0f} %"  # noqa: PLR2004 (1000 %)
+    shown = ratio * 100 + 0.0  # adding it takes the sign from a zero
+    return f"{shown:.3g} %" if ratio < 10 else f"{shown:.0f} %"  # noqa: PLR2004 (1000 %)
 
 
 def signed_percent(ratio: float | None, decimals: int = 2) -> str:

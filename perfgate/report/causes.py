@@ -9,7 +9,7 @@ from perfgate.metrics.catalogue import METRICS, split_name
 from perfgate.metrics.trial import SIDES
 from perfgate.report.document import Section
 from perfgate.trace.attribution import Attribution, Part
-from perfgate.units import format_si, format_value, plural
+from perfgate.units import format_si, format_value, percent, plural
 
 CAUSES = (*EXACT_ENDS, "one-sided-failures", "preempted")
 """Reasons that say what is different about the head; others may quote a log or a traceback, which names anything."""
@@ -107,7 +107,8 @@ def _sums(parts: Sequence[Part]) -> tuple[float, float, float]:
 
 def _part_row(name: str, base_s: float, head_s: float, difference_s: float, change: Attribution) -> tuple[str, ...]:
     whole = change.difference_s
-    share = f"{difference_s / whole * 100:.0f} %" if whole and abs(whole) >= SHARED * change.base_s else "-"
+    known = whole and abs(whole) >= SHARED * change.base_s
+    share = percent(round(difference_s / whole, 2)) if known else "-"
     return (name, f"{base_s * 1e6:.1f}", f"{head_s * 1e6:.1f}", _us(difference_s), share)
 
 

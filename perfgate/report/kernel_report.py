@@ -16,7 +16,7 @@ from perfgate.report.document import Document, NoteLine, Section, printable
 from perfgate.trace.idle_gaps import GAPS
 from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace
 from perfgate.trace.selection import KernelSum, Selection, by_kernel, by_role, by_step_and_kernel, outside, patterns
-from perfgate.units import format_mean, format_ns, format_value, percent
+from perfgate.units import format_mean, format_ns, format_value, percent, plural
 
 Rows = list[tuple[str, ...]]
 LISTED = 2000
@@ -144,12 +144,12 @@ def trace_headings(selection: Selection) -> list[str]:
     steps = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     on_cpu = (trace.kernels.device == NONE).all() and not trace.devices
     devices = "CPU" if on_cpu else ", ".join(sorted(set(trace.devices.values()))) or "unknown GPU"
-    word = "inferred steps" if trace.steps.inferred.any() else "steps"
-    lines = [f"{trace.source}, {devices}: {len(trace.kernels)} kernels, {len(trace.steps)} {word} ({steps or 'none'})"]
+    shown = plural(len(trace.steps), f"{'inferred ' if trace.steps.inferred.any() else ''}step")
+    lines = [f"{trace.source}, {devices}: {plural(len(trace.kernels), 'kernel')}, {shown} ({steps or 'none'})"]
     lines.append(f"Shown: {selection.what}{_pattern_words(selection)}.")
     lost, lost_ns = outside(trace)
     if lost:
-        lines.append(f"Outside the steps: {lost} kernels, {format_ns(lost_ns)}.")
+        lines.append(f"Outside the steps: {plural(lost, 'kernel')}, {format_ns(lost_ns)}.")
     return lines
 
 
@@ -159,7 +159,7 @@ def _pattern_words(selection: Selection) -> str:
     if selection.layer is not None or not counts:
         return ""
     if len(counts) == 1:
-        return f", {counts[0][0]} kernels{' each' if selection.steps > 1 else ''}"
+        return f", {plural(counts[0][0], 'kernel')}{' each' if selection.steps > 1 else ''}"
     shown = ", ".join(f"{launches} in {count}" for launches, count in counts[:5])
     more = f" and {len(counts) - 5} other numbers" if len(counts) > 5 else ""  # noqa: PLR2004 (a line)
     return f"; kernels in a step: {shown}{more}"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from perfgate.errors import UsageError
 from perfgate.models import Note
 from perfgate.report.answer import Answer, Table, count, share, time, word
+from perfgate.trace.kernel_table import Trace
 from perfgate.trace.rank_waits import RankComparison, compare_ranks, ranks_of
 from perfgate.trace.selection import Selection
 from perfgate.units import format_ns, percent, plural
@@ -24,14 +29,20 @@ def ranks_answer(selections: Sequence[tuple[str, Selection]]) -> Answer:
 
     Args:
         selections: At least one, with the name of its file; a file may hold several ranks.
+
+    Raises:
+        UsageError: Two files hold the same kernels at the same times.
     """
+    for (label, one), (other, same) in itertools.combinations(selections, 2):
+        if _same_work(one.trace, same.trace):
+            raise UsageError(f"{label} and {other} hold the same trace: give the trace of each rank once")
     ranks = [rank for label, selection in selections for rank in ranks_of(selection, label)]
     found = compare_ranks(ranks)
     compared = f"{plural(found.steps, 'step')} and {plural(found.collectives, 'collective')} compared"
     headings = [f"{plural(len(ranks), 'rank')}: {compared}.", *_sentence(found)]
     rows: list[tuple[Any, ...]] = [
         (rank.label, rank.step_ns, rank.kernel_ns, rank.communication_ns, rank.waiting_ns, rank.last,
-         rank.last / found.collectives if found.collectives else None, rank.holds_up_ns)
+         None if rank.last is None else rank.last / found.collectives, rank.holds_up_ns)
         for rank in found.ranks
     ]  # fmt: skip
     notes = list(dict.fromkeys(note for _, selection in selections for note in selection.trace.cautions))
@@ -41,9 +52,15 @@ def ranks_answer(selections: Sequence[tuple[str, Selection]]) -> Answer:
     return Answer(headings, about, [Table("ranks", "Ranks, mean of a step", _RANKS, rows)], (*notes, *_missing(found)))
 
 
+def _same_work(one: Trace, other: Trace) -> bool:
+    """Whether two traces hold the same kernels, to the nanosecond."""
+    times = (one.kernels.start_ns, other.kernels.start_ns), (one.kernels.duration_ns, other.kernels.duration_ns)
+    return one.names.demangled == other.names.demangled and all(np.array_equal(*pair) for pair in times)
+
+
 def _sentence(found: RankComparison) -> list[str]:
-    worst = max(found.ranks, key=lambda rank: rank.holds_up_ns)
-    if not worst.holds_up_ns:
+    worst = max(found.ranks, key=lambda rank: rank.holds_up_ns or 0)
+    if not worst.holds_up_ns or worst.last is None:
         return []
     often, late = percent(worst.last / found.collectives), format_ns(worst.holds_up_ns)
     return [f"{worst.label} arrives last in {often} of the collectives; each step waits {late} for it alone."]

@@ -34,8 +34,9 @@ from perfgate.trace.limits import (
 )
 from perfgate.trace.step_inference import infer_steps
 from perfgate.trace.steps import Range, find_steps, layers_at, steps_at
-from perfgate.units import plural
+from perfgate.units import format_ns, plural
 
+Ints = NDArray[np.int64]
 _Rows = TypeVar("_Rows", bound=Timed)
 
 
@@ -68,6 +69,7 @@ def build(recorded: Trace, ranges: Sequence[Range]) -> Trace:
     """
     _check(recorded, ranges)
     launches = _Launches(recorded.calls)
+    recorded, unclear = _without_shared_numbers(recorded, launches)
     kernels = _launched(recorded.kernels, launches)
     steps, cautions = find_steps(ranges, np.unique(kernels.process).tolist(), recorded.where)
     time_ns = kernels.launched_ns
@@ -90,7 +92,7 @@ def build(recorded: Trace, ranges: Sequence[Range]) -> Trace:
         overhead=_placed(recorded.overhead, steps, None),
         calls=_placed(calls, steps, None),
     )
-    return dataclasses.replace(trace, cautions=(*recorded.cautions, *cautions, *_cautions(trace)))
+    return dataclasses.replace(trace, cautions=(*recorded.cautions, *cautions, *unclear, *_cautions(trace)))
 
 
 def _check(recorded: Trace, ranges: Sequence[Range]) -> None:
@@ -129,6 +131,20 @@ class _Launches:
         keys = call_keys(calls.process, calls.correlation)
         order = np.argsort(keys, kind="stable")
         self.keys, self.start_ns = keys[order], calls.start_ns[order]
+        self.shared = self._shared(calls, order)
+        """The keys that several launching calls have, none of them within the first, in order."""
+
+    def _shared(self, calls: Calls, order: Ints) -> Ints:
+        twice = np.flatnonzero(self.keys[1:] == self.keys[:-1])
+        if not len(twice):
+            return twice
+        rows = order[np.isin(self.keys, self.keys[twice])]
+        rows = rows[np.isin(calls.kind[rows], _LAUNCHING) & (calls.correlation[rows] != NONE)]
+        rows = rows[np.lexsort((calls.start_ns[rows], call_keys(calls.process[rows], calls.correlation[rows])))]
+        keys = call_keys(calls.process[rows], calls.correlation[rows])
+        distinct, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        until = (calls.start_ns[rows] + calls.duration_ns[rows])[first]
+        return np.asarray(distinct[np.unique(group[calls.start_ns[rows] > until[group]])])
 
     def start_of(self, process: NDArray[np.int16], correlation: NDArray[np.int64]) -> NDArray[np.int64]:
         """When the launching call began; :data:`NO_TIME` where the trace does not hold it."""
@@ -137,6 +153,26 @@ class _Launches:
         keys = call_keys(process, correlation)
         index = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where((self.keys[index] == keys) & (correlation != NONE), self.start_ns[index], NO_TIME)
+
+
+_LAUNCHING = [CALL_KINDS.index(kind) for kind in ("launch", "graph-launch", "copy")]
+
+
+def _without_shared_numbers(recorded: Trace, launches: _Launches) -> tuple[Trace, list[Note]]:
+    """Work whose number several calls have is launched by none that is known, which is said."""
+    if not len(launches.shared):
+        return recorded, []
+    changed: dict[str, Any] = {}
+    for what in ("kernels", "copies", "memsets"):
+        table = getattr(recorded, what)
+        unclear = np.isin(call_keys(table.process, table.correlation), launches.shared)
+        if unclear.any():
+            changed[what] = dataclasses.replace(table, correlation=np.where(unclear, NONE, table.correlation))
+    lost = sum(int((table.correlation != getattr(recorded, what).correlation).sum()) for what, table in changed.items())
+    if not lost:
+        return recorded, []
+    text = f"{lost} kernels, copies or memsets have the number of several calls, so what launched them is not known"
+    return dataclasses.replace(recorded, **changed), [Note(code="launch-not-traced", text=text)]
 
 
 def call_keys(process: NDArray[Any], correlation: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -165,10 +201,20 @@ def _placed(rows: _Rows, steps: Steps, launches: _Launches | None) -> _Rows:
 
 def _cautions(trace: Trace) -> list[Note]:
     notes = []
-    lost = int((trace.kernels.launched_ns == NO_TIME).sum())
-    if lost:
-        text = f"{lost} of {len(trace.kernels)} kernels have no launching call in the trace and belong to no step"
+    kernels = trace.kernels
+    unknown = kernels.launched_ns == NO_TIME
+    if lost := int(unknown.sum()):
+        placed = bool((kernels.step[unknown] != NONE).any())
+        so = "belong to the step in which they began" if placed else "belong to no step"
+        text = f"{lost} of {plural(len(kernels), 'kernel')} have no launching call in the trace and {so}"
         notes.append(Note(code="launch-not-traced", text=text))
+    early_ns = np.where(unknown, 0, kernels.launched_ns - kernels.start_ns)
+    if early := int((early_ns > 0).sum()):
+        text = (
+            f"{early} of {plural(len(kernels), 'kernel')} begin before the call that launched them, by up to "
+            f"{format_ns(early_ns.max())}"
+        )
+        notes.append(Note(code="launch-after-start", text=text))
     notes += layer_cautions(trace.kernels, trace.names)
     inside = trace.overhead.take(trace.overhead.step != NONE)
     if len(inside):

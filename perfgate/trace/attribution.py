@@ -20,9 +20,10 @@ from perfgate.trace.decode_step import DecodeSteps, KernelKey
 
 NS_PER_S = 1e9
 COPIES = "copies, less overlap"
-"""Copies and memsets that no kernel covers, less the time in which kernels ran side by side."""
+"""Copies and memsets that no kernel covers, less the time in which kernels ran side by side, and less that in which a
+step's work ran beside the next one's."""
 BETWEEN = "idle between steps"
-"""What a step's length has beyond its own work; negative where copies of the next step run before its first kernel."""
+"""What a step's length has beyond its own work; where its work lasts into the next step it has nothing."""
 GRAPH_IDLE = "idle (graph)"
 """Between two kernels of one graph launch, where the host plays no part."""
 LONGEST_PLACE = 8
@@ -180,7 +181,9 @@ def _cost_ns(steps: DecodeSteps) -> dict[_Key, float]:
     cost["busy", COPIES] = mean(steps.busy_ns) - sum(cost.values())
     for gap, column in steps.gap_ns.items():
         cost["idle", f"idle ({gap})"] = mean(column)
-    cost["idle", BETWEEN] = _step_ns(steps) - sum(cost.values())
+    left = _step_ns(steps) - sum(cost.values())
+    cost["busy", COPIES] += min(left, 0.0)
+    cost["idle", BETWEEN] = max(left, 0.0)
     return cost
 
 

@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-STEP = re.compile(r"perfgate\.step\.(\d{1,18})(?:\.(decode|prefill|mixed))?")
+STEP = re.compile(r"perfgate\.step\.([0-9]+)(?:\.(decode|prefill|mixed))?")
 LAYER = re.compile(r"(?:^|\W)layers?\.(\d{1,4})\b")
 """Layer ranges: ``perfgate.layer.5``, or a module's path as vLLM's hooks write it (``model.layers.5.self_attn``)."""
 
-PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
+PROFILER_STEP = re.compile(r"ProfilerStep#([0-9]+)")
+
+LONGEST_NUMBER = 18
+"""Digits of a step's number that fit into a column."""
 
 GLOBS = (
     "perfgate.*", "execute_*", "scheduler.run_batch", "step[[]*", "[[]Executor] _forward_step*", "ProfilerStep#*",
@@ -71,7 +74,7 @@ SGLANG_BATCH = EngineRange(re.compile(r"scheduler\.run_batch"), lambda _: None)
 SGLANG_FORWARD = EngineRange(re.compile(r"step\[([A-Z][A-Z0-9_]{0,40})(?: [\w=. ]{0,400})?\]"), _sglang_counts)
 TENSORRT_LLM = EngineRange(
     re.compile(
-        r"\[Executor\] _forward_step(?: (\d{1,18}))?: (\d{1,9}) ctx reqs(?:, \d{1,12} ctx tokens)?, (\d{1,9}) gen reqs"
+        r"\[Executor\] _forward_step(?: ([0-9]+))?: (\d{1,9}) ctx reqs(?:, \d{1,12} ctx tokens)?, (\d{1,9}) gen reqs"
     ),
     lambda match: (int(match[2]), int(match[3])),
     number=1,

@@ -26,6 +26,7 @@ from perfgate.trace.families import (
 )
 from perfgate.trace.kernel_table import NONE, PLACES, Kernels, Names
 from perfgate.trace.layer_sequence import layer_bounds
+from perfgate.units import plural
 
 
 def assign_layers(
@@ -129,27 +130,40 @@ def _place_in_order(
 
 
 def layer_cautions(kernels: Kernels, names: Names) -> Iterator[Note]:
-    """What to say of steps: gemms that have no place in their layers, and mixers that are in no layer."""
+    """What to say of steps: gemms that have no place in their layers, mixers in no layer, steps without layers."""
     of_role = {role: np.array([name == role for name in names.role]) for role in (GEMM, *_MIXERS)}
+    inside = kernels.step != NONE
     of_step = np.zeros(int(kernels.step.max(initial=NONE)) + 2, bool)  # the last one represents no step
     of_step[kernels.step[kernels.layer != NONE]] = True
     of_step[NONE] = False
-    gemms = of_role[GEMM][kernels.name] & of_step[kernels.step]
-    if lost := int((gemms & (kernels.place == 0)).sum()):
+    gemms = of_role[GEMM][kernels.name] & inside
+    placed = gemms & of_step[kernels.step]
+    if lost := int((placed & (kernels.place == 0)).sum()):
         text = (
-            f"{lost} of {int(gemms.sum())} gemms have no place: their order is not a dense layer's (latent attention, "
-            "a router, several sorts of layers, a draft model)"
+            f"{lost} of {plural(int(placed.sum()), 'gemm')} have no place: their order is not a dense layer's (latent "
+            "attention, a router, several sorts of layers, a draft model)"
         )
         yield Note(code="places-unknown", text=text)
-    mixers = np.any([of_role[role] for role in _MIXERS], axis=0)[kernels.name] & (kernels.step != NONE)
+    ran = (names.demangled[name] for name in np.unique(kernels.name[inside]).tolist())
+    if not of_step.any() and any(map(_BACKWARD.search, ran)):
+        why = "they train, which runs each layer a second time in reverse order"
+        yield Note(code="layers-unknown", text=f"layers of these steps are left out: {why}")
+        return
+    mixers = np.any([of_role[role] for role in _MIXERS], axis=0)[kernels.name] & inside
     mixers &= np.bincount(kernels.step[mixers], minlength=len(of_step))[kernels.step] > 1  # one alone repeats nothing
     if lost := int((mixers & (kernels.layer == NONE)).sum()):
         text = (
-            f"{lost} of {int(mixers.sum())} kernels that run once a layer are in none: they are a draft model's, or "
-            "the step's sequence does not show where a layer begins"
+            f"{lost} of {plural(int(mixers.sum()), 'kernel')} that run once a layer are in none: they are a draft "
+            "model's, or the step's sequence does not show where a layer begins"
         )
         yield Note(code="layers-unknown", text=text)
+    elif gemms.any() and not of_step.any() and np.bincount(kernels.step[gemms]).max() >= _LEAST_GEMMS:
+        why = "the sequence of their kernels does not repeat as layers do"
+        yield Note(code="layers-unknown", text=f"layers of these steps are left out: {why}")
 
+
+_LEAST_GEMMS = 4
+"""A step with fewer is not expected to have layers."""
 
 _MIXERS = (KV_WRITE, RECURRENCE)
 """What a layer runs once, unlike attention, whose metadata is made ready outside the layers."""

@@ -53,6 +53,8 @@ class Rank:
 class RankWaits:
     """What one rank does while others wait; times in nanoseconds, means over the steps compared.
 
+    What there is nothing to compare for is ``None``.
+
     Args:
         label: What it is called.
         step_ns: The median length of its steps; ``None`` where none has a successor.
@@ -65,11 +67,11 @@ class RankWaits:
 
     label: str
     step_ns: float | None
-    kernel_ns: float
-    communication_ns: float
-    waiting_ns: float
-    last: int
-    holds_up_ns: float
+    kernel_ns: float | None
+    communication_ns: float | None
+    waiting_ns: float | None
+    last: int | None
+    holds_up_ns: float | None
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def compare_ranks(ranks: Sequence[Rank]) -> RankComparison:
     table = np.array([np.concatenate([rank.collectives[step][1] for step in steps] or [_NOTHING]) for rank in ranks])
     waits = table - table.min(axis=0) if table.size else table
     held_up = np.sort(waits, axis=0)[1] if len(ranks) > 1 and table.size else np.zeros(table.shape[1], np.int64)
-    mean = max(len(steps), 1)
+    some, mean = bool(steps), max(len(steps), 1)
     compared = []
     for rank, waited in zip(ranks, waits, strict=True):
         late = (waited == 0) & (held_up > 0)
@@ -156,11 +158,11 @@ def compare_ranks(ranks: Sequence[Rank]) -> RankComparison:
             RankWaits(
                 label=rank.label,
                 step_ns=statistics.median(rank.step_ns) if rank.step_ns else None,
-                kernel_ns=sum(rank.kernel_ns.get(step, 0) for step in steps) / mean,
-                communication_ns=sum(rank.communication_ns.get(step, 0) for step in steps) / mean,
-                waiting_ns=int(waited.sum()) / mean,
-                last=int(late.sum()),
-                holds_up_ns=int(held_up[late].sum()) / mean,
+                kernel_ns=sum(rank.kernel_ns.get(step, 0) for step in steps) / mean if some else None,
+                communication_ns=sum(rank.communication_ns.get(step, 0) for step in steps) / mean if some else None,
+                waiting_ns=int(waited.sum()) / mean if len(waited) else None,
+                last=int(late.sum()) if len(waited) else None,
+                holds_up_ns=int(held_up[late].sum()) / mean if len(waited) else None,
             )
         )
     return RankComparison(tuple(compared), len(steps), len(shared) - len(steps), table.shape[1])

@@ -3,20 +3,22 @@
 A step is a stretch from one launch of a kernel, or of a CUDA graph, to the next one, where most such stretches launch
 the same in the same order. Kernels of a layer repeat in this way too, and so may a block of layers or ten steps with
 something after them: periods are therefore held against each other from the shortest on, and one is a step only where
-something says so that happens once a step: a graph that holds several layers, a wait or a copy to the host, a sampler.
-Without that there are no steps rather than wrong ones.
+something says so that happens once a step: a graph that holds several layers, a sampler, or a wait or a copy to the
+host. A wait says nothing where what repeats within the step waits too, or where nothing does: a layer with experts may
+wait for its routing. Without a sign there are no steps rather than wrong ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.models import Note
-from perfgate.trace.families import ATTENTION, KV_WRITE, SAMPLER
+from perfgate.trace.families import ATTENTION, KV_WRITE, MOE, SAMPLER
 from perfgate.trace.kernel_table import CALL_KINDS, COPY_KINDS, NO_TIME, STEP_KINDS, Steps, Trace, filled
 from perfgate.trace.repeated_launches import Launches, Period, periods
 from perfgate.units import percent, plural
@@ -35,6 +37,10 @@ ANOTHER_STEP = 0.5
 
 MOSTLY = 0.9
 """The share of stretches that must hold what says that they are steps, and below which they are called unequal."""
+
+SELDOM = 1.5
+"""A wait tells a step that holds a shorter period n times where at most this many in n of the shorter ones wait: with
+asynchronous scheduling the host waits once a step, but in any of its layers."""
 
 LEAST_COVERED = 0.8
 """Less of the launches in steps than this is called unclear."""
@@ -95,23 +101,60 @@ def _period_of(trace: Trace, launches: Launches, process: int) -> tuple[_Found |
     levels = periods(launches)
     if not levels:
         return None, _WHOLE
-    marks = _marks(trace, process)
-    graphs = _whole_graphs(trace, launches)
-    samplers = np.isin(launches.name, [n for n, role in enumerate(trace.names.role) if role == SAMPLER])
-    chosen, inner = _outermost(launches, levels, marks, graphs)
-    told = _tells(launches, chosen, marks, graphs)
-    if not told and inner is not None:
-        told = _each(chosen, samplers) and not _each(inner, samplers)
-    if not told:
+    signs = _Signs.of(trace, launches, process)
+    chosen, inner = _outermost(levels, signs)
+    if not signs.tell(chosen, inner):
         often = f"every {plural(chosen.kernels, 'kernel')}"
-        return None, f"and nothing tells whether what repeats {often} is a step or a part of one, {_WHOLE}"
+        waits = ", though the host waits in each," if signs.waiting(chosen) >= MOSTLY else ""
+        return None, f"and nothing tells whether what repeats {often}{waits} is a step or a part of one, {_WHOLE}"
     begin = max(chosen.members, key=lambda period: _gap_ns(launches, period)).of_one_sort()
-    return _Found(launches, begin, tuple(_doubts(launches, begin, inner, graphs))), ""
+    return _Found(launches, begin, tuple(_doubts(launches, begin, inner, signs.graphs))), ""
 
 
-def _outermost(
-    launches: Launches, levels: Sequence[Period], marks: Ints, graphs: NDArray[np.bool_]
-) -> tuple[Period, Period | None]:
+@dataclass(frozen=True)
+class _Signs:
+    """What may tell that a period is a step.
+
+    Args:
+        launches: What the process launched.
+        waits_ns: When the host waited for the device, or copied to itself, in order.
+        graphs: Which launches are of graphs with several layers.
+        samplers: Which launches choose a token, a kernel each.
+        experts: Which launches are of experts, before which a router's choice looks like a sampler's.
+    """
+
+    launches: Launches
+    waits_ns: Ints
+    graphs: NDArray[np.bool_]
+    samplers: tuple[NDArray[np.bool_], ...]
+    experts: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, trace: Trace, launches: Launches, process: int) -> Self:
+        """Those of a process."""
+        sampling = (number for number, role in enumerate(trace.names.role) if role == SAMPLER)
+        samplers = tuple(launches.name == number for number in sampling)
+        experts = np.array([role == MOE for role in trace.names.role])[launches.name]
+        return cls(launches, _waits(trace, process), _whole_graphs(trace, launches), samplers, experts)
+
+    def waiting(self, period: Period) -> float:
+        """The share of a period's equal stretches in which the host waits."""
+        edges = np.searchsorted(self.waits_ns, self.launches.time_ns[period.at])
+        return float((np.diff(edges)[period.alike] > 0).mean())
+
+    def tell(self, period: Period, inner: Period | None) -> bool:
+        """Whether something that happens once a step is in most of a period's equal stretches, and not within them."""
+        if _each(period, self.graphs):
+            return True
+        if inner is None:  # one layer, or a step that repeats none
+            return any(_each(period, one) for one in self.samplers) and not _each(period, self.experts)
+        if any(_each(period, one) and not _each(inner, one) for one in self.samplers):
+            return True
+        seldom = self.waiting(inner) * max(period.holds(inner), 1) <= SELDOM
+        return seldom and self.waiting(period) >= MOSTLY
+
+
+def _outermost(levels: Sequence[Period], signs: _Signs) -> tuple[Period, Period | None]:
     """The longest period that is more than a number of shorter ones, and the one within it."""
     chosen, inner = levels[0], None
     for longer in levels[1:]:
@@ -123,17 +166,17 @@ def _outermost(
         extra = longer.kernels - longer.holds(chosen, alike=True) * chosen.kernels
         if extra < max(LEAST_EXTRA_OF_PERIOD * longer.kernels, LEAST_EXTRA_OF_INNER * chosen.kernels):
             continue
-        whole = _each(chosen, graphs) and not longer.more(graphs, chosen, often)
+        whole = _each(chosen, signs.graphs) and not longer.more(signs.graphs, chosen, often)
         another = inner is not None and extra >= ANOTHER_STEP * chosen.kernels
         rarer = often > 2  # noqa: PLR2004 (what comes after each is a part of the step)
-        if rarer and (whole or (another and _tells(launches, chosen, marks, graphs))):
+        if rarer and (whole or (another and signs.tell(chosen, inner))):
             continue
         chosen, inner = longer, chosen
     return chosen, inner
 
 
-def _marks(trace: Trace, process: int) -> Ints:
-    """When the host waited for the device, or copied to itself: once a step, and not in a layer."""
+def _waits(trace: Trace, process: int) -> Ints:
+    """When the host waited for the device, or copied to itself, in order."""
     waits = trace.calls.take(
         (trace.calls.kind == CALL_KINDS.index("synchronise")) & (trace.calls.process == process)
     ).start_ns
@@ -154,12 +197,6 @@ def _whole_graphs(trace: Trace, launches: Launches) -> NDArray[np.bool_]:
 def _each(period: Period, launched: NDArray[np.bool_]) -> bool:
     """Whether most of a period's equal stretches hold one of these launches."""
     return bool((period.sums(launched)[period.alike] > 0).mean() >= MOSTLY)
-
-
-def _tells(launches: Launches, period: Period, marks: Ints, graphs: NDArray[np.bool_]) -> bool:
-    """Whether something that happens once a step, and not in each layer, is in most of a period's equal stretches."""
-    edges = np.searchsorted(marks, launches.time_ns[period.at])
-    return bool((np.diff(edges)[period.alike] > 0).mean() >= MOSTLY) or _each(period, graphs)
 
 
 def _gap_ns(launches: Launches, period: Period) -> float:

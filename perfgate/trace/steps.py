@@ -18,10 +18,23 @@ from numpy.typing import NDArray
 
 from perfgate.errors import RecordError
 from perfgate.models import Note
-from perfgate.trace.engine_ranges import LAYER, PROFILER_STEP, SGLANG_BATCH, STEP, is_engines, is_step, kind_of, openers
+from perfgate.trace.engine_ranges import (
+    LAYER,
+    LONGEST_NUMBER,
+    PROFILER_STEP,
+    SGLANG_BATCH,
+    STEP,
+    is_engines,
+    is_step,
+    kind_of,
+    openers,
+)
 from perfgate.trace.kernel_table import NO_TIME, NONE, STEP_KINDS, Steps, filled
+from perfgate.units import plural
 
 _PART_ROWS = 1 << 20
+SHOWN = 60
+"""Characters of a range's name that a message shows."""
 OPEN_END = np.iinfo(np.int64).max
 KIND = {kind: number for number, kind in enumerate(STEP_KINDS)}
 
@@ -52,7 +65,7 @@ def find_steps(ranges: Iterable[Range], processes: Iterable[int], where: str) ->
     whose workers launch has its loop in another process.
 
     Raises:
-        RecordError: A process has two steps of one number.
+        RecordError: A process has two steps of one number, or one whose number is too large.
     """
     by_process: dict[int, list[Range]] = {}
     for span in ranges:
@@ -87,29 +100,59 @@ def _steps_of(spans: Sequence[Range], where: str) -> tuple[Steps, list[Note]]:
     engine = [span for span in spans if is_engines(span.name)]
     sort, opening = openers([(span.name, span) for span in engine])
     if closed:
-        return _own_steps(closed, engine, where), cautions
+        return _own_steps(closed, engine, where), [*cautions, *_overlaps(closed)]
     if sort is not None:
         ends = [*(span.start_ns for span in opening[1:]), int(OPEN_END)]
-        numbers = [match[sort.number] for span in opening if (match := sort.pattern.fullmatch(span.name))]
+        numbers = [match[sort.number] if sort.number else None for span in opening
+                   if (match := sort.pattern.fullmatch(span.name))]  # fmt: skip
+        numbered, doubts = _numbered(opening, numbers)
         telling = engine if sort is SGLANG_BATCH else opening  # a draft's passes say nothing of the step
-        return _steps(opening, _numbered(numbers), _kinds(telling, opening, ends), ends, own=False), cautions
+        return _steps(opening, numbered, _kinds(telling, opening, ends), ends, own=False), [*cautions, *doubts]
     steps = [span for span in spans if PROFILER_STEP.fullmatch(span.name) and span.end_ns is not None]
     if not steps:
         return filled(Steps), cautions
     numbers = [match[1] for span in steps if (match := PROFILER_STEP.fullmatch(span.name))]
-    made = _steps(steps, _numbered(numbers), [KIND["unknown"]] * len(steps), [span.end_ns or 0 for span in steps])
-    return made, cautions
+    numbered, doubts = _numbered(steps, numbers)
+    made = _steps(steps, numbered, [KIND["unknown"]] * len(steps), [span.end_ns or 0 for span in steps])
+    return made, [*cautions, *doubts, *_overlaps(steps)]
 
 
-def _numbered(numbers: Sequence[str | None]) -> Sequence[int]:
-    """The steps' own numbers where each has one of its own; else from 0."""
-    given = [int(number) for number in numbers if number is not None and number.isdigit()]
-    return given if len(set(given)) == len(numbers) else range(len(numbers))
+def _numbered(ranges: Sequence[Range], numbers: Sequence[str | None]) -> tuple[Sequence[int], list[Note]]:
+    """The steps' own numbers where each has one of its own; else from 0, which is said where any has one."""
+    given = [int(number) for number in numbers if number is not None and len(number) <= LONGEST_NUMBER]
+    if len(set(given)) == len(numbers):
+        return given, []
+    if not any(numbers):
+        return range(len(numbers)), []
+    pairs = list(zip(ranges, numbers, strict=True))
+    why = next((f"{span.name[:SHOWN]}... is too large" for span, n in pairs if n and len(n) > LONGEST_NUMBER), "")
+    twice = next((number for number, count in Counter(numbers).items() if number and count > 1), None)
+    if not why and twice:
+        often = sum(number == twice for number in numbers)
+        why = f"{next(span.name for span, number in pairs if number == twice)[:SHOWN]} is there {often} times"
+    text = f"the steps are numbered from 0 in order of time: {why or 'some of their ranges have no number'}"
+    return range(len(numbers)), [Note(code="step-ranges-unclear", text=text)]
+
+
+def _overlaps(ranges: Sequence[Range]) -> list[Note]:
+    """What to say of steps that begin before an earlier one has ended."""
+    until = np.maximum.accumulate([span.end_ns or 0 for span in ranges])
+    early = [span for span, end_ns in zip(ranges[1:], until[:-1].tolist(), strict=True) if span.start_ns < end_ns]
+    if not early:
+        return []
+    text = (
+        f"{len(early)} of {plural(len(ranges), 'step')} begin before an earlier one has ended, such as "
+        f"{early[0].name[:SHOWN]}: what is launched in both belongs to the later one"
+    )
+    return [Note(code="step-ranges-unclear", text=text)]
 
 
 def _own_steps(own: Sequence[Range], engine: Sequence[Range], where: str) -> Steps:
     """Steps from ``perfgate.step.N``; what an engine's ranges inside one say is its kind."""
     matches = [match for span in own if (match := STEP.fullmatch(span.name))]
+    large = next((match[0] for match in matches if len(match[1]) > LONGEST_NUMBER), None)
+    if large is not None:
+        raise RecordError(f"holds a step with a number that is too large: {large[:SHOWN]}...", where=where)
     index = [int(match[1]) for match in matches]
     twice = next((number for number, count in Counter(index).items() if count > 1), None)
     if twice is not None:

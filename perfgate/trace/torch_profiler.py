@@ -37,6 +37,7 @@ from perfgate.trace.kernel_table import (
 )
 from perfgate.trace.steps import Range
 from perfgate.trace.trace_ranks import Processes
+from perfgate.units import plural
 
 CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "xpu_driver")
 """Categories of calls on the host; Kineto files those of HIP under ``cuda_runtime`` too; ``xpu_`` is SYCL's."""
@@ -47,7 +48,7 @@ WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _BESIDE = ("gpu_user_annotation", "cuda_sync", "cuda_event", "overhead", *CALLS)
 """Categories that may name a device and a stream and are not its work."""
 
-_OTHER_DEVICES = ("mtia_ccp_events",)
+_OTHER_DEVICES = {"mtia_ccp_events": "Meta's MTIA"}
 """Categories of work on devices that are not read here, and whose events name no stream (Kineto's ``ActivityType``)."""
 
 _WRAPPERS = re.compile(r"Torch-Compiled Region|CompiledFxGraph|CompiledFunction|^## Call|^(PyTorch )?Profiler")
@@ -180,7 +181,7 @@ class _Reader:
             for event in events
             if category in _OTHER_DEVICES or {"device", "stream"} <= event.detail.keys()
         )
-        words = ", ".join(f"{cut(category)} ({count} events)" for category, count in unknown.most_common(3))
+        words = ", ".join(f"{cut(category)} ({plural(count, 'event')})" for category, count in unknown.most_common(3))
         if "kernel" in self.by_category:
             text = f"work of a device is in categories that are not known here and left out: {words}"
             return (Note(code="device-events-unknown", text=text),) if unknown else ()
@@ -188,7 +189,13 @@ class _Reader:
         if unknown or launching or self._of(*WORK):
             called = f"calls that launch kernels ({cut(launching)})" if launching else "copies of a device"
             text = f"holds {f'work of a device in {words}' if unknown else called}, but no event of category kernel"
-            remedy = "Trace again without another profiler on the GPU; report a category of a new PyTorch."
+            foreign = next((device for category, device in _OTHER_DEVICES.items() if category in unknown), None)
+            remedy = (
+                f"Work of {foreign} is not read: trace the program on a GPU with CUDA, ROCm or XPU, on an Ascend NPU "
+                "or on the CPU alone."
+                if foreign
+                else "Trace again without another profiler on the GPU; report a category of a new PyTorch."
+            )
             raise RecordError(text, where=self.file, remedy=remedy)
         return ()
 

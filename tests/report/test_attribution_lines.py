@@ -89,6 +89,7 @@ def test_parts_add_up(pairs: list[tuple[DecodeSteps, DecodeSteps]], measured_s: 
     if measured_s is not None:
         assert found.residual_s == pytest.approx(measured_s - found.difference_s, abs=1e-12)
     assert len({part.name for part in found.parts}) == len(found.parts)
+    assert all(part.base_s >= 0 and part.head_s >= 0 for part in found.parts if part.kind == "idle")
 
 
 def test_an_extra_kernel_a_layer() -> None:

@@ -201,7 +201,7 @@ def test_one_rank_has_nobody_to_wait_for(tmp_path: Path) -> None:
     """Said with what is missing, as where no collective is recorded, or none that both ran."""
     files = two_ranks(tmp_path)
     assert "the trace is of one rank: give a trace of each" in run(files[0], "--show", "ranks").stdout
-    assert "no kernel is a collective in which all ranks wait" in run(str(CAPTURE), str(CAPTURE)).stdout
+    assert "no kernel is a collective in which all ranks wait" in run(*two_builds(tmp_path)).stdout
     assert "no step ran the same collectives on every rank" in run(files[0], str(CAPTURE)).stdout
 
 
@@ -215,10 +215,51 @@ def test_inferred_steps_of_ranks_may_not_be_the_same_ones(tmp_path: Path) -> Non
             at = 100_000 * step
             for number, name in enumerate(names):
                 begin = at + 10_000 * number
-                builder.launch(name, begin, begin + 2000, begin + 9000)
+                builder.launch(name, begin, begin + 2000, begin + 9000 + rank)
             builder.call("cudaStreamSynchronize", at + 60_000, at + 70_000)
         files.append(str(builder.write(tmp_path / f"rank-{rank}.sqlite")))
     assert "ranks are compared as if all traces began with the same step" in run(*files).stdout
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_ranks_that_ran_nothing_together(tmp_path: Path, form: str) -> None:
+    """There is nothing to compare, so no time is zero."""
+    shown = run(two_ranks(tmp_path)[0], str(CAPTURE), "--format", form).stdout
+    if form == "text":
+        (row,) = (line.split() for line in shown.splitlines() if line.strip().startswith("rank-0.sqlite"))
+        assert row == ["rank-0.sqlite", "100.0", "us", *"------"]
+        return
+    assert {rank["kernels_ns"] for rank in json.loads(shown)["ranks"]} == {None}
+
+
+def test_one_trace_is_not_two_ranks(tmp_path: Path) -> None:
+    """A file that is given twice, or a copy of it, is refused."""
+    one, other = two_ranks(tmp_path)
+    copy = tmp_path / "copy.sqlite"
+    copy.write_bytes(Path(one).read_bytes())
+    for second, named in ((one, one), (str(copy), "copy.sqlite")):
+        ended = run(one, other, second)
+        assert ended.exit_code == 2
+        assert f"and {named} hold the same trace: give the trace of each rank once" in ended.output
+
+
+def test_steps_that_overlap_have_no_negative_idle_time(tmp_path: Path) -> None:
+    """Work of a step that lasts into the next one is overlap; no share of a difference is a negative zero."""
+    files = []
+    for name, length in (("base", 1500), ("head", 1600)):
+        builder = ExportBuilder()
+        for step in range(4):
+            builder.span(f"perfgate.step.{step}.decode", 1000 * step, 1000 * step + 900)
+            builder.launch("nvjet", 1000 * step, 1000 * step + 100, 1000 * step + 100 + length, stream=step)
+        files.append(str(builder.write(tmp_path / f"{name}.sqlite")))
+    content = json.loads(run(files[0], "--diff", files[1], "--format", "json").stdout)
+    parts = {part["part"]: (part["base_ns"], part["head_ns"]) for part in content["parts"]}
+    assert parts == {
+        "gemm": pytest.approx((1500, 1600)),
+        "copies, less overlap": pytest.approx((-500, -600)),
+        "step": pytest.approx((1000, 1000)),
+    }
+    assert "-0 %" not in run(files[0], "--diff", files[1]).stdout
 
 
 def test_several_files_are_ranks_only(tmp_path: Path) -> None:

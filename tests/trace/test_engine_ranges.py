@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from nsys_builder import ExportBuilder
 
+from perfgate.errors import RecordError
 from perfgate.trace.engine_ranges import is_step, kind_of
 from perfgate.trace.kernel_table import NONE, STEP_KINDS, Trace
 from perfgate.trace.nsys import read_nsys
@@ -98,6 +99,56 @@ def test_steps_of_pytorchs_profiler(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, [("ProfilerStep#3", 0, 99), ("ProfilerStep#4", 100, 199)])
     assert steps_of(trace) == [(3, "unknown", True), (4, "unknown", True)]
     assert trace.kernels.step.tolist() == [0, 1, NONE, NONE]
+
+
+@pytest.mark.parametrize(
+    ("spans", "numbers", "text"),
+    [
+        (
+            [("ProfilerStep#2", 0, 99), ("ProfilerStep#2", 100, 199)],
+            [0, 1],
+            "the steps are numbered from 0 in order of time: ProfilerStep#2 is there 2 times",
+        ),
+        (
+            [(f"ProfilerStep#{10**18}", 0, 99), ("ProfilerStep#2", 100, 199)],
+            [0, 1],
+            f"the steps are numbered from 0 in order of time: ProfilerStep#{10**18}... is too large",
+        ),
+        (
+            [("[Executor] _forward_step 5: 0 ctx reqs, 1 gen reqs", 0, 90),
+             ("[Executor] _forward_step: 0 ctx reqs, 1 gen reqs", 100, 190)],
+            [0, 1],
+            "the steps are numbered from 0 in order of time: some of their ranges have no number",
+        ),
+        (
+            [("ProfilerStep#2", 0, 150), ("ProfilerStep#3", 100, 199)],
+            [2, 3],
+            (
+                "1 of 2 steps begin before an earlier one has ended, such as ProfilerStep#3: what is launched in both "
+                "belongs to the later one"
+            ),
+        ),
+        (
+            [("perfgate.step.2", 0, 300), ("perfgate.step.3", 100, 150), ("perfgate.step.4", 200, 299)],
+            [2, 3, 4],
+            (
+                "2 of 3 steps begin before an earlier one has ended, such as perfgate.step.3: what is launched in both "
+                "belongs to the later one"
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_odd_ranges_are_said(spans: list[tuple[str, int, int]], numbers: list[int], text: str, tmp_path: Path) -> None:
+    """Numbers that are there twice, too large or missing, and steps that overlap: no step is lost."""
+    trace = trace_of(tmp_path, spans)
+    assert trace.steps.index.tolist() == numbers
+    assert [note.text for note in trace.cautions if note.code == "step-ranges-unclear"] == [text]
+
+
+def test_a_number_of_our_own_that_is_too_large(tmp_path: Path) -> None:
+    """It is refused: perfgate never writes one."""
+    with pytest.raises(RecordError, match=r"a number that is too large: perfgate\.step\.1000000000"):
+        trace_of(tmp_path, [(f"perfgate.step.{10**18}", 0, 99)])
 
 
 def test_ranges_of_another_process(tmp_path: Path) -> None:

@@ -171,18 +171,30 @@ def test_layers_that_the_sequence_does_not_show_are_left_out(blocks: Sequence[li
 
 
 @pytest.mark.parametrize(
-    "sequence",
+    ("sequence", "why"),
     [
-        [*ATTENTION_ONLY[:5], *MLP_ONLY] * 12 + ["flash::flash_bwd_kernel", *MLP_ONLY] * 12,
-        ["conv_a", "relu", "conv_a", "relu", "pool", "conv_a", "fc"],
+        (
+            [*ATTENTION_ONLY[:5], *MLP_ONLY] * 12 + ["flash::flash_bwd_kernel", *MLP_ONLY] * 12,
+            "they train, which runs each layer a second time in reverse order",
+        ),
+        (
+            ["convolve_a", "relu", "convolve_a", "relu", "pool", "convolve_a", "gemm_fc"],
+            "the sequence of their kernels does not repeat as layers do",
+        ),
     ],
     ids=["training", "a kernel repeats, no layer"],
 )
-def test_repetition_that_is_no_layer(sequence: list[str]) -> None:
-    """Where layers run backwards too, or where only a kernel comes again, nothing is numbered."""
+def test_repetition_that_is_no_layer(sequence: list[str], why: str, tmp_path: Path) -> None:
+    """Where layers run backwards too, or where only a kernel comes again, nothing is numbered, which is said."""
     layer, place = layers_of([*HEAD, *sequence])
     assert set(layer) == {NONE}
     assert not any(place)
+    builder = ExportBuilder()
+    builder.span("perfgate.step.0", 0, 1000)
+    for n, name in enumerate(sequence):
+        builder.launch(name, n, 2000 + 10 * n, 2005 + 10 * n)
+    cautions = [note.text for note in read_nsys(builder.write(tmp_path / "export.sqlite")).cautions]
+    assert cautions == [f"layers of these steps are left out: {why}"]
 
 
 @pytest.mark.parametrize("where", ["before", "behind", "both"])

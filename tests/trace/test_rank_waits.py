@@ -70,6 +70,16 @@ def test_only_steps_with_the_same_collectives_are_compared() -> None:
     assert [each.waiting_ns for each in found.ranks] == [1000, 0]
 
 
+def test_nothing_to_compare_is_no_zero() -> None:
+    """Without a step that both ran, or without a collective in it, times are unknown."""
+    one, two = rank("one", [[(REDUCE, 9000)]]), rank("two", [[(GATHER, 9000)]])
+    for waits in compare_ranks([*one, *two]).ranks:
+        assert (waits.kernel_ns, waits.communication_ns, waits.waiting_ns) == (None, None, None)
+        assert (waits.last, waits.holds_up_ns) == (None, None)
+    alone = compare_ranks([*rank("one", [[("gemm", 9000)]]), *rank("two", [[("gemm", 5000)]])]).ranks[0]
+    assert (alone.kernel_ns, alone.communication_ns, alone.waiting_ns, alone.last) == (9000, 0, None, None)
+
+
 def test_ranks_without_steps_are_compared_as_a_whole() -> None:
     """The traces are taken for one step."""
     ranks = []

@@ -140,11 +140,15 @@ class Engine:
     decodes: int
     broken: int
     kernels: int
+    in_layers: bool
 
 
 @st.composite
 def engines(draw: st.DrawFn) -> Engine:
-    """Decode steps with noise beside and between them, prefills, steps that are missing, and a cut at the beginning."""
+    """Decode steps with noise beside and between them, prefills, steps that are missing, and a cut at the beginning.
+
+    The host waits once a step, or in each layer too.
+    """
     layers = draw(st.integers(2, 12))
     layer = [f"layer_{n}" for n in [*draw(st.lists(st.integers(0, 9), min_size=3, max_size=9)), 10, 11]]
     head = [f"head_{n}" for n in range(draw(st.integers(1, 5)))]
@@ -153,6 +157,7 @@ def engines(draw: st.DrawFn) -> Engine:
     prefill = [*head, *[f"long_{name}" for name in layer] * layers, "more", *tail]
     kinds = draw(st.lists(st.sampled_from(["decode"] * 9 + ["prefill"]), min_size=8, max_size=20))
     noisy = set(draw(st.lists(st.integers(0, 29), max_size=2)))
+    in_layers = draw(st.booleans())
     script = Script()
     for number, kind in enumerate(kinds):
         names = list(decode if kind == "decode" else prefill)
@@ -164,9 +169,11 @@ def engines(draw: st.DrawFn) -> Engine:
             script.launch(name)
             if draw(st.integers(0, 60)) == 0:
                 script.launch("beside", stream=SIDE)
+            if in_layers and name.endswith("layer_10"):
+                script.wait()
         script.wait()
     odd = len(noisy) + kinds.count("prefill")
-    return Engine(script, kinds.count("decode"), odd, len(decode))
+    return Engine(script, kinds.count("decode"), odd, len(decode), in_layers)
 
 
 @settings(max_examples=60, deadline=None)
@@ -179,7 +186,8 @@ def test_steps_of_an_engine_are_found(engine: Engine) -> None:
     steps = np.bincount(main.step[main.step != NONE], minlength=len(trace.steps))
     whole = steps[trace.steps.complete & (trace.steps.kind == STEP_KINDS.index("repeated"))]
     if not len(trace.steps):  # so few or so uneven that nothing is said
-        assert engine.decodes - 2 * engine.broken < max(4, 0.6 * (engine.decodes + engine.broken))
+        enough = max(4, 0.6 * (engine.decodes + engine.broken))
+        assert engine.in_layers or engine.decodes - 2 * engine.broken < enough
         assert "no-step-ranges" in codes(trace)
         return
     assert (np.abs(whole - engine.kernels) <= 0.03 * engine.kernels).all()
@@ -314,7 +322,7 @@ def test_what_is_unclear_is_said(missing: int) -> None:
     """Steps of which nothing repeats within, or that leave much out, come with a caution."""
     script = Script()
     for _ in range(8):
-        script.eager([f"only_{n}" for n in range(12)])
+        script.eager([*(f"only_{n}" for n in range(11)), "sampled"])
         script.wait()
     script.eager([f"other_{n}" for n in range(100 * missing)])
     trace = script.trace()
@@ -322,3 +330,44 @@ def test_what_is_unclear_is_said(missing: int) -> None:
     text = next(note.text for note in trace.cautions if note.code == "steps-unclear")
     assert "nothing repeats within one" in text
     assert ("they hold only" in text) == bool(missing)
+
+
+@pytest.mark.parametrize("told", ["", "sampled", "graph"])
+@pytest.mark.parametrize("router", [False, True])
+def test_a_host_that_waits_in_every_layer(told: str, *, router: bool) -> None:
+    """As a mixture of experts does for its routing: a layer is no step, and the step is one where a sampler tells it.
+
+    A router's choice of experts is no sign, as it is in each layer, nor is a graph that holds no layer.
+    """
+    script = Script()
+    for _ in range(8):
+        script.eager(HEAD)
+        for _ in range(16):
+            script.eager(LAYER[:3])
+            script.eager(["topk_softmax"] * router)
+            script.wait()
+            script.eager(["fused_moe_kernel", *LAYER[4:]])
+        script.eager(["rms_norm", "gemm_head"])
+        if told == "graph":
+            script.launch("append", "append")
+        elif told:
+            script.launch(told)
+    trace = script.trace()
+    if told != "sampled":
+        assert not len(trace.steps)
+        assert "though the host waits in each, is a step or a part of one" in trace.cautions[0].text
+        return
+    assert repeated(trace) == [2 + 16 * (6 + router) + 3] * 7
+
+
+def test_layers_without_a_kernel_between_steps() -> None:
+    """Where a step launches nothing of its own but a norm, what repeats is the layer, and its waits make it no step."""
+    script = Script()
+    for _ in range(12):
+        for _ in range(16):
+            script.eager(LAYER)
+            script.wait()
+        script.launch("rms_norm")
+    trace = script.trace()
+    assert not len(trace.steps)
+    assert codes(trace) == ["no-step-ranges"]

@@ -11,7 +11,7 @@ import pytest
 
 from perfgate.errors import RecordError
 from perfgate.trace.breakdown import figures
-from perfgate.trace.kernel_table import COPY_KINDS, NONE, STEP_KINDS
+from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, STEP_KINDS
 from perfgate.trace.scrub import scrub
 from perfgate.trace.selection import by_kernel, by_role, select
 from perfgate.trace.torch_profiler import read_torch
@@ -131,6 +131,38 @@ def test_a_trace_of_rocm(tmp_path: Path) -> None:
     assert trace.cautions == ()
 
 
+def numbered(*numbers: int, later_ns: int = 0) -> list[dict[str, Any]]:
+    """A call and its kernel 2 us later for each number, 10 us apart."""
+    made = []
+    for place, number in enumerate(numbers):
+        made.append(event("cuda_runtime", "cudaLaunchKernel", 10 * place, 1, correlation=number))
+        made.append(
+            event("kernel", "gemm", 10 * place + 2 - later_ns / 1000, 1, correlation=number, device=0, stream=7)
+        )
+    return made
+
+
+def test_one_number_of_several_calls(tmp_path: Path) -> None:
+    """It does not tell which of them launched a kernel; a call within another is one launch."""
+    trace = read_torch(write(tmp_path, numbered(3, 3, 3, 4)))
+    assert [at == NO_TIME for at in trace.kernels.launched_ns.tolist()] == [True, True, True, False]
+    assert trace.kernels.correlation.tolist() == [NONE, NONE, NONE, 4]
+    texts = [note.text for note in trace.cautions if note.code == "launch-not-traced"]
+    assert texts == [
+        "3 kernels, copies or memsets have the number of several calls, so what launched them is not known",
+        "3 of 4 kernels have no launching call in the trace and belong to no step",
+    ]
+    within = [*numbered(3), event("cuda_driver", "cuLaunchKernel", 0.5, 0.25, correlation=3)]
+    assert read_torch(write(tmp_path, within)).kernels.launched_ns.tolist() == [0]
+
+
+def test_kernels_before_their_calls(tmp_path: Path) -> None:
+    """What cannot be is said with how far it goes."""
+    trace = read_torch(write(tmp_path, [*numbered(1, 2, later_ns=5000), *numbered(7)]))
+    (text,) = (note.text for note in trace.cautions if note.code == "launch-after-start")
+    assert text == "2 of 3 kernels begin before the call that launched them, by up to 3.000 us"
+
+
 def test_times_as_text(tmp_path: Path) -> None:
     """Numbers written as text are numbers, to the nanosecond."""
     one = event("kernel", "a", 0, 0, correlation="7") | {"ts": "1790857026000000.001", "dur": "0.003"}
@@ -147,8 +179,8 @@ UNKNOWN = event("mtia_workload", "gemm", 0, 1, device=0, stream=1)
 @pytest.mark.parametrize(
     ("beside", "words"),
     [
-        (UNKNOWN, "holds work of a device in 'mtia_workload' \\(1 events\\), but no event of category kernel"),
-        (event("mtia_ccp_events", "add", 0, 1, sqid=1), "holds work of a device in 'mtia_ccp_events' \\(1 events\\)"),
+        (UNKNOWN, "holds work of a device in 'mtia_workload' \\(1 event\\), but no event of category kernel"),
+        (event("mtia_ccp_events", "add", 0, 1, sqid=1), "holds work of a device in 'mtia_ccp_events' \\(1 event\\)"),
         (LAUNCH, "holds calls that launch kernels \\('cudaLaunchKernel'\\), but no event of category kernel"),
         (event("gpu_memset", "Memset (Device)", 0, 1, device=0, stream=1), "holds copies of a device, but no event"),
     ],
@@ -159,11 +191,18 @@ def test_operators_do_not_stand_for_kernels_of_a_device(beside: dict[str, Any], 
         read_torch(write(tmp_path, [OPERATOR, beside]))
 
 
+def test_what_to_do_about_a_device_that_is_not_read(tmp_path: Path) -> None:
+    """The device is named, and those that are read."""
+    with pytest.raises(RecordError, match="read") as caught:
+        read_torch(write(tmp_path, [OPERATOR, event("mtia_ccp_events", "add", 0, 1)]))
+    assert str(caught.value.remedy).startswith("Work of Meta's MTIA is not read: trace the program on a GPU with CUDA")
+
+
 def test_work_of_an_unknown_category_beside_kernels(tmp_path: Path) -> None:
     """It is left out with a caution that names it."""
     trace = read_torch(write(tmp_path, [LAUNCH, UNKNOWN, event("kernel", "gemm", 2, 1, correlation=1)]))
     assert [caution.code for caution in trace.cautions] == ["device-events-unknown", "no-step-ranges"]
-    assert "left out: 'mtia_workload' (1 events)" in trace.cautions[0].text
+    assert "left out: 'mtia_workload' (1 event)" in trace.cautions[0].text
 
 
 KERNEL = '{"ph": "X", "name": "a", "cat": "kernel", "ts": 1, "dur": 1, "tid": 1, "pid": 1, "args": {%s}}'
