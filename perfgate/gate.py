@@ -51,7 +51,7 @@ from perfgate.record.run_record import Record, Run, read_records, record_file, w
 from perfgate.run_steps import RunSteps
 from perfgate.scenario.declaration import LoadedScenario, load, with_kernels
 from perfgate.scenario.plan import Cell, exact_part, make_plan, resolve_cells, without_gates
-from perfgate.scenario.subject import Builds, Subject
+from perfgate.scenario.subject import Builds, Subject, runs_already
 
 __all__ = [
     "Finished",
@@ -100,7 +100,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         subjects: ``base`` and ``head``, or ``base`` and several heads by name; ``base`` alone is compared later.
         runs: Where the run's folder is made.
         seed: Draws the order within pairs; drawn itself where not given, and kept in the manifest.
-        quick: One trial a subject and no verdict.
+        quick: One trial a subject and no verdict; so is a run of a server that runs already.
         collector: Takes the trials; the real engine where not given.
         progress: Called at every step, and with a sentence where something else is worth telling.
         budget_s: No pair is begun that would not end within so many seconds.
@@ -127,8 +127,8 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     known = find_profiles(profiles, plan.cells) if profiles is not None else None
     baselines = stored_for(against, plan.cells, subjects, quick=quick) if against is not None else None
     _look_ahead(loaded, subjects, progress, ask=collector is None)
-    kind: dict[str, Any] = {"quick": quick, "kernels_only": kernels_only, "exact_only": exact_only}
-    manifest = Run(name=run_name(loaded), plan=plan, perfgate=__version__, **by_side(subjects), **kind)
+    kind: dict[str, Any] = {"quick": quick or runs_already(subjects), "exact_only": exact_only, **by_side(subjects)}
+    manifest = Run(name=run_name(loaded), plan=plan, perfgate=__version__, kernels_only=kernels_only, **kind)
     refuse_what_is_no_text(manifest)
     folder = runs / manifest.name
     with storage_failures(folder, "Fix that, or name another folder with --runs."), _interruptions(folder):
@@ -276,8 +276,8 @@ def stored_for(
         UsageError: No verdict of a baseline could rest on such a run.
         RecordError: A baseline is broken.
     """
-    if quick:
-        raise UsageError("against a baseline a run is never quick: it has a verdict or is worth nothing")
+    if quick or runs_already(subjects):
+        raise UsageError("against a baseline a run is never quick, nor of a server that runs already")
     if len(subjects) > 1 and Build.asked_for(subjects["base"], {}).opaque:
         raise UsageError(
             "the anchor has path= or env= of its own, by which two builds could be one name",

@@ -152,6 +152,9 @@ _TABLE = (
            "Measure at least as many pairs as the first look asks for."),
     Reason("quick-run", "--quick measures one trial a subject: a look at the numbers, never a verdict.",
            "Run without --quick for a verdict."),
+    Reason("running-server", "A server that ran already is one replicate, however often it is measured: nobody knows "
+           "how its next start would differ, nor which build it is. What it shows is printed and never blocks.",
+           "Have perfgate start the server: --base python=..., or engine.command in the scenario."),
     Reason("advisory-unpaired", "The trials compared were not taken in pairs on one machine in one visit, so drift "
            "between them counts as a difference; the verdict is what the same figures would mean if it did not.",
            "Measure both builds in one run: perfgate run SCENARIO --base ... --head ..."),

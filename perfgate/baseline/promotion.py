@@ -140,6 +140,9 @@ def _measured_side(
     where = f"{folder}: {cell.name}"
     if not cell.gates:
         raise NotMeasuredError("only its kernels were looked at", where=where, code="no-baseline")
+    if run.of_running_servers:
+        text = "a server that ran already is one replicate of a build that nobody knows"
+        raise NotMeasuredError(text, where=where, code="running-server")
     if run.quick:
         raise NotMeasuredError("a quick run is a look at the numbers, no baseline", where=where, code="quick-run")
     stopped = record.stopped if record else None

@@ -131,7 +131,7 @@ class CompileCaches:
     def prepare(self, job: Job) -> None:
         """Fill the folder of a trial that is the first to use it, with what was kept."""
         folder = job.cache_folder
-        if self._store is None or folder in self._engines or starts_cold(job.cell):
+        if self._store is None or folder in self._engines or starts_cold(job.cell) or job.subject.url:
             return
         self._engines[folder] = _Engine()  # whatever happens now, it is not tried again
         try:

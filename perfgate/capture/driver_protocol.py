@@ -39,7 +39,10 @@ class Engine(Protocol):
     """A started engine, as instruments drive it; whatever goes wrong with it is an :class:`InvalidTrialError`."""
 
     versions: dict[str, str]
-    startup: Startup
+
+    @property
+    def startup(self) -> Startup | None:
+        """What its start cost; ``None`` for one that was not started here."""
 
     def iterate(
         self, workload: AnyWorkload, number: int, limit: Limit | None = None, *, probe: bool = False

@@ -122,6 +122,8 @@ def gpus_of(args: Mapping[str, Any]) -> int:
 
 def find_subject(subject: Subject) -> Failure | None:
     """``subject-not-found`` where the interpreter or a folder of ``path`` is missing."""
+    if subject.url is not None:
+        return None
     if shutil.which(subject.python) is None:
         return Failure(code="subject-not-found", text=f"python={subject.python}: no such program")
     for folder in subject.path:

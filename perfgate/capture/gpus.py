@@ -138,7 +138,8 @@ class Gpus:
     def _find(self, nvml: Nvml | None) -> Machine:
         """This machine, with these GPUs; none where they are hidden on purpose."""
         visible = self.environment.get(VISIBLE)
-        if nvml is None or visible in ("", "-1"):
+        elsewhere = all(subject.url for subject in self._run.built.values())
+        if nvml is None or visible in ("", "-1") or elsewhere:
             return read_machine()
         gpus = nvml.gpus(self.environment)
         needed = largest(self._run)

@@ -12,13 +12,14 @@ import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from perfgate.capture.driver_protocol import MAX_VERSION, MAX_VERSIONS, Engine, Launch
 from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit, engine_environment, find_subject
 from perfgate.capture.job import Job
 from perfgate.capture.server_figures import Scrape, growth, kv_token_capacity, kv_use_ppm, read_metrics
-from perfgate.capture.server_process import Server, fetch, fetch_json, own_port, served_name
+from perfgate.capture.server_process import RunningServer, Server, fetch, fetch_json, own_port, served_name
 from perfgate.capture.small_tokenizer import vocabulary_of
 from perfgate.capture.timeline import InvalidTrialError, Span
 from perfgate.capture.window_reading import WindowAnswer
@@ -59,6 +60,12 @@ class ServerDriver:
         if launch != Launch():
             raise InvalidTrialError("profile-failed", "a server is not profiled")
         servers, clients = apart(job.station)
+        if job.subject.url is not None:
+            running = RunningServer(job.subject.url)
+            running.require()
+            with Client(job.folder, job.owner, clients) as client:
+                yield ServedEngine(job, running, client)
+            return
         cache_files = count_files(job.cache_folder)
         versions = package_versions(job)
         with (
@@ -83,16 +90,27 @@ class ServedEngine:
         server: Running.
         client: Running.
         versions: Packages of the subject.
-        started: Nanoseconds until it was ready, and files in its caches before.
+        started: Nanoseconds until it was ready, and files in its caches before; ``None`` for one that ran already, of
+            which no version is believed either.
     """
 
     def __init__(
-        self, job: Job, server: Server, client: Client, versions: dict[str, str], started: tuple[int, int]
+        self,
+        job: Job,
+        server: Server | RunningServer,
+        client: Client,
+        versions: Mapping[str, str] = MappingProxyType({}),
+        started: tuple[int, int] | None = None,
     ) -> None:
         self._job, self._server, self._client = job, server, client
         limit_s = job.cell.measure.iteration_timeout
         self._target = Target(url=server.url, model=served_name(server.url), timeout_s=limit_s)
         self._vocabulary = vocabulary_of(None if job.cell.model_folder is None else Path(job.cell.model_folder))
+        self._words = "" if started else f"{job.run_folder.name} {job.index}"
+        self.versions: dict[str, str] = {}
+        self.startup = None
+        if started is None:
+            return
         capacity = kv_token_capacity(self._scrape())
         ready_ns, cache_files = started
         own = fetch_json(server.url, "/version").get("version")
@@ -110,7 +128,7 @@ class ServedEngine:
         """
         if not isinstance(workload, Load) or limit is not None or probe:
             raise TypeError("this driver sends windows of load")
-        requests = window(workload, number, self._vocabulary)
+        requests = window(workload, number, self._vocabulary, words=self._words)
         warm_up = number < self._job.cell.measure.warmup_iterations
         before = self._scrape()
         begin_ns = time.monotonic_ns()

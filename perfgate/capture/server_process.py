@@ -41,6 +41,34 @@ IN_PROCESS: Final = "VLLM_ENABLE_V1_MULTIPROCESSING"
 """What :mod:`perfgate.capture.engine` sets for its worker; a server is measured as it ships."""
 
 
+class RunningServer:
+    """A server that somebody else started, and ends.
+
+    Args:
+        url: Where it is.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def require(self) -> None:
+        """See that it is there.
+
+        Raises:
+            InvalidTrialError: It does not say that it is ready.
+        """
+        if not is_ready(self.url):
+            raise InvalidTrialError("engine-start-failed", f"no server says at {self.url} that it is ready")
+
+    def ended(self, wait_s: float) -> str:
+        """Nobody here knows whether it ended, however long they wait."""
+        del wait_s
+        return ""
+
+    def stop(self, wait_s: float) -> None:
+        """It goes on."""
+
+
 class Server:
     """A server: started on entry, ended with all its descendants on exit.
 
@@ -93,7 +121,7 @@ class Server:
         while time.monotonic() < limit.deadline_s:
             if ended := self.ended(0):
                 raise InvalidTrialError(limit.ended, f"the server {ended}")
-            if self._is_ready():
+            if is_ready(self.url):
                 return
             time.sleep(POLL_S)
         raise InvalidTrialError(limit.late, f"not ready within {self._job.cell.measure.start_timeout:g} s")
@@ -116,12 +144,14 @@ class Server:
         if not self.ended(wait_s):
             raise InvalidTrialError("engine-died", f"the server is still there {wait_s:g} s after it was asked to stop")
 
-    def _is_ready(self) -> bool:
-        for path in READY:
-            status, _ = fetch(self.url, path)
-            if status != http.client.NOT_FOUND:
-                return status == http.client.OK
-        return False
+
+def is_ready(url: str) -> bool:
+    """Whether a server says that it is ready, at the first of :data:`READY` that it has."""
+    for path in READY:
+        status, _ = fetch(url, path)
+        if status != http.client.NOT_FOUND:
+            return status == http.client.OK
+    return False
 
 
 def fetch(url: str, path: str) -> tuple[int, bytes]:

@@ -205,7 +205,8 @@ def _interpreters(
     """Each subject under each scenario's variables; what would be looked at twice comes once, under both names."""
     settings = [loaded.scenario.engine.env for loaded in scenarios] or [{}]
     named: dict[tuple[str, str], tuple[Subject, Interpreter]] = {}
-    for side, subject in subjects.items():
+    started = {side: subject for side, subject in subjects.items() if subject.url is None}
+    for side, subject in started.items():
         for own in settings:
             variables = subject_environment({**environment, **engine_settings(cache), **own}, subject)
             same = (subject.python, json.dumps(variables, sort_keys=True))

@@ -27,7 +27,8 @@ from perfgate.metrics.trial import SIDES
 from perfgate.models import FieldPath
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, model_folder
 from perfgate.scenario.plan import points
-from perfgate.scenario.subject import Builds, Subject
+from perfgate.scenario.served import SERVER
+from perfgate.scenario.subject import Builds, Subject, runs_already
 from perfgate.scenario.workload import AnyWorkload
 from perfgate.scenario.yaml_document import did_you_mean
 
@@ -137,6 +138,9 @@ def preflight(scenarios: Sequence[LoadedScenario], subjects: Builds, *, ask: boo
     asked: dict[str, Located | str] = {}
     for loaded in scenarios:
         engine = loaded.scenario.engine
+        if engine.driver != SERVER and runs_already(subjects):
+            text = "a server that runs already (url=) is measured with driver: server"
+            raise ScenarioError((loaded.problem(("engine", "driver"), text),))
         asks = (
             ask and engine.driver in ("vllm", "server") and not engine.command
         )  # what other engines take is not known here
@@ -167,7 +171,7 @@ def _distinct(found: Iterable[tuple[Problem, _Side]], sides: int) -> tuple[Probl
 
 def _side(loaded: LoadedScenario, name: str, subject: Subject, asked: dict[str, Located | str] | None) -> _Side:
     """A build under the variables of a scenario; what was asked before is not asked again."""
-    if asked is None:
+    if asked is None or subject.url is not None:
         return _Side(name, subject.args, subject.env)
     settings = {**allowed_environment(os.environ), **engine_settings(Path("/nonexistent"))}
     variables = subject_environment({**settings, **loaded.scenario.engine.env}, subject)

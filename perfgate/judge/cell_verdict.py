@@ -45,8 +45,13 @@ def judge(run: Run, records: Mapping[str, Record]) -> Outcome:
         evidence_of_run(run, cell, records.get(cell.cell_id), head) for cell in run.plan.cells for head in run.compared
     ]
     cells = judge_together(compared, run.plan)
+    if run.of_running_servers and run.alone is None:
+        return judge_advisory(run.name, run.plan, cells, ONE_REPLICATE)
     reasons = (_of_a_quick_run(cells),) if run.quick else ()
     return judge_cells(run.name, run.plan, cells, reasons)
+
+
+ONE_REPLICATE = Note(code="running-server", text="one trial a subject was measured, of a server that ran already")
 
 
 def evidence_of_run(run: Run, cell: Cell, record: Record | None, head: str = "") -> Evidence:

@@ -40,7 +40,7 @@ class Arrived:
     blocks: tuple[int, ...] = ()
 
 
-def window(load: Load, number: int, vocabulary: int, trace: Sequence[Arrived] = ()) -> Window:
+def window(load: Load, number: int, vocabulary: int, trace: Sequence[Arrived] = (), *, words: str = "") -> Window:
     """The requests of one window.
 
     Args:
@@ -48,11 +48,12 @@ def window(load: Load, number: int, vocabulary: int, trace: Sequence[Arrived] = 
         number: Of the window, from 0: each has times, lengths and tokens of its own. Those of a trace alone repeat.
         vocabulary: Token ids are below it. The first 16 are left out where it is large enough: they are often special.
         trace: What ``arrival.replay`` names, as :func:`perfgate.load.arrival_trace.read_arrivals` reads it.
+        words: Draws other token ids, at the same times and of the same lengths: for a server that may have seen these.
 
     Raises:
         ValueError: The load replays a trace, and there is none.
     """
-    draw = _Draws(f"load {load.seed} {number}", vocabulary)
+    draw = _Draws(f"load {load.seed} {number}", vocabulary, words)
     if load.arrival.replay is not None and not trace:
         raise ValueError("the trace to replay is empty")
     times = list(islice(_times(load, draw, trace), load.requests or MOST_REQUESTS))
@@ -73,10 +74,12 @@ class _Draws:
     Args:
         seed: Of all of them.
         vocabulary: Token ids are below it.
+        words: Of token ids alone; empty for those that every server gets.
     """
 
-    def __init__(self, seed: str, vocabulary: int) -> None:
+    def __init__(self, seed: str, vocabulary: int, words: str) -> None:
         self._seed = seed
+        self._words = f"{seed} {words}" if words else seed
         self._lowest = 16 if vocabulary > 32 else 0  # noqa: PLR2004 (explained above)
         self._span = vocabulary - self._lowest
 
@@ -91,7 +94,7 @@ class _Draws:
 
     def tokens(self, purpose: str, count: int) -> list[int]:
         """Token ids."""
-        draw = random.Random(f"{self._seed} {purpose}").random  # noqa: S311 (no secret)
+        draw = random.Random(f"{self._words} {purpose}").random  # noqa: S311 (no secret)
         lowest, span = self._lowest, self._span
         return [lowest + int(draw() * span) for _ in range(count)]
 

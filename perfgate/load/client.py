@@ -15,13 +15,12 @@ from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from perfgate.errors import NotMeasuredError, UsageError
 from perfgate.load.client_process import PROTOCOL
-from perfgate.load.exchange import Answer, Answers, Target, Window
+from perfgate.load.exchange import Answer, Answers, Target, Window, is_url
 from perfgate.machine.children import spawn
 
 LOG = "client.log"
@@ -103,7 +102,9 @@ class Client:
             NotMeasuredError: ``client-failed``: the client ended, is late, or says what it should not.
             UsageError: ``target.url`` is not the URL of a server.
         """
-        check_url(target.url)
+        if not is_url(target.url):
+            text = f"{target.url!r} is not the URL of a server"
+            raise UsageError(text, remedy="Give one like http://127.0.0.1:8000.")
         self._id += 1
         order = {"v": PROTOCOL, "id": self._id, "window": window.model_dump(), "target": target.model_dump()}
         deadline = time.monotonic() + longest_s(window, target) + MARGIN_S
@@ -172,19 +173,3 @@ def longest_s(window: Window, target: Target) -> float:
         return (window.requests[-1].at_ns or 0) / 1e9 + target.timeout_s
     rounds = -(-len(window.requests) // window.concurrency)
     return rounds * target.timeout_s + sum(window.think_ns) / 1e9
-
-
-def check_url(url: str) -> None:
-    """Refuse what is not the URL of an HTTP server.
-
-    Raises:
-        UsageError: It is not; the client speaks plain HTTP.
-    """
-    try:
-        parts = urlsplit(url)
-        fine = parts.scheme == "http" and parts.hostname and parts.port != 0 and url.isprintable() and url.isascii()
-        fine = fine and not (parts.query or parts.fragment or parts.username or " " in url)
-    except ValueError:
-        fine = False
-    if not fine:
-        raise UsageError(f"{url!r} is not the URL of a server", remedy="Give one like http://127.0.0.1:8000.")

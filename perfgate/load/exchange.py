@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 from annotated_types import MinLen
 from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt
@@ -140,6 +141,16 @@ class Answers(Frozen):
         share = self.cpu_ns / max(1, self.end_ns - self.begin_ns)
         text = f"p99 {format_ns(self.lateness_ns)} after schedule; the client used {percent(share)} of a core"
         return Note(code="client-late", text=text)
+
+
+def is_url(url: str) -> bool:
+    """Whether this is the URL of a server that the client can speak to: plain HTTP, and nothing behind a path."""
+    try:
+        parts = urlsplit(url)
+        fine = parts.scheme == "http" and parts.hostname and parts.port != 0 and url.isprintable() and url.isascii()
+    except ValueError:
+        return False
+    return bool(fine) and not (parts.query or parts.fragment or parts.username or " " in url)
 
 
 def nearest_rank(values: Sequence[int], quantile: float) -> int:

@@ -29,7 +29,7 @@ from pydantic import (
 from perfgate.errors import UsageError
 from perfgate.models import Duration, FieldPath, Listed, Strict
 from perfgate.scenario.fields import Arguments, Variables, file_pattern
-from perfgate.scenario.subject import absolute
+from perfgate.scenario.subject import ServerUrl, absolute
 from perfgate.scenario.yaml_document import MAX_DEPTH, MAX_DIGITS, Document, describe_fields, dotted, draft_07
 
 CONFIG_FILE = "perfgate.toml"
@@ -88,6 +88,7 @@ class SubjectTable(Strict):
         env: Environment variables for this side only.
         args: Engine arguments that replace the scenario's on this side only.
         ref: A git ref that [build] makes the subject from; keys beside it override what the build gives.
+        url: A server that runs already, in place of all of these; what it shows is advisory.
     """
 
     python: Text | None = None
@@ -97,6 +98,7 @@ class SubjectTable(Strict):
     env: PlainVariables = {}
     args: Arguments = {}
     ref: Text | None = None
+    url: ServerUrl | None = None
 
 
 class Recipe(Strict):

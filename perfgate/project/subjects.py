@@ -21,7 +21,7 @@ from perfgate.project.config import CONFIG_FILE, absolute_paths
 from perfgate.project.git import WORKING_TREE
 from perfgate.scenario.subject import SHOWN, Subject
 
-KEYS = ("python", "path", "env", "args", "ref")
+KEYS = ("python", "path", "env", "args", "ref", "url")
 _OF_A_HEAD = re.compile(rf"([^:=]+):((?:{'|'.join(KEYS)})(?:\.[^=]*)?=.*)", re.DOTALL)
 """``NAME:key=value``; no engine argument and no variable has a colon in its name."""
 MOST_HEADS: Final = 8
@@ -118,7 +118,7 @@ def words_by_head(words: Sequence[str], tables: Mapping[str, dict[str, Any]]) ->
 
 def _base(words: Sequence[str], tables: Mapping[str, dict[str, Any]], make: Make | None) -> Subject:
     layers = _read_words("--base", words, tables) if words else [tables.get("base", {})]
-    return _with_source(Subject(**{"python": sys.executable, **_layered(layers, make)}))
+    return _subject({"python": sys.executable}, _layered(layers, make))
 
 
 def against(
@@ -169,6 +169,8 @@ def words(subject: Subject, base: Subject | None = None) -> tuple[str, ...]:
     Values of environment variables may be secrets, so they are left out: ``env.NAME=...``. A build of a commit is named
     by the commit, one with uncommitted changes is the working tree.
     """
+    if subject.url is not None:
+        return () if base and base.url == subject.url else (f"url={subject.url}",)
     source, named = subject.built_from, []
     if source is not None and (base is None or base.built_from != source):
         named.append(f"ref={WORKING_TREE if source.changes else source.commit[:SHOWN]}")
@@ -215,7 +217,19 @@ def _over(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _inherit(base: Subject, table: Mapping[str, Any]) -> Subject:
     inherited = {key: getattr(base, key) for key in ("python", "path", "env", "args", "built_from")}
-    return _with_source(Subject(**_over(inherited, table)))
+    return _subject(inherited | ({} if "python" in table else {"url": base.url}), table)
+
+
+def _subject(inherited: Mapping[str, Any], table: Mapping[str, Any]) -> Subject:
+    """What a side says over what it inherits; a server that runs already inherits nothing.
+
+    Raises:
+        UsageError: The two do not go together.
+    """
+    try:
+        return _with_source(Subject(**({"python": "", **table} if "url" in table else _over(inherited, table))))
+    except ValidationError as error:
+        raise UsageError(first_problem(error).removeprefix(": ")) from error
 
 
 def _with_source(subject: Subject) -> Subject:
@@ -235,7 +249,7 @@ def _read_words(option: str, words: Sequence[str], tables: Mapping[str, dict[str
             known = ", ".join(sorted(tables)) or f"none in {CONFIG_FILE}"
             raise UsageError(
                 f"{option} {name}: no such subject (known: {known})",
-                remedy="Write key=value words: python=, path=, env.NAME=, args.NAME=, ref=.",
+                remedy="Write key=value words: python=, path=, env.NAME=, args.NAME=, ref=, url=.",
             )
     if len(names) > 1:
         raise UsageError(f"{option} names two subjects: {names[0]} and {names[1]}")
@@ -276,8 +290,9 @@ def _yaml_value(option: str, word: str, value: str) -> Any:
 
 def _check_values(table: Mapping[str, Any], where: str) -> None:
     try:
-        subject = Subject(**{"python": sys.executable, **{k: v for k, v in table.items() if k != "ref"}})
+        usual = {"python": "" if "url" in table else sys.executable}
+        subject = Subject(**{**usual, **{k: v for k, v in table.items() if k != "ref"}})
     except ValidationError as error:
-        raise UsageError(first_problem(error), where=where) from error
-    if not subject.python:
+        raise UsageError(first_problem(error).removeprefix(": "), where=where) from error
+    if not subject.python and subject.url is None:
         raise UsageError("python: expected an interpreter, found nothing", where=where)

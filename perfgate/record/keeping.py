@@ -20,7 +20,7 @@ from perfgate.record.manifest import SCENARIOS, check_sequence
 from perfgate.record.run_record import Run, read_records, record_file, write_record, write_run
 from perfgate.scenario.declaration import LoadedScenario, load
 from perfgate.scenario.plan import make_plan
-from perfgate.scenario.subject import Builds
+from perfgate.scenario.subject import Builds, runs_already
 
 
 @contextlib.contextmanager
@@ -37,7 +37,8 @@ def taken_over(folder: Path, begun: Run, scenarios: Sequence[Path], subjects: Bu
     """The run with the plan and the subjects of whoever goes on with it, which must be those that it was begun with."""
     loaded = tuple(load(file) for file in scenarios)
     plan = make_plan(loaded, begun.plan.seed, begun.plan.orders)
-    own = Run(name=begun.name, plan=plan, **by_side(subjects), perfgate=__version__)
+    one_trial = runs_already(subjects)
+    own = Run(name=begun.name, plan=plan, **by_side(subjects), quick=one_trial, perfgate=__version__)
     differing = [
         name for name in Run.model_fields if name != "perfgate" and _portable(own, name) != _portable(begun, name)
     ]

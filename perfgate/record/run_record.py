@@ -38,7 +38,7 @@ from perfgate.models import Frozen
 from perfgate.record.compared_builds import ComparedBuilds, HeadsField
 from perfgate.record.iteration_choice import IterationChoice
 from perfgate.scenario.plan import OLD_ORDERS, Cell, OrdersField, Plan
-from perfgate.scenario.subject import Subject
+from perfgate.scenario.subject import Subject, runs_already
 from perfgate.stats.sequential import Schedule
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ class Run(ComparedBuilds):
         plan: Cells, seed and error rates.
         subjects: By side; several heads are not among them.
         heads: Several heads by name; not written where there is one.
-        quick: True for ``--quick``, which never has a verdict.
+        quick: True for ``--quick``, which never has a verdict, and wherever a server that runs already is measured.
         kernels_only: True where its cells have no gates: only what the decode steps run is judged.
         exact_only: True where only what repeats exactly is taken and judged; not written where it is false.
         profiles: For one side that is held against stored profiles: the copies kept in the run folder, by cell_id;
@@ -285,6 +285,17 @@ class Run(ComparedBuilds):
     profiles: dict[str, tuple[Artifact, ...]] | None = Field(default=None, exclude_if=lambda own: own is None)
     against: dict[str, tuple[Artifact, ...]] | None = None
     perfgate: str
+
+    @model_validator(mode="after")
+    def _one_trial_of_a_running_server(self) -> Self:
+        if self.of_running_servers and not self.quick:
+            raise ValueError("a server that runs already is one replicate: expected quick")
+        return self
+
+    @property
+    def of_running_servers(self) -> bool:
+        """Whether a side is a server that ran already."""
+        return runs_already(self.built)
 
     @property
     def fixed(self) -> bool:

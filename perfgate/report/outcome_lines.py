@@ -209,7 +209,9 @@ def closing(outcome: Outcome) -> str:
     if outcome.verdict == "not-comparable" and "no-baseline" in reasons:
         return "NOT COMPARABLE: there is no baseline yet; perfgate baseline promote makes this run the first."
     stored = any(cell.baseline for cell in outcome.cells)
-    lacking = f"the baseline had {FIRST_BLOCKING_VISITS} visits" if stored else "the trials had been taken in pairs"
+    running = any(note.code == "running-server" for note in outcome.reasons)
+    apart = "each trial had started a server of its own" if running else "the trials had been taken in pairs"
+    lacking = f"the baseline had {FIRST_BLOCKING_VISITS} visits" if stored else apart
     rates = f"alpha {percent(outcome.alpha)} a run, beta {percent(outcome.beta)} a gate"
     sentences = {
         "regressed": f"REGRESSED: {', '.join(blocked)} ({'exact' if kernels_only else rates}).{_why(outcome)}",

@@ -43,7 +43,10 @@ def run_setting(outcome: Outcome) -> list[str]:
 def next_steps(outcome: Outcome) -> list[str]:
     """Commands that tell more, for what is not a pass: quoted, so that a shell takes each word as it is."""
     cells = [(cell, cell.setting) for cell in outcome.cells if cell.setting and cell.setting.run == outcome.run]
-    if any(note.code == "quick-run" for note in outcome.reasons):
+    codes = {note.code for note in outcome.reasons}
+    if "running-server" in codes:
+        steps = []
+    elif "quick-run" in codes:
         steps = [_run(setting, outcome) for _, setting in cells if len(setting.subjects) > 1]
     else:
         steps = [step for cell, setting in cells if not cell.baseline for step in _kernels(cell, setting)]

@@ -11,9 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
 
-from pydantic import field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from perfgate.load.exchange import is_url
 from perfgate.metrics.trial import Side
 from perfgate.models import Frozen
 from perfgate.scenario.fields import Arguments, Variables
@@ -55,15 +58,25 @@ class Source(Revision):
     title: str = ""
 
 
+def _server(url: str) -> str:
+    if not is_url(url) or urlsplit(url).path.strip("/"):
+        raise ValueError(f"{url!r} is not the URL of a server: expected one like http://127.0.0.1:8000")
+    return url.rstrip("/")
+
+
+ServerUrl = Annotated[str, Field(max_length=1000), AfterValidator(_server)]
+
+
 class Subject(Frozen):
     """One build under test, as asked for; relative paths are taken from the working directory.
 
     Args:
-        python: The interpreter that holds the engine.
+        python: The interpreter that holds the engine; empty where ``url`` is given.
         path: Folders put on the module path before the interpreter's own, first one first.
         env: Environment variables for this side only.
         args: Engine arguments that replace the scenario's on this side only.
         built_from: Where perfgate built it from a git ref, the source; said in reports, no part of what is compared.
+        url: A server that runs already, in place of all of these: perfgate neither starts it nor knows its build.
     """
 
     python: str
@@ -71,6 +84,7 @@ class Subject(Frozen):
     env: Variables = {}
     args: Arguments = {}
     built_from: Source | None = None
+    url: Annotated[ServerUrl | None, Field(exclude_if=lambda url: url is None)] = None
 
     @field_validator("python")
     @classmethod
@@ -83,9 +97,21 @@ class Subject(Frozen):
     def _path_from_here(cls, path: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(absolute(Path.cwd(), entry) for entry in path)
 
+    @model_validator(mode="after")
+    def _nothing_beside_a_url(self) -> Subject:
+        given = [name for name in ("python", "path", "env", "args", "built_from") if getattr(self, name)]
+        if self.url is not None and given:
+            raise ValueError(f"{given[0]} cannot be given beside url, a server that runs already")
+        return self
+
 
 Builds = Mapping[Side, Subject] | Mapping[str, Subject]
 """Builds by what they are called in a run: ``base`` and ``head``, or ``base`` and a name for each of several heads."""
+
+
+def runs_already(subjects: Builds) -> bool:
+    """Whether one of them is a server that somebody else started: of it every trial would be the same replicate."""
+    return any(subject.url is not None for subject in subjects.values())
 
 
 def absolute(folder: Path, value: str) -> str:

@@ -347,6 +347,7 @@ def test_a_worker_is_taken_for_its_engine_alone(jobs: list[Job], other: dict[str
 
     changed = replace(second, **other)
     with driver.start(changed, Launch()) as engine:
+        assert engine.startup
         assert engine.startup.parked_ns == 0
     assert not (tmp_path / "run" / "parked-1").exists()
 
@@ -358,6 +359,7 @@ def test_instruments_that_ask_for_something_start_their_own(jobs: list[Job], lau
     assert take(driver, first).failure is None
 
     with driver.start(second, launch) as engine:
+        assert engine.startup
         assert engine.startup.parked_ns == 0
 
 

@@ -165,6 +165,19 @@ TRACE = (
     Arrived(at_ns=2_000_000_000, input_tokens=700, output_tokens=5, blocks=(1, 3)),
     Arrived(at_ns=9_000_000_000, input_tokens=5, output_tokens=1, blocks=(4,)),
 )
+
+
+def test_a_server_that_may_have_seen_the_prompts_gets_others() -> None:
+    """At the same times, of the same lengths, and with shares of the same size."""
+    declared = load(prefix={"share": "50%", "tokens": 20}, cancel={"share": "50%", "after_tokens": 2})
+    known, again, other = (window(declared, 0, VOCABULARY, words=words).requests for words in ("", "run 0", "run 1"))
+    assert not {request.prompt for request in known} & {request.prompt for request in again}
+    assert not {request.prompt for request in other} & {request.prompt for request in again}
+    for one, same in zip(known, again, strict=True):
+        assert same.model_copy(update={"prompt": one.prompt}) == one
+        assert len(same.prompt) == len(one.prompt)
+
+
 REPLAYED = {"arrival": {"replay": {"file": "chat.jsonl", "speed": 2}}}
 
 

@@ -1,0 +1,129 @@
+"""Whole runs of servers that somebody else started: a stub with OpenAI's API, which stays."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import CONFIG
+from hand_made import scenario_file
+
+from perfgate import gate as use_cases
+from perfgate.baseline.promotion import promote
+from perfgate.capture.server_process import is_ready
+from perfgate.errors import NotMeasuredError, RecordError, ScenarioError, UsageError
+from perfgate.metrics.catalogue import trial_value
+from perfgate.record.run_record import Run, read_records, read_run
+from perfgate.report.outcome_lines import closing
+from perfgate.scenario.subject import Subject
+
+STUB = Path(__file__).parent / "stub_server.py"
+TEXT = """
+schema: 1
+name: tiny
+engine: {driver: server, model: {config: model}}
+workload: {arrival: {constant: 200}, requests: 10, input_tokens: 5, output_tokens: 4}
+measure: {warmup_iterations: 1, iterations: 2, iteration_timeout: 5s}
+gates: [{metric: itl_median, ignorable: 10%, must_catch: 50%}]
+"""
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+
+@pytest.fixture
+def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A load for a server; a busy machine makes no client late here."""
+    monkeypatch.setattr("perfgate.load.exchange.LATEST_NS", 10**10)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "perfgate.toml").touch()
+    file = tmp_path / "tiny.yaml"
+    file.write_text(TEXT)
+    return file
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Subject]:
+    """A server that runs already."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with subprocess.Popen([sys.executable, STUB, "--port", str(port)], stdout=subprocess.DEVNULL) as server:
+        try:
+            while not is_ready(f"http://127.0.0.1:{port}"):
+                assert server.poll() is None
+            yield Subject(python="", url=f"http://127.0.0.1:{port}")
+            assert server.poll() is None, "perfgate ended a server that is not its own"
+        finally:
+            server.terminate()
+
+
+def test_a_server_that_runs_already_is_measured_once_and_advises(scenario: Path, running: Subject) -> None:
+    """One trial a side of all its windows, no version believed, nothing to promote; the server is still there."""
+    finished = use_cases.run([scenario], {"base": running, "head": running}, runs=scenario.parent / "runs")
+
+    outcome, run = finished.outcome, read_run(finished.folder)
+    assert (outcome.verdict, outcome.would_be, outcome.exit_status) == ("advisory", "inconclusive", 20)
+    assert [note.code for note in outcome.reasons] == ["running-server"]
+    assert closing(outcome) == (
+        "ADVISORY: would be inconclusive if each trial had started a server of its own; nothing is blocked."
+    )
+    (record,) = read_records(finished.folder, run)
+    assert [(len(trial.iterations), trial.versions, trial.startup, trial.failure) for trial in record.trials] == [
+        (2, {}, None, None)
+    ] * 2
+    assert all(trial_value("queue_time", trial) == pytest.approx(0.004) for trial in record.trials)
+    with pytest.raises(NotMeasuredError, match="one replicate of a build that nobody knows"):
+        promote(finished.folder, scenario.parent / "baselines", reason="why not")
+
+
+def test_it_is_measured_beside_a_server_of_our_own(scenario: Path, running: Subject) -> None:
+    """That one has versions; the verdict advises all the same."""
+    command = f'["{{python}}", "{STUB}", --port, "{{port}}"]'
+    scenario.write_text(TEXT.replace("{config: model}", f"{{config: model}}, command: {command}"))
+    subjects = {"base": Subject(python=sys.executable), "head": running}
+    finished = use_cases.run([scenario], subjects, runs=scenario.parent / "runs")
+
+    assert finished.outcome.verdict == "advisory"
+    versions = finished.outcome.cells[0].versions
+    assert (versions["base"]["server"], versions["head"]) == ("9.9.stub", {})
+
+
+def test_one_side_alone_is_for_a_later_comparison(scenario: Path, running: Subject) -> None:
+    """As with every other build."""
+    finished = use_cases.run([scenario], {"base": running}, runs=scenario.parent / "runs")
+    assert finished.outcome.verdict == "not-comparable"
+    assert closing(finished.outcome).startswith("MEASURED ONE SIDE")
+
+
+def test_nobody_at_the_url_is_not_measured(scenario: Path) -> None:
+    """The text names the URL; nothing waits for a server that perfgate did not start."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    nobody = Subject(python="", url=f"http://127.0.0.1:{port}")
+    finished = use_cases.run([scenario], {"base": nobody, "head": nobody}, runs=scenario.parent / "runs")
+
+    assert finished.outcome.exit_status == 22
+    (reason, *_) = finished.outcome.cells[0].reasons
+    assert reason.code == "engine-start-failed"
+    assert f"no server says at {nobody.url} that it is ready" in reason.text
+
+
+def test_what_a_running_server_cannot_be(scenario: Path, running: Subject, tmp_path: Path) -> None:
+    """It is held against no baseline, drives no engine loop, and no manifest makes it more than one replicate."""
+    runs = tmp_path / "runs"
+    with pytest.raises(UsageError, match="nor of a server that runs already"):
+        use_cases.run([scenario], {"head": running}, runs=runs, against=tmp_path / "baselines")
+    (tmp_path / "batch").mkdir()
+    with pytest.raises(ScenarioError, match=r"a server that runs already \(url=\) is measured with driver: server"):
+        use_cases.run([scenario_file(tmp_path / "batch")], {"base": running}, runs=runs)
+    finished = use_cases.run([scenario], {"base": running}, runs=runs)
+    manifest = finished.folder / "run.json"
+    manifest.write_text(manifest.read_text().replace('"quick": true', '"quick": false'))
+    with pytest.raises(RecordError, match="one replicate: expected quick"):
+        read_run(finished.folder)
+    assert Run.model_fields["quick"].default is False
