@@ -19,6 +19,7 @@ from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.occupations import typical
 from perfgate.baseline.store import find
 from perfgate.baseline.stored_visit import ONE_STATE, Build
+from perfgate.machine.atomic_files import canonical_json
 from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.catalogue import METRICS, Metric
 from perfgate.record.identity import Measured
@@ -194,11 +195,20 @@ def linked(nights: Sequence[_Night]) -> tuple[tuple[_Night, ...], float]:
     A build that was measured beside two anchors says how far they are apart: by the means of its nights, with the error
     of these. Without one the series begins with the newest anchor.
     """
-    if not nights:
-        return (), 0.0
-    own = [night for night in nights if night.anchor == nights[-1].anchor]
-    before, error = linked([night for night in nights if night.anchor != nights[-1].anchor])
-    shared = next((night.build for night in own if any(night.build == other.build for other in before)), None)
+    anchors: dict[str, list[_Night]] = {}  # that of the newest night first
+    for night in reversed(nights):
+        anchors.setdefault(canonical_json(night.anchor.model_dump(mode="json")), []).append(night)
+    found: tuple[_Night, ...] = ()
+    error = 0.0
+    for own in reversed(anchors.values()):
+        found, error = _behind(found, error, own[::-1])
+    return found, error
+
+
+def _behind(before: Sequence[_Night], error: float, own: Sequence[_Night]) -> tuple[tuple[_Night, ...], float]:
+    """The nights of one anchor behind those of earlier ones, which are as if beside it where a build links them."""
+    builds = [night.build for night in before]
+    shared = next((night.build for night in own if night.build in builds), None)
     if shared is None:
         return tuple(own), 0.0
     first, second = ([night.level for night in of if night.build == shared] for of in (own, before))

@@ -6,6 +6,8 @@ Slow imports are in the bodies, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,12 +51,19 @@ def history(ctx: click.Context, sources: tuple[Path, ...], output: Path, metrics
 
     if unknown := [name for name in metrics if metric_of(name) is None]:
         raise UsageError(f"--metric {unknown[0]}: there is no such metric", remedy="docs/commands.md lists them.")
-    with opened(cache or _usual_cache()) as table:
+    with ExitStack() as held:
+        try:
+            table = held.enter_context(opened(cache or _usual_cache()))
+        except UsageError as error:
+            if cache is not None:
+                raise
+            click.echo(f"perfgate: {error.where}: {error.text}; everything is read anew", err=True)
+            table = held.enter_context(opened(None))
         found = Sources(table)
         for source in sources:
             found.add(source)
         table.save()
-        series = all_series(table.points(found.roles, metrics), metrics)
+        series = all_series(found.points(datetime.now(UTC), metrics), metrics)
     for fault in found.faults:
         click.echo(f"perfgate: left out: {fault.where}: {fault.why}", err=True)
     output.mkdir(parents=True, exist_ok=True)
@@ -67,6 +76,9 @@ def history(ctx: click.Context, sources: tuple[Path, ...], output: Path, metrics
         ctx.exit(ExitStatus.NOT_COMPARABLE)
 
 
-def _usual_cache() -> Path:
+def _usual_cache() -> Path | None:
+    """``None`` for a user without a home."""
     users = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(users) if Path(users).is_absolute() else Path.home() / ".cache") / "perfgate" / "history.duckdb"
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 (which leaves the tilde where there is none)
+    folder = Path(users) if Path(users).is_absolute() else home / ".cache"
+    return folder / "perfgate" / "history.duckdb" if folder.is_absolute() else None

@@ -20,7 +20,7 @@ MOST_VERSIONS = 20_000
 AT_ONCE = 16
 _DIGEST = re.compile(r'"(?:digest|tip)": "([0-9a-f]{64})"')
 _TIP = re.compile(r'"tip": "([0-9a-f]{64})"\s*}\s*$')
-_CHANGE = re.compile(r"^:\d+ \d+ ([0-9a-f]{40,64}) ([0-9a-f]{40,64}) \w+\t(.*)$", re.MULTILINE)
+_CHANGE = re.compile(r":\d+ \d+ ([0-9a-f]{40,64}) ([0-9a-f]{40,64}) \w+\0([^\0]*)\0")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def versions(path: Path, kept: Sequence[Path]) -> Iterator[Version | str]:
             return
         if git.run("rev-parse", "--is-shallow-repository").strip() == "true":
             yield "a shallow clone: what its baselines held before is not read (fetch-depth: 0)"
-        listed = git.run("log", "--no-show-signature", "--no-renames", "--no-ext-diff", "--raw", "--no-abbrev",
+        listed = git.run("log", "--no-show-signature", "--no-renames", "--no-ext-diff", "--raw", "-z", "--no-abbrev",
                          "--format=", "--", "." if path.is_dir() else path.name)  # fmt: skip
     except NoGitError:
         yield "its git history is not read: there is no git on PATH"

@@ -11,7 +11,7 @@ from perfgate.history.points import Point, build_of
 from perfgate.history.series import MeasuredNight, Series
 from perfgate.report.chart import WIDTH, Chart, Mark, Rows, Scale, dots, label, line, polyline, rect
 from perfgate.stats.estimate import to_ratio
-from perfgate.units import format_value, percent, signed_percent
+from perfgate.units import format_value, percent, plural, signed_percent
 
 LEFT, RIGHT = 74.0, WIDTH - 16.0
 TOP, MIDDLE, GAP, BOTTOM = 22.0, 196.0, 60.0, 352.0
@@ -89,7 +89,7 @@ def summary(series: Series) -> str:
     if not series.nights:
         return "No anchor was measured beside it, so changes are not looked for."
     if not series.course.looked:
-        return f"{len(series.nights)} nights beside the anchor are too few to look for changes."
+        return f"{plural(len(series.nights), 'night')} beside an anchor: too few to look for changes."
     drifts = sum(change.drifts for change in series.course.changes)
     steps = len(series.course.changes) - drifts
     counted = [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in ((steps, "change"), (drifts, "drift"))]
@@ -257,7 +257,7 @@ def _table(series: Series, most: int) -> Rows:
         ends = [signed_percent(to_ratio(end + moved)) for end in (point.ratio_low, point.ratio_high) if end is not None]
         rows.append((
             time_of(point),
-            signed_percent(to_ratio(night.level), 3) if night else "-",
+            f"{to_ratio(night.level) * 100:+.3f} %" if night else "-",  # all digits: rows are compared by it
             " to ".join(ends) or "-",
             format_value(point.value, unit),
             format_value(point.beside_value, unit) if night and point.beside_value else "-",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -23,6 +24,8 @@ TOLD = 1_600
 MOST_TOLD = 400
 """Of one series."""
 MOST_PROMOTIONS = 60
+MOST_LINKS = 60
+"""To pages of other cells, of a page that is not the first."""
 MOST_FAULTS = 150
 """Shown; the command prints all."""
 NO_DATA = "No data: nothing that was named holds a measurement."
@@ -38,16 +41,25 @@ def site(series: Sequence[Series], faults: Sequence[Fault]) -> dict[str, str]:
         faults: What was left out.
     """
     pages = {_file(own): own for _, found in groupby(series, key=_place) for own in [[*found]]}
-    names = [(f"{own[0].cell} on {own[0].machine}", file) for file, own in pages.items()]
+    cells = _cell_names(series)
+    names = [(f"{cells[own[0].cell_id]} on {short(own[0].machine)}", file) for file, own in pages.items()]
     written = {INDEX: to_html(replace(_overview(series, faults), pages=tuple(names), source=SOURCE))}
-    for file, own in pages.items():
-        others = [("all cells", INDEX), *((words, other) for words, other in names if other != file)]
-        written[file] = to_html(replace(_cell_page(own), pages=tuple(others), source=SOURCE))
+    for (words, file), own in zip(names, pages.values(), strict=True):
+        others = [link for link in names if link[1] != file][:MOST_LINKS]
+        links = (("all cells", INDEX), *others)
+        written[file] = to_html(replace(_cell_page(words, own), pages=links, source=SOURCE))
     return written
 
 
+def _cell_names(series: Sequence[Series]) -> dict[str, str]:
+    """What each cell is called, by its id, which is told where another one has the same name."""
+    names = {one.cell_id: short(one.cell) for one in series}
+    met = Counter(names.values())
+    return {cell_id: name if met[name] == 1 else f"{name} ({cell_id[:8]})" for cell_id, name in names.items()}
+
+
 def _place(series: Series) -> tuple[str, str]:
-    return series.points[0].cell_id, series.machine
+    return series.cell_id, series.machine
 
 
 def _file(series: Sequence[Series]) -> str:
@@ -58,7 +70,8 @@ def _file(series: Sequence[Series]) -> str:
 
 def _overview(series: Sequence[Series], faults: Sequence[Fault]) -> Document:
     heading = ("cell", "machine", "metric", "visits", "newest", "beside the anchor", "changes", "newest visit")
-    rows = [heading, *map(_overview_row, series)]
+    cells = _cell_names(series)
+    rows = [heading, *(_overview_row(cells[one.cell_id], one) for one in series)]
     left_out = tuple(f"{short(fault.where)}: {short(fault.why)}" for fault in faults[:MOST_FAULTS])
     if len(faults) > MOST_FAULTS:
         left_out += (f"and {len(faults) - MOST_FAULTS} more",)
@@ -86,10 +99,10 @@ def _rule() -> str:
     )
 
 
-def _overview_row(series: Series) -> tuple[str, ...]:
+def _overview_row(cell: str, series: Series) -> tuple[str, ...]:
     newest, night = series.points[-1], series.nights[-1] if series.nights else None
     return (
-        series.cell,
+        cell,
         series.machine,
         series.metric.name,
         str(len(series.points)),
@@ -100,11 +113,10 @@ def _overview_row(series: Series) -> tuple[str, ...]:
     )
 
 
-def _cell_page(series: Sequence[Series]) -> Document:
-    cell, machine = series[0].cell, series[0].machine
+def _cell_page(name: str, series: Sequence[Series]) -> Document:
     sections = [section for one in series for section in _metric(one, min(MOST_TOLD, TOLD // len(series)))]
-    headline = [f"{cell} on {machine}", *(f"{one.metric.name}: {summary(one)}{_newest(one)}" for one in series)]
-    return replace(Document.of(headline, sections), name=cell)
+    headline = [name, *(f"{one.metric.name}: {summary(one)}{_newest(one)}" for one in series)]
+    return replace(Document.of(headline, sections), name=short(series[0].cell))
 
 
 def _newest(series: Series) -> str:
@@ -163,6 +175,9 @@ def _facts(series: Series) -> Iterator[str]:
             yield (f"drift of the anchor: {signed_percent(to_ratio(sign * moved.mean))} ({signed_percent(low)} to "
                    f"{signed_percent(high)}), {format_value(own[0].beside, unit)} on {own[0].date} to "
                    f"{format_value(own[-1].beside, unit)} on {own[-1].date}: the machine")  # fmt: skip
+    if series.nights and (others := len(series.points) - len(series.nights)):
+        yield (f"not among them: {plural(others, 'visit')}, of the same hours as another, not beside the anchor, or "
+               "beside one that no build links to it")  # fmt: skip
     for card, letter in series.cards.items():
         visits = [point for point in series.points if (point.card or point.devices) == card]
         yield f"card {letter}: {plural(len(visits), 'visit')}, {time_of(visits[0])[:10]} to {time_of(visits[-1])[:10]}"

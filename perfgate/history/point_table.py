@@ -18,16 +18,17 @@ from perfgate import __version__
 from perfgate.errors import UsageError
 from perfgate.history.points import Point, Role
 
-READER = f"1 {__version__}"
+READER = f"2 {__version__}"
 """What a file was read by: another version may see other things in the same record."""
 _TYPES = {"str": "VARCHAR", "Role": "VARCHAR", "int": "INTEGER", "bool": "BOOLEAN"}
 _COLUMNS = {one.name: _TYPES.get(str(one.type), "DOUBLE") for one in fields(Point)}
 """Of points, in the order of their fields; what may be missing is a figure."""
-_TABLES = f"""
-CREATE TABLE IF NOT EXISTS files (path VARCHAR PRIMARY KEY, size BIGINT, mtime_ns BIGINT, digest VARCHAR);
-CREATE TABLE IF NOT EXISTS sources (digest VARCHAR PRIMARY KEY, reader VARCHAR, faults VARCHAR[]);
-CREATE TABLE IF NOT EXISTS points (source VARCHAR, {", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())});
-"""
+_TABLES = {
+    "reader": "version VARCHAR",
+    "files": "path VARCHAR PRIMARY KEY, state VARCHAR, digest VARCHAR",
+    "sources": "digest VARCHAR PRIMARY KEY, faults VARCHAR[]",
+    "points": f"source VARCHAR, {', '.join(f'{name} {kind}' for name, kind in _COLUMNS.items())}",
+}
 
 
 class PointTable:
@@ -39,25 +40,28 @@ class PointTable:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
-        connection.execute(_TABLES)
-        if connection.execute("SELECT 1 FROM sources WHERE reader <> ? LIMIT 1", [READER]).fetchall():
-            connection.execute(f"DROP TABLE files; DROP TABLE sources; DROP TABLE points; {_TABLES}")
-        rows = connection.execute("SELECT path, size, mtime_ns, digest FROM files").fetchall()
-        self._files: dict[str, tuple[int, int, str]] = {path: (size, when, digest) for path, size, when, digest in rows}
-        self._seen: dict[str, tuple[int, int, str]] = {}
+        there = {name for (name,) in connection.execute("SHOW TABLES").fetchall()}
+        if "reader" not in there or connection.execute("SELECT version FROM reader").fetchall() != [(READER,)]:
+            connection.begin()
+            for name, columns in _TABLES.items():
+                connection.execute(f"CREATE OR REPLACE TABLE {name} ({columns})")
+            connection.execute("INSERT INTO reader VALUES (?)", [READER])
+            connection.commit()
+        rows = connection.execute("SELECT path, state, digest FROM files").fetchall()
+        self._files: dict[str, tuple[str, str]] = {path: (state, digest) for path, state, digest in rows}
+        self._seen: dict[str, tuple[str, str]] = {}
         self._known = dict(connection.execute("SELECT digest, faults FROM sources").fetchall())
         self._new: list[tuple[object, ...]] = []
         self._added: list[str] = []
 
-    def digest(self, path: str, size: int, mtime_ns: int) -> str:
-        """The digest that a file had when it had this size and time; empty where it was not like that."""
-        known = self._files.get(path)
-        return known[2] if known and known[:2] == (size, mtime_ns) else ""
+    def digest(self, path: str, state: str) -> str:
+        """The digest that a file had when it was in this state, its inode and times; empty where it was not."""
+        known, digest = self._files.get(path, ("", ""))
+        return digest if known == state else ""
 
-    def keep_digest(self, path: str, size: int, mtime_ns: int, digest: str) -> None:
+    def keep_digest(self, path: str, state: str, digest: str) -> None:
         """Remember what a file holds."""
-        if self._files.get(path) != (size, mtime_ns, digest):
-            self._seen[path] = (size, mtime_ns, digest)
+        self._seen[path] = (state, digest)
 
     def faults(self, source: str) -> list[str] | None:
         """What could not be read of a source; ``None`` for one that was not read yet."""
@@ -70,12 +74,14 @@ class PointTable:
         self._added.append(source)
 
     def save(self) -> None:
-        """Write what was added."""
-        known = [(digest, READER, self._known[digest]) for digest in self._added]
+        """Write what was added, all of it or nothing: a source that is known has its points."""
+        known = [(digest, self._known[digest]) for digest in self._added]
         files = [(path, *what) for path, what in self._seen.items()]
-        self._insert("sources", known, ["digest", "reader", "faults"], "OR REPLACE")
-        self._insert("files", files, ["path", "size", "mtime_ns", "digest"], "OR REPLACE")
+        self._connection.begin()
+        self._insert("sources", known, ["digest", "faults"], "OR REPLACE")
+        self._insert("files", files, ["path", "state", "digest"], "OR REPLACE")
         self._insert("points", self._new, ["source", *_COLUMNS])
+        self._connection.commit()
         self._new, self._added = [], []
 
     def points(self, roles: Mapping[str, Role | None], metrics: Sequence[str] = ()) -> Iterator[Point]:
@@ -108,18 +114,25 @@ def opened(file: Path | None) -> Iterator[PointTable]:
     Raises:
         UsageError: The file is not such a table, cannot be written, or another process has it.
     """
-    remedy = "Remove the file, name another with --cache, or wait for the perfgate history that has it."
     try:
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
         connection = duckdb.connect(":memory:" if file is None else str(file))
     except (OSError, duckdb.Error) as error:
-        text = str(error).partition("\n")[0]
-        raise UsageError(f"cannot be opened as a cache: {text}", where=str(file), remedy=remedy) from error
+        raise _refused(file, "cannot be opened as a cache", error) from error
     with connection:
         try:
+            if foreign := {name for (name,) in connection.execute("SHOW TABLES").fetchall()} - {*_TABLES}:
+                raise _refused(file, "is not a cache of perfgate", f"it has a table {min(foreign)}")
             table = PointTable(connection)
         except duckdb.Error as error:
-            text = str(error).partition("\n")[0]
-            raise UsageError(f"is not a cache of perfgate: {text}", where=str(file), remedy=remedy) from error
-        yield table
+            raise _refused(file, "is not a cache of perfgate", error) from error
+        try:
+            yield table
+        except duckdb.Error as error:
+            raise _refused(file, "cannot be used as a cache", error) from error
+
+
+def _refused(file: Path | None, what: str, why: object) -> UsageError:
+    remedy = "Remove the file, name another with --cache, or wait for the perfgate history that has it."
+    return UsageError(f"{what}: {str(why).partition(chr(10))[0]}", where=str(file or "memory"), remedy=remedy)

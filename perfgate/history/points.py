@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -110,7 +110,7 @@ def metric_of(name: str) -> Metric | None:
 
 
 def points_of_run(run: Run, outcome: Outcome, records: Sequence[Record]) -> Iterator[Point]:
-    """What a run measured: of each visit its head, or the only side it has.
+    """What a run measured: of each visit its head, each of several heads, or the only side it has.
 
     Args:
         run: The manifest.
@@ -120,24 +120,32 @@ def points_of_run(run: Run, outcome: Outcome, records: Sequence[Record]) -> Iter
     Raises:
         RecordError: A visit began at no time.
     """
-    cells = {cell.cell_id: cell for cell in outcome.cells}
+    cells = {(cell.cell_id, cell.head): cell for cell in outcome.cells}
     for record in records:
-        side: Side = "head" if "head" in record.subjects else "base"
-        pinned = run.against is not None and record.alone is None
-        paired = record.alone is None and not Build.of(record, "base").opaque
-        build, digest = _text(Build.of(record, side)), record_digest(record)
-        found = cells.get(record.cell.cell_id)
-        gates = {gate.gate.metric for gate in record.cell.gates}
-        where = machine_class(record.visits[0].machine, record.cell.clocks.mode) if record.visits else ""
-        devices = {visit.t0_utc: " ".join(sorted({*visit.uuids})) for visit in record.visits}
-        for visit in visits_of(record, side, "", anchored=paired):
-            for metric, figures in _figures(visit):
-                yield Point(
-                    record.cell.cell_id, record.cell.name, where, metric, utc(visit.t0_utc), digest,
-                    "head" if side == "head" else "reference", build, **figures, pinned=pinned,
-                    devices=devices.get(visit.t0_utc, ""), state=_state(found), gated=metric in gates,
-                    **_verdict(found, metric),
-                )  # fmt: skip
+        digest, pinned = record_digest(record), run.against is not None and record.alone is None
+        devices = {utc(visit.t0_utc): " ".join(sorted({*visit.uuids})) for visit in record.visits}
+        for head, compared in record.comparisons().items():
+            found = cells.get((record.cell.cell_id, head))
+            yield from _points_of_record(compared, found, digest, devices, pinned=pinned)
+
+
+def _points_of_record(
+    record: Record, found: CellOutcome | None, digest: str, devices: Mapping[str, str], *, pinned: bool
+) -> Iterator[Point]:
+    side: Side = "head" if "head" in record.subjects else "base"
+    paired = record.alone is None and not Build.of(record, "base").opaque
+    build = _text(Build.of(record, side))
+    gates = {gate.gate.metric for gate in record.cell.gates}
+    where = machine_class(record.visits[0].machine, record.cell.clocks.mode) if record.visits else ""
+    for visit in visits_of(record, side, "", anchored=paired):
+        begun = utc(visit.t0_utc)
+        for metric, figures in _figures(visit):
+            yield Point(
+                record.cell.cell_id, record.cell.name, where, metric, begun, digest,
+                "head" if side == "head" else "reference", build, **figures, pinned=pinned,
+                devices=devices.get(begun, ""), state=_state(found), gated=metric in gates,
+                **_verdict(found, metric),
+            )  # fmt: skip
 
 
 def points_of_baseline(lineage: Baseline) -> Iterator[Point]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import groupby
 
 from perfgate import stats
 from perfgate.baseline.night_series import SECONDS_A_DAY, Night, linked, one_a_day
@@ -46,6 +47,11 @@ class Series:
     points: tuple[Point, ...]
     nights: tuple[MeasuredNight, ...]
     course: Course
+
+    @property
+    def cell_id(self) -> str:
+        """The cell's id."""
+        return self.points[-1].cell_id
 
     @property
     def cell(self) -> str:
@@ -111,21 +117,25 @@ def all_series(points: Iterable[Point], metrics: Sequence[str] = ()) -> list[Ser
 
     def place(one: Series) -> tuple[str, str, str, int, str]:
         name = one.metric.name
-        return one.cell, one.points[-1].cell_id, one.machine, order.get(name, len(order)), name
+        return one.cell, one.cell_id, one.machine, order.get(name, len(order)), name
 
     return sorted(found, key=place)
 
 
 def _each_once(points: Iterable[Point]) -> Iterator[Point]:
-    """A point for each visit: what its run says, and how it was promoted."""
-    known: dict[tuple[str, str, str, str], Point] = {}
+    """A point for each visit of a build: what its run says, and how it was promoted.
+
+    A run that went on later has another record, and its first visit in both. Two visits that began in one second and
+    took the same to the last digit are one.
+    """
+    known: dict[tuple[object, ...], Point] = {}
     for point in points:
-        key = (point.record, point.t0_utc, point.cell_id, point.metric)
+        key = (point.t0_utc, point.cell_id, point.machine, point.metric, point.build, point.restarts, point.value)
         other = known.get(key)
         if other is None:
             known[key] = point
             continue
-        run, kept = (other, point) if other.verdict or not point.verdict else (point, other)
+        run, kept = sorted((other, point), key=lambda one: (not one.verdict, one.ratio is None))
         known[key] = replace(run, card=run.card or kept.card, promoted=run.promoted or kept.promoted,
                              author=run.author or kept.author, reason=run.reason or kept.reason)  # fmt: skip
     named = {point.devices: point.card for point in known.values() if point.devices and point.card}
@@ -162,10 +172,9 @@ def _course(nights: Sequence[MeasuredNight]) -> Course:
     changes: list[Change] = []
     fitted: list[float] = []
     newest = Course((), (), 0.0, looked=False)
-    while len(fitted) < len(nights):
-        begin = len(fitted)
-        own = [night.level for night in nights[begin:] if night.anchor == nights[begin].anchor]
-        newest = course(own)
-        changes += [replace(one, first=one.first + begin, last=one.last + begin) for one in newest.changes]
-        fitted += newest.fitted
+    for _, together in groupby(nights, key=lambda night: night.point.beside):
+        begin, own = len(fitted), course([night.level for night in together])
+        changes += [replace(one, first=one.first + begin, last=one.last + begin) for one in own.changes]
+        fitted += own.fitted
+        newest = own if own.looked or not newest.looked else newest
     return replace(newest, changes=tuple(changes), fitted=tuple(fitted))

@@ -9,8 +9,9 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from perfgate.baseline.lineage import parse
@@ -18,13 +19,14 @@ from perfgate.errors import PerfgateError, RecordError, UsageError
 from perfgate.github.artifact import unpack
 from perfgate.history.baseline_versions import FORMATTED, Version, versions
 from perfgate.history.point_table import PointTable
-from perfgate.history.points import Point, Role, points_of_baseline, points_of_run
+from perfgate.history.points import Point, Role, points_of_baseline, points_of_run, utc
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import BASELINE, VERDICT
 from perfgate.machine.versioned_json import read_bytes, read_model
 from perfgate.nightly import BESIDE, HALVES, REFERENCE
 from perfgate.record.run_record import read_records, read_run, record_digest
+from perfgate.report.document import printable
 from perfgate.report.run_folders import DRILL, NIGHT, RUN
 
 ARTIFACT_BYTES = 1024**3
@@ -36,6 +38,8 @@ _WANTED = re.compile(rf"(?:^|/)(?:{RUN}|{NIGHT}|{DRILL}|{VERDICT_FILE}|records/[
 _OF_THE_REFERENCE = {REFERENCE, *(part for part, measured in BESIDE.items() if measured == REFERENCE)}
 _PASSED_BY = {NIGHT, VERDICT_FILE, "job.json"}
 """Files beside runs that tell nothing more."""
+_AHEAD = timedelta(days=1)
+"""By which the clock of a machine may be ahead of this one's."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,17 @@ class Fault:
     """Something that was left out.
 
     Args:
-        where: Its path, as it was found.
-        why: What is wrong with it.
+        where: Its path, as it was found, in one line.
+        why: What is wrong with it, in one line.
     """
 
     where: str
     why: str
+
+    @classmethod
+    def of(cls, where: str, why: str) -> Fault:
+        """Of words that somebody else may have written."""
+        return cls(*(" ".join(printable(text).split("\n")) for text in (where, why)))
 
 
 @dataclass(frozen=True)
@@ -95,43 +104,65 @@ class Sources:
             if isinstance(found, Fault):
                 self.faults.append(found)
                 continue
-            self._take(found)
-            kept += [file for file in found.files if file.suffix == ".json" and len(found.files) == 1]
+            if self._take(found):
+                kept += [file for file in found.files if file.suffix == ".json" and len(found.files) == 1]
         self._add_versions(path, kept)
 
-    def _take(self, found: Found) -> None:
-        """Use a source; what the table knows is not read again."""
+    def _take(self, found: Found) -> bool:
+        """Use a source, unless its files cannot be read; what the table knows is not read again."""
         try:
-            digest = sha256_hex("\n".join(f"{file.name} {self._digest(file)}" for file in found.files))
+            parts = ((os.fsencode(file.name), self._digest(file).encode()) for file in found.files)
+            digest = sha256_hex(b"\n".join(b" ".join(part) for part in parts))
         except OSError as error:
-            self.faults.append(Fault(found.name, f"cannot be read: {error.strerror or error}"))
-            return
+            self.faults.append(_unreadable(found.name, error))
+            return False
         self._load(digest, found)
+        return True
 
     def _load(self, digest: str, found: Found) -> None:
-        faults = self.table.faults(digest)
+        """The table keeps where faults are within the source alone: the same content may be found elsewhere."""
+        faults, name = self.table.faults(digest), Fault.of(found.name, "").where
         if faults is None:
             points, told = _loaded(found)
-            faults = [f"{one.where}\n{one.why}" for one in told]
+            faults = [f"{one.where.removeprefix(name)}\n{one.why}" for one in told]
             self.table.keep(digest, points, faults)
-        self.faults += [Fault(*fault.split("\n", 1)) for fault in faults]
+        for within, _, why in (fault.partition("\n") for fault in faults):
+            self.faults.append(Fault(f"{name}{within}", why))
         self.roles.setdefault(digest, found.role)
 
     def _digest(self, file: Path) -> str:
-        """Of a file's content; one of the size and time that it had when it was read is taken for the same."""
-        told, where = file.stat(), str(file.absolute())
-        digest = self.table.digest(where, told.st_size, told.st_mtime_ns)
+        """Of a file's content; a file that is as it was when it was read, by all that its inode tells, has the same."""
+        told, where = file.stat(), os.fsencode(file.absolute()).hex()
+        state = f"{told.st_dev} {told.st_ino} {told.st_size} {told.st_mtime_ns} {told.st_ctime_ns}"
+        digest = self.table.digest(where, state)
         if not digest:
             with file.open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        self.table.keep_digest(where, told.st_size, told.st_mtime_ns, digest)
+            self.table.keep_digest(where, state, digest)
         return digest
+
+    def points(self, now: datetime, metrics: Sequence[str] = ()) -> Iterator[Point]:
+        """What was read, in order of time; visits that have not begun yet are left out.
+
+        Args:
+            now: The time.
+            metrics: Only these; all if there are none.
+        """
+        latest = utc((now + _AHEAD).isoformat())
+        ahead: set[tuple[str, str]] = set()
+        for point in self.table.points(self.roles, metrics):
+            if point.t0_utc <= latest:
+                yield point
+            elif (visit := (point.record, point.t0_utc)) not in ahead:
+                ahead.add(visit)
+                why = f"a visit of record {point.record[:12]} began at {point.t0_utc}, which is yet to come"
+                self.faults.append(Fault.of(f"{point.cell} on {point.machine}", why))
 
     def _add_versions(self, path: Path, kept: list[Path]) -> None:
         """What baselines held at earlier commits and hold no longer."""
         for version in versions(path, kept):
             if isinstance(version, str):
-                self.faults.append(Fault(str(path), version))
+                self.faults.append(Fault.of(str(path), version))
             else:
                 self._load(version.digest, _of_version(version))
 
@@ -143,19 +174,28 @@ def _of_version(version: Version) -> Found:
 
 def _walk(folder: Path, name: str, role: Role | None, depth: int) -> Iterator[Found | Fault]:
     """What is in a folder; links are not followed, and hidden folders not looked into."""
-    if (folder / RUN).is_file():
-        yield _run(folder, name, role)
-    elif (folder / DRILL).is_file():
-        yield Fault(name, "a drill: its heads are slow on purpose")
-    elif depth > DEEPEST:
-        yield Fault(name, f"is more than {DEEPEST} folders deep")
-    else:
+    try:
+        if (folder / RUN).is_file():
+            yield _run(folder, name, role)
+            return
+        if (folder / DRILL).is_file():
+            yield Fault.of(name, "a drill: its heads are slow on purpose")
+            return
+        entries = sorted(os.scandir(folder), key=lambda one: one.name)
         parts = (*HALVES, *BESIDE) if (folder / NIGHT).is_file() else ()
-        for entry in sorted(os.scandir(folder), key=lambda one: one.name):
+    except OSError as error:
+        yield _unreadable(name, error)
+        return
+    if depth > DEEPEST:
+        yield Fault.of(name, f"is more than {DEEPEST} folders deep")
+    else:
+        for entry in entries:
             below, path = f"{name}/{entry.name}", Path(entry.path)
-            if entry.is_symlink() or entry.name.startswith("."):
+            if entry.name.startswith("."):
                 continue
-            if not entry.is_dir():
+            if entry.is_symlink():
+                yield Fault.of(below, "a link, which is not followed: name where it leads")
+            elif not entry.is_dir():
                 yield from _file(path, below)
             elif not parts or entry.name in parts:
                 own: Role | None = "reference" if entry.name in _OF_THE_REFERENCE else "head"
@@ -164,12 +204,14 @@ def _walk(folder: Path, name: str, role: Role | None, depth: int) -> Iterator[Fo
 
 def _file(file: Path, name: str, *, named: bool = False) -> Iterator[Found | Fault]:
     """A file that is ours by its name; others, like reports, are told of only where they were asked for."""
-    if file.suffix == ".zip":
+    if not file.is_file():
+        yield Fault.of(name, "neither a file nor a folder")
+    elif file.suffix == ".zip":
         yield Found(name, (file,), lambda: _points_of_artifact(file, name))
     elif file.suffix == ".json" and file.name not in _PASSED_BY:
         yield Found(name, (file,), lambda: _points_of_baseline(file, name))
     elif named:
-        yield Fault(name, "expected a folder, the .zip of an artifact, or the .json of a baseline")
+        yield Fault.of(name, "expected a folder, the .zip of an artifact, or the .json of a baseline")
 
 
 def _run(folder: Path, name: str, role: Role | None) -> Found | Fault:
@@ -177,7 +219,7 @@ def _run(folder: Path, name: str, role: Role | None) -> Found | Fault:
     files = (folder / RUN, folder / VERDICT_FILE, *records)
     missing = next((file.name for file in files if not file.is_file()), "" if records else "records")
     if missing:
-        return Fault(name, f"not a whole run: it has no {missing}")
+        return Fault.of(name, f"not a whole run: it has no {missing}")
     return Found(name, files, lambda: _points_of_run(folder), role)
 
 
@@ -188,9 +230,13 @@ def _loaded(found: Found) -> tuple[list[Point], list[Fault]]:
     except _PartlyRead as partly:
         return partly.points, partly.faults
     except PerfgateError as error:
-        return [], [Fault(found.name, error.text)]
+        return [], [Fault.of(found.name, error.text)]
     except OSError as error:
-        return [], [Fault(found.name, f"cannot be read: {error.strerror or error}")]
+        return [], [_unreadable(found.name, error)]
+
+
+def _unreadable(name: str, error: OSError) -> Fault:
+    return Fault.of(name, f"cannot be read: {error.strerror or error}")
 
 
 class _PartlyRead(Exception):  # noqa: N818 (an archive of which some runs were left out)

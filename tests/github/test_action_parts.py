@@ -154,10 +154,19 @@ def test_templates_use_the_actions() -> None:
                     assert set(step.get("with", {})) <= set(action["inputs"]), file
 
 
-GH = """#!/bin/sh
+RUNS = """{"workflow_runs": [
+ {"id": 7, "head_branch": "main", "head_repository": {"full_name": "me/it"}},
+ {"id": 9, "head_branch": "main", "head_repository": {"full_name": "fork/it"}},
+ {"id": 10, "head_branch": "main", "head_repository": null},
+ {"id": 8, "head_branch": "main", "head_repository": {"full_name": "me/it"}}]}"""
+"""As GitHub lists those of a branch: with pull requests of forks from one of that name, also of a fork that is gone."""
+GH = f"""#!/bin/sh
 case "$2$3" in
   repos/me/it--jq) echo main ;;
-  --paginate*workflows/perfgate-nightly.yml/runs?branch=main*) echo 7; echo 8 ;;
+  --paginate*workflows/perfgate-nightly.yml/runs?branch=main*) jq "$5" <<'EOF'
+{RUNS}
+EOF
+  ;;
   */actions/runs/7/artifacts*) echo 70 ;;
   */actions/runs/8/artifacts*) echo 80; echo 81 ;;
   */actions/artifacts/81/zip*) exit 1 ;;
@@ -173,8 +182,8 @@ exit 21
 
 
 def test_the_history_action(tmp_path: Path) -> None:
-    """Every artifact of the nights on the default branch is fetched packed and given to perfgate, with what there is of
-    baselines; one that cannot be fetched is told, and no data is no failure.
+    """Every artifact of the repository's own nights on its default branch is fetched packed and given to perfgate, with
+    what there is of baselines; one that cannot be fetched is told, and no data is no failure.
     """  # noqa: D205 (one sentence)
     programs, work, temp = (tmp_path / name for name in ("programs", "work", "temp"))
     programs.mkdir()

@@ -13,22 +13,16 @@ from typing import Any
 import generated_year
 import pytest
 from browser import NARROW, WIDE, opened
-from click.testing import CliRunner, Result
 from git_project import GitProject
 from hand_made import cell, trials
 from hand_made import record as record_of
-from hand_made import run as run_of
 from playwright.sync_api import Browser
+from shown_history import INDEX, history, left_out, the_page, write_a_run
 
 from perfgate.baseline.lineage import draft
-from perfgate.cli.main import main
 from perfgate.history.points import typical
-from perfgate.judge.cell_verdict import judge
-from perfgate.judge.outcome import verdict_json
-from perfgate.record.run_record import record_file, write_record, write_run
 
 pytestmark = pytest.mark.skipif(find_spec("ruptures") is None, reason="ruptures has no wheels for this Python yet")
-INDEX = "index.html"
 HOSTILE = """</title></style><script>alert(1)</script><img src=x onerror=alert(1)> "' {{ 7*7 }} \u202e"""
 
 
@@ -47,30 +41,6 @@ def pages(year: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shown = history(year, output=site, cache=site.parent / "cache.duckdb", more=["--metric", "itl_median"])
     assert shown.exit_code == 0, shown.output
     return site
-
-
-def history(*sources: Path, output: Path, cache: Path, more: list[str] | None = None) -> Result:
-    """The command, run."""
-    words = [*map(str, sources), "--output", str(output), "--cache", str(cache), *(more or [])]
-    return CliRunner().invoke(main, ["history", *words])
-
-
-def the_page(site: Path) -> Path:
-    """The page of the only cell."""
-    (page,) = (file for file in site.iterdir() if file.name != INDEX)
-    return page
-
-
-def write_a_run(folder: Path, slowdown: float = 0.001, name: str = "cell", **changes: Any) -> Path:
-    """A run folder with a record and a verdict."""
-    measured = cell(name)
-    kept = record_of(measured, trials([slowdown + 0.0001 * n for n in range(6)]), **changes)
-    manifest = run_of([measured])
-    (folder / "records").mkdir(parents=True)
-    write_run(folder, manifest)
-    write_record(record_file(folder, measured), kept)
-    (folder / "verdict.json").write_text(verdict_json(judge(manifest, {measured.cell_id: kept})))
-    return folder
 
 
 def test_two_changes_and_a_drift_are_found(browser: Browser, pages: Path, golden: Callable[[str, str], None]) -> None:
@@ -170,8 +140,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     told = history(runs, output=tmp_path / "site", cache=tmp_path / "c")
     again = history(runs, output=tmp_path / "site", cache=tmp_path / "c")
 
-    lines = [line.removeprefix(f"perfgate: left out: {runs}/") for line in told.stderr.splitlines()]
-    assert lines == [
+    assert [line.removeprefix(f"{runs}/") for line in left_out(told)] == [
         "a-drill: a drill: its heads are slow on purpose",
         "changed: the digest does not fit the content: the record was truncated or changed",
         "half.zip: cannot be unpacked: File is not a zip file",
