@@ -32,6 +32,7 @@ from perfgate.machine.cleanup import count_files
 from perfgate.machine.fingerprint import usable_cores
 from perfgate.machine.json_text import MANIFEST, parse_json
 from perfgate.metrics.trial import Failure, Startup
+from perfgate.record.kept_trace import kept_trace
 from perfgate.scenario.subject import Subject
 from perfgate.scenario.workload import AnyWorkload
 
@@ -105,6 +106,7 @@ class ServedEngine:
         self._job, self._server, self._client = job, server, client
         limit_s = job.cell.measure.iteration_timeout
         self._target = Target(url=server.url, model=served_name(server.url), timeout_s=limit_s)
+        self._trace = kept_trace(job.run_folder, job.cell.workload)
         self._vocabulary = vocabulary_of(None if job.cell.model_folder is None else Path(job.cell.model_folder))
         self._words = "" if started else f"{job.run_folder.name} {job.index}"
         self.versions: dict[str, str] = {}
@@ -128,7 +130,7 @@ class ServedEngine:
         """
         if not isinstance(workload, Load) or limit is not None or probe:
             raise TypeError("this driver sends windows of load")
-        requests = window(workload, number, self._vocabulary, words=self._words)
+        requests = window(workload, number, self._vocabulary, self._trace, words=self._words)
         warm_up = number < self._job.cell.measure.warmup_iterations
         before = self._scrape()
         begin_ns = time.monotonic_ns()

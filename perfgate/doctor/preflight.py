@@ -21,11 +21,14 @@ from perfgate.counters.transformer import read_config, step_demand
 from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.vllm_source import Located, arguments_of, locate
 from perfgate.errors import Problem, ScenarioError, UsageError
+from perfgate.load.arrival_trace import read_arrivals
+from perfgate.load.arrivals import longest
 from perfgate.load.shape import Load
 from perfgate.machine.json_text import RECORD
 from perfgate.metrics.trial import SIDES
 from perfgate.models import FieldPath
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, LoadedScenario, model_folder
+from perfgate.scenario.local_files import trace_file
 from perfgate.scenario.plan import points
 from perfgate.scenario.served import SERVER
 from perfgate.scenario.subject import Builds, Subject, runs_already
@@ -237,7 +240,8 @@ def _wrong_sizes(cell: _Cell) -> Iterator[Problem]:
 
 def _too_long(cell: _Cell, load: Load) -> Iterator[Problem]:
     """Requests that no server with this context would take."""
-    most, length = load.longest, _whole(cell.args, "max_model_len")
+    file, length = trace_file(cell.loaded.file, load), _whole(cell.args, "max_model_len")
+    most = longest(load, read_arrivals(file) if file else ())
     if most is not None and length is not None and most > length:
         text = (
             f"a request of this load can have {most} tokens, and max_model_len is {length}: raise it, or shorten them"

@@ -8,6 +8,7 @@ of blocks of 512 tokens); https://github.com/Azure/AzurePublicDataset (``TIMESTA
 from __future__ import annotations
 
 import csv
+import hashlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,8 @@ from perfgate.load.shape import MOST_REQUESTS, MOST_TOKENS
 from perfgate.models import LARGEST
 from perfgate.units import NS_PER_S
 
+MOST_BYTES: Final = 64 * 1024**2
+"""Of a file; Mooncake's longest trace, of 23,608 requests, has 15 MB."""
 MOST_LINE: Final = 64 * 1024
 """Characters; a prompt of a million tokens has 2,000 hash ids."""
 
@@ -67,6 +70,23 @@ def read_arrivals(file: Path) -> tuple[Arrived, ...]:
         Arrived(entry.at_ns - begin_ns, max(1, entry.input_tokens), max(1, entry.output_tokens), entry.blocks)
         for entry in found
     )
+
+
+def trace_digest(file: Path) -> str:
+    """The SHA-256 of a trace's file.
+
+    Raises:
+        UsageError: It cannot be read, or is larger than a trace.
+    """
+    try:
+        if not file.is_file():
+            raise UsageError("not a file", where=str(file))
+        if file.stat().st_size > MOST_BYTES:
+            raise UsageError(f"larger than {MOST_BYTES // 1024**2} MiB", where=str(file))
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", where=str(file)) from error
 
 
 def _lines(stream: TextIO, file: Path) -> Iterator[str]:

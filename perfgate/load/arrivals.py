@@ -68,6 +68,24 @@ def window(load: Load, number: int, vocabulary: int, trace: Sequence[Arrived] = 
     return Window(requests=requests, concurrency=closed.concurrency, think_ns=waits)
 
 
+def part(load: Load, trace: Sequence[Arrived]) -> tuple[Arrived, ...]:
+    """The entries of a trace that a window of this load replays."""
+    speed = load.arrival.replay.speed if load.arrival.replay else 1.0
+    end_ns = math.inf if load.duration is None else load.duration * NS_PER_S * speed
+    return tuple(islice(takewhile(lambda entry: entry.at_ns < end_ns, trace), load.requests or MOST_REQUESTS))
+
+
+def longest(load: Load, trace: Sequence[Arrived]) -> int | None:
+    """The most tokens that one request can come to, prompt and answer; ``None`` where a trace says it and is empty."""
+    replayed = part(load, trace)
+    if load.longest is not None or not replayed:
+        return load.longest
+    inputs, outputs = load.input_tokens, load.output_tokens
+    prompt = inputs.longest if inputs else max(entry.input_tokens for entry in replayed)
+    answer = outputs.longest if outputs else max(entry.output_tokens for entry in replayed)
+    return load.longest_with(prompt, answer)
+
+
 class _Draws:
     """The streams of random numbers of one window.
 
@@ -103,12 +121,9 @@ def _times(load: Load, draw: _Draws, trace: Sequence[Arrived]) -> Iterator[int |
     """When requests are due, nanoseconds; without end where the number of requests is what ends them."""
     if load.arrival.closed is not None:
         return iter(lambda: None, 0)
-    seconds: Iterator[float]
     if load.arrival.replay is not None:
-        speed = load.arrival.replay.speed
-        seconds = (entry.at_ns / NS_PER_S / speed for entry in trace)
-    else:
-        seconds = _open_loop(load.arrival, draw, load)
+        return (round(entry.at_ns / load.arrival.replay.speed) for entry in part(load, trace))
+    seconds = _open_loop(load.arrival, draw, load)
     within = seconds if load.duration is None else takewhile(lambda at: at < (load.duration or 0), seconds)
     return (round(at * NS_PER_S) for at in within)
 

@@ -86,10 +86,13 @@ class Replay(Strict):
         file: Below the scenario's folder. ``.csv`` is read as Azure's format of LLM inference traces, ``.jsonl`` as
             Mooncake's.
         speed: By how much faster than recorded it is replayed.
+        sha256: Of the file: with another content it is refused. A run fills it in, so that the trace is part of its
+            cell.
     """
 
     file: Annotated[str, AfterValidator(_below_here), Field(examples=["traces/chat.jsonl"])]
     speed: Annotated[float, Field(gt=0, le=1000, strict=False)] = 1.0
+    sha256: Annotated[str | None, Field(pattern="^[0-9a-f]{64}$", exclude_if=lambda digest: digest is None)] = None
 
     @field_validator("file")
     @classmethod
@@ -353,10 +356,22 @@ class Load(Strict):
         """The most tokens that one request can come to, prompt and answer; ``None`` where a trace says it."""
         if self.arrival.replay is not None and (self.input_tokens is None or self.output_tokens is None):
             return None
-        prompts = [(self.input_tokens or DEFAULT_INPUT).longest]
+        prompt, answer = self.input_tokens or DEFAULT_INPUT, self.output_tokens or DEFAULT_OUTPUT
+        return self.longest_with(prompt.longest, answer.longest)
+
+    def longest_with(self, prompt: int, answer: int) -> int:
+        """The same where the longest plain prompt and the longest answer are known, tokens."""
+        prompts = [prompt]
         prompts += [self.long_prefill.input_tokens.longest] if self.long_prefill else []
         prompts += [self.prefix.tokens + 1] if self.prefix else []
-        return max(prompts) + (self.output_tokens or DEFAULT_OUTPUT).longest
+        return max(prompts) + answer
+
+    def replaying(self, sha256: str | None) -> Load:
+        """The load with the digest of the trace that it replays; as it is where it replays none."""
+        if sha256 is None or self.arrival.replay is None:
+            return self
+        replay = self.arrival.replay.model_copy(update={"sha256": sha256})
+        return self.model_copy(update={"arrival": self.arrival.model_copy(update={"replay": replay})})
 
 
 DEFAULT_INPUT = Lengths(uniform=(256, 768))

@@ -163,7 +163,9 @@ def _declared(folder: Path, run: Run) -> Iterator[tuple[Cell, ...]]:
         try:
             loaded = parse(_read(file), Path(cell.source))
             hub = loaded.scenario.engine.model.hub is not None  # whose digest is no more than its name and revision
-            yield resolve_cells(loaded, None if hub else (cell.model_digest, cell.model_folder))
+            replay = cell.workload.arrival.replay if isinstance(cell.workload, Load) else None
+            model = None if hub else (cell.model_digest, cell.model_folder)
+            yield resolve_cells(loaded, model, replay.sha256 if replay else None)
         except ScenarioError as error:
             raise RecordError(
                 f"no scenario of this version: {error.text}", where=str(file), remedy=_remedy(run)

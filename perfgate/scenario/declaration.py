@@ -22,6 +22,7 @@ from perfgate.scenario.call_trials import CallTrials
 from perfgate.scenario.counter_trials import STEPS_BEHIND, CounterTrials, Launches
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import ArgumentName, Name, whole_number
+from perfgate.scenario.local_files import model_problem, repository_root, trace_file, trace_problem
 from perfgate.scenario.margins import Budget, DriftBudget, Gate
 from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.served import check_blocks, check_load, is_served
@@ -347,33 +348,30 @@ def json_schema() -> dict[str, Any]:
     return schema
 
 
-def repository_root(folder: Path) -> Path:
-    """The nearest folder from ``folder`` up that holds ``.git``, ``perfgate.toml`` or ``pyproject.toml``."""
-    for candidate in (folder, *folder.parents):
-        if any((candidate / mark).exists() for mark in (".git", "perfgate.toml", "pyproject.toml")):
-            return candidate
-    return folder
-
-
 def _check_paths(loaded: LoadedScenario) -> None:
-    """The model's folder is in the repository and has a ``config.json``."""
-    try:
-        text = _folder_problem(loaded)
-    except (OSError, RuntimeError, ValueError) as error:  # too long, no permission; links in a circle; a NUL
-        text = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-    if text:
-        field = "config" if loaded.scenario.engine.model.config is not None else "path"
-        raise ScenarioError((loaded.problem(("engine", "model", field), text),))
+    """What it names is in the repository: the model's folder, with a ``config.json``, and a trace that can be read."""
+    problems = []
+    field = "config" if loaded.scenario.engine.model.config is not None else "path"
+    looks = {("engine", "model", field): _folder_problem, ("workload", "arrival", "replay"): _trace_problem}
+    for path, look in looks.items():
+        try:
+            text = look(loaded)
+        except (OSError, RuntimeError, ValueError) as error:  # too long, no permission; links in a circle; a NUL
+            text = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        if text:
+            problems.append(loaded.problem(path, text))
+    if problems:
+        raise ScenarioError(tuple(problems))
 
 
 def _folder_problem(loaded: LoadedScenario) -> str:
     folder = model_folder(loaded)
-    root = repository_root(loaded.file.parent.resolve())
-    if folder is None:
+    return "" if folder is None else model_problem(folder, repository_root(loaded.file.parent.resolve()))
+
+
+def _trace_problem(loaded: LoadedScenario) -> str:
+    workload = loaded.scenario.workload
+    file = trace_file(loaded.file, workload)
+    if file is None or not isinstance(workload, Load):
         return ""
-    if not folder.is_relative_to(root):
-        return "leads out of the repository"
-    config = folder / "config.json"
-    if not config.is_file():
-        return f"has no config.json: {folder.relative_to(root)}"
-    return "" if config.resolve().is_relative_to(root) else "has a config.json that leads out of the repository"
+    return trace_problem(file, repository_root(loaded.file.parent.resolve()), workload)

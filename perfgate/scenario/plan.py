@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, JsonValue
 
 from perfgate.errors import UsageError
+from perfgate.load.arrival_trace import trace_digest
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.metrics.trial import KINDS, Kind
 from perfgate.models import Frozen
@@ -26,6 +27,7 @@ from perfgate.scenario.counter_trials import CounterTrials, Launches, metrics_to
 from perfgate.scenario.declaration import MATRIX_WORKLOAD_KEYS, Clocks, LoadedScenario, Measure, Scenario, model_folder
 from perfgate.scenario.expected_kernels import Expectation
 from perfgate.scenario.fields import Name
+from perfgate.scenario.local_files import trace_file
 from perfgate.scenario.margins import Gate
 from perfgate.scenario.schedule import Sampling
 from perfgate.scenario.workload import AnyWorkload, Engine, Workload
@@ -59,7 +61,7 @@ class Cell(Frozen):
         model_digest: SHA-256 of the model's ``config.json`` (dummy weights), of names, sizes and configuration
             (real weights), or the hub's name and revision.
         model_folder: Absolute folder of the model, or ``None`` for one on the hub.
-        workload: With matrix values filled in.
+        workload: With matrix values filled in, and the digest of the trace that it replays.
         kernels: How traced trials are taken and what a step may run; ``None`` where nothing is traced.
         counters: Which launches are counted; none where nothing is.
         counted: How they are.
@@ -220,18 +222,21 @@ def make_plan(scenarios: tuple[LoadedScenario, ...], seed: int, orders: Orders =
     return Plan(cells=cells, seed=seed, orders=orders)
 
 
-def resolve_cells(loaded: LoadedScenario, model: Model | None = None) -> tuple[Cell, ...]:
+def resolve_cells(loaded: LoadedScenario, model: Model | None = None, trace: str | None = None) -> tuple[Cell, ...]:
     """The cells of a scenario: every combination of its matrix, in the order written, the last key fastest.
 
     Args:
         loaded: The scenario.
         model: The model as it was found on another machine; read from this one's disk where not given.
+        trace: The same of the digest of the trace that is replayed.
 
     Raises:
-        UsageError: The model cannot be read.
+        UsageError: The model or the trace cannot be read.
     """
     model = model or _read_model(loaded)
-    return tuple(_cell(loaded, point, model) for point in points(loaded.scenario))
+    if trace is None and (file := trace_file(loaded.file, loaded.scenario.workload)) is not None:
+        trace = trace_digest(file)
+    return tuple(_cell(loaded, point, model, trace) for point in points(loaded.scenario))
 
 
 def points(scenario: Scenario) -> Iterator[dict[str, JsonValue]]:
@@ -310,12 +315,14 @@ def exact_part(cell: Cell) -> Cell:
     return cell.model_copy(update={"gates": (), "calls": cell.calls or CallTrials()})
 
 
-def _cell(loaded: LoadedScenario, point: dict[str, JsonValue], model: Model) -> Cell:
+def _cell(loaded: LoadedScenario, point: dict[str, JsonValue], model: Model, trace: str | None) -> Cell:
     scenario = loaded.scenario
     workload = scenario.workload
     if isinstance(workload, Workload):
         sizes = {k: v for k, v in point.items() if k in MATRIX_WORKLOAD_KEYS}
         workload = Workload.model_validate(workload.model_dump() | sizes)
+    else:
+        workload = workload.replaying(trace)
     args = scenario.engine.args | {k: v for k, v in point.items() if k not in MATRIX_WORKLOAD_KEYS}
     engine = scenario.engine.model_copy(update={"args": args})
     label = ",".join(f"{key}={json.dumps(value)}" for key, value in point.items())

@@ -47,8 +47,6 @@ def check_load(engine: Engine, workload: AnyWorkload, gates: Sequence[Gate], mat
             text = f"{gate.metric} is read inside the engine's processes, which needs driver: vllm"
             raise FieldError(("gates", number, "metric"), text)
     if isinstance(workload, Load):
-        if workload.arrival.replay is not None:
-            raise FieldError(("workload", "arrival", "replay"), "traces are not replayed to a server yet")
         for key in ("batch", "input_tokens", "output_tokens"):
             if key in matrix:
                 raise FieldError(("matrix", key), "a load has no such number: write a scenario for each load")

@@ -26,6 +26,7 @@ from perfgate.capture.trial_taking import EngineCollector
 from perfgate.machine.processes import is_alive
 from perfgate.metrics.catalogue import trial_value
 from perfgate.metrics.trial import Trial
+from perfgate.record.kept_trace import keep_trace
 from perfgate.record.run_record import Record
 from perfgate.scenario.declaration import loads
 from perfgate.scenario.plan import resolve_cells
@@ -58,10 +59,12 @@ def collect(tmp_path: Path, make_job: Callable[..., Job], monkeypatch: pytest.Mo
     (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "perfgate.toml").touch()
 
-    def take(warmup: int = 0, requests: int = 10, **options: object) -> tuple[Trial, Job]:
+    def take(warmup: int = 0, requests: int = 10, trace: Path | None = None, **options: object) -> tuple[Trial, Job]:
         text = TEXT.format(step_us=STEP_US, stub=STUB, warmup=warmup, requests=requests)
         (cell,) = resolve_cells(loads(text, tmp_path / "tiny.yaml"))
         job = make_job(cell, Subject(python=sys.executable, args=options))
+        if trace is not None:
+            keep_trace(job.run_folder, trace)
         return EngineCollector().collect(job, lambda _: None), job
 
     return take
@@ -116,6 +119,18 @@ def test_what_goes_wrong_has_a_name(collect: Collect, mode: str, code: str, said
     assert said in trial.failure.text
     assert (job.folder / "engine.log").exists()
     assert not alive(job)
+
+
+def test_a_trace_is_replayed_to_a_server(collect: Collect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its requests have the recorded lengths."""
+    rows = [{"timestamp": 2 * at, "input_length": 5, "output_length": 2 + at} for at in range(4)]
+    (tmp_path / "chat.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    recorded = "{{replay: {{file: chat.jsonl}}}}, requests: {requests}}}"
+    text = TEXT.replace("{{constant: 200}}, requests: {requests}, input_tokens: 5, output_tokens: 4}}", recorded)
+    monkeypatch.setattr("test_server.TEXT", text)
+    trial, _ = collect(requests=3, trace=tmp_path / "chat.jsonl")
+    assert trial.failure is None, trial.failure
+    assert [window.lengths for window in trial.iterations] == [(2, 3, 4)]
 
 
 def test_a_failure_is_told_with_the_log(collect: Collect) -> None:

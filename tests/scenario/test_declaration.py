@@ -22,8 +22,8 @@ from perfgate.scenario.declaration import (
     load,
     loads,
     model_folder,
-    repository_root,
 )
+from perfgate.scenario.local_files import repository_root
 from perfgate.scenario.served import OF_SERVERS
 from perfgate.scenario.yaml_document import MAX_BYTES
 from perfgate.stats.sequential import Schedule

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
 from conftest import CONFIG
 
-from perfgate.errors import ScenarioError
+from perfgate.doctor.preflight import preflight
+from perfgate.errors import NotMeasuredError, ScenarioError
 from perfgate.load.shape import Load
 from perfgate.record.cost import kind_cost
+from perfgate.record.keeping import make_folder
+from perfgate.record.kept_trace import kept_trace
 from perfgate.scenario.declaration import dump, load, loads
 from perfgate.scenario.plan import Cell, resolve_cells
 
@@ -45,7 +50,8 @@ def problem(old: str, new: str) -> str:
         ("quantile: 99%, ", "", "gates[0]: ttft_quantile needs one, like quantile: 99%"),
         ("quantile: 99%", "quantile: 100%", "gates[0].quantile: expected a percentage above 0% and below 100%"),
         ("ttft_quantile, quantile: 99%", "goodput, slo: {}", "gates[0].slo: expected at least one of ttft, tpot, e2e"),
-        ("{poisson: 4}, requests: 10", "{replay: {file: a.csv}}", "traces are not replayed"),
+        ("{poisson: 4}, requests: 10", "{replay: {file: a.csv}}", "workload.arrival.replay: a.csv: not a file"),
+        ("{poisson: 4}, requests: 10", "{replay: {file: ../a.csv}}", "expected a file below the scenario's folder"),
         ("revision: 0123abc}", "revision: 0123abc}, command: [x]", "engine.command: needs {port}"),
     ],
 )
@@ -95,6 +101,88 @@ def test_a_load_survives_the_way_through_a_record() -> None:
         _ = cell.batch
     (other,) = resolve_cells(loads(TEXT.replace("0123abc}", '0123abc}, command: ["{port}"]'), Path("s.yaml")))
     assert other.cell_id != cell.cell_id
+
+
+LINES = [{"timestamp": 1000 * at, "input_length": 600 + at, "output_length": 2 + at} for at in range(8)]
+
+
+@pytest.fixture
+def replaying(tmp_path: Path) -> Path:
+    """A scenario that replays a trace of eight requests."""
+    (tmp_path / "perfgate.toml").touch()
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "chat.jsonl").write_text("\n".join(map(json.dumps, LINES)))
+    file = tmp_path / "s.yaml"
+    replay = "{replay: {file: traces/chat.jsonl, speed: 2}}"
+    file.write_text(TEXT.replace("{poisson: 4}, requests: 10, output_tokens: 16", replay))
+    return file
+
+
+def test_a_replayed_trace_is_part_of_the_cell(replaying: Path) -> None:
+    """By its content, not by its name; a digest in the scenario holds it fast."""
+    (cell,) = resolve_cells(load(replaying))
+    trace = replaying.parent / "traces" / "chat.jsonl"
+    assert isinstance(cell.workload, Load)
+    assert cell.workload.arrival.replay is not None
+    digest = cell.workload.arrival.replay.sha256
+    assert digest == hashlib.sha256(trace.read_bytes()).hexdigest()
+    assert Cell.model_validate_json(cell.model_dump_json()) == cell
+
+    trace.write_text(trace.read_text().replace("600", "601"))
+    (other,) = resolve_cells(load(replaying))
+    assert other.cell_id != cell.cell_id
+    (as_it_was,) = resolve_cells(load(replaying), trace=digest)
+    assert as_it_was.cell_id == cell.cell_id
+    replaying.write_text(replaying.read_text().replace("speed: 2", f"speed: 2, sha256: {digest}"))
+    with pytest.raises(ScenarioError, match="is another file than sha256 says: it has "):
+        load(replaying)
+
+
+def test_a_trace_that_cannot_be_replayed_is_told_with_its_line(
+    replaying: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trace's own line beside the scenario's; so is one that leads elsewhere, or has too many tokens."""
+    trace = replaying.parent / "traces" / "chat.jsonl"
+    trace.write_text(trace.read_text() + '\n{"timestamp": 1}')
+    with pytest.raises(
+        ScenarioError, match=r"s\.yaml:4:.*workload\.arrival\.replay: traces/chat\.jsonl:9: input_length"
+    ):
+        load(replaying)
+    trace.write_text("\n".join(map(json.dumps, LINES)))
+    with monkeypatch.context() as patch:
+        patch.setattr("perfgate.scenario.local_files.MOST_PROMPTS", 1000)
+        with pytest.raises(ScenarioError, match="tokens in the prompts of a window, more than 0: give requests"):
+            load(replaying)
+    trace.unlink()
+    trace.symlink_to("/etc/passwd")
+    with pytest.raises(ScenarioError, match="leads out of the repository"):
+        load(replaying)
+
+
+def test_requests_of_a_trace_that_exceed_the_context_are_told(replaying: Path) -> None:
+    """Those that a window replays, before a server starts."""
+    text = replaying.read_text().replace("model: {hub", "args: {max_model_len: 615}, model: {hub")
+    replaying.write_text(text)
+    with pytest.raises(ScenarioError, match="can have 616 tokens, and max_model_len is 615"):
+        preflight([load(replaying)], {})
+    for less in ("requests: 7", "duration: 3500ms"):
+        replaying.write_text(text.replace("speed: 2}}", f"speed: 2}}}}, {less}"))
+        assert not preflight([load(replaying)], {}).warnings
+
+
+def test_a_run_keeps_the_trace_that_it_replays(replaying: Path, tmp_path: Path) -> None:
+    """Under its digest; a copy that was changed, or is gone, is not replayed."""
+    loaded = load(replaying)
+    (cell,) = resolve_cells(loaded)
+    make_folder(tmp_path / "run", [loaded])
+    assert [entry.input_tokens for entry in kept_trace(tmp_path / "run", cell.workload)] == [*range(600, 608)]
+    (kept,) = (tmp_path / "run" / "arrivals").iterdir()
+    kept.write_text(kept.read_text().replace("600", "601"))
+    with pytest.raises(NotMeasuredError, match="changed since the run began"):
+        kept_trace(tmp_path / "run", cell.workload)
+    kept.unlink()
+    with pytest.raises(NotMeasuredError, match="not a file"):
+        kept_trace(tmp_path / "run", cell.workload)
 
 
 def test_the_shipped_scenario_fits_its_model() -> None:
