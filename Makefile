@@ -8,6 +8,8 @@ ENGINE ?= .engine
 FUZZ_SECONDS ?= 60
 # About 85 are taken on two idle cores. It ends before the nightly job does, which would lose the board.
 DRILL_MINUTES ?= 120
+# `debian` in CI: a person's system is left as it is.
+TOOLS ?=
 ENGINE_PYTHON ?= $(ENGINE)/bin/python
 WORKFLOWS := $(wildcard .github/workflows/*.yml perfgate/templates/github/*.yml)
 ACTIONS := action.yml $(wildcard .github/actions/*/action.yml)
@@ -22,16 +24,16 @@ PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
 # instead of 0.6 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: gate test lint unit end-to-end slow drill engine fuzz golden docs screenshots lock clean
+.PHONY: gate test lint unit end-to-end slow drill engine debian fuzz golden docs screenshots lock clean
 
 gate: .venv/ready engine
 	.venv/bin/perfgate run scenarios/cpu-tiny.yaml \
 	  --base python=$(abspath $(ENGINE_PYTHON)) --head python=$(abspath $(ENGINE_PYTHON))
 
-# The engine's environment is made while lint runs. Tests with and without an engine are one call: the one kind fills the
-# cores that the other leaves idle.
-test: .venv/ready
-	$(MAKE) --no-print-directory --jobs 2 lint engine
+# The engine's environment and what TOOLS names are fetched while ours is made and lint runs. Tests with and without an
+# engine are one call: the one kind fills the cores that the other leaves idle.
+test:
+	$(MAKE) --no-print-directory --jobs 3 lint engine $(TOOLS)
 	$(WITH_ENGINE) -n $(WORKERS) -m "not gpu and not slow"
 
 lint: .venv/ready
@@ -46,13 +48,13 @@ lint: .venv/ready
 	.venv/bin/check-jsonschema --builtin-schema vendor.github-issue-forms $(FORMS)
 	.ci/actionlint $(WORKFLOWS)
 
-unit: .venv/ready
+unit: .venv/ready $(TOOLS)
 	$(PYTEST) -n $(WORKERS) -m "not engine and not gpu and not slow"
 
-end-to-end: .venv/ready engine
+end-to-end: .venv/ready engine $(TOOLS)
 	$(WITH_ENGINE) -n 2 -m "engine and not slow"
 
-slow: .venv/ready engine
+slow: .venv/ready engine $(TOOLS)
 	$(WITH_ENGINE) -n 2 -m slow
 
 # Is the gate still able to see: every plant that runs on a CPU must be caught, and the build itself must not be blocked.
@@ -63,6 +65,10 @@ drill: .venv/ready engine
 # An interpreter given as ENGINE_PYTHON is used as it is.
 engine:
 	test -x $(ENGINE_PYTHON) -a $(ENGINE_PYTHON) != $(ENGINE)/bin/python || $(PYTHON) .ci/engine-env $(ENGINE)
+
+# What tests use where Debian has it: a real nsys and a browser.
+debian:
+	.ci/debian
 
 # Other inputs for the readers of what comes from outside, by structure and guided by the code they reach.
 fuzz: .venv/ready
