@@ -40,6 +40,8 @@ WITH_BAR = 54
 """Columns from which on there is room for a bar."""
 MOST_GATES = 6
 DAY_S = 86_400
+LONGEST_S = 99 * DAY_S
+"""Of what is shown as a time; a record may hold any duration."""
 BETWEEN = "between trials"
 STYLES = {r"FAILED \S+": "bold red", "^perfgate: warning:": "bold yellow", r"^\[[\d:]+\]": "dim"}
 """Of finished trials and sentences."""
@@ -65,9 +67,10 @@ class StatusBlock:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and rows that may be drawn on now."""
+        """Columns and lines that may be drawn now: of a terminal that is too narrow, a line takes several rows."""
         columns, rows = _terminal_size(self._stream)
-        return max(columns - ROOM, LEAST_WIDTH), max(rows - 1, 1)
+        width = max(columns - ROOM, LEAST_WIDTH)
+        return width, max((rows - 1) // math.ceil(width / columns), 1)
 
     def draw(self, above: str, lines: Sequence[Text]) -> None:
         """Draw the lines in place of those that are there.
@@ -181,10 +184,14 @@ def _pairs(step: Step, elapsed_s: float, now: datetime, *, bar: bool) -> Text:
     text.append(f"{step.done} of {plural(step.target, what)}")
     if step.seconds_left is None:
         return text
-    if not step.seconds_left and not step.finished:
+    if step.seconds_left <= 0 and not step.finished:
         return text.append(", overdue")
-    form = "%H:%M" if step.seconds_left < DAY_S else "%a %H:%M"
-    return text.append(f", {clock(step.seconds_left)} left, until {now + timedelta(seconds=step.seconds_left):{form}}")
+    text.append(f", {clock(step.seconds_left)} left")
+    if step.seconds_left < LONGEST_S:
+        days = step.seconds_left / DAY_S
+        form = "%H:%M" if days < 1 else "%a %H:%M" if days < 7 else "%Y-%m-%d"  # noqa: PLR2004 (a week)
+        text.append(f", until {now + timedelta(seconds=step.seconds_left):{form}}")
+    return text
 
 
 def _found(step: RunStep, width: int) -> list[Text]:
@@ -205,7 +212,9 @@ def _one_line(text: str) -> str:
 
 
 def clock(seconds: float) -> str:
-    """``2:05``, or ``1:02:05``."""
-    minutes, rest = divmod(round(seconds), 60)
+    """``2:05``, or ``1:02:05``; what is longer than anybody waits is not told to the second."""
+    if not seconds < LONGEST_S:
+        return f"more than {LONGEST_S // DAY_S} days"
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

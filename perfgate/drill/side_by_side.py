@@ -16,7 +16,10 @@ import psutil
 
 from perfgate.capture.pace import Progress
 from perfgate.errors import InterruptedRunError
+from perfgate.units import plural
 
+LOG = "perfgate.log"
+"""In the folder of an exercise: what its process says."""
 LOOK_S = 0.5
 """How often processes side by side are looked at."""
 
@@ -39,6 +42,8 @@ def run_side_by_side(
     waiting, free = deque(exercises), deque(slots)
     at_work: dict[psutil.Process, tuple[str, str]] = {}
     stopped = False
+    counted = f"{plural(len(exercises), 'exercise')}, at most {len(slots)} at once"
+    progress(f"{counted}; how far each is: tail -f {shlex.quote(str(folder))}/*/{LOG}")
     try:
         while at_work or (waiting and not stopped):
             while waiting and free and not stopped:
@@ -66,7 +71,7 @@ def _start(folder: Path, exercise: str, slot: str, deadline_s: float) -> psutil.
     if deadline_s < math.inf:
         command += ["--budget", str(max((deadline_s - time.monotonic()) / 60, 0.001))]
     (folder / exercise).mkdir(exist_ok=True)
-    with (folder / exercise / "perfgate.log").open("ab") as log:
+    with (folder / exercise / LOG).open("ab") as log:
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": slot}
         return psutil.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 

@@ -17,6 +17,8 @@ from perfgate.report.outcome_charts import drawable, margin_scale, span
 from perfgate.report.outcome_lines import gate_name, gate_row, urgency
 
 COLUMNS = 41
+LEAST_COLUMNS = 9
+"""Of an interval beside a figure of any length, which then loses its end."""
 MOST_ROWS = 12
 NAMES = 34
 """Characters of a name; a longer one loses its end, as the table below has all of it."""
@@ -52,15 +54,15 @@ def strips(gates: Sequence[GateOutcome], width: int) -> list[str]:
     """
     spans = [span(gate) for gate in gates]
     names = [_cut(gate_name(gate), width // 3) for gate in gates]
-    longest, figures = max(map(len, names), default=0), [gate_row(gate)[3:5] for gate in gates]
+    longest, figures = max(map(_columns, names), default=0), [gate_row(gate)[3:5] for gate in gates]
     widest = max((len(change) for change, _ in figures), default=0)
-    columns = min(COLUMNS, width - longest - widest - 4)
+    columns = min(COLUMNS, max(width - longest - widest - 4, LEAST_COLUMNS))
     scale = margin_scale(spans, 0, columns - 1)
     rows = [
-        (f"{name.ljust(longest)}  {_strip(own, scale)}  {change.rjust(widest)}", interval)
+        (f"{name}{' ' * (longest - _columns(name))}  {_strip(own, scale)}  {change.rjust(widest)}", interval)
         for name, own, (change, interval) in zip(names, spans, figures, strict=True)
     ]
-    room = all(len(row) + len(interval) + 2 <= width for row, interval in rows)
+    room = all(_columns(row) + len(interval) + 2 <= width for row, interval in rows)
     return [f"{row}  {interval}" if room else row for row, interval in rows]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import itertools
+import math
 import re
 import subprocess
 import sys
@@ -165,6 +166,39 @@ def test_no_verdict_is_shown_between_looks(tmp_path: Path, terminal: Callable[..
             then = judge(manifest, {taken.cell.cell_id: taken.model_copy(update={"trials": tuple(first)})})
             assert step.looked is not None
             assert step.looked.gates == then.cells[0].gates
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-5.0, "4 of 6 pairs, overdue"),
+        (90_000.0, "4 of 6 pairs, 25:00:00 left, until Fri 18:30"),
+        (1e6, "4 of 6 pairs, 277:46:40 left, until 2026-01-13"),
+        (1e12, "4 of 6 pairs, more than 99 days left"),
+        (math.inf, "4 of 6 pairs, more than 99 days left"),
+    ],
+)
+def test_absurd_times(seconds: float, words: str, terminal: Callable[..., Terminal]) -> None:
+    """Whatever durations a record holds, the time left is told, on a terminal and in a pipe, and ends no run."""
+    opened, one = terminal(80), dataclasses.replace(run_step(looked=4, target=6), seconds_left=seconds)
+
+    assert words in frames(opened, one).splitlines()[2]
+    assert (
+        "to the look at 6 pairs)\n"
+        in shown(io.StringIO(), dataclasses.replace(one, finished=trial(7, 2, "head"))).getvalue()
+    )
+
+
+@pytest.mark.parametrize("columns", [8, 20])
+def test_a_very_narrow_terminal(columns: int, terminal: Callable[..., Terminal]) -> None:
+    """Lines that it wraps are so few that the first is still there to be erased: none scrolls out of reach."""
+    opened = terminal(columns, 12)
+
+    shown = frames(opened, *(run_step(f"iteration {n} of 10", looked=4, target=6) for n in range(3)))
+
+    edge, first = "-" * columns, SEVERAL.name[:columns]
+    assert shown.count(f"{edge}\n{first}\n") == 3
+    assert opened.lines == []
 
 
 def test_no_thread_draws(terminal: Callable[..., Terminal]) -> None:

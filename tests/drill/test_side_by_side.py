@@ -41,7 +41,9 @@ def test_stations_are_free_gpus(two_gpus: FakeMachine) -> None:
 
 @pytest.mark.usefixtures("two_gpus", "orphans_alone")
 def test_each_exercise_has_a_gpu(tmp_path: Path) -> None:
-    """Exercises run at once, each in a process that sees one GPU, and end on one board."""
+    """Exercises run at once, each in a process that sees one GPU, and end on one board; each says in its log how far
+    it is, and where the logs are is told first.
+    """  # noqa: D205 (one sentence)
     words = stub_words(tmp_path)[:5]
     ended = CliRunner().invoke(main, ["drill", *words, "--no-plants", "--same-build", "3", "--format", "json"])
     assert ended.exit_code == ExitStatus.PASS, ended.output
@@ -53,7 +55,9 @@ def test_each_exercise_has_a_gpu(tmp_path: Path) -> None:
     assert begun[:2] == [("same-build-1", "0"), ("same-build-2", "1")]
     assert "nvidia-h200-x1" in board["machine_class"]
     (folder,) = (tmp_path / "runs").glob("drill-*")
-    assert (folder / "same-build-1" / "perfgate.log").read_text()
+    logs = f"{folder.relative_to(tmp_path)}/*/perfgate.log"
+    assert f"perfgate: 3 exercises, at most 2 at once; how far each is: tail -f {logs}\n" in ended.stderr
+    assert "trial 000 warm-up base" in (folder / "same-build-1" / "perfgate.log").read_text()
 
 
 @pytest.mark.usefixtures("orphans_alone")

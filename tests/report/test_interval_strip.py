@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from recorded_runs import recorded, recorded_together
 
 from perfgate.report.github_markdown import render_within
-from perfgate.report.interval_strip import COLUMNS, LEGEND, MOST_ROWS, interval_lines
+from perfgate.report.interval_strip import COLUMNS, LEGEND, MOST_ROWS, interval_lines, strips
 
 
 def test_a_regression_is_right_of_its_margin() -> None:
@@ -70,6 +70,15 @@ def test_a_hostile_name_moves_no_strip(name: str) -> None:
 def test_nothing_is_drawn_without_values() -> None:
     """Gates without a change have no interval, and then there is no legend either."""
     assert interval_lines(judged((), cell())) == ()
+
+
+@pytest.mark.parametrize("change", [1e18, 1e300, -1.0])
+def test_a_figure_of_any_length_leaves_a_strip(change: float) -> None:
+    """What no run can have measured ends no run that shows it: each line has a strip, the narrowest there is."""
+    (found,) = judged(trials(spread(0.002, 0.003, 6)), cell()).cells
+    wild = found.gates[0].model_copy(update={"change": change, "change_low": -1.0, "change_high": 1e308})
+
+    assert [line.count("\u25cf") for line in strips([*found.gates, wild], 36)] == [1, 1]
 
 
 @pytest.mark.parametrize("metric", ["itl_median", "output_throughput"])
