@@ -71,6 +71,8 @@ def build(recorded: Trace, ranges: Sequence[Range]) -> Trace:
     launches = _Launches(recorded.calls)
     recorded, unclear = _without_shared_numbers(recorded, launches)
     kernels = _launched(recorded.kernels, launches)
+    copied_ns, set_ns = (launches.start_of(one.process, one.correlation) for one in (recorded.copies, recorded.memsets))
+    del launches
     steps, cautions = find_steps(ranges, np.unique(kernels.process).tolist(), recorded.where)
     time_ns = kernels.launched_ns
     if not len(steps):
@@ -87,8 +89,8 @@ def build(recorded: Trace, ranges: Sequence[Range]) -> Trace:
         recorded,
         kernels=dataclasses.replace(kernels, layer=layer, place=place),
         steps=steps,
-        copies=_placed(recorded.copies, steps, launches),
-        memsets=_placed(recorded.memsets, steps, launches),
+        copies=_placed(recorded.copies, steps, copied_ns),
+        memsets=_placed(recorded.memsets, steps, set_ns),
         overhead=_placed(recorded.overhead, steps, None),
         calls=_placed(calls, steps, None),
     )
@@ -187,11 +189,10 @@ def _launched(kernels: Kernels, launches: _Launches) -> Kernels:
     return dataclasses.replace(kernels, launched_ns=np.where(known, kernels.launched_ns, launched_ns))
 
 
-def _placed(rows: _Rows, steps: Steps, launches: _Launches | None) -> _Rows:
+def _placed(rows: _Rows, steps: Steps, launched_ns: Ints | None) -> _Rows:
     """Events with their steps, by their launch where one is known and by their own start elsewhere, in order."""
     time_ns = rows.start_ns
-    if launches is not None:
-        launched_ns = launches.start_of(rows.process, rows.correlation)
+    if launched_ns is not None:
         time_ns = np.where(launched_ns != NO_TIME, launched_ns, time_ns)
     rows = dataclasses.replace(rows, step=steps_at(steps, rows.process, time_ns))
     if not (np.diff(rows.start_ns) <= 0).any():

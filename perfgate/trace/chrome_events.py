@@ -11,7 +11,7 @@ from typing import Any
 
 from perfgate.errors import RecordError
 from perfgate.trace.kernel_table import NONE
-from perfgate.trace.limits import MAX_JSON_BYTES, MAX_TIME_NS
+from perfgate.trace.limits import JSON_FACTOR, MAX_JSON_BYTES, MAX_TIME_NS, check_memory
 
 _OLD = {"runtime": "cuda_runtime", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 """Categories of PyTorch before 1.12, in lower case."""
@@ -36,6 +36,7 @@ def load_events(file: Path) -> dict[str, Any]:
     if file.stat().st_size > MAX_JSON_BYTES:
         text = f"is larger than {MAX_JSON_BYTES} bytes"
         raise RecordError(text, where=str(file), remedy="Trace fewer iterations.")
+    check_memory(JSON_FACTOR * file.stat().st_size, str(file))
     try:
         with file.open(encoding="utf-8") as stream:
             # Times are microseconds since boot or 1970: as floats they would lose up to 256 ns.

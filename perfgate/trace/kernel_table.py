@@ -1,6 +1,6 @@
 """The kernel table: what a traced engine ran, step by step, whichever profiler saw it.
 
-Pure data in columns (numpy arrays of one length): ``perfgate kernels`` takes 0.84 GiB for five million kernels with
+Pure data in columns (numpy arrays of one length): ``perfgate kernels`` takes 0.8 GiB for five million kernels with
 three calls each (docs/measurements.md). Times are integer nanoseconds on the clock of the capture; durations are
 never negative. An index that does not apply is -1.
 """
@@ -258,8 +258,11 @@ def filled(table: type[Rows], /, **columns: NDArray[Any]) -> Rows:
     length = len(next(iter(columns.values()), ()))
     made = {}
     for name, hint in get_type_hints(table).items():
-        column = np.asarray(columns.get(name, np.full(length, _NEUTRAL.get(name, NONE))))
-        made[name] = _cast(name, column, scalar_type(hint))
+        kind = scalar_type(hint)
+        if name in columns:
+            made[name] = _cast(name, np.asarray(columns[name]), kind)
+        else:  # takes no memory, and cannot be written to
+            made[name] = np.broadcast_to(np.array(_NEUTRAL.get(name, NONE)).astype(kind), length)
     return table(**made)
 
 

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 
+from perfgate.errors import RecordError
+from perfgate.machine.memory_room import available_bytes
+from perfgate.units import gib
+
 MAX_UNPACKED_BYTES = 4 << 30
 """What a file with gzip may unpack to, on disk: an export of twenty million kernels has 2.2 GB."""
 
@@ -18,7 +22,13 @@ MAX_UNPACKED_RATIO = 100
 """How many times its own size a larger one may: traces unpack to four to twenty times theirs, zeros to a thousand."""
 
 MAX_JSON_BYTES = 2 << 30
-"""The largest Chrome trace that is read; JSON takes about ten times its size in memory."""
+"""The largest Chrome trace that is read."""
+
+JSON_FACTOR = 10
+"""How many times its own size a Chrome trace takes in memory, about (docs/measurements.md)."""
+
+KERNEL_BYTES = 180
+"""What a kernel of an export takes in memory at most, its calls included (docs/measurements.md)."""
 
 MAX_ROWS = 20_000_000
 """Rows of one table of an export that are kept: about 1.5 GiB of columns, and as much again while they are sorted."""
@@ -58,3 +68,20 @@ SQLITE = {
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
 }
 """What a query and a schema may need (https://www.sqlite.org/limits.html); LENGTH is a row's, text's or blob's."""
+
+
+def check_memory(needed: int, where: str) -> None:
+    """Check that there is so much memory, before it is taken: the kernel would end the process without a word.
+
+    Args:
+        needed: Bytes, as an estimate.
+        where: The file, for the error.
+
+    Raises:
+        RecordError: There is less.
+    """
+    free = available_bytes()
+    if needed > free:
+        text = f"needs about {gib(needed)} of memory to read, and {gib(free)} is available"
+        remedy = "Read it on a machine with more memory, end what uses it, or trace fewer iterations."
+        raise RecordError(text, where=where, remedy=remedy)

@@ -33,7 +33,7 @@ from perfgate.trace.kernel_table import (
     call_kind,
     filled,
 )
-from perfgate.trace.limits import MAX_CAUTIONS, MAX_RANGES
+from perfgate.trace.limits import KERNEL_BYTES, MAX_CAUTIONS, MAX_RANGES, check_memory
 from perfgate.trace.nsys_export import DAMAGED, Export
 from perfgate.trace.steps import Range
 
@@ -49,6 +49,7 @@ _PACKED = {
     "streamId": (1 << 46) - 1, "deviceId": _MAX_16, "correlationId": _MAX_CALL, "gridX": (1 << 31) - 1,
     "gridY": _MAX_16, "gridZ": _MAX_16, "blockX": _MAX_16, "blockY": _MAX_16, "blockZ": _MAX_16,
 }  # fmt: skip
+_PACKED_CALL = {"correlationId": _MAX_CALL, "nameId": _MAX_STRING}
 """What fits into the numbers that several columns are packed into, CUDA's own limits at least."""
 
 _COPIES = {2: "h2d", 3: "h2d-pageable", 4: "d2h", 5: "d2h-pageable", 16: "d2d", 20: "peer"}
@@ -99,11 +100,12 @@ def read_nsys(file: Path, roles: Sequence[RoleRule] = ()) -> Trace:
 
     Raises:
         RecordError: The file is empty, cut short, damaged, no export of nsys, without kernels, traced with whole graphs
-            as one event, short of data by nsys's own account, or too large.
+            as one event, short of data by nsys's own account, or too large for the memory that is available.
         UsageError: A role's pattern is not a regular expression.
     """
     with Export(file) as export:
         check_content(export)
+        check_memory(KERNEL_BYTES * export.count(KERNELS), export.where)
         try:
             recorded, ranges = _Reader(export).read(roles)
         except OverflowError as error:
@@ -173,7 +175,6 @@ class _Reader:
         return index, self.pids[index] == ids
 
     def _kernels(self) -> tuple[Kernels, tuple[str, ...], NDArray[np.int64]]:
-        self.export.check_range(KERNELS, _PACKED | {"demangledName": _MAX_STRING})
         graph = "COALESCE(graphNodeId, 0) != 0" if "graphNodeId" in self.export.columns[KERNELS] else "0"
         start, end, where, link, pid, grid, block = self.export.integers(
             KERNELS,
@@ -181,6 +182,7 @@ class _Reader:
                 "start", "end", f"(streamId << 17) | (deviceId << 1) | ({graph})", _link("demangledName"), "globalPid",
                 "(gridX << 32) | (gridY << 16) | gridZ", "(blockX << 32) | (blockY << 16) | blockZ",
             ),
+            most=_PACKED | {"demangledName": _MAX_STRING},
         )  # fmt: skip
         correlation, name = _unlinked(link)
         self.pids, process = _unique(pid & ~0xFFFFFF)
@@ -209,7 +211,6 @@ class _Reader:
         There may be several calls of other kinds a kernel, which are not kept: only what is kept counts as a row. They
         are not even read unless something has no launching call among the others.
         """
-        self.export.check_range(_CALL, {"correlationId": _MAX_CALL, "nameId": _MAX_STRING})
         texts = self.export.select("SELECT id, CAST(value AS TEXT) FROM StringIds WHERE value GLOB '[ch][ui]*'")
         kinds = {number: CALL_KINDS.index(call_kind(text)) for number, text in texts if isinstance(number, int)}
         kinds = {number: kind for number, kind in kinds.items() if kind != _OTHER}
@@ -236,7 +237,7 @@ class _Reader:
             return np.asarray(known & wanted(call_keys(process, _unlinked(columns[3])[0])))
 
         expressions = ("start", "end", "globalTid", _link("nameId"))
-        start, end, tid, link = self.export.integers(_CALL, expressions, matters, condition)
+        start, end, tid, link = self.export.integers(_CALL, expressions, matters, condition, _PACKED_CALL)
         correlation, name = _unlinked(link)
         ids, index = _unique(name)
         kind = np.array([kinds.get(number, _OTHER) for number in ids.tolist()], np.int8)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sqlite3
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ MAGIC = b"SQLite format 3\x00"
 Ints = NDArray[np.int64]
 
 _CHUNK_ROWS = 1 << 16
+_NO_LIMITS: Mapping[str, int] = {}
 _HEADER_BYTES = 100
 DAMAGED = "The file is damaged: copy it again, or export the report again."
 
@@ -86,32 +87,13 @@ class Export(contextlib.AbstractContextManager["Export"]):
             text = f"table {table} has no column {missing[0]} ({self.version})"
             raise RecordError(text, where=self.where, remedy="This layout of nsys is not known here; report it.")
 
-    def check_range(self, table: str, most: Mapping[str, int]) -> None:
-        """Check that values fit where SQL packs several into one; text and blobs, which it would take for 0, do not.
-
-        Args:
-            table: Its name; nothing is checked where it is not there.
-            most: The largest value of each column; the least is 0, and -1 and nothing say that there is none.
-
-        Raises:
-            RecordError: One does not fit.
-        """
-        if table not in self.columns:
-            return
-        fits = " AND ".join(f'"{name}" BETWEEN -1 AND {value}' for name, value in most.items())
-        query = f'SELECT {", ".join(most)} FROM "{table}" WHERE NOT ({fits}) LIMIT 1'  # noqa: S608 (named in this package)
-        for row in self.select(query):
-            for (name, top), value in zip(most.items(), row, strict=True):
-                if not (isinstance(value, int | float) and -1 <= value <= top):
-                    text = f"table {table} has {name} {str(value)[:60]!r}, expected a whole number up to {top}"
-                    raise RecordError(text, where=self.where, remedy=DAMAGED)
-
     def integers(
         self,
         table: str,
         expressions: Sequence[str],
         keep: Callable[[Sequence[Ints]], NDArray[np.bool_]] | None = None,
         condition: str = "1",
+        most: Mapping[str, int] = _NO_LIMITS,
     ) -> list[Ints]:
         """One array an expression over the rows of a table, unordered; empty ones where the table is not there.
 
@@ -120,24 +102,24 @@ class Export(contextlib.AbstractContextManager["Export"]):
             expressions: What to select.
             keep: Which of some rows to keep, by their columns; all without it.
             condition: Which rows to read at all: a row that SQLite leaves out costs a tenth of one that is read.
+            most: The largest value of columns that expressions pack into one number; the least is 0, and -1 and nothing
+                say that there is none. Texts and blobs, which SQL would take for 0, do not fit.
 
         Raises:
-            RecordError: A value is not an integer, or there are more rows to keep than
+            RecordError: A value is not an integer or does not fit, or there are more rows to keep than
                 :data:`perfgate.trace.limits.MAX_ROWS`.
         """
         if table not in self.columns:
             return [_NOTHING for _ in expressions]
-        query = f'SELECT {", ".join(expressions)} FROM "{table}" WHERE {condition}'  # noqa: S608 (named in this package)
         chunks, count = [], 0
-        with contextlib.closing(self.select(query)) as rows:
-            for chunk in self._chunks(rows, len(expressions), table):
-                if keep is not None and not (kept := keep(chunk)).all():
-                    chunk[:] = [column[kept] for column in chunk]
-                count += len(chunk[0])
-                if count > MAX_ROWS:
-                    text = f"table {table} has more than {MAX_ROWS} rows"
-                    raise RecordError(text, where=self.where, remedy="Trace fewer iterations.")
-                chunks.append(chunk)
+        for chunk in self._chunks(table, expressions, condition, most):
+            if keep is not None and not (kept := keep(chunk)).all():
+                chunk[:] = [column[kept] for column in chunk]
+            count += len(chunk[0])
+            if count > MAX_ROWS:
+                text = f"table {table} has more than {MAX_ROWS} rows"
+                raise RecordError(text, where=self.where, remedy="Trace fewer iterations.")
+            chunks.append(chunk)
         made = []
         for number in range(len(expressions)):  # column by column, so that no more than one is there twice
             made.append(np.concatenate([_NOTHING, *(chunk[number] for chunk in chunks)]))
@@ -145,18 +127,46 @@ class Export(contextlib.AbstractContextManager["Export"]):
                 chunk[number] = _NOTHING
         return made
 
-    def _chunks(self, rows: Iterator[tuple[Any, ...]], width: int, table: str) -> Iterator[list[Ints]]:
-        """The columns of so many rows at a time."""
-        values = itertools.chain.from_iterable(rows)
+    def _chunks(
+        self, table: str, expressions: Sequence[str], condition: str, most: Mapping[str, int]
+    ) -> Iterator[list[Ints]]:
+        """The columns of so many rows at a time; as texts that SQLite joins they take half the time of single rows."""
+        named = ", ".join(f"{expression} AS c{n}" for n, expression in enumerate(expressions))
+        joined = ", ".join(f"GROUP_CONCAT(c{n})" for n in range(len(expressions)))
+        query = (
+            f"SELECT COUNT(*), MAX(number), MIN(fits), {joined} "  # noqa: S608 (named in this package)
+            f"FROM (SELECT _rowid_ AS number, {_fitting(most)} AS fits, {named} "
+            f'FROM "{table}" WHERE _rowid_ > ? AND ({condition}) ORDER BY _rowid_ LIMIT {_CHUNK_ROWS})'
+        )
+        last = _NO_ROW
         while True:
-            try:
-                flat = np.fromiter(itertools.islice(values, width * _CHUNK_ROWS), np.int64)
-            except (TypeError, ValueError, OverflowError) as error:
-                text = f"table {table} holds a value that is not an integer: {error}"
-                raise RecordError(text, where=self.where, remedy=DAMAGED) from error
-            if not len(flat):
+            ((count, after, fits, *texts),) = self.select(query, (last,))
+            if not count:
                 return
-            yield [np.ascontiguousarray(column) for column in flat.reshape(-1, width).T]
+            if fits == 0:
+                raise RecordError(self._beyond(table, most), where=self.where, remedy=DAMAGED)
+            columns = [_parsed(text) for text in texts]
+            if any(len(column) != count for column in columns) or not isinstance(after, int) or after <= last:
+                raise RecordError(self._unlike_integers(table, expressions), where=self.where, remedy=DAMAGED)
+            last = after
+            yield columns
+
+    def _unlike_integers(self, table: str, expressions: Sequence[str]) -> str:
+        """What is wrong with a table's values."""
+        for expression in expressions:
+            query = f"SELECT {expression} FROM \"{table}\" WHERE TYPEOF({expression}) != 'integer' LIMIT 1"  # noqa: S608
+            for (value,) in self.select(query):
+                return f"table {table} holds a value that is not an integer: {str(value)[:60]!r}"
+        return f"table {table} holds rows that cannot be told apart"
+
+    def _beyond(self, table: str, most: Mapping[str, int]) -> str:
+        """Which value of a table does not fit."""
+        query = f'SELECT {", ".join(most)} FROM "{table}" WHERE NOT ({_fitting(most)}) LIMIT 1'  # noqa: S608
+        for row in self.select(query):
+            for (name, top), value in zip(most.items(), row, strict=True):
+                if not (isinstance(value, int | float) and -1 <= value <= top):
+                    return f"table {table} has {name} {str(value)[:60]!r}, expected a whole number up to {top}"
+        return f"table {table} holds a number that is too large"
 
     def strings(self, ids: Ints) -> tuple[str, ...]:
         """The strings of these ids.
@@ -203,6 +213,21 @@ def read_only(file: Path) -> str:
     return f"file:{quote(os.fsencode(file))}?mode=ro&immutable=1"
 
 
+def _fitting(most: Mapping[str, int]) -> str:
+    """Whether values fit, in SQL."""
+    return " AND ".join(f'"{name}" BETWEEN -1 AND {value}' for name, value in most.items()) or "1"
+
+
+def _parsed(text: str | None) -> Ints:
+    """The integers of a text with commas, up to the first that is none."""
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of text behind the last integer
+        try:
+            return np.fromstring(text or "", np.int64, sep=",")
+        except ValueError:  # the same in a later numpy
+            return _NOTHING
+
+
+_NO_ROW = -(1 << 63)
 _UNKNOWN = "nsys of an unknown version"
 _NOTHING = np.empty(0, np.int64)
 

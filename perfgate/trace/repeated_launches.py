@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +17,8 @@ from numpy.typing import NDArray
 from perfgate.trace.kernel_table import NONE, Kernels
 
 Ints = NDArray[np.int64]
+Rows = NDArray[np.int32]
+"""Rows and counts of rows, of which there are at most :data:`perfgate.trace.limits.MAX_ROWS`."""
 
 LEAST_ALIKE, LEAST_KERNELS = 3, 4
 """The fewest equal stretches, and the fewest kernels of one, that are a period."""
@@ -35,6 +36,9 @@ gemms, and a prefill other attention too."""
 
 LEAST_BITS = 64.0
 """How unlikely the repetition must be were launches drawn by chance with their frequencies: one in 2^64."""
+
+_CELLS = 1 << 18
+"""Counts of a kernel in a stretch that are taken at a time."""
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _INVERSE = pow(_MULTIPLIER, -1, 1 << 64)
@@ -56,30 +60,36 @@ class Launches:
         names: Names of all kernels, in order of launch.
     """
 
-    symbol: Ints
-    name: NDArray[np.int32]
+    symbol: Rows
+    name: Rows
     time_ns: Ints
-    kernels: Ints
-    first: Ints
-    names: NDArray[np.int32]
+    kernels: Rows
+    first: Rows
+    names: Rows
 
     @classmethod
-    def of(cls, kernels: Kernels, time_ns: Ints) -> Self:
-        """The launches of a process's kernels; those with one correlation id are one launch."""
-        order = np.lexsort((kernels.start_ns, time_ns))
-        names, correlation, time_ns = kernels.name[order], kernels.correlation[order], time_ns[order]
+    def of(cls, kernels: Kernels, rows: Rows, time_ns: Ints) -> Self:
+        """The launches of some kernels, of which those with one correlation id are one launch.
+
+        Args:
+            kernels: All kernels.
+            rows: Which of them.
+            time_ns: When each of all kernels was launched.
+        """
+        order = _in_order(time_ns, kernels.start_ns, rows)
+        names, correlation = kernels.name[order], kernels.correlation[order]
         begins = np.ones(len(order), bool)
         begins[1:] = (correlation[1:] != correlation[:-1]) | (correlation[1:] == NONE)
-        first = np.flatnonzero(begins)
-        size = np.diff(first, append=len(order))
-        hashes = np.random.default_rng(0).integers(1, 1 << 63, int(names.max(initial=0)) + 1).astype(np.uint64)
-        marks = np.add.reduceat(hashes[names], first) if len(first) else np.empty(0, np.uint64)
-        where = (kernels.device.astype(np.int64) << 48) + kernels.stream
-        streams, place = np.unique(where[order][first], return_inverse=True)
-        busiest = np.argmax(np.bincount(place, minlength=1)) if len(streams) else 0
-        kept = np.flatnonzero((size > 1) | (place == busiest))
-        symbol = np.unique(marks[kept], return_inverse=True)[1].astype(np.int64)
-        return cls(symbol, names[first[kept]], time_ns[first[kept]], size[kept], first[kept], names)
+        del correlation
+        first = np.flatnonzero(begins).astype(np.int32)
+        size = np.diff(first, append=np.int32(len(order)))
+        where = (kernels.device[order[first]].astype(np.int64) << 48) + kernels.stream[order[first]]
+        streams, number = np.unique(where, return_counts=True)
+        if len(streams) > 1:
+            kept = (size > 1) | (where == streams[np.argmax(number)])
+            first, size = first[kept], size[kept]
+        del where
+        return cls(_symbols(names, first, size), names[first], time_ns[order[first]], size, first, names)
 
     def __len__(self) -> int:
         """How many launches there are."""
@@ -87,28 +97,55 @@ class Launches:
 
     def count(self, wanted: NDArray[np.bool_]) -> Ints:
         """How many kernels of each launch have a name that is wanted; ``wanted`` has an entry a name."""
-        until = np.concatenate([[0], np.cumsum(wanted[self.names])])
+        until = _until(wanted[self.names], np.int32)
         return np.asarray(until[self.first + self.kernels] - until[self.first])
 
-    @cached_property
-    def until(self) -> Ints:
+    def until(self) -> Rows:
         """How many kernels come before each launch, and before the end."""
-        return np.concatenate([[0], np.cumsum(self.kernels)])
+        return _until(self.kernels, np.int32)
 
-    @cached_property
-    def bits(self) -> Ints:
-        """How much the launches up to each one tell, in bits: a graph's kernels one each, as they always come so."""
+    def bits(self) -> NDArray[np.float32]:
+        """How much each launch tells, in bits: a graph's kernels one each, as they always come so."""
         share = np.bincount(self.symbol) / max(len(self), 1)
         entropy = float(-(share[share > 0] * np.log2(share[share > 0])).sum())
-        return np.concatenate([[0.0], np.cumsum(entropy + np.where(self.kernels > 1, self.kernels, 0))])
+        return (entropy + np.where(self.kernels > 1, self.kernels, 0)).astype(np.float32)
 
-    @cached_property
     def hashes(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Sums from which the hash of any stretch follows, order and all, and what takes out where it began."""
         marks = np.random.default_rng(1).integers(1, 1 << 63, int(self.symbol.max(initial=0)) + 1).astype(np.uint64)
         until = np.zeros(len(self) + 1, np.uint64)
         np.cumsum(marks[self.symbol] * _powers(_MULTIPLIER, len(self)), out=until[1:])
         return until, _powers(_INVERSE, len(self))
+
+
+def _in_order(time_ns: Ints, start_ns: Ints, rows: Rows) -> Rows:
+    """The rows in order of launch, then start; most are in order already."""
+    later, same = (np.diff(times[rows]) for times in (time_ns, start_ns))
+    if ((later > 0) | ((later == 0) & (same >= 0))).all():
+        return rows
+    return rows[np.lexsort((start_ns[rows], time_ns[rows]))]
+
+
+def _symbols(names: Rows, first: Rows, size: Rows) -> Rows:
+    """A number for each launch: of a kernel its name, of graphs with the same kernels, in any order, the same one."""
+    symbol = names[first]
+    graphs = np.flatnonzero(size > 1)
+    if len(graphs):
+        most = int(names.max())
+        hashes = np.random.default_rng(0).integers(1, 1 << 63, most + 1).astype(np.uint64)
+        edges = np.stack([first[graphs], first[graphs] + size[graphs]], axis=1).reshape(-1)
+        inside = np.zeros(len(names) + 1, np.uint64)  # the last graph may end with the last kernel
+        np.take(hashes, names, out=inside[:-1])
+        marks = np.add.reduceat(inside, edges)[::2]
+        symbol[graphs] = most + 1 + np.unique(marks, return_inverse=True)[1]
+    return symbol
+
+
+def _until(values: NDArray[Any], kind: type[np.int32 | np.int64]) -> NDArray[Any]:
+    """Sums of all values before each one, and of all."""
+    sums = np.zeros(len(values) + 1, kind)
+    np.cumsum(values, out=sums[1:])
+    return sums
 
 
 def _powers(base: int, length: int) -> NDArray[np.uint64]:
@@ -132,7 +169,7 @@ class Period:
     """
 
     launches: Launches
-    at: Ints
+    at: Rows
     kernels: int
     alike: NDArray[np.bool_]
     usual: int
@@ -151,18 +188,25 @@ class Period:
     def of_one_sort(self) -> Period:
         """The period of the stretches that also run the same kernels, most of them: a prefill may be as long."""
         names = self.launches.names
-        edges = self.launches.first[self.at]
-        stretch = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
-        width = int(names.max()) + 1
-        found, number = np.unique(stretch * width + names[edges[0] : edges[-1]], return_counts=True)
-        usual = np.bincount(names[edges[self.usual] : edges[self.usual + 1]], minlength=width)
-        common = np.bincount(found // width, np.minimum(number, usual[found % width]), len(edges) - 1)
+        edges = self.launches.first[self.at].astype(np.int64)
+        distinct, usual = np.unique(names[edges[self.usual] : edges[self.usual + 1]], return_counts=True)
+        width = len(distinct) + 1
+        column = np.full(int(names.max()) + 1, width - 1)
+        column[distinct] = np.arange(width - 1)
+        common = np.zeros(len(edges) - 1, np.int64)
+        some = max(_CELLS // width, 1)
+        for begin in range(0, len(common), some):  # in parts, so that what is worked on stays small
+            part = edges[begin : begin + some + 1]
+            stretch = np.repeat(np.arange(len(part) - 1), np.diff(part))
+            cells = stretch * width + column[names[part[0] : part[-1]]]
+            found = np.bincount(cells, minlength=width * (len(part) - 1)).reshape(-1, width)
+            common[begin : begin + some] = np.minimum(found[:, :-1], usual).sum(axis=1)
         return replace(self, alike=self.alike & (common >= LEAST_COMMON * usual.sum()))
 
     def sums(self, values: NDArray[Any]) -> Ints:
         """Sums over each stretch of something that each launch has."""
-        until = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
-        return np.asarray(until[self.at[1:]] - until[self.at[:-1]])
+        until = _until(values, np.int64)[self.at]
+        return np.asarray(until[1:] - until[:-1])
 
     def holds(self, shorter: Period, *, alike: bool = False) -> int:
         """How often a shorter period begins in an equal stretch of this one, or only its equal stretches do."""
@@ -197,14 +241,15 @@ def _found(launches: Launches) -> Iterator[Period]:
     """The periods of all symbols that have one."""
     if not len(launches):
         return
-    order = np.argsort(launches.symbol, kind="stable")
+    order = np.argsort(launches.symbol, kind="stable").astype(np.int32)
     edges = np.flatnonzero(np.diff(launches.symbol[order], prepend=-1, append=-1))
-    until, shift = launches.hashes
+    before, bits_of = launches.until(), launches.bits()
+    until, shift = launches.hashes()
     for first, beyond in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         if beyond - first <= LEAST_ALIKE:
             continue
         at = order[first:beyond]
-        length = np.diff(launches.until[at])
+        length = np.diff(before[at])
         begin, end = at[:-1], at[1:]
         sequence = (until[end] - until[begin]) * shift[begin]
         _, one, number = np.unique(sequence, return_index=True, return_counts=True)
@@ -214,7 +259,7 @@ def _found(launches: Launches) -> Iterator[Period]:
         alike = sequence == sequence[usual]
         if TOLERANCE * kernels >= 1:  # a layer and what is around the layers may be as long as each other
             alike |= np.abs(length - kernels) <= TOLERANCE * kernels
-        bits = float(launches.bits[end[usual]] - launches.bits[begin[usual]]) * (equal - 1)
+        bits = float(bits_of[begin[usual] : end[usual]].sum(dtype=float)) * (equal - 1)
         often = kernels >= LEAST_KERNELS and alike.sum() >= LEAST_ALIKE and alike.mean() >= LEAST_SHARE
         if often and bits >= LEAST_BITS:
             yield Period(launches, at, kernels, alike, usual)

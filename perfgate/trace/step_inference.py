@@ -72,15 +72,15 @@ def infer_steps(trace: Trace) -> tuple[Steps, Ints, tuple[Note, ...]]:
         launch; and what to know, which says how each process's steps were found and what is unclear about them.
     """
     kernels = trace.kernels
-    time_ns = kernels.launched_ns.copy()
+    time_ns = kernels.launched_ns
     parts, notes = [], []
     for process in np.unique(kernels.process).tolist():
-        rows = np.flatnonzero(kernels.process == process)
-        if (time_ns[rows] == NO_TIME).all():
-            time_ns[rows] = kernels.start_ns[rows]
-        rows = rows[time_ns[rows] != NO_TIME]
-        launches = Launches.of(kernels.take(rows), time_ns[rows])
-        found, why = _period_of(trace, launches, process)
+        own, known = kernels.process == process, time_ns != NO_TIME
+        if not (own & known).any():
+            time_ns = np.where(own, kernels.start_ns, time_ns)
+            known |= own
+        rows = np.flatnonzero(own & known).astype(np.int32)
+        found, why = _period_of(trace, Launches.of(kernels, rows, time_ns), process)
         who = f" of process {trace.processes[process]}" if len(trace.processes) > 1 else ""
         if found is None:
             notes.append(Note(code="no-step-ranges", text=f"no range names a step{who}, {why}"))

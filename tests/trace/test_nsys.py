@@ -390,6 +390,43 @@ def test_exports_that_are_refused(make: Callable[[], ExportBuilder], words: str,
     assert str(caught.value).startswith(f"{file}: ")
 
 
+def test_rows_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever rows a table has lost, and however many are read at a time, each is read once."""
+    monkeypatch.setattr("perfgate.trace.nsys_export._CHUNK_ROWS", 3)
+    builder = ExportBuilder()
+    for at in range(20):
+        builder.launch("gemm", at, 100 + at, 101 + at)
+    file = builder.write(tmp_path / "export.sqlite")
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE start IN (100, 104, 105, 106, 107, 119)")
+        connection.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET rowid = -rowid WHERE start < 104")
+        connection.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET rowid = 1 << 62 WHERE start = 118")
+    connection.close()
+    kernels = read_nsys(file).kernels
+    assert kernels.start_ns.tolist() == [101, 102, 103, *range(108, 119)]
+    assert kernels.launched_ns.tolist() == [1, 2, 3, *range(8, 19)]
+
+
+@pytest.mark.parametrize("value", ["1,2", "7.5", 7.5, b"7", "", 1e30])
+def test_values_that_are_joined_as_text(value: Any, tmp_path: Path) -> None:
+    """What is not one integer is not taken for one, or for two."""
+    builder = one_kernel()
+    builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][0]["end"] = value
+    with pytest.raises(RecordError, match=r"holds a value that is not an integer|that end before they start"):
+        read_nsys(builder.write(tmp_path / "export.sqlite"))
+
+
+def test_a_trace_that_does_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before it is read, with what it takes and what to do: the kernel would kill without a word."""
+    monkeypatch.setattr("perfgate.trace.limits.available_bytes", lambda: 100)
+    file = one_kernel().write(tmp_path / "export.sqlite")
+    with pytest.raises(
+        RecordError, match=r"needs about 0\.0 GiB of memory to read, and 0\.0 GiB is available"
+    ) as caught:
+        read_nsys(file)
+    assert "machine with more memory" in str(caught.value.remedy)
+
+
 def test_a_missing_column(tmp_path: Path) -> None:
     """A layout that lacks what is needed is named by table, column and version."""
     file = one_kernel().write(tmp_path / "export.sqlite")

@@ -343,3 +343,11 @@ def test_a_trace_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("perfgate.trace.chrome_events.MAX_JSON_BYTES", 10)
     with pytest.raises(RecordError, match="Trace fewer iterations"):
         read_torch(write(tmp_path, []))
+
+
+def test_a_trace_larger_than_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON takes ten times its size: a file that would end the process is refused, with what to do."""
+    monkeypatch.setattr("perfgate.trace.limits.available_bytes", lambda: 1000)
+    file = write(tmp_path, [LAUNCH] * 10)
+    with pytest.raises(RecordError, match=r"of memory to read, and 0\.0 GiB is available"):
+        read_torch(file)
