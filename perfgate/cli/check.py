@@ -18,7 +18,6 @@ from perfgate.errors import UsageError
 from perfgate.units import plural
 
 if TYPE_CHECKING:
-    from perfgate.metrics.trial import Side
     from perfgate.project.config import Config
     from perfgate.scenario.declaration import LoadedScenario
     from perfgate.scenario.subject import Subject
@@ -61,10 +60,12 @@ def check(
         return
     if not loaded:
         return
-    checked = preflight(loaded, _subjects(builds))
+    subjects = _subjects(builds)
+    checked = preflight(loaded, subjects)
     for warning in checked.warnings:
         click.echo(f"perfgate: warning: {warning}", err=True)
-    _show_prices(loaded, builds.runs, baselines, budget_s, checked.notes)
+    heads = max(len(subjects) - 1, 1)
+    _show_prices(loaded, builds.runs, baselines, budget_s, checked.notes, heads)
 
 
 def _summary(file: Path, config: Config) -> str:
@@ -72,7 +73,7 @@ def _summary(file: Path, config: Config) -> str:
     return f"{file}: subjects: {', '.join(config.subjects) or 'none'}; {recipe}"
 
 
-def _subjects(builds: Builds) -> dict[Side, Subject]:
+def _subjects(builds: Builds) -> dict[str, Subject]:
     """The builds that words or ``perfgate.toml`` name; none where nothing does.
 
     Raises:
@@ -83,16 +84,21 @@ def _subjects(builds: Builds) -> dict[Side, Subject]:
 
     if not builds.base and not builds.head and "base" not in load_config().subjects:
         return {}
-    subjects = builds.subjects(lambda _: None, build=False)
-    for side, subject in subjects.items():
-        named = builds.base if side == "base" else builds.head
+    subjects = builds.with_heads(lambda _: None, build=False)
+    for name, subject in subjects.items():
+        side, named = ("base", builds.base) if name == "base" else ("head", builds.head)
         if named and subject.built_from is None and (missing := find_subject(subject)) is not None:
             raise UsageError(missing.text, where=f"--{side}")
     return subjects
 
 
 def _show_prices(
-    loaded: Sequence[LoadedScenario], runs: Path, baselines: Path, budget_s: float, notes: Sequence[str]
+    loaded: Sequence[LoadedScenario],
+    runs: Path,
+    baselines: Path,
+    budget_s: float,
+    notes: Sequence[str],
+    heads: int,
 ) -> None:
     from perfgate.baseline.foresight import ways
     from perfgate.baseline.store import find
@@ -105,9 +111,9 @@ def _show_prices(
     cells = [resolve_cells(scenario) for scenario in loaded]
     seen: dict[str, str] = {}
     for of_scenario in cells:
-        gates = sum(len(cell.gates) for cell in of_scenario)
+        gates = heads * sum(len(cell.gates) for cell in of_scenario)
         for cell in of_scenario:
-            price = cell_power(cell, newest_records(runs, cell), gates)
+            price = cell_power(cell, newest_records(runs, cell), gates, heads)
             stored = (entry.baseline for entry in find(baselines, [cell])[cell.cell_id])
             fitting = [lineage for lineage in stored if not lineage.cell.differences(Measured.of(cell))]
             against = [way for lineage in fitting for way in ways(lineage, cell, price, gates)]
@@ -117,6 +123,8 @@ def _show_prices(
             seen.setdefault(cell.cell_id, cell.name)
     for note in notes:
         click.echo(note)
+    if heads > 1:
+        click.echo(f"{heads} heads beside one base: a pair is a round of {heads + 1} trials, and all gates share alpha")
     click.echo(
         f"{plural(sum(map(len, cells)), 'cell')}; each scenario on its own: alpha {ALPHA * 100:g} % a run, "
         f"beta {BETA * 100:g} % a gate"

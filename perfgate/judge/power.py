@@ -64,15 +64,16 @@ class CellPower:
     chosen: IterationChoice | None = None
 
 
-def cell_power(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int) -> CellPower:
-    """What a run of ``cell`` with both sides costs beside ``gates_in_run`` gates in all, which share alpha.
+def cell_power(cell: Cell, history: Mapping[Kind, Record], gates_in_run: int, heads: int = 1) -> CellPower:
+    """What a run of ``cell`` with a base and heads costs beside ``gates_in_run`` gates in all, which share alpha.
 
     Args:
         cell: The cell.
         history: Records of the same cell by the kind of pairs that they tell of, see :func:`newest_records`.
-        gates_in_run: Gates of the whole run, at least those of the cell.
+        gates_in_run: Gates of the whole run, at least those of the cell, counted for each head.
+        heads: In one run, beside one base.
     """
-    costs = (kind_cost(cell, kind, history.get(kind)) for kind in cell.kinds)
+    costs = (kind_cost(cell, kind, history.get(kind), heads) for kind in cell.kinds)
     newest = history.get("timed")
     return CellPower(
         tuple(_with_window(cell, cost, history) if cost.kind == "counted" else cost for cost in costs),

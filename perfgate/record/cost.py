@@ -17,9 +17,6 @@ from perfgate.scenario.plan import Cell
 PASS_S = 0.035
 """What a pass over one launch takes: six trials of 36 launches and 12 passes took 15 s each on an H200."""
 
-WARM_UP_TRIALS = 2
-"""One a subject before the first timed pair."""
-
 
 @dataclass(frozen=True)
 class KindCost:
@@ -28,7 +25,7 @@ class KindCost:
     Args:
         kind: Timed pairs are taken first, traced ones after them.
         looks: Numbers of pairs at which a decision is tried; ``(1,)`` where one pair is taken and no gate rests on it.
-        starts: Engine starts until each look, from the first of this kind, warm-up trials included.
+        starts: Engine starts until each look, from the first of this kind, with a warm-up trial a build.
         minutes: Wall time of these; ``None`` where the duration of a trial is unknown.
         source: Where the minutes come from, or why there are none, in words.
         gpus: GPUs that a trial takes; 0 where it is not known to run on one.
@@ -95,18 +92,26 @@ def trial_seconds(cell: Cell, runs: Path) -> dict[Kind, float]:
     return {cost.kind: cost.minutes[-1] * 60 / cost.starts[-1] for cost in costs if cost.minutes}
 
 
-def kind_cost(cell: Cell, kind: Kind, history: Record | None) -> KindCost:
-    """What the pairs of one kind cost: by the newest record, else by what the scenario expects."""
-    warm_up_trials = WARM_UP_TRIALS if kind == "timed" else 0
+def kind_cost(cell: Cell, kind: Kind, history: Record | None, heads: int = 1) -> KindCost:
+    """What the pairs of one kind cost: by the newest record, else by what the scenario expects.
+
+    Args:
+        cell: What is measured.
+        kind: Of pairs.
+        history: The newest record with pairs of this kind.
+        heads: In one run beside one base; each round has a trial of every build.
+    """
+    builds = 1 + heads
+    warm_up_trials = builds if kind == "timed" else 0
     looks = cell.looks(kind)
-    starts = tuple(2 * pairs + warm_up_trials for pairs in looks)
+    starts = tuple(builds * rounds + warm_up_trials for rounds in looks)
     expect = cell.measure.expect
     if history is not None:
         taken = [trial for trial in history.trials if trial.kind == kind and not trial.failure]
         judged = [trial.duration_ns / 60e9 for trial in taken if trial.pair is not None]
         first = [trial.duration_ns / 60e9 for trial in taken if trial.pair is None]
         begin = warm_up_trials * statistics.median(first or judged)
-        minutes = tuple(begin + 2 * pairs * statistics.median(judged) for pairs in looks)
+        minutes = tuple(begin + builds * rounds * statistics.median(judged) for rounds in looks)
         source = f"the record of {history.visits[-1].t0_utc}"
         return KindCost(kind, looks, starts, minutes, source, len(history.trials[-1].gpus))
     if kind == "timed" and expect is None and isinstance(cell.workload, Load) and cell.workload.lasts_s:

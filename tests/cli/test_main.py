@@ -408,6 +408,19 @@ def test_check(invoke: Invoke) -> None:
     assert not Path("runs").exists()
 
 
+def test_check_prices_several_heads(invoke: Invoke) -> None:
+    """Two heads beside one base take three trials a round, and share alpha, so that each can show less."""
+    heads = ["--head", "a:args.max_num_seqs=4", "--head", "b:args.max_num_seqs=8"]
+    one = invoke("check", "tiny.yaml", *TWO_SIDES[:4]).stdout
+
+    several = invoke("check", "tiny.yaml", *TWO_SIDES[:2], *heads)
+
+    assert several.exit_code == 0, several.stderr
+    assert "10 to 26 engine starts" in one
+    assert "15 to 39 engine starts" in several.stdout
+    assert "2 heads beside one base: a pair is a round of 3 trials, and all gates share alpha" in several.stdout
+
+
 def test_check_names_scenarios_of_one_cell(invoke: Invoke) -> None:
     """Two scenarios that differ in their margins alone measure the same cell, which one run takes once."""
     scenario_file(Path(), "twin")
