@@ -78,7 +78,7 @@ class Finished:
 
 
 def run(  # noqa: PLR0913 (options by name, all but two with a default)
-    scenarios: Sequence[Path],
+    scenarios: Sequence[Path | LoadedScenario],
     subjects: Builds,
     *,
     runs: Path = Path("runs"),
@@ -96,7 +96,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     """Measure every cell of the scenarios until it is decided, and judge the run.
 
     Args:
-        scenarios: Scenario files.
+        scenarios: Scenario files, or what was read of them.
         subjects: ``base`` and ``head``, or ``base`` and several heads by name; ``base`` alone is compared later.
         runs: Where the run's folder is made.
         seed: Draws the order within pairs; drawn itself where not given, and kept in the manifest.
@@ -120,7 +120,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
             the machine is not fit to measure on.
     """
     deadline_s = time.monotonic() + budget_s
-    loaded = tuple(load(file) for file in scenarios)
+    loaded = tuple(load(one) if isinstance(one, Path) else one for one in scenarios)
     plan = make_plan(loaded, secrets.randbits(32) if seed is None else seed)
     part = without_gates if kernels_only else exact_part if exact_only else None
     plan = plan if part is None else plan.model_copy(update={"cells": tuple(map(part, plan.cells))})

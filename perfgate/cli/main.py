@@ -16,6 +16,7 @@ import click
 from perfgate import __version__
 from perfgate.cli import completion
 from perfgate.cli.baseline_commands import baseline
+from perfgate.cli.bisecting import bisect
 from perfgate.cli.check import check
 from perfgate.cli.drilling import drill
 from perfgate.cli.envelope_commands import envelope
@@ -240,6 +241,7 @@ for command in (
     github,
     nightly,
     drill,
+    bisect,
     history,
     init,
     profile,

@@ -32,7 +32,7 @@ from perfgate.machine.processes import owner_mark
 from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.models import Frozen
 from perfgate.project.config import CONFIG_FILE, Config, Recipe, absolute_paths
-from perfgate.project.git import Repository, Snapshot, plain_environment, remove_worktree
+from perfgate.project.git import Commit, Repository, Snapshot, plain_environment, remove_worktree
 from perfgate.scenario.subject import Source, Subject, absolute
 
 CACHE = "PERFGATE_BUILDS"
@@ -103,6 +103,15 @@ class Builder:
         title = repository.title(revision.commit)
         source = Source(**made_from, recipe=digest, folder=str(folder), title=title)
         return {**_filled(recipe, here, source), "built_from": source}, revision
+
+    def line(self, good: str, bad: str) -> list[Commit]:
+        """The commits between two refs that can be built, see :meth:`perfgate.project.git.Repository.line`."""
+        return self._recipe(bad)[2].line(good, bad)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether tracked files of the working tree differ from HEAD."""
+        return self._recipe("HEAD")[2].has_changes
 
     def restore(self, subject: Subject) -> None:
         """Make a subject's build again, in its place, where the cache has lost it; without a build nothing is done.

@@ -17,12 +17,16 @@ from pathlib import Path
 from typing import Self
 
 from perfgate.errors import NotMeasuredError, PerfgateError, UsageError
+from perfgate.models import Frozen
 from perfgate.scenario.subject import SHOWN, Revision
 
 WORKING_TREE = "."
 """As a ref: HEAD with everything that is not committed; no branch or tag of git can have this name."""
 TITLE = 72
 """Characters of a commit's first line that are kept; git's own advice is to write no more."""
+
+UNSHALLOW = "Fetch the whole history: git fetch --unshallow, or fetch-depth: 0 in actions/checkout."
+"""What to do where a clone ends before the commits that are asked for."""
 
 _OF_ANOTHER_REPOSITORY = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY",
@@ -52,6 +56,20 @@ class Snapshot(Revision):
 def plain_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """``variables`` without those by which git hooks point at one repository."""
     return {name: value for name, value in variables.items() if name not in _OF_ANOTHER_REPOSITORY}
+
+
+class Commit(Frozen):
+    """One commit of a line of history.
+
+    Args:
+        commit: Full hash.
+        parents: Full hashes, that of the line first.
+        title: First line of its message, at most 72 characters of it.
+    """
+
+    commit: str
+    parents: tuple[str, ...]
+    title: str
 
 
 class NoGitError(UsageError):
@@ -173,7 +191,58 @@ class Repository(Git):
 
     def title(self, commit: str) -> str:
         """The first line of a commit's message, at most 72 characters of it."""
-        return self.run("show", "--no-patch", "--no-show-signature", "--format=%s", commit).strip()[:TITLE]
+        return _title(self.run("show", "--no-patch", "--no-show-signature", "--format=%s", commit))
+
+    def line(self, good: str, bad: str) -> list[Commit]:
+        """The commits from one to another by first parents: merges count as one commit each, the good one is the first.
+
+        Args:
+            good: A ref of an ancestor.
+            bad: A ref.
+
+        Raises:
+            UsageError: There is no such commit, they are the same, or the good one is not on the line of the bad one.
+        """
+        ends = [self._known(ref) for ref in (good, bad)]
+        if ends[0] == ends[1]:
+            raise UsageError(f"{good} and {bad} are the same commit, {ends[0][:SHOWN]}", where=str(self.folder))
+        if self.ask("merge-base", "--is-ancestor", *ends).returncode:
+            raise UsageError(**self._no_ancestor(good, bad, ends))
+        text = self.run("log", "--first-parent", "--reverse", "--no-show-signature", "--format=%H%x00%P%x00%s",
+                        f"{ends[0]}..{ends[1]}")  # fmt: skip
+        rows = [line.split("\0", 2) for line in text.split("\n") if line]
+        commits = [
+            Commit(commit=own, parents=tuple(parents.split()), title=_title(text)) for own, parents, text in rows
+        ]
+        before = commits[0].parents[0] if commits and commits[0].parents else ""
+        if before != ends[0]:
+            raise UsageError(
+                f"{good} is in the history of {bad}, but not on its line of first parents: it came in by a merge",
+                where=str(self.folder),
+                remedy=f"Name a commit of that line, like {before[:SHOWN]}: git log --first-parent {ends[1][:SHOWN]}.",
+            )
+        return [Commit(commit=ends[0], parents=(), title=self.title(ends[0])), *commits]
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether tracked files of the working tree differ from HEAD."""
+        return bool(self.run("status", "--porcelain", "--untracked-files=no").strip())
+
+    def _no_ancestor(self, good: str, bad: str, ends: Sequence[str]) -> dict[str, str]:
+        text, where = f"{good} is not an ancestor of {bad}", str(self.folder)
+        if self._shallow:
+            return {"text": f"{text} in this shallow clone", "where": where, "remedy": UNSHALLOW}
+        if not self.ask("merge-base", "--is-ancestor", *reversed(ends)).returncode:
+            return {"text": f"{text}: it is the other way round", "where": where,
+                    "remedy": f"For what became faster name them as they are in time: --good {bad} --bad {good} finds "
+                              "a loss only."}  # fmt: skip
+        common = self.ask("merge-base", *ends).stdout.strip()
+        remedy = f"Name an ancestor: their merge base is {common[:SHOWN]}." if common else "They share no commit."
+        return {"text": text, "where": where, "remedy": remedy}
+
+    @property
+    def _shallow(self) -> bool:
+        return self.run("rev-parse", "--is-shallow-repository").strip() == "true"
 
     def hook(self, name: str) -> Path:
         """Where git looks for a hook of this working tree, whatever ``core.hooksPath`` says.
@@ -206,9 +275,9 @@ class Repository(Git):
         if not ended.returncode:
             return ended.stdout.strip()
         text, remedy = f"{base} and {head} have no commit in common", ""
-        if self.run("rev-parse", "--is-shallow-repository").strip() == "true":
+        if self._shallow:
             text += " in this shallow clone"
-            remedy = "Fetch the whole history: git fetch --unshallow, or fetch-depth: 0 in actions/checkout."
+            remedy = UNSHALLOW
         raise UsageError(text, where=str(self.folder), remedy=remedy)
 
     def _working_tree(self, left_out: Sequence[Path]) -> Snapshot:
@@ -272,6 +341,11 @@ class Repository(Git):
 
     def _failed(self, text: str) -> PerfgateError:
         return NotMeasuredError(text, where=str(self.folder), code="build-failed")
+
+
+def _title(text: str) -> str:
+    """A commit's first line as every record can hold it: a message may be bytes that are no text."""
+    return text.strip()[:TITLE].encode(errors="replace").decode()
 
 
 def _listed(git: Git, left_out: Sequence[Path], *which: str) -> list[str]:

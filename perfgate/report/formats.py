@@ -43,6 +43,7 @@ FORMATS: dict[str, Format] = {
             "doctor": "perfgate.report.doctor_report:findings_json",
             "drill": "perfgate.drill.board_document:board_json",
             "replay": "perfgate.drill.replay_document:replay_json",
+            "bisect": "perfgate.bisect.bisect_document:bisect_json",
         },
         suffix=".json",
     ),
@@ -68,6 +69,7 @@ REPORTS: dict[str, str] = {
     "doctor": "perfgate.report.doctor_report:doctor_document",
     "drill": "perfgate.drill.board_document:board_document",
     "replay": "perfgate.drill.replay_document:replay_document",
+    "bisect": "perfgate.bisect.bisect_document:bisect_document",
 }
 """What makes the document of each report."""
 

@@ -1,0 +1,306 @@
+"""What a search found, and what stays uncertain: everything that is said of it, read from its folders."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from perfgate import stats
+from perfgate.bisect.bisection import State, Taken
+from perfgate.bisect.commit_search import Answer, Why
+from perfgate.errors import ExitStatus
+from perfgate.judge.outcome import GateOutcome, Verdict
+from perfgate.models import Frozen, Note
+from perfgate.scenario.subject import SHOWN
+from perfgate.trace.difference import difference
+from perfgate.units import percent, plural, signed_percent
+
+CONFIDENCE_SDS = 1.96
+"""Of a normal variable: 95 % lie within so many standard deviations."""
+TOLD = 0.01
+"""A commit that is not in the answer and is more probable than this is named."""
+
+Found = Literal["found", "several", "nothing-lost", "inconclusive", "not-measured", "open"]
+EXITS: dict[Found, ExitStatus] = {
+    "found": ExitStatus.PASS,
+    "several": ExitStatus.INCONCLUSIVE,
+    "nothing-lost": ExitStatus.NOT_COMPARABLE,
+    "inconclusive": ExitStatus.INCONCLUSIVE,
+    "not-measured": ExitStatus.NOT_MEASURED,
+    "open": ExitStatus.INTERRUPTED,
+}
+"""What a search ends with."""
+
+
+class ShownCommit(Frozen):
+    """A commit, and what is known of it.
+
+    Args:
+        commit: Full hash.
+        title: First line of its message.
+        probability: That it lost the difference; ``None`` of the good commit.
+        pairs: Measured beside the good commit.
+        worse: Their mean, how much worse than the good commit, as a ratio minus one; ``None`` without pairs.
+        merges: Commits that it merges, beside its first parent.
+    """
+
+    commit: str
+    title: str
+    probability: float | None = None
+    pairs: int = 0
+    worse: float | None = None
+    merges: tuple[str, ...] = ()
+
+
+class ShownComparison(Frozen):
+    """Two commits as the gate's own rule compared them.
+
+    Args:
+        base: Full hash.
+        head: Full hash.
+        run: The run folder, from the search's.
+        verdict: Of the gate.
+        pairs: Behind the figures.
+        change: As in :class:`perfgate.judge.outcome.MetricOutcome`, in the metric's own direction.
+        change_low: End of the interval towards smaller values.
+        change_high: End towards larger values.
+    """
+
+    base: str
+    head: str
+    run: str
+    verdict: Verdict
+    pairs: int
+    change: float | None
+    change_low: float | None
+    change_high: float | None
+
+
+class Loss(Frozen):
+    """What one commit lost by the model of all pairs, without offsets of builds; ratios minus one, positive is worse.
+
+    Args:
+        mean: The estimate.
+        low: End of the interval of 95 %.
+        high: The other end.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+
+class BisectReport(Frozen):
+    """What a search found.
+
+    Args:
+        name: Of its folder.
+        scenario: The scenario's file.
+        cell: Name of the cell that was lost; empty where none is known.
+        cell_id: Its identity.
+        metric: The metric that was lost.
+        verdict: ``found`` for one commit; ``several`` that hold it; else why there is none.
+        exit_status: What the process ends with.
+        error: Declared probability of a wrong answer.
+        why: Why the search ended.
+        probability: That the loss is among the answer's commits.
+        answer: The commits that hold it, in order.
+        commits: How many there are on the line, the good one not counted.
+        reproduced: The good and the bad commit.
+        confirmed: The builds before and after the answer.
+        loss: What the commit lost.
+        kernels: What the decode steps of these two builds differ in, where they were traced.
+        measured: Every commit that was measured beside the good one, in order.
+        skipped: Commits that could not be measured, with the reason of each.
+        pairs: Taken in all steps together.
+        pair_sd: Their standard deviation.
+        uncertain: What stays uncertain, in sentences.
+    """
+
+    format: Literal["perfgate-bisection/1"] = "perfgate-bisection/1"
+    name: str
+    scenario: Path
+    cell: str = ""
+    cell_id: str = ""
+    metric: str = ""
+    verdict: Found
+    exit_status: int
+    error: float
+    why: Why | None = None
+    probability: float | None = None
+    answer: tuple[ShownCommit, ...] = ()
+    commits: int
+    reproduced: ShownComparison | None = None
+    confirmed: ShownComparison | None = None
+    loss: Loss | None = None
+    kernels: tuple[str, ...] = ()
+    measured: tuple[ShownCommit, ...] = ()
+    skipped: tuple[tuple[ShownCommit, Note], ...] = ()
+    pairs: int = 0
+    pair_sd: float | None = None
+    uncertain: tuple[str, ...] = ()
+
+
+def report_of(folder: Path, state: State) -> BisectReport:
+    """What the folders of a search say, whether or not it is over.
+
+    Args:
+        folder: The search's.
+        state: What was read of it.
+    """
+    bisection, next_one = state.bisection, state.next
+    verdict = _verdict(state)
+    known: dict[str, Any] = {
+        "name": bisection.name, "scenario": bisection.scenario, "error": bisection.error, "verdict": verdict,
+        "exit_status": EXITS[verdict], "commits": bisection.last,
+        "skipped": tuple((_shown(state, number), note) for number, note in sorted(state.skipped.items())),
+    }  # fmt: skip
+    first = state.reproduction
+    if first is not None:
+        known["reproduced"] = _comparison(folder, state, first)
+    if state.lost is None or state.posterior is None:
+        return BisectReport(**known)
+    cell, metric = state.lost
+    mean, sd = state.posterior.loss
+    ends = (stats.to_ratio(mean + side * CONFIDENCE_SDS * sd) for side in (-1, 1))
+    known |= {
+        "cell": cell.name, "cell_id": cell.cell_id, "metric": metric, "pairs": state.evidence.pairs,
+        "pair_sd": state.posterior.pair_sd, "loss": Loss(mean=stats.to_ratio(mean), low=next(ends), high=next(ends)),
+        "measured": tuple(_shown(state, number) for number in _measured(state)),
+    }  # fmt: skip
+    if not isinstance(next_one, Answer):
+        return BisectReport(**known)
+    confirmed = _confirmation(state, next_one)
+    known |= {
+        "why": next_one.why, "probability": next_one.probability,
+        "answer": tuple(_shown(state, number) for number in next_one.commits),
+        "confirmed": _comparison(folder, state, confirmed) if confirmed else None,
+        "kernels": _kernels(confirmed, cell.cell_id) if confirmed else (),
+    }  # fmt: skip
+    report = BisectReport(**known)
+    return report.model_copy(update={"uncertain": tuple(_uncertain(state, report))})
+
+
+def _verdict(state: State) -> Found:
+    if isinstance(state.next, Answer):
+        return "found" if len(state.next.commits) == 1 else "several"
+    first = state.reproduction
+    if state.next is not None or first is None or state.unfinished is not None:
+        return "open"
+    reached: dict[Verdict, Found] = {"pass": "nothing-lost", "improved": "nothing-lost", "inconclusive": "inconclusive",
+                                     "regressed": "nothing-lost"}  # fmt: skip
+    return reached.get(first.outcome.verdict, "not-measured")
+
+
+def _measured(state: State) -> list[int]:
+    return sorted({one.head for one in state.evidence.compared if one.base == 0})
+
+
+def _shown(state: State, number: int) -> ShownCommit:
+    commit = state.bisection.commits[number]
+    d = [value for one in state.evidence.compared if (one.base, one.head) == (0, number) for value in one.d]
+    known = state.posterior is not None and number > 0
+    return ShownCommit(
+        commit=commit.commit, title=commit.title, merges=commit.parents[1:], pairs=len(d),
+        probability=float(state.posterior.by_commit[number - 1]) if state.posterior is not None and known else None,
+        worse=stats.to_ratio(float(np.mean(d))) if d else None,
+    )  # fmt: skip
+
+
+def _comparison(folder: Path, state: State, one: Taken) -> ShownComparison | None:
+    """What the gate said; before it is known what was lost, the worst gate of the run."""
+    gates = [gate for cell in one.outcome.cells for gate in cell.gates]
+    if state.lost is not None:
+        cell, metric = state.lost
+        gates = [gate for own in one.outcome.cells if own.cell_id == cell.cell_id for gate in own.gates]
+        gates = [gate for gate in gates if gate.metric == metric]
+    if not gates:
+        return None
+    gate: GateOutcome = min(gates, key=lambda gate: gate.p)
+    base, head = (state.bisection.commits[number].commit for number in (one.base, one.head))
+    return ShownComparison(
+        base=base, head=head, run=str(one.folder.relative_to(folder)), verdict=gate.verdict, pairs=gate.pairs,
+        change=gate.change, change_low=gate.change_low, change_high=gate.change_high,
+    )  # fmt: skip
+
+
+def _confirmation(state: State, answer: Answer) -> Taken | None:
+    """The comparison of the builds before and after the answer; where these are all there are, the first one."""
+    return next(
+        (
+            one
+            for one in reversed(state.taken)
+            if one.purpose != "search" and one.base < answer.commits[0] and one.head >= answer.commits[-1]
+        ),
+        None,
+    )
+
+
+def _kernels(one: Taken, cell_id: str) -> tuple[str, ...]:
+    record = one.records.get(cell_id)
+    traced = record.pairs("traced") if record is not None else []
+    for base, head in traced:
+        if base.decode is not None and head.decode is not None:
+            found = difference(base.decode, head.decode)
+            return (found.headline, *found.lines)
+    return ()
+
+
+def _uncertain(state: State, report: BisectReport) -> Iterator[str]:
+    yield (
+        f"The model says {percent(report.probability or 0.0)}; over searches like this the answer misses the commit in "
+        f"at most {percent(report.error)}, if changes are as docs/bisect.md assumes."
+    )
+    yield from _other_commits(report, state)
+    yield from _skipped_within(report)
+    whole = report.reproduced.change if report.reproduced else None
+    if report.loss is not None and whole is not None and report.verdict == "found":
+        yield (
+            f"The commit lost {_range(report.loss)}, and the bad commit is {signed_percent(whole)} beside the good "
+            "one: what is left over are other commits, and the offset that each build has of its own."
+        )
+    if report.confirmed is not None and report.confirmed.verdict != "regressed":
+        yield f"The gate did not block the builds after beside those before: {report.confirmed.verdict}."
+    if report.why == "exhausted":
+        yield "Further pairs would tell these commits apart too slowly: the offsets of their builds are what is left."
+    if report.why == "limit":
+        yield f"No step was begun after {plural(state.bisection.pairs, 'pair')} (--max-pairs)."
+    yield from _merges(report)
+
+
+def _other_commits(report: BisectReport, state: State) -> Iterator[str]:
+    named = {commit.commit for commit in report.answer}
+    others = [_shown(state, number) for number in range(1, state.bisection.last + 1)]
+    others = [one for one in others if one.commit not in named and (one.probability or 0.0) > TOLD]
+    if others:
+        told = ", ".join(f"{one.commit[:SHOWN]} ({percent(one.probability or 0.0)})" for one in others)
+        yield f"Not excluded: {told}."
+
+
+def _skipped_within(report: BisectReport) -> Iterator[str]:
+    skipped = {shown.commit for shown, _ in report.skipped}
+    inside = [commit.commit[:SHOWN] for commit in report.answer if commit.commit in skipped]
+    if inside:
+        verb = "was" if len(inside) == 1 else "were"
+        yield f"{', '.join(inside)} {verb} not measured, so what is there cannot be told from the next commit."
+
+
+def _merges(report: BisectReport) -> Iterator[str]:
+    for commit in report.answer:
+        for merged in commit.merges:
+            scenario = shlex.quote(str(report.scenario))
+            yield (
+                f'{commit.commit[:SHOWN]} is a merge. Go on inside it: perfgate bisect --good "$(git merge-base '
+                f'{commit.commit[:SHOWN]}^ {merged[:SHOWN]})" --bad {merged[:SHOWN]} {scenario}'
+            )
+
+
+def _range(loss: Loss) -> str:
+    if not math.isfinite(loss.high):
+        return signed_percent(loss.mean)
+    return f"{signed_percent(loss.mean)} ({signed_percent(loss.low)} to {signed_percent(loss.high)})"

@@ -1,0 +1,275 @@
+"""A search on disk: its commits, its steps, each an ordinary run, and what both say so far.
+
+Nothing of the search is kept beside the runs: its state is read from their folders each time, so that a search that was
+killed goes on where it was, and what was measured counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perfgate import gate, stats
+from perfgate.bisect.commit_posterior import Comparison, Evidence, Posterior
+from perfgate.bisect.commit_search import Answer, Limits, Step, next_step
+from perfgate.bisect.lost_gate import chosen, lost
+from perfgate.errors import NotComparableError, RecordError
+from perfgate.judge.cell_verdict import evidence_of_run
+from perfgate.judge.next_pairs import due
+from perfgate.judge.outcome import Outcome
+from perfgate.machine.fingerprint import comparable
+from perfgate.machine.versioned_json import read_model
+from perfgate.models import Frozen, Note
+from perfgate.project.git import Commit
+from perfgate.record.dropped_pairs import reopened
+from perfgate.record.manifest import read_manifest
+from perfgate.record.run_record import Record, Run, read_records
+from perfgate.scenario.declaration import LoadedScenario, loads
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import SHOWN
+
+MANIFEST = "bisect.json"
+STEPS, SKIPPED = "steps", "skipped"
+"""Folders of a search: of its runs, and of why commits were left out."""
+Purpose = Literal["reproduce", "search", "confirm"]
+_STEP = re.compile(r"\d{3,}-(reproduce|search|confirm)-[0-9a-f]+")
+
+
+class Bisection(Frozen):
+    """What one search is about; ``bisect.json``.
+
+    Args:
+        name: Of its folder.
+        scenario: The scenario's file.
+        text: Its text when the search began.
+        words: What names a build beside its commit, as after ``--base``.
+        commits: The line, the good one first and the bad one last.
+        cell: The only cell that may be searched for; empty for whichever was lost.
+        metric: The only metric; empty as above.
+        error: Declared probability of a wrong answer.
+        pairs: No step is begun after so many.
+        recipe: Digest of how commits are built.
+        seed: The first step's; each later one takes the next number.
+    """
+
+    format: Literal["perfgate-bisect/1"] = "perfgate-bisect/1"
+    name: str
+    scenario: Path
+    text: str
+    words: tuple[str, ...] = ()
+    commits: Annotated[tuple[Commit, ...], Field(min_length=2)]
+    cell: str = ""
+    metric: str = ""
+    error: float
+    pairs: int
+    recipe: str
+    seed: int
+
+    @property
+    def last(self) -> int:
+        """The number of the bad commit."""
+        return len(self.commits) - 1
+
+    @cached_property
+    def loaded(self) -> LoadedScenario:
+        """The scenario as it was when the search began."""
+        return loads(self.text, self.scenario)
+
+    @property
+    def limits(self) -> Limits:
+        """When it ends."""
+        return Limits(self.error, self.pairs)
+
+
+class Skipped(Note):
+    """Why a commit is left out."""
+
+    format: Literal["perfgate-bisect-skipped/1"] = "perfgate-bisect-skipped/1"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A step that was begun.
+
+    Args:
+        folder: Its run folder.
+        purpose: What for.
+        base: Number of the commit on the base's side.
+        head: Number of the other.
+        run: The run's manifest.
+        records: Its records by cell.
+    """
+
+    folder: Path
+    purpose: Purpose
+    base: int
+    head: int
+    run: Run
+    records: Mapping[str, Record]
+
+    @cached_property
+    def is_open(self) -> bool:
+        """Whether something is left to measure; the first comparison is taken again where it could not be made."""
+        again = reopened if self.purpose == "reproduce" else None
+        return any(due(self.run, {key: again(record) if again else record for key, record in self.records.items()}))
+
+    @cached_property
+    def outcome(self) -> Outcome:
+        """The run as it is judged."""
+        return gate.outcome_of(self.folder)
+
+
+@dataclass(frozen=True)
+class State:
+    """A search as its folders tell it.
+
+    Args:
+        bisection: What it is about.
+        taken: The steps that were begun, in order.
+        skipped: Commits that are left out, by number, with the reason.
+    """
+
+    bisection: Bisection
+    taken: tuple[Taken, ...] = ()
+    skipped: Mapping[int, Note] = field(default_factory=dict)
+
+    @property
+    def unfinished(self) -> Taken | None:
+        """The step that was stopped, if one was."""
+        return next((one for one in self.taken if one.is_open), None)
+
+    @property
+    def reproduction(self) -> Taken | None:
+        """The comparison of the good and the bad commit."""
+        return next((one for one in self.taken if one.purpose == "reproduce"), None)
+
+    @cached_property
+    def lost(self) -> tuple[Cell, str] | None:
+        """The cell and the metric that are searched for; ``None`` before a difference was reproduced."""
+        if self.reproduction is None or self.reproduction.is_open:
+            return None
+        bisection = self.bisection
+        return lost(self.reproduction.outcome, *chosen(bisection.loaded, bisection.cell, bisection.metric))
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What was measured of that cell and metric."""
+        measured = [found for one in self.taken if (found := self._pairs(one)) is not None]
+        return Evidence(
+            self.bisection.last,
+            tuple(comparison for comparison, _ in measured),
+            frozenset(self.skipped),
+            max((resolution for _, resolution in measured), default=0.0),
+        )
+
+    @property
+    def posterior(self) -> Posterior | None:
+        """What it says of each commit; ``None`` before a difference was reproduced."""
+        return Posterior(self.evidence) if self.lost is not None else None
+
+    @cached_property
+    def next(self) -> Step | Answer | None:
+        """What comes next, or the answer; ``None`` where the good and the bad commit were not shown to differ."""
+        if self.reproduction is None:
+            return Step(0, self.bisection.last, None, "reproduce")
+        if self.lost is None:
+            return None
+        confirmed = {(one.base, one.head) for one in self.taken if one.purpose == "confirm" and not one.is_open}
+        return next_step(self.evidence, self.bisection.limits, frozenset(confirmed))
+
+    def _pairs(self, one: Taken) -> tuple[Comparison, float] | None:
+        if self.lost is None:
+            return None
+        cell, metric = self.lost
+        record = one.records.get(cell.cell_id)
+        if record is None or record.stopped is not None:
+            return None
+        own = next((plan for plan in record.cell.gates if plan.gate.measured.name == metric), None)
+        if own is None:
+            raise RecordError(f"{record.cell.name} has no gate on {metric}", where=str(one.folder))
+        series = evidence_of_run(one.run, record.cell, record).series(own)
+        if series.fault is not None or not series.base:
+            return None
+        d = stats.log_ratios(series.base, series.head, series.metric.sign)
+        return Comparison(one.base, one.head, tuple(d.tolist())), series.resolution
+
+
+def read_bisection(folder: Path) -> Bisection:
+    """The manifest of a search.
+
+    Raises:
+        RecordError: There is none, or another version wrote it.
+    """
+    return read_model(Bisection, folder / MANIFEST)
+
+
+def read_state(folder: Path, before: State | None = None) -> State:
+    """A search from its folders.
+
+    Args:
+        folder: The search's.
+        before: What was read of it earlier by whoever holds it; steps that were over then are not read again.
+
+    Raises:
+        RecordError: There is no search, or a run in it is not one of its steps.
+        NotComparableError: ``different-machines``: its steps were measured on different ones.
+    """
+    bisection = before.bisection if before else read_bisection(folder)
+    over = {one.folder: one for one in before.taken if not one.is_open} if before else {}
+    numbers = {commit.commit: number for number, commit in enumerate(bisection.commits)}
+    taken = tuple(_taken(folder, bisection, numbers, over))
+    _require_one_machine(folder, taken)
+    skipped = {
+        numbers[file.stem]: read_model(Skipped, file)
+        for file in sorted((folder / SKIPPED).glob("*.json"))
+        if file.stem in numbers
+    }
+    return State(bisection, taken, skipped)
+
+
+def step_folder(number: int, step: Step, bisection: Bisection) -> str:
+    """The name of a step's folder."""
+    return f"{number:03d}-{step.purpose}-{bisection.commits[step.head].commit[:SHOWN]}"
+
+
+def _taken(
+    folder: Path, bisection: Bisection, numbers: Mapping[str, int], over: Mapping[Path, Taken]
+) -> Iterator[Taken]:
+    for own in sorted((folder / STEPS).iterdir()) if (folder / STEPS).is_dir() else ():
+        if (named := _STEP.fullmatch(own.name)) is None:
+            continue
+        for file in sorted(own.glob("*/run.json")):
+            if file.parent in over:
+                yield over[file.parent]
+                continue
+            run = read_manifest(file.parent)
+            base, head = (_number(file.parent, run, side, bisection, numbers) for side in ("base", "head"))
+            records = {record.cell.cell_id: record for record in read_records(file.parent, run)}
+            purpose: Purpose = named[1]  # type: ignore[assignment]  # by the pattern
+            yield Taken(file.parent, purpose, base, head, run, records)
+
+
+def _number(folder: Path, run: Run, side: str, bisection: Bisection, numbers: Mapping[str, int]) -> int:
+    """The number of the commit that was measured on a side."""
+    subject = run.built.get(side)
+    source = subject.built_from if subject is not None else None
+    if source is None or source.changes or source.commit not in numbers or source.recipe != bisection.recipe:
+        text = f"its {side} is not a commit of this search, built as it was when the search began"
+        raise RecordError(text, where=str(folder), remedy="Move this folder away; the step is then taken again.")
+    return numbers[source.commit]
+
+
+def _require_one_machine(folder: Path, taken: Sequence[Taken]) -> None:
+    machines = [visit.machine for one in taken for record in one.records.values() for visit in record.visits]
+    for machine in machines[1:]:
+        if differences := comparable(machines[0], machine):
+            raise NotComparableError(
+                f"its steps were measured on different machines: {'; '.join(differences)}", where=str(folder),
+                remedy="Go on where it was begun, or begin a new search here.", code="different-machines",
+            )  # fmt: skip

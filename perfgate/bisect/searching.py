@@ -1,0 +1,226 @@
+"""Carrying a search out: builds are made once a commit, and each step is measured as ``perfgate run`` measures."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from perfgate import gate
+from perfgate.bisect.bisection import (
+    MANIFEST,
+    SKIPPED,
+    STEPS,
+    Bisection,
+    Skipped,
+    State,
+    Taken,
+    read_state,
+    step_folder,
+)
+from perfgate.bisect.commit_search import Step
+from perfgate.bisect.lost_gate import chosen, narrowed
+from perfgate.capture.pace import Progress
+from perfgate.errors import InterruptedRunError, NotMeasuredError, ScenarioError, UsageError
+from perfgate.machine.locks import hold
+from perfgate.machine.versioned_json import write_model
+from perfgate.project.git import Commit
+from perfgate.run_steps import part_of
+from perfgate.scenario.declaration import LoadedScenario, load
+from perfgate.scenario.plan import ALPHA
+from perfgate.scenario.subject import SHOWN, Subject
+
+MOST_COMMITS = 2000
+"""Of one line; the time that a choice takes grows with its square."""
+LARGEST_ERROR = 0.5
+OF_THE_BUILD = ("build-failed", "subject-not-found")
+"""Reason codes of a build that cannot be measured, whatever the machine is like."""
+
+Build = Callable[[str], Subject]
+"""Makes the build of a commit, or finds it in the cache."""
+
+
+def begin(  # noqa: PLR0913 (what a search is about, by name)
+    scenario: Path,
+    commits: Sequence[Commit],
+    *,
+    recipe: str,
+    runs: Path,
+    words: Sequence[str] = (),
+    cell: str = "",
+    metric: str = "",
+    error: float = 0.05,
+    pairs: int = 400,
+    seed: int | None = None,
+) -> Path:
+    """Make the folder of a new search.
+
+    Args:
+        scenario: The scenario's file.
+        commits: The line, the good one first and the bad one last.
+        recipe: Digest of how they are built.
+        runs: Where the folder is made.
+        words: What names a build beside its commit.
+        cell: The only cell that may be searched for.
+        metric: The only metric.
+        error: Probability of a wrong answer over the whole search, above the alpha of its first comparison.
+        pairs: No step is begun after so many.
+        seed: Drawn where not given.
+
+    Raises:
+        UsageError: The scenario has no such cell or timed gate, there are too many commits, or an error rate cannot be.
+        ScenarioError: The scenario is wrong.
+    """
+    loaded = load(scenario)
+    chosen(loaded, cell, metric)
+    if not ALPHA < error < LARGEST_ERROR:
+        raise UsageError(f"--error {error * 100:g}%: expected more than {ALPHA * 100:g} %, which the comparison of the "
+                         f"good and the bad commit has, and less than {LARGEST_ERROR * 100:g} %")  # fmt: skip
+    if len(commits) > MOST_COMMITS:
+        remedy = "Name a later good commit: older nights or releases tell which."
+        raise UsageError(f"{len(commits) - 1} commits, and a search takes up to {MOST_COMMITS - 1}", remedy=remedy)
+    name = f"bisect-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    bisection = Bisection(
+        name=name, scenario=scenario, text=loaded.text, words=tuple(words), commits=tuple(commits), cell=cell,
+        metric=metric, error=error, pairs=pairs, recipe=recipe, seed=secrets.randbits(32) if seed is None else seed,
+    )  # fmt: skip
+    folder = runs / name
+    (folder / STEPS).mkdir(parents=True)
+    write_model(folder / MANIFEST, bisection)
+    return folder
+
+
+def search(
+    folder: Path, build: Build, *, budget_s: float = math.inf, progress: Progress = lambda _: None, **means: Any
+) -> State:
+    """Take steps until there is an answer; a later call goes on.
+
+    Args:
+        folder: The search's.
+        build: Makes builds.
+        budget_s: No pair is begun that would not end within so many seconds.
+        progress: As for :func:`perfgate.gate.run`.
+        means: Further options of :func:`perfgate.gate.run`: ``collector``, ``gpus``.
+
+    Raises:
+        InterruptedRunError: Stopped or out of budget; what was measured is kept.
+        NotMeasuredError: The good or the bad commit does not build, or the machine is not fit to measure on.
+        RecordError: The folder holds no search, or a run in it is not one of its steps.
+        NotComparableError: ``different-machines``.
+    """
+    deadline_s = time.monotonic() + budget_s
+    with hold(folder):
+        state = None
+        while True:
+            state, left_s = read_state(folder, state), deadline_s - time.monotonic()
+            if state.unfinished is None and not isinstance(state.next, Step):
+                return state
+            with _way_on(folder):
+                if state.unfinished is not None:
+                    _go_on(folder, state, state.unfinished, build, progress, budget_s=left_s, **means)
+                elif isinstance(state.next, Step):
+                    _take(folder, state, state.next, build, progress, budget_s=left_s, **means)
+
+
+def _go_on(folder: Path, state: State, begun: Taken, build: Build, progress: Progress, **options: Any) -> None:
+    """Measure what is open of a step that was stopped."""
+
+    def rebuild(_: object) -> None:
+        for number in (begun.base, begun.head):
+            build(state.bisection.commits[number].commit)
+
+    told = part_of(progress, f"{begun.purpose} {_label(state, begun.head)}")
+    gate.resume(begun.folder, prepare=rebuild, progress=told, **options)
+    _look_for_failures(folder, state, begun, progress)
+
+
+def _take(folder: Path, state: State, step: Step, build: Build, progress: Progress, **options: Any) -> None:
+    """Take a step that is not begun; a commit that cannot be measured is noted, and costs the others nothing."""
+    ends = {"base": step.base, "head": step.head}
+    subjects = {}
+    for side, number in ends.items():
+        try:
+            subjects[side] = build(state.bisection.commits[number].commit)
+        except NotMeasuredError as error:
+            _skip(folder, state, number, error, progress)
+            return
+    number = len([*(folder / STEPS).iterdir()])
+    own = folder / STEPS / step_folder(number, step, state.bisection)
+    own.mkdir()
+    progress(f"{step.purpose}: {_label(state, step.base)} against {_label(state, step.head)}")
+    part = part_of(progress, f"{step.purpose} {_label(state, step.head)}")
+    scenario, seed = _scenario(state, step), state.bisection.seed + number
+    try:
+        gate.run([scenario], subjects, runs=own, seed=seed, progress=part, **options)
+    except (ScenarioError, NotMeasuredError) as error:
+        if not isinstance(error, ScenarioError) and error.code not in OF_THE_BUILD:
+            raise
+        _skip(folder, state, step.head, error, progress)
+        return
+    _look_for_failures(folder, state, step, progress)
+
+
+def _scenario(state: State, step: Step) -> LoadedScenario:
+    """What is measured in a step: of the scenario the cell and the metric that were lost, once these are known."""
+    bisection = state.bisection
+    if state.lost is not None:
+        return narrowed(bisection.loaded, *state.lost, step.pairs)
+    cells, metrics = chosen(bisection.loaded, bisection.cell, bisection.metric)
+    if bisection.cell and bisection.metric:
+        return narrowed(bisection.loaded, cells[0], metrics[0])
+    return bisection.loaded
+
+
+def _look_for_failures(folder: Path, before: State, step: Step | Taken, progress: Progress) -> None:
+    """Leave a commit out whose engines fail where those of the good one do not.
+
+    Raises:
+        NotMeasuredError: The machine, or the good commit, is the reason.
+    """
+    state = read_state(folder, before)
+    one = state.taken[-1]  # only the last can be open
+    stops = [record.stopped for record in one.records.values() if record.stopped is not None]
+    if not stops or step.purpose == "confirm":
+        return
+    failed = {trial.label for record in one.records.values() for trial in record.trials if trial.failure is not None}
+    error = NotMeasuredError(stops[0].text, where=_label(state, step.head), code=stops[0].code)
+    if step.purpose == "reproduce" or failed != {"head"}:
+        raise error
+    _skip(folder, state, step.head, error, progress)
+
+
+def _skip(folder: Path, state: State, number: int, error: NotMeasuredError | ScenarioError, progress: Progress) -> None:
+    """Note why a commit is left out; without the good or the bad one there is no search.
+
+    Raises:
+        NotMeasuredError: It is one of these.
+        ScenarioError: As above.
+    """
+    if number in (0, state.bisection.last):
+        raise error
+    (folder / SKIPPED).mkdir(exist_ok=True)
+    commit = state.bisection.commits[number].commit
+    note = Skipped(code=error.code or "build-failed", text=error.finding)
+    write_model(folder / SKIPPED / f"{commit}.json", note)
+    progress(f"{_label(state, number)} is skipped: {note.text}")
+
+
+@contextlib.contextmanager
+def _way_on(folder: Path) -> Iterator[None]:
+    """Where a search is stopped the error says how it goes on."""
+    try:
+        yield
+    except InterruptedRunError as error:
+        remedy = f"Go on with: perfgate bisect --resume {shlex.quote(str(folder))}"
+        raise InterruptedRunError(error.text, remedy=remedy, code=error.code) from error
+
+
+def _label(state: State, number: int) -> str:
+    commit = state.bisection.commits[number]
+    return f"{commit.commit[:SHOWN]} ({commit.title})" if commit.title else commit.commit[:SHOWN]

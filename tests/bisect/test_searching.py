@@ -1,0 +1,202 @@
+"""Whole searches of a git repository: what is built, what is measured, and that nothing measured is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from commit_line import CommitCollector, CommitLine
+
+from perfgate.bisect.bisection import read_state
+from perfgate.bisect.commit_search import Step
+from perfgate.capture.job import Job
+from perfgate.cli.main import main
+from perfgate.project.build import CACHE
+
+SPEEDS = ["1", "1", "0.9997", "1.0002", "broken", "1", "1.0104", "1.01", "1.0098", "1.0102"]
+"""One build is faster, one does not build, and the seventh commit lost 1 %."""
+LOST = 6
+
+
+def perfgate(*words: str, collector: CommitCollector | None = None) -> Result:
+    """A command of perfgate with invented trials."""
+    return CliRunner().invoke(main, words, obj=collector or CommitCollector())
+
+
+def search(line: CommitLine, *words: str, collector: CommitCollector | None = None) -> Result:
+    """Search a line of commits."""
+    ends = ("--good", line.commits[0], "--bad", line.commits[-1])
+    return perfgate("bisect", "scenario.yaml", *ends, "--seed", "1", "--base", "python=/bin/true", *words,
+                    collector=collector)  # fmt: skip
+
+
+@pytest.fixture
+def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommitLine:
+    """A repository that is the working directory, with builds of its own."""
+    monkeypatch.setenv(CACHE, str(tmp_path / "builds"))
+    made = CommitLine(tmp_path / "a project", SPEEDS)
+    monkeypatch.chdir(made.folder)
+    return made
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommitLine, Result]]:
+    """A repository that was searched, which is the working directory, and what the command said."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE, str(folder / "builds"))
+        made = CommitLine(folder / "project", SPEEDS)
+        patch.chdir(made.folder)
+        yield made, search(made, "--format", "json")
+
+
+def folder_of(line: CommitLine) -> Path:
+    """The only search."""
+    (found,) = (line.folder / "runs").glob("bisect-*")
+    return found
+
+
+def test_the_commit_is_found(finished: tuple[CommitLine, Result]) -> None:
+    """It is named with its change, each build was made once, and the report can be had again without an engine."""
+    line, ended = finished
+    assert ended.exit_code == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert (found["verdict"], found["exit_status"], found["why"]) == ("found", 0, "one")
+    assert [one["commit"] for one in found["answer"]] == [line.commits[LOST]]
+    assert found["loss"]["low"] < 0.01 < found["loss"]["high"]
+    assert found["probability"] > 0.95
+    assert found["confirmed"]["verdict"] == found["reproduced"]["verdict"] == "regressed"
+    assert found["confirmed"]["base"] == line.commits[LOST - 1]
+    assert found["metric"] == "itl_median"
+    assert set(Counter(line.made).values()) == {1}
+    assert len(line.made) < len(line.commits)
+
+    again = CommitCollector()
+    shown = perfgate("bisect", "--resume", "latest", "--format", "json", collector=again)
+    assert (shown.exit_code, json.loads(shown.stdout), again.taken) == (0, found, 0)
+
+
+def test_each_step_tests_what_was_lost(line: CommitLine) -> None:
+    """Of two cells and two gates the one that regressed is measured in every later step, and no other."""
+    text = Path("scenario.yaml").read_text()
+    gate = "{metric: ttft_median, ignorable: 5%, must_catch: 20%}, {metric: itl_median"
+    Path("scenario.yaml").write_text(text.replace("{metric: itl_median", gate) + "matrix: {batch: [2, 4]}\n")
+
+    assert search(line).exit_code == 0
+    state = read_state(folder_of(line))
+    first, *others = state.taken
+    assert len(first.run.plan.cells) == 2
+    assert state.lost is not None
+    lost, metric = state.lost
+    assert metric == "itl_median"
+    for one in others:
+        (cell,) = one.run.plan.cells
+        assert cell.cell_id == lost.cell_id
+        assert [gate.gate.metric for gate in cell.gates] == [metric]
+
+
+def test_commits_that_do_not_build_or_run_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: CommitLine
+) -> None:
+    """They are named with the reason and tried once; those beside the answer belong to it."""
+    del line  # the cache is set
+    other = CommitLine(tmp_path / "other", ["1", "1", "broken", "7", "1.01", "1.01"])
+    monkeypatch.chdir(other.folder)
+    ended = search(other, "--format", "json", collector=CommitCollector(dies=("7",)))
+
+    assert ended.exit_code == 20, ended.stderr
+    found = json.loads(ended.stdout)
+    assert (found["verdict"], found["why"]) == ("several", "inseparable")
+    assert [one["commit"] for one in found["answer"]] == other.commits[2:5]
+    reasons = {shown["commit"]: note["code"] for shown, note in found["skipped"]}
+    assert reasons == {other.commits[2]: "build-failed", other.commits[3]: "engine-start-failed"}
+    assert set(Counter(other.made).values()) == {1}
+    assert any("cannot be told from the next commit" in text for text in found["uncertain"])
+
+
+def test_a_search_that_was_stopped_goes_on(line: CommitLine) -> None:
+    """Stopped in the middle of a step, it takes up that step; no build is made twice and every pair counts."""
+    stopping = 25
+
+    def stop(_: Job) -> None:
+        if collector.taken == stopping:
+            raise KeyboardInterrupt
+
+    collector = CommitCollector(before=stop)
+    stopped = search(line, collector=collector)
+    assert stopped.exit_code == 130
+    assert "The search is not over" in stopped.stdout
+    folder = folder_of(line)
+    assert f"perfgate bisect --resume {folder.relative_to(line.folder)}" in stopped.stderr
+    before = {file: file.read_bytes() for file in folder.glob("steps/*/*/trials/*/*")}
+    state = read_state(folder)
+    assert state.unfinished is not None
+
+    ended = perfgate("bisect", "--resume", folder.name, "--format", "json")
+    assert ended.exit_code == 0, ended.stderr
+    assert json.loads(ended.stdout)["answer"][0]["commit"] == line.commits[LOST]
+    assert {file: file.read_bytes() for file in before if file.exists()} == before
+    assert set(Counter(line.made).values()) == {1}
+    assert read_state(folder).taken[len(state.taken) - 1].folder == state.unfinished.folder
+
+
+def test_builds_that_do_not_differ_have_nothing_to_search(line: CommitLine) -> None:
+    """Where the bad commit passes beside the good one the search ends with 21, whatever is between."""
+    ended = perfgate("bisect", "scenario.yaml", "--good", line.commits[0], "--bad", line.commits[3],
+                     "--base", "python=/bin/true", "--seed", "1")  # fmt: skip
+    assert ended.exit_code == 21, ended.stdout
+    assert "Nothing to search for" in ended.stdout
+    assert len(line.made) == 2
+
+
+def test_an_end_that_does_not_build_ends_the_search(line: CommitLine) -> None:
+    """Without the bad commit there is nothing to hold anything against."""
+    ended = perfgate("bisect", "scenario.yaml", "--good", line.commits[0], "--bad", line.commits[4],
+                     "--base", "python=/bin/true")  # fmt: skip
+    assert ended.exit_code == 22
+    assert "build-failed" in ended.stderr
+
+
+def test_a_run_of_something_else_is_refused(finished: tuple[CommitLine, Result], tmp_path: Path) -> None:
+    """A run folder that was put into a search, and whose builds are not its commits, is not counted."""
+    line, _ = finished
+    copied = shutil.copytree(folder_of(line), tmp_path / "copied")
+    (run,) = copied.glob("steps/001-*/*")
+    file = run / "run.json"
+    file.write_text(file.read_text().replace(line.commits[0], "0" * 40))
+
+    ended = perfgate("bisect", "--resume", str(copied))
+    assert ended.exit_code == 2
+    assert "is not a commit of this search" in ended.stderr
+
+
+def test_what_comes_next_is_read_from_the_runs(finished: tuple[CommitLine, Result], tmp_path: Path) -> None:
+    """Nothing else is kept: a step whose folder is gone is simply taken again."""
+    copied = shutil.copytree(folder_of(finished[0]), tmp_path / "copied")
+    shutil.rmtree(max((copied / "steps").iterdir()))
+    again = read_state(copied).next
+    assert isinstance(again, Step)
+    assert again.purpose == "confirm"
+
+
+def test_commits_are_text_of_strangers(line: CommitLine) -> None:
+    """Escapes, bytes that are no text and Markdown in a message reach neither a terminal nor a table as such."""
+    title = b"Fuse \x1b]0;owned\x07 | a ![x](http://e) \xff\xfe \xe2\x80\xae end"
+    tip = line.commits[-1]
+    who = {f"GIT_{role}_{what}": "t" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    words = ["git", "commit-tree", line.project.git("rev-parse", f"{tip}^{{tree}}"), "-p", tip]
+    made = subprocess.run(words, input=title, cwd=line.folder, env=os.environ | who, capture_output=True, check=True)
+    ended = perfgate("bisect", "scenario.yaml", "--good", line.commits[LOST - 1], "--bad", made.stdout.decode().strip(),
+                     "--base", "python=/bin/true", "--seed", "1")  # fmt: skip
+
+    assert ended.exit_code == 0, ended.stderr
+    assert "Fuse" in ended.stdout
+    assert not {"\x1b", "\x07", "\u202e"} & {*ended.stdout}
+    assert "![x]" not in ended.stdout
