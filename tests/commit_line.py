@@ -66,7 +66,8 @@ class CommitCollector:
         spec = replace(self._spec, step_s=5.3e-3 * (1.0 if said in self._dies else float(said)))
         if said in self._dies:
             spec = replace(spec, failures={job.index: "engine-start-failed"})
-        return FakeCollector(spec, seed=int(job.run_folder.parent.name[:3])).collect(job, progress)
+        step = job.run_folder.parent.name[:3]  # of a search; a run of its own has no number
+        return FakeCollector(spec, seed=int(step) if step.isdecimal() else 0).collect(job, progress)
 
 
 class CommitLine:

@@ -107,10 +107,10 @@ class Posterior:
             raise ValueError("the first and the last commit were not compared")
         self._whole = max(whole, SMALLEST_SD)
         self._kernel = _Kernel([(base, head) for base, head, _, _ in self._seen], evidence.last)
-        self._models = [self._fit(*spreads) for spreads in self._spreads()]
-        log_weights = np.array([model.log_weight for model in self._models])
-        log_weights -= log_weights.max()
-        self._weights: Floats = np.exp(log_weights) / np.exp(log_weights).sum()  # (models, commits)
+        self._spreads = _spreads(evidence)
+        log_weights = self._fit()
+        weights = np.exp(log_weights - log_weights.max())
+        self._weights: Floats = weights / weights.sum()  # (models, commits)
 
     @cached_property
     def by_commit(self) -> Floats:
@@ -127,15 +127,13 @@ class Posterior:
     @property
     def pair_sd(self) -> float:
         """Standard deviation of a pair's log ratio, as estimated."""
-        return float(np.sum(self._weights.sum(axis=1) * [model.pair_sd for model in self._models]))
+        return float((self._weights.sum(axis=1) * self._spreads.pair).sum())
 
     @cached_property
     def loss(self) -> tuple[float, float]:
         """What the commit lost as a log ratio, without the offsets of builds and other commits: mean and sd."""
-        means = np.array([model.loss for model in self._models])
-        variances = np.array([model.loss_variance for model in self._models])
-        mean = float((self._weights * means).sum())
-        return mean, math.sqrt(float((self._weights * (variances + (means - mean) ** 2)).sum()))
+        mean = float((self._weights * self._loss).sum())
+        return mean, math.sqrt(float((self._weights * (self._loss_variance + (self._loss - mean) ** 2)).sum()))
 
     def expected_to_tell(self, heads: Sequence[int], pairs: int) -> Floats:
         """How much so many pairs of commit 0 and each of these are expected to tell which commit it was.
@@ -149,82 +147,91 @@ class Posterior:
         """
         keep = self.by_commit > NEGLIGIBLE
         weights = self._weights[:, keep]
-        chosen = np.flatnonzero(weights.sum(axis=1) > NEGLIGIBLE)
-        weights = weights[chosen]
         of_commit = weights.sum(axis=0)
         share = (weights / of_commit)[:, None, :]  # of each model, given the commit
-        wanted = self._kernel.beside([(0, head) for head in heads])
-        predicted = [self._models[n].predicted(wanted, pairs) for n in chosen]
-        means = np.stack([mean[:, keep] for mean, _ in predicted])  # (models, heads, commits)
-        variances = np.stack([variance[:, keep] for _, variance in predicted])
+        means, variances = self._predicted(self._kernel.beside([(0, head) for head in heads]), pairs, keep)
         mean = (share * means).sum(axis=0)
         variance = (share * (variances + (means - mean) ** 2)).sum(axis=0)
         return _information(of_commit / of_commit.sum(), mean, variance)
 
-    def _spreads(self) -> list[tuple[float, float, float, float]]:
-        """Plausible spreads of builds, of steps and of pairs, with the probability of each beforehand."""
-        freedom = sum(len(one.d) - 1 for one in self._evidence.compared)
-        if freedom < 1:
-            raise ValueError("no two pairs of one comparison were measured, so their spread is not known")
-        squares = sum(float(((np.array(one.d) - np.mean(one.d)) ** 2).sum()) for one in self._evidence.compared)
-        least = max(SMALLEST_SD, self._evidence.resolution)
-        quantiles = special.chdtri(freedom, PAIR_SD_QUANTILES)  # of the upper tail
-        pair_sds = [max(least, math.sqrt(squares / float(quantile))) for quantile in quantiles]
-        return [
-            (build, step, pair, build_weight * step_weight / len(pair_sds))
-            for (build, build_weight), (step, step_weight) in itertools.product(BUILD_SDS, STEP_SDS)
-            for pair in pair_sds
-        ]
+    def _fit(self) -> Floats:
+        """Log probability of the data and each commit at each choice of spreads, up to a constant, (models, commits).
 
-    def _fit(self, build_sd: float, step_sd: float, pair_sd: float, weight: float) -> _Fitted:
-        noise = pair_sd**2 / np.array([count for _, _, count, _ in self._seen])
-        covariance: Floats = self._kernel.covariance(build_sd, step_sd) + np.diag(noise)
-        root: Floats = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
+        What predictions need is kept: the root of the covariance, the data made independent by it, and what a loss of 1
+        at each commit adds to these; the loss given commit and spreads.
+        """
+        spreads = self._spreads
+        counts = np.array([count for _, _, count, _ in self._seen])
+        covariance = spreads.covariance(self._kernel.builds, self._kernel.steps)
+        covariance += (spreads.pair**2)[:, None, None] * np.diag(1 / counts)
+        self._root: Floats = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
         y = np.array([mean for *_, mean in self._seen])
-        solved = np.linalg.solve(root, np.column_stack([y, self._kernel.crosses]))
-        z, steps = solved[:, 0], solved[:, 1:]
+        solved = _solved(self._root, np.column_stack([y, self._kernel.crosses]))
+        self._z, self._steps = solved[:, :, 0], solved[:, :, 1:]
         before = 1 / (LOSS_SD * self._whole) ** 2
-        precision = before + (steps**2).sum(axis=0)
-        pull = before * self._whole + steps.T @ z
-        loss, variance, above = _above_zero(pull / precision, 1 / precision)
-        log_weight = math.log(weight) - 0.5 * z @ z - np.log(np.diag(root)).sum()
-        log_weight = log_weight - 0.5 * np.log(precision) + 0.5 * pull**2 / precision + above
-        return _Fitted(build_sd, step_sd, pair_sd, root, z, steps, log_weight, loss, variance)
+        precision = before + (self._steps**2).sum(axis=1)
+        pull = before * self._whole + np.einsum("mkt,mk->mt", self._steps, self._z)
+        self._loss, self._loss_variance, above = _above_zero(pull / precision, 1 / precision)
+        volume = np.log(np.diagonal(self._root, axis1=1, axis2=2)).sum(axis=1)
+        alike = np.log(spreads.weight) - 0.5 * (self._z**2).sum(axis=1) - volume
+        log_weight: Floats = alike[:, None] - 0.5 * np.log(precision) + 0.5 * pull**2 / precision + above
+        return log_weight
+
+    def _predicted(self, wanted: _Beside, pairs: int, keep: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        """Mean and variance of what so many pairs of each wanted difference would show, (models, wanted, commits)."""
+        spreads = self._spreads
+        across = _solved(self._root, spreads.covariance(wanted.builds, wanted.steps)).transpose(0, 2, 1)
+        own = spreads.covariance(wanted.own_builds, wanted.own_steps)
+        lever = wanted.crosses[:, keep] - across @ self._steps[:, :, keep]
+        left = np.maximum(own - (across**2).sum(axis=2), 0.0) + (spreads.pair**2 / pairs)[:, None]
+        mean = (across @ self._z[:, :, None]) + lever * self._loss[:, None, keep]
+        return mean, left[:, :, None] + lever**2 * self._loss_variance[:, None, keep]
 
 
 @dataclass(frozen=True)
-class _Fitted:
-    """The model at one choice of spreads.
+class _Spreads:
+    """Choices of spreads, each with its probability beforehand; all of shape (models,).
 
     Args:
-        build_sd: Of the offsets of builds.
-        step_sd: Of the small change at a commit.
-        pair_sd: Of a pair.
-        root: Cholesky factor of the covariance of what was measured, (measured, measured).
-        z: What was measured, made independent by it, (measured,).
-        steps: What a loss of 1 at each commit adds to that, (measured, commits).
-        log_weight: Log probability of the data and each commit, up to a constant, (commits,).
-        loss: Mean of the loss given the commit, (commits,).
-        loss_variance: Its variance.
+        build: Of the offsets of builds.
+        step: Of the small change at a commit.
+        pair: Of a pair.
+        weight: The probability.
     """
 
-    build_sd: float
-    step_sd: float
-    pair_sd: float
-    root: Floats
-    z: Floats
-    steps: Floats
-    log_weight: Floats
-    loss: Floats
-    loss_variance: Floats
+    build: Floats
+    step: Floats
+    pair: Floats
+    weight: Floats
 
-    def predicted(self, wanted: _Beside, pairs: int) -> tuple[Floats, Floats]:
-        """Mean and variance of what so many pairs of each wanted difference would show, (wanted, commits)."""
-        covariance, own = wanted.covariance(self.build_sd, self.step_sd)
-        across = np.linalg.solve(self.root, covariance)
-        lever = wanted.crosses - across.T @ self.steps
-        left = np.maximum(own - (across**2).sum(axis=0), 0.0) + self.pair_sd**2 / pairs
-        return (across.T @ self.z)[:, None] + lever * self.loss, left[:, None] + lever**2 * self.loss_variance
+    def covariance(self, builds: Floats, steps: Floats) -> Floats:
+        """By each choice, of what shares so many builds and steps, (models, *shape)."""
+        shape = (-1, *(1,) * builds.ndim)
+        total: Floats = (self.build**2).reshape(shape) * builds + (self.step**2).reshape(shape) * steps
+        return total
+
+
+def _spreads(evidence: Evidence) -> _Spreads:
+    """Plausible spreads; that of pairs as the pairs show it."""
+    freedom = sum(len(one.d) - 1 for one in evidence.compared)
+    if freedom < 1:
+        raise ValueError("no two pairs of one comparison were measured, so their spread is not known")
+    squares = sum(float(((np.array(one.d) - np.mean(one.d)) ** 2).sum()) for one in evidence.compared)
+    least = max(SMALLEST_SD, evidence.resolution)
+    quantiles = special.chdtri(freedom, PAIR_SD_QUANTILES)  # of the upper tail
+    pair_sds = [max(least, math.sqrt(squares / float(quantile))) for quantile in quantiles]
+    rows = [
+        (build, step, pair, build_weight * step_weight / len(pair_sds))
+        for (build, build_weight), (step, step_weight) in itertools.product(BUILD_SDS, STEP_SDS)
+        for pair in pair_sds
+    ]
+    return _Spreads(*np.array(rows).T)
+
+
+def _solved(root: Floats, columns: Floats) -> Floats:
+    """Columns, alike for all models or of each its own, made independent by the roots, (models, measured, columns)."""
+    each = np.broadcast_to(columns, (len(root), *columns.shape[-2:]))
+    return np.asarray(np.linalg.solve(root, each), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -232,25 +239,22 @@ class _Beside:
     """How differences that could be measured vary together with those that were.
 
     Args:
-        builds: By the offsets of builds, (measured, wanted).
-        steps: By the small changes.
-        own: The same two of each wanted difference with itself, (wanted,).
+        builds: Builds that they share, (measured, wanted).
+        steps: Commits that they share.
+        own_builds: Builds of each wanted difference, (wanted,).
+        own_steps: Its commits.
         crosses: See :attr:`_Kernel.crosses`, (wanted, commits).
     """
 
     builds: Floats
     steps: Floats
-    own: tuple[Floats, Floats]
+    own_builds: Floats
+    own_steps: Floats
     crosses: Floats
-
-    def covariance(self, build_sd: float, step_sd: float) -> tuple[Floats, Floats]:
-        """Between measured and wanted differences, (measured, wanted), and of each wanted one, (wanted,)."""
-        builds, steps = self.own
-        return build_sd**2 * self.builds + step_sd**2 * self.steps, build_sd**2 * builds + step_sd**2 * steps
 
 
 class _Kernel:
-    """How measured differences between builds vary together, before anything is known of the spreads.
+    """What measured differences between builds have in common.
 
     Args:
         compared: Base and head of each difference, (measured,).
@@ -260,21 +264,16 @@ class _Kernel:
     def __init__(self, compared: Sequence[tuple[int, int]], last: int) -> None:
         self._compared = compared
         self._commits = np.arange(1, last + 1)
-        self._builds, self._steps = _shared(compared, compared)
+        self.builds, self.steps = _shared(compared, compared)
         self.crosses = self._crossing(compared)
         """How each difference holds the loss of each commit: 1, -1 or 0, (measured, commits)."""
-
-    def covariance(self, build_sd: float, step_sd: float) -> Floats:
-        """Of the differences, without any loss, (measured, measured)."""
-        total: Floats = build_sd**2 * self._builds + step_sd**2 * self._steps
-        return total
 
     def beside(self, wanted: Sequence[tuple[int, int]]) -> _Beside:
         """What differences that could be measured, by base and head, have in common with these."""
         builds, steps = _shared(self._compared, wanted)
         base, head = np.array(wanted).T
-        own = (2.0 * (base != head), np.abs(head - base).astype(np.float64))
-        return _Beside(builds, steps, own, self._crossing(wanted))
+        own_steps = np.abs(head - base).astype(np.float64)
+        return _Beside(builds, steps, 2.0 * (base != head), own_steps, self._crossing(wanted))
 
     def _crossing(self, compared: Sequence[tuple[int, int]]) -> Floats:
         base, head = np.array(compared).T

@@ -33,7 +33,9 @@ def test_it_is_the_density_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None
     build, step, pair, last = 0.001, 0.0004, 0.0009, 4
     monkeypatch.setattr(commit_posterior, "BUILD_SDS", ((build, 1.0),))
     monkeypatch.setattr(commit_posterior, "STEP_SDS", ((step, 1.0),))
-    monkeypatch.setattr(Posterior, "_spreads", lambda _: [(build, step, pair, 1.0)])
+    monkeypatch.setattr(
+        commit_posterior, "_spreads", lambda _: commit_posterior._Spreads(*np.array([[build, step, pair, 1.0]]).T)
+    )
     compared = [(0, 4, 0.0052), (0, 2, 0.0013), (0, 3, 0.0037), (2, 3, 0.0031)]
     evidence = Evidence(last, tuple(pairs(*one) for one in compared))
 

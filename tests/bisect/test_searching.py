@@ -16,8 +16,10 @@ from commit_line import CommitCollector, CommitLine
 
 from perfgate.bisect.bisection import read_state
 from perfgate.bisect.commit_search import Step
+from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.job import Job
 from perfgate.cli.main import main
+from perfgate.machine.locks import STATE
 from perfgate.project.build import CACHE
 
 SPEEDS = ["1", "1", "0.9997", "1.0002", "broken", "1", "1.0104", "1.01", "1.0098", "1.0102"]
@@ -51,7 +53,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CommitL
     """A repository that was searched, which is the working directory, and what the command said."""
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(CACHE, str(folder / "builds"))
+        for variable, value in ((CACHE, "builds"), (STATE, "state")):
+            patch.setenv(variable, str(folder / value))
+        patch.setenv(VARIABLE, "0")
+        (folder / "state").mkdir()
         made = CommitLine(folder / "project", SPEEDS)
         patch.chdir(made.folder)
         yield made, search(made, "--format", "json")

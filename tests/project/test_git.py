@@ -229,3 +229,77 @@ def test_changes_that_git_has_collected_are_not_invented(project: GitProject) ->
     with pytest.raises(NotMeasuredError, match="does not have the changes 0000") as caught:
         Repository(project.folder).again("working tree", project.git("rev-parse", "HEAD"), "0" * 40)
     assert caught.value.code == "build-failed"
+
+
+def test_a_line_follows_first_parents(project: GitProject) -> None:
+    """From the good commit to the bad one in order of history; a merge is one commit, and names what it merged."""
+    good = project.git("rev-parse", "HEAD")
+    project.git("switch", "--quiet", "--create", "topic")
+    topic = project.commit({"topic.py": "1\n"})
+    project.git("switch", "--quiet", "main")
+    second = project.commit({"kept.py": "2\n"})
+    project.git("merge", "--quiet", "--no-ff", "-m", "Merge topic", "topic")
+    merge, last = project.git("rev-parse", "HEAD"), project.commit({"kept.py": "3\n"})
+
+    line = Repository(project.folder).line(good, "main")
+    assert [commit.commit for commit in line] == [good, second, merge, last]
+    assert line[2].parents == (second, topic)
+    assert line[2].title == "Merge topic"
+
+    with pytest.raises(UsageError, match="came in by a merge") as refused:
+        Repository(project.folder).line(topic, "main")
+    assert good[:12] in refused.value.remedy
+
+
+def test_a_line_needs_an_ancestor(project: GitProject) -> None:
+    """Branches beside each other, the wrong order and one commit alone are told apart, each with what to do."""
+    began = project.git("rev-parse", "HEAD")
+    project.git("switch", "--quiet", "--create", "topic")
+    project.commit({"kept.py": "topic\n"})
+    project.git("switch", "--quiet", "main")
+    project.commit({"kept.py": "main\n"})
+    repository = Repository(project.folder)
+
+    with pytest.raises(UsageError, match="topic is not an ancestor of main") as beside:
+        repository.line("topic", "main")
+    assert began[:12] in beside.value.remedy
+    with pytest.raises(UsageError, match="other way round"):
+        repository.line("main", "main~1")
+    with pytest.raises(UsageError, match="are the same commit"):
+        repository.line("main", "HEAD")
+
+
+def test_a_shallow_clone_says_how_to_get_the_rest(project: GitProject, tmp_path: Path) -> None:
+    """Where history was cut off between the two, it is not the user who is wrong."""
+    good = project.git("rev-parse", "HEAD")
+    project.commit({"kept.py": "2\n"})
+    project.commit({"kept.py": "3\n"})
+    project.git("clone", "--quiet", "--depth=1", f"file://{project.folder}", str(tmp_path / "shallow"))
+    project.git("-C", str(tmp_path / "shallow"), "fetch", "--quiet", "--depth=1", "origin", good)
+
+    with pytest.raises(UsageError, match="in this shallow clone") as refused:
+        Repository(tmp_path / "shallow").line(good, "main")
+    assert "--unshallow" in refused.value.remedy
+
+
+def test_a_title_is_text_whatever_a_message_holds(project: GitProject) -> None:
+    """Bytes that are not UTF-8 are replaced, so that every record can hold the title."""
+    tree = project.git("rev-parse", "HEAD^{tree}")
+    message = project.folder.parent / "message"
+    message.write_bytes(b"Fuse \xff\xfe kernels\n")
+    project.git("reset", "--quiet", "--hard", project.git("commit-tree", tree, "-p", "HEAD", "-F", str(message)))
+
+    repository = Repository(project.folder)
+    title = repository.title("HEAD")
+    assert title.startswith("Fuse ")
+    assert title.encode()
+    assert repository.line("HEAD~1", "HEAD")[1].title == title
+
+
+def test_only_tracked_files_are_changes(project: GitProject) -> None:
+    """New files are none: run folders and notes may be there."""
+    repository = Repository(project.folder)
+    project.write({"new.py": "1\n"})
+    assert not repository.has_changes
+    project.write({"kept.py": "2\n"})
+    assert repository.has_changes
