@@ -7,7 +7,7 @@ that is looked for. Walk, offsets and the noise of pairs are normal, so the prob
 closed form for each t. The spreads are not known: the answer is a mean over plausible ones, weighed by how well each
 explains the data. Every t is equally probable beforehand. The idea of choosing by a posterior, in the place of plain
 halving, is that of noisy binary search (Burnashev and Zigangirov 1974; Karp and Kleinberg 2007; Waeber, Frazier and
-Henderson 2013); their noise is a coin that may lie, ours are measurements that may be biased by build.
+Henderson 2013); their noise is a coin, ours are measurements that the build may bias.
 """
 
 from __future__ import annotations

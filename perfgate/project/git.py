@@ -344,7 +344,7 @@ class Repository(Git):
 
 
 def _title(text: str) -> str:
-    """A commit's first line as every record can hold it: a message may be bytes that are no text."""
+    """A commit's first line as every record can hold it: a message may hold bytes that are not UTF-8."""
     return text.strip()[:TITLE].encode(errors="replace").decode()
 
 
