@@ -20,6 +20,8 @@ RESERVED_ARGS = {
     "skip_tokenizer_init": "prompts are token ids, no tokenizer is loaded",
     "hf_overrides": "change config.json instead, so that it is part of the model's digest",
 }
+OVERRIDABLE = ("head_dtype",)
+"""What ``hf_overrides`` of a subject may hold: in which precision the same model computes."""
 
 
 def _known_place(place: str) -> str:
@@ -59,8 +61,18 @@ def _argument_name(name: str) -> str:
     return name
 
 
-def _finite(arguments: dict[str, Any]) -> dict[str, Any]:
+def _subject_argument_name(name: str) -> str:
+    return name if name == "hf_overrides" else _argument_name(name)
+
+
+def _same_model(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that leave the model what the scenario says it is."""
     json.dumps(arguments, allow_nan=False)
+    overrides = arguments.get("hf_overrides", {})
+    if not isinstance(overrides, dict) or not overrides.keys() <= set(OVERRIDABLE):
+        raise ValueError(
+            f"hf_overrides may set {' and '.join(OVERRIDABLE)} alone; of all else, {RESERVED_ARGS['hf_overrides']}"
+        )
     return arguments
 
 
@@ -105,7 +117,8 @@ def whole_number(value: Any) -> Any:
 
 Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME}$"})]
 ArgumentName = Annotated[str, AfterValidator(_argument_name)]
-Arguments = Annotated[dict[ArgumentName, JsonValue], AfterValidator(_finite)]
+SubjectArgumentName = Annotated[str, AfterValidator(_subject_argument_name)]
+Arguments = Annotated[dict[SubjectArgumentName, JsonValue], AfterValidator(_same_model)]
 VariableName = Annotated[str, AfterValidator(_variable_name)]
 Variables = dict[VariableName, Annotated[str, AfterValidator(_without_nul)]]
 Weight = Annotated[float, Field(ge=0, le=0.8)]

@@ -181,6 +181,11 @@ def test_one_build_by_two_names_is_one_build() -> None:
         (["args.x=.nan"], "--base: args: Out of range float values are not JSON compliant"),
         (["args.x=2024-01-31"], "--base: args.x: input was not a valid JSON value"),
         (["args.model=x"], "--base: args.model: is not allowed here: engine.model says it"),
+        (
+            ["args.hf_overrides={vocab_size: 8}"],
+            "--base: args: hf_overrides may set head_dtype alone; of all else, change",
+        ),
+        (["args.hf_overrides=[head_dtype]"], "--base: args: hf_overrides may set head_dtype alone"),
         (["args.max-num-seqs=4"], "--base: args.max-num-seqs: engine arguments are written with underscores"),
         (["env.A B=1"], "--base: env.A B: not a valid name of an environment variable"),
     ],
@@ -227,6 +232,14 @@ def test_a_server_that_runs_already_has_a_url_and_nothing_else(base: list[str], 
     with pytest.raises(UsageError) as caught:
         resolve(base, head, {})
     assert problem in str(caught.value)
+
+
+def test_the_precision_of_the_logits_is_a_subjects_own() -> None:
+    """Computing them in float32 leaves the model what the scenario says it is, so one side may."""
+    sides = resolve(["python=x"], ['args.hf_overrides={"head_dtype": "float32"}'], {})
+
+    assert sides["base"].args == {}
+    assert sides["head"].args == {"hf_overrides": {"head_dtype": "float32"}}
 
 
 def test_a_subject_made_in_python_has_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
