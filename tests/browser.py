@@ -59,6 +59,9 @@ _FAULTS = r"""() => {
   for (const svg of document.querySelectorAll("svg[role=img]")) {
     const frame = svg.getBoundingClientRect();
     if (!frame.width) continue;
+    for (const mark of svg.querySelectorAll("rect, path.part"))
+      if (!mark.getBoundingClientRect().height)
+        faults.push(`a ${mark.getAttribute("class")} has no height in "${svg.querySelector("title").textContent}"`);
     const words = [...svg.querySelectorAll("text")].map(text => [text.textContent, text.getBoundingClientRect()]);
     words.forEach(([text, box], n) => {
       if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1
@@ -97,7 +100,7 @@ class Shown:
         return str(self.page.evaluate(_STRUCTURE))
 
     def layout_faults(self) -> list[str]:
-        """A page that is wider than its window, and words of charts that are cut off or overlap."""
+        """A page that is wider than its window; words of charts that are cut off or overlap; flat marks."""
         return [str(fault) for fault in self.page.evaluate(_FAULTS)]
 
     def violations(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs recorded on an H200, cut to eight iterations of forty steps a trial: see tests/fixtures/README.md."""
+"""Runs recorded on an H200, cut to eight iterations of forty steps a trial, and one on a CPU: fixtures/README.md."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from perfgate.report.run_page import MeasuredRun
 from perfgate.trace.decode_step import DecodeSteps, KernelKey
 
 FIXTURES = Path(__file__).parent / "fixtures"
-RUNS = ("pass", "regressed", "states")
+ON_GPU = ("pass", "regressed", "states")
 """A build against itself; a head that copies from host memory in each step; a small plant on a GPU with two states."""
+FP32_LOGITS = "fp32-logits"
+"""Logits in float32 on the CPU, measured."""
+RUNS = (*ON_GPU, FP32_LOGITS)
 
 
 def recorded(name: str) -> MeasuredRun:
@@ -27,10 +30,10 @@ def recorded(name: str) -> MeasuredRun:
 
 def recorded_together() -> MeasuredRun:
     """All of them as the three cells of one run."""
-    all_kept = [_kept(name) for name in RUNS]
+    all_kept = [_kept(name) for name in ON_GPU]
     run = _run(all_kept[0])
     cells, records = [], []
-    for name, kept in zip(RUNS, all_kept, strict=True):
+    for name, kept in zip(ON_GPU, all_kept, strict=True):
         record = _record(kept)
         cell = record.cell.model_copy(update={"cell_id": name, "name": name})
         records.append(record.model_copy(update={"cell": cell}))
@@ -58,7 +61,7 @@ def _kept(name: str) -> dict[str, Any]:
     return content
 
 
-def fp32_logits() -> MeasuredRun:
+def fp32_logits_worked_out() -> MeasuredRun:
     """The recorded base against itself with logits in float32: worked out, not measured.
 
     The projection to the vocabulary reads weights of twice the bytes, so its kernel takes twice as long, and has
@@ -77,7 +80,7 @@ def fp32_logits() -> MeasuredRun:
         trials += (one.model_copy(update={"index": len(trials) + n}) for n, one in enumerate(pair))
     base = record.subjects["base"]
     subjects = {"base": base, "head": base.model_copy(update={"args": {"hf_overrides": {"head_dtype": "float32"}}})}
-    run = _run(kept).model_copy(update={"name": "fp32-logits", "subjects": subjects})
+    run = _run(kept).model_copy(update={"name": "worked-out", "subjects": subjects})
     return _judged(run, [record.model_copy(update={"trials": tuple(trials), "subjects": subjects})])
 
 

@@ -82,10 +82,32 @@ def attribution_causes(change: Attribution, *, grown: bool = False) -> str:
     return f"{causes}{host}"
 
 
+def causes_in_words(change: Attribution) -> str:
+    """What made the step longer, for who does not know the parts of a step; the largest first."""
+    told = []
+    for part in change.parts:
+        if part.kind == "kernels":
+            words = part.name.rpartition(": ")[2].replace("+", " and ")
+            told.append((part.difference_s, f"{words} kernels take {_more(part.difference_s)}{_launches(part)}"))
+    copies, idle = (_sums([p for p in change.parts if p.kind == kind])[2] for kind in ("busy", "idle"))
+    waited = ", waiting for the host" if change.head_slack_s is not None and change.head_slack_s <= 0 else ""
+    told += [(copies, f"copies take {_more(copies)}"), (idle, f"the device is idle for {_more(idle)}{waited}")]
+    told.sort(key=lambda one: -one[0])
+    grown = [text for difference_s, text in told if difference_s > 0 and _matters(difference_s, change)]
+    return ", ".join(grown) or "no part grew by as much as 1 us"
+
+
+def _more(seconds: float) -> str:
+    return f"{format_value(seconds, 's')} more"
+
+
 def _told(part: Part) -> str:
+    return f"{part.name} {_us(part.difference_s)} us{_launches(part)}"
+
+
+def _launches(part: Part) -> str:
     more = (part.head_launches or 0) - (part.base_launches or 0)
-    count = f"{plural(abs(more), 'launch', 'es')} {'more' if more > 0 else 'fewer'}"
-    return f"{part.name} {_us(part.difference_s)} us{f' ({count})' if more else ''}"
+    return f" ({plural(abs(more), 'launch', 'es')} {'more' if more > 0 else 'fewer'})" if more else ""
 
 
 def _host(change: Attribution) -> str:

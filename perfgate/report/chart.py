@@ -24,6 +24,7 @@ class Mark:
         look: What it is, in words of the page's style sheet.
         at: Coordinates.
         text: What a ``text`` says; of all others what a pointer resting on them is told.
+        about: The kernel or the part of a step that it shows: the rows and marks of the same are shown together.
         anchor: Which end of a ``text`` is at its point.
         path: An SVG path made of figures alone.
     """
@@ -34,6 +35,7 @@ class Mark:
     text: str = ""
     anchor: Anchor = "start"
     path: str = ""
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,9 @@ class Chart:
     spread: float = 0.0
 
 
-def rect(look: str, x: float, y: float, size: tuple[float, float], text: str = "") -> Mark:
+def rect(look: str, x: float, y: float, size: tuple[float, float], text: str = "", about: str = "") -> Mark:
     """A rectangle from its upper left corner; nothing is narrower than a hair."""
-    return Mark("rect", look, (x, y, max(size[0], 0.5), size[1]), text)
+    return Mark("rect", look, (x, y, max(size[0], 0.5), size[1]), text, about=about)
 
 
 def line(look: str, start: tuple[float, float], end: tuple[float, float], text: str = "") -> Mark:
@@ -75,9 +77,9 @@ def label(look: str, x: float, y: float, text: str, anchor: Anchor = "start") ->
     return Mark("text", look, (x, y), text, anchor)
 
 
-def dots(look: str, points: Sequence[tuple[float, float]], text: str = "") -> Mark:
+def dots(look: str, points: Sequence[tuple[float, float]], text: str = "", about: str = "") -> Mark:
     """Round dots of one look, drawn as lines of no length with round caps: a few bytes each."""
-    return Mark("path", f"dots {look}", text=text, path="".join(f"M{x:.1f} {y:.1f}h0" for x, y in points))
+    return Mark("path", f"dots {look}", text=text, about=about, path="".join(f"M{x:.1f} {y:.1f}h0" for x, y in points))
 
 
 def polyline(look: str, points: Sequence[tuple[float, float]], text: str = "") -> Mark:

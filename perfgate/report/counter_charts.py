@@ -42,7 +42,7 @@ def roof_plane(counted: CountersOutcome) -> Chart | None:
         told = (
             f"{side}, {row.role}, {row.kernel}: device memory {dram:.0f} %, SMs {sm:.0f} %, {row.bound.get(side, '')}"
         )
-        marks.append(dots(f"{side} large", [(x(sm), y(dram))], told))
+        marks.append(dots(f"{side} large", [(x(sm), y(dram))], told, row.kernel))
     marks += [label("axis-title", (x(0) + x(100)) / 2, 336, "of what the SMs can do", "middle"),
               label("note", x(1), y(94), "bound by device memory"),
               label("note", x(99), y(4), "bound by compute", "end"),
@@ -74,7 +74,7 @@ def roofline(evidence: Evidence) -> Chart | None:
         name = short_name(key.name)
         told = f"{side}, {key.role}, {name}: {roof.intensity or 0:.3g} operations a byte, {share * 100:.2g} % of the "
         told += f"tensor cores' rate, bound by {roof.bound}"
-        marks.append(dots(f"{side} large", [(x(math.log10(intensity)), y(math.log10(share)))], told))
+        marks.append(dots(f"{side} large", [(x(math.log10(intensity)), y(math.log10(share)))], told, name))
         table.append((name, key.role, side, f"{roof.intensity or 0:.3g}", f"{intensity:.2g}", f"{share * 100:.2g} %",
                       roof.bound))  # fmt: skip
     below = sum(intensity < 1 for *_, intensity, _ in points)

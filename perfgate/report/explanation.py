@@ -11,7 +11,7 @@ from perfgate.judge.outcome import EXACT_ENDS, CellOutcome, GateOutcome, Outcome
 from perfgate.judge.state_series import SLOW_SHARE
 from perfgate.metrics.catalogue import METRICS, split_name
 from perfgate.models import Note
-from perfgate.report.causes import attribution_causes, attribution_sentence, why_slower
+from perfgate.report.causes import attribution_sentence, causes_in_words, why_slower
 from perfgate.report.document import Document, NoteLine, Section
 from perfgate.report.outcome_lines import (
     EXACTLY,
@@ -31,6 +31,9 @@ from perfgate.units import format_value, percent, plural
 MOST_COMMANDS = 3
 MOST_NAMES = 2
 """Further metrics that a sentence names."""
+LONGEST_SETTING = 120
+IN_WORDS = {"lm-head": "lm-head (the projection to the logits)"}
+"""Places that a name does not explain."""
 GOOD = ("pass", "improved")
 OF_THE_STEP = {name for name, metric in METRICS.items() if metric.kind == "timed" and metric.decode != "none"}
 """Metrics that a longer decode step explains."""
@@ -122,7 +125,8 @@ def _why(outcome: Outcome, cell: CellOutcome, gate: GateOutcome) -> str:
         why += [_first(reason) for reason in cell.reasons if reason.code in EXACT_ENDS]
         if not why and cell.attribution is not None:
             why.append(f"The traced decode step: {attribution_sentence(cell.attribution)}")
-        return " ".join(why) or "No trace was taken, so no kernel can be named; the commands below take one."
+        why = why or ["No trace was taken, so no kernel can be named; the commands below take one."]
+        return " ".join([*why, *_settings(cell)])
     own = [_first(note) for note in (*gate.reasons, *cell.reasons)]
     return f"Why it is open: {'; '.join(own[:2])}." if own else "It rests on data that cannot block."
 
@@ -130,14 +134,23 @@ def _why(outcome: Outcome, cell: CellOutcome, gate: GateOutcome) -> str:
 def _places(note: Note) -> str:
     """Where in a layer or behind it, for few places: as the lines of the difference say, behind the role."""
     places = dict.fromkeys(re.findall(r"(?m)^[-+~] \S+ \(([\w-]+)\) ", note.text))
-    return f" at {' and '.join(places)}" if 0 < len(places) <= MOST_NAMES else ""
+    named = [IN_WORDS.get(place, place) for place in places]
+    return f" at {' and '.join(named)}" if 0 < len(named) <= MOST_NAMES else ""
+
+
+def _settings(cell: CellOutcome) -> Iterator[str]:
+    """What the head was told to do otherwise, in a few words."""
+    words = cell.setting.subjects["head"].words if cell.setting and "head" in cell.setting.subjects else ()
+    own = [word for word in words if word.startswith(("args.", "env."))]
+    if 0 < len(own) <= MOST_NAMES and max(map(len, own)) <= LONGEST_SETTING:
+        yield f"The head has {' and '.join(own)}."
 
 
 def _longer(change: Attribution) -> str:
     if change.difference_s <= 0:
         return f"The traced decode step does not show why: {attribution_sentence(change)}"
     longer = format_value(change.difference_s, "s")
-    return f"Why: a decode step takes {longer} longer: {attribution_causes(change, grown=True)}."
+    return f"Why: a traced decode step takes {longer} longer: {causes_in_words(change)}."
 
 
 def _unjudged(outcome: Outcome, cell: CellOutcome) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """A report as one HTML file that opens from disk: charts are SVG in the page, and nothing is loaded from anywhere.
 
-Whatever came from elsewhere is escaped by the templates. The page's policy (CSP) allows no script; where rows can be
-compared, one of ours, by its digest.
+Whatever came from elsewhere is escaped by the templates. A page is whole without its script, and the page's policy
+(CSP) allows no other, by its digest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LONGEST_TEXT, LONGEST_CELL = 4000, 300
 """Characters; a longer text loses its end."""
 _FIGURE = re.compile(r"(?:(?:above|below) )?[-+\u2212]?\d.*|-|", re.DOTALL)
 """What a column of figures holds, with its unit or an interval."""
-_PATH = re.compile(r"[^MLVHhlz0-9. -]")
+_PATH = re.compile(r"[^MLVHhlvz0-9. -]")
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[nmu]?s|[kMGT]?i?B|W|MHz|C|J/tok|tok(?:/s)?)(?!\w))")
 """The space between a figure and its unit, where no line may end."""
 
@@ -61,7 +61,8 @@ def _shown(value: Any) -> Any:
 def to_html(document: Document) -> str:
     """The page of any report."""
     style = _environment().get_template("page.css").render()
-    script = _environment().get_template("compare.js").render() if document.comparable else ""
+    scripts = ["page.js", *(["compare.js"] if document.comparable else [])]
+    script = "".join(_environment().get_template(own).render() for own in scripts)
     return _environment().get_template("page.html").render(
         document=document,
         tone=TONES.get(document.verdict, "warn" if document.verdict else ""),
@@ -92,7 +93,10 @@ def _bounded(section: Section) -> Section:
     """A section that a page can hold, whatever a record says."""
     chart = section.chart
     if chart is not None:
-        marks = tuple(replace(mark, text=_cut(mark.text, LONGEST_CELL)) for mark in chart.marks)
+        marks = tuple(
+            replace(mark, text=_cut(mark.text, LONGEST_CELL), about=_cut(mark.about, LONGEST_CELL))
+            for mark in chart.marks
+        )
         chart = replace(chart, marks=marks, rows=_first_rows(chart.rows))
     lines, notes = section.lines[:MOST_LINES], section.notes[:MOST_LINES]
     if (left := len(section.lines) - MOST_LINES) > 0:

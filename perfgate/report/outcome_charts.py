@@ -19,6 +19,8 @@ TICKS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
 SHOWN_S = 0.5e-6
 SHOWN_SHARE = 0.01
 """A smaller part of a difference, by itself or beside the largest one, has no bar."""
+LARGE_S = 0.02
+"""From here on milliseconds are read more easily."""
 MOST_BARS = 10
 MOST_GATES = 60
 """Drawn, those that need reading first."""
@@ -129,28 +131,29 @@ def waterfall(change: Attribution) -> Chart:
         at += difference_s
         ends.append(at)
     scale = Scale.around([*ends, 0.0, change.difference_s], LEFT + 40, RIGHT + 90)
-    row, top = 26.0, 26.0
+    row, top, large = 26.0, 8.0, scale.high - scale.low >= LARGE_S
     bottom = top + row * (len(steps) + 2)
     marks: list[Mark] = []
     for tick in scale.ticks():
+        text = f"{tick * (1e3 if large else 1e6):+.4g}"
         marks += [line("grid", (scale(tick), top), (scale(tick), bottom)),
-                  label("tick", scale(tick), bottom + 15, f"{tick * 1e6:+.4g}", "middle")]  # fmt: skip
+                  label("tick", scale(tick), bottom + 15, text, "middle")]  # fmt: skip
     zero = scale(0.0)
-    bars = [("base", 0.0, 0.0, f"{change.base_s * 1e6:.1f} us")]
+    bars = [("base", 0.0, 0.0, us(change.base_s).removeprefix("+"))]
     bars += [(name, ends[n], ends[n + 1], us(ds)) for n, (name, ds) in enumerate(steps)]
-    bars += [("head", 0.0, change.difference_s, f"{change.head_s * 1e6:.1f} us")]
+    bars += [("head", 0.0, change.difference_s, us(change.head_s).removeprefix("+"))]
     for n, (name, begin, end, text) in enumerate(bars):
         y, whole = top + row * n, n in (0, len(bars) - 1)
         tone = "total" if whole else "bad" if end > begin else "good"
         x, width = scale(min(begin, end)), abs(scale(end) - scale(begin))
-        marks += [rect(f"bar fill {tone}", x, y + 5, (width, row - 10), f"{name}: {text}"),
+        marks += [rect(f"bar fill {tone}", x, y + 5, (width, row - 10), f"{name}: {text}", "" if whole else name),
                   label("name", LEFT + 28, y + row / 2 + 4, _short(name, 32), "end"),
                   label("figure", WIDTH - 4, y + row / 2 + 4, text, "end")]  # fmt: skip
         if n < len(bars) - 1:
             marks.append(line("link", (scale(end), y + row - 5), (scale(end), y + row + 5)))
     marks += [line("axis", (zero, top), (zero, bottom)),
-              label("axis-title", (LEFT + RIGHT + 130) / 2, bottom + 33, "microseconds beside the base's traced step",
-                    "middle")]  # fmt: skip
+              label("axis-title", (LEFT + RIGHT + 130) / 2, bottom + 33,
+                    f"{'milli' if large else 'micro'}seconds beside the base's traced step", "middle")]  # fmt: skip
     table = [("part", "base us", "head us", "difference us")]
     table += [(p.name, f"{p.base_s * 1e6:.1f}", f"{p.head_s * 1e6:.1f}", f"{p.difference_s * 1e6:+.1f}")
               for p in change.parts]  # fmt: skip
@@ -161,5 +164,5 @@ def waterfall(change: Attribution) -> Chart:
 
 
 def us(seconds: float) -> str:
-    """A difference in microseconds with its sign."""
-    return f"{seconds * 1e6:+.1f} us"
+    """A difference in microseconds with its sign; a large one in milliseconds."""
+    return f"{seconds * 1e3:+.2f} ms" if abs(seconds) >= LARGE_S else f"{seconds * 1e6:+.1f} us"

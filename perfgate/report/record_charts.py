@@ -34,6 +34,8 @@ MOST_LETTERS = 40
 """Trials that have a letter each below them."""
 MOST_DOTS, MOST_POINTS = 6000, 1000
 """Of a chart of iterations, and of one side's line."""
+MOST_COLUMNS = 150
+"""Decode steps of an iteration that are told one by one."""
 EXTREMES = ("shortest", "median", "longest")
 
 Looks = list[tuple[list[str], list[str]]]
@@ -78,7 +80,7 @@ def pairs_chart(evidence: Evidence, gate: GateOutcome, states: Looks | None) -> 
         line("must", (LEFT, below(limit)), (RIGHT, below(limit))),
         label("panel", LEFT, 222, "head beside base"),
     ]
-    table = [("pair", "base", "head", "change", "states")]
+    table: list[tuple[str, ...]] = [("pair", "base", "head", "change", *(["states"] if states else []))]
     for n, (pair, base, head) in enumerate(known):
         own = states[pair] if states and gate.kind == "timed" and pair < len(states) else None
         looks = [usual_state(side) for side in own] if own else ["", ""]
@@ -92,8 +94,9 @@ def pairs_chart(evidence: Evidence, gate: GateOutcome, states: Looks | None) -> 
                        [(x(n), below(changes[n]))], told)]  # fmt: skip
         if len(known) <= 24 or n % 5 == 0:  # noqa: PLR2004 (labels would touch)
             marks.append(label("tick", x(n), 348, str(pair + 1), "middle"))
+        told_states = [" and ".join(looks) if own else "-"] if states else []
         table.append((str(pair + 1), format_value(base, gate.unit), format_value(head, gate.unit),
-                      signed_percent(changes[n]), " and ".join(looks) if own else "-"))  # fmt: skip
+                      signed_percent(changes[n]), *told_states))  # fmt: skip
     marks.append(label("axis-title", (LEFT + RIGHT) / 2, 366, "pair, in the order they were taken", "middle"))
     slower = sum(change > 0 if gate.better == "lower" else change < 0 for change in changes)
     seen = f"{gate.metric} in {len(known)} pairs; the head is worse than its base in {slower} of them."
@@ -132,11 +135,13 @@ def iterations_chart(evidence: Evidence, states: Looks | None) -> Chart | None:
     marks = _grid(y, lambda v: format_value(v, "s"), 5)
     width, every = (RIGHT - LEFT) / len(rows), -(-len(values) // MOST_DOTS)
     points: dict[str, list[tuple[float, float]]] = {}
-    table = [("trial", "side", "pair", "lowest", "median", "highest")]
+    table: list[tuple[str, ...]] = [("trial", "side", "pair", "lowest", "median", "highest")]
     for n, (trial, pair, side, medians) in enumerate(rows):
         begin = LEFT + n * width
-        if side:
-            marks.append(rect("stripe", begin, 16, (width, 194), f"trial {trial.index}, head, pair {pair + 1}"))
+        ends = _lowest_median_highest([value for value in medians if value])
+        told = f"trial {trial.index}, {SIDES[side]}, pair {pair + 1}"
+        told += f": {ends[0]} to {ends[2]}, median {ends[1]}" if ends else ""
+        marks.append(rect(("plain", "stripe")[side], begin, 16, (width, 194), told))
         if len(rows) <= MOST_LETTERS or n % 10 == 0:
             text = "BH"[side] if len(rows) <= MOST_LETTERS else str(trial.index)
             marks.append(label("tick", begin + width / 2, 226, text, "middle"))
@@ -145,10 +150,8 @@ def iterations_chart(evidence: Evidence, states: Looks | None) -> Chart | None:
             look = f"{SIDES[side]} {own[k] if k < len(own) else ''} small"
             if value:
                 points.setdefault(look, []).append((begin + width * (k + 1) / (len(medians) + 1), y(value)))
-        known = [value for value in medians if value]
-        if known:
-            table.append((str(trial.index), SIDES[side], str(pair + 1), format_value(min(known), "s"),
-                          format_value(statistics.median(known), "s"), format_value(max(known), "s")))  # fmt: skip
+        if ends:
+            table.append((str(trial.index), SIDES[side], str(pair + 1), *ends))
     marks += [dots(look, own_points) for look, own_points in points.items()]
     words = (
         "trials in the order they were taken: B base, H head" if len(rows) <= MOST_LETTERS else "number of the trial"
@@ -159,6 +162,11 @@ def iterations_chart(evidence: Evidence, states: Looks | None) -> Chart | None:
     seen += f"{format_value(max(values), 's')}" + (f"; one in {every} is drawn." if every > 1 else ".")
     legend = (*STATE_LEGEND[2:4], STATE_LEGEND[5]) if states else DOT_LEGEND
     return Chart(f"{what.capitalize()}s of every trial", seen, 250, tuple(marks), legend, table)
+
+
+def _lowest_median_highest(seconds: Sequence[float]) -> list[str]:
+    shown = (min(seconds), statistics.median(seconds), max(seconds)) if seconds else ()
+    return [format_value(value, "s") for value in shown]
 
 
 def tokens_chart(evidence: Evidence) -> Chart | None:
@@ -179,7 +187,11 @@ def tokens_chart(evidence: Evidence) -> Chart | None:
         steps = [ns / 1e9 for ns in one.itl_ns]
         first = format_value(statistics.median(one.ttft_ns) / 1e9, "s")
         marks.append(polyline(side, [(x(n), y(s)) for n, s in _thinned(steps)], f"{side}, first token {first}"))
-        table.append((side, first, *(format_value(v, "s") for v in (min(steps), statistics.median(steps), max(steps)))))
+        table.append((side, first, *_lowest_median_highest(steps)))
+    for n in range(1, round(x.high) + 1) if x.high <= MOST_COLUMNS else ():
+        own = ", ".join(f"{side} {format_value(one.itl_ns[n - 1] / 1e9, 's')}"
+                        for side, one in zip(SIDES, chosen, strict=True) if n <= len(one.itl_ns))  # fmt: skip
+        marks.append(rect("plain", x(n - 0.5), 16, (x(n + 0.5) - x(n - 0.5), 174), f"{one_of} {n}: {own}"))
     for tick in x.ticks(8):
         marks.append(label("tick", x(tick), 208, f"{tick:.0f}", "middle"))
     words = "decode step of one iteration, the last pair's middle one"

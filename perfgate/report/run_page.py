@@ -41,6 +41,7 @@ from perfgate.report.run_folders import RUN
 from perfgate.report.setting_lines import run_setting, same_again
 from perfgate.report.step_charts import layer_chart, layers_chart, step_bars
 
+SHARED_TIMES = "Launches of one kernel share the mean of their times, wherever they are."
 MOST_DETAILED = 12
 """Cells whose pairs, iterations and kernels are shown, the worst first; others have their gates and notes alone."""
 
@@ -124,7 +125,7 @@ def _cell(cell: CellOutcome, evidence: Evidence | None) -> Iterator[Section | No
         )
         yield _chart(step_bars(cell.attribution))
         if paired:
-            yield _chart(layers_chart(paired, cell.attribution))
+            yield _chart(layers_chart(paired, cell.attribution), SHARED_TIMES)
     yield replace(notes_section(cell), lead="reasons and cautions")
     yield Section(lead="why this verdict, step by step", lines=tuple(steps(cell)), style="items", folded=True)
     yield Section(lead="what explains it", lines=causes(cell), style="items", folded=True)

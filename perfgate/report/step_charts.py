@@ -17,12 +17,16 @@ from perfgate.trace.families import short_name
 LEFT, RIGHT = 52.0, WIDTH - 28.0
 MOST_PARTS = 7
 """Parts of a step with a colour of their own; the rest are one."""
+LARGE_US = 20_000
+"""A scale that is so long has milliseconds."""
 WIDE = 46.0
 """Bars at least so wide carry their name."""
 LETTER = 9.0
 """No letter of a name in a bar is wider on average."""
 THIN = 0.25
 """A bar that is narrower is not seen: it is drawn as part of its neighbour."""
+OF_ITS_OWN = 12.0
+"""A kernel that is so wide in a whole step is a bar of its own there, which tells its name."""
 MOST_LAYERS = 200
 MOST_KERNELS = 400
 """Of a layer; more have no chart of their own."""
@@ -74,7 +78,7 @@ def _stacked(parts: Sequence[Part], side: str, scale: Scale, y: float, looks: Ma
         seconds = max(getattr(part, f"{side}_s"), 0.0)
         x, width = scale(at), scale(at + seconds) - scale(at)
         if width >= THIN:
-            yield rect(looks[part.name], x, y, (width, 44), f"{side}, {part.name}: {seconds * 1e6:.1f} us")
+            yield rect(looks[part.name], x, y, (width, 44), f"{side}, {part.name}: {seconds * 1e6:.1f} us", part.name)
         if width >= max(WIDE, LETTER * len(part.name) + 12):
             yield label(_inside(looks[part.name]), x + 6, y + 26, part.name)
         at += seconds
@@ -86,9 +90,10 @@ def _inside(look: str) -> str:
 
 
 def _axis(scale: Scale, y: float) -> Iterator[Mark]:
-    """Ticks of a scale in microseconds below its bars."""
+    """Ticks of a scale in microseconds below its bars; of a long one in milliseconds."""
     for tick in scale.ticks(8):
-        yield label("tick", scale(tick), y + 20, f"{tick:.4g} us", "middle")
+        text = f"{tick / 1e3:.4g} ms" if scale.high >= LARGE_US else f"{tick:.4g} us"
+        yield label("tick", scale(tick), y + 20, text, "middle")
         yield line("axis", (scale(tick), y), (scale(tick), y + 5))
 
 
@@ -175,21 +180,30 @@ def _layer_row(layers: Sequence[tuple[str, float]], side: str, scale: Scale, y: 
 
 
 def _role_row(kernels: Sequence[Timed], side: str, scale: Scale, y: float, looks: Mapping[str, str]) -> Iterator[Mark]:
-    """A path for each colour: a rectangle for every kernel would be too many."""
+    """A bar for each wide kernel and a path for each colour: a rectangle for every kernel would be too many."""
     paths: dict[str, list[str]] = {}
     sums: dict[str, float] = {}
     told: dict[str, str] = {}
     at, drawn = 0.0, scale(0.0)
-    for (look, name), own in groupby(kernels, key=lambda kernel: _look(kernel[0], looks)):
+
+    def alone(kernel: Timed) -> str:
+        _, name, us = kernel
+        return short_name(name) if scale(us) - scale(0.0) >= OF_ITS_OWN else ""
+
+    for (look, name, kernel), own in groupby(kernels, key=lambda one: (*_look(one[0], looks), alone(one))):
         us = _sum(list(own))
         sums[look] = sums.get(look, 0.0) + us
         told.setdefault(look, name)
         at += us
-        if (end := scale(at)) - drawn >= THIN:
+        if kernel:
+            yield rect(look, drawn, y, (scale(at) - drawn, 40), f"{side}, {name}, {kernel}: {us:.1f} us", kernel)
+            drawn = scale(at)
+        elif (end := scale(at)) - drawn >= THIN:
             paths.setdefault(look, []).append(f"M{drawn:.1f} {y:g}h{end - drawn:.1f}v40h{drawn - end:.1f}z")
             drawn = end
     for look, parts in paths.items():
-        yield Mark("path", f"{look} fine", text=f"{side}, {told[look]}: {sums[look]:.1f} us", path="".join(parts))
+        yield Mark("path", f"{look} fine", text=f"{side}, {told[look]}: {sums[look]:.1f} us",
+                   path="".join(parts), about=told[look])  # fmt: skip
 
 
 def _look(role: str, looks: Mapping[str, str]) -> tuple[str, str]:
@@ -236,7 +250,7 @@ def layer_chart(evidence: Evidence, change: Attribution) -> Chart | None:
             look, part = _look(role, looks)
             legend.setdefault(look, part)
             width, kernel = x(at + us) - x(at), short_name(name)
-            marks.append(rect(look, x(at), y, (width, 44), f"{side}, {role}, {kernel}: {us:.1f} us"))
+            marks.append(rect(look, x(at), y, (width, 44), f"{side}, {role}, {kernel}: {us:.1f} us", kernel))
             if width >= max(WIDE, LETTER * len(role) + 12):
                 marks.append(label(_inside(look), x(at) + 6, y + 26, role))
             at += us
