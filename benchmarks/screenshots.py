@@ -9,13 +9,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, FloatRect
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import generated_year  # noqa: E402 (with the tests, like fixtures and their reader)
-from browser import CHROMIUM, Scheme, opened, started  # noqa: E402 (with the tests, like fixtures and their reader)
+from browser import CHROMIUM, Scheme, Shown, opened, started  # noqa: E402 (with the tests, like fixtures and their reader)
 from recorded_runs import recorded  # noqa: E402
 
 from perfgate.history.history_page import INDEX, site  # noqa: E402
@@ -24,10 +24,10 @@ from perfgate.history.series import all_series  # noqa: E402
 from perfgate.report.html import run_html  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
-PICTURES: dict[str, tuple[int, int, Scheme]] = {
-    "pass": (840, 700, "light"), "regressed": (840, 1760, "light"), "states": (840, 1250, "dark"),
-}  # fmt: skip
-"""Width, height and colours of each, by the recorded run."""
+PICTURES: dict[str, tuple[int, Scheme]] = {"pass": (1, "light"), "regressed": (3, "light"), "states": (2, "dark")}
+"""By the recorded run: how many of its parts are shown whole, and in which colours."""
+WIDTH = 840
+"""Of each, in CSS pixels: charts in the page are then about as large as the picture is in a page of docs."""
 LARGEST_BYTES = 200_000
 
 
@@ -35,10 +35,19 @@ def take(browser: Browser, name: str, scratch: Path) -> Path:
     """One picture."""
     page, image = scratch / f"{name}.html", IMAGES / f"page-{name}.png"
     page.write_text(run_html(recorded(name)), encoding="utf-8")
-    width, height, scheme = PICTURES[name]
-    with opened(browser, page, width=width, height=height, scheme=scheme) as shown:
-        shown.page.screenshot(path=image)
+    parts, scheme = PICTURES[name]
+    with opened(browser, page, width=WIDTH, scheme=scheme) as shown:
+        _picture(shown, parts, image)
     return image
+
+
+def _picture(shown: Shown, parts: int, image: Path) -> None:
+    """The page from its top to the end of so many parts."""
+    end = shown.page.locator(".block").nth(parts - 1).bounding_box()
+    if end is None:
+        raise RuntimeError(f"{image.name}: fewer than {parts} parts are shown")
+    whole: FloatRect = {"x": 0, "y": 0, "width": WIDTH, "height": end["y"] + end["height"] + 8}
+    shown.page.screenshot(path=image, full_page=True, clip=whole)
 
 
 def take_history(browser: Browser, scratch: Path) -> Path:
@@ -48,8 +57,8 @@ def take_history(browser: Browser, scratch: Path) -> Path:
     image = IMAGES / "page-history.png"
     page = scratch / next(name for name in pages if name != INDEX)
     page.write_text(pages[page.name], encoding="utf-8")
-    with opened(browser, page, width=840, height=1240) as shown:
-        shown.page.screenshot(path=image)
+    with opened(browser, page, width=WIDTH) as shown:
+        _picture(shown, 2, image)
     return image
 
 

@@ -19,7 +19,7 @@ TICKS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
 SHOWN_S = 0.5e-6
 SHOWN_SHARE = 0.01
 """A smaller part of a difference, by itself or beside the largest one, has no bar."""
-LARGE_S = 0.02
+LARGE_S = 0.01
 """From here on milliseconds are read more easily."""
 MOST_BARS = 10
 MOST_GATES = 60

@@ -145,7 +145,7 @@ def _evidence(cell: CellOutcome, evidence: Evidence, states: Looks | None) -> It
     yield _chart(tokens_chart(evidence), folded=True)
     yield _chart(telemetry_chart(evidence), folded=True)
     if cell.attribution is not None:
-        yield _chart(layer_chart(evidence, cell.attribution), folded=True)
+        yield _chart(layer_chart(evidence, cell.attribution), SHARED_TIMES, folded=True)
     yield envelope_section(evidence)
     yield kernels_section(evidence, cell)
     yield _chart(roofline(evidence), folded=True)

@@ -17,7 +17,7 @@ from perfgate.trace.families import short_name
 LEFT, RIGHT = 52.0, WIDTH - 28.0
 MOST_PARTS = 7
 """Parts of a step with a colour of their own; the rest are one."""
-LARGE_US = 20_000
+LARGE_US = 10_000
 """A scale that is so long has milliseconds."""
 WIDE = 46.0
 """Bars at least so wide carry their name."""

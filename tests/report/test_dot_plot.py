@@ -8,7 +8,7 @@ import pytest
 from hand_made import cell, gate, record, run, trials
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded_runs import RUNS, recorded, recorded_together
+from recorded_runs import ON_GPU, recorded, recorded_together
 
 from perfgate.judge.cell_verdict import judge
 from perfgate.report.dot_plot import HEIGHT, SIGNS, terminal_text
@@ -37,10 +37,10 @@ def test_plots(golden: Callable[[str, str], None]) -> None:
     """Pairs in order between no change and the margin, with the state of each where the machine had two."""
     narrow = plots(terminal_text(recorded("states"), 40))
 
-    golden("dot-plots.txt", "\n".join([*(plots(terminal_text(recorded(name), 80)) for name in RUNS), narrow]))
+    golden("dot-plots.txt", "\n".join([*(plots(terminal_text(recorded(name), 80)) for name in ON_GPU), narrow]))
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", ON_GPU)
 def test_the_rest_of_the_report_is_as_everywhere(name: str) -> None:
     """A terminal gets the plot right under the table, and nothing else that a pipe does not get."""
     drawn, plain = terminal_text(recorded(name), 80), render("outcome", "text", recorded(name).outcome, 80)

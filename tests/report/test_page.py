@@ -138,7 +138,7 @@ def test_a_regression_is_told_in_three_sentences() -> None:
     assert what == "itl_median (inter-token latency) got slower, and so did ttft_median."
     assert how_much.startswith("itl_median: 5.137 ms to 6.707 ms, +30.6 % (interval +10.2 % to +42.0 %) in 6 pairs")
     assert why == (
-        "Why: a traced decode step takes 3.903 ms longer: the device is idle for 3.918 ms more, waiting for the host. "
+        "Why: a traced decode step takes 3.903 ms longer: the device is idle for 3.911 ms more, waiting for the host. "
         "The head's step runs something else: a pageable host copy (h2d) in each step."
     )
 
