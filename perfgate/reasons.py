@@ -54,6 +54,10 @@ _TABLE = (
     Reason("client-late", "perfgate's own client sent requests later than they were due, so the server was not given "
            "the declared load: the p99 of a window was 1 ms or more.",
            "Give the client cores that nothing else uses, or a lower rate: benchmarks/client_rate.py."),
+    Reason("rate-out-of-range", "The highest rate at which a server meets an objective was sought, and no window of "
+           "the search met it, or every one did: that rate is not between the bounds.",
+           "Widen arrival.find's least and most, or change its slo or share; a head that meets it at no rate is "
+           "slower."),
     # --- a trial was disturbed
     Reason("foreign-process", "A process that is not ours computed on a GPU of the trial, or held memory there before.",
            "End the process named or give it another GPU; one GPU serves one measurement."),

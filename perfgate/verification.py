@@ -27,6 +27,7 @@ from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import parse_json
 from perfgate.metrics.trial import Artifact, Iteration, Trial
+from perfgate.metrics.under_load import MAX_RATE
 from perfgate.nightly import BESIDE, HALVES, MANIFEST, check_halves, night_outcome, run_of
 from perfgate.record.manifest import SCENARIOS, check_sequence, read_manifest
 from perfgate.record.run_record import Record, Run, read_records
@@ -179,7 +180,8 @@ def _times(folder: Path, records: Sequence[Record]) -> Check:
 def _tells(file: Path, record: Record, trial: Trial) -> bool:
     """Whether a timeline gives the iterations of a trial; one that is damaged, or made to do harm, does not.
 
-    Warm-up is as long as declared, and longer where the trial says that it waited for the GPU, or for a server.
+    Warm-up is as long as declared, and longer where the trial says that it waited for the GPU, or for a server, or
+    sought a rate.
     """
     iterations: list[Iteration] = []
     cell, measure, warmup = record.cell, record.cell.measure, 0
@@ -197,7 +199,7 @@ def _tells(file: Path, record: Record, trial: Trial) -> bool:
                 else:
                     iterations.append(read_answer(answer, cell.workload))
             more = warmup - measure.warmup_iterations
-            if more < 0 or (more and not {SETTLED, MORE_WARMUP} & trial.figures.keys()):
+            if more < 0 or (more and not {SETTLED, MORE_WARMUP, MAX_RATE} & trial.figures.keys()):
                 return False
             return tuple(iterations) == trial.iterations and not lines.read(1)
     except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, RecursionError, NotMeasuredError):

@@ -36,6 +36,7 @@ class Instrument:
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.workload = job.cell.workload
 
     @property
     def iterations(self) -> tuple[int, int]:
@@ -75,9 +76,9 @@ class Instrument:
         Raises:
             InvalidTrialError: The engine failed.
         """
-        answer, asked = engine.iterate(self.job.cell.workload, number, probe=self.probe)
+        answer, asked = engine.iterate(self.workload, number, probe=self.probe)
         self.note(number, answer, warmup=warmup)
-        return read_answer(answer, self.job.cell.workload, asked)
+        return read_answer(answer, self.workload, asked)
 
     def settle(self, engine: Engine, last: Iteration | None, say: Say) -> None:
         """Called after the last iteration of warm-up; by more of them the machine may come to rest."""

@@ -2,7 +2,8 @@
 
 Warm-up is the windows that the scenario declares, and more while the time per token of their requests still changes
 (:mod:`perfgate.load.steady`), up to :data:`MOST_MORE`. Whether to go on rests on warm-up alone, never on what is
-measured.
+measured. Where a load has the highest rate to be found, the windows of that search come next; what is measured is then
+at the highest rate that met the objective.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from typing import Any, Final
 from perfgate.capture.driver_protocol import Engine
 from perfgate.capture.instruments import Say
 from perfgate.capture.job import Job
+from perfgate.capture.timeline import InvalidTrialError
 from perfgate.capture.timing import Timed
+from perfgate.load.rate_search import RateSearch
+from perfgate.load.shape import Find, Load
 from perfgate.load.steady import is_steady
 from perfgate.metrics.trial import Iteration
+from perfgate.metrics.under_load import MAX_RATE, MAX_RATE_STEP, met_share
 
 MOST_MORE: Final = 4
 """Windows of warm-up beyond the declared ones."""
@@ -34,6 +39,7 @@ class Windows(Timed):
         self._more = 0
         self._counted: list[Mapping[str, int]] = []
         self._kv_use_ppm: int | None = None
+        self._found: dict[str, int] = {}
 
     def run(self, engine: Engine, number: int, *, warmup: bool) -> Iteration:
         """One window; of warm-up the time per token of each request is kept."""
@@ -49,6 +55,27 @@ class Windows(Timed):
             say("warming up until the server has settled")
             self.run(engine, first + self._more, warmup=True)
             self._more += 1
+        if isinstance(self.workload, Load) and self.workload.arrival.find is not None:
+            self._find(engine, self.workload, self.workload.arrival.find, say)
+
+    def _find(self, engine: Engine, load: Load, find: Find, say: Say) -> None:
+        """Seek the highest rate, and go on at the highest that held.
+
+        Raises:
+            InvalidTrialError: ``rate-out-of-range``.
+        """
+        search = RateSearch(find.least, find.most)
+        for number in range(find.steps):
+            say(f"seeking the highest rate: {search.rate:.4g} requests/s")
+            self.workload = load.at_rate(search.rate)
+            window = super().run(engine, sum(self.iterations) + MOST_MORE + number, warmup=True)
+            search.note(held=met_share(window, find.slo.bounds) >= find.share)
+        if not (search.held and search.broke):
+            never = "every" if search.held else "no"
+            text = f"{never} rate from {find.least:g} to {find.most:g} requests/s met the objective"
+            raise InvalidTrialError("rate-out-of-range", text)
+        self.workload = load.at_rate(search.low)
+        self._found = {MAX_RATE: round(search.rate * 1e6), MAX_RATE_STEP: round((search.high - search.low) * 1e6)}
 
     def note(self, number: int, answer: Mapping[str, Any], *, warmup: bool) -> None:
         """Write it down, and add up what the server counted in measured windows."""
@@ -61,7 +88,7 @@ class Windows(Timed):
 
     def fields(self) -> dict[str, Any]:
         """Cautions, figures, and the timeline."""
-        figures = _added(self._counted) | ({MORE_WARMUP: self._more} if self._more else {})
+        figures = _added(self._counted) | ({MORE_WARMUP: self._more} if self._more else {}) | self._found
         if self._kv_use_ppm is not None:
             figures["kv_use_ppm"] = self._kv_use_ppm
         cautions = ("not-steady",) if is_steady(self._times) is False else ()

@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, NonNegativeInt, Typ
 
 from perfgate.errors import UsageError
 from perfgate.load.arrivals import BLOCK_TOKENS, Arrived
-from perfgate.load.shape import MOST_REQUESTS, MOST_TOKENS
+from perfgate.load.lengths import MOST_TOKENS
+from perfgate.load.shape import MOST_REQUESTS
 from perfgate.models import LARGEST
 from perfgate.units import NS_PER_S
 

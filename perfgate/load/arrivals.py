@@ -16,7 +16,8 @@ from statistics import NormalDist
 from pydantic import JsonValue
 
 from perfgate.load.exchange import Request, Window
-from perfgate.load.shape import DEFAULT_INPUT, DEFAULT_OUTPUT, MOST_REQUESTS, Arrival, Lengths, Load
+from perfgate.load.lengths import Lengths
+from perfgate.load.shape import DEFAULT_INPUT, DEFAULT_OUTPUT, MOST_REQUESTS, Arrival, Load
 from perfgate.units import NS_PER_S
 
 BLOCK_TOKENS = 512
@@ -141,7 +142,8 @@ def _open_loop(arrival: Arrival, draw: _Draws, load: Load) -> Iterator[float]:
         start, end = arrival.ramp.start, arrival.ramp.end
         length = load.duration or 2 * (load.requests or 1) / (start + end)
         return (_ramped(operations, start, end, length) for operations in accumulate(exponential))
-    return (at / (arrival.poisson or 1.0) for at in accumulate(exponential))
+    rate = arrival.find.least if arrival.find is not None else arrival.poisson
+    return (at / (rate or 1.0) for at in accumulate(exponential))
 
 
 def _ramped(area: float, start: float, end: float, length: float) -> float:

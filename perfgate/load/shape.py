@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
+from perfgate.load.lengths import Lengths, LengthsField, Tokens
+from perfgate.load.objective import Slo
 from perfgate.models import Duration, FieldError, Listed, Percent, Positive, Strict
 
 MOST_REQUESTS = 100_000
 """Of one window: with 512 tokens each a client holds them in 0.5 GiB."""
-MOST_TOKENS = 1_000_000
-"""Of one prompt or answer; no model reads more."""
 
 
 def _share(share: float) -> float:
@@ -39,7 +40,6 @@ def _expression(text: str) -> str:
 Share = Annotated[Percent, AfterValidator(_share)]
 Rate = Annotated[float, Field(gt=0, le=100_000, strict=False)]
 """Requests a second."""
-Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Size = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
 
 
@@ -102,6 +102,33 @@ class Replay(Strict):
         return file
 
 
+class Find(Strict):
+    """The highest rate at which enough requests meet an objective, sought by bisection in each start of the server.
+
+    Requests come as a Poisson process. Warm-up is at the lowest rate; then come the windows of the search, and what is
+    measured last is at the highest rate that met the objective.
+
+    Args:
+        least: A rate at which the objective is met, requests a second.
+        most: A rate at which it is not.
+        slo: What a request must meet.
+        share: Of a window's requests that must meet it.
+        steps: Windows of the search; each halves the distance between the bounds, as a ratio.
+    """
+
+    least: Annotated[Rate, Field(examples=[1])]
+    most: Annotated[Rate, Field(examples=[32])]
+    slo: Annotated[Slo, Field(examples=[{"ttft": "500ms", "tpot": "50ms"}])]
+    share: Share = 0.99
+    steps: Annotated[int, Field(ge=1, le=16)] = 6
+
+    @model_validator(mode="after")
+    def _some_between(self) -> Find:
+        if not self.least < self.most:
+            raise FieldError(("most",), "must be above least")
+        return self
+
+
 class Arrival(Strict):
     """When requests come: exactly one of these. All but ``closed`` are open loops: a slow server delays no request.
 
@@ -112,6 +139,7 @@ class Arrival(Strict):
         ramp: A rate that changes over the window.
         closed: A fixed number of users.
         replay: A recorded trace.
+        find: The highest rate that meets an objective, for a gate on ``max_rate``.
     """
 
     poisson: Annotated[Rate, Field(examples=[4])] | None = None
@@ -120,67 +148,13 @@ class Arrival(Strict):
     ramp: Ramp | None = None
     closed: Closed | None = None
     replay: Replay | None = None
+    find: Annotated[Find | None, Field(exclude_if=lambda find: find is None)] = None
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Arrival:
         if sum(getattr(self, name) is not None for name in type(self).model_fields) != 1:
             raise ValueError(f"expected exactly one of {', '.join(type(self).model_fields)}")
         return self
-
-
-class LogNormal(Strict):
-    """Lengths whose logarithm is normal: many short, few long ones.
-
-    Args:
-        median: Half of the lengths are below it.
-        sigma: Standard deviation of the natural logarithm; 1 spans a factor of 7 from the 2.5th percentile to median.
-        most: Longer ones are cut to this.
-    """
-
-    median: Annotated[Tokens, Field(examples=[512])]
-    sigma: Annotated[float, Field(gt=0, le=4, strict=False, examples=[0.8])]
-    most: Annotated[Tokens, Field(examples=[4096])]
-
-
-class Lengths(Strict):
-    """How long something is, in tokens: exactly one of these. A plain number means ``fixed``.
-
-    Args:
-        fixed: Always so long.
-        uniform: From the first to the second, all equally likely.
-        lognormal: Many short, few long ones.
-    """
-
-    fixed: Tokens | None = None
-    uniform: Annotated[tuple[Tokens, Tokens], Listed] | None = None
-    lognormal: LogNormal | None = None
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Lengths:
-        if sum(getattr(self, name) is not None for name in type(self).model_fields) != 1:
-            raise ValueError(f"expected a number, or exactly one of {', '.join(type(self).model_fields)}")
-        if self.uniform is not None and self.uniform[0] > self.uniform[1]:
-            raise FieldError(("uniform",), "expected the shorter length first")
-        return self
-
-    @property
-    def range(self) -> tuple[int, int]:
-        """The shortest and the longest there can be, tokens."""
-        if self.lognormal is not None:
-            return 1, self.lognormal.most
-        return self.uniform or (self.fixed or 0, self.fixed or 0)
-
-    @property
-    def longest(self) -> int:
-        """The longest there can be, tokens."""
-        return self.range[1]
-
-
-def _plain_number(value: Any) -> Any:
-    return {"fixed": value} if type(value) is int else value
-
-
-LengthsField = Annotated[Lengths, BeforeValidator(_plain_number, json_schema_input_type=Tokens | Lengths)]
 
 
 class Prefixes(Strict):
@@ -339,7 +313,8 @@ class Load(Strict):
     def _most_per_second(self) -> float:
         arrival = self.arrival
         rates = (arrival.poisson, arrival.constant, arrival.bursts and arrival.bursts.rate)
-        ramp = (arrival.ramp.start, arrival.ramp.end) if arrival.ramp else ()
+        ramp = [arrival.ramp.start, arrival.ramp.end] if arrival.ramp else []
+        ramp += [arrival.find.most] if arrival.find else []
         return max(0.0, *(rate or 0.0 for rate in rates), *ramp)
 
     @property
@@ -347,7 +322,8 @@ class Load(Strict):
         """How long requests of a window come, seconds; ``None`` where answers or a trace decide."""
         arrival, ramp, bursts = self.arrival, self.arrival.ramp, self.arrival.bursts
         rates = (arrival.poisson, arrival.constant, bursts.rate if bursts else None,
-                 (ramp.start + ramp.end) / 2 if ramp else None)  # fmt: skip
+                 (ramp.start + ramp.end) / 2 if ramp else None,
+                 math.sqrt(arrival.find.least * arrival.find.most) if arrival.find else None)  # fmt: skip
         rate = next(filter(None, rates), None)
         return self.duration or (self.requests / rate if self.requests and rate else None)
 
@@ -365,6 +341,10 @@ class Load(Strict):
         prompts += [self.long_prefill.input_tokens.longest] if self.long_prefill else []
         prompts += [self.prefix.tokens + 1] if self.prefix else []
         return max(prompts) + answer
+
+    def at_rate(self, rate: float) -> Load:
+        """The load as a Poisson process of so many requests a second."""
+        return self.model_copy(update={"arrival": Arrival(poisson=rate)})
 
     def replaying(self, sha256: str | None) -> Load:
         """The load with the digest of the trace that it replays; as it is where it replays none."""

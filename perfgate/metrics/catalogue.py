@@ -36,6 +36,8 @@ from perfgate.metrics.summaries import (
 )
 from perfgate.metrics.trial import Kind, Trial
 from perfgate.metrics.under_load import (
+    MAX_RATE,
+    MAX_RATE_STEP,
     figure_share,
     goodput,
     quantile,
@@ -168,6 +170,9 @@ METRICS: dict[str, Metric] = {
                decode="steps", kind="traced", signed=True, steps=_in_device_steps(host_slack)),
         Metric("host_calls_per_step", "count", "lower", "Python and C functions that the host calls in the median "
                "decode step, counted in trials of their own", host_calls, decode="steps", kind="called"),
+        Metric("max_rate", "req/s", "higher", "the highest rate at which enough requests met the load's objective, by "
+               "bisection", lambda t: scaled(t.figures.get(MAX_RATE), 1e-6),
+               steps=figure_share(MAX_RATE, MAX_RATE_STEP)),
         Metric("request_throughput", "req/s", "higher", "requests that a server answered per second of elapsed time",
                request_throughput, steps=elapsed_ns),
         _time("queue_time", "how long a request waits in the server's queue, mean over the measured windows by its own "

@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
-from typing import Final
 
 import numpy as np
 
+from perfgate.load.objective import TIMES
 from perfgate.metrics.trial import Iteration, Trial
 from perfgate.units import NS_PER_S, parse_quantity, plain_digits
 
-TIMES: Final = ("ttft", "tpot", "e2e")
-"""What an objective can bound, for each request."""
+MAX_RATE, MAX_RATE_STEP = "max_rate_uhz", "max_rate_step_uhz"
+"""Figures of a trial that sought the highest rate: that, and the width of its last bracket; millionths of a request a
+second."""
 
 
 def request_times(iteration: Iteration, name: str) -> Iterator[float]:
@@ -99,6 +100,11 @@ def goodput(trial: Trial, part: str) -> float | None:
     bounds = read_objective(part)
     good = sum(_met(window, bounds) for window in trial.iterations)
     return _a_second(trial, good)
+
+
+def met_share(window: Iteration, bounds: Mapping[str, float]) -> float:
+    """The share of a window's requests that met every bound, in seconds."""
+    return _met(window, bounds) / len(window.ttft_ns)
 
 
 def request_throughput(trial: Trial) -> float | None:

@@ -115,7 +115,8 @@ def kind_cost(cell: Cell, kind: Kind, history: Record | None, heads: int = 1) ->
         source = f"the record of {history.visits[-1].t0_utc}"
         return KindCost(kind, looks, starts, minutes, source, len(history.trials[-1].gpus))
     if kind == "timed" and expect is None and isinstance(cell.workload, Load) and cell.workload.lasts_s:
-        windows_s = cell.workload.lasts_s * (cell.measure.warmup_iterations + cell.measure.iterations)
+        sought = cell.workload.arrival.find.steps if cell.workload.arrival.find else 0
+        windows_s = cell.workload.lasts_s * (cell.measure.warmup_iterations + sought + cell.measure.iterations)
         minutes = tuple(n * windows_s / 60 for n in starts)
         return KindCost(kind, looks, starts, minutes, "the length of its windows alone; starts come on top")
     if kind != "timed":

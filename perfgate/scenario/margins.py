@@ -12,10 +12,10 @@ from pydantic import (
     ValidationInfo,
     WithJsonSchema,
     field_validator,
-    model_validator,
 )
 
 from perfgate.counters.launch_table import COUNTERS
+from perfgate.load.objective import Slo
 from perfgate.metrics.catalogue import (
     COUNTER_METRICS,
     LOAD_METRICS,
@@ -25,8 +25,8 @@ from perfgate.metrics.catalogue import (
     metric_family,
     metric_names,
 )
-from perfgate.metrics.under_load import TIMES, write_objective
-from perfgate.models import QUANTITY, Duration, Percent, Strict
+from perfgate.metrics.under_load import write_objective
+from perfgate.models import QUANTITY, Percent, Strict
 from perfgate.scenario.fields import PlaceName
 from perfgate.scenario.yaml_document import did_you_mean
 from perfgate.trace.kernel_table import PLACES
@@ -72,31 +72,6 @@ DriftBudget = Annotated[
     }),
 ]  # fmt: skip
 _AMOUNTS = {"s": "1ms", "B": "16MiB", "J/tok": "1mJ/tok", "ratio": "1%", "req/s": "1req/s"}
-
-
-class Slo(Strict):
-    """What a request must meet to count in goodput: every bound that is named.
-
-    Args:
-        ttft: The longest time to first token, from schedule.
-        tpot: The longest time per output token after the first.
-        e2e: The longest time from schedule to the last token.
-    """
-
-    ttft: Annotated[Duration | None, Field(examples=["200ms"])] = None
-    tpot: Annotated[Duration | None, Field(examples=["20ms"])] = None
-    e2e: Annotated[Duration | None, Field(examples=["2s"])] = None
-
-    @model_validator(mode="after")
-    def _a_bound(self) -> Slo:
-        if self.part == "":
-            raise ValueError("expected at least one of ttft, tpot, e2e")
-        return self
-
-    @property
-    def part(self) -> str:
-        """As it is between the brackets of a metric's name."""
-        return write_objective({name: bound for name in TIMES if (bound := getattr(self, name)) is not None})
 
 
 class Gate(Strict):
@@ -201,7 +176,7 @@ class Gate(Strict):
         if self.quantile is not None:
             return LOAD_METRICS[self.metric].of(f"p{self.quantile * 100:.10g}")
         if self.slo is not None:
-            return LOAD_METRICS[self.metric].of(self.slo.part)
+            return LOAD_METRICS[self.metric].of(write_objective(self.slo.bounds))
         if self.role is None:
             return METRICS[self.metric]
         return PART_METRICS[self.metric].of(self.role + (f"/{self.place}" if self.place else ""))

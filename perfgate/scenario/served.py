@@ -11,10 +11,12 @@ from perfgate.models import FieldError
 from perfgate.scenario.margins import Gate
 from perfgate.scenario.workload import AnyWorkload, Engine
 
+AT_ANY_RATE: Final = frozenset({"max_rate", "start_time", "start_time_cold", "kv_token_capacity"})
+"""Metrics that mean something where each trial finds the rate that it measures at."""
 SERVER: Final = "server"
 """The driver whose workload is a load."""
-OF_SERVERS: Final = frozenset({"request_throughput", "queue_time", "preemptions", "prefix_hit_share", "kv_use",
-                               *LOAD_METRICS})  # fmt: skip
+OF_SERVERS: Final = frozenset({"max_rate", "request_throughput", "queue_time", "preemptions", "prefix_hit_share",
+                               "kv_use", *LOAD_METRICS})  # fmt: skip
 """Metrics that only trials of a server carry."""
 OF_WORKERS: Final = frozenset({"model_memory", "kv_memory", "peak_memory", "activation_memory", "memory_fragmentation",
                                "device_memory_growth", "host_memory", "host_memory_growth"})  # fmt: skip
@@ -47,9 +49,21 @@ def check_load(engine: Engine, workload: AnyWorkload, gates: Sequence[Gate], mat
             text = f"{gate.metric} is read inside the engine's processes, which needs driver: vllm"
             raise FieldError(("gates", number, "metric"), text)
     if isinstance(workload, Load):
+        _check_sought(workload, gates)
         for key in ("batch", "input_tokens", "output_tokens"):
             if key in matrix:
                 raise FieldError(("matrix", key), "a load has no such number: write a scenario for each load")
+
+
+def _check_sought(load: Load, gates: Sequence[Gate]) -> None:
+    """See that gates rest on the highest rate where that is sought, and there alone."""
+    for number, gate in enumerate(gates):
+        at = ("gates", number, "metric")
+        if load.arrival.find is not None and gate.metric not in AT_ANY_RATE:
+            raise FieldError(at, f"{gate.metric} is measured at a rate that each trial finds: gate max_rate")
+        if load.arrival.find is None and gate.metric == "max_rate":
+            text = "max_rate needs a load like arrival: {find: {least: 1, most: 32, slo: {ttft: 500ms}}}"
+            raise FieldError(at, text)
 
 
 def check_blocks(engine: Engine, blocks: Mapping[str, object]) -> None:

@@ -28,6 +28,9 @@ gates:
 """
 
 
+FIND = "find: {least: 1, most: 16, slo: {ttft: 1s}}"
+
+
 def problem(old: str, new: str) -> str:
     """The one problem of the scenario with a text replaced."""
     assert old in TEXT
@@ -53,6 +56,11 @@ def problem(old: str, new: str) -> str:
         ("{poisson: 4}, requests: 10", "{replay: {file: a.csv}}", "workload.arrival.replay: a.csv: not a file"),
         ("{poisson: 4}, requests: 10", "{replay: {file: ../a.csv}}", "expected a file below the scenario's folder"),
         ("revision: 0123abc}", "revision: 0123abc}, command: [x]", "engine.command: needs {port}"),
+        ("ttft_quantile, quantile: 99%", "max_rate", "gates[0].metric: max_rate needs a load like arrival: {find: "),
+        ("{poisson: 4}", f"{{{FIND}}}", "gates[0].metric: ttft_quantile is measured at a rate that each trial finds"),
+        ("{poisson: 4}", f"{{{FIND.replace('16', '1')}}}", "workload.arrival.find.most: must be above least"),
+        ("{poisson: 4}", f"{{{FIND.replace('ttft: 1s', '')}}}", "find.slo: expected at least one of ttft, tpot, e2e"),
+        ("{poisson: 4}, requests: 10", f"{{{FIND.replace('16', '1e5')}}}, duration: 2s", "more than 100000 requests"),
     ],
 )
 def test_a_mistake_is_told_with_its_place(old: str, new: str, said: str) -> None:
@@ -77,12 +85,14 @@ def test_a_command_and_metrics_of_servers_need_the_driver() -> None:
         ("{bursts: {rate: 5, size: 5}}, requests: 10", 2.0),
         ("{ramp: {start: 1, end: 9}}, requests: 10", 2.0),
         ("{constant: 4}, duration: 60s", 60.0),
+        (f"{{{FIND}}}, requests: 10", 2.5 * 28 / 22),
         ("{closed: {concurrency: 1}}, requests: 10", None),
     ],
 )
 def test_what_windows_take_at_least_is_known_before_the_first_run(arrival: str, window_s: float | None) -> None:
     """Twenty windows, the default, can be hours: a price says so, and where answers decide it is unknown."""
-    (cell,) = resolve_cells(loads(TEXT.replace("{poisson: 4}, requests: 10", arrival), Path("s.yaml")))
+    text = TEXT.replace("ttft_quantile, quantile: 99%", "max_rate") if "find" in arrival else TEXT
+    (cell,) = resolve_cells(loads(text.replace("{poisson: 4}, requests: 10", arrival), Path("s.yaml")))
     cost = kind_cost(cell, "timed", None)
     assert cost.minutes == (
         None if window_s is None else pytest.approx([n * 22 * window_s / 60 for n in (10, 14, 18, 26)])

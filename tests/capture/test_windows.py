@@ -1,0 +1,124 @@
+"""Windows of a server whose answers are arithmetic: the search for the highest rate that it holds."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CONFIG
+
+from perfgate.capture.driver_protocol import Engine, Launch
+from perfgate.capture.engine import EXIT_TIMEOUT_S, Limit
+from perfgate.capture.job import Job
+from perfgate.capture.timeline import InvalidTrialError, Span
+from perfgate.capture.window_reading import WindowAnswer
+from perfgate.capture.windows import Windows
+from perfgate.load.exchange import Answer, Answers
+from perfgate.load.shape import Load
+from perfgate.metrics.catalogue import METRICS, trial_value
+from perfgate.metrics.trial import Startup, Trial
+from perfgate.record.run_record import Record
+from perfgate.scenario.declaration import loads
+from perfgate.scenario.plan import resolve_cells
+from perfgate.scenario.subject import Subject
+from perfgate.scenario.workload import AnyWorkload
+from perfgate.verification import _tells
+
+TEXT = """
+schema: 1
+name: tiny
+engine: {driver: server, model: {config: model}}
+workload:
+  arrival: {find: {least: 1, most: 16, slo: {ttft: 100ms}, share: 90%, steps: 4}}
+  requests: 10
+  output_tokens: {uniform: [2, 2]}
+measure: {warmup_iterations: 1, iterations: 2}
+gates: [{metric: max_rate, ignorable: 10%, must_catch: 50%}]
+"""
+MS = 10**6
+
+
+class Arithmetic:
+    """A server that answers at once up to a rate, and above it makes two of ten requests wait for a second.
+
+    Args:
+        capacity: That rate, requests a second.
+    """
+
+    versions: dict[str, str] = {}
+    startup: Startup | None = None
+
+    def __init__(self, capacity: float) -> None:
+        self._capacity = capacity
+        self.asked: list[tuple[float, int]] = []
+
+    def iterate(
+        self, workload: AnyWorkload, number: int, limit: Limit | None = None, *, probe: bool = False
+    ) -> tuple[dict[str, Any], Span]:
+        """A window."""
+        assert isinstance(workload, Load)
+        assert (limit, probe) == (None, False)
+        rate = workload.arrival.poisson or (workload.arrival.find and workload.arrival.find.least) or 0.0
+        self.asked.append((rate, number))
+        waits = [1000 if rate > self._capacity and index < 2 else 10 for index in range(10)]
+        answers = tuple(
+            Answer(number=index, scheduled_ns=0, sent_ns=0, token_ns=(wait * MS, wait * MS + MS), token_counts=(1, 1),
+                   end_ns=wait * MS + MS, finish="length") for index, wait in enumerate(waits)
+        )  # fmt: skip
+        whole = Answers(begin_ns=0, end_ns=1001 * MS, cpu_ns=0, answers=answers)
+        return WindowAnswer(asked=(2,) * 10, limit_ns=10**10, answers=whole).model_dump(mode="json"), Span(0, 1)
+
+    def profile(self, *, on: bool, ranges: str, window: bool) -> None:
+        """Nobody asks."""
+
+    def stop(self, exit_timeout_s: float = EXIT_TIMEOUT_S) -> None:
+        """Nothing runs."""
+
+
+@pytest.fixture
+def job(tmp_path: Path, make_job: Callable[..., Job]) -> Job:
+    """A trial of such a load."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "perfgate.toml").touch()
+    (cell,) = resolve_cells(loads(TEXT, tmp_path / "tiny.yaml"))
+    return make_job(cell, Subject(python="python"))
+
+
+def taken(job: Job, engine: Engine) -> Trial:
+    """The trial."""
+    windows = Windows(job)
+    assert windows.prepare() == Launch()
+    iterations = tuple(windows.drive(engine, lambda _: None))
+    return job.trial(t0_utc="2026-01-01T00:00:00+00:00", duration_ns=1, iterations=iterations, **windows.fields())
+
+
+def test_the_highest_rate_is_sought_after_warm_up(job: Job) -> None:
+    """Warm-up at the lowest rate, four windows of search, each with prompts of its own, then two at what held."""
+    engine = Arithmetic(capacity=5.0)
+    trial = taken(job, engine)
+
+    rates = [rate for rate, _ in engine.asked]
+    assert rates == pytest.approx([1, 4, 8, 32**0.5, 32**0.5 * 0.5**0.25, *[32**0.5 * 0.5**0.25] * 2], rel=1e-6)
+    assert len({number for _, number in engine.asked}) == len(engine.asked)
+    assert trial_value("max_rate", trial) == pytest.approx(32**0.5 * 0.5**0.125, abs=1e-6)
+    assert len(trial.iterations) == 2
+    assert METRICS["max_rate"].resolution(trial) == pytest.approx(2**0.125 - 2**-0.125, rel=1e-4)
+    assert trial.timeline is not None
+    file = job.run_folder / trial.timeline.path
+    assert [json.loads(line)["warmup"] for line in gzip.decompress(file.read_bytes()).splitlines()] == [True] * 5 + [
+        False
+    ] * 2
+    assert _tells(file, Record(cell=job.cell, subjects={"base": job.subject}, seed=0, trials=(trial,)), trial)
+
+
+@pytest.mark.parametrize(("capacity", "said"), [(100.0, "every rate from 1 to 16 requests/s met"), (0.5, "no rate")])
+def test_a_rate_outside_the_bounds_is_not_measured(job: Job, capacity: float, said: str) -> None:
+    """The trial fails with the bounds; nothing is reported at their end."""
+    with pytest.raises(InvalidTrialError, match=said) as caught:
+        taken(job, Arithmetic(capacity))
+    assert caught.value.code == "rate-out-of-range"
