@@ -148,11 +148,14 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
         or one of its records; RUN:base or RUN:head picks a side
     perfgate compare RUN BASELINE.json
         against a stored baseline, which blocks from four visits on
+    perfgate compare A.json B.json
+        results of aiperf, GuideLLM, vllm bench serve or llama-bench; advisory
     perfgate compare FILE.csv --gate itl_median:0.1%:0.5%
         columns pair,subject,metric,unit,value; without pair advisory
     """  # noqa: D301 (click reads a real backspace: keep the lines)
     from perfgate import gate
     from perfgate.baseline.store import is_baseline
+    from perfgate.judge.comparison import compare_results
     from perfgate.report.run_folders import find_record
     from perfgate.scenario.declaration import load
     from perfgate.scenario.plan import resolve_cells
@@ -168,6 +171,8 @@ def compare(files: tuple[str, ...], scenario: Path | None, gates: tuple[str, ...
             raise UsageError("records carry their own gates; --scenario and --gate are for a CSV")
         if is_baseline(Path(files[1])):
             return gate.compare_with_baseline(find_record(files[0], runs), Path(files[1]))
+        if (outcome := compare_results(Path(files[0]), Path(files[1]))) is not None:
+            return outcome
         return gate.compare_records(*(find_record(word, runs) for word in files))
     raise UsageError("expected two runs or records, or one file that ends in .csv")
 

@@ -1,0 +1,164 @@
+"""Results that other load drivers wrote, as metrics of perfgate: aiperf, GuideLLM, ``vllm bench serve``, llama-bench.
+
+They are the files that these tools write themselves: ``profile_export_aiperf.json``
+(https://github.com/ai-dynamo/aiperf), GuideLLM's ``benchmarks.json`` (https://github.com/vllm-project/guidellm),
+``vllm bench serve --save-result`` and ``llama-bench -o json`` (https://github.com/ggml-org/llama.cpp). What has no
+counterpart here is left out. Anybody may have written such a file: numbers and their count are bounded.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from perfgate.errors import RecordError
+from perfgate.machine.json_text import Size, read_json
+
+RESULT: Final = Size(64, 4_000_000)
+"""``vllm bench serve --save-detailed`` keeps every gap between tokens."""
+MOST_RUNS: Final = 256
+
+Result = dict[str, float]
+"""By the name of a metric its value in base units."""
+
+_BY_TIME: Final = {"ttft": "ttft", "itl": "itl", "tpot": "tpot", "e2el": "e2e"}
+_SECONDS: Final = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "us": 1e-6, "ns": 1e-9}
+
+
+def read_results(file: Path) -> dict[str, Result] | None:
+    """What a file of another load driver says, by the name of each of its runs; ``None`` for any other file.
+
+    Raises:
+        RecordError: It is of such a tool, and holds nothing that can be compared.
+    """
+    try:
+        content = read_json(file, RESULT, finite=False)
+    except (OSError, ValueError):
+        return None
+    read = next((read for told, read in _TOOLS if told(content)), None)
+    if read is None:
+        return None
+    found = {name: result for name, result in _first(read(content)) if result}
+    if not found:
+        raise RecordError("holds no figure that can be compared", where=str(file))
+    return found
+
+
+def _first(runs: Iterator[tuple[str, Result]]) -> Iterator[tuple[str, Result]]:
+    for _, run in zip(range(MOST_RUNS), runs, strict=False):
+        yield run
+
+
+def _number(value: Any, factor: float = 1.0) -> float | None:
+    """A positive number in base units."""
+    if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
+        return None
+    return float(value) * factor
+
+
+def _named(time: str, statistic: str) -> str | None:
+    """The metric that is this statistic of a time: ``ttft`` and ``p99`` are ``ttft_quantile[p99]``."""
+    if statistic in ("median", "p50") and time != "tpot":
+        return f"{time}_median"
+    if statistic == "mean" and time == "tpot":
+        return "tpot_mean"
+    found = re.fullmatch(r"p(\d{1,2}(?:\.\d{1,4})?)", statistic)
+    return f"{time}_quantile[p{float(found[1]):g}]" if found and float(found[1]) > 0 else None
+
+
+def _add(result: Result, name: str | None, value: float | None) -> None:
+    if name is not None and value is not None:
+        result[name] = value
+
+
+def _vllm(content: Mapping[str, Any]) -> Iterator[tuple[str, Result]]:
+    result: Result = {}
+    for key, value in content.items():
+        found = re.fullmatch(r"(median|mean|p[\d.]+)_(ttft|itl|tpot|e2el)_ms", key)
+        if found:
+            _add(result, _named(_BY_TIME[found[2]], found[1]), _number(value, 1e-3))
+    for name in ("request_throughput", "output_throughput"):
+        _add(result, name, _number(content.get(name)))
+    yield "vllm bench serve", result
+
+
+_OF_AIPERF: Final = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
+"""Its inter-token latency is one number a request, the mean of its gaps."""
+
+
+def _aiperf(content: Mapping[str, Any]) -> Iterator[tuple[str, Result]]:
+    result: Result = {}
+    for key, time in _OF_AIPERF.items():
+        table = content.get(key)
+        factor = _SECONDS.get(str(table.get("unit"))) if isinstance(table, dict) else None
+        for statistic, value in table.items() if isinstance(table, dict) and factor else ():
+            named = _named(time, "mean" if statistic == "avg" else str(statistic))
+            _add(result, named, _number(value, factor or 1.0))
+    _add(result, "request_throughput", _average(content.get("request_throughput")))
+    _add(result, "output_throughput", _average(content.get("output_token_throughput")))
+    yield "aiperf", result
+
+
+def _average(table: Any) -> float | None:
+    return _number(table.get("avg")) if isinstance(table, dict) else None
+
+
+_OF_GUIDELLM: Final = {
+    "time_to_first_token_ms": ("ttft", 1e-3), "inter_token_latency_ms": ("tpot", 1e-3), "request_latency": ("e2e", 1.0),
+}  # fmt: skip
+
+
+_RATES_OF_GUIDELLM: Final = {
+    "requests_per_second": "request_throughput", "output_tokens_per_second": "output_throughput",
+}  # fmt: skip
+
+
+def _guidellm(content: Mapping[str, Any]) -> Iterator[tuple[str, Result]]:
+    for number, run in enumerate(content["benchmarks"]):
+        metrics = run.get("metrics") if isinstance(run, dict) else None
+        result: Result = {}
+        for key, (time, factor) in _OF_GUIDELLM.items():
+            told = _successful(metrics, key)
+            shares = told.get("percentiles")
+            for statistic, value in {**(shares if isinstance(shares, dict) else {}), **told}.items():
+                _add(result, _named(time, str(statistic)), _number(value, factor))
+        for key, name in _RATES_OF_GUIDELLM.items():
+            _add(result, name, _number(_successful(metrics, key).get("mean")))
+        yield f"GuideLLM {number + 1}", result
+
+
+def _successful(metrics: Any, key: str) -> Mapping[str, Any]:
+    """The part of a metric that is about requests that were answered."""
+    table = metrics.get(key) if isinstance(metrics, dict) else None
+    told = table.get("successful") if isinstance(table, dict) else None
+    return told if isinstance(told, dict) else {}
+
+
+def _llama(content: list[Any]) -> Iterator[tuple[str, Result]]:
+    for run in content:
+        if not isinstance(run, dict) or run.get("n_prompt") != 0 or type(run.get("n_gen")) is not int:
+            continue  # prompts alone have no counterpart
+        depth = run.get("n_depth")
+        result: Result = {}
+        _add(result, "output_throughput", _number(run.get("avg_ts")))
+        yield f"llama-bench tg{run['n_gen']}{f' @ d{depth}' if type(depth) is int and depth else ''}", result
+
+
+def _object_with(*keys: str) -> Callable[[Any], bool]:
+    return lambda content: isinstance(content, dict) and {*keys} <= content.keys()
+
+
+def _is_llama(content: Any) -> bool:
+    first = content[0] if isinstance(content, list) and content else None
+    return isinstance(first, dict) and {"n_prompt", "n_gen", "avg_ts"} <= first.keys()
+
+
+_TOOLS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any], Iterator[tuple[str, Result]]]], ...]] = (
+    (_object_with("request_throughput", "mean_ttft_ms"), _vllm),
+    (_object_with("request_throughput", "request_latency"), _aiperf),
+    (lambda content: _object_with("benchmarks")(content) and isinstance(content["benchmarks"], list), _guidellm),
+    (_is_llama, _llama),
+)
