@@ -183,6 +183,10 @@ class State:
         confirmed = {(one.base, one.head) for one in self.taken if one.purpose == "confirm" and not one.is_open}
         return next_step(self.evidence, self.bisection.limits, frozenset(confirmed))
 
+    def counts(self, one: Taken) -> bool:
+        """Whether a step has pairs of what was lost."""
+        return self._pairs(one) is not None
+
     def _pairs(self, one: Taken) -> tuple[Comparison, float] | None:
         if self.lost is None:
             return None

@@ -30,6 +30,7 @@ from perfgate.capture.pace import Progress
 from perfgate.errors import InterruptedRunError, NotMeasuredError, ScenarioError, UsageError
 from perfgate.machine.locks import hold
 from perfgate.machine.versioned_json import write_model
+from perfgate.models import Note
 from perfgate.project.git import Commit
 from perfgate.run_steps import part_of
 from perfgate.scenario.declaration import LoadedScenario, load
@@ -172,7 +173,7 @@ def _scenario(state: State, step: Step) -> LoadedScenario:
     if state.lost is not None:
         return narrowed(bisection.loaded, *state.lost, step.pairs)
     cells, metrics = chosen(bisection.loaded, bisection.cell, bisection.metric)
-    if bisection.cell and bisection.metric:
+    if len(cells) == len(metrics) == 1:
         return narrowed(bisection.loaded, cells[0], metrics[0])
     return bisection.loaded
 
@@ -186,7 +187,13 @@ def _look_for_failures(folder: Path, before: State, step: Step | Taken, progress
     state = read_state(folder, before)
     one = state.taken[-1]  # only the last can be open
     stops = [record.stopped for record in one.records.values() if record.stopped is not None]
-    if not stops or step.purpose == "confirm":
+    if step.purpose == "confirm" or (not stops and (state.lost is None or state.counts(one))):
+        return
+    if not stops:  # measured to its end, and without a value of the metric
+        reasons = [note for cell in one.outcome.cells for own in cell.gates for note in own.reasons
+                   if own.verdict == "not-measured"]  # fmt: skip
+        missing = next(iter(reasons), Note(code="metric-missing", text="the metric has no value"))
+        _skip(folder, state, step.head, NotMeasuredError(missing.text, code=missing.code), progress)
         return
     failed = {trial.label for record in one.records.values() for trial in record.trials if trial.failure is not None}
     error = NotMeasuredError(stops[0].text, where=_label(state, step.head), code=stops[0].code)
@@ -216,9 +223,10 @@ def _way_on(folder: Path) -> Iterator[None]:
     """Where a search is stopped the error says how it goes on."""
     try:
         yield
-    except InterruptedRunError as error:
+    except (KeyboardInterrupt, InterruptedRunError) as error:
         remedy = f"Go on with: perfgate bisect --resume {shlex.quote(str(folder))}"
-        raise InterruptedRunError(error.text, remedy=remedy, code=error.code) from error
+        text, code = (error.text, error.code) if isinstance(error, InterruptedRunError) else ("stopped", "interrupted")
+        raise InterruptedRunError(text, remedy=remedy, code=code) from error
 
 
 def _label(state: State, number: int) -> str:

@@ -6,15 +6,17 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from commit_line import CommitCollector, CommitLine
+from commit_line import RECIPE, SCENARIO, CommitCollector, CommitLine
+from stub_engine import write_stub
 
-from perfgate.bisect.bisection import read_state
+from perfgate.bisect.bisection import State, read_state
 from perfgate.bisect.commit_search import Step
 from perfgate.capture.compile_caches import VARIABLE
 from perfgate.capture.job import Job
@@ -205,3 +207,30 @@ def test_commits_are_text_of_strangers(line: CommitLine) -> None:
     assert "Fuse" in ended.stdout
     assert not {"\x1b", "\x07", "\u202e"} & {*ended.stdout}
     assert "![x]" not in ended.stdout
+
+
+def test_a_commit_without_a_value_of_the_metric_is_skipped(line: CommitLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be asked for again and again: nothing of it can be compared."""
+    counts = State.counts
+    monkeypatch.setattr(State, "counts", lambda state, one: counts(state, one) and one.head != LOST)
+    ended = search(line, "--format", "json")
+
+    found = json.loads(ended.stdout)
+    assert {shown["commit"]: note["code"] for shown, note in found["skipped"]}[line.commits[LOST]] == "metric-missing"
+
+
+def test_commits_have_engines_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real processes of the stand-in engine: a build whose steps take four times as long is found."""
+    monkeypatch.setenv(CACHE, str(tmp_path / "builds"))
+    made = CommitLine(tmp_path / "project", ["1", "1"])
+    recipe = RECIPE.replace('path = "{tree}"', 'path = "{tree}/stub"\nenv = {STUB_MODE = "none"}')
+    write_stub(made.folder / "stub")
+    good = made.project.commit({"perfgate.toml": recipe, "scenario.yaml": SCENARIO.replace("0.5%", "50%")})
+    engine = made.folder / "stub" / "vllm" / "__init__.py"
+    bad = made.project.commit({"stub/vllm/__init__.py": engine.read_text().replace("sleep(0.001)", "sleep(0.004)")})
+    monkeypatch.chdir(made.folder)
+    ended = CliRunner().invoke(main, ["bisect", "scenario.yaml", "--good", good, "--bad", bad, "--seed", "1",
+                                      "--base", f"python={sys.executable}"])  # fmt: skip
+
+    assert ended.exit_code == 0, ended.stderr
+    assert f"FOUND: {bad[:12]}" in ended.stdout

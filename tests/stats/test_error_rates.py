@@ -26,7 +26,9 @@ twin: Any = importlib.import_module("rule_twin")
 visits: Any = importlib.import_module("visit_rates")
 instrument: Any = importlib.import_module("instrument_rates")
 drops: Any = importlib.import_module("dropped_rates")
+changes: Any = importlib.import_module("change_rates")
 heads: Any = importlib.import_module("head_rates")
+searches: Any = importlib.import_module("bisect_rates")
 states: Any = importlib.import_module("state_places")
 
 RUNS = 2000
@@ -286,7 +288,9 @@ def test_committed_page() -> None:
     within = len({(one.model, one.source, one.margins) for one in states.PLACES if one.part == "claims"}) * len(
         states.GATES
     )
-    assert paired + len(heads.PLACES) + len(visits.PLACES) + len(instrument.CLAIMS) + within == len(rows)
+    apart = len(heads.PLACES) + len(visits.PLACES) + len(instrument.CLAIMS) + len(changes.MODELS) + len(changes.FOUND)
+    searched = len(searches.SIZES) * len(searches.WAYS)
+    assert paired + apart + within + searched == len(rows)
     assert sum("**refuted**" in row for row in rows) == text.count("- Refuted:")
     assert all(f"| {model.name} | {model.cap} | " in text for model in drops.MODELS)
 
