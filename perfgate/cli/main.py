@@ -26,7 +26,7 @@ from perfgate.cli.history_commands import history
 from perfgate.cli.init import init
 from perfgate.cli.machine_commands import clean, clocks, doctor
 from perfgate.cli.outlet import abandon, outlets
-from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION, echo_document, reported, terminal_width
+from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION, USUAL_RUNS, echo_document, reported, terminal_width
 from perfgate.cli.profiles import counters, kernels
 from perfgate.cli.run_commands import nightly, run
 from perfgate.cli.verify import verify
@@ -220,8 +220,11 @@ def explain(what: str | None, runs: Path) -> None:
     elif what in REASONS:
         click.echo(render_page(REASONS[what]), nl=False)
     elif what == LATEST or Path(what).is_dir() or (runs / what).is_dir():
-        outcome = gate.outcome_of(find_run(Path(what), runs))
-        echo_document(explanation_document(outcome), width=terminal_width())
+        folder = find_run(Path(what), runs)
+        outcome = gate.outcome_of(folder)
+        by_name = (USUAL_RUNS / outcome.run).resolve() == folder.resolve()
+        document = explanation_document(outcome, "" if by_name else str(folder))
+        echo_document(document, width=terminal_width())
     else:
         raise UsageError(f"no reason code {what!r}{did_you_mean(what, REASONS)}", remedy="perfgate explain lists them.")
 

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 RUN_FOLDER = "perfgate.run_folder"
 """Where the context of a command keeps the folder of the run that it made."""
+USUAL_RUNS = Path("runs")
+"""Where a run is looked for by its name, unless ``--runs`` names another folder."""
 RUNS_OPTION = click.option(
     "--runs",
-    default="runs",
+    default=str(USUAL_RUNS),
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for run folders.",
     show_default=True,

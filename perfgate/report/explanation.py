@@ -244,18 +244,25 @@ def causes(cell: CellOutcome) -> tuple[str, ...]:
     return (*told, *filter(None, [states_line(cell)]))
 
 
-def commands(outcome: Outcome) -> tuple[str, ...]:
-    """At most three to run next."""
+def commands(outcome: Outcome, place: str = "") -> tuple[str, ...]:
+    """At most three to run next; ``place`` is the run's folder where its name alone does not find it."""
     run = shlex.quote(outcome.run)
     told = [note for cell in outcome.cells for note in notes(cell)]
     codes = [note.code for note in sorted(told, key=lambda note: note.kind != "reason")]
     offered = [*next_steps(outcome), *(f"perfgate explain {code}" for code in dict.fromkeys(codes)),
                f"perfgate report {run}", f"perfgate judge {run}"]  # fmt: skip
-    return tuple(dict.fromkeys(offered))[:MOST_COMMANDS]
+    chosen = (*dict.fromkeys(offered),)[:MOST_COMMANDS]
+    return tuple(_found_at(place, outcome.run, command) for command in chosen) if place else chosen
 
 
-def explanation_document(outcome: Outcome) -> Document:
-    """The three sentences, each cell's steps and causes, and three commands."""
+def _found_at(place: str, run: str, command: str) -> str:
+    """A command with the folder of a run in the place of its name, behind ``perfgate`` and what it is to do."""
+    words = shlex.split(command)
+    return shlex.join([*words[:2], *(place if word == run else word for word in words[2:])])
+
+
+def explanation_document(outcome: Outcome, place: str = "") -> Document:
+    """The three sentences, each cell's steps and causes, and three commands; for ``place`` see :func:`commands`."""
     sections = []
     for cell in outcome.cells:
         sections += [
@@ -265,7 +272,7 @@ def explanation_document(outcome: Outcome) -> Document:
             Section(notes=tuple(_reasons(cell))),
         ]
     sections += [Section(notes=tuple(run_notes(outcome))),
-                 Section(lead="next", lines=commands(outcome), style="commands")]  # fmt: skip
+                 Section(lead="next", lines=commands(outcome, place), style="commands")]  # fmt: skip
     return Document.of([closing(outcome), *filter(None, three_sentences(outcome))], sections)
 
 

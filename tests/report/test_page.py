@@ -11,7 +11,22 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hand_made import cell, decode, failed, gate, iteration, judged, record, run, spread, traces, trial, trials
+from fake_collector import FakeCollector
+from hand_made import (
+    cell,
+    decode,
+    failed,
+    gate,
+    iteration,
+    judged,
+    record,
+    run,
+    scenario_file,
+    spread,
+    traces,
+    trial,
+    trials,
+)
 from hostile_run import hostile
 from pydantic import ValidationError
 from recorded_runs import RUNS, fp32_logits_worked_out, recorded, recorded_together
@@ -206,6 +221,30 @@ def test_three_commands_are_offered() -> None:
         "perfgate explain undecided",
         "perfgate report llama-8b-decode-tight-20261122T110115Z-f376b1",
     )
+
+
+def test_commands_find_a_run_that_its_name_does_not() -> None:
+    """Of a folder that is elsewhere, or was renamed, commands name the folder, quoted for a shell."""
+    assert commands(recorded("states").outcome, "/other runs/one") == (
+        "perfgate run --resume '/other runs/one' --more 4",
+        "perfgate explain undecided",
+        "perfgate report '/other runs/one'",
+    )
+
+
+def test_explain_names_the_folder_where_the_name_is_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run in runs/ goes by its name; moved elsewhere, by the path that it was asked for by."""
+    monkeypatch.chdir(tmp_path)
+    words = [str(scenario_file(tmp_path)), "--base", "python=/bin/true", "--head", "env.BUILD=new", "--quick"]
+    CliRunner().invoke(main, ["run", *words], obj=FakeCollector())
+    (run,) = Path("runs").iterdir()
+
+    here = CliRunner().invoke(main, ["explain", "latest"])
+    run.rename("moved")
+    there = CliRunner().invoke(main, ["explain", "moved"])
+
+    assert f"  perfgate report {run.name}\n" in here.stdout
+    assert "  perfgate report moved\n" in there.stdout
 
 
 @pytest.mark.usefixtures("_kept")
