@@ -199,6 +199,15 @@ def orphans_alone() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def no_disk_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file of a test needs to outlive the machine: thirty thousand waits for a disk take longer than what is tested.
+
+    Tests of what is brought to the disk, and when, put a function of their own here.
+    """
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture(autouse=True)
 def nobody_parked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials start their own workers, however many cores there are, unless a test says otherwise."""
     monkeypatch.setenv(SWITCH, "0")
