@@ -4,8 +4,8 @@ A step is a stretch from one launch of a kernel, or of a CUDA graph, to the next
 the same in the same order. Kernels of a layer repeat in this way too, and so may a block of layers or ten steps with
 something after them: periods are therefore held against each other from the shortest on, and one is a step only where
 something says so that happens once a step: a graph that holds several layers, a sampler, or a wait or a copy to the
-host. A wait says nothing where what repeats within the step waits too, or where nothing does: a layer with experts may
-wait for its routing. Without a sign there are no steps rather than wrong ones.
+host. A wait says nothing where what repeats within the step waits too, or where nothing does and it is short: a layer
+with experts may wait for its routing. Without a sign there are no steps rather than wrong ones.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from perfgate.units import percent, plural
 
 Ints = NDArray[np.int64]
 
-GRAPH_KERNELS = 100
-"""A graph of so many kernels holds several layers, also where none of its kernels is known to be attention."""
+SEVERAL_LAYERS = 100
+"""A graph of so many kernels holds several layers, also where none of its kernels is known to be attention; and so does
+a period of so many within which nothing shorter repeats, as in a network of convolutions."""
 
 LEAST_EXTRA_OF_PERIOD, LEAST_EXTRA_OF_INNER = 0.005, 0.02
 """What a longer period launches beside its shorter ones: at least this share of it, and of a shorter one. It is 5 % of
@@ -146,11 +147,12 @@ class _Signs:
         """Whether something that happens once a step is in most of a period's equal stretches, and not within them."""
         if _each(period, self.graphs):
             return True
-        if inner is None:  # one layer, or a step that repeats none
+        if inner is None and period.kernels < SEVERAL_LAYERS:  # one layer, or a small step that repeats none
             return any(_each(period, one) for one in self.samplers) and not _each(period, self.experts)
-        if any(_each(period, one) and not _each(inner, one) for one in self.samplers):
+        if any(_each(period, one) and not (inner and _each(inner, one)) for one in self.samplers):
             return True
-        seldom = self.waiting(inner) * max(period.holds(inner), 1) <= SELDOM
+        layers = inner if inner and inner.kernels < SEVERAL_LAYERS else None
+        seldom = layers is None or self.waiting(layers) * max(period.holds(layers), 1) <= SELDOM
         return seldom and self.waiting(period) >= MOSTLY
 
 
@@ -191,7 +193,7 @@ def _whole_graphs(trace: Trace, launches: Launches) -> NDArray[np.bool_]:
     """Which launches are of graphs with several layers."""
     layered = np.array([role in (ATTENTION, KV_WRITE) for role in trace.names.role])
     several = launches.count(layered) > 1
-    return np.asarray((launches.kernels > 1) & (several | (launches.kernels >= GRAPH_KERNELS)))
+    return np.asarray((launches.kernels > 1) & (several | (launches.kernels >= SEVERAL_LAYERS)))
 
 
 def _each(period: Period, launched: NDArray[np.bool_]) -> bool:

@@ -371,3 +371,17 @@ def test_layers_without_a_kernel_between_steps() -> None:
     trace = script.trace()
     assert not len(trace.steps)
     assert codes(trace) == ["no-step-ranges"]
+
+
+@pytest.mark.parametrize("halves", [1, 2])
+def test_a_network_without_layers(halves: int) -> None:
+    """A hundred kernels that repeat nothing are no layer, nor is half a step: the wait tells the step."""
+    script = Script()
+    for _ in range(8):
+        for half in range(halves):
+            script.eager([f"convolve_{n}" for n in range(120)])
+            script.eager([f"gradient_{n}" for n in range(30 * half)])
+            script.wait()
+    trace = script.trace()
+    assert repeated(trace) == [120 if halves == 1 else 270] * 7
+    assert ("steps-unclear" in codes(trace)) == (halves == 1)
