@@ -50,8 +50,9 @@ from perfgate.record.manifest import check_sequence, read_manifest
 from perfgate.record.run_record import Record, Run, read_records, record_file, write_record, write_run
 from perfgate.run_steps import RunSteps
 from perfgate.scenario.declaration import LoadedScenario, load, with_kernels
-from perfgate.scenario.plan import Cell, exact_part, make_plan, resolve_cells, without_gates
+from perfgate.scenario.plan import Cell, make_plan, resolve_cells
 from perfgate.scenario.subject import Builds, Subject, runs_already
+from perfgate.scenario.taken_cells import as_taken
 
 __all__ = [
     "Finished",
@@ -89,6 +90,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     budget_s: float = math.inf,
     kernels_only: bool = False,
     exact_only: bool = False,
+    host_profile: bool = False,
     against: Path | None = None,
     profiles: Path | None = None,
     gpus: str = "",
@@ -106,9 +108,9 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         budget_s: No pair is begun that would not end within so many seconds.
         kernels_only: Take traced trials alone and judge only what the decode steps run, not how long they take.
         exact_only: Take one pair of each kind but timed ones, and judge only what repeats exactly.
+        host_profile: Take a sampled pair as well, by which nothing is judged.
         profiles: A folder of exact profiles, against which the head's calls are held.
-        against: A folder of baselines, or the file of one: the head is measured and held against what is there. With a
-            base as well, that is its anchor: both are measured in pairs, and their ratios are compared.
+        against: A folder of baselines, or the file of one; a base beside the head is its anchor, and ratios are compared.
         gpus: Where pairs are measured at once: ``all`` GPUs, or some as ``CUDA_VISIBLE_DEVICES`` names them.
 
     Raises:
@@ -116,19 +118,18 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         UsageError: Two cells are the same; against baselines a quick run, or an anchor that cannot be told from others.
         RecordError: A baseline is broken.
         InterruptedRunError: Stopped by a signal, or out of budget; the run folder holds every finished trial.
-        NotMeasuredError: ``storage-failed``: the run folder cannot be written; ``gpu-busy`` or a code of the clocks:
-            the machine is not fit to measure on.
+        NotMeasuredError: ``storage-failed``: the run folder cannot be written; else the machine is not fit to measure.
     """
     deadline_s = time.monotonic() + budget_s
     loaded = tuple(load(one) if isinstance(one, Path) else one for one in scenarios)
     plan = make_plan(loaded, secrets.randbits(32) if seed is None else seed)
-    part = without_gates if kernels_only else exact_part if exact_only else None
-    plan = plan if part is None else plan.model_copy(update={"cells": tuple(map(part, plan.cells))})
+    kind = {"kernels_only": kernels_only, "exact_only": exact_only, "host_profile": host_profile}
+    plan = plan.model_copy(update={"cells": as_taken(plan.cells, **kind)})
     known = find_profiles(profiles, plan.cells) if profiles is not None else None
     baselines = stored_for(against, plan.cells, subjects, quick=quick) if against is not None else None
     _look_ahead(loaded, subjects, progress, ask=collector is None)
-    kind: dict[str, Any] = {"quick": quick or runs_already(subjects), "exact_only": exact_only, **by_side(subjects)}
-    manifest = Run(name=run_name(loaded), plan=plan, perfgate=__version__, kernels_only=kernels_only, **kind)
+    means = {"quick": quick or runs_already(subjects), **by_side(subjects), **kind}
+    manifest = Run(name=run_name(loaded), plan=plan, perfgate=__version__, **means)
     refuse_what_is_no_text(manifest)
     folder = runs / manifest.name
     with storage_failures(folder, "Fix that, or name another folder with --runs."), _interruptions(folder):

@@ -1,4 +1,4 @@
-"""A collector without an engine: timed, traced, counted or called trials that look real, invented from a seed.
+"""A collector without an engine: timed, traced, counted, called or sampled trials that look real, invented from a seed.
 
 The same seed, side and trial index always give the same trial, in any order and on any machine.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls
+from perfgate.calls.host_profile import FIGURES, FunctionTime, HostProfile, Node
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import read_iteration
 from perfgate.counters.launch_table import COUNTERS, Device, KernelLaunch
@@ -217,6 +218,8 @@ class FakeCollector:
                     measured |= _counted(spec, job, progress, draw)
                 elif job.kind == "called":
                     measured |= _called(spec, job)
+                elif job.kind == "sampled":
+                    measured |= {"host": _sampled(spec, job)}
                 else:
                     measured |= _measured(spec, job, progress, draw, _stated(spec, job, self.seed))
             except NotMeasuredError as error:
@@ -413,6 +416,29 @@ def _called(spec: FakeSpec, job: Job) -> dict[str, Any]:
         functions={"vllm.schedule": FunctionCalls(calls=(steps, steps), lines=(lines, lines))},
     )
     return {"calls": calls}
+
+
+def _sampled(spec: FakeSpec, job: Job) -> HostProfile:
+    """What a sampler would have seen: lines of a scheduler, and a model that takes the same on both sides."""
+    steps = 600
+    own_ns = {
+        "vllm.schedule": round(spec.truth("lines", 11_000, job.side)) * 15 * steps,
+        "vllm.model": 5_000_000 * steps,
+    }
+    return HostProfile(
+        steps=steps,
+        period_ns=500_000,
+        figures={name: steps * number for number, name in enumerate(FIGURES)},
+        cpus=(0, 1),
+        allowed=2,
+        threads={"python": (3, 1)},
+        imports={"vllm.v1": (90, 300_000), **({"scipy.stats": (120, 900_000)} if job.side == "head" else {})},
+        functions={
+            name: FunctionTime(samples=ns // 500_000, work_ns=ns, spread_ns=round((ns * 500_000) ** 0.5))
+            for name, ns in own_ns.items()
+        },
+        tree=(Node(0, "vllm.step", sum(own_ns.values())), *(Node(1, name, ns) for name, ns in own_ns.items())),
+    )
 
 
 def _write_timeline(job: Job, lines: list[dict[str, Any]]) -> Artifact:

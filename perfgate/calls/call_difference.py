@@ -6,7 +6,7 @@ more than either is wide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from perfgate.calls.host_calls import CALLS, LINES, PS_PER_S, HostCalls, Total
@@ -114,7 +114,7 @@ def call_difference(base: HostCalls, head: HostCalls) -> CallDifference:
     Of a line, a call or a C function only what is more or less over all functions has a price, so that work which moves
     costs nothing: as the head's trials timed it where it is more, as the base's did where it is less.
     """
-    moved = _moved(base, head)
+    moved = moved_functions(base.functions, head.functions)
     before = {(moved.get(function, function), what): total for (function, what), total in base.counts().items()}
     after, was, varying = head.counts(), {new: old for old, new in moved.items()}, head.varying()
     more = {key: _distance(before.get(key, (0, 0)), after.get(key, (0, 0))) / base.steps
@@ -164,10 +164,10 @@ def _at_times(before: Mapping[tuple[str, str], Total], steps: float, head: HostC
         yield function, cost_ps[function] / PS_PER_S
 
 
-def _moved(base: HostCalls, head: HostCalls) -> dict[str, str]:
+def moved_functions(base: Collection[str], head: Collection[str]) -> dict[str, str]:
     """Functions that only the base has, each with the only one of its own name that only the head has."""
-    gone = _by_own_name(base.functions.keys() - head.functions.keys())
-    new = _by_own_name(head.functions.keys() - base.functions.keys())
+    gone = _by_own_name({*base} - {*head})
+    new = _by_own_name({*head} - {*base})
     return {gone[name][0]: new[name][0] for name in gone if len(gone[name]) == len(new.get(name, ())) == 1}
 
 

@@ -85,7 +85,7 @@ def read_calls(answer: Mapping[str, Any]) -> HostCalls:
     try:
         reported = _read(answer["host_calls"])
         tokens = [entry[1] for entry in answer.get("deliveries", ())]
-        return _in_decode(reported, _decode_begins(tokens), [any(row) for row in tokens])
+        return _in_decode(reported, decode_begins(tokens), [any(row) for row in tokens])
     except (ValidationError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
         text = f"counted calls: {str(error)[:500]}"
         raise InvalidTrialError("protocol-error", text) from error
@@ -99,7 +99,7 @@ def _read(said: Mapping[str, Any]) -> _Reported:
     return _Reported.model_validate(said)
 
 
-def _decode_begins(tokens: Sequence[Sequence[int]]) -> int:
+def decode_begins(tokens: Sequence[Sequence[int]]) -> int:
     """The first step after every request has its first token."""
     begun = [False] * len(tokens[0])
     for number, row in enumerate(tokens):

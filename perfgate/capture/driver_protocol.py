@@ -27,12 +27,14 @@ class Launch:
         environment: Variables beside the engine's own.
         engine_args: Arguments over those of scenario and subject.
         count_calls: Whether the worker counts what the host calls and adds it to the answer of each iteration.
+        sample_host: Whether it samples where the host's time goes and adds that.
     """
 
     wrapper: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     count_calls: bool = False
+    sample_host: bool = False
 
 
 class Engine(Protocol):

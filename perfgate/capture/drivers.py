@@ -105,6 +105,7 @@ class VllmEngine:
             dummy=cell.engine.model.config is not None,
             engine_args={**job.engine_args, **launch.engine_args},
             count_calls=launch.count_calls,
+            sample_host=launch.sample_host,
         )
         ready_ns = worker.age_ns()
         try:

@@ -19,7 +19,7 @@ class Job:
     """One trial to take.
 
     Args:
-        kind: What is measured: times, kernels, counters or calls.
+        kind: What is measured: times, kernels, counters, calls or where the host's time goes.
         cell: The cell.
         side: The side.
         subject: The build on that side.

@@ -16,6 +16,7 @@ from perfgate.capture.counting import Ncu
 from perfgate.capture.driver_protocol import Driver
 from perfgate.capture.drivers import DRIVERS
 from perfgate.capture.engine import EXIT_TIMEOUT_S, LOG
+from perfgate.capture.host_sampling import HostSamples
 from perfgate.capture.instruments import Instrument, Say
 from perfgate.capture.job import Job
 from perfgate.capture.timeline import InvalidTrialError
@@ -41,6 +42,7 @@ def timed(job: Job) -> Instrument:
 
 INSTRUMENTS: Final[dict[Kind, Callable[[Job], Instrument]]] = {
     "timed": timed, "traced": tracer, "counted": Ncu, "called": CallCounts,
+    "sampled": HostSamples,
 }  # fmt: skip
 """What watches the trials of a kind."""
 

@@ -12,13 +12,14 @@ op        request                                           answer
 hello                                                       python, pid
 imports                                                     end_ns, cuda: whether a GPU was touched; ahead of a start
 start     model, revision or null, dummy, engine_args,      import_ns, engine_ns, versions, vocabulary,
-          count_calls                                       model_memory_bytes, kv_memory_bytes and kv_token_capacity,
+          count_calls, sample_host                          model_memory_bytes, kv_memory_bytes and kv_token_capacity,
                                                             each or null
 iterate   prompts: batch x input token ids, output_tokens,  submitted_ns: batch; deliveries: [[t_ns, tokens: batch]];
           probe                                             tokens_digest, finish_reasons: batch, preemptions or null;
                                                             probe_ns: [before: ranks, after: ranks] or null; where
                                                             memory: of each process, or null (vllm_memory.py); where
-                                                            count_calls was true also host_calls (call_counter.py)
+                                                            count_calls was true also host_calls (call_counter.py),
+                                                            where sample_host was host_samples (host_sampler.py)
 profile   on, ranges: nvtx or record_function, window       nothing; ranges surround steps from here on, or no more;
                                                             with window the profiler records meanwhile
 stop                                                        nothing; the engine is down, the worker exits
@@ -74,7 +75,7 @@ class WorkerLoop:
         self.iterations = 0
         self.ranges: Ranges | None = None
         self.profiled = False
-        self.counter: Any = None
+        self.watchers: dict[str, Any] = {}
         self.imported: tuple[Any, ...] = ()
         self.import_ns = 0
         self.run_batch = beside("vllm_batch").run_batch
@@ -121,7 +122,10 @@ class WorkerLoop:
     def start(self, request: dict[str, Any]) -> dict[str, Any]:
         """Build the engine, timed; import before that what was not imported."""
         if request.get("count_calls") is True:  # before there are threads
-            self.counter = beside("call_counter").CallCounter()
+            self.watchers["host_calls"] = beside("call_counter").CallCounter()
+        if request.get("sample_host") is True:
+            os.environ.pop("PYTHONPROFILEIMPORTTIME", None)  # what children import is not ours
+            self.watchers["host_samples"] = beside("host_sampler").HostSampler(beside("call_counter").plain)
         torch, vllm, engine_args, llm_engine = self.import_engine()
         begin_ns = time.perf_counter_ns()
         try:
@@ -153,15 +157,14 @@ class WorkerLoop:
         self.iterations += 1
         try:
             step = self.engine.step
-            for watcher in filter(None, (self.ranges, self.counter)):
+            for watcher in filter(None, (self.ranges, *self.watchers.values())):
                 step = watcher.around(step)
             prompts, tokens, prefix = request["prompts"], request["output_tokens"], f"{self.iterations}-"
             probed = self.engine if request.get("probe") is True else None
             before = probed and self.read_probe(probed)
             answer: dict[str, Any] = self.run_batch(self.engine, step, prompts, tokens, prefix)
             after = probed and self.read_probe(probed)
-            if self.counter is not None:
-                answer["host_calls"] = self.counter.report()
+            answer |= {name: watcher.report() for name, watcher in self.watchers.items()}
             gc.collect()
             memory = self.read_memory(self.engine)
         except (Exception, SystemExit) as error:

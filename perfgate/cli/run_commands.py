@@ -57,6 +57,11 @@ USUAL = Path("scenarios")
     is_flag=True,
     help="One pair of each kind but timed ones: only what repeats exactly is judged, in a minute or two.",
 )
+@click.option(
+    "--host-profile",
+    is_flag=True,
+    help="One pair of trials more, which tells in which functions the head's host takes longer; it judges nothing.",
+)
 @resume_option(
     "RUN",
     "the open cells of this run instead (a folder, its name, or latest); it knows its scenarios, "
@@ -120,7 +125,7 @@ def run(
                 subjects = beside_the_anchor(subjects, builds.anchor(progress))
             folder_of_profiles = new["profiles"] if stored is not None and new["profiles"].is_dir() else None
             means |= {"against": stored, "profiles": folder_of_profiles, "runs": builds.runs}
-            means |= {name: new[name] for name in ("seed", "quick", "exact_only")}
+            means |= {name: new[name] for name in ("seed", "quick", "exact_only", "host_profile")}
             finished = gate.run(scenarios, subjects, **means)
     return measured(finished)
 
@@ -160,6 +165,7 @@ def check_resume(scenarios: tuple[Path, ...], builds: Builds, new: dict[str, Any
         "--against": new["against"],
         "--quick": new["quick"],
         "--profile-only": new["exact_only"],
+        "--host-profile": new["host_profile"],
         "--seed": new["seed"] is not None,
     }
     if given := [option for option, is_given in refused.items() if is_given]:

@@ -79,6 +79,56 @@ class BaselineOutcome(Frozen):
     anchor: str = ""
 
 
+class HostFunction(Frozen):
+    """A function in which the sides' hosts differ.
+
+    Args:
+        function: Module and qualified name.
+        base_s: What the base's thread works in it itself, a decode step.
+        head_s: The same of the head.
+        was: The base's name of it, where it has another class or module there; else not written.
+    """
+
+    function: str
+    base_s: float
+    head_s: float
+    was: Annotated[str, Field(exclude_if=operator.not_)] = ""
+
+
+class HostImports(Frozen):
+    """A package of which the sides import another number of modules.
+
+    Args:
+        package: The first two parts of its modules' names.
+        modules: Of base and head.
+        spent_s: What importing them takes, of base and head; it differs with every start.
+    """
+
+    package: str
+    modules: tuple[int, int]
+    spent_s: tuple[float, float]
+
+
+class HostOutcome(Frozen):
+    """Where the time of the engine's own thread goes in a decode step; judged by nothing.
+
+    Args:
+        steps: Sampled decode steps of each side.
+        figures: Means of a step by name (:data:`perfgate.calls.host_profile.FIGURES`) and side.
+        placement: On which CPUs each side's thread ran, beside which others, in words.
+        functions: Those that differ, the largest difference first.
+        imported: How many modules each side imports, and what that takes in seconds.
+        imports: Packages that differ, those first that take longest.
+    """
+
+    steps: dict[Side, int]
+    figures: dict[str, dict[Side, float]]
+    placement: dict[Side, str]
+    functions: tuple[HostFunction, ...] = ()
+    imported: dict[Side, tuple[int, float]] = {}
+    imports: tuple[HostImports, ...] = ()
+
+
 class SubjectSetting(Frozen):
     """One side as it was asked for.
 

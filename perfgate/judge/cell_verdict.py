@@ -16,6 +16,7 @@ from perfgate.judge.cautions import clocks_differ, floor_by_side, head_is_favour
 from perfgate.judge.counter_checks import count_one_side, judge_counters
 from perfgate.judge.envelope import judge_envelope
 from perfgate.judge.evidence import Evidence, RecordSide
+from perfgate.judge.host_time import host_outcome
 from perfgate.judge.outcome import (
     WORST_FIRST,
     CellOutcome,
@@ -166,6 +167,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
         floors=floor_by_side(evidence.trials("timed")),
         attribution=_attribution(evidence),
         counters=next((finding for finding in findings if isinstance(finding, CountersOutcome)), None),
+        host=host_outcome(evidence.read("sampled", lambda trial: trial.host)),
         setting=setting_of(evidence),
         reasons=tuple(chain.from_iterable(finding.reasons for finding in findings)),
         cautions=() if unjudged else tuple(chain(evidence.cautions(), *(finding.cautions for finding in findings))),

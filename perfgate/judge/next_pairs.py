@@ -37,7 +37,8 @@ def due(run: Run, records: Mapping[str, Record]) -> Iterator[Due]:
     """What a run goes on with, in order.
 
     Only pairs on which a gate rests are taken until that is decided. A quick run takes one trial a side, of the kind
-    that comes first. Of several heads those go on that are undecided, to the look that comes first among theirs.
+    that comes first, and a sampled one where that was asked for.
+    Of several heads those go on that are undecided, to the look that comes first among theirs.
     """
     judged = iter(judge(run, records).cells)
     for cell in run.plan.cells:
@@ -60,7 +61,7 @@ def due(run: Run, records: Mapping[str, Record]) -> Iterator[Due]:
 def _target(run: Run, cell: Cell, outcome: CellOutcome, kind: Kind, taken: int) -> int:
     """How many pairs of a kind, or trials of one side alone, one head is to have next; no more than it has: none."""
     if run.quick:
-        return int(kind in cell.kinds[:1])
+        return int(kind in cell.kinds[:1] or (kind == "sampled" and cell.sampled is not None))
     if run.fixed:
         return cell.due_alone(kind)
     if taken and cell.gates_on(kind):

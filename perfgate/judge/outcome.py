@@ -14,7 +14,7 @@ from pydantic import Field
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.errors import ExitStatus
-from perfgate.judge.cell_facts import BaselineOutcome, GpuOutcome, Setting, StatesOutcome
+from perfgate.judge.cell_facts import BaselineOutcome, GpuOutcome, HostOutcome, Setting, StatesOutcome
 from perfgate.metrics.trial import Kind, Side, key_of
 from perfgate.models import Frozen, Note
 from perfgate.scenario.yaml_document import draft_07
@@ -211,6 +211,8 @@ class CellOutcome(Frozen):
         next_counted_look: Counted pairs at which the next decision on counters is due; ``None`` as for ``next_look``.
         called_pairs: Valid called pairs measured; not written where there are none.
         next_called_look: Called pairs at which the next decision on calls is due; not written where none is.
+        sampled_pairs: Valid sampled pairs measured; not written where there are none.
+        next_sampled_look: Always ``None``, because nothing is judged by them; never written.
         versions: Packages of each side as measured.
         built_from: Of each side that was built from a git ref, its commit, with a digest of uncommitted changes.
         gates: In the scenario's order.
@@ -220,6 +222,7 @@ class CellOutcome(Frozen):
         floors: The least time of each side's decode steps; empty where that is unknown.
         attribution: Where a difference in decode steps comes from; ``None`` without traced pairs.
         counters: What ncu counted; ``None`` without counted trials.
+        host: Where the host's time goes; ``None``, and not written, where that was not sampled.
         baseline: What the head was held against, where that was no base measured beside it.
         setting: What the figures are of; ``None`` for figures from elsewhere, or where nothing was measured.
         reasons: Why the cell as a whole is not judged.
@@ -239,6 +242,8 @@ class CellOutcome(Frozen):
     next_counted_look: int | None = None
     called_pairs: Annotated[int, Field(exclude_if=operator.not_)] = 0
     next_called_look: Annotated[int | None, Field(exclude_if=operator.not_)] = None
+    sampled_pairs: Annotated[int, Field(exclude_if=operator.not_)] = 0
+    next_sampled_look: Annotated[int | None, Field(exclude_if=operator.not_)] = None
     versions: dict[Side, dict[str, str]]
     built_from: dict[Side, str] = {}
     gates: tuple[GateOutcome, ...]
@@ -248,6 +253,7 @@ class CellOutcome(Frozen):
     floors: dict[Side, Floor] = {}
     attribution: Attribution | None = None
     counters: CountersOutcome | None = None
+    host: Annotated[HostOutcome | None, Field(exclude_if=lambda host: host is None)] = None
     baseline: BaselineOutcome | None = None
     setting: Setting | None = None
     reasons: tuple[Note, ...] = ()

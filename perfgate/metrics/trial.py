@@ -12,6 +12,7 @@ from annotated_types import MinLen
 from pydantic import AfterValidator, Field, NonNegativeInt, model_validator
 
 from perfgate.calls.host_calls import HostCalls
+from perfgate.calls.host_profile import HostProfile
 from perfgate.counters.roofline_bound import Floor
 from perfgate.counters.step_counters import CountedStep
 from perfgate.machine.atomic_files import sha256_hex
@@ -22,7 +23,7 @@ from perfgate.models import Frozen, Note
 from perfgate.reasons import CODE
 from perfgate.trace.decode_step import DecodeSteps
 
-Kind = Literal["timed", "traced", "counted", "called"]
+Kind = Literal["timed", "traced", "counted", "called", "sampled"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of trial: profilers slow an engine down, so what is read from one kind is never compared with another's."""
@@ -206,7 +207,7 @@ class Trial(Frozen):
     Args:
         index: Number of the trial in its run, from 0; its folder is ``trials/NNN``.
         kind: ``timed`` trials alone feed latency metrics, ``traced`` ones what kernels do, ``counted`` ones counters,
-            ``called`` ones what the host calls.
+            ``called`` ones what the host calls, ``sampled`` ones where its time goes.
         pair: Number of the pair, from 0; ``None`` for a warm-up trial, which is never judged.
         position: 0 for the first trial of its pair, 1 for the second; among several heads its place in the order that
             was drawn of all builds, whether or not each was taken.
@@ -230,6 +231,7 @@ class Trial(Frozen):
         floor: What the decode steps of a timed trial are held against.
         no_floor: Why that is unknown, in words; empty where it is known, and in trials that have none.
         calls: What the host called in a called trial.
+        host: Where the host's time went in a sampled trial.
         memory: What a timed trial's engine held between its iterations.
         figures: What else was measured, by name: integers that no more than a metric of their own reads.
         fill: What its compile caches had been filled with; ``None``, and not written, where that was not kept.
@@ -259,6 +261,7 @@ class Trial(Frozen):
     floor: Floor | None = None
     no_floor: str = ""
     calls: Annotated[HostCalls | None, Field(exclude_if=lambda calls: calls is None)] = None
+    host: Annotated[HostProfile | None, Field(exclude_if=lambda host: host is None)] = None
     memory: Annotated[Memory | None, Field(exclude_if=lambda memory: memory is None)] = None
     figures: Annotated[dict[str, int], Field(exclude_if=lambda figures: not figures)] = {}
     fill: Annotated[Fill | None, Field(exclude_if=lambda fill: fill is None)] = None

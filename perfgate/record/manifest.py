@@ -16,7 +16,8 @@ from perfgate.machine.fingerprint import comparable
 from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Iteration, Kind, Trial
 from perfgate.record.run_record import Record, Run, read_run
 from perfgate.scenario.declaration import parse
-from perfgate.scenario.plan import ALPHA, BETA, Cell, exact_part, head_first, resolve_cells, round_order, without_gates
+from perfgate.scenario.plan import ALPHA, BETA, Cell, head_first, resolve_cells, round_order
+from perfgate.scenario.taken_cells import as_taken
 from perfgate.scenario.yaml_document import MAX_BYTES
 
 SCENARIOS = "scenario"
@@ -37,8 +38,8 @@ def read_manifest(folder: Path) -> Run:
         )
         raise RecordError(text, where=where, remedy=TAKE_AGAIN)
     declared = [cell for cells in _declared(folder, run) for cell in cells]
-    if run.kernels_only or run.exact_only:
-        declared = list(map(without_gates if run.kernels_only else exact_part, declared))
+    kind = {"kernels_only": run.kernels_only, "exact_only": run.exact_only, "host_profile": run.host_profile}
+    declared = [*as_taken(declared, **kind)]
     names = [cell.name for cell in declared]
     if (planned := [cell.name for cell in run.plan.cells]) != names:
         text = f"plans the cells {', '.join(planned)}, and its scenarios declare {', '.join(names)}"

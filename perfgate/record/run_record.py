@@ -87,6 +87,7 @@ class Record(ComparedBuilds):
         further_traced_looks: The same for traced pairs.
         further_counted_looks: The same for counted pairs.
         further_called_looks: The same for called pairs; not written where there are none.
+        further_sampled_looks: Always empty, because nothing is judged by sampled pairs; never written.
         stopped: Why measuring ended before a decision, where it did.
         stops: The same for single ones of several heads, by name; not written where there is none.
         chosen: How many iterations its judged trials have, where that was chosen; not written where it was not.
@@ -104,6 +105,7 @@ class Record(ComparedBuilds):
     further_traced_looks: tuple[int, ...] = ()
     further_counted_looks: tuple[int, ...] = ()
     further_called_looks: tuple[int, ...] = Field(default=(), exclude_if=operator.not_)
+    further_sampled_looks: tuple[int, ...] = Field(default=(), exclude_if=operator.not_)
     stopped: Failure | None = None
     stops: Annotated[dict[HeadName, Failure], Field(exclude_if=operator.not_)] = {}
     chosen: IterationChoice | None = Field(default=None, exclude_if=operator.not_)
@@ -267,6 +269,7 @@ class Run(ComparedBuilds):
         quick: True for ``--quick``, which never has a verdict, and wherever a server that runs already is measured.
         kernels_only: True where its cells have no gates: only what the decode steps run is judged.
         exact_only: True where only what repeats exactly is taken and judged; not written where it is false.
+        host_profile: True where sampled pairs are taken as well; not written where it is false.
         profiles: For one side that is held against stored profiles: the copies kept in the run folder, by cell_id;
             ``None``, and not written, for any other run.
         against: For a head that is judged against stored baselines, alone or beside an anchor as its base: the copies
@@ -282,6 +285,7 @@ class Run(ComparedBuilds):
     quick: bool = False
     kernels_only: bool = False
     exact_only: bool = Field(default=False, exclude_if=operator.not_)
+    host_profile: bool = Field(default=False, exclude_if=operator.not_)
     profiles: dict[str, tuple[Artifact, ...]] | None = Field(default=None, exclude_if=lambda own: own is None)
     against: dict[str, tuple[Artifact, ...]] | None = None
     perfgate: str

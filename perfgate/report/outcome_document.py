@@ -8,6 +8,7 @@ from dataclasses import replace
 from perfgate.judge.outcome import CellOutcome, Outcome
 from perfgate.report.causes import attribution_section, counters_section
 from perfgate.report.document import Document, Section
+from perfgate.report.host_time_lines import host_section
 from perfgate.report.outcome_lines import (
     HEADINGS,
     baseline_line,
@@ -90,6 +91,10 @@ def _counters(cell: CellOutcome) -> Section | None:
     return counters_section(cell.counters) if cell.counters and cell.counters.rows else None
 
 
+def _host(cell: CellOutcome) -> Section | None:
+    return host_section(cell.host) if cell.host else None
+
+
 def notes_section(cell: CellOutcome) -> Section:
     """Every reason and caution with its remedy."""
     close = not (cell.attribution or cell.counters)
@@ -122,5 +127,6 @@ PARTS: tuple[Part, ...] = (
     _attribution,
     _counters,
     notes_section,
+    _host,
 )
 """Of a cell, in the order of the report; importance counts from that of the cell."""

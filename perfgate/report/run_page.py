@@ -17,6 +17,7 @@ from perfgate.report.chart import Chart
 from perfgate.report.counter_charts import roof_plane, roofline
 from perfgate.report.document import Document, Section
 from perfgate.report.explanation import causes, commands, leading_gate, steps, three_sentences
+from perfgate.report.host_time_lines import flame_chart, host_section
 from perfgate.report.kernel_evidence import envelope_section, kernels_section
 from perfgate.report.outcome_charts import forest, waterfall
 from perfgate.report.outcome_document import gates_section, heading_section, heads_section, notes_section
@@ -127,6 +128,9 @@ def _cell(cell: CellOutcome, evidence: Evidence | None) -> Iterator[Section | No
         if paired:
             yield _chart(layers_chart(paired, cell.attribution), SHARED_TIMES)
     yield replace(notes_section(cell), lead="reasons and cautions")
+    if cell.host is not None:
+        chart = flame_chart(evidence, cell.host) if evidence is not None and evidence.sides else None
+        yield replace(host_section(cell.host), lead="where the host's time goes", chart=chart)
     yield Section(lead="why this verdict, step by step", lines=tuple(steps(cell)), style="items", folded=True)
     yield Section(lead="what explains it", lines=causes(cell), style="items", folded=True)
     if paired:

@@ -66,6 +66,7 @@ class Cell(Frozen):
         counters: Which launches are counted; none where nothing is.
         counted: How they are.
         calls: How what the host calls is counted; ``None`` where it is not, and then not written.
+        sampled: How it is looked where the host's time goes; ``None`` where it is not, and then not written.
         pairing: ``sequential``: one engine at a time.
     """
 
@@ -83,6 +84,7 @@ class Cell(Frozen):
     counters: tuple[Launches, ...] = ()
     counted: CounterTrials = CounterTrials()
     calls: Annotated[CallTrials | None, Field(exclude_if=lambda calls: calls is None)] = None
+    sampled: Annotated[Sampling | None, Field(exclude_if=lambda sampled: sampled is None)] = None
     pairing: Literal["sequential"] = "sequential"
     cell_id: str
 
@@ -93,6 +95,7 @@ class Cell(Frozen):
             "traced": self.kernels.traced if self.kernels else None,
             "counted": self.counted if self.counters else None,
             "called": self.calls,
+            "sampled": self.sampled,
         }
         return declared[kind]
 
@@ -107,7 +110,8 @@ class Cell(Frozen):
     def looks(self, kind: Kind) -> tuple[int, ...]:
         """Pairs at which trials of a kind may end; empty where none is taken.
 
-        Without a gate nothing is timed, and one trial tells what a step runs, what its kernels count or its host calls.
+        Without a gate nothing is timed, and one trial tells what a step runs, what its kernels count, what its host
+        calls or where that spends its time.
         """
         if self.gates_on(kind):
             return self.schedule(kind).looks
@@ -303,16 +307,6 @@ def prompts(workload: Workload, vocabulary: int, iteration: int) -> list[list[in
     lowest = 16 if vocabulary > 32 else 0  # noqa: PLR2004 (explained above)
     span = vocabulary - lowest
     return [[lowest + int(draw() * span) for _ in range(workload.input_tokens)] for _ in range(workload.batch)]
-
-
-def without_gates(cell: Cell) -> Cell:
-    """The cell as a check of its kernels alone measures it: no gate, no counters."""
-    return cell.model_copy(update={"gates": (), "kernels": cell.kernels or Expectation(), "counters": ()})
-
-
-def exact_part(cell: Cell) -> Cell:
-    """The cell as a check of what repeats exactly measures it: no gate, and calls are counted whatever it declares."""
-    return cell.model_copy(update={"gates": (), "calls": cell.calls or CallTrials()})
 
 
 def _cell(loaded: LoadedScenario, point: dict[str, JsonValue], model: Model, trace: str | None) -> Cell:

@@ -46,7 +46,7 @@ def subject(oldest: str, tmp_path: Path) -> Subject:
 
 @pytest.mark.parametrize(
     "file",
-    [*WORKER.parent.glob("vllm_*.py"), WORKER.with_name("call_counter.py"), PROBE],
+    [*WORKER.parent.glob("vllm_*.py"), *map(WORKER.with_name, ("call_counter.py", "host_sampler.py")), PROBE],
     ids=lambda file: file.name,
 )
 def test_its_grammar(file: Path) -> None:

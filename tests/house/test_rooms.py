@@ -21,6 +21,7 @@ ROOMS = (
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "core", "base", "manager"}
 SUBJECT_SIDE = {
     "capture.call_counter",
+    "capture.host_sampler",
     "capture.vllm_batch",
     "capture.vllm_memory",
     "capture.vllm_probe",

@@ -1,0 +1,65 @@
+"""In which functions the head's host takes longer in a decode step, or less long, by samples of both sides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from perfgate.calls.call_difference import moved_functions
+from perfgate.calls.host_profile import FunctionTime, HostProfile
+
+SURE = 4.5
+"""Standard errors of sampling by which a function must differ: of 600 functions chance alone has one do so in less than
+a hundredth of the comparisons."""
+ALIKE = 0.15
+"""Standard deviation of what a function takes in two engines of one build, as a share, beyond that of sampling: memory
+has another layout (docs/measurements.md)."""
+
+
+@dataclass(frozen=True)
+class FunctionChange:
+    """A function in which the two sides differ by more than chance.
+
+    Args:
+        function: Module and qualified name.
+        base_s: What the base's thread works in it itself, a step, in seconds.
+        head_s: The same of the head.
+        was: The base's name of it, where it has another class or module there.
+    """
+
+    function: str
+    base_s: float
+    head_s: float
+    was: str = ""
+
+    @property
+    def more_s(self) -> float:
+        """What the head's takes longer."""
+        return self.head_s - self.base_s
+
+
+def changed_functions(base: HostProfile, head: HostProfile) -> list[FunctionChange]:
+    """The functions in which the sides' own work differs, the largest difference first.
+
+    Own work, because more of it in a function is more in all that call it. A difference must be more than :data:`SURE`
+    times the spread of both sides' samples, as if each had one more, and of engines of one build.
+    """
+    moved = moved_functions(base.functions, head.functions)
+    before = {moved.get(name, name): (name, own) for name, own in base.functions.items()}
+    changes = []
+    for name in sorted(before.keys() | head.functions.keys()):
+        old, own = before.get(name, (name, FunctionTime()))
+        now = head.functions.get(name, FunctionTime())
+        change = FunctionChange(
+            name, own.work_ns / base.steps * 1e-9, now.work_ns / head.steps * 1e-9, old if old != name else ""
+        )
+        alike_s = ALIKE * (change.base_s + change.head_s) / 2
+        if abs(change.more_s) > SURE * math.hypot(*_spread_s(own, base), *_spread_s(now, head), alike_s):
+            changes.append(change)
+    return sorted(changes, key=lambda change: (-abs(change.more_s), change.function))
+
+
+def _spread_s(own: FunctionTime, profile: HostProfile) -> Iterator[float]:
+    yield own.spread_ns / profile.steps * 1e-9
+    yield profile.period_ns / profile.steps * 1e-9
