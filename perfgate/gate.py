@@ -110,7 +110,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         exact_only: Take one pair of each kind but timed ones, and judge only what repeats exactly.
         host_profile: Take a sampled pair as well, by which nothing is judged.
         profiles: A folder of exact profiles, against which the head's calls are held.
-        against: A folder of baselines, or the file of one; a base beside the head is its anchor, and ratios are compared.
+        against: A folder of baselines, or the file of one; a base beside the head is its anchor: ratios are compared.
         gpus: Where pairs are measured at once: ``all`` GPUs, or some as ``CUDA_VISIBLE_DEVICES`` names them.
 
     Raises:
