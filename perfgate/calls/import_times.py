@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +12,13 @@ READ_BYTES = 8 << 20
 MOST_PACKAGES = 5000
 DEPTH = 2
 """Parts of a name that tell a package: ``torch._dynamo``, ``vllm.v1``."""
-_LINE = re.compile(rb"import time:\s+(\d{1,12}) \|\s+\d{1,12} \|\s+([A-Za-z_][\w.]{0,200})")
+_LINE = re.compile(rb"(?m)^import time: +(\d{1,12}) \| +\d{1,12} \| +([A-Za-z_][\w.]{0,200})$")
 
 
 def read_imports(log: Path) -> dict[str, tuple[int, int]]:
     """Modules and their own microseconds by package, from a log that anything may be in; empty where it has none."""
     with log.open("rb") as stream:
-        found = {name: int(own_us) for own_us, name in map(re.Match.groups, _lines(stream.read(READ_BYTES)))}
+        found = {name: int(own_us) for own_us, name in _LINE.findall(stream.read(READ_BYTES))}
     packages: dict[str, tuple[int, int]] = {}
     for name, own_us in found.items():
         package = ".".join(name.decode("ascii").split(".")[:DEPTH])
@@ -26,10 +26,6 @@ def read_imports(log: Path) -> dict[str, tuple[int, int]]:
         if package in packages or len(packages) < MOST_PACKAGES:
             packages[package] = (modules + 1, spent_us + own_us)
     return packages
-
-
-def _lines(text: bytes) -> Iterable[re.Match[bytes]]:
-    return filter(None, map(_LINE.fullmatch, text.splitlines()))
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,10 @@ def threads() -> dict[str, list[int]]:
     seen: dict[str, list[int]] = {}
     for task in Path("/proc/self/task").iterdir():
         try:
-            name, allowed = (task / "comm").read_text("utf-8", "replace").strip(), os.sched_getaffinity(int(task.name))
+            name, allowed = (
+                (task / "comm").read_text("utf-8", "replace").strip() or "?",
+                os.sched_getaffinity(int(task.name)),
+            )
         except OSError:  # it has ended
             continue
         number, fewest = seen.get(name, [0, len(allowed)])
