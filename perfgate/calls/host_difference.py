@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfgate.calls.call_difference import moved_functions
@@ -43,7 +42,8 @@ def changed_functions(base: HostProfile, head: HostProfile) -> list[FunctionChan
     """The functions in which the sides' own work differs, the largest difference first.
 
     Own work, because more of it in a function is more in all that call it. A difference must be more than :data:`SURE`
-    times the spread of both sides' samples, as if each had one more, and of engines of one build.
+    times the spread of both sides and of engines of one build, in work or in the number of samples: where other
+    programs, or other machines of the same processor, take the CPU away, a few samples seem to be much work.
     """
     moved = moved_functions(base.functions, head.functions)
     before = {moved.get(name, name): (name, own) for name, own in base.functions.items()}
@@ -54,12 +54,27 @@ def changed_functions(base: HostProfile, head: HostProfile) -> list[FunctionChan
         change = FunctionChange(
             name, own.work_ns / base.steps * 1e-9, now.work_ns / head.steps * 1e-9, old if old != name else ""
         )
-        alike_s = ALIKE * (change.base_s + change.head_s) / 2
-        if abs(change.more_s) > SURE * math.hypot(*_spread_s(own, base), *_spread_s(now, head), alike_s):
+        errors = (_errors(_work_s(own, base), _work_s(now, head)), _errors(_ticks_s(own, base), _ticks_s(now, head)))
+        if max(error if change.more_s > 0 else -error for error in errors) > SURE:
             changes.append(change)
     return sorted(changes, key=lambda change: (-abs(change.more_s), change.function))
 
 
-def _spread_s(own: FunctionTime, profile: HostProfile) -> Iterator[float]:
-    yield own.spread_ns / profile.steps * 1e-9
-    yield profile.period_ns / profile.steps * 1e-9
+_Figure = tuple[float, float]
+"""A step's mean, and its standard error."""
+
+
+def _work_s(own: FunctionTime, profile: HostProfile) -> _Figure:
+    """Work, as if there were one sample more."""
+    return own.work_ns / profile.steps * 1e-9, math.hypot(own.spread_ns, profile.period_ns) / profile.steps * 1e-9
+
+
+def _ticks_s(own: FunctionTime, profile: HostProfile) -> _Figure:
+    """As if each sample were a tick of work."""
+    tick_s = profile.period_ns / profile.steps * 1e-9
+    return own.samples * tick_s, math.sqrt(own.samples + 1) * tick_s
+
+
+def _errors(base: _Figure, head: _Figure) -> float:
+    """By how many standard errors the head has more."""
+    return (head[0] - base[0]) / math.hypot(base[1], head[1], ALIKE * (base[0] + head[0]) / 2)
