@@ -17,7 +17,7 @@ MOST_CPUS, MOST_THREADS = 8, 6
 
 
 def host_outcome(sides: Mapping[Side, Sequence[HostProfile]]) -> HostOutcome | None:
-    """What the sampled trials of each side show; the last of a side stands for it.
+    """What the sampled trials of each side show; of several the last one is taken.
 
     Args:
         sides: The profiles of each side that was measured, in the order of time.
