@@ -78,7 +78,13 @@ def _what(outcome: Outcome, cell: CellOutcome, gate: GateOutcome) -> str:
     if outcome.verdict == "regressed" and gate.verdict != "regressed":
         return f"Blocked{where} by {' and '.join(dict.fromkeys(exact)) or 'what is judged exactly'}."
     worse, better = ("slower", "faster") if gate.unit in ("s", "tok/s") else ("worse", "better")
-    passed = f"all gates of {len(outcome.cells)} cells passed" if where else f"all {len(cell.gates)} gates passed"
+    passed = (
+        f"all gates of {len(outcome.cells)} cells passed"
+        if where
+        else "the only gate passed"
+        if len(cell.gates) == 1
+        else f"all {len(cell.gates)} gates passed"
+    )
     name, more = _in_words(gate), f" (and {also})" if also else ""
     return {
         "regressed": f"{name} got {worse}{where}{f', and so did {also}' if also else ''}.",
@@ -249,7 +255,8 @@ def commands(outcome: Outcome, place: str = "") -> tuple[str, ...]:
     run = shlex.quote(outcome.run)
     told = [note for cell in outcome.cells for note in notes(cell)]
     codes = [note.code for note in sorted(told, key=lambda note: note.kind != "reason")]
-    offered = [*next_steps(outcome), *(f"perfgate explain {code}" for code in dict.fromkeys(codes)),
+    go_on = [f"perfgate run --resume {run}"] if "not-started" in codes else []
+    offered = [*go_on, *next_steps(outcome), *(f"perfgate explain {code}" for code in dict.fromkeys(codes)),
                f"perfgate report {run}", f"perfgate judge {run}"]  # fmt: skip
     chosen = (*dict.fromkeys(offered),)[:MOST_COMMANDS]
     return tuple(_found_at(place, outcome.run, command) for command in chosen) if place else chosen
@@ -271,9 +278,11 @@ def explanation_document(outcome: Outcome, place: str = "") -> Document:
             Section(lead="what explains it", lines=causes(cell), style="facts"),
             Section(notes=tuple(_reasons(cell))),
         ]
-    sections += [Section(notes=tuple(run_notes(outcome))),
-                 Section(lead="next", lines=commands(outcome, place), style="commands")]  # fmt: skip
-    return Document.of([closing(outcome), *filter(None, three_sentences(outcome))], sections)
+    told = commands(outcome, place)
+    masked = any(word.endswith("=...") for command in told for word in shlex.split(command))
+    lead = "next, with your values in place of ..., which no record keeps" if masked else "next"
+    sections += [Section(notes=tuple(run_notes(outcome))), Section(lead=lead, lines=told, style="commands")]
+    return Document.of(dict.fromkeys([closing(outcome), *filter(None, three_sentences(outcome))]), sections)
 
 
 def _reasons(cell: CellOutcome) -> list[NoteLine]:

@@ -232,6 +232,24 @@ def test_commands_find_a_run_that_its_name_does_not() -> None:
     )
 
 
+def test_a_run_that_was_not_begun_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told is told once; the way on comes first, and a value that is kept nowhere is asked for."""
+    monkeypatch.chdir(tmp_path)
+    words = [str(scenario_file(tmp_path)), "--base", "python=/bin/true", "--head", "env.BUILD=new"]
+    CliRunner().invoke(main, ["run", *words, "--budget", "0.0001"], obj=FakeCollector())
+    (run,) = Path("runs").iterdir()
+    CliRunner().invoke(main, ["run", *words, "--quick"], obj=FakeCollector())
+    (later,) = {*Path("runs").iterdir()} - {run}
+
+    stopped = CliRunner().invoke(main, ["explain", run.name]).stdout
+    quick = CliRunner().invoke(main, ["explain", later.name]).stdout
+
+    assert stopped.count("NOT MEASURED: ") == 1
+    assert f"next:\n  perfgate run --resume {run.name}\n" in stopped
+    assert "next, with your values in place of ..., which no record keeps:\n  perfgate run " in quick
+    assert "--head env.BUILD=...\n" in quick
+
+
 def test_explain_names_the_folder_where_the_name_is_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run in runs/ goes by its name; moved elsewhere, by the path that it was asked for by."""
     monkeypatch.chdir(tmp_path)
