@@ -187,10 +187,12 @@ def report_of(folder: Path, state: State) -> BisectReport:
 
 
 def _verdict(state: State) -> Found:
+    first = state.reproduction
+    if first is None or state.unfinished is not None:
+        return "open"
     if isinstance(state.next, Answer):
         return "found" if len(state.next.commits) == 1 else "several"
-    first = state.reproduction
-    if state.next is not None or first is None or state.unfinished is not None:
+    if state.next is not None:
         return "open"
     reached: dict[Verdict, Found] = {"pass": "nothing-lost", "improved": "nothing-lost", "inconclusive": "inconclusive",
                                      "regressed": "nothing-lost"}  # fmt: skip

@@ -151,7 +151,7 @@ def _take(folder: Path, state: State, step: Step, build: Build, progress: Progre
         except NotMeasuredError as error:
             _skip(folder, state, number, error, progress)
             return
-    number = len([*(folder / STEPS).iterdir()])
+    number = 1 + max((int(own.name.partition("-")[0]) for own in (folder / STEPS).glob("[0-9]*-*")), default=-1)
     own = folder / STEPS / step_folder(number, step, state.bisection)
     own.mkdir()
     progress(f"{step.purpose}: {_label(state, step.base)} against {_label(state, step.head)}")

@@ -137,6 +137,8 @@ def bisect(  # noqa: PLR0913 (options by name)
         click.get_current_context().exit({"good": GOOD, "bad": BAD, "unknown": SKIP}[said])
     if (folder is None) != (scenario is not None and good is not None):
         raise UsageError("expected a scenario and --good, or --resume BISECT alone")
+    if folder is not None and (good or bad or base_words or cell or metric or seed is not None):
+        raise UsageError("--resume goes on with a search as it began: it takes --runs, --budget and --gpus alone")
     if loss is not None:
         raise UsageError("--loss goes with --step: a search estimates it")
     about = {"words": base_words, "cell": cell, "metric": metric, "error": error, "pairs": pairs, "seed": seed}

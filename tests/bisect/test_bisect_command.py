@@ -61,6 +61,7 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Comm
         (["scenario.yaml", "--good", "HEAD~1", "--base", "path=/tmp"], "every commit would be the same build"),
         (["nothing.yaml", "--good", "HEAD~1"], "nothing.yaml"),
         (["--resume", "latest"], "holds no bisect"),
+        (["--resume", "latest", "--good", "HEAD~1"], "as it began"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(lines: Callable[..., CommitLine], words: list[str], told: str) -> None:
