@@ -11,7 +11,7 @@ from perfgate.units import percent, plural, signed_percent
 
 HEADINGS = ("commit", "probability", "pairs", "worse by", "title")
 NONE = {
-    "nothing-lost": "Nothing to search for: no timed metric of the bad commit was shown to be worse than the good one's",
+    "nothing-lost": "Nothing to search for: no timed metric of the bad commit was shown to be worse",
     "inconclusive": "Undecided: the pairs of the good and the bad commit do not show a difference yet",
     "not-measured": "Not measured: the good and the bad commit could not be compared",
     "open": "The search is not over",
