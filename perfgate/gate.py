@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,17 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfgate import __version__, stats
+from perfgate import stats
 from perfgate.baseline.exact_profile import find_profiles, keep_profiles, kept_profiles
 from perfgate.baseline.profile_comparison import judge_profiles
 from perfgate.baseline.store import Stored, find, keep, kept
 from perfgate.baseline.stored_visit import Build
 from perfgate.baseline.visit_comparison import compare_with_baseline, judge_against
-from perfgate.capture.engine import find_subject
 from perfgate.capture.job import Collector
 from perfgate.capture.pace import Progress
 from perfgate.capture.session import Session
-from perfgate.doctor.preflight import preflight
+from perfgate.doctor.preflight import preflight, require_subjects
 from perfgate.errors import InterruptedRunError, NotComparableError, NotMeasuredError, UsageError
 from perfgate.judge.cell_verdict import judge
 from perfgate.judge.comparison import compare_records, compare_table, parse_gate
@@ -43,16 +41,15 @@ from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
 from perfgate.metrics.trial import Side
-from perfgate.record.compared_builds import by_side
 from perfgate.record.dropped_pairs import reopened
-from perfgate.record.keeping import make_folder, refuse_what_is_no_text, run_name, storage_failures, taken_over
+from perfgate.record.keeping import make_folder, new_run, refuse_what_is_no_text, storage_failures, taken_over
 from perfgate.record.manifest import check_sequence, read_manifest
 from perfgate.record.run_record import Record, Run, read_records, record_file, write_record, write_run
+from perfgate.record.shards import Assigned
 from perfgate.run_steps import RunSteps
 from perfgate.scenario.declaration import LoadedScenario, load, with_kernels
-from perfgate.scenario.plan import Cell, make_plan, resolve_cells
+from perfgate.scenario.plan import Cell, resolve_cells
 from perfgate.scenario.subject import Builds, Subject, runs_already
-from perfgate.scenario.taken_cells import as_taken
 
 __all__ = [
     "Finished",
@@ -94,6 +91,7 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
     against: Path | None = None,
     profiles: Path | None = None,
     gpus: str = "",
+    shard: Assigned | None = None,
 ) -> Finished:
     """Measure every cell of the scenarios until it is decided, and judge the run.
 
@@ -112,24 +110,23 @@ def run(  # noqa: PLR0913 (options by name, all but two with a default)
         profiles: A folder of exact profiles, against which the head's calls are held.
         against: A folder of baselines, or the file of one; a base beside the head is its anchor: ratios are compared.
         gpus: Where pairs are measured at once: ``all`` GPUs, or some as ``CUDA_VISIBLE_DEVICES`` names them.
+        shard: The part of the plan that is measured here; the run judges that alone, at the levels of the whole plan.
 
     Raises:
         ScenarioError: A scenario is wrong, or no engine of these builds could run it.
         UsageError: Two cells are the same; against baselines a quick run, or an anchor that cannot be told from others.
         RecordError: A baseline is broken.
         InterruptedRunError: Stopped by a signal, or out of budget; the run folder holds every finished trial.
-        NotMeasuredError: ``storage-failed``: the run folder cannot be written; else the machine is not fit to measure.
+        NotMeasuredError: ``storage-failed``: the run folder cannot be written; ``shard-foreign``: the plan here is
+            not that of the shard; else the machine is not fit to measure.
     """
     deadline_s = time.monotonic() + budget_s
     loaded = tuple(load(one) if isinstance(one, Path) else one for one in scenarios)
-    plan = make_plan(loaded, secrets.randbits(32) if seed is None else seed)
     kind = {"kernels_only": kernels_only, "exact_only": exact_only, "host_profile": host_profile}
-    plan = plan.model_copy(update={"cells": as_taken(plan.cells, **kind)})
-    known = find_profiles(profiles, plan.cells) if profiles is not None else None
-    baselines = stored_for(against, plan.cells, subjects, quick=quick) if against is not None else None
+    manifest = new_run(loaded, subjects, seed, shard, quick=quick or runs_already(subjects), **kind)
+    known = find_profiles(profiles, manifest.cells) if profiles is not None else None
+    baselines = stored_for(against, manifest.cells, subjects, quick=quick) if against is not None else None
     _look_ahead(loaded, subjects, progress, ask=collector is None)
-    means = {"quick": quick or runs_already(subjects), **by_side(subjects), **kind}
-    manifest = Run(name=run_name(loaded), plan=plan, perfgate=__version__, **means)
     refuse_what_is_no_text(manifest)
     folder = runs / manifest.name
     with storage_failures(folder, "Fix that, or name another folder with --runs."), _interruptions(folder):
@@ -150,6 +147,7 @@ def resume(  # noqa: PLR0913 (as above)
     prepare: Callable[[Run], None] = lambda _: None,
     only: tuple[Sequence[Path], Builds] | None = None,
     gpus: str = "",
+    shard: Assigned | None = None,
 ) -> Finished:
     """Go on with the open cells of a run by its own manifest, in a new visit; decided cells stay as they are.
 
@@ -166,6 +164,7 @@ def resume(  # noqa: PLR0913 (as above)
         only: Scenarios and subjects that it must be a run of; the run is theirs then, and but for its trials nothing is
             taken from a folder that somebody else may have written.
         gpus: See :func:`run`; it need not be what the run was begun with.
+        shard: With ``only``, the part of its plan that the run must be.
 
     Raises:
         UsageError: ``more`` is less than a further look needs.
@@ -180,12 +179,12 @@ def resume(  # noqa: PLR0913 (as above)
         raise UsageError(f"--more {more}: a further look needs at least {stats.FURTHER_LOOK_PAIRS} pairs")
     manifest = read_manifest(folder)
     if only is not None:
-        manifest = taken_over(folder, manifest, *only)
+        manifest = taken_over(folder, manifest, *only, shard)
 
     def ready(run: Run) -> None:
         prepare(run)
         if collector is None:
-            _require_subjects(run.built)
+            require_subjects(run.built)
 
     visit: dict[str, Any] = {"collector": collector, "deadline_s": deadline_s, "gpus": gpus}
     return _visit(folder, manifest, progress, more, ready, **visit)
@@ -290,17 +289,9 @@ def stored_for(
 def _look_ahead(loaded: Sequence[LoadedScenario], subjects: Builds, progress: Progress, *, ask: bool) -> None:
     """Refuse what no engine could run; what takes the trials in an engine's place has no interpreter to ask."""
     if ask:
-        _require_subjects(subjects)
+        require_subjects(subjects)
     for warning in preflight(loaded, subjects, ask=ask).warnings:
         progress(f"warning: {warning}")
-
-
-def _require_subjects(subjects: Builds) -> None:
-    """See that every build is there before an engine of another is started."""
-    for label, subject in subjects.items():
-        missing = find_subject(subject)
-        if missing is not None:
-            raise NotMeasuredError(missing.text, where=label, code=missing.code)
 
 
 def _visit(
@@ -347,7 +338,7 @@ def _interruptions(folder: Path) -> Iterator[None]:
 
 def _measure(manifest: Run, session: Session, records: dict[str, Record], steps: RunSteps) -> None:
     """Measure each cell look by look until it is decided, cannot be measured, or has used up its looks."""
-    for cell in manifest.plan.cells:
+    for cell in manifest.cells:
         for kind in cell.kinds:
             while (due_now := next_due(manifest, cell, records, kind)) is not None:
                 steps.towards(due_now, manifest)

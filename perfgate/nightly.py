@@ -15,7 +15,7 @@ import math
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,8 @@ from pydantic import Field
 
 from perfgate import __version__, gate
 from perfgate.capture.pace import Progress
-from perfgate.errors import InterruptedRunError, PerfgateError, RecordError, UsageError
+from perfgate.errors import InterruptedRunError, NotMeasuredError, PerfgateError, RecordError, UsageError
+from perfgate.joining import agreed_in, join
 from perfgate.judge.outcome import WORST_FIRST, Outcome, Verdict, verdict_json, worst
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.locks import hold
@@ -33,6 +34,8 @@ from perfgate.machine.versioned_json import read_model, write_model
 from perfgate.metrics.trial import Side
 from perfgate.models import Frozen, Note
 from perfgate.record.manifest import read_manifest
+from perfgate.record.run_record import read_run
+from perfgate.record.shards import Assigned, ShardPlan
 from perfgate.report.run_folders import NIGHT
 from perfgate.run_steps import part_of
 from perfgate.scenario.declaration import load
@@ -58,6 +61,7 @@ class Night(Frozen):
         subjects: ``base`` is the reference.
         seed: Draws the order within pairs; each further part takes the next number.
         anchor: What both are measured beside; ``None`` where there is none, and then not written.
+        shard: The part of a plan that is measured here; ``None`` for a whole night, and then not written.
     """
 
     format: Literal["perfgate-night/1"] = "perfgate-night/1"
@@ -66,6 +70,7 @@ class Night(Frozen):
     subjects: dict[Side, Subject]
     seed: int
     anchor: Subject | None = Field(default=None, exclude_if=lambda anchor: anchor is None)
+    shard: Assigned | None = Field(default=None, exclude_if=lambda shard: shard is None)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -87,6 +92,7 @@ def run_night(
     anchor: Subject | None = None,
     runs: Path = Path("runs"),
     seed: int | None = None,
+    shard: Assigned | None = None,
     **means: Any,
 ) -> gate.Finished:
     """Measure a night.
@@ -96,7 +102,8 @@ def run_night(
         subjects: The reference as ``base``, and ``head``.
         anchor: What both are measured beside, if anything.
         runs: Where the night's folder is made.
-        seed: Drawn itself where not given.
+        seed: That of the shard, or drawn, where not given.
+        shard: The part of a plan that is measured here; :func:`join_nights` makes one night of all.
         means: See :func:`perfgate.gate.run`: ``collector``, ``progress``, and ``budget_s`` for all runs together.
 
     Raises:
@@ -112,9 +119,10 @@ def run_night(
         cells = [cell for file in scenarios for cell in resolve_cells(load(file))]
         gate.stored_for(BASELINES, cells, {"base": anchor, "head": subjects["head"]})
     name = f"night-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+    drawn = shard.plan.seed if shard else secrets.randbits(32)
     night = Night(
-        name=name, scenarios=tuple(scenarios), subjects=subjects, anchor=anchor,
-        seed=secrets.randbits(32) if seed is None else seed,
+        name=name, scenarios=tuple(scenarios), subjects=subjects, anchor=anchor, shard=shard,
+        seed=drawn if seed is None else seed,
     )  # fmt: skip
     folder = runs / name
     folder.mkdir(parents=True)
@@ -175,7 +183,43 @@ def night_outcome(folder: Path, judge: Callable[[Path], Outcome] = gate.outcome_
         RecordError: See :func:`judge_night`.
     """
     night = check_halves(folder)
-    return _combined(night, {half: judge(begun) for half in HALVES if (begun := run_of(folder, half)) is not None})
+    begun = {half: run for half in HALVES if (run := run_of(folder, half)) is not None}
+    parts = [part for run in begun.values() if (part := read_run(run).part) is not None and part.joined]
+    return _combined(night, {half: judge(run) for half, run in begun.items()}, parts[0].shards if parts else ())
+
+
+def join_nights(folders: Sequence[Path], runs: Path, plan: ShardPlan) -> Path:
+    """Make one night of those that several machines measured of one plan; the visits beside an anchor stay with them.
+
+    Args:
+        folders: Folders of nights, or that hold one each.
+        runs: Where the night's folder is made, by the plan's name.
+        plan: As it was printed.
+
+    Raises:
+        NotMeasuredError: There is no night, or of none of them a first half.
+        PerfgateError: See :func:`perfgate.joining.join`.
+    """
+    found = [night for folder in folders if (night := night_in(folder)) is not None]
+    if not found:
+        raise NotMeasuredError("no night was given", code="shard-missing")
+    folder = runs / plan.run
+    first = read_night(found[0]).model_copy(update={"name": plan.run, "shard": None})
+    if folder.exists() and not (folder / MANIFEST).exists():
+        raise UsageError("holds another run than these nights make", where=str(folder), remedy="Name another --runs.")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_model(folder / MANIFEST, first)
+    for number, half in enumerate(HALVES):
+        (folder / half).mkdir(exist_ok=True)
+        begun = [run for night in found if (run := run_of(night, half)) is not None]
+        if begun or half == REFERENCE:
+            join(begun, folder / half, agreed_in(plan, number), first.sides(half))
+    return folder
+
+
+def night_in(folder: Path) -> Path | None:
+    """The night that a folder is, or holds; ``None`` where there is none."""
+    return next((file.parent for where in (MANIFEST, f"*/{MANIFEST}") for file in sorted(folder.glob(where))), None)
 
 
 def check_halves(folder: Path) -> Night:
@@ -194,6 +238,24 @@ def check_halves(folder: Path) -> Night:
 
 def _meaning(part: str) -> str:
     return HALVES.get(part, f"{BESIDE.get(part)} beside the anchor")
+
+
+def nights_joined(folder: Path, given: Sequence[Path]) -> list[Path]:
+    """Those of the nights given that a joined night was made of, and no other.
+
+    Raises:
+        RecordError: The folder is not a joined night.
+    """
+    joined = [run_of(folder, half) for half in HALVES]
+    parts = [part for run in joined if run is not None and (part := read_run(run).part) is not None]
+    whole = {(part.shards, number) for part in parts for number in part.numbers}
+    return [night for night in filter(None, map(night_in, given)) if _place(night) in whole]
+
+
+def _place(night: Path) -> tuple[tuple[tuple[str, ...], ...], int] | None:
+    begun = run_of(night, REFERENCE)
+    part = read_run(begun).part if begun is not None else None
+    return (part.shards, part.numbers[0]) if part is not None else None
 
 
 def candidate(folder: Path) -> Path | None:
@@ -245,6 +307,7 @@ def _measure(
                 left_s = deadline_s - time.monotonic()
                 if begun is None:
                     where: dict[str, Any] = {"runs": folder / part, "seed": night.seed + number, "against": against}
+                    where["shard"] = night.shard
                     gate.run(night.scenarios, night.sides(part), budget_s=left_s, **where, **means)
                 else:
                     gate.resume(begun, budget_s=left_s, prepare=prepare, **means)
@@ -272,15 +335,26 @@ def _verdict_first(folder: Path, part: str) -> Iterator[None]:
         raise
 
 
-def _combined(night: Night, halves: dict[str, Outcome]) -> Outcome:
+def _combined(night: Night, halves: dict[str, Outcome], shards: Sequence[Sequence[str]] = ()) -> Outcome:
+    """One outcome of both halves, each shard by the reference that was measured on its own machine.
+
+    Args:
+        night: Its manifest.
+        halves: Their outcomes.
+        shards: The names of the cells of each, where several machines measured.
+    """
     missing = [meaning for half, meaning in HALVES.items() if half not in halves]
     cells = [cell.model_copy(update={"name": f"{HALVES[half]}: {cell.name}"})
              for half, outcome in halves.items() for cell in outcome.cells]  # fmt: skip
     reasons = [Note(code="not-started", text=meaning) for meaning in missing]
-    verdict: Verdict = "not-measured" if missing else halves[HEAD].verdict
-    if not missing and halves[REFERENCE].verdict != "pass":
-        verdict, note = _unsteady(halves)
-        reasons.append(note)
+    verdict: Verdict = "not-measured"
+    if not missing:
+        parts = [{half: _of_cells(outcome, own) for half, outcome in halves.items()} for own in shards] or [halves]
+        found = [_by_its_reference(part, f"shard {n}: " if shards else "") for n, part in enumerate(parts, 1)]
+        # A half that was joined may be worse than its cells: what was given for it is not all of this plan.
+        whole = [outcome.verdict for outcome in halves.values() if shards and outcome.verdict == "not-measured"]
+        verdict = worst([*(one for one, _ in found), *whole])
+        reasons += [note for _, notes in found for note in notes]
     rates = next(iter(halves.values()), None)
     return Outcome(
         run=night.name, perfgate=__version__, verdict=verdict, exit_status=WORST_FIRST[verdict],
@@ -289,7 +363,20 @@ def _combined(night: Night, halves: dict[str, Outcome]) -> Outcome:
     )  # fmt: skip
 
 
-def _unsteady(halves: dict[str, Outcome]) -> tuple[Verdict, Note]:
+def _of_cells(outcome: Outcome, names: Sequence[str]) -> Outcome:
+    cells = tuple(cell for cell in outcome.cells if cell.name in names)
+    return outcome.model_copy(update={"cells": cells, "verdict": worst(cell.verdict for cell in cells)})
+
+
+def _by_its_reference(halves: Mapping[str, Outcome], where: str) -> tuple[Verdict, list[Note]]:
+    """The head's verdict where the reference held still; else what a night is worth, and why, there."""
+    if halves[REFERENCE].verdict == "pass":
+        return halves[HEAD].verdict, []
+    verdict, note = _unsteady(halves)
+    return verdict, [note.model_copy(update={"text": f"{where}{note.text}"})]
+
+
+def _unsteady(halves: Mapping[str, Outcome]) -> tuple[Verdict, Note]:
     """What a night is worth whose reference was not shown to be as fast as itself.
 
     Where it was undecided, nothing passes, but what the second half found keeps its own error rates. Where the

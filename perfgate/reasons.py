@@ -269,6 +269,17 @@ _TABLE = (
            "host_memory_growth or device_memory_growth."),
     Reason("same-subject", "Base and head are the same build: an A/A run, whose verdict tests the machine.",
            "Nothing, if that is intended."),
+    # --- a plan that several machines measure
+    Reason("one-shard", "Only one part of the plan is judged. Its gates stop at the level that they have in the whole "
+           "plan, whose verdict is that of all parts together.",
+           "Judge all parts: perfgate judge SHARD..."),
+    Reason("shard-missing", "A part of the plan was not given, so its cells are not measured.",
+           "Measure it, on any machine of its class, and judge all parts again: perfgate plan --left SHARD... names "
+           "what is left."),
+    Reason("shard-foreign", "What was given, or is to be measured, is not one part of the plan: its cells, margins, "
+           "builds, seed or division are others, or it is there twice.",
+           "Give each part of one plan once. Measure every part with the same scenarios, builds and perfgate.toml, "
+           "and the plan that perfgate plan printed."),
     # --- a night
     Reason("reference-unsteady", "A build was compared with itself and did not pass. If it was slower or faster than "
            "itself, the machine cannot be trusted tonight, so the head's result says nothing about the head. If it was "

@@ -50,8 +50,8 @@ class RunSteps:
         """The pairs that are taken from now on, until the next call."""
         seen = any(gate.pairs for gate in due.judged.gates)
         self._known = {
-            "number": 1 + run.plan.cells.index(due.cell),
-            "cells": len(run.plan.cells),
+            "number": 1 + run.cells.index(due.cell),
+            "cells": len(run.cells),
             "decides": due.decides,
             "looked": due.judged if due.decides and seen else None,
         }

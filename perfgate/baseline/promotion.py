@@ -102,9 +102,9 @@ def promote(
     if scenarios is not None:  # somebody else measured it
         check_sequence(records.values())
     outcomes = {cell.cell_id: cell for cell in judge(run, records).cells}
-    chosen = [cell for cell in run.plan.cells if not cells or cell.name in cells]
+    chosen = [cell for cell in run.cells if not cells or cell.name in cells]
     if unknown := set(cells) - {cell.name for cell in chosen}:
-        known = ", ".join(cell.name for cell in run.plan.cells)
+        known = ", ".join(cell.name for cell in run.cells)
         raise UsageError(f"the run has no cell {', '.join(sorted(unknown))} (known: {known})")
     candidates = []
     for cell in chosen:

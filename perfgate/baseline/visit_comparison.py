@@ -40,7 +40,7 @@ def judge_against(
     What its host calls is held against the profiles that it keeps.
     """
     evidence = []
-    for cell in run.plan.cells:
+    for cell in run.cells:
         record, held = records.get(cell.cell_id), _held(cell, baselines, profiles)
         for head in run.compared:
             side = RecordSide(record.of(head), record.alone or "head", fixed=True) if record else None

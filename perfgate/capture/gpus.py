@@ -159,7 +159,7 @@ def ranks(run: Run, cell: Cell) -> int:
 
 def largest(run: Run) -> int:
     """How many GPUs the largest engine of a run takes."""
-    return max((ranks(run, cell) for cell in run.plan.cells), default=1)
+    return max((ranks(run, cell) for cell in run.cells), default=1)
 
 
 def stations(needed: int, environment: Mapping[str, str]) -> list[str]:
@@ -260,7 +260,7 @@ def _require_pairs(run: Run) -> None:
     if run.fixed:
         text = "trials of one side alone are held against other visits, and cards differ by more than builds"
         raise UsageError(f"--gpus names several stations: {text}", remedy="Name the GPUs of one.")
-    own = [*(cell.engine.env for cell in run.plan.cells), *(subject.env for subject in run.built.values())]
+    own = [*(cell.engine.env for cell in run.cells), *(subject.env for subject in run.built.values())]
     if any(VISIBLE in variables for variables in own):
         raise UsageError(f"--gpus: the scenario or a build sets {VISIBLE} itself", remedy="Remove it there.")
 

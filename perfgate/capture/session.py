@@ -322,8 +322,8 @@ class Session:
         cell, pair = aim.cell, None if position is None else station.pair
         kind: Kind = "timed" if pair is None else aim.kind
         with self._lock:
-            record, trials = self._opened[cell.cell_id], self._folder / "trials"
-            index = 1 + max((int(taken.name) for taken in trials.iterdir() if taken.name.isdigit()), default=-1)
+            record, trials, first = self._opened[cell.cell_id], self._folder / "trials", self._run.first_trial - 1
+            index = 1 + max((int(taken.name) for taken in trials.iterdir() if taken.name.isdigit()), default=first)
             folder = trials / f"{index:03}"
             folder.mkdir()
             own = () if not record.several else (label,) if label in heads else heads

@@ -5,6 +5,7 @@ Slow imports are in the bodies of commands, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from pathlib import Path
@@ -37,7 +38,7 @@ def github() -> None:
 
 @github.command()
 @SCENARIOS_OPTION
-@click.option("--command", type=click.Choice(["run", "nightly"]), default="run", envvar="PERFGATE_COMMAND",
+@click.option("--command", type=click.Choice(["run", "nightly", "judge"]), default="run", envvar="PERFGATE_COMMAND",
               show_default=True, help="What of perfgate measures.")  # fmt: skip
 @click.option("--against", type=click.Choice(["merge-base", "baseline"]), default="merge-base",
               envvar="PERFGATE_AGAINST", show_default=True)  # fmt: skip
@@ -45,6 +46,11 @@ def github() -> None:
               help="Words of the base's subject, one a line; by default the merge base's build.")  # fmt: skip
 @click.option("--head", callback=lines, default="", envvar="PERFGATE_HEAD",
               help="Words of the head's subject, one a line; by default the head's build.")  # fmt: skip
+@click.option(
+    "--shard", default="", envvar="PERFGATE_SHARD", metavar="K/N", help="Measure this shard of the plan alone."
+)
+@click.option("--plan", default="", envvar="PERFGATE_PLAN", metavar="JSON", help="What perfgate github plan gave.")
+@click.option("--shards", default="", envvar="PERFGATE_SHARDS", metavar="FOLDER", help="The shards to judge.")
 @click.option("--budget", default="", envvar="PERFGATE_BUDGET", metavar="MINUTES", help="See perfgate run.")
 @click.option("--resume/--no-resume", default=False, envvar="PERFGATE_RESUME", show_default=True,
               help="Go on with what an earlier attempt of this workflow run measured of the same.")  # fmt: skip
@@ -68,11 +74,43 @@ def prepare(ctx: click.Context, /, budget: str, resume: bool, **wanted: Any) -> 
         except (ApiError, RecordError) as error:
             _annotate("warning", f"what an earlier attempt measured cannot be had, so measuring begins anew: {error}")
     job.write_plan(plan)
-    job.set_outputs({"artifact": plan.artifact, "runs": str(plan.runs)})
+    job.set_outputs({"artifact": plan.artifact, "runs": str(plan.runs), "whole": "true" if plan.whole else ""})
     click.echo(f"{plan.head[:12]} against {plan.merge_base[:12]}, by {len(plan.scenarios)} scenarios of "
                f"{plan.base_branch} ({plan.base[:12]})")  # fmt: skip
     if plan.run_folder:
         click.echo(f"goes on with {plan.run_folder.name}")
+
+
+@github.command()
+@click.option("--shards", type=click.IntRange(1, 1000), required=True, envvar="PERFGATE_SHARDS", metavar="N")
+def plan(shards: int) -> None:
+    """Divide the scenarios of the base branch, as prepared, into N shards at most, and give them as output matrix."""
+    from perfgate.cli.planning import divided
+    from perfgate.github.workflow_job import GithubJob
+
+    job = GithubJob.here()
+    prepared = job.read_plan()
+    if prepared is None:
+        raise UsageError("nothing is prepared", remedy="Run perfgate github prepare first.")
+    os.chdir(prepared.policy)
+    matrix = divided([Path(file) for file in prepared.scenarios], shards, None, prepared.runs)
+    job.set_outputs({"matrix": matrix.model_dump_json()})
+    for entry in matrix.include:
+        click.echo(f"{entry.shard} on {', '.join(entry.runs_on)}: {len(entry.cells)} cells, {entry.minutes or '?'} min")
+
+
+@github.command()
+@click.option("--plan", "matrix", required=True, envvar="PERFGATE_PLAN", metavar="JSON", help="What plan gave.")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+def left(matrix: str, folder: Path) -> None:
+    """Give as output matrix what is left to measure of a plan, by the shards in FOLDER; empty where nothing is."""
+    from perfgate.cli.planning import entries_left
+    from perfgate.github.workflow_job import GithubJob
+    from perfgate.record.shards import parse_shard_plan
+
+    entries = entries_left(parse_shard_plan(matrix, "--plan"), sorted(folder.glob("*")))
+    GithubJob.here().set_outputs({"matrix": json.dumps({"include": entries}) if entries else ""})
+    click.echo(f"left: {', '.join(entry['shard'] for entry in entries) or 'nothing'}")
 
 
 @github.command()
@@ -88,7 +126,8 @@ def measure(ctx: click.Context) -> None:
     if plan is None:
         raise UsageError("nothing is prepared", remedy="Run perfgate github prepare first.")
     # What an earlier attempt left is held against the words of this plan: trials are taken from it, and nothing else.
-    words = [*plan.words, *(["--resume", str(plan.run_folder)] if plan.run_folder else ["--runs", str(plan.runs)])]
+    begun = plan.run_folder if plan.command != "judge" else None
+    words = [*plan.words, *(["--resume", str(begun)] if begun else ["--runs", str(plan.runs)])]
     os.chdir(plan.policy)  # its perfgate.toml counts, not that of the change
     for variable, folder in ((CACHE, "builds"), (VARIABLE, "caches")):
         if plan.command == "nightly" or variable not in os.environ:
@@ -107,7 +146,7 @@ def measure(ctx: click.Context) -> None:
 def report() -> None:
     """Show what was measured: summary, annotations, outputs, and the small artifact that a comment is made from."""
     from perfgate.github.comment import policy_note
-    from perfgate.github.job_steps import judged, promotable, write_page, write_small_artifact
+    from perfgate.github.job_steps import judged, promotable, write_issue, write_page, write_small_artifact
     from perfgate.github.workflow_job import GithubJob
     from perfgate.report.github_markdown import SUMMARY_BYTES, annotate, render_within
 
@@ -136,6 +175,8 @@ def report() -> None:
     write_small_artifact(job, plan, outcome)
     if folder and outcome:
         write_page(folder, outcome)
+        if plan is not None and plan.shards is not None:
+            job.set_outputs({"issue": str(write_issue(job, outcome))})
 
 
 @github.command()

@@ -27,6 +27,7 @@ from perfgate.cli.init import init
 from perfgate.cli.machine_commands import clean, clocks, doctor
 from perfgate.cli.outlet import abandon, outlets
 from perfgate.cli.output_options import RUN_FOLDER, RUNS_OPTION, USUAL_RUNS, echo_document, reported, terminal_width
+from perfgate.cli.planning import PLAN_OPTION, is_shard, judge_together, plan
 from perfgate.cli.profiles import counters, kernels
 from perfgate.cli.run_commands import nightly, run
 from perfgate.cli.verify import verify
@@ -96,21 +97,34 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("folder", metavar="[RUN]", default="latest", type=click.Path(path_type=Path, file_okay=False),
+@click.argument("folders", metavar="[RUN]...", nargs=-1, type=click.Path(path_type=Path, file_okay=False),
                 shell_complete=completion.runs)  # fmt: skip
+@PLAN_OPTION
 @RUNS_OPTION
 @reported
-def judge(folder: Path, runs: Path) -> Outcome:
+def judge(folders: tuple[Path, ...], plan_file: Path | None, runs: Path) -> Outcome:
     """Judge a run again from its records, the latest one if none is named; needs no engine and no GPU.
 
-    RUN is its folder, the folder's name, or the word latest.
-    """
-    from perfgate import gate
-    from perfgate.report.run_folders import find_run
+    RUN is its folder, the folder's name, or the word latest. The shards of a plan are joined to one run and judged
+    together; what is missing of the plan is not measured. With --plan they must be of the plan that was printed.
 
-    run_folder = find_run(folder, runs)
+    \b
+    perfgate judge
+    perfgate judge shard-*/ --plan plan.json
+    """  # noqa: D301 (click reads a real backspace: keep the lines)
+    from perfgate import gate
+    from perfgate.report.run_folders import LATEST, find_run
+
+    words = folders or (Path(LATEST),)
+    alone = find_run(words[0], runs) if len(words) == 1 and plan_file is None else None
+    if alone is None or is_shard(alone):
+        run_folder, outcome = judge_together(words, runs, plan_file)
+        click.echo(f"run folder: {run_folder}", err=True)
+    else:
+        run_folder = alone
+        outcome = gate.judge_folder(run_folder, lambda text: click.echo(f"perfgate: {text}", err=True))
     click.get_current_context().meta[RUN_FOLDER] = run_folder
-    return gate.judge_folder(run_folder, lambda text: click.echo(f"perfgate: {text}", err=True))
+    return outcome
 
 
 @main.command("list")
@@ -248,6 +262,7 @@ for command in (
     baseline,
     github,
     nightly,
+    plan,
     drill,
     bisect,
     history,

@@ -27,6 +27,7 @@ from perfgate.cli.measuring import (
     resume_option,
 )
 from perfgate.cli.output_options import reported
+from perfgate.cli.planning import assigned, sharded
 from perfgate.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ USUAL = Path("scenarios")
 )
 @BUDGET_OPTION
 @GPUS_OPTION
+@sharded
 @QUIET_OPTION
 @click.pass_obj
 @reported
@@ -101,6 +103,9 @@ def run(
     from perfgate import gate
     from perfgate.report.run_folders import find_run
 
+    shard = assigned(new["shard_word"], new["plan_file"])
+    if shard is not None:
+        check_shard(new, resumed_alone=folder is not None and not scenarios)
     if folder is not None:
         check_resume(scenarios, builds, new)
         folder = find_run(folder, builds.runs)
@@ -110,7 +115,7 @@ def run(
         scenarios = scenarios or (the_scenario(USUAL),)
     with measuring() as progress:
         means: dict[str, Any] = {"collector": collector, "progress": progress}
-        means |= {name: new[name] for name in ("budget_s", "gpus")}
+        means |= {name: new[name] for name in ("budget_s", "gpus")} | {"shard": shard}
         if folder is not None:
             if scenarios:
                 means["only"] = (scenarios, builds.with_heads(progress, scenarios))
@@ -172,6 +177,23 @@ def check_resume(scenarios: tuple[Path, ...], builds: Builds, new: dict[str, Any
         raise UsageError(f"--resume goes on with the run's own plan and subjects: {', '.join(given)} cannot be given")
 
 
+def check_shard(new: dict[str, Any], *, resumed_alone: bool) -> None:
+    """Refuse what no part of a plan is measured with: parts are judged together, by pairs.
+
+    Raises:
+        UsageError: Such an option was given.
+    """
+    refused = {
+        "--quick": new["quick"],
+        "--profile-only": new["exact_only"],
+        "--seed": new["seed"] is not None,
+        f"--against {new['against']}": baselines_meant(new["against"], new["baselines"]) is not None,
+        "--resume without a scenario": resumed_alone,
+    }
+    if given := [option for option, is_given in refused.items() if is_given]:
+        raise UsageError(f"--shard measures pairs by its plan: {', '.join(given)} cannot be given")
+
+
 def the_scenario(folder: Path) -> Path:
     """The only scenario in a folder.
 
@@ -195,11 +217,17 @@ def the_scenario(folder: Path) -> Path:
 @naming_builds
 @resume_option("NIGHT", "this night instead (a folder, its name, or latest); it knows the rest.")
 @BUDGET_OPTION
+@sharded
 @QUIET_OPTION
 @click.pass_obj
 @reported
 def nightly(
-    collector: Collector | None, scenarios: tuple[Path, ...], builds: Builds, folder: Path | None, budget_s: float
+    collector: Collector | None,
+    scenarios: tuple[Path, ...],
+    builds: Builds,
+    folder: Path | None,
+    budget_s: float,
+    **part: Any,
 ) -> Outcome:
     """Measure the reference (--base) against itself, then the head against it, and name what may be promoted.
 
@@ -211,6 +239,9 @@ def nightly(
 
     if (folder is None) != bool(scenarios) or (folder is not None and (builds.base or builds.head)):
         raise UsageError("expected scenarios and subjects, or --resume NIGHT alone")
+    shard = assigned(part["shard_word"], part["plan_file"])
+    if folder is not None and shard is not None:
+        raise UsageError("--resume goes on with the night's own shard: --shard cannot be given")
     with measuring() as progress:
         means: dict[str, Any] = {"collector": collector, "progress": progress, "budget_s": budget_s}
         if folder is not None:
@@ -218,7 +249,7 @@ def nightly(
             finished = resume_night(night, prepare=partial(restore_builds, progress), **means)
         else:
             subjects = builds.subjects(progress, scenarios)
-            means |= {"anchor": builds.anchor(progress), "runs": builds.runs}
+            means |= {"anchor": builds.anchor(progress), "runs": builds.runs, "shard": shard}
             finished = run_night(scenarios, subjects, **means)
     outcome = measured(finished)
     if reference := candidate(finished.folder):

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfgate.capture.engine import allowed_environment, engine_settings, subject_environment
+from perfgate.capture.engine import allowed_environment, engine_settings, find_subject, subject_environment
 from perfgate.counters.transformer import read_config, step_demand
 from perfgate.doctor.accepted_values import EngineArguments
 from perfgate.doctor.vllm_source import Located, arguments_of, locate
-from perfgate.errors import Problem, ScenarioError, UsageError
+from perfgate.errors import NotMeasuredError, Problem, ScenarioError, UsageError
 from perfgate.load.arrival_trace import read_arrivals
 from perfgate.load.arrivals import longest
 from perfgate.load.shape import Load
@@ -302,3 +302,15 @@ def _cache_bytes(cell: _Cell) -> int:
         return UNKNOWN_CACHE_BYTES
     needed = 2 * demand.kv_written * sum(sizes.values())
     return max(LEAST_CACHE_BYTES, 1 << (int(needed) - 1).bit_length())
+
+
+def require_subjects(subjects: Builds) -> None:
+    """See that every build is there before an engine of another is started.
+
+    Raises:
+        NotMeasuredError: ``subject-not-found``.
+    """
+    for label, subject in subjects.items():
+        missing = find_subject(subject)
+        if missing is not None:
+            raise NotMeasuredError(missing.text, where=label, code=missing.code)

@@ -9,11 +9,12 @@ from pathlib import Path
 from perfgate.baseline.store import is_baseline, parse_as_of, read
 from perfgate.gate import judge_folder
 from perfgate.github import artifact
+from perfgate.github.verdict import read_verdict
 from perfgate.github.workflow_job import GithubJob, JobPlan
 from perfgate.judge.outcome import Outcome, verdict_json
 from perfgate.machine.atomic_files import write_atomically
 from perfgate.machine.versioned_json import write_model
-from perfgate.nightly import MANIFEST, candidate, judge_night, night_of_the_head
+from perfgate.nightly import MANIFEST, candidate, judge_night, night_of_the_head, nights_joined
 from perfgate.report.baseline_page import diff_document, log_document
 from perfgate.report.github_markdown import SUMMARY_BYTES, render_within
 from perfgate.report.html import run_html
@@ -55,13 +56,20 @@ def judged(folder: Path) -> Outcome:
 def promotable(plan: JobPlan | None) -> dict[str, str]:
     """The runs of a night that may be promoted, as they are in the run folder's artifact; empty where none may.
 
+    Of a night of several machines they are a line each, from the folder of their shards.
+
     ``candidate`` is that of the reference, one more visit of the baseline; ``night`` that of the head beside the
     anchor, from which its drift is read.
     """
-    if plan is None or plan.command != "nightly" or plan.run_folder is None:
+    folder = plan.run_folder if plan else None
+    if plan is None or folder is None or not (folder / MANIFEST).exists():
         return {"candidate": "", "night": ""}
-    found = {"candidate": candidate(plan.run_folder), "night": night_of_the_head(plan.run_folder)}
-    return {name: str(run.relative_to(plan.runs)) if run else "" for name, run in found.items()}
+    if plan.shards is None:
+        nights, root = [folder], plan.runs
+    else:
+        nights, root = nights_joined(folder, sorted(plan.shards.iterdir())), plan.shards
+    found = {"candidate": map(candidate, nights), "night": map(night_of_the_head, nights)}
+    return {name: "\n".join(str(run.relative_to(root)) for run in runs if run) for name, runs in found.items()}
 
 
 def write_small_artifact(job: GithubJob, plan: JobPlan | None, outcome: Outcome | None) -> None:
@@ -72,6 +80,14 @@ def write_small_artifact(job: GithubJob, plan: JobPlan | None, outcome: Outcome 
         write_model(folder / "job.json", plan)
     if outcome is not None:
         write_atomically(folder / "verdict.json", verdict_json(outcome))
+
+
+def write_issue(job: GithubJob, outcome: Outcome) -> Path:
+    """The text of an issue about an outcome, whose words may be an artifact's: no markup, no link, no mention."""
+    file = job.folder / "issue.md"
+    shown = read_verdict(verdict_json(outcome).encode(), "verdict.json")
+    write_atomically(file, render_within(shown, BODY_CHARACTERS))
+    return file
 
 
 def write_page(folder: Path, outcome: Outcome) -> None:

@@ -20,9 +20,10 @@ from pydantic import BaseModel
 from perfgate.errors import UsageError
 from perfgate.github.api import Api, ApiError, MergeGroup, PullRequest, Repository
 from perfgate.github.workflow_job import PUSHED_REQUEST, Command, GithubJob, JobPlan
-from perfgate.machine.atomic_files import canonical_json
+from perfgate.machine.atomic_files import canonical_json, write_atomically
 from perfgate.project.git import Git
 from perfgate.project.subjects import anchored
+from perfgate.record.shards import parse_shard_plan
 from perfgate.scenario.declaration import load
 from perfgate.scenario.fields import file_pattern
 from perfgate.scenario.plan import resolve_cells
@@ -52,6 +53,9 @@ class Wanted:
         base: Words of the base's subject, paths from the checkout; the merge base's build where there are none.
         head: Words of the head's subject, paths from the checkout; the head's build where there are none.
         more: Further words of ``perfgate run``.
+        shard: ``K/N``, where the job measures one shard.
+        plan: What ``perfgate plan`` printed, where the job measures or judges shards.
+        shards: Folder of the shards that the job judges.
     """
 
     scenarios: tuple[str, ...]
@@ -60,6 +64,9 @@ class Wanted:
     base: tuple[str, ...] = ()
     head: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
+    shard: str = ""
+    plan: str = ""
+    shards: str = ""
 
 
 def make_plan(job: GithubJob, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
@@ -107,8 +114,10 @@ def make_plan(job: GithubJob, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
             remedy="Changes are judged by the scenarios of the branch they aim at: merge those first.",
         )
     cells = sorted(cell.cell_id for file in scenarios for cell in resolve_cells(load(policy / file)))
+    shards = tree / wanted.shards if wanted.command == "judge" else None
     words = _words(wanted, scenarios, merge_base, head)  # and not --budget and the like: they change no measurement
     # Those as given make the key: another runner has its workspace elsewhere.
+    parts = _part_words(job, wanted, shards)
     here = replace(wanted, base=anchored(wanted.base, tree), head=anchored(wanted.head, tree))
     once = job.variable("GITHUB_RUN_ID") if wanted.command == "nightly" else ""  # a night is measured anew every night
     key = hashlib.sha256(canonical_json([head, merge_base, cells, list(words), once]).encode()).hexdigest()[:20]
@@ -116,9 +125,30 @@ def make_plan(job: GithubJob, api: Api, wanted: Wanted, tree: Path) -> JobPlan:
     return JobPlan(
         repository=job.repository, pull_request=pull_request, base_branch=branch, base=base, merge_base=merge_base,
         head=head, policy=policy, scenarios=scenarios, changed=_changed(git, merge_base, head, judged_by),
-        artifact=f"perfgate-run-{key}", command=wanted.command, runs=job.folder / "runs",
-        words=(*_words(here, scenarios, merge_base, head), *wanted.more),
+        artifact=_artifact(wanted, key), command=wanted.command, runs=job.folder / "runs", shards=shards,
+        words=parts if shards else (*_words(here, scenarios, merge_base, head), *wanted.more, *parts),
     )  # fmt: skip
+
+
+def _artifact(wanted: Wanted, key: str) -> str:
+    """Its name: the same for the same head, merge base, cells and shard, so that a later one replaces it."""
+    shard = f"shard-{wanted.shard.replace('/', '-of-')}" if wanted.shard else "run"
+    return f"perfgate-{shard}-{key}"
+
+
+def _part_words(job: GithubJob, wanted: Wanted, shards: Path | None) -> tuple[str, ...]:
+    """Words of what is measured or judged of a plan; the plan is written down where they name it."""
+    if (wanted.plan != "") != (wanted.shard != "" or shards is not None):
+        raise UsageError("plan goes with shard, and with command: judge", remedy="Give it the outputs of the plan job.")
+    if not wanted.plan:
+        return ()
+    parse_shard_plan(wanted.plan, "plan")
+    file = job.folder / "plan.json"
+    write_atomically(file, wanted.plan)
+    if shards is None:
+        return ("--shard", wanted.shard, "--plan", str(file))
+    there = sorted(str(folder) for folder in shards.iterdir() if folder.is_dir()) if shards.is_dir() else []
+    return (*(there or [str(shards)]), "--plan", str(file))
 
 
 def touched(files: Iterable[str], scenarios: Iterable[str]) -> tuple[str, ...]:

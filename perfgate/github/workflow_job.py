@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from perfgate.errors import ExitStatus, UsageError
 from perfgate.github.api import Api, PullRequest
@@ -23,7 +23,7 @@ REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
 PUSHED_REQUEST = re.compile(r"(?:refs/heads/)?pull-request/([1-9][0-9]{0,8})")
 """The branch that an approved pull request is pushed to, so that its code runs here."""
 
-Command = Literal["run", "nightly"]
+Command = Literal["run", "nightly", "judge"]
 
 _Part = TypeVar("_Part", bound=BaseModel)
 
@@ -45,6 +45,7 @@ class JobPlan(Frozen):
         command: What of perfgate measures.
         words: What follows it.
         runs: Folder of the run folders.
+        shards: Where other jobs' shards are, which this one judges; ``None``, and not written, for any other job.
     """
 
     format: Literal["perfgate-job/1"] = "perfgate-job/1"
@@ -61,6 +62,12 @@ class JobPlan(Frozen):
     command: Command = "run"
     words: tuple[str, ...]
     runs: Path
+    shards: Path | None = Field(default=None, exclude_if=lambda shards: shards is None)
+
+    @property
+    def whole(self) -> bool:
+        """Whether its verdict is that of all that is measured, and not of one shard."""
+        return "--shard" not in self.words
 
     @property
     def may_be_resumed(self) -> bool:
@@ -73,8 +80,8 @@ class JobPlan(Frozen):
     @property
     def run_folder(self) -> Path | None:
         """The one run folder of this job; ``None`` where there is none with a manifest."""
-        manifest = {"run": "run.json", "nightly": "night.json"}[self.command]
-        return next((file.parent for file in sorted(self.runs.glob(f"*/{manifest}"))), None)
+        manifests = {"run": ["run.json"], "nightly": ["night.json"], "judge": ["night.json", "run.json"]}[self.command]
+        return next((file.parent for name in manifests for file in sorted(self.runs.glob(f"*/{name}"))), None)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -36,20 +38,57 @@ from perfgate.metrics.trial import KINDS, Kind, key_of
 from perfgate.models import Note
 from perfgate.project.subjects import revisions
 from perfgate.record.run_record import Record, Run
+from perfgate.scenario.part import Part
 from perfgate.scenario.plan import Cell, Plan
 from perfgate.trace.attribution import Attribution, attribute
+from perfgate.units import plural
 
 
 def judge(run: Run, records: Mapping[str, Record]) -> Outcome:
     """Judge a run from its manifest and the records there are, by cell_id."""
+    own = {cell.name for cell in run.cells}
     compared = [
-        evidence_of_run(run, cell, records.get(cell.cell_id), head) for cell in run.plan.cells for head in run.compared
+        evidence_of_run(run, cell, records.get(cell.cell_id) if cell.name in own else None, head)
+        for cell in run.plan.cells
+        for head in run.compared
     ]
+    if run.part is not None:
+        judged = judge_together(compared, run.plan, partial(judge_series, weights=_declared_shares(compared)))
+        cells = tuple(cell for cell, evidence in zip(judged, compared, strict=True) if evidence.cell.name in own)
+        return _of_a_part(judge_cells(run.name, run.plan, cells), run, run.part, records)
     cells = judge_together(compared, run.plan)
     if run.of_running_servers and run.alone is None:
         return judge_advisory(run.name, run.plan, cells, ONE_REPLICATE)
     reasons = (_of_a_quick_run(cells),) if run.quick else ()
     return judge_cells(run.name, run.plan, cells, reasons)
+
+
+def _declared_shares(compared: Sequence[Evidence]) -> tuple[Fraction, ...]:
+    """Each gate's share of alpha where machines measure parts of a plan: as many gates as the plan declares share it.
+
+    A machine with two states has a cell's gates judged once a state. They share what the cell has, so that what is
+    found on one machine never loosens or tightens what was decided on another: Holm over all parts rejects whatever
+    Holm over one part rejected.
+    """
+    families = [(len(evidence.cell.gates), len(evidence.family)) for evidence in compared]
+    return tuple(Fraction(declared, members) for declared, members in families for _ in range(members))
+
+
+def _of_a_part(outcome: Outcome, run: Run, part: Part, records: Mapping[str, Record]) -> Outcome:
+    """The outcome of a part, or of parts that were joined: missing parts and foreign ones never pass."""
+    if not part.joined:
+        text = f"{part.words} alone; the gates of the others count as undecided"
+        return outcome.model_copy(update={"reasons": (Note(code="one-shard", text=text),)})
+    missing = [number for number in range(1, len(part.shards) + 1) if number not in part.numbers]
+    absent = {cell.name for cell in run.plan.cells if cell.cell_id not in records}
+    notes = [
+        Note(code="shard-missing", text=f"shard {number} of {len(part.shards)}: {plural(len(own), 'cell')}, {own[0]}")
+        for number in missing
+        if (own := [name for name in part.shards[number - 1] if name in absent])
+    ]
+    verdict = worst((outcome.verdict, "not-measured")) if part.faults else outcome.verdict
+    told = {"verdict": verdict, "exit_status": WORST_FIRST[verdict], "reasons": (*part.faults, *notes)}
+    return outcome.model_copy(update=told)
 
 
 ONE_REPLICATE = Note(code="running-server", text="one trial a subject was measured, of a server that ran already")

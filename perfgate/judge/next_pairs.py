@@ -41,7 +41,7 @@ def due(run: Run, records: Mapping[str, Record]) -> Iterator[Due]:
     Of several heads those go on that are undecided, to the look that comes first among theirs.
     """
     judged = iter(judge(run, records).cells)
-    for cell in run.plan.cells:
+    for cell in run.cells:
         record = records.get(cell.cell_id)
         outcomes = {head: next(judged) for head in run.compared}
         for kind in KINDS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from statistics import geometric_mean
 from typing import Protocol
 
@@ -176,9 +177,11 @@ class Judged(Protocol):
         """The same in figures and words."""
 
 
-def judge_series(series: Sequence[Judged], alpha: float, beta: float) -> tuple[GateOutcome, ...]:
+def judge_series(
+    series: Sequence[Judged], alpha: float, beta: float, weights: Sequence[Fraction] | None = None
+) -> tuple[GateOutcome, ...]:
     """Judge all gates of a run together, see :func:`decide`, and put each into figures and words."""
-    return tuple(decision.series.outcome(decision) for decision in decide(series, alpha, beta))
+    return tuple(decision.series.outcome(decision) for decision in decide(series, alpha, beta, weights))
 
 
 @dataclass(frozen=True)
@@ -205,16 +208,24 @@ class Decision:
         return self.series.verdict(self)
 
 
-def decide(series: Sequence[Judged], alpha: float, beta: float) -> tuple[Decision, ...]:
+def decide(
+    series: Sequence[Judged], alpha: float, beta: float, weights: Sequence[Fraction] | None = None
+) -> tuple[Decision, ...]:
     """Decide all gates of a run together: Holm's family is everything that can block it.
 
     Gates without data stay in the family with p = 1, so that losing a measurement never loosens another gate.
+
+    Args:
+        series: Of every gate.
+        alpha: Of all together.
+        beta: Of each.
+        weights: See :func:`perfgate.stats.sequential.holm`.
     """
     looks = [gated.interim_looks() for gated in series]
     p = [gate_looks[-1].p_slower if gate_looks else 1.0 for gate_looks in looks]
-    rejected = stats.holm(p, alpha)
+    rejected = stats.holm(p, alpha, weights)
     return tuple(
-        Decision(gated, gate_looks, rejected[n], stats.holm_level(p, n, alpha), beta)
+        Decision(gated, gate_looks, rejected[n], stats.holm_level(p, n, alpha, weights), beta)
         for n, (gated, gate_looks) in enumerate(zip(series, looks, strict=True))
     )
 

@@ -154,16 +154,34 @@ class Recipe(Strict):
         return self
 
 
+class MachineTable(Strict):
+    """``[machines.NAME]``: machines that are alike, among which perfgate plan divides the cells of scenarios.
+
+    Args:
+        scenarios: Patterns of the scenario files that they measure, from this file's folder.
+        labels: By which a CI finds one of them, like the labels of GitHub's runners.
+    """
+
+    scenarios: Annotated[
+        tuple[Pattern, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST), Field(min_length=1)
+    ]
+    labels: Annotated[
+        tuple[Text, ...], BeforeValidator(_one_or_more), Listed, WithJsonSchema(_TEXT_OR_LIST), Field(min_length=1)
+    ]
+
+
 class _File(Strict):
     """perfgate.toml: subjects that have names, and how a git ref becomes a subject.
 
     Args:
         subjects: Builds by name, for --base NAME and --head NAME; base and head serve where no words are given.
         build: How a git ref becomes a subject, for ref= and --against.
+        machines: Classes of machines by name, for perfgate plan.
     """
 
     subjects: dict[str, SubjectTable] = {}
     build: Recipe | None = None
+    machines: dict[str, MachineTable] = {}
 
 
 @dataclass(frozen=True)
@@ -174,11 +192,22 @@ class Config:
         file: The file; ``None`` where there is none.
         subjects: What the ``[subjects.NAME]`` tables say, by name; ``python`` and ``path`` are absolute.
         build: The ``[build]`` table; ``None`` where there is none.
+        machines: The ``[machines.NAME]`` tables, by name.
     """
 
     file: Path | None = None
     subjects: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     build: Recipe | None = None
+    machines: Mapping[str, MachineTable] = field(default_factory=dict)
+
+    def machines_of(self, scenario: Path) -> list[str]:
+        """The classes of machines whose patterns name a scenario file."""
+        folder = (self.file or Path(CONFIG_FILE)).absolute().parent
+        return [
+            name
+            for name, table in self.machines.items()
+            if any(scenario.resolve() == file.resolve() for entry in table.scenarios for file in folder.glob(entry))
+        ]
 
 
 def load_config(file: Path | None = None) -> Config:
@@ -201,7 +230,12 @@ def load_config(file: Path | None = None) -> Config:
     except ValidationError as error:
         raise UsageError(_in_words(file, content, error)) from error
     tables = {name: table.model_dump(exclude_unset=True) for name, table in checked.subjects.items()}
-    return Config(file, {name: absolute_paths(table, file.parent) for name, table in tables.items()}, checked.build)
+    return Config(
+        file,
+        {name: absolute_paths(table, file.parent) for name, table in tables.items()},
+        checked.build,
+        checked.machines,
+    )
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -19,10 +19,12 @@ from perfgate.record.compared_builds import by_side
 from perfgate.record.kept_trace import keep_trace
 from perfgate.record.manifest import SCENARIOS, check_sequence
 from perfgate.record.run_record import Run, read_records, record_file, write_record, write_run
+from perfgate.record.shards import Assigned
 from perfgate.scenario.declaration import LoadedScenario, load
 from perfgate.scenario.local_files import trace_file
 from perfgate.scenario.plan import make_plan
 from perfgate.scenario.subject import Builds, runs_already
+from perfgate.scenario.taken_cells import as_taken
 
 
 @contextlib.contextmanager
@@ -35,12 +37,45 @@ def storage_failures(folder: Path, remedy: str) -> Iterator[None]:
         raise NotMeasuredError(what, where=str(folder), remedy=remedy, code="storage-failed") from error
 
 
-def taken_over(folder: Path, begun: Run, scenarios: Sequence[Path], subjects: Builds) -> Run:
+def new_run(
+    loaded: Sequence[LoadedScenario],
+    subjects: Builds,
+    seed: int | None,
+    shard: Assigned | None,
+    *,
+    quick: bool,
+    **kind: bool,
+) -> Run:
+    """The manifest of a run that is begun.
+
+    Args:
+        loaded: Its scenarios.
+        subjects: Its builds.
+        seed: That of the shard, or drawn, where not given.
+        shard: The part that it is of a plan, if it is one.
+        quick: Whether it takes one trial a subject.
+        kind: See :func:`perfgate.scenario.taken_cells.as_taken`.
+
+    Raises:
+        UsageError: See :func:`perfgate.scenario.plan.make_plan`.
+        NotMeasuredError: ``shard-foreign``: these scenarios make another plan than that of the shard.
+    """
+    drawn = shard.plan.seed if shard else secrets.randbits(32)
+    plan = make_plan(tuple(loaded), drawn if seed is None else seed)
+    plan = plan.model_copy(update={"cells": as_taken(plan.cells, **kind)})
+    part = shard.part(plan) if shard else None
+    fields = {**by_side(subjects), **kind, "quick": quick}
+    return Run(name=run_name(loaded), plan=plan, part=part, perfgate=__version__, **fields)
+
+
+def taken_over(
+    folder: Path, begun: Run, scenarios: Sequence[Path], subjects: Builds, shard: Assigned | None = None
+) -> Run:
     """The run with the plan and the subjects of whoever goes on with it, which must be those that it was begun with."""
     loaded = tuple(load(file) for file in scenarios)
     plan = make_plan(loaded, begun.plan.seed, begun.plan.orders)
-    one_trial = runs_already(subjects)
-    own = Run(name=begun.name, plan=plan, **by_side(subjects), quick=one_trial, perfgate=__version__)
+    part, quick = shard.part(plan) if shard else None, runs_already(subjects)
+    own = Run(name=begun.name, plan=plan, part=part, **by_side(subjects), quick=quick, perfgate=__version__)
     differing = [
         name for name in Run.model_fields if name != "perfgate" and _portable(own, name) != _portable(begun, name)
     ]

@@ -47,7 +47,19 @@ def read_manifest(folder: Path) -> Run:
     for cell, expected in zip(run.plan.cells, declared, strict=True):
         if cell != expected:
             raise RecordError(f"{cell.name}: {_difference(cell, expected)}", where=where, remedy=_remedy(run))
+    if run.part is not None and not run.part.fits(run.plan):
+        raise RecordError("its shards do not hold each cell of the plan once", where=where, remedy=TAKE_AGAIN)
     return run
+
+
+def kept_scenarios(folder: Path, run: Run) -> dict[str, str]:
+    """The text of each scenario of a run, by its name.
+
+    Raises:
+        RecordError: One cannot be read.
+    """
+    names = dict.fromkeys(cell.scenario for cell in run.plan.cells)
+    return {name: _read(folder / SCENARIOS / f"{name}.yaml") for name in names}
 
 
 def require_scenarios(folder: Path, run: Run, files: Iterable[Path]) -> None:
@@ -57,10 +69,10 @@ def require_scenarios(folder: Path, run: Run, files: Iterable[Path]) -> None:
         RecordError: One is not.
     """
     known = {_read(file) for file in files}
-    for name in dict.fromkeys(cell.scenario for cell in run.plan.cells):
-        kept = folder / SCENARIOS / f"{name}.yaml"
-        if _read(kept) not in known:
+    for name, text in kept_scenarios(folder, run).items():
+        if text not in known:
             remedy = "Measure it by the scenario as it is here, or check out the commit that it was measured by."
+            kept = folder / SCENARIOS / f"{name}.yaml"
             raise RecordError("is not a copy of any scenario here", where=str(kept), remedy=remedy)
 
 

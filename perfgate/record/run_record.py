@@ -37,6 +37,7 @@ from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Failure, HeadNam
 from perfgate.models import Frozen
 from perfgate.record.compared_builds import ComparedBuilds, HeadsField
 from perfgate.record.iteration_choice import IterationChoice
+from perfgate.scenario.part import Part
 from perfgate.scenario.plan import OLD_ORDERS, Cell, OrdersField, Plan
 from perfgate.scenario.subject import Subject, runs_already
 from perfgate.stats.sequential import Schedule
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RECORD_FORMAT: Final = "perfgate-record/1"
+TRIALS_OF_A_PART: Final = 1_000_000
+"""More than a part of a plan can have."""
 
 
 class Visit(Frozen):
@@ -274,6 +277,7 @@ class Run(ComparedBuilds):
             ``None``, and not written, for any other run.
         against: For a head that is judged against stored baselines, alone or beside an anchor as its base: the copies
             kept in the run folder that it may be held against, by cell_id; ``None`` for any other run.
+        part: Where several machines measure parts of the plan, which one this is; not written where one measures all.
         perfgate: Version that measured.
     """
 
@@ -288,6 +292,7 @@ class Run(ComparedBuilds):
     host_profile: bool = Field(default=False, exclude_if=operator.not_)
     profiles: dict[str, tuple[Artifact, ...]] | None = Field(default=None, exclude_if=lambda own: own is None)
     against: dict[str, tuple[Artifact, ...]] | None = None
+    part: Part | None = Field(default=None, exclude_if=lambda part: part is None)
     perfgate: str
 
     @model_validator(mode="after")
@@ -300,6 +305,16 @@ class Run(ComparedBuilds):
     def of_running_servers(self) -> bool:
         """Whether a side is a server that ran already."""
         return runs_already(self.built)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells that it answers for: those of its part of the plan."""
+        return self.plan.cells if self.part is None else self.part.cells(self.plan)
+
+    @property
+    def first_trial(self) -> int:
+        """The number of its first trial: no two parts of a plan have one in common."""
+        return self.part.place * TRIALS_OF_A_PART if self.part else 0
 
     @property
     def fixed(self) -> bool:
@@ -365,12 +380,12 @@ def record_file(folder: Path, cell: Cell) -> Path:
 
 
 def read_records(folder: Path, run: Run) -> Iterator[Record]:
-    """The records of a run folder that exist, in the plan's order.
+    """The records of a run's cells that its folder holds, in the plan's order.
 
     Raises:
         RecordError: A record cannot be read, or belongs to another cell than its name says.
     """
-    for cell in run.plan.cells:
+    for cell in run.cells:
         file = record_file(folder, cell)
         if file.exists():
             record = read_record(file)

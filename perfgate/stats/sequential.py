@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -180,23 +181,35 @@ def _weighted(p: float, weight: float) -> float:
     return min(1.0, p / weight) if weight > 0 else 1.0
 
 
-def holm(p: Sequence[float], alpha: float) -> tuple[bool, ...]:
+def holm(p: Sequence[float], alpha: float, weights: Sequence[Fraction] | None = None) -> tuple[bool, ...]:
     """Which hypotheses Holm's step-down rejects (Holm 1979): any false rejection has probability at most ``alpha``.
 
     Valid under any dependence between the tests, at any number of them; no p at all rejects nothing.
+
+    Args:
+        p: One for each hypothesis.
+        alpha: The level of all together.
+        weights: Shares of alpha, each above 0, one for each hypothesis: the same article's weighted procedure.
+            Without them all are alike.
     """
+    shares: Sequence[Fraction | int] = weights or [1] * len(p)
     rejected = [False] * len(p)
-    for rank, index in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
-        if p[index] > alpha / (len(p) - rank):
+    left = sum(shares)
+    for index in sorted(range(len(p)), key=lambda i: p[i] / shares[i]):
+        if p[index] > alpha / (left / shares[index]):
             break
         rejected[index] = True
+        left -= shares[index]
     return tuple(rejected)
 
 
-def holm_level(p: Sequence[float], index: int, alpha: float) -> float:
+def holm_level(p: Sequence[float], index: int, alpha: float, weights: Sequence[Fraction] | None = None) -> float:
     """The threshold for ``p[index]`` given the others: Holm rejects it exactly when it does not exceed this.
 
-    It is alpha / (m - r), where r of the other hypotheses are rejected when this one is not.
+    It is alpha / (m - r), where r of the other hypotheses are rejected when this one is not; with weights its own over
+    the sum of those that are left, in the place of 1 / (m - r).
     """
-    others = holm([math.inf if i == index else value for i, value in enumerate(p)], alpha)
-    return alpha / (len(p) - sum(others))
+    shares: Sequence[Fraction | int] = weights or [1] * len(p)
+    others = holm([math.inf if i == index else value for i, value in enumerate(p)], alpha, weights)
+    left = sum(share for share, rejected in zip(shares, others, strict=True) if not rejected)
+    return alpha / (left / shares[index])

@@ -136,7 +136,7 @@ def test_the_functions_of_the_rule_decide(monkeypatch: pytest.MonkeyPatch) -> No
     """With another Holm, or another test, a replay ends differently: there is no copy of the rule in it."""
     replay, truth = Replay.of(QUIET, ONE_GATE, 30, 0), Truth("slower", {STEP: 0.01}, STEP)
     blocked = [replay.row(truth).regressed.events]
-    monkeypatch.setattr("perfgate.stats.holm", lambda p, _alpha: tuple(False for _ in p))
+    monkeypatch.setattr("perfgate.stats.holm", lambda p, *_: tuple(False for _ in p))
     blocked.append(replay.row(truth).regressed.events)
     monkeypatch.undo()
     monkeypatch.setattr("perfgate.stats.Estimate.p_above", lambda *_: 1.0)

@@ -36,8 +36,8 @@ Worsen = Callable[[pytest.MonkeyPatch], None]
 
 def no_holm(patch: pytest.MonkeyPatch) -> None:
     """Each gate is tested at the whole alpha."""
-    patch.setattr("perfgate.stats.holm", lambda p, alpha: tuple(value <= alpha for value in p))
-    patch.setattr("perfgate.stats.holm_level", lambda _p, _index, alpha: alpha)
+    patch.setattr("perfgate.stats.holm", lambda p, alpha, _weights: tuple(value <= alpha for value in p))
+    patch.setattr("perfgate.stats.holm_level", lambda _p, _index, alpha, _weights: alpha)
 
 
 def block_at_four(patch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from hand_made import scenario_file
 from perfgate_process import marked_processes
 
 from perfgate.cli.main import main
+from perfgate.errors import ExitStatus
 from perfgate.judge.outcome import Outcome
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 from perfgate.machine.locks import STATE, hold
@@ -32,6 +33,7 @@ import json, os, sys
 sys.path[:0] = {[str(ROOT), str(ROOT / "tests")]!r}
 from fake_collector import FakeCollector, FakeSpec
 from perfgate.cli.main import main
+from perfgate.errors import ExitStatus
 from perfgate.machine.atomic_files import canonical_json, sha256_hex
 fake = json.loads(os.environ["FAKE"])
 fake["failures"] = {{int(trial): code for trial, code in fake.get("failures", {{}}).items()}}
@@ -83,7 +85,12 @@ def gate(github: FakeGitHub, tmp_path: Path, forked: Path) -> Gate:
     count = iter(range(100))
 
     def one(
-        fake: dict[str, Any], *, branch: str = "pull-request/12", alone: bool | None = None, **more: Any
+        fake: dict[str, Any],
+        *,
+        branch: str = "pull-request/12",
+        alone: bool | None = None,
+        action: str = "action.yml",
+        **more: Any,
     ) -> ActionRunner:
         number = next(count)
         workspace = clone(tmp_path / "origin", tmp_path / f"work-{number}", branch)
@@ -107,7 +114,7 @@ def gate(github: FakeGitHub, tmp_path: Path, forked: Path) -> Gate:
             **more.pop("inputs", {}),
         }
         runner = ActionRunner(
-            ROOT / "action.yml", tmp_path / f"temp-{number}", workspace, environment, inputs, github, **more
+            ROOT / action, tmp_path / f"temp-{number}", workspace, environment, inputs, github, **more
         )
         runner.run()
         return runner
@@ -667,3 +674,69 @@ def test_nothing_to_measure(gate: Gate, tmp_path: Path, change: str, inputs: dic
     assert runner.outputs["report"]["verdict"] == "not-measured"
     assert "NOT MEASURED: perfgate ended with 2" in runner.summary
     assert said in runner.steps["prepare"].log + runner.steps["measure"].log
+
+
+# --- shards
+
+PLAN = ".github/actions/plan/action.yml"
+
+
+def two_cells(origin: Path) -> None:
+    """Let the scenario on main have two cells."""
+    scenario_file(origin / "scenarios", more="matrix: {batch: [1, 2]}")
+    git(origin, "commit", "--quiet", "-a", "-m", "two cells")
+
+
+def downloaded(github: FakeGitHub, folder: Path) -> Path:
+    """The shards' artifacts as actions/download-artifact leaves them: each in a folder of its name."""
+    for item in github.artifacts:
+        if item["name"].startswith("perfgate-shard-"):
+            for name, data in kept(github, item["name"]).items():
+                file = folder / item["name"] / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(data)
+    return folder
+
+
+@pytest.mark.parametrize("command", ["run", "nightly"])
+def test_jobs_measure_shards_and_one_judges_them(gate: Gate, github: FakeGitHub, tmp_path: Path, command: str) -> None:
+    """A shard's job shows no verdict of the whole; the judging job has it, with a page; 22 where a shard is away."""
+    two_cells(tmp_path / "origin")
+    both = {"inputs": {"shards": "2", "base": "", "head": ""}}
+    matrix = gate(SAME, action=PLAN, **both).outputs["plan"]["matrix"]
+    first = gate(SAME, inputs={"plan": matrix, "shard": "1/2", "command": command, "resume": "false"})
+
+    assert [entry["shard"] for entry in json.loads(matrix)["include"]] == ["1/2", "2/2"]
+    assert (first.result, first.outputs["report"]["exit_status"], first.steps["show"].outcome) == (
+        "success",
+        "0",
+        "skipped",
+    )
+    there = downloaded(github, tmp_path / "one")
+    left = gate(SAME, action=PLAN, inputs={"plan": matrix, "done": str(there), "base": "", "head": ""})
+    assert [entry["shard"] for entry in json.loads(left.outputs["left"]["matrix"])["include"]] == ["2/2"]
+    judging = {"plan": matrix, "command": "judge", "resume": "false"}
+    lacking = gate(SAME, inputs={**judging, "shards": str(there)})
+    assert (lacking.result, lacking.steps["enforce"].status) == ("failure", ExitStatus.NOT_MEASURED)
+    assert "shard 2 of 2: 1 cell" in Path(lacking.outputs["report"]["issue"]).read_text()
+
+    gate(SAME, inputs={"plan": matrix, "shard": "2/2", "command": command, "resume": "false"})
+    there = downloaded(github, tmp_path / "both")
+    judged = gate(SAME, inputs={**judging, "shards": str(there)})
+
+    assert (judged.result, judged.outputs["report"]["verdict"]) == ("success", "pass"), judged.steps["measure"].log
+    candidates = judged.outputs["report"]["candidate"].split()
+    assert [bool((there / one / "run.json").is_file()) for one in candidates] == [True] * 2 * (command == "nightly")
+    assert any(name.endswith("report.html") for name in kept(github, judged.outputs["prepare"]["artifact"]))
+    assert judged.steps["show"].outcome == "success"
+
+
+def test_a_shard_needs_its_plan(gate: Gate) -> None:
+    """A job that is given half of what names a shard measures nothing, nor does one whose plan is not one."""
+    for inputs, text in (
+        ({"shard": "1/2"}, "plan goes with shard"),
+        ({"command": "judge"}, "plan goes with shard"),
+        ({"shard": "1/2", "plan": "{}"}, "include: Field required"),
+    ):
+        runner = gate(SAME, inputs=inputs)
+        assert (runner.result, text in runner.steps["prepare"].log) == ("failure", True), runner.steps["prepare"].log

@@ -319,7 +319,7 @@ def test_workflows() -> None:
     written = workflows(f"me/perfgate@{'1a' * 20}", ("self-hosted", "h200"))
 
     names = [Path(path).stem for path in written if path.startswith(".github/workflows/perfgate")]
-    assert sorted(names) == ["perfgate", "perfgate-comment", "perfgate-history", "perfgate-nightly"]
+    assert sorted(names) == ["perfgate", "perfgate-comment", "perfgate-fleet", "perfgate-history", "perfgate-nightly"]
     for text in written.values():
         assert "OWNER" not in text
         assert "0" * 40 not in text

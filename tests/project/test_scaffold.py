@@ -30,7 +30,7 @@ from perfgate.scenario.plan import resolve_cells
 
 ROOT = Path(__file__).parents[2]
 ACTION = f"me/perfgate@{'1a' * 20}"
-WORKFLOWS = [f".github/workflows/perfgate{name}.yml" for name in ("", "-comment", "-history", "-nightly")]
+WORKFLOWS = [f".github/workflows/perfgate{name}.yml" for name in ("", "-comment", "-fleet", "-history", "-nightly")]
 PLUGIN = '[project]\nname = "p"\nversion = "1"\n[project.entry-points."vllm.general_plugins"]\np = "p:register"\n'
 
 pytestmark = pytest.mark.usefixtures("no_gpu")

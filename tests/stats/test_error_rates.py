@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,6 +30,7 @@ drops: Any = importlib.import_module("dropped_rates")
 changes: Any = importlib.import_module("change_rates")
 heads: Any = importlib.import_module("head_rates")
 searches: Any = importlib.import_module("bisect_rates")
+shards: Any = importlib.import_module("shard_rates")
 states: Any = importlib.import_module("state_places")
 
 RUNS = 2000
@@ -86,6 +88,23 @@ def test_twin_with_a_resolution(d: list[list[float]], resolution: float) -> None
 def test_vectorised_holm(p: list[float]) -> None:
     """Row by row, Holm rejects what perfgate.stats.sequential.holm rejects."""
     assert stats.holm(p, 0.01) == tuple(twin.holm_all(np.array([p]), 0.01)[0])
+
+
+@given(rows=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 3)), min_size=1, max_size=8))
+def test_vectorised_holm_with_weights(rows: list[tuple[float, int]]) -> None:
+    """The same where hypotheses have shares of alpha."""
+    p, weights = [row[0] for row in rows], [Fraction(1, row[1]) for row in rows]
+    found = shards.weighted_holm(np.array([p]), np.array(weights, float), 0.01)
+    assert stats.holm(p, 0.01, weights) == tuple(found[0])
+
+
+def test_shards_keep_the_rates() -> None:
+    """No join takes back what a shard rejected; neither error is more frequent than declared, nor is a plan split."""
+    found = [shards.simulate(case, layout, RUNS) for case in shards.CASES for layout in ((3, 2, 1), (2, 2, 3))]
+
+    assert [row.taken_back for row in found] == [0] * len(found)
+    assert [row.standing for row in found if row.least > row.declared] == []
+    assert all(row.otherwise < RUNS / 50 for row in found if row.layout == (3, 2, 1))
 
 
 def test_too_few_pairs() -> None:

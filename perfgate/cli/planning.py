@@ -1,0 +1,165 @@
+"""``perfgate plan``: a plan in shards, one for each machine; and the options of what measures and judges them.
+
+Slow imports are in the bodies, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perfgate.cli.output_options import RUNS_OPTION
+from perfgate.errors import UsageError
+
+if TYPE_CHECKING:
+    from perfgate.judge.outcome import Outcome
+    from perfgate.project.config import Config
+    from perfgate.record.shards import Assigned, MachineClass, ShardPlan
+    from perfgate.scenario.declaration import LoadedScenario
+
+_FILE: Any = click.Path(path_type=Path, dir_okay=False)
+PLAN_OPTION = click.option("--plan", "plan_file", type=_FILE, metavar="FILE", help="What perfgate plan printed.")
+
+
+def sharded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command that measures ``--shard`` and ``--plan``; :func:`assigned` reads them."""
+    shard = click.option("--shard", "shard_word", metavar="K/N", help="Measure this part of the plan of --plan alone.")
+    return shard(PLAN_OPTION(command))
+
+
+def assigned(word: str | None, file: Path | None) -> Assigned | None:
+    """The shard that ``--shard`` and ``--plan`` name; ``None`` where neither was given.
+
+    Raises:
+        UsageError: One was given without the other, or there is no such shard.
+        RecordError: The plan cannot be read.
+    """
+    from perfgate.record.shards import read_shard_plan
+
+    if word is None and file is None:
+        return None
+    if word is None or file is None:
+        remedy = "Print a plan first: perfgate plan SCENARIO --shards N > plan.json"
+        raise UsageError("--shard and --plan go together", remedy=remedy)
+    return read_shard_plan(file).numbered(word)
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="SCENARIO...")
+@click.option("--shards", type=click.IntRange(1, 1000), help="How many machines measure, at most.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
+@click.option("--left", "plan_file", type=_FILE, metavar="PLAN", help="Print what of this plan SHARD... leave.")
+@RUNS_OPTION
+def plan(files: tuple[Path, ...], shards: int | None, seed: int | None, plan_file: Path | None, runs: Path) -> None:
+    """Divide the cells of scenarios into shards, one for each machine, and print them as a JSON matrix.
+
+    Shards cost about the same by the records in --runs, else by what scenarios expect, as perfgate check prices them.
+    [machines] of perfgate.toml says which machines measure which scenarios, and by which labels they are found.
+
+    \b
+    perfgate plan scenarios/*.yaml --shards 3 > plan.json
+    perfgate run scenarios/*.yaml --shard 2/3 --plan plan.json --base ... --head ...
+    perfgate judge shard-*/ --plan plan.json
+    perfgate plan --left plan.json shard-*/
+    """  # noqa: D301 (click reads a real backspace: keep the lines)
+    from perfgate.record.shards import read_shard_plan
+
+    if (plan_file is None) == (shards is None) or not (files or plan_file):
+        raise UsageError("expected SCENARIO... --shards N, or --left PLAN SHARD...")
+    if plan_file is not None:
+        entries = entries_left(read_shard_plan(plan_file), files)
+    else:
+        entries = [entry.model_dump(mode="json") for entry in divided(files, shards or 1, seed, runs).include]
+    click.echo(json.dumps({"include": entries}))
+
+
+def entries_left(declared: ShardPlan, folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Those entries of a plan that are still to be measured, by the folders of what was."""
+    from perfgate import gate
+    from perfgate.joining import left
+
+    names = left(declared, folders, lambda folder: (cell.verdict for cell in gate.outcome_of(folder).cells))
+    return [entry.model_dump(mode="json") for entry in declared.include if entry.shard in names]
+
+
+def divided(files: Sequence[Path], shards: int, seed: int | None, runs: Path) -> ShardPlan:
+    """The plan of scenario files in so many shards at most; see :func:`plan`.
+
+    Raises:
+        UsageError: Scenarios, or the classes of machines, do not go together.
+    """
+    from perfgate.project.config import load_config
+    from perfgate.record.keeping import run_name
+    from perfgate.record.shards import divide, price
+    from perfgate.scenario.declaration import load
+    from perfgate.scenario.plan import make_plan
+
+    loaded = [load(file) for file in files]
+    whole = make_plan(tuple(loaded), secrets.randbits(32) if seed is None else seed)
+    prices = {cell.name: price(cell, runs) for cell in whole.cells}
+    config = load_config()
+    of_scenario = {one.scenario.name: _class_of(config, one) for one in loaded}
+    classes = {cell.name: of_scenario[cell.scenario] for cell in whole.cells}
+    return divide(whole, run_name(loaded), shards, prices, classes)
+
+
+def _class_of(config: Config, loaded: LoadedScenario) -> MachineClass:
+    """The class that measures a scenario: the only one whose patterns name its file.
+
+    Raises:
+        UsageError: None does though there are classes, or several do.
+    """
+    from perfgate.record.shards import MachineClass
+
+    if not config.machines:
+        return MachineClass()
+    named = config.machines_of(loaded.file)
+    if len(named) != 1:
+        found = " and ".join(named) or "none"
+        remedy = "Name the file in scenarios of one table [machines.NAME]; each cell is measured once."
+        raise UsageError(f"machines that measure {loaded.file}: {found}", where=str(config.file), remedy=remedy)
+    return MachineClass(named[0], config.machines[named[0]].labels)
+
+
+def is_shard(folder: Path) -> bool:
+    """Whether a folder is that of a part of a plan, or holds one, and so is judged with the others only."""
+    from perfgate.record.run_record import read_run
+    from perfgate.report.run_folders import RUN
+
+    manifests = [*folder.glob(RUN), *folder.glob(f"*/{RUN}")]
+    parts = [read_run(file.parent).part for file in manifests[:1]]
+    return any(part is not None and not part.joined for part in parts)
+
+
+def judge_together(words: Sequence[Path], runs: Path, plan_file: Path | None) -> tuple[Path, Outcome]:
+    """Join the shards of a plan, or the nights of its shards, and judge them; the folder of that, and the outcome.
+
+    Args:
+        words: Their folders, or names of them in ``runs``.
+        runs: Where the joined folder is made.
+        plan_file: What ``perfgate plan`` printed, where they are held against that.
+
+    Raises:
+        PerfgateError: See :func:`perfgate.joining.join` and :func:`perfgate.nightly.join_nights`.
+    """
+    from perfgate import gate
+    from perfgate.joining import agreed_in, join
+    from perfgate.nightly import MANIFEST, join_nights, judge_night
+    from perfgate.record.shards import read_shard_plan
+
+    declared = read_shard_plan(plan_file) if plan_file is not None else None
+    runs.mkdir(parents=True, exist_ok=True)
+    folders = [runs / word if not word.exists() and (runs / word).exists() else word for word in words]
+    nights = any([*folder.glob(MANIFEST), *folder.glob(f"*/{MANIFEST}")] for folder in folders)
+    if nights and declared is None:
+        raise UsageError("nights are joined by their plan", remedy="Name what perfgate plan printed: --plan plan.json")
+    if nights and declared is not None:
+        folder = join_nights(folders, runs, declared)
+        return folder, judge_night(folder)
+    folder = join(folders, runs, agreed_in(declared) if declared else None)
+    return folder, gate.judge_folder(folder)

@@ -1,0 +1,253 @@
+"""Shards: a plan divided among machines by what its cells cost, as a matrix that GitHub's ``strategy`` takes as it is.
+
+Nothing is scheduled here. The matrix is printed once; each machine is given it with the number of its shard, and
+refuses to measure if what it has there is another plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from perfgate.errors import NotMeasuredError, RecordError, UsageError
+from perfgate.machine.json_text import MANIFEST, parse_json
+from perfgate.machine.versioned_json import read_bytes, validated
+from perfgate.models import Frozen
+from perfgate.record.cost import kind_cost, newest_records
+from perfgate.scenario.part import Part, RunName, plan_digest
+from perfgate.scenario.plan import Cell, Plan
+
+LABELS = ("self-hosted", "linux", "gpu")
+"""Of the machines that measure, where ``perfgate.toml`` names no classes of them."""
+
+
+@dataclass(frozen=True)
+class MachineClass:
+    """Machines that are alike.
+
+    Args:
+        name: Of the class; empty for that of a project which names none.
+        labels: By which a CI finds one.
+    """
+
+    name: str = ""
+    labels: tuple[str, ...] = LABELS
+
+
+class Shard(Frozen):
+    """One entry of the matrix.
+
+    Args:
+        shard: ``2/3``.
+        runs_on: Labels of the machine that is to measure it.
+        machine: The name of its class.
+        minutes: What its cells cost up to their last look; ``None`` where that is not known of any.
+        cells: Their names.
+        gates: Gates of the whole plan for each head.
+        plan: Digest of the whole plan and its division.
+        run: Name of the run that all shards make together.
+        seed: Draws the order within each pair.
+    """
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    shard: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,3}/[1-9][0-9]{0,3}$")]
+    runs_on: Annotated[tuple[str, ...], Field(alias="runs-on")]
+    machine: str
+    minutes: float | None
+    cells: tuple[str, ...]
+    gates: int
+    plan: str
+    run: RunName
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class ShardPlan(Frozen):
+    """The matrix: what ``perfgate plan`` prints.
+
+    Args:
+        include: Every shard, from the first.
+    """
+
+    include: Annotated[tuple[Shard, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _of_one_plan(self) -> Self:
+        count = len(self.include)
+        if [entry.shard for entry in self.include] != [f"{number}/{count}" for number in range(1, count + 1)]:
+            raise ValueError(f"include: expected every shard of one plan, from 1/{count}")
+        if len({(entry.plan, entry.run, entry.seed, entry.gates) for entry in self.include}) > 1:
+            raise ValueError("include: its entries are of several plans")
+        return self
+
+    @property
+    def run(self) -> str:
+        """Name of the run that all shards make together."""
+        return self.include[0].run
+
+    @property
+    def seed(self) -> int:
+        """Draws the order within each pair."""
+        return self.include[0].seed
+
+    @property
+    def digest(self) -> str:
+        """Of the whole plan and its division."""
+        return self.include[0].plan
+
+    @property
+    def shards(self) -> tuple[tuple[str, ...], ...]:
+        """The names of the cells of each shard."""
+        return tuple(entry.cells for entry in self.include)
+
+    def numbered(self, word: str) -> Assigned:
+        """The shard that ``K/N`` names.
+
+        Raises:
+            UsageError: There is none of that name.
+        """
+        known = [entry.shard for entry in self.include]
+        if word not in known:
+            raise UsageError(f"--shard {word}: the plan has {known[0]} to {known[-1]}")
+        return Assigned(plan=self, number=known.index(word) + 1)
+
+
+class Assigned(Frozen):
+    """A shard that this machine is to measure.
+
+    Args:
+        plan: As it was printed.
+        number: From 1.
+    """
+
+    plan: ShardPlan
+    number: int
+
+    def part(self, plan: Plan) -> Part:
+        """The part that it is of the plan that this machine has.
+
+        Raises:
+            NotMeasuredError: ``shard-foreign``: that is another plan than was printed.
+        """
+        if plan_digest(plan, self.plan.run, self.plan.shards) != self.plan.digest:
+            text = f"the scenarios here make another plan than {self.plan.digest[:12]}, of which this is a shard"
+            raise NotMeasuredError(
+                text, where=f"shard {self.plan.include[self.number - 1].shard}", code="shard-foreign"
+            )
+        return Part(run=self.plan.run, shards=self.plan.shards, numbers=(self.number,))
+
+
+def read_shard_plan(file: Path) -> ShardPlan:
+    """The matrix that a file holds; raises as :func:`parse_shard_plan`."""
+    return parse_shard_plan(read_bytes(file, MANIFEST), str(file))
+
+
+def parse_shard_plan(text: str | bytes, where: str) -> ShardPlan:
+    """The matrix that a text holds, which may be anybody's.
+
+    Raises:
+        RecordError: It is not what ``perfgate plan`` printed.
+    """
+    try:
+        return validated(ShardPlan, parse_json(text, MANIFEST), where)
+    except ValueError as error:
+        raise RecordError(f"not what perfgate plan printed: {error}", where=where) from error
+
+
+def divide(
+    plan: Plan, run: str, most: int, prices: Mapping[str, float | None], classes: Mapping[str, MachineClass]
+) -> ShardPlan:
+    """Divide a plan into shards of about the same price.
+
+    Neighbouring cells of one engine share what it compiles, so they stay together as long as they cost no more than a
+    shard's share.
+
+    Args:
+        plan: Of all cells.
+        run: Name of the run that all shards make together.
+        most: Shards at most; a plan of few cells makes fewer.
+        prices: Minutes by the cell's name; ``None`` counts as their mean.
+        classes: The machine class by the cell's name.
+
+    Raises:
+        UsageError: There are more classes than shards.
+    """
+    known = [price for price in prices.values() if price is not None]
+    usual = statistics.fmean(known) if known else 1.0
+    cost = {name: usual if price is None else price for name, price in prices.items()}
+    of_class: dict[MachineClass, list[Cell]] = {}
+    for cell in plan.cells:
+        of_class.setdefault(classes[cell.name], []).append(cell)
+    if len(of_class) > most:
+        names = ", ".join(own.name for own in of_class)
+        raise UsageError(f"--shards {most}: there are {len(of_class)} classes of machines: {names}")
+    divided = []
+    for own, count in _shards_of_each(
+        {own: [cost[cell.name] for cell in cells] for own, cells in of_class.items()}, most
+    ):
+        divided += [(own, cells) for cells in _balanced(of_class[own], cost, count)]
+    shards = [[cell.name for cell in cells] for _, cells in divided]
+    digest = plan_digest(plan, run, shards)
+    gates = sum(len(cell.gates) for cell in plan.cells)
+    return ShardPlan(
+        include=tuple(
+            Shard(
+                shard=f"{number}/{len(divided)}",
+                runs_on=own.labels,
+                machine=own.name,
+                minutes=round(sum(cost[name] for name in names), 1) if known else None,
+                cells=tuple(names),
+                gates=gates,
+                plan=digest,
+                run=run,
+                seed=plan.seed,
+            )
+            for number, ((own, _), names) in enumerate(zip(divided, shards, strict=True), 1)
+        )
+    )
+
+
+def price(cell: Cell, runs: Path) -> float | None:
+    """Minutes of a cell up to its last looks, by its newest record there, else by what its scenario expects.
+
+    ``None`` where no kind of its trials has a price.
+    """
+    history = newest_records(runs, cell)
+    minutes = [kind_cost(cell, kind, history.get(kind)).minutes for kind in cell.kinds]
+    return sum(own[-1] for own in minutes if own) if any(minutes) else None
+
+
+def _shards_of_each(costs: Mapping[MachineClass, Sequence[float]], most: int) -> list[tuple[MachineClass, int]]:
+    """How many shards each class gets: one, and then always one more where a shard is longest."""
+    counts = dict.fromkeys(costs, 1)
+    for _ in range(most - len(costs)):
+        longest = max(costs, key=lambda own: sum(costs[own]) / counts[own] if counts[own] < len(costs[own]) else -1.0)
+        counts[longest] = min(counts[longest] + 1, len(costs[longest]))
+    return [*counts.items()]
+
+
+def _balanced(cells: Sequence[Cell], cost: Mapping[str, float], count: int) -> list[list[Cell]]:
+    """Cells in so many shards at most, the longest group first into the shortest shard; each in the plan's order."""
+    share = sum(cost[cell.name] for cell in cells) / count
+    groups: list[list[Cell]] = []
+    for _, together in itertools.groupby(
+        cells, key=lambda cell: (cell.scenario, cell.model_digest, cell.engine.identity)
+    ):
+        own: list[list[Cell]] = [[]]
+        for cell in together:
+            if own[-1] and sum(cost[one.name] for one in (*own[-1], cell)) > share * (1 + 1e-9):
+                own.append([])
+            own[-1].append(cell)
+        groups += own
+    shards: list[list[Cell]] = [[] for _ in range(count)]
+    for group in sorted(groups, key=lambda group: -sum(cost[cell.name] for cell in group)):
+        min(shards, key=lambda shard: sum(cost[cell.name] for cell in shard)).extend(group)
+    places = {cell.name: place for place, cell in enumerate(cells)}
+    filled = [sorted(shard, key=lambda cell: places[cell.name]) for shard in shards if shard]
+    return sorted(filled, key=lambda shard: places[shard[0].name])

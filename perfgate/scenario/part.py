@@ -1,0 +1,75 @@
+"""A part of a plan: the cells that one machine measures of what several measure together.
+
+The plan is divided once, and every part names the whole division. So parts can be told from those of another plan, it
+is known which are missing, and each knows how many gates the whole plan has.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from itertools import chain
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from perfgate.machine.atomic_files import canonical_json, sha256_hex
+from perfgate.models import Frozen, Note
+from perfgate.scenario.plan import Cell, Plan
+
+RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_+][A-Za-z0-9._+-]{0,199}$")]
+"""The name of a folder, and no way out of the one that it is in."""
+
+
+class Part(Frozen):
+    """Which part of a plan a run is.
+
+    Args:
+        run: Name of the run that all parts make together.
+        shards: The names of the cells of each, from the first; every cell of the plan is in one of them.
+        numbers: Those that the run holds, from 1, in order.
+        joined: Whether it is what others were joined to, and so answers for the whole plan.
+        faults: Why parts that were given are not in it; not written where there are none.
+    """
+
+    run: RunName
+    shards: Annotated[tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...], Field(min_length=1)]
+    numbers: Annotated[tuple[int, ...], Field(min_length=1)]
+    joined: bool = False
+    faults: tuple[Note, ...] = Field(default=(), exclude_if=operator.not_)
+
+    @model_validator(mode="after")
+    def _numbers_of_shards(self) -> Self:
+        if list(self.numbers) != sorted({*self.numbers} & {*range(1, len(self.shards) + 1)}):
+            raise ValueError(f"numbers: expected some of 1 to {len(self.shards)}, in order")
+        return self
+
+    @property
+    def words(self) -> str:
+        """``shard 2 of 3``."""
+        return f"shard {', '.join(map(str, self.numbers))} of {len(self.shards)}"
+
+    @property
+    def place(self) -> int:
+        """Its place among all parts, from 0; what goes on with joined ones comes after them."""
+        return len(self.shards) if self.joined else self.numbers[0] - 1
+
+    def cells(self, plan: Plan) -> tuple[Cell, ...]:
+        """The cells that it answers for, in the plan's order."""
+        own = {*chain.from_iterable(self.shards[number - 1] for number in self.numbers)}
+        return tuple(cell for cell in plan.cells if self.joined or cell.name in own)
+
+    def fits(self, plan: Plan) -> bool:
+        """Whether every cell of a plan is in one shard, and nothing else is."""
+        return sorted(chain.from_iterable(self.shards)) == sorted(cell.name for cell in plan.cells)
+
+
+def plan_digest(plan: Plan, run: str, shards: Sequence[Sequence[str]]) -> str:
+    """What parts of one plan have in common wherever they are measured: its cells and how they were divided.
+
+    Where scenarios and models are differs between machines; what they say does not. The seed is compared besides: a
+    night measures one plan twice, by two of them.
+    """
+    places: Any = {"model_folder": True, "source": True, "gates": {"__all__": {"where"}}}
+    content = plan.model_dump(mode="json", exclude={"seed": True, "cells": {"__all__": places}})
+    return sha256_hex(canonical_json([content, run, [[*shard] for shard in shards]]))

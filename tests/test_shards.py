@@ -1,0 +1,437 @@
+"""A plan in shards: divided, measured apart, joined and judged as one run; and what is no part of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from fake_collector import FakeCollector, FakeSpec
+from hand_made import BASE, BOTH, scenario_file
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfgate import gate, stats
+from perfgate.baseline.promotion import promote
+from perfgate.capture.job import Job
+from perfgate.cli.main import main
+from perfgate.errors import ExitStatus, InterruptedRunError, NotComparableError, NotMeasuredError
+from perfgate.joining import part_in
+from perfgate.judge.outcome import Outcome
+from perfgate.metrics.trial import Trial
+from perfgate.nightly import candidate, run_night
+from perfgate.record.shards import ShardPlan, read_shard_plan
+from perfgate.scenario.subject import Source, Subject
+from perfgate.verification import verify_path
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+SAME = FakeSpec(restart_sd=0.0003)
+SLOWER = FakeSpec(restart_sd=0.0003, head_ratio={"step": 1.01})
+BATCHES = "matrix: {batch: [1, 2, 4]}"
+TWO_GATES = (
+    "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}, {metric: ttft_median, ignorable: 2%, must_catch: 8%}"
+)
+
+
+class ByCell(FakeCollector):
+    """A fake whose trials depend on cell, pair and build alone, so that it matters not where they are taken.
+
+    Args:
+        specs: What a cell is like, by its name; the others are the same on both sides.
+    """
+
+    def __init__(self, specs: Mapping[str, FakeSpec] | None = None) -> None:
+        super().__init__(SAME)
+        self.specs = specs or {}
+        self.taken: list[Job] = []
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """The trial that this place in the plan has."""
+        self.taken.append(job)
+        place = f"{job.cell.name} {job.kind} {job.pair} {job.label}"
+        fake = FakeCollector(self.specs.get(job.cell.name, SAME), zlib.crc32(place.encode()))
+        return fake.collect(replace(job, index=0), progress).model_copy(update={"index": job.index})
+
+
+def planned(folder: Path, shards: int = 3, gates: str = TWO_GATES, more: str = BATCHES) -> tuple[Path, ShardPlan]:
+    """The plan of a scenario of three cells, as the command prints it; with its file."""
+    words = ["plan", str(scenario_file(folder, gates=gates, more=more)), "--shards", str(shards), "--seed", "1"]
+    printed = CliRunner().invoke(main, words)
+    assert printed.exit_code == 0, printed.output
+    file = folder / "plan.json"
+    file.write_text(printed.stdout)
+    return file, read_shard_plan(file)
+
+
+def measured(folder: Path, plan: ShardPlan, collector: FakeCollector, subjects: Any = BOTH) -> list[Path]:
+    """The run folders of all shards of a plan, each in a folder of its own as a job's artifact is."""
+    return [measure(folder, plan, number, collector, subjects) for number in range(1, len(plan.include) + 1)]
+
+
+def measure(folder: Path, plan: ShardPlan, number: int, collector: FakeCollector, subjects: Any = BOTH) -> Path:
+    """The folder that one shard's run folder is in."""
+    runs = folder / f"shard-{number}"
+    assigned = plan.numbered(f"{number}/{len(plan.include)}")
+    gate.run([folder / "tiny.yaml"], subjects, runs=runs, shard=assigned, collector=collector)
+    return runs
+
+
+def judge(*words: Any) -> Result:
+    """``perfgate judge`` of these."""
+    return CliRunner().invoke(main, ["judge", *map(str, words), "--format", "json"])
+
+
+def outcome(result: Result) -> Outcome:
+    """What it printed."""
+    return Outcome.model_validate_json(result.stdout)
+
+
+@pytest.mark.parametrize("slow", [(), ("tiny[batch=2]",), ("tiny[batch=1]", "tiny[batch=4]")])
+def test_three_jobs_stop_and_judge_as_one_run_of_the_same_trials(tmp_path: Path, slow: tuple[str, ...]) -> None:
+    """Each cell stops at the same pair, every figure and verdict is the same, and so is the exit status."""
+    file, plan = planned(tmp_path)
+    collector = ByCell(dict.fromkeys(slow, SLOWER))
+
+    shards = measured(tmp_path, plan, collector)
+    whole = gate.run([tmp_path / "tiny.yaml"], BOTH, runs=tmp_path / "runs", seed=1, collector=collector)
+    result = judge(*shards, "--plan", file, "--runs", tmp_path / "joined")
+
+    one, joined = whole.outcome, outcome(result)
+    assert result.exit_code == one.exit_status == (ExitStatus.REGRESSED if slow else ExitStatus.PASS)
+    assert [cell.pairs for cell in joined.cells] == [cell.pairs for cell in one.cells]
+    assert [cell.gates for cell in joined.cells] == [cell.gates for cell in one.cells]
+    assert joined.reasons == ()
+    assert {check.result for check in verify_path(tmp_path / "joined" / plan.run)} == {"ok", "unknown"}
+
+
+APART: list[Path] = []
+"""Where the shards were measured that tests copy, once they were."""
+
+
+@pytest.fixture
+def shards(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Three shards that pass, in the working directory, where ``plan.json`` and the scenario are too."""
+    if not APART:
+        folder = tmp_path_factory.mktemp("apart")
+        measured(folder, planned(folder)[1], ByCell())
+        APART.append(folder)
+    shutil.copytree(APART[0], tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return [Path(f"shard-{number}") for number in (1, 2, 3)]
+
+
+def test_one_page_of_all_shards(shards: list[Path]) -> None:
+    """JSON, Markdown and HTML are those of a run; judging again replaces the joined folder, and it judges alone."""
+    name = read_shard_plan(Path("plan.json")).run
+    result = CliRunner().invoke(main, ["judge", *map(str, shards), "--plan", "plan.json", "--output", "page.html"])
+
+    assert result.exit_code == 0, result.output
+    assert [result.stdout.count(f"### tiny\\[batch={batch}\\]: 4 pairs") for batch in (1, 2, 4)] == [1, 1, 1], (
+        result.stdout
+    )
+    assert Path("page.html").read_text().count("<svg") > len(shards)
+    assert f"run folder: runs/{name}\n" in result.stderr
+    again, alone = judge(*reversed(shards)), judge("latest")
+    assert (again.exit_code, again.stdout) == (alone.exit_code, alone.stdout)
+    assert [path.name for path in Path("runs").iterdir()] == [name]
+    Path("runs", name, "trials", "1").mkdir()
+    assert "holds trials of its own" in judge(*shards).stderr
+
+
+def test_a_shard_alone_is_no_pass(shards: list[Path]) -> None:
+    """Its own run ended with 0; judged, by a pattern that finds no other, it ends with 22 and says what is missing."""
+    own = gate.outcome_of(part_in(shards[1]))
+    result = judge(shards[1])
+
+    assert (own.verdict, [cell.name for cell in own.cells]) == ("pass", ["tiny[batch=2]"])
+    assert [note.code for note in own.reasons] == ["one-shard"]
+    assert result.exit_code == ExitStatus.NOT_MEASURED
+    assert [note.text for note in outcome(result).reasons] == [
+        "shard 1 of 3: 1 cell, tiny[batch=1]",
+        "shard 3 of 3: 1 cell, tiny[batch=4]",
+    ]
+    assert [cell.verdict for cell in outcome(result).cells] == ["not-measured", "pass", "not-measured"]
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change what the manifest of a shard says."""
+    file = part_in(folder) / "run.json"
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+def other_division(content: dict[str, Any]) -> None:
+    """The third shard as one of two, the other of which has both other cells: its gates had another m."""
+    one, two, three = content["part"]["shards"]
+    content["part"] |= {"shards": [[*one, *two], three], "numbers": [2]}
+
+
+@pytest.mark.parametrize("with_plan", [True, False])
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda: edit(Path("shard-3"), other_division), "its plan differ"),
+        (lambda: edit(Path("shard-3"), lambda run: run["part"].update(run="other")), "its plan differ"),
+        (lambda: shutil.copytree("shard-2", "shard-4"), "shard 2 is there twice: shard-2/"),
+        (lambda: shutil.rmtree(part_in(Path("shard-3"))), "shard-3: holds 0 folders with run.json"),
+        (lambda: edit(Path("shard-3"), lambda run: run.pop("part")), "is a run of its own"),
+        (lambda: edit(Path("shard-3"), lambda run: run["part"].update(shards=[["tiny[batch=4]"]], numbers=[1])),
+         "its shards do not hold each cell of the plan once"),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("shards")
+def test_what_is_not_one_part_of_the_plan_is_not_measured(
+    spoil: Callable[[], object], text: str, *, with_plan: bool
+) -> None:
+    """With the plan the others are judged and the outcome says what is wrong; without it nobody knows who is right."""
+    spoil()
+    result = judge(*sorted(Path().glob("shard-*")), *(["--plan", "plan.json"] if with_plan else []))
+
+    assert result.exit_code == ExitStatus.NOT_MEASURED, result.output
+    assert text in (outcome(result).reasons[0].text if with_plan else result.stderr)
+    assert [cell.verdict for cell in outcome(result).cells].count("pass") == 2 if with_plan else not result.stdout
+
+
+def test_a_foreign_shard_beside_a_whole_plan_is_no_pass(shards: list[Path]) -> None:
+    """Every cell passed, and one shard more is not of this plan: 22, since nobody knows what else went wrong."""
+    shutil.copytree("shard-3", "shard-4")
+    edit(Path("shard-4"), other_division)
+    result = judge(*shards, "shard-4", "--plan", "plan.json")
+
+    assert result.exit_code == ExitStatus.NOT_MEASURED
+    assert {cell.verdict for cell in outcome(result).cells} == {"pass"}
+
+
+def test_shards_of_other_builds_or_scenarios(shards: list[Path]) -> None:
+    """Builds of one commit may be in another cache; other builds are foreign, and so are other margins."""
+    plan = read_shard_plan(Path("plan.json"))
+    source = Source(ref="main", commit="1" * 40, changes="", recipe="r", folder="/a/1")
+    built = [
+        {
+            "base": BASE,
+            "head": Subject(python=f"{cache}/bin/python", built_from=source.model_copy(update={"folder": cache})),
+        }
+        for cache in ("/a/1", "/b/1")
+    ]
+    for number, subjects in enumerate((*built, {**built[0], "head": BASE}), 1):
+        shutil.rmtree(f"shard-{number}")
+        measure(Path(), plan, number, ByCell(), subjects)
+
+    assert judge(*shards[:2]).exit_code == ExitStatus.NOT_MEASURED  # one is missing
+    assert "its builds differ from those of shard-1/" in judge(*shards).stderr
+    scenario_file(Path(), gates=TWO_GATES.replace("0.5%", "0.6%"), more=BATCHES)
+    with pytest.raises(NotMeasuredError, match=f"another plan than {plan.digest[:12]}") as error:
+        measure(Path(), plan, 1, ByCell())
+    assert error.value.code == "shard-foreign"
+
+
+def test_a_regression_blocks_though_a_shard_is_missing(tmp_path: Path) -> None:
+    """The levels are those of the whole plan, so what blocks without the missing gates blocks with them too."""
+    file, plan = planned(tmp_path)
+    shard = measure(tmp_path, plan, 1, ByCell({"tiny[batch=1]": SLOWER}))
+    (own,) = [one for one in gate.outcome_of(part_in(shard)).cells[0].gates if one.verdict == "regressed"]
+    result = judge(shard, tmp_path / "nothing", "--plan", file, "--runs", tmp_path / "runs")
+
+    assert own.block_level == pytest.approx(0.01 / plan.include[0].gates)
+    assert result.exit_code == ExitStatus.REGRESSED
+    assert [note.code for note in outcome(result).reasons] == ["shard-missing"] * 3
+
+
+def test_a_shard_is_gone_on_with(tmp_path: Path) -> None:
+    """A shard that was stopped is resumed by its own manifest, and by a job that names scenarios, builds and plan."""
+    _, plan = planned(tmp_path)
+    collector = ByCell({"tiny[batch=2]": FakeSpec(restart_sd=0.02)})
+    assigned = plan.numbered("2/3")
+    with pytest.raises(InterruptedRunError):
+        gate.run([tmp_path / "tiny.yaml"], BOTH, runs=tmp_path / "shard-2", shard=assigned, collector=collector,
+                 budget_s=1e-9)  # fmt: skip
+    folder = part_in(tmp_path / "shard-2")
+    only = ([tmp_path / "tiny.yaml"], BOTH)
+    with pytest.raises(NotComparableError, match="its part differs"):
+        gate.resume(folder, only=only, collector=collector)
+
+    gate.resume(folder, only=only, shard=assigned, collector=collector)
+
+    assert {job.cell.name for job in collector.taken} == {"tiny[batch=2]"}
+    assert min(job.index for job in collector.taken) == 1_000_000
+
+
+def test_what_is_left_is_measured_again_where_nothing_was_decided(shards: list[Path]) -> None:
+    """A shard that is away, or has no decided cell, is left; one with a decided cell is not, whatever it found."""
+    shutil.rmtree("shard-1")
+    for record in Path("shard-3").glob("*/records/*.json"):
+        record.unlink()
+    result = CliRunner().invoke(main, ["plan", "--left", "plan.json", *map(str, shards)])
+
+    assert [entry["shard"] for entry in json.loads(result.stdout)["include"]] == ["1/3", "3/3"]
+    whole = json.loads(Path("plan.json").read_text())["include"]
+    assert json.loads(result.stdout)["include"] == [whole[0], whole[2]]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--shard", "1/3"], "--shard and --plan go together"),
+        (["--plan", "plan.json"], "--shard and --plan go together"),
+        (["--shard", "4/3", "--plan", "plan.json"], "--shard 4/3: the plan has 1/3 to 3/3"),
+        (["--shard", "1/3", "--plan", "plan.json", "--quick"], "--quick cannot be given"),
+        (["--shard", "1/3", "--plan", "plan.json", "--seed", "1"], "--seed cannot be given"),
+        (["--shard", "1/3", "--plan", "plan.json", "--against", "baseline"], "--against baseline cannot be given"),
+        (["--shard", "1/3", "--plan", "tiny.yaml"], "tiny.yaml"),
+    ],
+)
+def test_what_does_not_go_with_a_shard(shards: list[Path], words: list[str], text: str) -> None:
+    """Each is a usage error that says so, before anything is measured."""
+    result = CliRunner().invoke(main, ["run", "tiny.yaml", "--base", "python=/bin/true", *words])
+
+    assert result.exit_code == ExitStatus.USAGE
+    assert text in result.stderr
+    assert len(shards) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda entries: entries.pop(), "expected every shard of one plan"),
+        (lambda entries: entries[0].update(seed=7), "its entries are of several plans"),
+        (lambda entries: entries[0].update(run="../../etc"), "include.0.run"),
+    ],
+)
+def test_a_plan_that_was_changed_is_refused(
+    shards: list[Path], change: Callable[[list[dict[str, Any]]], object], text: str
+) -> None:
+    """Entries of two plans, some that are missing, and a run name that leads elsewhere are no plan."""
+    content = json.loads(Path("plan.json").read_text())
+    change(content["include"])
+    Path("plan.json").write_text(json.dumps(content))
+    result = judge(*shards, "--plan", "plan.json")
+    assert (result.exit_code, text in result.stderr) == (ExitStatus.USAGE, True)
+
+
+MACHINES = """
+[machines.big]
+scenarios = "big*.yaml"
+labels = ["self-hosted", "h200-x8"]
+[machines.small]
+scenarios = ["tiny.yaml"]
+labels = "self-hosted"
+"""
+
+
+def test_shards_by_class_and_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each scenario is measured by its class; shards cost alike, and cells of one engine stay together."""
+    monkeypatch.chdir(tmp_path)
+    files = [
+        scenario_file(Path(), "tiny", more="matrix: {max_num_seqs: [4, 8], batch: [1, 2]}"),
+        scenario_file(Path(), "big", more="matrix: {batch: [1, 2, 4, 8]}"),
+    ]
+    text = files[1].read_text().replace("iterations: 2", "iterations: 2, expect: {trial_s: 60, pair_sd: 0.1%}")
+    files[1].write_text(text.replace("input_tokens: 4", "input_tokens: 5"))
+    Path("perfgate.toml").write_text(MACHINES)
+
+    result = CliRunner().invoke(main, ["plan", *map(str, files), "--shards", "4"])
+    assert result.exit_code == 0, result.output
+    entries = json.loads(result.stdout)["include"]
+
+    assert [(entry["shard"], entry["machine"], entry["runs-on"]) for entry in entries] == [
+        ("1/4", "small", ["self-hosted"]), ("2/4", "small", ["self-hosted"]),
+        ("3/4", "big", ["self-hosted", "h200-x8"]), ("4/4", "big", ["self-hosted", "h200-x8"]),
+    ]  # fmt: skip
+    assert [cell.partition("batch")[0] for cell in entries[0]["cells"]] == ["tiny[max_num_seqs=4,"] * 2
+    assert [len(entry["cells"]) for entry in entries] == [2, 2, 2, 2]
+    assert {entry["gates"] for entry in entries} == {8}
+    assert entries[2]["minutes"] == 52.0  # two cells of 2 x 12 + 2 trials of a minute
+    few = CliRunner().invoke(main, ["plan", *map(str, files), "--shards", "1"])
+    assert (few.exit_code, "2 classes of machines: small, big" in few.stderr) == (ExitStatus.USAGE, True)
+    Path("perfgate.toml").write_text(MACHINES.replace("tiny.yaml", "*.yaml"))
+    both = CliRunner().invoke(main, ["plan", *map(str, files), "--shards", "4"])
+    assert (both.exit_code, "machines that measure big.yaml: big and small" in both.stderr) == (ExitStatus.USAGE, True)
+
+
+FAMILY = st.tuples(st.integers(1, 3), st.lists(st.floats(0, 0.03), min_size=1, max_size=5))
+"""Gates that a cell declares, and the p values of what they were split into."""
+
+
+@given(cells=st.lists(FAMILY, min_size=2, max_size=6), cut=st.integers(1, 5))
+def test_joining_only_adds_rejections(cells: list[tuple[int, list[float]]], cut: int) -> None:
+    """Whatever p values the other shards have, and into how many states their gates split, nothing is taken back."""
+
+    def rejected(known: int) -> list[bool]:
+        families = [(gates, p if n < known else [1.0] * gates) for n, (gates, p) in enumerate(cells)]
+        weights = [Fraction(gates, len(p)) for gates, p in families for _ in p]
+        values = [value for _, p in families for value in p]
+        levels = [stats.holm_level(values, n, 0.01, weights) for n in range(len(values))]
+        found = stats.holm(values, 0.01, weights)
+        assert found == tuple(value <= level for value, level in zip(values, levels, strict=True))
+        return list(found)
+
+    own = rejected(cut)[: sum(len(p) for _, p in cells[:cut])]
+    assert all(later or not before for before, later in zip(own, rejected(len(cells)), strict=False))
+
+
+class ByBuild(ByCell):
+    """A fake whose head is slower in some cells, whichever half of the night it is; in others the head's side is."""
+
+    def __init__(self, slow: Collection[str] = (), drifting: Collection[str] = ()) -> None:
+        super().__init__(dict.fromkeys((*slow, *drifting), SLOWER))
+        self.slow = slow
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """A trial that is slow where its build is."""
+        kept = self.specs
+        if job.cell.name in self.slow and job.subject == BASE:
+            self.specs = {**kept, job.cell.name: SAME}
+        try:
+            return super().collect(job, progress)
+        finally:
+            self.specs = kept
+
+
+def nights(folder: Path, plan: ShardPlan, collector: FakeCollector, numbers: Collection[int] = (1, 2, 3)) -> list[Path]:
+    """Folders that hold the nights of some shards."""
+    for number in numbers:
+        shard = plan.numbered(f"{number}/3")
+        run_night([folder / "tiny.yaml"], BOTH, runs=folder / f"shard-{number}", shard=shard, collector=collector)
+    return [folder / f"shard-{number}" for number in numbers]
+
+
+def test_a_night_of_a_fleet_is_one_night(tmp_path: Path) -> None:
+    """A machine that drifts, and one that is away, take nothing from the others: these are judged and promoted."""
+    file, plan = planned(tmp_path, gates="{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}")
+    collector = ByBuild(slow=["tiny[batch=1]"], drifting=["tiny[batch=2]"])
+
+    there = nights(tmp_path, plan, collector, (1, 2))
+    result = judge(*there, "--plan", file, "--runs", tmp_path / "runs")
+    left = CliRunner().invoke(main, ["plan", "--left", str(file), *map(str, there)])
+
+    found = outcome(result)
+    assert result.exit_code == ExitStatus.REGRESSED
+    assert [note.code for note in found.reasons].count("reference-unsteady") == 2  # the one that drifts, the one away
+    heads = {cell.name.partition(": ")[2]: cell.verdict for cell in found.cells if cell.name.startswith("head")}
+    assert heads == {"tiny[batch=1]": "regressed", "tiny[batch=2]": "regressed", "tiny[batch=4]": "not-measured"}
+    assert [candidate(part_in(shard, "night.json")) is not None for shard in there] == [True, False]
+    assert [entry["shard"] for entry in json.loads(left.stdout)["include"]] == ["3/3"]
+    assert not [check for check in verify_path(tmp_path / "runs" / plan.run) if check.result == "FAILED"]
+
+
+def test_a_machine_that_drifts_blocks_no_head(tmp_path: Path) -> None:
+    """Where the head side is slower of itself, that machine measured nothing; the rest passes, and the night is 22."""
+    file, plan = planned(tmp_path, gates="{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}")
+    there = nights(tmp_path, plan, ByBuild(drifting=["tiny[batch=2]"]))
+    result = judge(*there, "--plan", file, "--runs", tmp_path / "runs")
+
+    assert result.exit_code == ExitStatus.NOT_MEASURED
+    assert [note.code for note in outcome(result).reasons] == ["reference-unsteady"]
+    assert "perfgate plan printed" in judge(*there, "--runs", tmp_path / "again").stderr
+    promoted = promote(candidate(part_in(there[0], "night.json")) or Path(), root=tmp_path / "baselines", side="base",
+                       reason="first")  # fmt: skip
+    assert [one.cell for one in promoted] == ["tiny[batch=1]"]
