@@ -44,6 +44,17 @@ NEXT = event()
 LAST = event(finish="length") + DONE
 
 
+MISSING = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
+
+
+def ending(request: dict[str, Any]) -> bytes:
+    """The end of an answer, with what it used where that was asked for."""
+    if not (request.get("stream_options") or {}).get("include_usage"):
+        return LAST
+    used = {"prompt_tokens": len(request["prompt"]), "completion_tokens": request["max_tokens"]}
+    return event(finish="length") + event(choices=[], usage=used | {"total_tokens": sum(used.values())}) + DONE
+
+
 class NullServer(asyncio.Protocol):
     """One connection.
 
@@ -64,6 +75,10 @@ class NullServer(asyncio.Protocol):
         """Called by the loop."""
         self._received += data
         self.head, _, body = self._received.partition(b"\r\n\r\n")
+        if self.head and b"/v1/completions " not in self.head.split(b"\r\n")[0]:
+            self._received = b""
+            self.transport.write(MISSING)
+            return
         length = self.head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]
         if body and len(body) >= int(length):
             self._received = b""
@@ -75,7 +90,7 @@ class NullServer(asyncio.Protocol):
 
 def at_once(connection: NullServer, request: dict[str, Any]) -> None:
     """The whole answer, a token an event."""
-    connection.transport.write(HEAD + NEXT * (request["max_tokens"] - 1) + LAST)
+    connection.transport.write(HEAD + NEXT * (request["max_tokens"] - 1) + ending(request))
 
 
 class Stepping:
@@ -83,21 +98,22 @@ class Stepping:
 
     def __init__(self) -> None:
         self._left: dict[NullServer, int] = {}
+        self._ends: dict[NullServer, bytes] = {}
 
     def __call__(self, connection: NullServer, request: dict[str, Any]) -> None:
         """Begin an answer."""
         connection.transport.write(HEAD)
-        self._left[connection] = request["max_tokens"]
+        self._left[connection], self._ends[connection] = request["max_tokens"], ending(request)
 
     async def run(self, step_s: float) -> None:
         """Step for ever."""
         while True:
             await asyncio.sleep(step_s)
             for connection, left in [*self._left.items()]:
-                connection.transport.write(NEXT if left > 1 else LAST)
+                connection.transport.write(NEXT if left > 1 else self._ends[connection])
                 self._left[connection] = left - 1
                 if left == 1 or connection.transport.is_closing():
-                    del self._left[connection]
+                    del self._left[connection], self._ends[connection]
 
 
 @contextlib.contextmanager
