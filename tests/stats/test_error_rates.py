@@ -307,7 +307,8 @@ def test_committed_page() -> None:
     within = len({(one.model, one.source, one.margins) for one in states.PLACES if one.part == "claims"}) * len(
         states.GATES
     )
-    apart = len(heads.PLACES) + len(visits.PLACES) + len(instrument.CLAIMS) + len(changes.MODELS) + len(changes.FOUND)
+    nights = len(changes.MODELS) + len(changes.NIGHTLY) + len(changes.FOUND)
+    apart = len(heads.PLACES) + len(visits.PLACES) + len(instrument.CLAIMS) + nights
     searched = len(searches.SIZES) * len(searches.WAYS)
     assert paired + apart + within + searched == len(rows)
     assert sum("**refuted**" in row for row in rows) == text.count("- Refuted:")
