@@ -280,12 +280,11 @@ def test_helper_undoes_half_a_lock(installed: Host) -> None:
 def test_helper_hands_on_the_status_of_nvidia_smi(installed: Host) -> None:
     """No permission is 4, a hang is 124, and no nvidia-smi at all is 5."""
     gpu = installed.machine.gpu()
-    helper = installed.root / HELPER
-    helper.write_text(helper.read_text().replace("LIMIT_S=15", "LIMIT_S=0.5"))
-
     installed.machine.update(errors={"nvidia-smi": 4})
     assert installed.clocks("lock", gpu.uuid, "1500").returncode == 4
     installed.machine.update(errors={"nvidia-smi": "hang"})
+    helper = installed.root / HELPER
+    helper.write_text(helper.read_text().replace("LIMIT_S=15", "LIMIT_S=0.5"))
     assert installed.clocks("reset", gpu.uuid).returncode == 124
     installed.nvidia_smi.unlink()
     assert installed.clocks("reset", gpu.uuid).returncode == 5

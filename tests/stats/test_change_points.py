@@ -96,5 +96,5 @@ def test_a_third_of_a_percent_is_found(sd: float) -> None:
     """After as many nights as the page claims, at most so many are missed; and hardly any a month later."""
     before, after = rates.ENOUGH[sd]
 
-    assert rates.found(rates.MODELS[0], sd, before, after, 60).least <= rates.BETA
-    assert rates.found(rates.MODELS[0], sd, before, 30, 60).wrong == 0
+    assert rates.found(rates.MODELS[0], sd, before, after, 30).least <= rates.BETA
+    assert rates.found(rates.MODELS[0], sd, before, 30, 30).wrong == 0
