@@ -131,7 +131,8 @@ def blocks_of(record: Record) -> Iterator[list[Trial]]:
     for start in range(0, max(judged, default=-1) + 1, BLOCK):
         block = [judged[number] for number in range(start, start + BLOCK) if number in judged]
         as_planned = [bool(trial.startup and trial.startup.parked_ns) for trial in block] == [*PARKED]
-        slow = fastest and any(is_slow(reading, fastest) for trial in block for reading in _readings(trial))
+        # Only a GPU has states; a busy processor reads slow at times and is measured as it is.
+        slow = any(trial.gpus and is_slow(reading, fastest) for trial in block for reading in _readings(trial))
         if as_planned and not slow:
             yield block
 
