@@ -28,6 +28,7 @@ from perfgate.errors import (
 )
 from perfgate.machine.fingerprint import Gpu
 from perfgate.metrics.trial import Side, Trial
+from perfgate.record import keeping
 from perfgate.record.manifest import check_sequence
 from perfgate.record.run_record import Record, read_records, read_run
 from perfgate.scenario.plan import head_first, make_plan
@@ -122,7 +123,7 @@ def test_a_new_visit(tmp_path: Path) -> None:
 def test_an_older_run_goes_on_by_its_own_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run whose manifest does not say how orders are drawn has one of each in every two pairs, to its end."""
     with monkeypatch.context() as older:
-        older.setattr(gate, "make_plan", functools.partial(make_plan, orders="blocks"))
+        older.setattr(keeping, "make_plan", functools.partial(make_plan, orders="blocks"))
         folder = begin(tmp_path, Watched(stop_at=5))
     assert "orders" not in (folder / "run.json").read_text()
 

@@ -41,6 +41,11 @@ def short(text: str) -> str:
     return text if len(text) <= LONGEST_BUILD else f"{text[: LONGEST_BUILD - 1]}\u2026"
 
 
+def short_place(text: str) -> str:
+    """A place in files, cut in front: its end names the file."""
+    return text if len(text) <= LONGEST_BUILD else f"\u2026{text[1 - LONGEST_BUILD :]}"
+
+
 def build_name(point: Point) -> str:
     """What was measured, in short."""
     return short(build_of(point.build).title) or "unknown"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from perfgate.history.history_charts import build_name, history_chart, noise, short, summary, time_of
+from perfgate.history.history_charts import build_name, history_chart, noise, short, short_place, summary, time_of
 from perfgate.history.series import Series
 from perfgate.history.sources import Fault
 from perfgate.machine.atomic_files import sha256_hex
@@ -72,7 +72,7 @@ def _overview(series: Sequence[Series], faults: Sequence[Fault]) -> Document:
     heading = ("cell", "machine", "metric", "visits", "newest", "beside the anchor", "changes", "newest visit")
     cells = _cell_names(series)
     rows = [heading, *(_overview_row(cells[one.cell_id], one) for one in series)]
-    left_out = tuple(f"{short(fault.where)}: {short(fault.why)}" for fault in faults[:MOST_FAULTS])
+    left_out = tuple(f"{short_place(fault.where)}: {short(fault.why)}" for fault in faults[:MOST_FAULTS])
     if len(faults) > MOST_FAULTS:
         left_out += (f"and {len(faults) - MOST_FAULTS} more",)
     looked = [one for one in series if one.course.looked]

@@ -311,7 +311,7 @@ def test_no_probe_under_a_profiler(prepare: Callable[..., Job]) -> None:
 
     assert answer["probe_ns"] is None
     assert {kind: make(job).probe for kind, make in INSTRUMENTS.items()} == {
-        "timed": True, "traced": False, "counted": False, "called": False,
+        "timed": True, "traced": False, "counted": False, "called": False, "sampled": False,
     }  # fmt: skip
 
 

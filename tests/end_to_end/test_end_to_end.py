@@ -142,7 +142,7 @@ def assert_all_is_timed(trial: Trial) -> None:
     """A trial has a value of every timed metric but those of a GPU, its versions, each step's time, and probes."""
     missing = {name for name, metric in METRICS.items() if metric.kind == "timed" and trial_value(name, trial) is None}
     of_a_gpu = {"peak_memory", "activation_memory", "memory_fragmentation", "device_memory_growth"}
-    of_a_server = {"request_throughput", "queue_time", "kv_use", "prefix_hit_share", "preemptions"}
+    of_a_server = {"max_rate", "request_throughput", "queue_time", "kv_use", "prefix_hit_share", "preemptions"}
     assert missing == {"energy_per_token", "mbu", "mfu", "start_time_cold", *of_a_gpu, *of_a_server}
     assert trial.cautions == ()
     assert {"vllm", "torch", "python"} <= set(trial.versions)

@@ -123,7 +123,7 @@ def test_names_stay_text(browser: Browser, tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     """An incomplete run, a changed record, a drill and files of others are left out, each with its reason."""
-    runs = tmp_path / "runs"
+    runs = tmp_path / ("a" * 80) / "runs"
     write_a_run(runs / "good")
     for name in ("no-verdict", "changed", "other-verdict"):
         write_a_run(runs / name, 0.002)

@@ -310,7 +310,8 @@ def test_committed_page() -> None:
     nights = len(changes.MODELS) + len(changes.NIGHTLY) + len(changes.FOUND)
     apart = len(heads.PLACES) + len(visits.PLACES) + len(instrument.CLAIMS) + nights
     searched = len(searches.SIZES) * len(searches.WAYS)
-    assert paired + apart + within + searched == len(rows)
+    divided = len(shards.CASES) * len(shards.LAYOUTS)
+    assert paired + apart + within + searched + divided == len(rows)
     assert sum("**refuted**" in row for row in rows) == text.count("- Refuted:")
     assert all(f"| {model.name} | {model.cap} | " in text for model in drops.MODELS)
 
