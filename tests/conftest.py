@@ -200,7 +200,7 @@ def orphans_alone() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_disk_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file of a test needs to outlive the machine: some forty waits a run that is measured for a disk take longer than what is tested.
+    """No file of a test needs to outlive the machine: some forty waits for a disk in each run are slower than the test.
 
     Tests of what is brought to the disk, and when, put a function of their own here.
     """
