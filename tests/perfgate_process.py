@@ -138,7 +138,8 @@ def stub_words(folder: Path, mode: str = "none") -> list[str]:
     """
     write_stub(folder / "stub")
     measure = f"{FOUR_PAIRS}, start_timeout: 60s, iteration_timeout: 60s"
-    engine = ", args: {max_num_seqs: 2}, env: {STUB_MODE: none}"
+    # Without a probe: on an invented GPU its readings are those of a busy CPU, and at times show two states.
+    engine = ", args: {max_num_seqs: 2}, env: {STUB_MODE: none, PERFGATE_PROBE: '0'}"
     text = SCENARIO.format(name="stub", engine=engine, measure=measure, ignorable="900%", must_catch="1000%")
     _write(folder, text)
     both = ["--base", f"python={sys.executable}", "--base", f"path={folder / 'stub'}"]

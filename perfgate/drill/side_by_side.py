@@ -52,10 +52,11 @@ def run_side_by_side(
                 progress(f"{exercise} begins on GPU {slot}")
             gone, _ = psutil.wait_procs(list(at_work), timeout=LOOK_S)
             for process in gone:
-                (exercise, slot), status = at_work.pop(process), process.wait()
+                exercise, slot = at_work.pop(process)
                 free.append(slot)
-                stopped |= status == InterruptedRunError.exit_status
-                progress(f"{exercise} ended with exit status {status}, {len(waiting)} waiting")
+                stopped |= process.wait() == InterruptedRunError.exit_status
+                # Not its exit status, which is that of the whole board: 22 as long as another exercise is to be done.
+                progress(f"{exercise} ended, {len(waiting)} waiting")
     except KeyboardInterrupt as error:
         raise InterruptedRunError("stopped", remedy=way_on(folder), code="interrupted") from error
     finally:

@@ -53,6 +53,7 @@ def test_each_exercise_has_a_gpu(tmp_path: Path) -> None:
     ]
     begun = re.findall(r"(same-build-\d) begins on GPU (\d)", ended.stderr)
     assert begun[:2] == [("same-build-1", "0"), ("same-build-2", "1")]
+    assert "same-build-3 ended, 0 waiting" in ended.stderr
     assert "nvidia-h200-x1" in board["machine_class"]
     (folder,) = (tmp_path / "runs").glob("drill-*")
     logs = f"{folder.relative_to(tmp_path)}/*/perfgate.log"
