@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +23,21 @@ _LISTS = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules
 
 @dataclass(frozen=True)
 class Format:
-    """Bytes a weight takes, its share of scales and zero points included, and the precision it is multiplied at."""
+    """How weights are stored and multiplied.
+
+    Args:
+        bytes_each: Of a weight, its share of a group's or block's scales and zero points included.
+        operations: The precision of the product.
+        bytes_row: Of the scale, and zero point, that a row of the matrix (an output) has for itself.
+    """
 
     bytes_each: float
     operations: Precision
+    bytes_row: float = 0.0
+
+    def bytes_for(self, inputs: int) -> float:
+        """Bytes of a weight in a matrix whose rows have so many."""
+        return self.bytes_each + self.bytes_row / inputs
 
 
 @dataclass(frozen=True)
@@ -60,8 +72,8 @@ def weight_formats(config: Mapping[str, Any], args: Mapping[str, Any]) -> Format
         method = args.get("quantization")
         if method is None:
             return Formats(plain, plain, frozenset())
-        if method == "fp8":  # vLLM quantises while it loads, one scale a matrix
-            return Formats(plain, Format(1.0, "fp8"), linear)
+        if (online := _ONLINE.get(str(method))) is not None:  # vLLM quantises while it loads
+            return Formats(plain, online(plain), linear)
         raise UsageError(f"quantization {method!r} without a quantization_config in config.json is not counted")
     method = str(quantisation.get("quant_method", "")).lower()
     known = _METHODS.get(method)
@@ -89,7 +101,12 @@ def _fp8(quantisation: Mapping[str, Any], _plain: Format) -> Format:
 def _grouped(quantisation: Mapping[str, Any], plain: Format) -> Format:
     """GPTQ and AWQ: a group shares a 16-bit scale and a zero point; multiplied at the plain precision."""
     bits, group = _bits(quantisation.get("bits", quantisation.get("w_bit"))), quantisation.get("group_size", 128)
-    return Format(bits / 8 + ((2 + bits / 8) / group if group > 0 else 0.0), plain.operations)
+    return _scaled(bits / 8, group, 2 + bits / 8, plain.operations)
+
+
+def _scaled(width: float, group: int, scale: float, operations: Precision) -> Format:
+    """Weights of ``width`` bytes with ``scale`` bytes for each group of a row, or each row where there are none."""
+    return Format(width + scale / group, operations) if group > 0 else Format(width, operations, bytes_row=scale)
 
 
 def _mxfp4(_quantisation: Mapping[str, Any], plain: Format) -> Format:
@@ -114,11 +131,19 @@ def _compressed(quantisation: Mapping[str, Any], plain: Format) -> Format:
         raise UsageError(f"quantization_config has {len(groups)} config_groups; one is counted")
     weights, inputs = groups[0].get("weights") or {}, groups[0].get("input_activations")
     bits, group = _bits(weights.get("num_bits")), weights.get("group_size") or 0
-    real = weights.get("type") == "float"
-    scale = (1 if real and bits == 4 else 2) / group if group > 0 else 0.0  # noqa: PLR2004 (FP4 has 8-bit scales)
+    real, strategy = weights.get("type") == "float", weights.get("strategy")
     precisions: dict[tuple[int, bool], Precision] = {(8, True): "fp8", (8, False): "int8", (4, True): "fp4"}
     wide = inputs is None or int(inputs.get("num_bits") or 16) > bits
-    return Format(bits / 8 + scale, plain.operations if wide else precisions.get((bits, real), plain.operations))
+    operations = plain.operations if wide else precisions.get((bits, real), plain.operations)
+    if strategy == "block":
+        return Format(bits / 8 + 4 / math.prod(weights["block_structure"]), operations)
+    if strategy == "tensor" or (strategy is None and group <= 0):
+        return Format(bits / 8, operations)
+    zero = 0.0 if weights.get("symmetric", True) else bits / 8
+    if group > 0:
+        scale = 1 if real and bits == 4 else 2  # noqa: PLR2004 (FP4 has 8-bit scales)
+        return _scaled(bits / 8, group, scale + zero, operations)
+    return _scaled(bits / 8, 0, 4 + zero, operations)  # a channel's scale is kept at 32 bits
 
 
 def _bitsandbytes(quantisation: Mapping[str, Any], plain: Format) -> Format:
@@ -131,6 +156,16 @@ def _bitsandbytes(quantisation: Mapping[str, Any], plain: Format) -> Format:
         return Format(0.5 + scale / 64, plain.operations)
     return Format(1.0, "int8")
 
+
+_ONLINE: dict[str, Callable[[Format], Format]] = {
+    "fp8": lambda _: Format(1.0, "fp8"),
+    "fp8_per_tensor": lambda _: Format(1.0, "fp8"),
+    "fp8_per_channel": lambda _: Format(1.0, "fp8", bytes_row=4.0),
+    "fp8_per_block": lambda _: Format(1.0 + 4 / 128**2, "fp8"),
+    "int8_per_channel_weight_only": lambda plain: Format(1.0, plain.operations, bytes_row=4.0),
+    "mxfp8": lambda _: Format(1.0 + 1 / 32, "fp8"),
+}
+"""What the engine can make of unquantised weights while it loads them (``quantization`` of vLLM 0.32)."""
 
 _METHODS = {
     "fp8": _fp8, "gptq": _grouped, "awq": _grouped, "mxfp4": _mxfp4, "modelopt": _modelopt, "modelopt_fp4": _modelopt,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfgate.counters.model_shape import is_tied
 from perfgate.counters.transformer import REFUSED_ARGS, REFUSED_SIZES, StepDemand, read_config, step_demand
 from perfgate.errors import UsageError
 
@@ -46,6 +48,9 @@ MISTRAL_SMALL_31 = {
         "vocab_size": 131072,
     },
 }  # fmt: skip
+PUBLISHED = json.loads((Path(__file__).parents[1] / "fixtures/published-models.json").read_text())
+DEEPSEEK = next(entry["config"] for entry in PUBLISHED if entry["model"] == "deepseek-v3")
+DEEPSEEK_LITE = next(entry["config"] for entry in PUBLISHED if entry["model"] == "deepseek-v2-lite")
 LLAMA_LINEAR = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
 """Weights of Llama 8B in matrices that quantisation touches."""
 LLAMA_REST = 8_030_261_248 - LLAMA_LINEAR
@@ -65,8 +70,8 @@ def quantised(config: dict[str, Any], **quantisation: Any) -> StepDemand:
     ("config", "parameters", "left_out"),
     [
         (LLAMA, 8_030_261_248, 0),
-        (MIXTRAL, 46_702_792_704, 32 * 8 * 4096),
-        (QWEN_MOE, 30_532_122_624, 48 * (128 * 2048 + 2 * 128)),
+        (MIXTRAL, 46_702_792_704, 0),
+        (QWEN_MOE, 30_532_122_624, 48 * 2 * 128),
         (QWEN_SMALL, 494_032_768, 24 * (896 + 128 + 128)),
         (GEMMA_3_27B, 27_009_346_304, 62 * 2 * (5376 + 128)),
         (MISTRAL_SMALL_31, 23_572_403_200, 0),
@@ -74,9 +79,28 @@ def quantised(config: dict[str, Any], **quantisation: Any) -> StepDemand:
     ids=["llama-3.1-8b", "mixtral-8x7b", "qwen3-30b-a3b", "qwen2.5-0.5b", "gemma-3-27b", "mistral-small-3.1"],
 )
 def test_parameters_of_known_models(config: dict[str, Any], parameters: int, left_out: int) -> None:
-    """The weights held are the published parameters less routers, biases and norms of heads, at two bytes each."""
+    """The weights held are the published parameters less biases and norms of heads, at two bytes each."""
     assert demand(config).weights_held == 2 * (parameters - left_out)
     assert left_out < 0.001 * parameters
+
+
+@pytest.mark.parametrize("entry", PUBLISHED, ids=lambda entry: entry["model"])
+def test_published_sizes(entry: dict[str, Any]) -> None:
+    """Parameters, those that one token passes, and the bytes of a checkpoint are within 1 % of what was published."""
+    config = entry["config"]
+    found = demand(config, batch=1)
+    row = 0 if is_tied(config) else 2 * config["hidden_size"]
+    counted = {
+        "parameters": found.weights_held / 2, "active": (found.weights_read - row) / 2, "bytes": found.weights_held,
+    }  # fmt: skip
+    assert {name: counted[name] for name in entry["published"]} == pytest.approx(entry["published"], rel=0.01)
+
+
+def test_ten_models_have_published_sizes() -> None:
+    """They cover dense models, experts, shared experts, latent attention, windows, tied heads and MXFP4."""
+    assert len({entry["model"].removesuffix("-mxfp4") for entry in PUBLISHED}) >= 10
+    kinds = {entry["config"]["model_type"] for entry in PUBLISHED}
+    assert kinds >= {"llama", "mixtral", "qwen2_moe", "qwen3_moe", "gemma2", "gpt_oss", "deepseek_v2", "deepseek_v3"}
 
 
 def test_a_tied_table_is_read_as_the_output_matrix() -> None:
@@ -121,7 +145,7 @@ def test_operations_of_a_dense_model() -> None:
                 "ignore": ["lm_head"],
                 "config_groups": {
                     "group_0": {
-                        "weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
+                        "weights": {"num_bits": 8, "type": "float", "strategy": "tensor"},
                         "input_activations": {"num_bits": 8, "type": "float"},
                     }
                 },
@@ -149,9 +173,47 @@ def test_formats_of_weights(quantisation: dict[str, Any], bytes_each: float, pre
     assert found.operations[precision] >= 2 * 8 * LLAMA_LINEAR  # type: ignore[index]
 
 
-def test_fp8_asked_of_the_engine() -> None:
-    """An unquantised model that the engine quantises while it loads is counted like one that was stored so."""
+LLAMA_ROWS = 32 * (6144 + 4096 + 2 * 14336 + 4096)
+"""Rows of these matrices."""
+
+
+@pytest.mark.parametrize(
+    ("weights", "bytes_each", "bytes_row"),
+    [
+        ({"num_bits": 8, "type": "float", "strategy": "channel"}, 1.0, 4),
+        ({"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": False}, 1.0, 5),
+        ({"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}, 1 + 4 / 128**2, 0),
+        ({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": False}, 0.5 + 2.5 / 32, 0),
+        ({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}, 0.5 + 1 / 16, 0),
+    ],
+    ids=["fp8-channel", "int8-channel-zeros", "fp8-block", "int4-group-zeros", "nvfp4"],
+)
+def test_scales_of_compressed_tensors(weights: dict[str, Any], bytes_each: float, bytes_row: float) -> None:
+    """A channel's scale comes once a row, a group's or block's with each of its weights, a zero point beside it."""
+    found = quantised(LLAMA, quant_method="compressed-tensors", config_groups={"group_0": {"weights": weights}})
+    assert found.weights_held == pytest.approx(LLAMA_LINEAR * bytes_each + LLAMA_ROWS * bytes_row + LLAMA_REST * 2)
+
+
+def test_one_scale_a_row_where_there_are_no_groups() -> None:
+    """A group size of -1 is GPTQ's word for a whole row."""
+    found = quantised(LLAMA, quant_method="gptq", bits=4, group_size=-1)
+    assert found.weights_held == pytest.approx(LLAMA_LINEAR * 0.5 + LLAMA_ROWS * 2.5 + LLAMA_REST * 2)
+
+
+def test_quantised_while_it_loads() -> None:
+    """What the engine makes of plain weights is counted like what was stored so; INT8 weights alone stay wide."""
     assert demand(LLAMA, quantization="fp8") == quantised(LLAMA, quant_method="fp8")
+    assert demand(LLAMA, quantization="fp8_per_tensor") == demand(LLAMA, quantization="fp8")
+    channel = (
+        demand(LLAMA, quantization="fp8_per_channel").weights_held - demand(LLAMA, quantization="fp8").weights_held
+    )
+    assert channel == 4 * LLAMA_ROWS
+    blocks = quantised(LLAMA, quant_method="fp8", weight_block_size=[128, 128])
+    assert demand(LLAMA, quantization="fp8_per_block") == blocks
+    assert set(demand(LLAMA, quantization="int8_per_channel_weight_only").operations) == {"fp16"}
+    assert demand(LLAMA, quantization="mxfp8").weights_held == pytest.approx(
+        LLAMA_LINEAR * (1 + 1 / 32) + LLAMA_REST * 2
+    )
 
 
 def test_families_that_are_left_out() -> None:
@@ -175,11 +237,45 @@ def test_experts_that_a_batch_meets(batch: int, met: float) -> None:
     assert found.operations["fp16"] == pytest.approx(batch / 8 * demand(MIXTRAL).operations["fp16"])
 
 
+@pytest.mark.parametrize(("batch", "most"), [(1, 8), (2, 16), (16, 128), (10_000, 128)])
+def test_the_most_experts_that_a_batch_meets(batch: int, most: int) -> None:
+    """Each token brings its own until all are met, and no step is expected to read more."""
+    found, expert = demand(QWEN_MOE, batch=batch), 3 * 2048 * 768
+    met = 128 * (1 - (1 - 8 / 128) ** batch)
+    assert found.weights_read_most - found.weights_read == pytest.approx(2 * 48 * expert * (most - met), abs=1e3)
+    assert demand(LLAMA, batch=batch).weights_read_most == demand(LLAMA, batch=batch).weights_read
+
+
+def test_a_latent_is_cached_once_for_all_heads() -> None:
+    """DeepSeek-V3 keeps 512 + 64 elements a token and layer, at two bytes or one, on each GPU of a group."""
+    found = demand(DEEPSEEK, tensor_parallel_size=8)
+    assert found.kv_written == 8 * 61 * 576 * 2
+    assert found.kv_read == 576 * found.kv_written
+    assert demand(DEEPSEEK, kv_cache_dtype="fp8").kv_written == found.kv_written / 2
+
+
+def test_latent_attention_multiplies_the_latent_for_each_head() -> None:
+    """Scores take 512 + 64 elements a head and token, values 512; a longer context adds nothing else."""
+    short, long = demand(DEEPSEEK, tokens=(512, 128)), demand(DEEPSEEK, tokens=(1512, 128))
+    assert long.operations["fp16"] - short.operations["fp16"] == 8 * 61 * 1000 * 2 * 128 * (512 + 64 + 512)
+
+
+def test_what_a_group_of_gpus_cannot_divide() -> None:
+    """The projections into latents and the routers are whole on each; with fewer heads than GPUs so are these."""
+    one, eight = demand(DEEPSEEK_LITE), demand(DEEPSEEK_LITE, tensor_parallel_size=8)
+    norms = 55 * 2048
+    shared = 27 * 2048 * 576 + 26 * 2048 * 64  # latents of keys and values, routers
+    assert eight.weights_held - 2 * (norms + shared) == (one.weights_held - 2 * (norms + shared)) / 8
+    four, eight = (demand(QWEN_MOE, tensor_parallel_size=parallel) for parallel in (4, 8))
+    assert eight.kv_read == four.kv_read == demand(QWEN_MOE).kv_read / 4
+
+
 def test_dense_layers_and_shared_experts() -> None:
     """Layers that a configuration keeps dense have one MLP; a shared expert is read by every token."""
     first_dense = demand({**QWEN_MOE, "mlp_only_layers": [0]})
     expert, dense = 3 * 2048 * 768, 3 * 2048 * 6144
-    assert demand(QWEN_MOE).weights_held - first_dense.weights_held == 2 * (128 * expert - dense)
+    router = 2048 * 128
+    assert demand(QWEN_MOE).weights_held - first_dense.weights_held == 2 * (router + 128 * expert - dense)
     shared = demand({**QWEN_MOE, "shared_expert_intermediate_size": 5632})
     assert shared.weights_read - demand(QWEN_MOE).weights_read == pytest.approx(2 * 48 * 3 * 2048 * 5632)
 
@@ -277,7 +373,8 @@ def test_more_work_is_never_less(batch: int, more: int, context: int) -> None:
     [
         ({"model_type": "mamba"}, {}, "model_type 'mamba'"),
         ({"model_type": None}, {}, "model_type None"),
-        ({"kv_lora_rank": 512}, {}, "latent attention"),
+        ({"kv_lora_rank": 512}, {}, "kv_lora_rank 512 in a model of type llama"),
+        ({"model_type": "deepseek_v3"}, {}, "kv_lora_rank None in a model of type deepseek_v3"),
         ({"layer_types": ["linear_attention"] * 32}, {}, "without a KV cache"),
         ({"hidden_size": None}, {}, "hidden_size None"),
         ({"num_hidden_layers": "32"}, {}, "num_hidden_layers '32'"),
