@@ -91,10 +91,10 @@ SHIPPED = (
     RoleRule(COMMUNICATION, r"cross_device_(reduce|store)|[Aa]ll_?[Rr]educe|[Aa]ll_?[Gg]ather|reduce_?scatter|multimem|"
              r"userbuffers",
              "collectives of vLLM, SGLang, FlashInfer, AITER and TensorRT-LLM, a norm in them included"),
-    RoleRule(COMMUNICATION, r"nvshmem|deep_ep|[Aa]ll_?[Tt]o_?[Aa]ll|A2A|MoeDistribute",
+    RoleRule(COMMUNICATION, r"nvshmem|deep_ep|[Aa]ll_?[Tt]o_?[Aa]ll|A2A|_a2a_|MoeDistribute",
              "tokens to their experts and back"),
     # Layers that keep a state, and caches
-    RoleRule(KV_WRITE, r"reshape_and_cache|concat_and_cache|[Kk]v_?[Cc]ache_?(write|store|scatter|update)|"
+    RoleRule(KV_WRITE, r"reshape_(and_)?cache|concat_and_cache|[Kk]v_?[Cc]ache_?(write|store|scatter|update)|"
              r"append_paged_kv|set_kv_buffer|store_kvcache|rope_store|qkv_kv_cache",
              "keys and values of vLLM and SGLang"),
     RoleRule(KV_WRITE, r"UpdateKVCache|RopeAndAssignQKV|ReshapeAndCache|KVRope\w*Insert",
@@ -103,18 +103,24 @@ SHIPPED = (
              "gated delta rule (FLA, FlashInfer, CANN) and its convolution"),
     RoleRule(RECURRENCE, r"scaled_dot_kkt|solve_tril|_inverse_kernel$|recompute_w_u|chunk_fwd_kernel_o|ChunkFwdO|"
              r"chunk_local_cumsum|l2norm_fwd|fused_qkvzba", "the steps of its chunked form in flash-linear-attention"),
+    RoleRule(RECURRENCE, r"linear_attn|^_fwd_((none_)?diag_kernel|kv_(parallel|reduce))$|replayssm",
+             "lightning attention, replayed states"),
     RoleRule(RECURRENCE, r"selective_(scan|state)|_chunk_(scan|state|cumsum)_|_bmm_chunk|_state_passing|[Mm]amba",
              "state-space scans of Mamba 1 and 2"),
     # Mixture of experts
     RoleRule(MOE, r"[Mm]o[Ee]|expert|Expert", "whatever says so: Triton, Marlin, AITER, CK, TensorRT-LLM, CANN"),
-    RoleRule(MOE, r"_matmul_ogs|_finalize_matmul|_topk_forward|_bitmatrix|_combined_routing",
+    RoleRule(ACTIVATION, r"_silu_mul_\w*quant", "between the grouped gemms, with the cast of what they read"),
+    RoleRule(MOE, r"_matmul_ogs|_finalize_matmul|_topk_forward|_bitmatrix|_combined_routing|_stage2_pow2|"
+             "_masked_topk_sum",
              "triton_kernels (gpt-oss): products gathered by expert, its routing"),
     RoleRule(MOE, r"deep_gemm::.*GemmType\)?E?[1235]",
              "DeepGEMM's grouped layouts; 0 is a plain product, 4 a batched one"),
     RoleRule(MOE, r"GroupProblemShape|[Gg]roup(ed)?_?([Gg]emm|[Mm]at_?[Mm]ul)|^bmm_[A-Z]",
              "CUTLASS, CANN, XPU; TensorRT-LLM's generated products, which batch by expert"),
-    RoleRule(MOE, r"topkGating|grouped_topk|routing(Indices|Main|Custom)|[Rr]outer_|::expandInputRows|"
+    RoleRule(MOE, r"topkGating|grouped_topk|routing(Indices|Main|Custom)|_routing_|[Rr]outer_|::expandInputRows|"
              r"cutlass_kernels::(computeStrides|doActivation)|shuffle_mul_sum|DispatchFFN", "routing, rows by expert"),
+    RoleRule(MOE, r"_ep_(scatter|gather)|^batched_triton_kernel|_eplb_|_dsv4_topk|topk_(to_local|idx)_|_unpermute_",
+             "vLLM's Triton: rows by expert, products of batched experts, where experts are"),
     # What a layer of attention runs
     RoleRule(COPY, r"concat_mla", "the two parts of a latent query, put together"),
     RoleRule(ATTENTION, r"\bflash::|flash_(fwd|attn|bwd)|[Ff]mha|Flash(Attn|MLA|Attention|Mla)|attn_fwd|cpu_attn",
@@ -124,16 +130,19 @@ SHIPPED = (
     RoleRule(ATTENTION, r"[Aa]ttention|reduce_segments|_fwd_grouped_kernel|_fwd_kernel_stage2|MaskedSoftmax",
              "vLLM's and SGLang's Triton, CANN"),
     RoleRule(ATTENTION, r"kernel_mha|xqa|mmha", "TensorRT-LLM in decode"),
-    RoleRule(ATTENTION, r"mla_(a\d|reduce|decode)|\bmla_", "latent attention of AITER"),
-    RoleRule(ATTENTION, r"sparse_attn|Sparse(Flash|Attn)|mqa_logits|Indexer",
-             "sparse attention and what selects for it"),
+    RoleRule(ATTENTION, r"mla_(a\d|reduce|decode|metadata)|\bmla_", "latent attention of AITER; what FlashMLA plans"),
+    RoleRule(ATTENTION, r"^_fwd_kernel(_alibi|_stage1)?$|_attn_packed", "vLLM's Triton prefill and decode"),
+    RoleRule(ATTENTION, r"sparse_attn|Sparse(Flash|Attn)|mqa_logits|Indexer|_sparse_topk|_scatter_topk|_topk_indices|"
+             r"_block_scores|_candidates?_(flags_)?kernel", "sparse attention and what selects for it"),
     RoleRule(ROPE, r"[Rr]otary|(?<![Pp])[Rr]o[Pp][Ee](?![a-z])|rope_",
              "rotary embedding, norm of query and key included"),
     RoleRule(RESIDUAL, r"mhc_|_hc_prenorm|Hc(Pre|Post)\b", "DeepSeek's hyper-connections"),
-    RoleRule(NORM, r"(?i:(rms|layer|group|batch|qk)_?norm)|_norm_|rsqrt|var_mean|LpNorm", "norms of every engine"),
-    RoleRule(GEMM_REDUCE, r"splitKreduce|split_?[kK]_?[rR]educe", "cuBLAS"),
+    RoleRule(NORM, r"(?i:(rms|layer|group|batch|qk)_?norm)|_norm_|rsqrt|var_mean|LpNorm|_qk_var|_rms_apply",
+             "norms of every engine"),
+    RoleRule(GEMM_REDUCE, r"splitKreduce|split_?[kK]_?[rR]educe|lora_shrink_reduce", "cuBLAS, vLLM's adapters"),
     RoleRule(COPY, r"_repack_", "weights brought into the layout of a kernel"),
-    RoleRule(GEMM, r"nvjet|[Gg]emm|GEMM|[Gg]emv|xmma",
+    RoleRule(QUANTIZE, r"ue8m0|fp32_into", "DeepGEMM: scales brought into its layout"),
+    RoleRule(GEMM, r"nvjet|[Gg]emm|GEMM|[Gg]emv|xmma|_lora_(shrink|expand)|^bmm_kernel",
              "cuBLAS, CUTLASS, DeepGEMM, AITER's hand-written, MIOpen's igemm"),
     RoleRule(GEMM, r"Conv[123]D|convolve", "CANN, cuDNN"),
     RoleRule(GEMM, r"^Cijk_", "Tensile's kernels of rocBLAS and hipBLASLt, named by their index equation"),
@@ -142,18 +151,24 @@ SHIPPED = (
     RoleRule(GEMM, r"^aten::(_?linear|addmm|mm|bmm|baddbmm|matmul|mv|einsum)$|(onednn|mkldnn).*(mm|linear)|"
              "^_C.*(_mm|_linear)", "operators on the CPU"),
     RoleRule(ACTIVATION, r"act_and_mul|(?i:silu|gelu|swi_?glu|relu)", "MLPs of every engine"),
-    RoleRule(QUANTIZE, r"_quant|[Qq]uantize|cvt_|(Ascend|Dynamic)Quant|hadamard", "FP8, FP4, INT8"),
+    RoleRule(QUANTIZE, r"_quant|[Qq]uantize|cvt_|(Ascend|Dynamic)Quant|hadamard|_to_mxfp|segmented_max_reduction",
+             "FP8, FP4, INT8"),
     RoleRule(PREPARE, r"_prepare_|_combine_sampled_and_draft|_gather_block_tables|slot_mapping|_post_update|"
              r"_get_num_sampled|_apply_write|advance_step|prepare_inputs|_update_|block_table|zero_kv_blocks", "vLLM"),
+    RoleRule(PREPARE, r"eagle_|_ngram_|_shift_input_|_draft_slots|_expand_idx|_cache_inputs|num_accepted|_seq_lens|"
+             "_request_mapping", "what proposers of drafts are given, and drafts out of the prompt"),
     RoleRule(PREPARE, r"kv_indices|future_token_ids|clamp_position|page_indices", "SGLang, FlashInfer"),
     RoleRule(SAMPLER, r"[Gg]umbel|[Ss]ampl|[Tt]op_?[KkPp]|(?<!With)[Aa]rg_?[Mm]ax|[Ss]oft_?[Mm]ax|multinomial|"
              r"exponential|penalt|[Ll]ogits|bincount|temperature|min_p|philox|distribution_|aten::sort|build_tree|verify_tree|"
              "rejection", "from logits to tokens; trees of drafts"),
-    RoleRule(INDEX, r"indexSelect|index_(elementwise|put|kernel|select)|^aten::(index|take)|[Ee]mbedding|[Gg]ather|"
-             r"[Ss]catter|PoolGrad|" + _ASCEND % "Index", "lookups; CANN"),
+    RoleRule(SAMPLER, r"_bad_words|_bias_kernel|_ranks_kernel|logprobs?_|thinking_budget|bitmask|_num_nans|"
+             r"residual_mass|_log_p_|max_sumexp|^expand_kernel$",
+             "vLLM's Triton: what may be chosen, how drafts are accepted"),
+    RoleRule(INDEX, r"indexSelect|index_(elementwise|put|kernel|select)|^aten::(index|take)|[Ee]mbedding|_pos_embed|"
+             r"[Gg]ather|[Ss]catter|PoolGrad|" + _ASCEND % "Index", "lookups; CANN"),
     RoleRule(COPY, r"[Cc]opy|CatArray|swap_blocks|memcpy|[Tt]ranspose|^aten::(cat|to|clone|contiguous|stack|repeat|"
              "_pin_memory)$", "PyTorch, MIOpen's layouts"),
-    RoleRule(REDUCE, r"[Rr]educe_?[Kk]ernel|ReduceOp|[Ss]can|cumsum|[Mm]ax_?[Pp]ool|"
+    RoleRule(REDUCE, r"[Rr]educe_?[Kk]ernel|ReduceOp|[Ss]can|cumsum|[Mm]ax_?[Pp]ool|^mean_kernel$|_order_sum|"
              "^aten::(sum|mean|max|min|amax|any|all)$", "PyTorch; pooling"),
     RoleRule(ELEMENTWISE, r"[Ee]lementwise|FillFunctor|sigmoid_mul|SubTensorOp|^PWN\(", "PyTorch, MIOpen, TensorRT"),
     RoleRule(ELEMENTWISE, r"^aten::(add|sub|mul|div|rsub|neg|pow|exp|log|eq|ne|lt|le|gt|ge|where|clamp|minimum|maximum|"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import pytest
 
 from perfgate.errors import UsageError
@@ -87,6 +90,29 @@ BY_NAME = {
 def test_shipped_roles(name: str, role: str) -> None:
     """Kernels of vLLM on three generations of GPUs, and its operators on the CPU, have the role that they play."""
     assert classify([name]) == (role,)
+
+
+with (Path(__file__).parents[1] / "fixtures/kernel-names.csv").open(encoding="utf-8", newline="") as stream:
+    NAMED = list(csv.DictReader(stream))
+
+
+def test_the_families_that_engines_run() -> None:
+    """Routing, grouped gemms, exchanges, latent attention, each format of weights, collectives and drafts are named."""
+    assert {row["family"] for row in NAMED} >= {
+        "moe routing", "grouped gemm", "all-to-all", "mla", "sparse attention", "windows", "fp8", "fp4", "int4",
+        "cublas", "flashinfer", "trt-llm", "inductor", "nccl", "custom collective", "symmetric memory",
+        "speculative", "lora",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("family", sorted({row["family"] for row in NAMED}))
+def test_kernels_of_a_family(family: str) -> None:
+    """Each kernel by which vLLM runs it has the role that was written down for it."""
+    rows = [row for row in NAMED if row["family"] == family]
+    found = classify([row["kernel"] for row in rows])
+    assert {row["kernel"]: role for row, role in zip(rows, found, strict=True)} == {
+        row["kernel"]: row["role"] for row in rows
+    }
 
 
 def test_own_roles_come_first() -> None:

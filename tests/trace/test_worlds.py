@@ -11,8 +11,9 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
-from test_families import BY_NAME
+from test_families import BY_NAME, NAMED
 
 from perfgate.trace.families import ROLES, SHIPPED, UNLISTED, classify
 from perfgate.trace.trace_file import read_trace
@@ -44,6 +45,14 @@ def test_device_time_has_the_role_that_it_plays(world: str) -> None:
     assert max(wrong.values(), default=0) <= MOST_WRONG, wrong
 
 
+@pytest.mark.parametrize("name", ["h200-llama-8b-decode.sqlite.gz", "cpu-tiny.torch-2.13.json.gz"])
+def test_recorded_traces_have_roles(name: str) -> None:
+    """Of the time of a trace that was taken here at most a fiftieth is unlisted."""
+    trace = read_trace(FIXTURES / name)
+    unlisted = np.array([role == UNLISTED for role in trace.names.role])[trace.kernels.name]
+    assert trace.kernels.duration_ns[unlisted].sum() <= MOST_UNLISTED * trace.kernels.duration_ns.sum()
+
+
 def test_every_role_of_the_worlds_is_one() -> None:
     """The hand-written roles are shipped ones."""
     assert {row["role"] for row in ROWS} <= set(ROLES)
@@ -52,6 +61,6 @@ def test_every_role_of_the_worlds_is_one() -> None:
 def test_no_row_is_dead_or_shadows_another() -> None:
     """Each line of the shipped list is the first to match some kernel of these worlds or of the tests."""
     operators = read_trace(FIXTURES / "cpu-tiny.torch-2.13.json.gz").names.demangled
-    names = [*(row["kernel"] for row in ROWS), *BY_NAME, *operators]
+    names = [*(row["kernel"] for row in ROWS), *BY_NAME, *(row["kernel"] for row in NAMED), *operators]
     first = {next((n for n, rule in enumerate(SHIPPED) if re.search(rule.pattern, name)), None) for name in names}
     assert [rule.pattern for number, rule in enumerate(SHIPPED) if number not in first] == []
