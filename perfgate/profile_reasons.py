@@ -148,6 +148,17 @@ PROFILE_REASONS = (
            "Look at the functions listed, + is more on the head. If the work is meant, raise calls.ignorable."),
     Reason("host-calls-changed", "The head's host runs something else in a decode step, within calls.ignorable.",
            "Nothing, if the change is meant; each function that runs otherwise is listed."),
+    Reason("launches-added", "The head's decode step launches more than the base's, or in other shapes, at a price "
+           "above calls.ignorable; or its host copies pageable memory or waits for the device in each step. The price "
+           "is the traced time of the kernels that differ.",
+           "Read the diff. If the change is meant, accept it: perfgate profile learn --from RUN --reason '...'."),
+    Reason("launches-changed", "The head's decode step launches something else than the base's, or in other shapes, "
+           "within calls.ignorable.",
+           "Nothing, if the change is meant; each kernel that differs is listed."),
+    Reason("capacity-changed", "The head's engine holds other amounts of memory than the profile says: of weights, or "
+           "tokens of its KV cache.",
+           "Nothing, if the change is meant. A smaller KV cache costs throughput under load, which no decode step "
+           "shows: gate kv_token_capacity."),
     Reason("host-calls-vary", "Part of what the host runs depends on time or chance: it is compared by its range.",
            "Nothing while it is a small share. Above 2 % of all events, or where what the head runs more at times is "
            "worth more than calls.ignorable, nothing is judged: find what polls or waits."),

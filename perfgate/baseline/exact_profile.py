@@ -1,12 +1,14 @@
 """Exact profiles: what of a cell repeats exactly, kept in a file, so that one trial of a later build is enough to tell.
 
-A profile holds what the host calls (:mod:`perfgate.calls.host_calls`), by cell, GPU model, minor version of Python and
+A profile holds what the host calls (:mod:`perfgate.calls.host_calls`), what a decode step launches and moves where the
+scenario has it traced or counted, and what its engine holds in memory, by cell, GPU model, minor version of Python and
 instrument. Host, card and versions of packages do not belong to that key: counts travel, and another version of vLLM is
 what they are compared for.
 """
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,24 +16,30 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from annotated_types import MinLen
+from pydantic import Field
 
 from perfgate.calls.host_calls import HostCalls, pooled
+from perfgate.counters.step_counters import CountedStep
 from perfgate.errors import NotMeasuredError, RecordError, UsageError
 from perfgate.machine.atomic_files import sha256_hex
 from perfgate.machine.json_text import BASELINE
 from perfgate.machine.versioned_json import parse_content, read_bytes, validated, write_model
-from perfgate.metrics.trial import TAKE_AGAIN, Artifact, Side
+from perfgate.metrics.catalogue import METRICS
+from perfgate.metrics.trial import KINDS, TAKE_AGAIN, Artifact, Side, Trial
 from perfgate.models import Frozen
 from perfgate.project.subjects import same_build
 from perfgate.record.identity import Measured
 from perfgate.record.manifest import read_manifest
 from perfgate.record.run_record import Record, Run, read_records, record_digest
 from perfgate.scenario.plan import Cell
+from perfgate.trace.decode_step import DecodeSteps, pool
 
 PROFILE_FORMAT: Final = "perfgate-profile/1"
 COPIES = "profiles"
 """Folder of a run that keeps the profiles that it is judged against."""
 LONGEST_REASON = 1000
+CAPACITIES: Final = ("kv_token_capacity", "model_memory")
+"""Metrics of an engine's memory that repeat."""
 
 
 class Accepted(Frozen):
@@ -59,6 +67,9 @@ class Profile(Frozen):
         cell: What was measured.
         gpu: Name of the GPU; empty where engines run on the CPU.
         calls: What the host calls, over all trials that it was learnt from.
+        steps: What its traced decode steps launch; ``None`` where none was traced.
+        counted: What ncu counted of single launches; empty where nothing was.
+        capacity: The least and the most that its engines held, by name in :data:`CAPACITIES`.
         accepted: Every build that was accepted, the newest last.
     """
 
@@ -66,6 +77,9 @@ class Profile(Frozen):
     cell: Measured
     gpu: str
     calls: HostCalls
+    steps: Annotated[DecodeSteps | None, Field(exclude_if=lambda steps: steps is None)] = None
+    counted: Annotated[tuple[CountedStep, ...], Field(exclude_if=operator.not_)] = ()
+    capacity: Annotated[dict[str, tuple[int, int]], Field(exclude_if=operator.not_)] = {}
     accepted: Annotated[tuple[Accepted, ...], MinLen(1)]
 
     @property
@@ -74,6 +88,13 @@ class Profile(Frozen):
         counted = f"py{self.calls.python} {self.calls.instrument}"
         key = f"{self.cell.name} {self.cell.cell_id[:8]} {self.gpu or 'cpu'} {counted}"
         return f"{re.sub(r'[^a-z0-9._]+', '-', key.lower()).strip('-')}.json"
+
+
+def capacity_of(trials: Iterable[Trial]) -> dict[str, tuple[int, int]]:
+    """The least and the most that engines held, by name in :data:`CAPACITIES`; what none of them tells is left out."""
+    every = [(name, METRICS[name].summarise(trial)) for trial in trials for name in CAPACITIES]
+    known = {name: [int(value) for own, value in every if own == name and value is not None] for name in CAPACITIES}
+    return {name: (min(values), max(values)) for name, values in known.items() if values}
 
 
 def gpu_of(record: Record) -> str:
@@ -127,7 +148,8 @@ def _learnt(run_folder: Path, run: Run, sides: Sequence[Side], reason: str) -> I
     records = {record.cell.cell_id: record for record in read_records(run_folder, run)}
     for cell in run.plan.cells:
         record = records.get(cell.cell_id)
-        trials = [trial for side in sides for trial in record.judged_trials(side, "called")] if record else []
+        of = {kind: [t for side in sides for t in record.judged_trials(side, kind)] if record else [] for kind in KINDS}
+        trials, traced = of["called"], [trial.decode for trial in of["traced"] if trial.decode]
         calls = [trial.calls for trial in trials if trial.calls]
         if record is None or not calls:
             text = record.stopped.text if record and record.stopped else "no called trial was taken"
@@ -136,6 +158,9 @@ def _learnt(run_folder: Path, run: Run, sides: Sequence[Side], reason: str) -> I
             cell=Measured.of(cell),
             gpu=gpu_of(record),
             calls=pooled(calls),
+            steps=pool(traced).without_columns() if traced else None,
+            counted=tuple(trial.counted for trial in of["counted"] if trial.counted),
+            capacity=capacity_of(trials),
             accepted=(
                 Accepted(
                     time_utc=datetime.now(UTC).isoformat(timespec="seconds"),

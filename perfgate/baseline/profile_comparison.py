@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from perfgate.baseline.exact_profile import Profile, gpu_of
+from perfgate.baseline.exact_profile import Profile, capacity_of, gpu_of
 from perfgate.calls.host_calls import HostCalls
+from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.cell_verdict import judge_cells, judge_together
 from perfgate.judge.evidence import Evidence, RecordSide
 from perfgate.judge.outcome import Finding, Outcome
+from perfgate.metrics.catalogue import METRICS
 from perfgate.metrics.trial import Kind, Side
 from perfgate.models import Note
 from perfgate.record.run_record import Record, Run
+from perfgate.trace.decode_step import DecodeSteps
+from perfgate.units import format_value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +33,44 @@ class ProfiledEvidence(Evidence):
     def calls(self) -> dict[Side, list[HostCalls]]:
         """The profile of this GPU and Python takes the place of a base."""
         own = super().calls()
-        counted = {calls.key for calls in own.get("head", ())}
-        known = (profile for profile in self.profiles if profile.gpu == gpu_of(self.record))
-        fitting = [profile.calls for profile in known if profile.calls.key in counted]
+        fitting = [profile.calls for profile in self.fitting]
         return {"base": fitting, **own} if fitting else own
+
+    @cached_property
+    def fitting(self) -> list[Profile]:
+        """The profiles of this GPU whose calls were counted as the head's were."""
+        counted = {calls.key for calls in super().calls().get("head", ())}
+        return [own for own in self.profiles if own.gpu == gpu_of(self.record) and own.calls.key in counted]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileEvidence(ProfiledEvidence):
-    """The same where nothing but the profile can be the base."""
+    """The same where nothing but the profile can be the base: of kernels, counters and memory, too."""
+
+    exact: bool = True
+
+    def steps(self) -> dict[Side, list[DecodeSteps]]:
+        """The profile's take the place of a base's, where it has any."""
+        own, stored = super().steps(), [profile.steps for profile in self.fitting if profile.steps]
+        return {"base": stored, **own} if stored and own.get("head") else own
+
+    def counted(self) -> dict[Side, list[CountedStep]]:
+        """The profile's take the place of a base's, where it has any."""
+        own, stored = super().counted(), [step for profile in self.fitting for step in profile.counted]
+        return {"base": stored, **own} if stored and own.get("head") else own
+
+    def cautions(self) -> Iterator[Note]:
+        """Memory has no price in a decode step, so other amounts of it are told and block nothing."""
+        yield from super().cautions()
+        head = capacity_of(self.trials("called")["head"])
+        for profile in self.fitting:
+            for name, (least, most) in profile.capacity.items():
+                low, high = head.get(name, (least, most))
+                if high < least or low > most:
+                    was, now = (least, high) if high < least else (most, low)
+                    unit = METRICS[name].unit
+                    text = f"{name}: {format_value(was, unit)} -> {format_value(now, unit)}"
+                    yield Note(code="capacity-changed", text=text)
 
     @property
     def unjudged(self) -> Finding | None:

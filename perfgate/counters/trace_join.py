@@ -20,6 +20,7 @@ from perfgate.errors import NotComparableError
 from perfgate.models import Note
 from perfgate.trace.families import ACTIVATION, ATTENTION, normalised_name, short_name, unqualified_name
 from perfgate.trace.kernel_table import PLACES, Kernels, Names, combinations, filled
+from perfgate.trace.launch_shapes import in_words
 from perfgate.trace.layers import assign_layers
 from perfgate.trace.selection import Selection
 
@@ -177,11 +178,6 @@ def _shapes(selection: Selection) -> dict[str, set[Shape]]:
         fixed = trace.names.role[name] != ATTENTION and any(sizes)
         shapes.setdefault(unqualified_name(trace.names.normalised[name]), set()).add(sizes if fixed else ())
     return shapes
-
-
-def in_words(shape: Shape) -> str:
-    """``132x1x1/256x1x1``: grid and block; empty where they are not known."""
-    return "/".join("x".join(map(str, size)) for size in (shape[:3], shape[3:]) if size)
 
 
 def _timed_rows(selection: Selection) -> list[Row]:

@@ -19,6 +19,7 @@ from perfgate.judge.counter_checks import count_one_side, judge_counters
 from perfgate.judge.envelope import judge_envelope
 from perfgate.judge.evidence import Evidence, RecordSide
 from perfgate.judge.host_time import host_outcome
+from perfgate.judge.launch_checks import judge_launches
 from perfgate.judge.outcome import (
     WORST_FIRST,
     CellOutcome,
@@ -98,7 +99,7 @@ def evidence_of_run(run: Run, cell: Cell, record: Record | None, head: str = "")
     """What a run measured of a cell; of several heads that of one."""
     one = record.of(head) if record else None
     sides = {side: RecordSide(one, side) for side in one.subjects} if one else {}
-    about: dict[str, Any] = {"run": run.name, "head": head, "kept": record}
+    about: dict[str, Any] = {"run": run.name, "head": head, "kept": record, "exact": run.exact_only}
     return Evidence(cell=cell, sides=sides, paired=run.alone is None, quick=run.quick, **about)
 
 
@@ -230,17 +231,19 @@ def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[
     elif evidence.stops:
         findings.insert(0, Finding(reasons=evidence.stops))
     if evidence.cell.kernels is not None and evidence.due("traced"):
-        findings.append(judge_envelope(evidence.cell.kernels, evidence.read("traced", lambda trial: trial.decode)))
+        findings.append(judge_envelope(evidence.cell.kernels, evidence.steps()))
     if evidence.due("counted"):
-        findings.append(judge_counters(evidence.cell.counters, evidence.read("counted", lambda trial: trial.counted)))
+        findings.append(judge_counters(evidence.cell.counters, evidence.counted()))
     if evidence.cell.calls is not None and evidence.due("called"):
         findings.append(judge_calls(evidence.cell.calls, evidence.calls()))
+        # Beside timed trials it is these that say what a kernel costs, and one traced step may not block.
+        findings += [judge_launches(evidence.cell.calls.ignorable, evidence.steps())] if evidence.exact else []
     return gates, findings
 
 
 def _as_read(evidence: Evidence, unjudged: Finding) -> _Found:
     """Why nothing is judged, and the counters of the only side there is."""
-    counted = [*chain(*evidence.read("counted", lambda trial: trial.counted).values())]
+    counted = [*chain(*evidence.counted().values())]
     return [unjudged, *([count_one_side(counted)] if counted else [])]
 
 

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TypeVar
 
 from perfgate.calls.host_calls import HostCalls
+from perfgate.counters.step_counters import CountedStep
 from perfgate.judge.cautions import (
     TrialsBySide,
     gpu_outcomes,
@@ -29,6 +30,7 @@ from perfgate.metrics.trial import KINDS, SIDES, Kind, Side, Trial
 from perfgate.models import Note
 from perfgate.record.run_record import Record, record_digest
 from perfgate.scenario.plan import Cell, GatePlan
+from perfgate.trace.decode_step import DecodeSteps
 
 T = TypeVar("T")
 
@@ -72,6 +74,7 @@ class Evidence:
         sides: Both, or the only one; none where no trial was taken.
         paired: Whether both sides were taken in pairs of one run.
         quick: Whether that run was a quick one.
+        exact: Whether nothing is timed, and what repeats exactly is all there is to judge.
         run: Its name; empty where different ones measured the sides.
         head: Which of several heads of that run it is of; empty where there is one.
         kept: The record as the run keeps it, of which the sides may be one comparison of several.
@@ -81,6 +84,7 @@ class Evidence:
     sides: Mapping[Side, RecordSide] = field(default_factory=dict)
     paired: bool = False
     quick: bool = False
+    exact: bool = False
     run: str = ""
     head: str = ""
     kept: Record | None = None
@@ -209,6 +213,14 @@ class Evidence:
     def calls(self) -> dict[Side, list[HostCalls]]:
         """What the called trials hold, of each side that was measured."""
         return self.read("called", lambda trial: trial.calls)
+
+    def steps(self) -> dict[Side, list[DecodeSteps]]:
+        """What the traced trials hold, of each side that was measured."""
+        return self.read("traced", lambda trial: trial.decode)
+
+    def counted(self) -> dict[Side, list[CountedStep]]:
+        """What the counted trials hold, of each side that was measured."""
+        return self.read("counted", lambda trial: trial.counted)
 
     def due(self, kind: Kind) -> bool:
         """Whether decode steps, or counters, are judged: where they are declared, and were to be taken."""

@@ -36,7 +36,8 @@ WORST_FIRST: dict[Verdict, ExitStatus] = {
 }
 """Every verdict, worst first, with the exit status it means."""
 
-EXACT_ENDS = ("outside-envelope", "envelope-stale", "counter-differs", "counter-out-of-bounds", "host-calls-added")
+EXACT_ENDS = ("outside-envelope", "envelope-stale", "counter-differs", "counter-out-of-bounds", "host-calls-added",
+              "launches-added")  # fmt: skip
 """Reasons that decide a cell exactly, whatever its gates say; more pairs would not change them."""
 
 

@@ -19,6 +19,7 @@ from perfgate.trace.breakdown import StepFigures, consecutive, figures
 from perfgate.trace.families import UNLISTED
 from perfgate.trace.idle_gaps import GAPS
 from perfgate.trace.kernel_table import COPY_KINDS, NO_TIME, NONE, PLACES, STEP_KINDS, Trace, combinations
+from perfgate.trace.launch_shapes import Shapes, pooled_shapes, shapes_by_key
 
 STEADY = ("hashes", "addresses")
 """What must be held for the host's work to agree between two engines of one build: Python's hashes, which order its
@@ -112,7 +113,9 @@ class DecodeSteps(Frozen):
         tick_ns: The step of the clock that stamped the kernels, see :func:`tick_of`.
         key_launches: Launches of each key, over all steps.
         key_ns: Kernel time of each key, over all steps.
+        key_shapes: Launches of each key by launch shape, over all steps; empty where the profiler tells no shapes.
         copy_bytes: Bytes copied by kind, over all steps.
+        waits: Calls in which the host waits for the device, over all steps.
         held: What of the worker was the same in every engine: of :data:`STEADY`, and its cores.
         cautions: What the reader should know: reason code and words.
     """
@@ -131,7 +134,9 @@ class DecodeSteps(Frozen):
     role_ns: dict[str, tuple[int, ...]]
     key_launches: tuple[int, ...]
     key_ns: tuple[int, ...]
+    key_shapes: Annotated[tuple[Shapes, ...], Field(exclude_if=operator.not_)] = ()
     copy_bytes: dict[str, int] = {}
+    waits: Annotated[int, Field(exclude_if=operator.not_)] = 0
     held: tuple[str, ...] = ()
     cautions: tuple[tuple[str, str], ...] = ()
     tick_ns: Annotated[int, Field(ge=1, le=COARSEST_TICK_NS)] = 1
@@ -139,7 +144,7 @@ class DecodeSteps(Frozen):
     @model_validator(mode="after")
     def _kernels_of_its_keys(self) -> Self:
         count = len(self.keys)
-        if not (len(self.key_launches) == len(self.key_ns) == count):
+        if not (len(self.key_launches) == len(self.key_ns) == (len(self.key_shapes) or count) == count):
             raise ValueError("expected launches and time of each key")
         if not all(0 <= key < count for pattern in self.patterns for key in pattern.kernels):
             raise ValueError("expected kernels that are keys")
@@ -216,7 +221,9 @@ def summarise_steps(trace: Trace, chosen: StepFigures) -> DecodeSteps:
         role_ns={role: tuple(column.tolist()) for role, column in roles.items()},
         key_launches=tuple(np.bincount(steps.key, minlength=len(steps.keys)).tolist()),
         key_ns=steps.key_ns,
+        key_shapes=steps.key_shapes,
         copy_bytes={kind: size for kind, size in sizes.items() if size},
+        waits=int(chosen.syncs.sum()),
         cautions=tuple((note.code, note.text) for note in trace.cautions),
         tick_ns=tick_of(trace.kernels.duration_ns),
     )
@@ -288,7 +295,9 @@ def pool(trials: Sequence[DecodeSteps]) -> DecodeSteps:
         role_ns=_joined(trials, [trial.role_ns for trial in trials]),
         key_launches=tuple(launches),
         key_ns=tuple(times),
+        key_shapes=pooled_shapes([(trial.keys, trial.key_shapes) for trial in trials], number),
         copy_bytes=dict(sum((Counter(trial.copy_bytes) for trial in trials), Counter())),
+        waits=sum(trial.waits for trial in trials),
         held=tuple(what for what in trials[0].held if all(what in trial.held for trial in trials)),
         cautions=tuple(dict.fromkeys(chain.from_iterable(trial.cautions for trial in trials))),
         tick_ns=max(trial.tick_ns for trial in trials),
@@ -320,6 +329,7 @@ class _Sequences:
         layer: Its layer, or -1.
         cuts: Where a step begins after another one.
         key_ns: Kernel time of each key.
+        key_shapes: Launches of each key by shape.
     """
 
     def __init__(self, trace: Trace, figures: StepFigures) -> None:
@@ -337,6 +347,7 @@ class _Sequences:
         self.layer = kernels.layer
         self.cuts = np.flatnonzero(np.diff(kernels.step) | np.diff(kernels.device)) + 1
         self.key_ns = tuple(int(ns) for ns in np.bincount(self.key, kernels.duration_ns, len(self.keys)))
+        self.key_shapes = shapes_by_key(trace.shapes, self.key, kernels.shape, len(self.keys))
 
     def patterns(self, figures: StepFigures) -> tuple[Pattern, ...]:
         """The patterns, the most frequent first; ``found`` has a row for each step here."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_collector import FakeCollector, FakeSpec
+from fake_collector import COUNTED, ROLES, FakeCollector, FakeSpec
 from hand_made import BASE, BOTH, codes, scenario_file
 
 from perfgate import gate as use_cases
@@ -36,9 +36,9 @@ def take(scenario: Path, lines: float = 1.0, subjects: dict[Side, Subject] = BOT
     return use_cases.run([scenario], subjects, runs=scenario.parent / "runs", collector=collector, exact_only=True)
 
 
-def check(scenario: Path, lines: float = 1.0, **spec: Any) -> use_cases.Finished:
+def check(scenario: Path, lines: float = 1.0, kv: float = 1.0, **spec: Any) -> use_cases.Finished:
     """One trial of a head, held against the stored profiles."""
-    collector = FakeCollector(FakeSpec(head_ratio={"lines": lines}, **spec))
+    collector = FakeCollector(FakeSpec(head_ratio={"lines": lines, "kv_token_capacity": kv}, **spec))
     runs, profiles = scenario.parent / "runs", scenario.parent / "profiles"
     return use_cases.check_profiles([scenario], {"head": BASE}, profiles, runs=runs, collector=collector)
 
@@ -196,3 +196,65 @@ def test_beside_a_baseline_of_times(scenario: Path, lines: float, learnt: str, v
     found = [note.code for note in (*cell.reasons, *cell.cautions) if note.code in ("host-calls-added", "no-profile")]
     assert found == ([code] if code else [])
     assert use_cases.outcome_of(finished.folder) == finished.outcome
+
+
+GEMMS = "counters: [{role: gemm, profile: 4, metrics: {waves: same}}]\n"
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Path:
+    """A scenario whose kernels are traced and whose gemms are counted, with a profile of them."""
+    file = scenario_file(tmp_path, more="kernels: {traced: {iterations: 2}}\n" + GEMMS)
+    learn(file)
+    return file
+
+
+def test_a_profile_holds_kernels_counters_and_memory(traced: Path) -> None:
+    """What was traced and counted of the build is in the file, and the build itself passes."""
+    (file,) = (traced.parent / "profiles").iterdir()
+    profile = read_profile(file)
+
+    assert profile.steps is not None
+    assert profile.steps.step_ns == ()
+    assert len(profile.counted) == 2
+    assert profile.capacity == {"kv_token_capacity": (65536, 65536), "model_memory": (16 * 10**9, 16 * 10**9)}
+    outcome = check(traced).outcome
+    assert (outcome.verdict, outcome.cells[0].cautions) == ("pass", ())
+
+
+def test_a_kernel_more_is_blocked_in_one_trial(traced: Path) -> None:
+    """Held against the profile, at the traced time of what differs."""
+    attention, seconds = ROLES["attention"]
+    outcome = check(
+        traced, roles={**ROLES, "attention": (attention + 32, seconds * (attention + 32) / attention)}
+    ).outcome
+
+    (cell,) = outcome.cells
+    assert (outcome.exit_status, codes(cell.reasons)) == (10, ["launches-added"])
+    assert "32 more attention kernels a step" in cell.reasons[0].text
+    assert closing(outcome) == "REGRESSED: the kernels of a step (exact)."
+
+
+def test_another_counter_is_blocked_in_one_trial(traced: Path) -> None:
+    """What a scenario declares the same is held against the profile's launches."""
+    outcome = check(traced, counted={**COUNTED, "waves": COUNTED["waves"] + 1}).outcome
+
+    assert (outcome.exit_status, codes(outcome.cells[0].reasons)) == (10, ["counter-differs"])
+
+
+def test_a_smaller_cache_is_told(traced: Path) -> None:
+    """Memory has no price in a decode step."""
+    outcome = check(traced, kv=0.5).outcome
+
+    (caution,) = outcome.cells[0].cautions
+    assert (outcome.exit_status, caution.code) == (0, "capacity-changed")
+    assert caution.text == "kv_token_capacity: 65536 tok -> 32768 tok"
+
+
+def test_a_file_that_holds_calls_alone_still_fits(traced: Path) -> None:
+    """Profiles of before kernels were kept are read, and kernels are then held against nothing."""
+    (file,) = (traced.parent / "profiles").iterdir()
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({key: content[key] for key in ("format", "cell", "gpu", "calls", "accepted")}))
+
+    assert check(traced).outcome.verdict == "pass"

@@ -12,6 +12,7 @@ from nsys_builder import ExportBuilder
 from perfgate.errors import NotMeasuredError
 from perfgate.trace.decode_step import DecodeSteps, pool, summarise
 from perfgate.trace.idle_gaps import GAPS
+from perfgate.trace.launch_difference import launch_difference
 from perfgate.trace.nsys import read_nsys
 from perfgate.trace.trace_file import read_trace
 
@@ -39,6 +40,18 @@ def test_the_capture_has_two_patterns() -> None:
     places = [found.keys[key].place for key in found.patterns[0].kernels if found.keys[key].role == "gemm"]
     assert places[:4] == ["qkv", "out", "gate-up", "down"]
     assert places[-1] == "lm-head"
+
+
+def test_launch_shapes_and_waits_are_kept() -> None:
+    """The last gemm has one grid in every step; every launch has a shape; the host waits once a step."""
+    found = summarise(read_trace(FIXTURES / "h200-llama-8b-decode.sqlite.gz"))
+
+    (last,) = (n for n, key in enumerate(found.keys) if key.place == "lm-head")
+    assert len(found.key_shapes[last]) == 1
+    assert [sum(shapes.values()) for shapes in found.key_shapes] == list(found.key_launches)
+    assert round(found.waits / found.steps, 1) == 1.0
+    assert launch_difference(found, pool([found, found])).waits == 0
+    assert not launch_difference(found, pool([found, found]))
 
 
 @pytest.mark.parametrize(
