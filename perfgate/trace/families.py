@@ -131,7 +131,7 @@ SHIPPED = (
              "vLLM's and SGLang's Triton, CANN"),
     RoleRule(ATTENTION, r"kernel_mha|xqa|mmha", "TensorRT-LLM in decode"),
     RoleRule(ATTENTION, r"mla_(a\d|reduce|decode|metadata)|\bmla_", "latent attention of AITER; what FlashMLA plans"),
-    RoleRule(ATTENTION, r"^_fwd_kernel(_alibi|_stage1)?$|_attn_packed", "vLLM's Triton prefill and decode"),
+    RoleRule(ATTENTION, r"^_fwd_kernel(_alibi|_stage1)?$|_attn_packed|^sage_fwd", "vLLM's Triton prefill and decode"),
     RoleRule(ATTENTION, r"sparse_attn|Sparse(Flash|Attn)|mqa_logits|Indexer|_sparse_topk|_scatter_topk|_topk_indices|"
              r"_block_scores|_candidates?_(flags_)?kernel", "sparse attention and what selects for it"),
     RoleRule(ROPE, r"[Rr]otary|(?<![Pp])[Rr]o[Pp][Ee](?![a-z])|rope_",
@@ -144,7 +144,7 @@ SHIPPED = (
     RoleRule(QUANTIZE, r"ue8m0|fp32_into", "DeepGEMM: scales brought into its layout"),
     RoleRule(GEMM, r"nvjet|[Gg]emm|GEMM|[Gg]emv|xmma|_lora_(shrink|expand)|^bmm_kernel",
              "cuBLAS, CUTLASS, DeepGEMM, AITER's hand-written, MIOpen's igemm"),
-    RoleRule(GEMM, r"Conv[123]D|convolve", "CANN, cuDNN"),
+    RoleRule(GEMM, r"Conv[123]D|convolve|[0-9_]fprop_", "CANN, cuDNN"),
     RoleRule(GEMM, r"^Cijk_", "Tensile's kernels of rocBLAS and hipBLASLt, named by their index equation"),
     RoleRule(GEMM, r"[Mm]arlin|[Mm]achete|scaled_mm|linear_kernel|[Mm]at_?[Mm]ul",
              "weights of four or eight bits; CANN"),
@@ -166,8 +166,8 @@ SHIPPED = (
              "vLLM's Triton: what may be chosen, how drafts are accepted"),
     RoleRule(INDEX, r"indexSelect|index_(elementwise|put|kernel|select)|^aten::(index|take)|[Ee]mbedding|_pos_embed|"
              r"[Gg]ather|[Ss]catter|PoolGrad|" + _ASCEND % "Index", "lookups; CANN"),
-    RoleRule(COPY, r"[Cc]opy|CatArray|swap_blocks|memcpy|[Tt]ranspose|^aten::(cat|to|clone|contiguous|stack|repeat|"
-             "_pin_memory)$", "PyTorch, MIOpen's layouts"),
+    RoleRule(COPY, r"[Cc]opy|CatArray|swap_blocks|memcpy|[Tt]ranspose|n[hw]*c[hw]*ToN|"
+             r"^aten::(cat|to|clone|contiguous|stack|repeat|_pin_memory)$", "PyTorch, MIOpen's layouts"),
     RoleRule(REDUCE, r"[Rr]educe_?[Kk]ernel|ReduceOp|[Ss]can|cumsum|[Mm]ax_?[Pp]ool|^mean_kernel$|_order_sum|"
              "^aten::(sum|mean|max|min|amax|any|all)$", "PyTorch; pooling"),
     RoleRule(ELEMENTWISE, r"[Ee]lementwise|FillFunctor|sigmoid_mul|SubTensorOp|^PWN\(", "PyTorch, MIOpen, TensorRT"),
