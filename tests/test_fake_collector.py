@@ -66,7 +66,7 @@ def test_shape(take: Take) -> None:
     assert [name for name in timed if trial_value(name, trial) is None] == [
         "start_time_cold", "kv_memory", "peak_memory", "activation_memory", "memory_fragmentation",
         "device_memory_growth", "host_memory", "host_memory_growth", "energy_per_token", "mbu", "mfu",
-        "max_rate", "request_throughput", "queue_time", "preemptions", "prefix_hit_share", "kv_use",
+        "max_rate", "request_throughput", "queue_time", "preemptions", "prefix_hit_share", "draft_acceptance", "kv_use",
     ]  # fmt: skip
     assert (trial.kind, trial.decode) == ("timed", None)
 

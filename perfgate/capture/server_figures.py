@@ -24,6 +24,8 @@ COUNTERS: Final[Mapping[str, tuple[str, float]]] = {
     "preemptions": ("vllm:num_preemptions_total", 1),
     "prefix_hits": ("vllm:prefix_cache_hits_total", 1),
     "prefix_queries": ("vllm:prefix_cache_queries_total", 1),
+    "drafts_accepted": ("vllm:spec_decode_num_accepted_tokens_total", 1),
+    "drafts": ("vllm:spec_decode_num_draft_tokens_total", 1),
 }
 """By the name of a trial's figure: the sample, summed over its labels, and a factor to whole numbers."""
 KV_USE: Final = "vllm:kv_cache_usage_perc"

@@ -181,6 +181,8 @@ METRICS: dict[str, Metric] = {
                "measured windows", lambda t: scaled(t.figures.get("preemptions"))),
         Metric("prefix_hit_share", "ratio", "higher", "share of the prompts' tokens that the server found in its cache "
                "in the measured windows", figure_share("prefix_hits", "prefix_queries")),
+        Metric("draft_acceptance", "ratio", "higher", "share of drafted tokens that the server accepted in the "
+               "measured windows", figure_share("drafts_accepted", "drafts")),
         Metric("kv_use", "ratio", "lower", "the highest share of the server's KV cache in use, of readings between "
                "requests of warm-up", lambda t: scaled(t.figures.get("kv_use_ppm"), 1e-6)),
     )

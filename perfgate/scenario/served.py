@@ -16,7 +16,7 @@ AT_ANY_RATE: Final = frozenset({"max_rate", "start_time", "start_time_cold", "kv
 SERVER: Final = "server"
 """The driver whose workload is a load."""
 OF_SERVERS: Final = frozenset({"max_rate", "request_throughput", "queue_time", "preemptions", "prefix_hit_share",
-                               "kv_use", *LOAD_METRICS})  # fmt: skip
+                               "draft_acceptance", "kv_use", *LOAD_METRICS})  # fmt: skip
 """Metrics that only trials of a server carry."""
 OF_WORKERS: Final = frozenset({"model_memory", "kv_memory", "peak_memory", "activation_memory", "memory_fragmentation",
                                "device_memory_growth", "host_memory", "host_memory_growth"})  # fmt: skip

@@ -18,6 +18,8 @@ vllm:request_queue_time_seconds_bucket{le="0.3",engine="0"} 1.0
 vllm:request_queue_time_seconds_sum{engine="0"} 0.25
 vllm:request_queue_time_seconds_count{engine="0"} 10
 vllm:prefix_cache_hits_total{engine="0"} 7
+vllm:spec_decode_num_draft_tokens_total{engine="0"} 90
+vllm:spec_decode_num_accepted_tokens_total{engine="0"} 30
 vllm:kv_cache_usage_perc{engine="0"} 0.5
 vllm:kv_cache_usage_perc{engine="1"} 0.125
 vllm:cache_config_info{block_size="128",num_gpu_blocks="64",engine="0"} 1.0
@@ -28,9 +30,11 @@ def test_counters_are_added_over_engines_and_subtracted() -> None:
     """What is missing on one side, or ran backwards because the server started anew, is left out."""
     after = BEFORE.replace(b"} 3.0", b"} 5.0").replace(b"0.25", b"0.75").replace(b"} 10\n", b"} 20\n")
     after = after.replace(b'hits_total{engine="0"} 7', b'hits_total{engine="0"} 6')
+    after = after.replace(b'draft_tokens_total{engine="0"} 90', b'draft_tokens_total{engine="0"} 120')
+    after = after.replace(b'accepted_tokens_total{engine="0"} 30', b'accepted_tokens_total{engine="0"} 45')
 
     assert growth(read_metrics(BEFORE), read_metrics(after)) == {
-        "preemptions": 2, "queue_ns": 500_000_000, "queued": 10,
+        "preemptions": 2, "queue_ns": 500_000_000, "queued": 10, "drafts": 30, "drafts_accepted": 15,
     }  # fmt: skip
 
 

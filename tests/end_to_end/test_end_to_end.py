@@ -143,6 +143,7 @@ def assert_all_is_timed(trial: Trial) -> None:
     missing = {name for name, metric in METRICS.items() if metric.kind == "timed" and trial_value(name, trial) is None}
     of_a_gpu = {"peak_memory", "activation_memory", "memory_fragmentation", "device_memory_growth"}
     of_a_server = {"max_rate", "request_throughput", "queue_time", "kv_use", "prefix_hit_share", "preemptions"}
+    of_a_server |= {"draft_acceptance"}
     assert missing == {"energy_per_token", "mbu", "mfu", "start_time_cold", *of_a_gpu, *of_a_server}
     assert trial.cautions == ()
     assert {"vllm", "torch", "python"} <= set(trial.versions)

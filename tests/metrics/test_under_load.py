@@ -32,7 +32,8 @@ def served(*windows: Iteration, **figures: int) -> Trial:
 TRIAL = served(
     window((100, 190, 10), (200, 200, 1)),
     window((300, 700, 41), elapsed_ms=2000),
-    queue_ns=6 * MS, queued=3, preemptions=2, prefix_hits=25, prefix_queries=100, kv_use_ppm=125_000,
+    queue_ns=6 * MS, queued=3, preemptions=2, prefix_hits=25, prefix_queries=100, drafts_accepted=30,
+    drafts=40, kv_use_ppm=125_000,
 )  # fmt: skip
 
 
@@ -53,6 +54,7 @@ TRIAL = served(
         ("queue_time", 0.002),
         ("preemptions", 2.0),
         ("prefix_hit_share", 0.25),
+        ("draft_acceptance", 0.75),
         ("kv_use", 0.125),
     ],
 )
@@ -61,7 +63,9 @@ def test_values_agree_with_those_worked_out_by_hand(name: str, value: float) -> 
     assert trial_value(name, TRIAL) == pytest.approx(value, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["request_throughput", "queue_time", "preemptions", "prefix_hit_share", "kv_use"])
+@pytest.mark.parametrize(
+    "name", ["request_throughput", "queue_time", "preemptions", "prefix_hit_share", "draft_acceptance", "kv_use"]
+)
 def test_batches_have_no_figures_of_a_server(name: str) -> None:
     """A trial of the engine's own loop carries none of them."""
     assert trial_value(name, trial(0, 0, "base")) is None
