@@ -231,7 +231,7 @@ def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[
     elif evidence.stops:
         findings.insert(0, Finding(reasons=evidence.stops))
     if evidence.cell.kernels is not None and evidence.due("traced"):
-        findings.append(judge_envelope(evidence.cell.kernels, evidence.steps()))
+        findings.append(judge_envelope(evidence.cell.kernels, evidence.steps(), priced=evidence.exact))
     if evidence.due("counted"):
         findings.append(judge_counters(evidence.cell.counters, evidence.counted()))
     if evidence.cell.calls is not None and evidence.due("called"):

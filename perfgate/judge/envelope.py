@@ -46,13 +46,16 @@ class Outside:
     mismatches: tuple[str, ...]
 
 
-def judge_envelope(expected: Expectation, sides: Mapping[Side, Sequence[DecodeSteps]]) -> Finding:
+def judge_envelope(
+    expected: Expectation, sides: Mapping[Side, Sequence[DecodeSteps]], *, priced: bool = False
+) -> Finding:
     """Hold the traced trials of both sides against the declared envelope.
 
     Args:
         expected: The scenario's ``kernels:`` block.
         sides: The trials of base and head; of the head alone where no base was traced beside it, so that a stale
             envelope cannot be told from a head that leaves it.
+        priced: Whether what differs inside the envelope is judged by its price, and so is told there.
 
     Returns:
         ``pass`` where every step of both sides is inside; ``regressed`` where only the head leaves it, with the
@@ -80,7 +83,7 @@ def judge_envelope(expected: Expectation, sides: Mapping[Side, Sequence[DecodeSt
         alone = [f"head, traced alone: {summary}"]
         lines = alone if changed is None else [f"head: {summary}: {changed.headline}", *changed.lines]
         return Finding("regressed", (Note(code="outside-envelope", text="\n".join(lines)),), tuple(cautions))
-    if changed:
+    if changed and not priced:
         cautions.append(Note(code="other-kernels", text="\n".join([changed.headline, *changed.lines])))
     return Finding("pass", cautions=tuple(cautions))
 

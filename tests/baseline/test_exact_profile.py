@@ -232,6 +232,7 @@ def test_a_kernel_more_is_blocked_in_one_trial(traced: Path) -> None:
     (cell,) = outcome.cells
     assert (outcome.exit_status, codes(cell.reasons)) == (10, ["launches-added"])
     assert "32 more attention kernels a step" in cell.reasons[0].text
+    assert codes(cell.cautions) == []  # the same diff is not told twice
     assert closing(outcome) == "REGRESSED: the kernels of a step (exact)."
 
 
