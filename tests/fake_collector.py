@@ -217,7 +217,7 @@ class FakeCollector:
                 if job.kind == "counted":
                     measured |= _counted(spec, job, progress, draw)
                 elif job.kind == "called":
-                    measured |= _called(spec, job) | {"startup": _startup(spec, job.side, draw)}
+                    measured |= _called(spec, job)
                 elif job.kind == "sampled":
                     measured |= {"host": _sampled(spec, job)}
                 else:

@@ -69,7 +69,7 @@ class Profile(Frozen):
         calls: What the host calls, over all trials that it was learnt from.
         steps: What its traced decode steps launch; ``None`` where none was traced.
         counted: What ncu counted of single launches; empty where nothing was.
-        capacity: The least and the most that its engines held, by name in :data:`CAPACITIES`.
+        capacity: The least and the most that its traced engines held, by name in :data:`CAPACITIES`.
         accepted: Every build that was accepted, the newest last.
     """
 
@@ -91,7 +91,11 @@ class Profile(Frozen):
 
 
 def capacity_of(trials: Iterable[Trial]) -> dict[str, tuple[int, int]]:
-    """The least and the most that engines held, by name in :data:`CAPACITIES`; what none of them tells is left out."""
+    """The least and the most that engines held, by name in :data:`CAPACITIES`; what none of them tells is left out.
+
+    Args:
+        trials: Of one kind, because a profiler takes memory, too; called and counted ones tell nothing.
+    """
     every = [(name, METRICS[name].summarise(trial)) for trial in trials for name in CAPACITIES]
     known = {name: [int(value) for own, value in every if own == name and value is not None] for name in CAPACITIES}
     return {name: (min(values), max(values)) for name, values in known.items() if values}
@@ -160,7 +164,7 @@ def _learnt(run_folder: Path, run: Run, sides: Sequence[Side], reason: str) -> I
             calls=pooled(calls),
             steps=pool(traced).without_columns() if traced else None,
             counted=tuple(trial.counted for trial in of["counted"] if trial.counted),
-            capacity=capacity_of(trials),
+            capacity=capacity_of(of["traced"]),
             accepted=(
                 Accepted(
                     time_utc=datetime.now(UTC).isoformat(timespec="seconds"),

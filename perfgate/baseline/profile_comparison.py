@@ -62,7 +62,7 @@ class ProfileEvidence(ProfiledEvidence):
     def cautions(self) -> Iterator[Note]:
         """Memory has no price in a decode step, so other amounts of it are told and block nothing."""
         yield from super().cautions()
-        head = capacity_of(self.trials("called")["head"])
+        head = capacity_of(self.trials("traced")["head"])
         for profile in self.fitting:
             for name, (least, most) in profile.capacity.items():
                 low, high = head.get(name, (least, most))
