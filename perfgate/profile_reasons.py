@@ -28,6 +28,15 @@ PROFILE_REASONS = (
     Reason("steps-of-another-process", "The ranges that name the steps are of one process, the kernels of others. What "
            "was launched after a range had ended belongs to the next step.",
            "Open the ranges in the process that launches."),
+    Reason("ranks-missing", "The engine has more ranks than the trace shows decode steps of, so what a step waits for "
+           "is not known.",
+           "Trace all of the engine's processes; read engine.log for a rank that opened no range or ran no kernel."),
+    Reason("ranks-unmatched", "The steps of the ranks cannot be held beside each other: no step is of all of them, or "
+           "their hosts begin it so far apart that the traces have no clock in common.",
+           "Trace all ranks of one engine in one session, on one host."),
+    Reason("ranks-differ", "The ranks show other numbers of decode steps. Steps that not all of them show are left "
+           "out.",
+           "Nothing, if most steps are there; otherwise see which rank lost steps: perfgate kernels on the trace."),
     Reason("step-ranges-unclear", "Ranges name the steps, but several have one number, a number is too large, or some "
            "begin before an earlier one has ended. Such steps are numbered in order of time, and what is launched in "
            "two of them belongs to the later one.",
@@ -118,9 +127,10 @@ PROFILE_REASONS = (
            "Measure on a machine with a GPU, or remove counters:."),
     Reason("counters-no-trace", "No traced trial of this side says which launches a decode step has.",
            "Find out why its traced trials failed: the launches to count are chosen from them."),
-    Reason("counters-communication", "The decode step exchanges data between GPUs: ncu runs kernels one by one, so "
-           "kernels that wait for another GPU would hang.",
-           "Count a scenario with tensor_parallel_size: 1."),
+    Reason("counters-communication", "The decode step exchanges data between GPUs. ncu runs a kernel several times "
+           "while the other ranks run theirs once, so a kernel that waits for another GPU would wait for ever.",
+           "Count one rank's share on one GPU: tensor_parallel_size: 1, and a model config with that rank's number of "
+           "heads and its part of intermediate_size. Traced trials show every rank."),
     Reason("counters-no-launch", "The traced decode step does not have the launches that counters: asks for.",
            "See what the step runs (perfgate kernels on the trial's trace) and change role, match, place or profile."),
     Reason("counters-timeout", "ncu did not finish the window within counted.limit.",

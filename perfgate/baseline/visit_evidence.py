@@ -224,7 +224,8 @@ class VisitEvidence(ProfiledEvidence):
         before: dict[Side, list[T]] = {}
         if self.baseline is not None and (trials := self._trials(kind)):
             begun = self.baseline.epoch[0]
-            exact = trials[0].model_copy(update={"decode": begun.decode, "counted": begun.counted, "calls": None})
+            kept_of_it = {"decode": begun.decode, "counted": begun.counted, "calls": None, "ranks": ()}
+            exact = trials[0].model_copy(update=kept_of_it)
             kept = of(exact)
             before = {"base": [kept]} if kept is not None else {}
         return before | super().read(kind, of)

@@ -8,7 +8,9 @@ Under nsys the worker is held steady (:mod:`perfgate.capture.pinning`), and the 
 
 from __future__ import annotations
 
+import re
 import shutil
+from pathlib import Path
 from typing import Any, ClassVar
 
 from perfgate.capture.commands import nsys_profile, nsys_settings
@@ -20,7 +22,8 @@ from perfgate.capture.pinning import steady_worker
 from perfgate.capture.timeline import InvalidTrialError
 from perfgate.metrics.trial import Artifact
 from perfgate.scenario.expected_kernels import Expectation
-from perfgate.trace.decode_step import DecodeSteps, pool, summarise
+from perfgate.trace.decode_step import DecodeSteps
+from perfgate.trace.rank_steps import RankSteps, summarise_ranks
 from perfgate.trace.trace_file import read_trace
 
 
@@ -42,6 +45,7 @@ class Tracer(Instrument):
         self.held: tuple[str, ...] = ()
         self._expected = job.cell.kernels or Expectation()
         self._decode: DecodeSteps | None = None
+        self._ranks: tuple[RankSteps, ...] = ()
         self._traces: tuple[Artifact, ...] = ()
 
     @property
@@ -56,17 +60,23 @@ class Tracer(Instrument):
     def collect(self, say: Say) -> None:
         """Read the traces; a profiler is believed by them, whatever it returned."""
         say("reading the trace")
-        files = sorted(self.folder.glob(self.leaves))
+        files = sorted(self.folder.glob(self.leaves), key=_in_order)
         if not files:
             left = ", ".join(sorted(file.name for file in self.folder.iterdir()))
             raise InvalidTrialError("trace-missing", f"{self.name} left no {self.leaves}; there is {left}")
         self._traces = tuple(Artifact.of(file, self.job.run_folder) for file in files)
-        steps = pool([summarise(read_trace(file, self._expected.rules)) for file in files])
+        traces = [read_trace(file, self._expected.rules) for file in files]
+        steps, self._ranks = summarise_ranks(traces, gpus_of(self.job.engine_args))
         self._decode = steps.model_copy(update={"held": self.held})
 
     def fields(self) -> dict[str, Any]:
-        """Decode steps, and the traces that they were read from."""
-        return {"decode": self._decode, "traces": self._traces}
+        """Decode steps, those of each rank, and the traces that they were read from."""
+        return {"decode": self._decode, "ranks": self._ranks, "traces": self._traces}
+
+
+def _in_order(file: Path) -> list[tuple[int, str]]:
+    """Names with numbers in them in the order of the numbers: rank 10 comes after rank 2."""
+    return [(int(part or 0), text) for text, part in re.findall(r"([^0-9]*)([0-9]*)", file.name)]
 
 
 class Nsys(Tracer):

@@ -25,8 +25,9 @@ profile   on, ranges: nvtx or record_function, window       nothing; ranges surr
 stop                                                        nothing; the engine is down, the worker exits
 ========= ================================================= ==========================================================
 
-While it is profiled, each engine step carries a range ``perfgate.step.N``, N counting from 0, and each layer that the
-host runs one by one (no graph, not compiled) a range ``perfgate.layer.L``. Engine arguments say which profiler it is
+While it is profiled, each engine step carries a range ``perfgate.step.N``, N counting from 0, in every process that
+runs the model, and each layer that the host runs one by one (no graph, not compiled) a range ``perfgate.layer.L``
+(vllm_ranges.py). Engine arguments say which profiler it is
 (vLLM's ``profiler_config``), and then vLLM puts its own ranges into each step too. A profiler that picks steps by their
 ranges needs no window.
 
@@ -73,7 +74,8 @@ class WorkerLoop:
     def __init__(self) -> None:
         self.engine: Any = None
         self.iterations = 0
-        self.ranges: Ranges | None = None
+        self.ranges: Any = None
+        self.marks = beside("vllm_ranges")
         self.profiled = False
         self.watchers: dict[str, Any] = {}
         self.imported: tuple[Any, ...] = ()
@@ -177,14 +179,15 @@ class WorkerLoop:
             raise RequestError("protocol-error", f"profile: {'before start' if self.engine is None else request}")
         try:
             if request["on"]:
-                self.ranges = Ranges(request.get("ranges"))
-                mark_layers(self.engine, request.get("ranges"))
+                self.ranges = self.marks.Ranges(request.get("ranges"))
+                self.marks.mark_ranks(self.engine, call_ranks, request.get("ranges"), on=True)
                 self.profiled = True
                 if request["window"]:
                     self.engine.start_profile()
             else:
                 if request["window"]:
                     self.engine.stop_profile()
+                self.marks.mark_ranks(self.engine, call_ranks, request.get("ranges"), on=False)
                 self.ranges = None
         except (Exception, SystemExit) as error:
             raise RequestError("profile-failed", describe(error)) from error
@@ -210,101 +213,11 @@ def beside(name: str) -> Any:
     return module
 
 
-class Ranges:
-    """Numbered ranges around engine steps, as a profiler shows them.
-
-    Args:
-        kind: ``nvtx`` or ``record_function``.
-    """
-
-    def __init__(self, kind: Any) -> None:
-        self.opened = open_range(kind)
-        self.steps = 0
-
-    def around(self, step: Callable[[], Any]) -> Callable[[], Any]:
-        """``step`` in a range of its own at every call."""
-
-        def ranged() -> Any:
-            close = self.opened(f"perfgate.step.{self.steps}")
-            self.steps += 1
-            try:
-                return step()
-            finally:
-                close()
-
-        return ranged
-
-
-def open_range(kind: Any) -> Callable[[str], Callable[[], Any]]:
-    """A function that opens a range of that name and returns the one that closes it."""
-    import torch
-
-    if kind == "record_function":
-
-        def recorded(name: str) -> Callable[[], Any]:
-            block = torch.profiler.record_function(name)
-            block.__enter__()
-            return lambda: block.__exit__(None, None, None)
-
-        return recorded
-    if kind != "nvtx":
-        raise ValueError(f"no ranges of kind {kind!r}")
-    # Visible to every nsys; newer releases of the package nvtx are not visible to older ones.
-    own = torch.cuda.nvtx
-
-    def started(name: str) -> Callable[[], Any]:
-        handle = own.range_start(name)
-        return lambda: own.range_end(handle)
-
-    return started
-
-
 def call_ranks(engine: Any, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What a function returns in each rank, called with vLLM's worker there; nothing where ranks are out of reach."""
     core = getattr(engine.engine_core, "engine_core", None)
     call = getattr(getattr(core, "model_executor", None), "collective_rpc", None)
     return [] if call is None else list(call(function, args=arguments))
-
-
-def runner_of(worker: Any) -> Any:
-    """What runs the model in a rank; ``None`` where it is out of reach."""
-    return getattr(getattr(worker, "worker", worker), "model_runner", None)
-
-
-def mark_layers(engine: Any, kind: Any) -> None:
-    """Put ranges around the layers, in every rank, where modules run one by one; a compiled model is left alone."""
-    mode = getattr(engine.vllm_config.compilation_config, "mode", None)
-    if not getattr(mode, "value", mode):
-        call_ranks(engine, mark_layers_of_rank, kind)
-
-
-def mark_layers_of_rank(worker: Any, kind: Any) -> None:
-    """The same in one rank; called by vLLM."""
-    import torch
-
-    model = getattr(runner_of(worker), "model", None)
-    if not isinstance(model, torch.nn.Module) or getattr(model, "perfgate_marked", False):
-        return
-    opened = open_range(kind)
-    lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
-    layers: Any = max(lists, key=len, default=[])
-    for number, layer in enumerate(layers):
-        mark_layer(layer, f"perfgate.layer.{number}", opened)
-    vars(model)["perfgate_marked"] = True
-
-
-def mark_layer(layer: Any, name: str, opened: Callable[[str], Callable[[], Any]]) -> None:
-    """A range around every forward of one module, also one that fails."""
-    closing: list[Callable[[], Any]] = []
-
-    def before(*_: Any) -> None:
-        closing.append(opened(name))
-
-    def after(*_: Any) -> None:
-        closing.pop()()
-
-    layer.register_forward_pre_hook(before)
-    layer.register_forward_hook(after, always_call=True)
 
 
 def describe(error: BaseException) -> str:

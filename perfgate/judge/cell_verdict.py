@@ -15,6 +15,7 @@ from typing import Any
 from perfgate import __version__
 from perfgate.judge.call_checks import judge_calls
 from perfgate.judge.cautions import clocks_differ, floor_by_side, head_is_favoured
+from perfgate.judge.cell_facts import RanksOutcome
 from perfgate.judge.counter_checks import count_one_side, judge_counters
 from perfgate.judge.envelope import judge_envelope
 from perfgate.judge.evidence import Evidence, RecordSide
@@ -31,6 +32,7 @@ from perfgate.judge.outcome import (
     Verdict,
     worst,
 )
+from perfgate.judge.ranks import ranks_outcome
 from perfgate.judge.rule import both_sides, judge_series
 from perfgate.judge.setting import setting_of
 from perfgate.judge.state_series import state_cautions, states_outcome
@@ -42,6 +44,7 @@ from perfgate.record.run_record import Record, Run
 from perfgate.scenario.part import Part
 from perfgate.scenario.plan import Cell, Plan
 from perfgate.trace.attribution import Attribution, attribute
+from perfgate.trace.rank_steps import pool_ranks
 from perfgate.units import plural
 
 
@@ -207,6 +210,7 @@ def _judge_cell(evidence: Evidence, gates: tuple[GateOutcome, ...], beta: float)
         floors=floor_by_side(evidence.trials("timed")),
         attribution=_attribution(evidence),
         counters=next((finding for finding in findings if isinstance(finding, CountersOutcome)), None),
+        ranks=_ranks(evidence),
         host=host_outcome(evidence.read("sampled", lambda trial: trial.host)),
         setting=setting_of(evidence),
         reasons=tuple(chain.from_iterable(finding.reasons for finding in findings)),
@@ -231,7 +235,8 @@ def _checked(evidence: Evidence, gates: tuple[GateOutcome, ...]) -> tuple[tuple[
     elif evidence.stops:
         findings.insert(0, Finding(reasons=evidence.stops))
     if evidence.cell.kernels is not None and evidence.due("traced"):
-        findings.append(judge_envelope(evidence.cell.kernels, evidence.steps(), priced=evidence.exact))
+        ranks = {side: pool_ranks(own) for side, own in evidence.read("traced", lambda trial: trial.ranks).items()}
+        findings.append(judge_envelope(evidence.cell.kernels, evidence.steps(), ranks, priced=evidence.exact))
     if evidence.due("counted"):
         findings.append(judge_counters(evidence.cell.counters, evidence.counted()))
     if evidence.cell.calls is not None and evidence.due("called"):
@@ -292,6 +297,14 @@ def _attribution(evidence: Evidence) -> Attribution | None:
     measured_s = math.fsum(known) / len(known) if known else None
     traced = evidence.pairs("traced")
     return attribute([(base.decode, head.decode) for base, head in traced if base.decode and head.decode], measured_s)
+
+
+def _ranks(evidence: Evidence) -> RanksOutcome | None:
+    """What each rank of the traced engines does, against the envelope where one is declared."""
+    kernels = evidence.cell.kernels
+    expected = kernels if kernels is not None and kernels.declares_envelope else None
+    pairs = [(base.ranks, head.ranks) for base, head in evidence.pairs("traced")]
+    return ranks_outcome(evidence.read("traced", lambda trial: trial.ranks), pairs, expected)
 
 
 def _ungated(evidence: Evidence, *, judged: bool) -> Iterator[MetricOutcome]:

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from perfgate.errors import NotComparableError
 from perfgate.judge.outcome import Finding
@@ -20,6 +21,7 @@ from perfgate.scenario.expected_kernels import Bound, DeclaredPattern, Expectati
 from perfgate.trace.decode_step import DecodeSteps, Pattern, pool
 from perfgate.trace.difference import difference, nearest
 from perfgate.trace.families import ATTENTION, COMMUNICATION, short_name
+from perfgate.trace.rank_steps import RankSteps
 from perfgate.units import percent
 
 HEADROOM = 2.0
@@ -47,7 +49,11 @@ class Outside:
 
 
 def judge_envelope(
-    expected: Expectation, sides: Mapping[Side, Sequence[DecodeSteps]], *, priced: bool = False
+    expected: Expectation,
+    sides: Mapping[Side, Sequence[DecodeSteps]],
+    ranks: Mapping[Side, Sequence[RankSteps]] = MappingProxyType({}),
+    *,
+    priced: bool = False,
 ) -> Finding:
     """Hold the traced trials of both sides against the declared envelope.
 
@@ -55,6 +61,7 @@ def judge_envelope(
         expected: The scenario's ``kernels:`` block.
         sides: The trials of base and head; of the head alone where no base was traced beside it, so that a stale
             envelope cannot be told from a head that leaves it.
+        ranks: The same steps by rank, of sides whose engine has several.
         priced: Whether what differs inside the envelope is judged by its price, and so is told there.
 
     Returns:
@@ -72,14 +79,19 @@ def judge_envelope(
     cautions = [
         Note(code=note.code, text=f"{side}: {note.text}") for side, (_, notes) in checked.items() for note in notes
     ]
+
+    def of_side(side: Side) -> str:
+        found = checked[side][0]
+        return f"{_in_words(found, steps[side])}{_which_ranks(expected, ranks.get(side, ()))}"
+
     before, after, (outside, _) = steps.get("base"), steps["head"], checked["head"]
     if before is not None and checked["base"][0]:
-        stale = Note(code="envelope-stale", text=f"base: {_in_words(checked['base'][0], before)}")
+        stale = Note(code="envelope-stale", text=f"base: {of_side('base')}")
         return Finding("not-comparable", (stale,), tuple(cautions))
     usual = outside[0].pattern if outside else after.patterns[0]
     changed = difference(before, after, nearest(usual, after, before), usual) if before is not None else None
     if outside:
-        summary = _in_words(outside, after)
+        summary = of_side("head")
         alone = [f"head, traced alone: {summary}"]
         lines = alone if changed is None else [f"head: {summary}: {changed.headline}", *changed.lines]
         return Finding("regressed", (Note(code="outside-envelope", text="\n".join(lines)),), tuple(cautions))
@@ -220,6 +232,12 @@ def _in_words(outside: Sequence[Outside], steps: DecodeSteps) -> str:
     first = outside[0]
     often = f"{first.pattern.steps} of them: " if len(outside) > 1 else ""
     return f"{count} of {steps.steps} steps ({often}{'; '.join(first.mismatches)})"
+
+
+def _which_ranks(expected: Expectation, ranks: Sequence[RankSteps]) -> str:
+    """The ranks that leave the envelope, where not all do."""
+    leaving = [rank.label for rank in ranks if check(expected, rank.decode)[0]]
+    return f", on {', '.join(leaving)} of {len(ranks)}" if 0 < len(leaving) < len(ranks) else ""
 
 
 def _declared(pattern: Pattern, steps: DecodeSteps) -> DeclaredPattern:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from perfgate.counters.roofline_bound import Floor
 from perfgate.errors import ExitStatus
-from perfgate.judge.cell_facts import BaselineOutcome, GpuOutcome, HostOutcome, Setting, StatesOutcome
+from perfgate.judge.cell_facts import BaselineOutcome, GpuOutcome, HostOutcome, RanksOutcome, Setting, StatesOutcome
 from perfgate.metrics.trial import Kind, Side, key_of
 from perfgate.models import Frozen, Note
 from perfgate.scenario.yaml_document import draft_07
@@ -223,6 +223,7 @@ class CellOutcome(Frozen):
         floors: The least time of each side's decode steps; empty where that is unknown.
         attribution: Where a difference in decode steps comes from; ``None`` without traced pairs.
         counters: What ncu counted; ``None`` without counted trials.
+        ranks: What each rank does; ``None``, and not written, where no traced engine had several.
         host: Where the host's time goes; ``None``, and not written, where that was not sampled.
         baseline: What the head was held against, where that was no base measured beside it.
         setting: What the figures are of; ``None`` for figures from elsewhere, or where nothing was measured.
@@ -254,6 +255,7 @@ class CellOutcome(Frozen):
     floors: dict[Side, Floor] = {}
     attribution: Attribution | None = None
     counters: CountersOutcome | None = None
+    ranks: Annotated[RanksOutcome | None, Field(exclude_if=lambda ranks: ranks is None)] = None
     host: Annotated[HostOutcome | None, Field(exclude_if=lambda host: host is None)] = None
     baseline: BaselineOutcome | None = None
     setting: Setting | None = None

@@ -22,6 +22,7 @@ from perfgate.metrics.memory import Memory
 from perfgate.models import Frozen, Note
 from perfgate.reasons import CODE
 from perfgate.trace.decode_step import DecodeSteps
+from perfgate.trace.rank_steps import RankSteps
 
 Kind = Literal["timed", "traced", "counted", "called", "sampled"]
 
@@ -226,6 +227,7 @@ class Trial(Frozen):
         telemetry: What each of its GPUs did meanwhile.
         samples: The readings behind it.
         decode: What the decode steps of a traced trial ran.
+        ranks: The same of each rank; empty, and not written, where there is but one.
         traces: What the profiler left, a file or one a rank; it may hold the whole environment, so keep it private.
         counted: What ncu counted in a counted trial.
         floor: What the decode steps of a timed trial are held against.
@@ -256,6 +258,7 @@ class Trial(Frozen):
     telemetry: tuple[GpuTelemetry, ...] = ()
     samples: Artifact | None = None
     decode: DecodeSteps | None = None
+    ranks: Annotated[tuple[RankSteps, ...], Field(exclude_if=operator.not_)] = ()
     traces: tuple[Artifact, ...] = ()
     counted: CountedStep | None = None
     floor: Floor | None = None

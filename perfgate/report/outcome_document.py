@@ -26,6 +26,7 @@ from perfgate.report.outcome_lines import (
     states_line,
     ungated_line,
 )
+from perfgate.report.rank_lines import ranks_section
 from perfgate.report.setting_lines import cell_setting, next_steps, run_setting
 
 Part = Callable[[CellOutcome], Section | None]
@@ -87,6 +88,10 @@ def _attribution(cell: CellOutcome) -> Section | None:
     return attribution_section(cell.attribution) if cell.attribution else None
 
 
+def _ranks(cell: CellOutcome) -> Section | None:
+    return ranks_section(cell.ranks) if cell.ranks else None
+
+
 def _counters(cell: CellOutcome) -> Section | None:
     return counters_section(cell.counters) if cell.counters and cell.counters.rows else None
 
@@ -125,6 +130,7 @@ PARTS: tuple[Part, ...] = (
     _fact("states", states_line, 0),
     _fact("baseline", baseline_line, 0),
     _attribution,
+    _ranks,
     _counters,
     notes_section,
     _host,

@@ -30,6 +30,7 @@ from perfgate.report.outcome_lines import (
     states_line,
     ungated_line,
 )
+from perfgate.report.rank_lines import ranks_section
 from perfgate.report.record_charts import (
     Looks,
     iterations_chart,
@@ -127,6 +128,8 @@ def _cell(cell: CellOutcome, evidence: Evidence | None) -> Iterator[Section | No
         yield _chart(step_bars(cell.attribution))
         if paired:
             yield _chart(layers_chart(paired, cell.attribution), SHARED_TIMES)
+    if cell.ranks is not None:
+        yield replace(ranks_section(cell.ranks), lead="rank by rank")
     yield replace(notes_section(cell), lead="reasons and cautions")
     if cell.host is not None:
         chart = flame_chart(evidence, cell.host) if evidence is not None and evidence.sides else None

@@ -46,6 +46,8 @@ class StepFigures(Columns):
         launches: Kernels launched.
         graph_launches: Of these, from CUDA graphs.
         kernel_ns: Sum of the kernels' durations.
+        begin_ns: The first start of its kernels, copies and memsets.
+        first_ns: The start of its first kernel.
         span_ns: From the first start to the last end of kernels, copies and memsets.
         gap_ns: Time within the span in which nothing ran on the device, whichever step's; a column for each of
             :data:`perfgate.trace.idle_gaps.GAPS`.
@@ -73,6 +75,8 @@ class StepFigures(Columns):
     launches: Ints
     graph_launches: Ints
     kernel_ns: Ints
+    begin_ns: Ints
+    first_ns: Ints
     span_ns: Ints
     gap_ns: Ints
     step_ns: Ints
@@ -121,8 +125,8 @@ def figures(trace: Trace) -> StepFigures:
     parts = [_device_figures(part) for part in _parts(trace)]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     step, device = columns["step"], columns["device"]
-    edges = (columns.pop(name) for name in ("first_ns", "last_ns", "launched_ns"))
-    columns["step_ns"], lead_ns = _neighbours(trace, step, device, *edges)
+    edges = (columns.pop(name) for name in ("last_ns", "launched_ns"))
+    columns["step_ns"], lead_ns = _neighbours(trace, step, device, columns["first_ns"], *edges)
     waited_ns = _waited_ns(trace)
     columns["slack_ns"] = _slack_ns(trace, step, lead_ns, waited_ns)
     columns["work_ns"] = _work_ns(trace, step, device, waited_ns)
@@ -225,6 +229,7 @@ def _device_figures(part: _Part) -> dict[str, Ints]:
         "copies": part.table(of_group, copy, len(COPY_KINDS)),
         "copy_bytes": part.table(of_group, copy, len(COPY_KINDS), trace.copies.bytes[copied]),
         "memsets": part.sums(part.find(trace.memsets)[1]),
+        "begin_ns": begin_ns,
         "span_ns": end_ns - begin_ns,
         "gap_ns": idle_ns(trace, trace.steps.process[part.step], part.device, begin_ns, end_ns),
         "first_ns": first_ns,

@@ -168,7 +168,7 @@ class DecodeSteps(Frozen):
 
     def without_columns(self) -> DecodeSteps:
         """What the steps ran, which does not grow with their number: of their times only those of kernels, as sums."""
-        nothing: dict[str, object] = dict.fromkeys(_COLUMNS, ())
+        nothing: dict[str, object] = dict.fromkeys(COLUMNS, ())
         roles = {role: (sum(times),) for role, times in self.role_ns.items()}
         summed = {"kernel_ns": (sum(self.kernel_ns),), "role_ns": roles, "gap_ns": {}}
         return self.model_copy(update={**nothing, **summed})
@@ -189,6 +189,15 @@ def summarise(trace: Trace) -> DecodeSteps:
     Raises:
         NotMeasuredError: It has none (``no-decode-steps``).
     """
+    return summarise_steps(trace, decode_figures(trace))
+
+
+def decode_figures(trace: Trace) -> StepFigures:
+    """The figures of the complete, pure decode steps of a trace, as those of steps that have no others beside them.
+
+    Raises:
+        NotMeasuredError: It has none (``no-decode-steps``).
+    """
     every = figures(trace)
     decode = every.pure_decode(trace)
     chosen = _among_themselves(trace, every, decode).take(decode)
@@ -199,7 +208,7 @@ def summarise(trace: Trace) -> DecodeSteps:
             f"the trace shows no decode step from beginning to end with a kernel in it; steps: {there}",
             code="no-decode-steps",
         )
-    return summarise_steps(trace, chosen)
+    return chosen
 
 
 def summarise_steps(trace: Trace, chosen: StepFigures) -> DecodeSteps:
@@ -216,7 +225,7 @@ def summarise_steps(trace: Trace, chosen: StepFigures) -> DecodeSteps:
         source=trace.source,
         keys=steps.keys,
         patterns=steps.patterns(chosen),
-        **{name: _known(getattr(chosen, name)) for name in _COLUMNS},
+        **{name: _known(getattr(chosen, name)) for name in COLUMNS},
         gap_ns={gap: tuple(chosen.gap_ns[:, n].tolist()) for n, gap in enumerate(GAPS)},
         role_ns={role: tuple(column.tolist()) for role, column in roles.items()},
         key_launches=tuple(np.bincount(steps.key, minlength=len(steps.keys)).tolist()),
@@ -290,7 +299,7 @@ def pool(trials: Sequence[DecodeSteps]) -> DecodeSteps:
         source=", ".join(dict.fromkeys(trial.source for trial in trials)),
         keys=keys,
         patterns=tuple(first[trial].model_copy(update={"steps": steps}) for trial, steps in count.most_common()),
-        **{name: tuple(chain.from_iterable(getattr(trial, name) for trial in trials)) for name in _COLUMNS},
+        **{name: tuple(chain.from_iterable(getattr(trial, name) for trial in trials)) for name in COLUMNS},
         gap_ns=_joined(trials, [trial.gap_ns for trial in trials]),
         role_ns=_joined(trials, [trial.role_ns for trial in trials]),
         key_launches=tuple(launches),
@@ -304,7 +313,8 @@ def pool(trials: Sequence[DecodeSteps]) -> DecodeSteps:
     )
 
 
-_COLUMNS = ("step_ns", "span_ns", "busy_ns", "kernel_ns", "slack_ns", "work_ns", "call_ns")
+COLUMNS = ("step_ns", "span_ns", "busy_ns", "kernel_ns", "slack_ns", "work_ns", "call_ns")
+"""Of :class:`DecodeSteps`, an entry a step each."""
 
 
 def _joined(trials: Sequence[DecodeSteps], tables: Sequence[dict[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:

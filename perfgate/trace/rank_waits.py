@@ -111,26 +111,56 @@ def ranks_of(selection: Selection, label: str) -> list[Rank]:
 
 
 def _rank(label: str, trace: Trace, kernels: Kernels, figures: StepFigures) -> Rank:
-    names = trace.names
-    talks = np.array([role == COMMUNICATION for role in names.role])
-    together = np.array([not _ONE_SIDED.search(name) for name in names.normalised])
-    talking = talks[kernels.name]
-    called = kernels.take(talking & together[kernels.name])
+    talking = np.array([role == COMMUNICATION for role in trace.names.role])[kernels.name]
     numbers = np.append(trace.steps.index, WHOLE)  # the last one is of kernels in no step
-    text, number = np.array(names.normalised), numbers[kernels.step]
-    order = np.lexsort((called.start_ns, text[called.name], numbers[called.step]))
-    step_of, durations = numbers[called.step][order], called.duration_ns[order]
-    collectives = {}
-    for step in np.unique(number).tolist():
-        own = slice(*np.searchsorted(step_of, [step, step + 1]))
-        collectives[step] = (tuple(text[called.name[order[own]]].tolist()), durations[own])
+    number = numbers[kernels.step]
     return Rank(
         label=label,
         step_ns=tuple(figures.step_ns[figures.step_ns != NO_TIME].tolist()),
         kernel_ns=_sums(number[~talking], kernels.duration_ns[~talking]),
         communication_ns=_sums(number[talking], kernels.duration_ns[talking]),
-        collectives=collectives,
+        collectives={
+            step: (found.names, found.duration_ns) for step, found in collectives_of(trace, kernels, number).items()
+        },
     )
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """What one rank ran in a step together with others.
+
+    Args:
+        names: Normalised, in alphabetical order.
+        start_ns: Of each; those of one name are in order of start.
+        duration_ns: Of each.
+    """
+
+    names: tuple[str, ...]
+    start_ns: NDArray[np.int64]
+    duration_ns: NDArray[np.int64]
+
+
+def collectives_of(trace: Trace, kernels: Kernels, number: NDArray[np.int64]) -> dict[int, Collectives]:
+    """The collectives of each step, by its number; steps without one as well.
+
+    Args:
+        trace: Of which the kernels are.
+        kernels: Those of one rank.
+        number: The number of each kernel's step.
+    """
+    names, text = trace.names, np.array(trace.names.normalised)
+    together = np.array(
+        [role == COMMUNICATION and not _ONE_SIDED.search(name)
+         for role, name in zip(names.role, names.normalised, strict=True)]
+    )[kernels.name]  # fmt: skip
+    called, of_step = kernels.take(together), number[together]
+    order = np.lexsort((called.start_ns, text[called.name], of_step))
+    called, of_step = called.take(order), of_step[order]
+    found = {}
+    for step in np.unique(number).tolist():
+        own = slice(*np.searchsorted(of_step, [step, step + 1]))
+        found[step] = Collectives(tuple(text[called.name[own]].tolist()), called.start_ns[own], called.duration_ns[own])
+    return found
 
 
 def _sums(number: NDArray[np.int64], duration_ns: NDArray[np.int64]) -> dict[int, int]:

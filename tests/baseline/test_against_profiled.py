@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fake_collector import FakeCollector, FakeSpec
 from hand_made import BOTH, HEAD, codes, scenario_file
+from rank_traces import engine
 from stored import of_day
 
 from perfgate import gate as use_cases
 from perfgate.baseline.lineage import Baseline
 from perfgate.baseline.promotion import promote
 from perfgate.baseline.store import files, read
+from perfgate.capture.job import Job
 from perfgate.errors import NotMeasuredError, UsageError
 from perfgate.judge.outcome import CellOutcome
-from perfgate.metrics.trial import Kind
+from perfgate.metrics.trial import Kind, Trial
 from perfgate.record.run_record import read_records, read_run, record_file, write_record
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
@@ -200,3 +203,30 @@ def test_a_build_that_counts_otherwise_is_another(tmp_path: Path) -> None:
 
     assert anew.kind == "changed"
     assert [entry.counted is not None for entry in anew.baseline.entries] == [True, True]
+
+
+class _OfTwoRanks(FakeCollector):
+    """Traces an engine of two ranks."""
+
+    def collect(self, job: Job, say: Callable[[str], None]) -> Trial:
+        """See :class:`FakeCollector`."""
+        taken = super().collect(job, say)
+        return taken if job.kind != "traced" else taken.model_copy(update={"ranks": engine()[1]})
+
+
+def test_a_baseline_keeps_no_ranks(tmp_path: Path) -> None:
+    """The ranks of a head measured alone are shown alone: they are not taken for those of the baseline."""
+    promote(of_day(1, measure(tmp_path, 0).folder), tmp_path / "baselines", reason="first")
+    file = scenario_file(tmp_path, gates=f"{TIME}, {GEMM}", more=TRACED)
+    finished = use_cases.run(
+        [file],
+        {"head": HEAD},
+        runs=tmp_path / "runs",
+        seed=1,
+        against=tmp_path / "baselines",
+        collector=_OfTwoRanks(FakeSpec(restart_sd=0.001), 1),
+    )
+
+    found = only(finished).ranks
+    assert found is not None
+    assert [*found.skew_s] == ["head"]

@@ -85,10 +85,28 @@ def test_every_rank_counts(prepare: Callable[[str], Job], tmp_path: Path) -> Non
     assert trial.decode.steps == 2 * 7
     assert trial.decode.held == ()
     assert [pattern.steps for pattern in trial.decode.patterns] == [2 * 7]
+    assert [rank.decode.steps for rank in trial.ranks] == [7, 7]
+    assert len(trial.decode.span_ns) == 7
     folder, digest = job.folder.relative_to(job.run_folder), sha256_hex(TRACE.read_bytes())
     assert trial.traces == tuple(
         Artifact(path=f"{folder}/torch/rank{rank}.pt.trace.json.gz", sha256=digest) for rank in range(2)
     )
+
+
+def test_a_rank_that_leaves_no_trace(prepare: Callable[[str], Job], tmp_path: Path) -> None:
+    """Two files of an engine of four ranks are not a measurement of its steps."""
+    job = prepare("none")
+    engine = tmp_path / "stub" / "vllm" / "__init__.py"
+    engine.write_text(f"{engine.read_text()}\n{LEAVES_TWO_TRACES}")
+    args = {**job.cell.engine.args, "tensor_parallel_size": 2, "pipeline_parallel_size": 2}
+    large = job.cell.model_copy(update={"engine": job.cell.engine.model_copy(update={"args": args})})
+
+    trial = collect(dataclasses.replace(job, cell=large))
+
+    assert trial.failure is not None
+    assert trial.failure.code == "ranks-missing"
+    assert "decode steps of 2 ranks, and the engine has 4" in trial.failure.text
+    assert len(trial.traces) == 2
 
 
 @pytest.fixture

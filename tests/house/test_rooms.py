@@ -26,6 +26,7 @@ SUBJECT_SIDE = {
     "capture.vllm_batch",
     "capture.vllm_memory",
     "capture.vllm_probe",
+    "capture.vllm_ranges",
     "capture.vllm_server",
     "capture.vllm_versions",
     "capture.vllm_worker",

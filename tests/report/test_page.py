@@ -29,6 +29,7 @@ from hand_made import (
 )
 from hostile_run import hostile
 from pydantic import ValidationError
+from rank_traces import other_collective
 from recorded_runs import RUNS, fp32_logits_worked_out, recorded, recorded_together
 
 from perfgate.cli.main import main
@@ -300,6 +301,12 @@ def test_any_report_is_a_page() -> None:
 
     assert ("span", "pass") in Page(render("outcome", "html", outcome)).said
     assert [svg for svg in Page(render("outcome", "html", outcome)).all("svg") if svg.get("role")]
+
+
+def test_ranks_are_shown_beside_each_other() -> None:
+    """The page of a run over several ranks has their table, the slowest first."""
+    page = render("outcome", "html", other_collective())
+    assert page.index("rank by rank") < page.index("rank 1 head") < page.index("rank 0 base")
 
 
 def test_the_forest_turns_what_is_better_higher() -> None:

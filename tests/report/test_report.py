@@ -29,6 +29,7 @@ from hand_made import (
 )
 from hypothesis import example, given
 from hypothesis import strategies as st
+from rank_traces import other_collective
 from stored import alone, lineage
 
 from perfgate.baseline.lineage import Baseline
@@ -266,6 +267,7 @@ OUTCOMES: dict[str, Callable[[], Outcome]] = {
     "host-bound": host_bound,
     "baseline": against_baseline,
     "baseline-advisory": lambda: against_baseline(2),
+    "ranks": other_collective,
     "outside-envelope": lambda: checked([("elementwise", "add", 1_000)]),
 }
 kinds = pytest.mark.parametrize("kind", OUTCOMES)

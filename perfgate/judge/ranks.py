@@ -1,0 +1,96 @@
+"""What each rank of an engine does in a decode step, as an outcome tells it; judged by nothing but the envelope."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from perfgate.judge.cell_facts import RankOutcome, RanksOutcome
+from perfgate.judge.envelope import check
+from perfgate.metrics.trial import Side
+from perfgate.scenario.expected_kernels import Expectation
+from perfgate.trace.attribution import attribute
+from perfgate.trace.decode_step import DecodeSteps
+from perfgate.trace.rank_steps import RankSteps, pool_ranks
+
+NS_PER_S = 1e9
+MOST_PARTS = 3
+Ranks = tuple[RankSteps, ...]
+
+
+def ranks_outcome(
+    sides: Mapping[Side, Sequence[Ranks]], pairs: Sequence[tuple[Ranks, Ranks]], expected: Expectation | None
+) -> RanksOutcome | None:
+    """What the ranks of each side did.
+
+    Args:
+        sides: The ranks of each traced trial of the sides that were measured.
+        pairs: Those of paired trials, as (base, head).
+        expected: What decode steps may run.
+
+    Returns:
+        ``None`` where no engine had several ranks.
+    """
+    pooled = {side: ranks for side, trials in sides.items() if (ranks := pool_ranks(trials))}
+    if not pooled:
+        return None
+    figures: dict[str, dict[str, dict[Side, float]]] = {}
+    for side, ranks in pooled.items():
+        for rank in ranks:
+            for name, value in _figures(rank, expected).items():
+                figures.setdefault(rank.label, {}).setdefault(name, {})[side] = value
+    last = pooled[max(pooled, key=lambda side: side == "head")]
+    return RanksOutcome(
+        skew_s={side: _skew_s(ranks) for side, ranks in pooled.items()},
+        worst=max(last, key=lambda rank: rank.slowest).label,
+        ranks=tuple(RankOutcome(label=label, figures=own, **_change(label, pairs)) for label, own in figures.items()),
+    )
+
+
+def _figures(rank: RankSteps, expected: Expectation | None) -> dict[str, float]:
+    """Medians over the steps, by name; what is not known is left out. See :class:`RankOutcome`."""
+    decode, steps = rank.decode, len(rank.begins_ns)
+    waits = [ns for ns in rank.waiting_ns if ns is not None]
+    told = list(zip(decode.busy_ns, rank.communication_ns, rank.waiting_ns or (None,) * steps, strict=True))
+    known = [(busy, talk, waited) for busy, talk, waited in told if waited is not None]
+    talked = sum(rank.communication_ns)
+    found: dict[str, float | None] = {
+        "slowest": rank.slowest / steps,
+        "step_s": _seconds(decode.step_ns),
+        "own_s": _seconds(busy - waited for busy, _, waited in known),
+        "transfer_s": _seconds(max(talk - waited, 0) for _, talk, waited in known),
+        "waiting_s": _seconds(waits),
+        "hidden": sum(rank.hidden_ns) / talked if talked else None,
+        "last": rank.last / rank.collectives if rank.collectives else None,
+        "work_s": _seconds(decode.work_ns),
+        "slack_s": _seconds(decode.slack_ns),
+        "begins_s": _seconds(rank.begins_ns),
+        "ends_s": _seconds(rank.ends_ns),
+        "outside": None if expected is None else _outside_steps(expected, decode) / decode.steps,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _outside_steps(expected: Expectation, decode: DecodeSteps) -> int:
+    """Steps that leave the envelope."""
+    return sum(entry.pattern.steps for entry in check(expected, decode)[0])
+
+
+def _change(label: str, pairs: Sequence[tuple[Ranks, Ranks]]) -> dict[str, object]:
+    """By how much the rank's steps differ, and the parts that differ most."""
+    own = [tuple(next((rank.decode for rank in side if rank.label == label), None) for side in pair) for pair in pairs]
+    change = attribute([(base, head) for base, head in own if base is not None and head is not None])
+    if change is None:
+        return {}
+    parts = sorted(change.parts, key=lambda part: -abs(part.difference_s))[:MOST_PARTS]
+    return {"change_s": change.difference_s, "parts": {part.name: part.difference_s for part in parts}}
+
+
+def _seconds(column: Iterable[int | None]) -> float | None:
+    known = [ns for ns in column if ns is not None]
+    return statistics.median(known) / NS_PER_S if known else None
+
+
+def _skew_s(ranks: Ranks) -> float:
+    skews_ns = [max(begins) for begins in zip(*(rank.begins_ns for rank in ranks), strict=True)]
+    return float(statistics.median(skews_ns)) / NS_PER_S

@@ -1,0 +1,327 @@
+"""Decode steps of an engine whose model runs in several ranks: what all do in a step, and each one's part in it.
+
+A step begins with the first work of any rank and ends with the last. What it is made of is told by the rank that is the
+slowest in it: the one that is busy for the longest, waiting in communication left out. In tensor parallelism all ranks'
+steps are equally long, because the others wait for that one.
+
+Steps belong together by the number that perfgate's ranges in each rank give them, elsewhere by the time at which the
+ranks' hosts begin them; how many steps a rank shows does not matter. Ranks wait for each other in collectives as
+:mod:`perfgate.trace.rank_waits` says. Several groups of ranks may run collectives of one name, as the stages of a
+pipeline do, so ranks are compared that leave their collectives at the same time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfgate.errors import NotMeasuredError
+from perfgate.models import Frozen, Note
+from perfgate.trace.breakdown import StepFigures
+from perfgate.trace.decode_step import COLUMNS, DecodeSteps, decode_figures, pool, summarise_steps
+from perfgate.trace.kernel_table import NO_TIME, Trace, combinations
+from perfgate.trace.rank_waits import Collectives, collectives_of
+from perfgate.units import format_ns, plural
+
+Ints = NDArray[np.int64]
+OF_A_STAGE = 4
+"""Ranks leave a collective together where their ends are closer than this part of what a stage of a pipeline would take
+if every rank were one: clocks of two GPUs differ by microseconds."""
+
+
+class RankSteps(Frozen):
+    """The decode steps of one rank, the same in each rank of a trial; columns hold an entry a step.
+
+    Args:
+        label: ``rank 0`` and so on, in the order of files, devices and processes.
+        decode: What it ran.
+        begins_ns: By how much its work began after that of the first rank.
+        ends_ns: By how much its work ended before that of the last one.
+        communication_ns: Time with a communication kernel, waiting included.
+        hidden_ns: The part of it in which another kernel ran.
+        waiting_ns: How much longer it was in its collectives than the rank that was shortest in each; ``None`` where
+            the ranks ran different ones, empty where it has no other rank to compare with.
+        collectives: How many were compared, over all steps.
+        last: In how many of them it alone arrived last.
+        slowest: In how many steps it was the slowest.
+    """
+
+    label: str
+    decode: DecodeSteps
+    begins_ns: tuple[int, ...]
+    ends_ns: tuple[int, ...]
+    communication_ns: tuple[int, ...]
+    hidden_ns: tuple[int, ...]
+    waiting_ns: tuple[int | None, ...] = ()
+    collectives: int = 0
+    last: int = 0
+    slowest: int = 0
+
+
+def summarise_ranks(traces: Sequence[Trace], expected: int = 1) -> tuple[DecodeSteps, tuple[RankSteps, ...]]:
+    """What the decode steps of an engine ran, over all ranks, and rank by rank.
+
+    Args:
+        traces: All that a profiler left of one engine: a rank each, or several in one.
+        expected: How many ranks the engine has at least.
+
+    Returns:
+        The steps, and no rank where there is but one.
+
+    Raises:
+        NotMeasuredError: A trace shows no decode step (``no-decode-steps``), a rank is missing (``ranks-missing``), or
+            the ranks show no step in common (``ranks-unmatched``).
+    """
+    parts = [part for trace in traces for part in _parts(trace)]
+    if len(parts) < expected:
+        text = f"the trace shows decode steps of {plural(len(parts), 'rank')}, and the engine has {expected}"
+        raise NotMeasuredError(text, code="ranks-missing")
+    if len(parts) == 1:
+        return summarise_steps(parts[0].trace, parts[0].figures), ()
+    shown = [len(part.figures) for part in parts]
+    parts = [part.take(rows) for part, rows in zip(parts, _matched(parts), strict=True)]
+    common = len(parts[0].figures)
+    if not common:
+        counts = ", ".join(f"rank {n} {count}" for n, count in enumerate(shown))
+        raise NotMeasuredError(f"no decode step is of all ranks: {counts}", code="ranks-unmatched")
+    _check_clock(parts)
+    notes = []
+    if min(shown) < max(shown) or common < max(shown):
+        counts = ", ".join(f"rank {n} {count}" for n, count in enumerate(shown))
+        text = f"decode steps shown: {counts}; {common} are of all ranks, and only those are judged"
+        notes.append(Note(code="ranks-differ", text=text))
+    return _together(parts, notes)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One rank: its own part of a trace, and the figures of its decode steps in order of time."""
+
+    trace: Trace
+    figures: StepFigures
+
+    @property
+    def host_ns(self) -> Ints:
+        """When the host began each step."""
+        return self.trace.steps.start_ns[self.figures.step]
+
+    @property
+    def numbers(self) -> Ints:
+        """The steps' own numbers."""
+        return self.trace.steps.index[self.figures.step]
+
+    @property
+    def numbered(self) -> bool:
+        """Whether perfgate numbered them in the rank."""
+        return bool(self.trace.steps.own[self.figures.step].all())
+
+    def take(self, rows: Ints) -> _Part:
+        """The same with some of its steps."""
+        return _Part(self.trace, self.figures.take(rows))
+
+
+def _parts(trace: Trace) -> list[_Part]:
+    """The ranks of a trace: each device of a process that shows decode steps."""
+    figures = decode_figures(trace)
+    pairs, owner = combinations(figures.device, trace.steps.process[figures.step])
+    if len(pairs) == 1:
+        return [_Part(trace, figures)]
+    parts = []
+    for number, (device, process) in enumerate(pairs):
+        kernels = trace.kernels
+        own = kernels.take(np.flatnonzero((kernels.device == device) & (kernels.process == process)))
+        parts.append(_Part(dataclasses.replace(trace, kernels=own), figures.take(owner == number)))
+    return parts
+
+
+def _matched(parts: Sequence[_Part]) -> list[Ints]:
+    """The rows of each rank's steps that all ranks show, in one order."""
+    if all(part.numbered for part in parts):
+        common = sorted(set.intersection(*({*part.numbers.tolist()} for part in parts)))
+        places = [{number: row for row, number in enumerate(part.numbers.tolist())} for part in parts]
+        return [np.array([place[number] for number in common], np.int64) for place in places]
+    first = parts[0].host_ns
+    rows = [np.arange(len(first))]
+    kept = np.ones(len(first), bool)
+    for part in parts[1:]:
+        nearest = _nearest(first, part.host_ns)
+        kept &= _nearest(part.host_ns, first)[nearest] == rows[0]
+        rows.append(nearest)
+    return [own[kept] for own in rows]
+
+
+def _nearest(times: Ints, others: Ints) -> Ints:
+    """For each time the row of the nearest of others, which are in order."""
+    after = np.clip(np.searchsorted(others, times), 1, max(len(others) - 1, 1))
+    before = after - 1
+    after = np.minimum(after, len(others) - 1)
+    return np.asarray(np.where(times - others[before] <= np.abs(others[after] - times), before, after))
+
+
+def _check_clock(parts: Sequence[_Part]) -> None:
+    """Refuse ranks whose steps of one number are further apart than a pipeline as deep as there are ranks could hold.
+
+    Raises:
+        NotMeasuredError: ``ranks-unmatched``.
+    """
+    begins = [part.host_ns for part in parts]
+    if len(begins[0]) < 2:  # noqa: PLR2004 (no distance between steps)
+        return
+    step_ns = float(np.median(np.diff(begins[0])))
+    for number, own in enumerate(begins[1:], 1):
+        apart_ns = float(np.median(np.abs(own - begins[0])))
+        if apart_ns > step_ns * len(parts):
+            text = f"the hosts of rank 0 and rank {number} begin a step {format_ns(apart_ns)} apart"
+            raise NotMeasuredError(f"{text}, and a step takes {format_ns(step_ns)}", code="ranks-unmatched")
+
+
+def _together(parts: Sequence[_Part], notes: list[Note]) -> tuple[DecodeSteps, tuple[RankSteps, ...]]:
+    figures = [part.figures for part in parts]
+    begin, end, first, busy = (
+        np.stack(rows)
+        for rows in zip(*((f.begin_ns, f.begin_ns + f.span_ns, f.first_ns, f.busy_ns) for f in figures), strict=True)
+    )
+    waits = _waits(parts, float(np.median(end.max(axis=0) - begin.min(axis=0))))
+    waited = np.stack([np.maximum(wait.waiting_ns, 0) if wait.known else np.zeros(len(begin[0]), np.int64)
+                       for wait in waits])  # fmt: skip
+    slowest = np.argmax(busy - waited, axis=0)
+    ranks = tuple(
+        RankSteps(
+            label=f"rank {number}",
+            decode=summarise_steps(part.trace, part.figures),
+            begins_ns=_listed(begin[number] - begin.min(axis=0)),
+            ends_ns=_listed(end.max(axis=0) - end[number]),
+            communication_ns=_listed(part.figures.communication_ns),
+            hidden_ns=_listed(part.figures.hidden_ns),
+            waiting_ns=tuple(None if ns < 0 else ns for ns in wait.waiting_ns.tolist()) if wait.known else (),
+            collectives=wait.collectives,
+            last=wait.last,
+            slowest=int((slowest == number).sum()),
+        )
+        for number, (part, wait) in enumerate(zip(parts, waits, strict=True))
+    )
+    alone = [rank.label for rank in ranks if any(rank.communication_ns) and not any(_known(rank.waiting_ns))]
+    if alone:
+        text = f"{', '.join(alone)}: no collectives that other ranks ran with it, so waiting is not told from transfer"
+        notes.append(Note(code="not-recorded", text=text))
+    follows = np.logical_and.reduce([f.step_ns != NO_TIME for f in figures])
+    follows[:-1] &= np.logical_and.reduce([np.diff(f.step) == 1 for f in figures])
+    edges = {"span_ns": end.max(axis=0) - begin.min(axis=0), "step_ns": _lengths(first.min(axis=0), follows)}
+    return _of_all(ranks, slowest, edges, notes), ranks
+
+
+def _of_all(ranks: Sequence[RankSteps], slowest: Ints, edges: dict[str, Ints], notes: Sequence[Note]) -> DecodeSteps:
+    """The steps of all ranks as one; the columns are of the rank that is the slowest in each, the host's the worst."""
+    decodes = [rank.decode for rank in ranks]
+    every = pool(decodes)
+    chosen = list(enumerate(slowest.tolist()))
+
+    def of_slowest(columns: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+        return tuple(columns[rank][step] if columns[rank] else 0 for step, rank in chosen)
+
+    columns: dict[str, Any] = {name: of_slowest([getattr(one, name) for one in decodes]) for name in COLUMNS}
+    columns |= {name: tuple(None if ns == NO_TIME else ns for ns in column.tolist()) for name, column in edges.items()}
+    columns["slack_ns"] = tuple(min(known, default=None) for known in _by_step(decodes, "slack_ns"))
+    columns["work_ns"] = tuple(max(known, default=None) for known in _by_step(decodes, "work_ns"))
+    for table in ("gap_ns", "role_ns"):
+        names = dict.fromkeys(chain.from_iterable(getattr(one, table) for one in decodes))
+        columns[table] = {name: of_slowest([getattr(one, table).get(name, ()) for one in decodes]) for name in names}
+    cautions = (*every.cautions, *((note.code, note.text) for note in notes))
+    return every.model_copy(update={**columns, "cautions": cautions})
+
+
+def _by_step(decodes: Sequence[DecodeSteps], name: str) -> list[list[int]]:
+    """What of a column is known in each step, over the ranks."""
+    return [[ns for ns in row if ns is not None] for row in zip(*(getattr(one, name) for one in decodes), strict=True)]
+
+
+def _lengths(first_ns: Ints, follows: NDArray[np.bool_]) -> Ints:
+    """From the first kernel of each step to that of the next, where that is the next one."""
+    lengths = np.full(len(first_ns), NO_TIME)
+    known = np.flatnonzero(follows[:-1])
+    lengths[known] = first_ns[known + 1] - first_ns[known]
+    return lengths
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """How long a rank waits in the collectives of each step, -1 where that is not known; see :class:`RankSteps`."""
+
+    waiting_ns: Ints
+    known: bool
+    collectives: int = 0
+    last: int = 0
+
+
+def _waits(parts: Sequence[_Part], span_ns: float) -> list[_Wait]:
+    """The waits of each rank, held against the ranks that leave collectives with it."""
+    called = [_called(part) for part in parts]
+    apart_ns = span_ns / (OF_A_STAGE * len(parts))
+    groups: list[list[int]] = []
+    for number, own in enumerate(called):
+        group = next((group for group in groups if _leave_together(called[group[0]], own, apart_ns)), None)
+        if group is None:
+            groups.append([number])
+        else:
+            group.append(number)
+    found: dict[int, _Wait] = {}
+    for group in groups:
+        found |= dict(zip(group, _group_waits([called[number] for number in group]), strict=True))
+    return [found[number] for number in range(len(parts))]
+
+
+def _called(part: _Part) -> list[Collectives]:
+    """The collectives of each step of a rank."""
+    steps = part.figures.step
+    kernels = part.trace.kernels
+    kernels = kernels.take(np.flatnonzero(np.isin(kernels.step, steps)))
+    found = collectives_of(part.trace, kernels, kernels.step.astype(np.int64))
+    return [found[step] for step in steps.tolist()]
+
+
+def _leave_together(one: Sequence[Collectives], other: Sequence[Collectives], apart_ns: float) -> bool:
+    """Whether two ranks' collectives of one name and order end at the same time."""
+    ends = [(np.add(a.start_ns, a.duration_ns), np.add(b.start_ns, b.duration_ns))
+            for a, b in zip(one, other, strict=True) if a.names and a.names == b.names]  # fmt: skip
+    return bool(ends) and float(np.median(np.concatenate([np.abs(a - b) for a, b in ends]))) <= apart_ns
+
+
+def _group_waits(called: Sequence[Sequence[Collectives]]) -> list[_Wait]:
+    waiting = np.full((len(called), len(called[0])), -1, np.int64)
+    last, collectives = np.zeros(len(called), np.int64), 0
+    for step, row in enumerate(zip(*called, strict=True)):
+        if len(called) > 1 and row[0].names and len({one.names for one in row}) == 1:
+            waits = np.stack([one.duration_ns for one in row])
+            waits = waits - waits.min(axis=0)
+            waiting[:, step] = waits.sum(axis=1)
+            last += ((waits == 0) & (np.sort(waits, axis=0)[1] > 0)).sum(axis=1)
+            collectives += len(row[0].names)
+    return [_Wait(own, collectives > 0, collectives, int(late)) for own, late in zip(waiting, last, strict=True)]
+
+
+def _listed(column: Ints) -> tuple[int, ...]:
+    return tuple(column.tolist())
+
+
+def _known(column: Sequence[int | None]) -> list[bool]:
+    return [value is not None for value in column]
+
+
+def pool_ranks(trials: Sequence[Sequence[RankSteps]]) -> tuple[RankSteps, ...]:
+    """The ranks of several trials as those of one; trials of another number of ranks are left out."""
+    alike = [ranks for ranks in trials if len(ranks) == len(trials[0])] if trials else []
+    pooled = []
+    for own in zip(*alike, strict=True):
+        joined = {name: tuple(chain.from_iterable(getattr(one, name) for one in own)) for name in _JOINED}
+        added = {name: sum(getattr(one, name) for one in own) for name in ("collectives", "last", "slowest")}
+        pooled.append(RankSteps(label=own[0].label, decode=pool([one.decode for one in own]), **joined, **added))
+    return tuple(pooled)
+
+
+_JOINED = ("begins_ns", "ends_ns", "communication_ns", "hidden_ns", "waiting_ns")

@@ -1,0 +1,73 @@
+"""Ranks of an engine in an outcome: which of them is the worst, what it differs by, and which leaves the envelope."""
+
+from __future__ import annotations
+
+import pytest
+from hand_made import cell, gate, judged, record, run
+from rank_traces import CUSTOM, LAYERS, REDUCE, engine, other_collective, pair, step_of, traced_ranks
+
+from perfgate.judge.cell_verdict import judge
+from perfgate.judge.envelope import judge_envelope, learn
+from perfgate.judge.outcome import CellOutcome, Outcome, verdict_json
+from perfgate.metrics.trial import Side
+from perfgate.trace.decode_step import DecodeSteps
+
+
+def test_another_all_reduce_is_blocked_and_named() -> None:
+    """The kernels' names are the cause, and each rank's part in the step is told beside it."""
+    (found,) = other_collective().cells
+    (reason,) = (reason for reason in found.reasons if reason.code == "outside-envelope")
+    assert "cross_device_reduce_1stage -> ncclDevKernel_AllReduce_Sum_bf16_RING_LL" in reason.text
+    assert found.ranks is not None
+    assert found.ranks.worst == "rank 1"
+    first, second = found.ranks.ranks
+    assert first.figures["waiting_s"] == pytest.approx({"base": LAYERS * 400e-9, "head": LAYERS * 900e-9})
+    assert second.figures["waiting_s"] == {"base": 0, "head": 0}
+    assert second.figures["transfer_s"] == pytest.approx({"base": LAYERS * 2e-6, "head": LAYERS * 2.6e-6})
+    assert (first.figures["slowest"], second.figures["last"]) == ({"base": 0, "head": 0}, {"base": 1, "head": 1})
+    assert (first.figures["outside"], second.figures["outside"]) == ({"base": 0, "head": 1}, {"base": 0, "head": 1})
+    assert second.parts["communication"] == pytest.approx(LAYERS * 0.6e-6)
+
+
+def test_the_rank_that_leaves_the_envelope_is_named() -> None:
+    """Where one rank alone runs other kernels, the reason says which."""
+    base = engine()
+    odd = [*step_of(1, CUSTOM, 2000, 400), ("index_select_kernel", 60_000, 500)]
+    head = traced_ranks(dict.fromkeys(range(8), step_of(0, CUSTOM, 2000, 400)), dict.fromkeys(range(8), odd))
+    steps: dict[Side, list[DecodeSteps]] = {"base": [base[0]], "head": [head[0]]}
+    found = judge_envelope(learn([base[0]]), steps, {"base": base[1], "head": head[1]})
+    assert found.verdict == "regressed"
+    assert ", on rank 1 of 2" in found.reasons[0].text
+
+
+def test_an_a_a_of_two_ranks_passes() -> None:
+    """The slowest rank's times do not depend on who waits for whom, and nothing is outside."""
+    early, late = engine(late_ns=300), engine(late_ns=500)
+    measured = cell(gates=[gate("kernel_time_per_step", "5%", "10%", role="communication")])
+    measured = measured.model_copy(update={"kernels": learn([early[0]])})
+    (found,) = judge(run([measured]), {measured.cell_id: record(measured, pair(early, late))}).cells
+    assert not [reason for reason in found.reasons if reason.code != "too-few-pairs"]
+    assert early[0].role_ns["communication"] == late[0].role_ns["communication"] == (LAYERS * 2000,) * 8
+
+
+def test_an_engine_of_one_rank_has_no_table() -> None:
+    """Nothing is written about ranks where there is but one."""
+    assert _only(judged([])).ranks is None
+    assert '"ranks"' not in verdict_json(judged([]))
+
+
+def test_sides_of_other_numbers_of_ranks_are_shown_rank_by_rank() -> None:
+    """A rank that one side lacks has the other side's figures alone."""
+    two = engine()
+    three = traced_ranks(*(dict.fromkeys(range(8), step_of(rank, REDUCE, 2000, 400)) for rank in (0, 1, 1)))
+    measured = cell()
+    outcome = judge(run([measured]), {measured.cell_id: record(measured, pair(two, three))})
+    found = _only(outcome).ranks
+    assert found is not None
+    assert [[*rank.figures["slowest"]] for rank in found.ranks] == [["base", "head"], ["base", "head"], ["head"]]
+    assert [rank.change_s is None for rank in found.ranks] == [False, False, True]
+
+
+def _only(outcome: Outcome) -> CellOutcome:
+    (found,) = outcome.cells
+    return found

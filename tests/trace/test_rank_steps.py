@@ -1,0 +1,167 @@
+"""Decode steps of several ranks: matched by number and time, and what each rank does and waits for in them."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nsys_builder import ExportBuilder
+from rank_traces import NUMBERED, REDUCE, SEND, STEP_NS, add_rank, read, reduced, traced_ranks
+
+from perfgate.errors import NotMeasuredError
+from perfgate.trace.rank_steps import pool_ranks, summarise_ranks
+from perfgate.trace.trace_file import read_trace
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+def test_two_ranks_by_hand() -> None:
+    """Rank 1 begins 500 ns later and computes for longer; rank 0 waits for it, and hides some of its communication."""
+    first = [("nvjet", 1000, 5000), (REDUCE, 6000, 7000), ("silu_and_mul", 7001, 2000)]
+    second = [("nvjet", 1500, 9500), (REDUCE, 11_000, 2000)]
+    every, (one, two) = traced_ranks({0: first, 1: first, 2: first}, {0: second, 1: second, 2: second}, expected=2)
+
+    assert (one.label, two.label) == ("rank 0", "rank 1")
+    assert (one.waiting_ns, two.waiting_ns) == ((5000,) * 3, (0,) * 3)
+    assert (one.communication_ns, one.hidden_ns, two.hidden_ns) == ((7000,) * 3, (2000,) * 3, (0,) * 3)
+    assert (one.begins_ns, two.begins_ns, one.ends_ns, two.ends_ns) == ((0,) * 3, (500,) * 3, (0,) * 3, (0,) * 3)
+    assert (one.slowest, two.slowest, one.last, two.last, two.collectives) == (0, 3, 0, 3, 3)
+    assert every.span_ns == (12_000,) * 3
+    assert every.step_ns == (STEP_NS, STEP_NS, None)
+    assert every.role_ns["communication"] == (2000,) * 3, "of the slowest rank"
+    assert every.busy_ns == two.decode.busy_ns
+    assert every.steps == 6, "patterns count each rank's steps"
+    assert one.decode.steps == two.decode.steps == 3
+
+
+@given(st.lists(st.lists(st.integers(1000, 30_000), min_size=1, max_size=5), min_size=2, max_size=5))
+def test_any_number_of_ranks(rows: list[list[int]]) -> None:
+    """The one that computes for longest is the slowest and waits for nobody; each other one waits for it."""
+    count = min(map(len, rows))
+    compute = [[row[step] for row in rows] for step in range(count)]
+    works = [reduced(own) for own in compute]
+    every, ranks = traced_ranks(*({step: works[step][rank] for step in range(count)} for rank in range(len(rows))))
+
+    for step, own in enumerate(compute):
+        assert [rank.waiting_ns[step] for rank in ranks] == [max(own) - mine for mine in own]
+        assert every.span_ns[step] == max(own) + 2000
+        assert every.busy_ns[step] == max(own) + 2000
+        assert every.role_ns["communication"][step] == 2000
+    assert sum(rank.slowest for rank in ranks) == count
+    assert len(ranks) == len(rows)
+
+
+@pytest.mark.parametrize("name", [NUMBERED, "execute_context_0(0)_generation_8(8)"])
+def test_a_rank_that_lost_a_step(name: str) -> None:
+    """Steps are matched by number or time, never by their order alone; what not all show is left out and said."""
+    works = {step: reduced([5000 + 1000 * step, 9000]) for step in range(8)}
+    first, second = ({step: works[step][rank] for step in works} for rank in range(2))
+    del second[3]
+    every, (one, two) = traced_ranks(first, second, name=name)
+
+    kept = [step for step in works if step != 3][: len(one.begins_ns)]
+    assert one.waiting_ns == tuple(max(9000 - 5000 - 1000 * step, 0) for step in kept)
+    assert one.decode.steps == two.decode.steps == len(kept) >= 6
+    (told,) = (text for code, text in every.cautions if code == "ranks-differ")
+    assert f"rank 1 {len(kept)}" in told
+    assert every.step_ns[2] is None, "its successor is not one of these"
+
+
+def test_a_rank_that_is_missing() -> None:
+    """An engine of three ranks whose trace shows two is not measured."""
+    works = reduced([1000, 2000])
+    with pytest.raises(NotMeasuredError, match="decode steps of 2 ranks, and the engine has 3") as raised:
+        traced_ranks({0: works[0]}, {0: works[1]}, expected=3)
+    assert raised.value.code == "ranks-missing"
+
+
+def test_ranks_without_a_common_step_or_clock() -> None:
+    """Nothing is held beside each other that was not one step."""
+    works = reduced([1000, 2000])
+    with pytest.raises(NotMeasuredError, match="no decode step is of all ranks: rank 0 1, rank 1 1") as raised:
+        traced_ranks({0: works[0]}, {1: works[1]})
+    assert raised.value.code == "ranks-unmatched"
+    builder = ExportBuilder()
+    add_rank(builder, 0, dict.fromkeys(range(4), works[0]))
+    add_rank(builder, 1, dict.fromkeys(range(4), works[1]), late_ns=1_000_000)
+    with pytest.raises(NotMeasuredError, match=r"begin a step 1\.\d* ms apart, and a step takes 100\.\d us"):
+        summarise_ranks([read(builder)])
+
+
+def test_a_pipeline() -> None:
+    """Its step is what all stages do, and the later stage waits for what the earlier one sends."""
+    first = {step: [("nvjet", 1000, 20_000), (SEND, 21_000, 1000)] for step in range(3)}
+    second = {step: [(SEND, 500, 21_500), ("flash_fwd_kernel", 22_000, 10_000)] for step in range(3)}
+    every, (one, two) = traced_ranks(first, second)
+
+    assert every.span_ns == (31_500,) * 3
+    assert (one.slowest, two.slowest) == (3, 0)
+    assert (one.waiting_ns, two.waiting_ns) == ((0,) * 3, (20_500,) * 3)
+    assert one.ends_ns == (10_000,) * 3
+
+
+def test_groups_of_ranks_are_held_against_their_own() -> None:
+    """Two stages of two ranks run all-reduces of one name; a stage does not wait for those of the other one."""
+    early, late = reduced([5000, 8000]), reduced([30_000, 24_000])
+    steps = [*early, *([(name, after + 40_000, ns) for name, after, ns in own] for own in late)]
+    _, ranks = traced_ranks(*(dict.fromkeys(range(3), own) for own in steps))
+    assert [rank.waiting_ns[0] for rank in ranks] == [3000, 0, 0, 6000]
+
+
+def test_devices_of_one_process_are_ranks() -> None:
+    """One process that drives several devices has one range a step, and a rank a device."""
+    builder = ExportBuilder()
+    for step in range(3):
+        builder.span(NUMBERED.format(step), step * STEP_NS, (step + 1) * STEP_NS - 1)
+        for device, own in enumerate(reduced([4000, 9000, 6000])):
+            for kernel, after, length in own:
+                at = step * STEP_NS + after
+                builder.launch(kernel, step * STEP_NS + 10, at, at + length, device=device)
+    every, ranks = summarise_ranks([read(builder)], 3)
+    assert [rank.waiting_ns for rank in ranks] == [(5000,) * 3, (0,) * 3, (3000,) * 3]
+    assert [rank.decode.steps for rank in ranks] == [3, 3, 3]
+    assert every.patterns[0].steps == 9
+
+
+def test_one_rank_is_the_steps_themselves() -> None:
+    """An engine of one rank has no ranks to tell apart, and every figure of before."""
+    every, ranks = traced_ranks({0: [("nvjet", 1000, 500)], 1: [("nvjet", 1000, 500)]})
+    assert ranks == ()
+    assert every.span_ns == (500, 500)
+
+
+def test_ranks_that_run_no_collective_together() -> None:
+    """Waiting is then not told from transfer, which is said."""
+    every, ranks = traced_ranks({0: [(REDUCE, 1000, 500)]}, {0: [("ncclDevKernel_AllGather", 1000, 500)]})
+    assert [rank.waiting_ns for rank in ranks] == [(), ()]
+    assert "rank 0, rank 1: no collectives that other ranks ran with it" in dict(every.cautions)["not-recorded"]
+
+
+def test_two_ranks_of_a_real_engine() -> None:
+    """VLLM on the CPU with two ranks: each opened its own ranges, and they leave every collective together."""
+    files = [FIXTURES / f"cpu-tiny-tp2-rank{rank}.torch-2.13.json.gz" for rank in range(2)]
+    traces = [read_trace(file) for file in files]
+    assert all(trace.steps.own.all() for trace in traces)
+    every, ranks = summarise_ranks(traces, 2)
+
+    assert [rank.decode.steps for rank in ranks] == [6, 6]
+    assert [rank.collectives for rank in ranks] == [60, 60]
+    assert sum(rank.slowest for rank in ranks) == 6
+    for rank in ranks:
+        waited = [ns for ns in rank.waiting_ns if ns is not None]
+        assert all(0 <= wait <= talk for wait, talk in zip(waited, rank.communication_ns, strict=True))
+        assert statistics.median(rank.begins_ns) < 1e6
+    assert all(span >= max(own) for span, *own in zip(every.span_ns, *(r.decode.span_ns for r in ranks), strict=True))
+    assert every.cautions == ()
+
+
+def test_trials_are_pooled_rank_by_rank() -> None:
+    """Ranks of several trials are those of one, step after step."""
+    works = reduced([5000, 9000])
+    ranks = traced_ranks({0: works[0], 1: works[0]}, {0: works[1], 1: works[1]})[1]
+    one, two = pool_ranks([ranks, ranks])
+    assert (one.waiting_ns, two.slowest, one.decode.steps) == ((4000,) * 4, 4, 4)
+    assert pool_ranks([]) == ()
