@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from perfgate.judge.outcome import CellOutcome, Outcome
 from perfgate.report.causes import attribution_section, counters_section
+from perfgate.report.curves import curve_sections
 from perfgate.report.document import Document, Section
 from perfgate.report.host_time_lines import host_section
 from perfgate.report.outcome_lines import (
@@ -43,6 +44,7 @@ def outcome_document(outcome: Outcome, plot: Part = lambda _: None) -> Document:
     """
     sections = [heads_section(outcome), *(section for cell in outcome.cells for section in _cell(cell, plot))]
     sections += [
+        *curve_sections(outcome),
         Section(notes=tuple(run_notes(outcome))),
         Section(lead="measured", lines=tuple(run_setting(outcome)), style="facts", importance=2),
         Section(lead="to find out more", lines=tuple(next_steps(outcome)), style="commands", importance=2),

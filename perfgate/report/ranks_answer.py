@@ -77,4 +77,11 @@ def _missing(found: RankComparison) -> list[Note]:
         notes.append("no kernel is a collective in which all ranks wait for each other")
     if found.steps and found.other_steps:
         notes.append(f"{plural(found.other_steps, 'step')} left out: the ranks ran other collectives in them")
-    return [Note(code="not-recorded", text=text) for text in notes]
+    missing = [Note(code="not-recorded", text=text) for text in notes]
+    shared = found.steps + found.other_steps
+    if found.steps and max(found.shown) > shared:
+        shown = ", ".join(f"{rank.label} {count}" for rank, count in zip(found.ranks, found.shown, strict=True))
+        missing.append(
+            Note(code="ranks-differ", text=f"steps shown: {shown}; {shared} are of all ranks, by their numbers")
+        )
+    return missing

@@ -15,6 +15,7 @@ from perfgate.record.run_record import Record, Run, read_records
 from perfgate.report.causes import attribution_section, counters_section
 from perfgate.report.chart import Chart
 from perfgate.report.counter_charts import roof_plane, roofline
+from perfgate.report.curves import curve_sections
 from perfgate.report.document import Document, Section
 from perfgate.report.explanation import causes, commands, leading_gate, steps, three_sentences
 from perfgate.report.host_time_lines import flame_chart, host_section
@@ -84,7 +85,7 @@ def run_page(measured: MeasuredRun) -> Document:
     """Three sentences, then each cell, the worst first, then what was measured and how to do it again."""
     outcome = measured.outcome
     cells = {cell.cell_id: cell for cell in measured.run.plan.cells} if measured.run else {}
-    sections: list[Section | None] = [heads_section(outcome)]
+    sections: list[Section | None] = [heads_section(outcome), *curve_sections(outcome, charts=True)]
     ranked = sorted(outcome.cells, key=lambda cell: list(WORST_FIRST).index(cell.verdict))
     for n, found in enumerate(ranked):
         evidence = None

@@ -83,12 +83,14 @@ class RankComparison:
         steps: Steps in which all ran the same collectives.
         other_steps: Steps that all have, in which they did not.
         collectives: Collectives compared.
+        shown: How many steps each rank shows.
     """
 
     ranks: tuple[RankWaits, ...]
     steps: int
     other_steps: int
     collectives: int
+    shown: tuple[int, ...]
 
 
 def ranks_of(selection: Selection, label: str) -> list[Rank]:
@@ -181,7 +183,7 @@ def compare_ranks(ranks: Sequence[Rank]) -> RankComparison:
     waits = table - table.min(axis=0) if table.size else table
     held_up = np.sort(waits, axis=0)[1] if len(ranks) > 1 and table.size else np.zeros(table.shape[1], np.int64)
     some, mean = bool(steps), max(len(steps), 1)
-    compared = []
+    compared, shown = [], tuple(len(rank.collectives) for rank in ranks)
     for rank, waited in zip(ranks, waits, strict=True):
         late = (waited == 0) & (held_up > 0)
         compared.append(
@@ -195,7 +197,7 @@ def compare_ranks(ranks: Sequence[Rank]) -> RankComparison:
                 holds_up_ns=int(held_up[late].sum()) / mean if len(waited) else None,
             )
         )
-    return RankComparison(tuple(compared), len(steps), len(shared) - len(steps), table.shape[1])
+    return RankComparison(tuple(compared), len(steps), len(shared) - len(steps), table.shape[1], shown)
 
 
 _NOTHING = np.empty(0, np.int64)

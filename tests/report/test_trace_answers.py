@@ -232,6 +232,16 @@ def test_ranks_that_ran_nothing_together(tmp_path: Path, form: str) -> None:
     assert {rank["kernels_ns"] for rank in json.loads(shown)["ranks"]} == {None}
 
 
+def test_a_rank_that_shows_fewer_steps(tmp_path: Path) -> None:
+    """Only the steps of all ranks are compared, which is said."""
+    one, _ = two_ranks(tmp_path)
+    builder = ExportBuilder()
+    builder.span("perfgate.step.1", 100_000, 199_000)
+    builder.launch("ncclDevKernel_AllReduce_Sum", 101_000, 120_000, 124_000)
+    shown = run(one, str(builder.write(tmp_path / "short.sqlite"))).stdout
+    assert "steps shown: rank-0.sqlite 3, short.sqlite 1; 1 are of all ranks, by their numbers" in shown
+
+
 def test_one_trace_is_not_two_ranks(tmp_path: Path) -> None:
     """A file that is given twice, or a copy of it, is refused."""
     one, other = two_ranks(tmp_path)
