@@ -24,17 +24,9 @@ def run_batch(
     engine: Any, step: Callable[[], Any], prompts: list[list[int]], output_tokens: int, prefix: str
 ) -> dict[str, Any]:
     """Submit the batch, step until it is done, then describe it; inside the loop only the clock is read."""
-    from vllm import SamplingParams, TokensPrompt
-    from vllm.sampling_params import RequestOutputKind
+    from vllm import TokensPrompt
 
-    sampling = SamplingParams(
-        temperature=0,
-        ignore_eos=True,
-        min_tokens=output_tokens,
-        max_tokens=output_tokens,
-        detokenize=False,
-        output_kind=RequestOutputKind.DELTA,
-    )
+    wanted = parameters(engine, output_tokens)
     batch = [TokensPrompt(prompt_token_ids=prompt) for prompt in prompts]
     indices: dict[str, int] = {}
     submitted_ns: list[int] = []
@@ -43,7 +35,7 @@ def run_batch(
     for index, prompt in enumerate(batch):
         name = f"{prefix}{index}"
         submitted_ns.append(clock())
-        returned = engine.add_request(name, prompt, sampling)
+        returned = engine.add_request(name, prompt, wanted)
         # vLLM appends a random suffix to names; outputs carry ours, but vLLM does not promise that.
         indices[name] = index
         if isinstance(returned, str):
@@ -59,8 +51,31 @@ def run_batch(
     }
 
 
+def parameters(engine: Any, output_tokens: int) -> Any:
+    """What each request asks for: so many tokens, or of an engine that embeds or classifies its one answer."""
+    if getattr(engine.model_config, "runner_type", "generate") == "pooling":
+        from vllm import PoolingParams
+
+        offered = engine.get_supported_tasks()
+        return PoolingParams(task=next(task for task in ("embed", "classify") if task in offered))
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=0,
+        ignore_eos=True,
+        min_tokens=output_tokens,
+        max_tokens=output_tokens,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
 def describe_deliveries(deliveries: list[Delivery], indices: dict[str, int], batch: int) -> dict[str, Any]:
-    """Tokens of each request in each return, the digest of all tokens, and why each request ended."""
+    """Tokens of each request in each return, the digest of all tokens, and why each request ended.
+
+    An embedding or a score counts as one token, which is a number made of all its elements.
+    """
     tokens: list[list[int]] = [[] for _ in range(batch)]
     finish_reasons: list[str | None] = [None] * batch
     counts: list[list[Any]] = []
@@ -68,6 +83,11 @@ def describe_deliveries(deliveries: list[Delivery], indices: dict[str, int], bat
         row = [0] * batch
         for output in delivery.outputs:
             index = indices[output.request_id]
+            if hasattr(output.outputs, "data"):
+                row[index] += 1
+                tokens[index].append(answer_digest(output.outputs.data))
+                finish_reasons[index] = "length"
+                continue
             for completion in output.outputs:
                 row[index] += len(completion.token_ids)
                 tokens[index].extend(completion.token_ids)
@@ -82,6 +102,11 @@ def tokens_digest(tokens: list[list[int]]) -> str:
     return hashlib.sha256(
         json.dumps([[int(t) for t in row] for row in tokens], separators=(",", ":")).encode()
     ).hexdigest()
+
+
+def answer_digest(data: Any) -> int:
+    """A number that differs where an element of a tensor does."""
+    return int(hashlib.sha256(json.dumps(data.flatten().tolist()).encode()).hexdigest()[:12], 16)
 
 
 def scheduler_requests(engine: Any, names: set[str]) -> list[Any]:
