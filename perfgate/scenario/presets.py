@@ -1,0 +1,91 @@
+"""Presets: a scenario as it is measured in seconds, in minutes, or over all that a machine can scale."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
+
+from perfgate.errors import UsageError
+from perfgate.scenario.declaration import LoadedScenario, loads, model_folder
+from perfgate.scenario.workload import Workload
+from perfgate.scenario.yaml_writing import replace_block
+
+Preset = Literal["quick", "comprehensive", "scaling"]
+PRESETS: tuple[str, ...] = get_args(Preset)
+QUICK_ITERATIONS, QUICK_WARMUP = 5, 1
+BATCH_STEP = 4
+"""Each batch of a curve is so many times the one before it."""
+
+
+def with_preset(loaded: LoadedScenario, preset: str, gpus: int) -> LoadedScenario:
+    """A scenario as a preset measures it.
+
+    Args:
+        loaded: The scenario.
+        preset: ``quick``: the first cell of its matrix, few iterations. ``comprehensive``: as it is. ``scaling``: a
+            matrix over batch, lengths and tensor parallel size; what its own matrix has is kept.
+        gpus: How many GPUs there are; tensor parallelism is scaled to at most so many.
+
+    Raises:
+        UsageError: It declares a load, which has no batch to scale.
+        ScenarioError: Its text cannot be edited in place, or there are too many cells.
+    """
+    scenario = loaded.scenario
+    if preset == "comprehensive":
+        return loaded
+    if preset == "quick":
+        measure = scenario.measure
+        few = {
+            "iterations": min(measure.iterations, QUICK_ITERATIONS),
+            "warmup_iterations": min(measure.warmup_iterations, QUICK_WARMUP),
+        }
+        declared = {key: value for key, value in loaded.content.get("measure", {}).items() if key != "choose"}
+        first = {key: [values[0]] for key, values in scenario.matrix.items()}
+        changed = _replaced(loaded, "matrix", first) if first else loaded
+        return _replaced(changed, "measure", declared | few) if isinstance(scenario.workload, Workload) else changed
+    if not isinstance(scenario.workload, Workload):
+        text = "--preset scaling scales a batch, and the scenario declares a load"
+        raise UsageError(text, where=loaded.where("workload"), remedy="Seek its rate: arrival: {find: ...}.")
+    own = {key: list(values) for key, values in scenario.matrix.items()}
+    sizes = {key: values for key, values in _sizes(loaded, scenario.workload, gpus) if len(values) > 1}
+    return _replaced(loaded, "matrix", sizes | own)
+
+
+def _replaced(loaded: LoadedScenario, key: str, content: Any) -> LoadedScenario:
+    return loads(replace_block(loaded.text, loaded.file, key, content), loaded.file)
+
+
+def _sizes(loaded: LoadedScenario, workload: Workload, gpus: int) -> Iterator[tuple[str, list[int]]]:
+    """The values that a scaling run measures, by key of the matrix."""
+    args = loaded.scenario.engine.args
+    most = args.get("max_num_seqs")
+    most = most if isinstance(most, int) else workload.batch
+    yield "batch", [*_steps(1, most - 1, BATCH_STEP), most]
+    longest = args.get("max_model_len")
+    room = longest - workload.output_tokens if isinstance(longest, int) else workload.input_tokens
+    yield "input_tokens", [*dict.fromkeys([workload.input_tokens, *_steps(workload.input_tokens, room, 2)[-1:]])]
+    heads = _heads(loaded)
+    yield "tensor_parallel_size", [size for size in _steps(1, gpus, 2) if heads % size == 0]
+
+
+def _steps(first: int, most: int, factor: int) -> list[int]:
+    """The first, and each so many times the one before it, up to the most."""
+    found = []
+    while first <= most:
+        found.append(first)
+        first *= factor
+    return found
+
+
+def _heads(loaded: LoadedScenario) -> int:
+    """Attention heads of the model, which tensor parallelism divides; 0, which any number divides, if unknown."""
+    folder = model_folder(loaded)
+    if folder is None:
+        return 0
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the model's config.json cannot be read: {error}", where=loaded.where("engine")) from error
+    heads = config.get("num_attention_heads") if isinstance(config, dict) else None
+    return heads if isinstance(heads, int) else 0

@@ -1,0 +1,87 @@
+"""Presets: what of a scenario they measure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from fake_collector import FakeCollector
+from hand_made import scenario_file
+
+from perfgate.cli.main import main
+from perfgate.errors import UsageError
+from perfgate.record.manifest import read_manifest
+from perfgate.scenario.declaration import LoadedScenario, load
+from perfgate.scenario.presets import with_preset
+
+SERVED = """schema: 1
+name: served
+engine: {driver: server, model: {config: model}, args: {}}
+workload: {arrival: {poisson: 4}, duration: 5s, input_tokens: {uniform: [16, 48]}, output_tokens: {uniform: [8, 24]}}
+gates: [{metric: itl_median, ignorable: 10%, must_catch: 50%}]
+"""
+
+
+@pytest.fixture
+def declared(tmp_path: Path) -> LoadedScenario:
+    """A model of 12 heads, 8 requests at most and room for 96 tokens; the scenario's matrix names a data type."""
+    file = scenario_file(tmp_path, more="matrix: {dtype: [bfloat16, float16]}")
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"num_attention_heads": 12}))
+    file.write_text(file.read_text().replace("{max_num_seqs: 4}", "{max_num_seqs: 8, max_model_len: 96}"))
+    return load(file)
+
+
+@pytest.mark.parametrize(("gpus", "sizes"), [(1, None), (2, [1, 2]), (3, [1, 2]), (4, [1, 2, 4]), (16, [1, 2, 4])])
+def test_scaling(declared: LoadedScenario, gpus: int, sizes: list[int] | None) -> None:
+    """Batches to the most that the engine takes, prompts to the most that there is room for, GPUs that divide heads."""
+    matrix = with_preset(declared, "scaling", gpus).scenario.matrix
+    assert matrix["batch"] == (1, 4, 8)
+    assert matrix["input_tokens"] == (4, 64)
+    assert matrix.get("tensor_parallel_size") == (tuple(sizes) if sizes else None)
+    assert matrix["dtype"] == ("bfloat16", "float16")
+
+
+def test_quick(declared: LoadedScenario, tmp_path: Path) -> None:
+    """The first value of each list, and few iterations; fewer stay as they are."""
+    quick = with_preset(declared, "quick", 1).scenario
+    assert quick.matrix == {"dtype": ("bfloat16",)}
+    assert (quick.measure.warmup_iterations, quick.measure.iterations) == (1, 2)
+    file = tmp_path / "long.yaml"
+    file.write_text(
+        declared.text.replace("iterations: 2}", "choose: {least: 8}}").replace(
+            "warmup_iterations: 1", "warmup_iterations: 3"
+        )
+    )
+    long = with_preset(load(file), "quick", 1).scenario
+    assert (long.measure.warmup_iterations, long.measure.iterations, long.measure.choose) == (1, 5, None)
+
+
+def test_comprehensive_is_as_declared(declared: LoadedScenario) -> None:
+    """It is the run that takes more, not the scenario that is another one."""
+    assert with_preset(declared, "comprehensive", 4) is declared
+
+
+@pytest.mark.usefixtures("declared")
+def test_a_load_has_no_batch(tmp_path: Path) -> None:
+    """Scaling refuses it, and says what seeks a server's limit."""
+    file = tmp_path / "served.yaml"
+    file.write_text(SERVED)
+    with pytest.raises(UsageError, match="scales a batch, and the scenario declares a load"):
+        with_preset(load(file), "scaling", 2)
+    assert with_preset(load(file), "quick", 2).text == SERVED
+
+
+def test_a_run_keeps_what_its_preset_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder has the scenario that results, so that a resumed run needs no preset and may not name one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ["run", str(scenario_file(tmp_path)), "--base", "python=/bin/true", "--head", "env.BUILD=new"]
+    ended = CliRunner().invoke(main, [*words, "--preset", "scaling"], obj=FakeCollector())
+    assert "Curve: tiny against batch" in ended.output
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert [cell.name for cell in read_manifest(folder).cells] == ["tiny[batch=1]", "tiny[batch=4]"]
+    again = CliRunner().invoke(main, ["run", "--resume", str(folder), "--preset", "scaling"], obj=FakeCollector())
+    assert again.exit_code == 2
+    assert "--preset cannot be given" in again.output
