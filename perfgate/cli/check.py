@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfgate.cli.baseline_commands import BASELINES_OPTION
-from perfgate.cli.measuring import BUDGET_OPTION, Builds, naming_builds
+from perfgate.cli.measuring import BUDGET_OPTION, PRESET_OPTION, Builds, as_preset, naming_builds
 from perfgate.cli.output_options import echo_document
 from perfgate.errors import UsageError
 from perfgate.units import plural
@@ -28,19 +28,21 @@ if TYPE_CHECKING:
 @naming_builds
 @BASELINES_OPTION
 @BUDGET_OPTION
+@PRESET_OPTION
 @click.option("--dump", is_flag=True, help="Print each scenario with its defaults filled in, as YAML.")
 def check(
     scenarios: tuple[Path, ...],
     builds: Builds,
     baselines: Path,
     budget_s: float,
+    preset: str | None,
     dump: bool,  # noqa: FBT001 (a flag)
 ) -> None:
     """Check scenario files; show what a run of each would measure, cost and detect. No engine is started.
 
     The builds are --base and --head, or those of perfgate.toml: their interpreters are asked which engine arguments
     they take, in about a second. Nothing is built: a ref is asked once it is. A file called perfgate.toml is checked
-    as what it is. --budget says which looks so many minutes are enough for.
+    as what it is. --preset shows what a run with it would be. --budget says which looks so many minutes are enough for.
 
     \b
     perfgate check scenarios/*.yaml perfgate.toml
@@ -49,10 +51,9 @@ def check(
     from perfgate.doctor.preflight import preflight
     from perfgate.project.config import CONFIG_FILE, load_config
     from perfgate.scenario.declaration import dump as dump_scenario
-    from perfgate.scenario.declaration import load
 
     configs = [file for file in scenarios if file.name == CONFIG_FILE]
-    loaded = tuple(load(file) for file in scenarios if file not in configs)
+    loaded = as_preset((file for file in scenarios if file not in configs), preset)
     for file in configs:
         click.echo(_summary(file, load_config(file)))
     if dump:

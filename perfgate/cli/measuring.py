@@ -9,7 +9,7 @@ import contextlib
 import functools
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from perfgate.metrics.trial import Side
     from perfgate.project.config import Config
     from perfgate.record.run_record import Run
+    from perfgate.scenario.declaration import LoadedScenario
     from perfgate.scenario.subject import Subject
 
 Words = tuple[str, ...]
@@ -54,6 +55,13 @@ GPUS_OPTION = click.option(
     default="",
     metavar="all|0,2,5",
     help="Measure pairs on these GPUs of the host at once: all that are free, or as CUDA_VISIBLE_DEVICES names them.",
+)
+
+PRESET_OPTION = click.option(
+    "--preset",
+    type=click.Choice(["quick", "comprehensive", "scaling"]),
+    help="quick: one short trial a subject of the first cell, no verdict. comprehensive: until decided, and where the "
+    "host's time goes. scaling: a matrix over batch, lengths and tensor parallel size, shown as curves.",
 )
 
 QUIET = "perfgate.quiet"
@@ -170,6 +178,24 @@ def naming_builds(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*passed, builds=Builds(base_words, head_words, runs), **rest)
 
     return with_builds
+
+
+def as_preset(scenarios: Iterable[Path], preset: str | None) -> tuple[LoadedScenario, ...]:
+    """The scenarios as a preset measures them here; as they are without one.
+
+    Raises:
+        UsageError: A scenario is wrong, or has nothing that the preset could scale.
+    """
+    from perfgate.machine.nvml import connect
+    from perfgate.scenario.declaration import load
+    from perfgate.scenario.presets import with_preset
+
+    loaded = tuple(load(file) for file in scenarios)
+    if preset is None:
+        return loaded
+    with connect() or contextlib.nullcontext() as nvml:
+        gpus = len(nvml.gpus()) if nvml is not None else 1
+    return tuple(with_preset(one, preset, gpus) for one in loaded)
 
 
 @contextlib.contextmanager

@@ -5,9 +5,7 @@ Slow imports are in the bodies, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +17,11 @@ from perfgate.cli.exact_profiles import PROFILES_OPTION
 from perfgate.cli.measuring import (
     BUDGET_OPTION,
     GPUS_OPTION,
+    PRESET_OPTION,
     QUIET_OPTION,
     SCENARIOS,
     Builds,
+    as_preset,
     measured,
     measuring,
     naming_builds,
@@ -35,7 +35,6 @@ from perfgate.errors import UsageError
 if TYPE_CHECKING:
     from perfgate.capture.job import Collector
     from perfgate.judge.outcome import Outcome
-    from perfgate.scenario.declaration import LoadedScenario
     from perfgate.scenario.subject import Subject
 
 USUAL = Path("scenarios")
@@ -55,12 +54,7 @@ USUAL = Path("scenarios")
 @PROFILES_OPTION
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order within pairs; drawn if not given.")
 @click.option("--quick", is_flag=True, help="One trial a subject: a look at the numbers, never a verdict.")
-@click.option(
-    "--preset",
-    type=click.Choice(["quick", "comprehensive", "scaling"]),
-    help="quick: one short trial a subject of the first cell, no verdict. comprehensive: until decided, and where the "
-    "host's time goes. scaling: a matrix over batch, lengths and tensor parallel size, shown as curves.",
-)
+@PRESET_OPTION
 @click.option(
     "--profile-only",
     "exact_only",
@@ -140,25 +134,10 @@ def run(
             folder_of_profiles = new["profiles"] if stored is not None and new["profiles"].is_dir() else None
             means |= {"against": stored, "profiles": folder_of_profiles, "runs": builds.runs}
             means |= {name: new[name] for name in ("seed", "quick", "exact_only", "host_profile")}
-            finished = gate.run(preset_of(scenarios, new["preset"], means), subjects, **means)
+            means["quick"] |= new["preset"] == "quick"
+            means["host_profile"] |= new["preset"] == "comprehensive"
+            finished = gate.run(as_preset(scenarios, new["preset"]), subjects, **means)
     return measured(finished)
-
-
-def preset_of(
-    scenarios: tuple[Path, ...], preset: str | None, means: dict[str, Any]
-) -> Sequence[Path | LoadedScenario]:
-    """The scenarios as a preset measures them; what it means for the run goes into ``means``."""
-    from perfgate.machine.nvml import connect
-    from perfgate.scenario.declaration import load
-    from perfgate.scenario.presets import with_preset
-
-    if preset is None:
-        return scenarios
-    means["quick"] |= preset == "quick"
-    means["host_profile"] |= preset == "comprehensive"
-    with connect() or contextlib.nullcontext() as nvml:
-        gpus = len(nvml.gpus()) if nvml is not None else 1
-    return [with_preset(load(file), preset, gpus) for file in scenarios]
 
 
 def baselines_meant(word: str | None, folder: Path) -> Path | None:

@@ -78,6 +78,8 @@ def test_a_run_keeps_what_its_preset_made(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     words = ["run", str(scenario_file(tmp_path)), "--base", "python=/bin/true", "--head", "env.BUILD=new"]
+    priced = CliRunner().invoke(main, ["check", words[1], "--preset", "scaling"])
+    assert "tiny[batch=4]" in priced.output
     ended = CliRunner().invoke(main, [*words, "--preset", "scaling"], obj=FakeCollector())
     assert "Curve: tiny against batch" in ended.output
     (folder,) = (tmp_path / "runs").iterdir()
