@@ -9,8 +9,9 @@ import json
 import math
 import random
 import time
+import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perfgate.calls.host_calls import Costs, FunctionCalls, HostCalls
@@ -233,6 +234,30 @@ class FakeCollector:
 
 Stated = Callable[[int, list[float]], tuple[list[float], list[list[int]] | None]]
 """The steps of a numbered iteration as its states make them, and the probe's readings around it."""
+
+
+SAME = FakeSpec(restart_sd=0.0003)
+"""Two builds alike."""
+
+
+class ByCell(FakeCollector):
+    """A fake whose trials depend on cell, pair and build alone, so that it matters not where they are taken.
+
+    Args:
+        specs: What a cell is like, by its name; the others are the same on both sides.
+    """
+
+    def __init__(self, specs: Mapping[str, FakeSpec] | None = None) -> None:
+        super().__init__(SAME)
+        self.specs = specs or {}
+        self.taken: list[Job] = []
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """The trial that this place in the plan has."""
+        self.taken.append(job)
+        place = f"{job.cell.name} {job.kind} {job.pair} {job.label}"
+        fake = FakeCollector(self.specs.get(job.cell.name, SAME), zlib.crc32(place.encode()))
+        return fake.collect(replace(job, index=0), progress).model_copy(update={"index": job.index})
 
 
 def _stated(spec: FakeSpec, job: Job, seed: int) -> Stated:

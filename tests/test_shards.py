@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import zlib
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from fake_collector import FakeCollector, FakeSpec
+from fake_collector import ByCell, FakeCollector, FakeSpec
 from hand_made import BASE, BOTH, scenario_file
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,26 +37,6 @@ BATCHES = "matrix: {batch: [1, 2, 4]}"
 TWO_GATES = (
     "{metric: itl_median, ignorable: 0.1%, must_catch: 0.5%}, {metric: ttft_median, ignorable: 2%, must_catch: 8%}"
 )
-
-
-class ByCell(FakeCollector):
-    """A fake whose trials depend on cell, pair and build alone, so that it matters not where they are taken.
-
-    Args:
-        specs: What a cell is like, by its name; the others are the same on both sides.
-    """
-
-    def __init__(self, specs: Mapping[str, FakeSpec] | None = None) -> None:
-        super().__init__(SAME)
-        self.specs = specs or {}
-        self.taken: list[Job] = []
-
-    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
-        """The trial that this place in the plan has."""
-        self.taken.append(job)
-        place = f"{job.cell.name} {job.kind} {job.pair} {job.label}"
-        fake = FakeCollector(self.specs.get(job.cell.name, SAME), zlib.crc32(place.encode()))
-        return fake.collect(replace(job, index=0), progress).model_copy(update={"index": job.index})
 
 
 def planned(folder: Path, shards: int = 3, gates: str = TWO_GATES, more: str = BATCHES) -> tuple[Path, ShardPlan]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from perfgate.project.config import Config
     from perfgate.record.shards import Assigned, MachineClass, ShardPlan
     from perfgate.scenario.declaration import LoadedScenario
+    from perfgate.scenario.plan import Plan
 
 _FILE: Any = click.Path(path_type=Path, dir_okay=False)
 PLAN_OPTION = click.option("--plan", "plan_file", type=_FILE, metavar="FILE", help="What perfgate plan printed.")
@@ -93,19 +94,29 @@ def divided(files: Sequence[Path], shards: int, seed: int | None, runs: Path) ->
     Raises:
         UsageError: Scenarios, or the classes of machines, do not go together.
     """
+    from perfgate.record.shards import divide, price
+
+    whole, name, classes = planned(files, seed)
+    prices = {cell.name: price(cell, runs) for cell in whole.cells}
+    return divide(whole, name, shards, prices, classes)
+
+
+def planned(files: Sequence[Path], seed: int | None) -> tuple[Plan, str, dict[str, MachineClass]]:
+    """The whole plan of scenario files, a name for the run of it, and the class of machines of each cell.
+
+    Raises:
+        UsageError: Scenarios, or the classes of machines, do not go together.
+    """
     from perfgate.project.config import load_config
     from perfgate.record.keeping import run_name
-    from perfgate.record.shards import divide, price
     from perfgate.scenario.declaration import load
     from perfgate.scenario.plan import make_plan
 
     loaded = [load(file) for file in files]
     whole = make_plan(tuple(loaded), secrets.randbits(32) if seed is None else seed)
-    prices = {cell.name: price(cell, runs) for cell in whole.cells}
     config = load_config()
     of_scenario = {one.scenario.name: _class_of(config, one) for one in loaded}
-    classes = {cell.name: of_scenario[cell.scenario] for cell in whole.cells}
-    return divide(whole, run_name(loaded), shards, prices, classes)
+    return whole, run_name(loaded), {cell.name: of_scenario[cell.scenario] for cell in whole.cells}
 
 
 def _class_of(config: Config, loaded: LoadedScenario) -> MachineClass:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfgate.cli.baseline_commands import BASELINES_OPTION
+from perfgate.cli.clustering import measured_on_cluster, on_clusters
 from perfgate.cli.exact_profiles import PROFILES_OPTION
 from perfgate.cli.measuring import (
     BUDGET_OPTION,
@@ -80,6 +81,7 @@ USUAL = Path("scenarios")
 @BUDGET_OPTION
 @GPUS_OPTION
 @sharded
+@on_clusters
 @QUIET_OPTION
 @click.pass_obj
 @reported
@@ -106,6 +108,9 @@ def run(
     from perfgate import gate
     from perfgate.report.run_folders import find_run
 
+    if new["on"] or new["attach"]:
+        options = {**new, "folder": folder, "more": more}
+        return measured(measured_on_cluster(scenarios, builds, options, collector, partial(the_scenario, USUAL)))
     shard = assigned(new["shard_word"], new["plan_file"])
     if shard is not None:
         check_shard(new, resumed_alone=folder is not None and not scenarios)

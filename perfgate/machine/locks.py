@@ -15,6 +15,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,6 +32,18 @@ NOTE_BYTES = 1000
 
 STATE = "PERFGATE_STATE"
 """The variable that names another :func:`state_folder`; every user and container that shares a GPU must share it."""
+
+_WAITING: ContextVar[bool] = ContextVar("waiting", default=True)
+
+
+@contextlib.contextmanager
+def never_waiting() -> Iterator[None]:
+    """A block in which devices that somebody else holds are not waited for: whoever was given them gives them back."""
+    token = _WAITING.set(False)
+    try:
+        yield
+    finally:
+        _WAITING.reset(token)
 
 
 @contextlib.contextmanager
@@ -154,12 +167,19 @@ def hold_devices(
 
     Raises:
         InterruptedRunError: ``out-of-budget``: still held at the deadline.
+        NotMeasuredError: ``gpu-busy``: one is held, in a block of :func:`never_waiting`.
         OSError: The state folder cannot be written.
     """
-    folder = state_folder()
+    folder, waits = state_folder(), _WAITING.get()
     with contextlib.ExitStack() as held:
         for name in sorted(set(names)):
-            held.enter_context(hold_named(folder, name, f"run {run_name}", waiting, deadline_s))
+            try:
+                until_s = deadline_s if waits else time.monotonic()
+                held.enter_context(hold_named(folder, name, f"run {run_name}", waiting, until_s))
+            except InterruptedRunError as error:
+                if waits:
+                    raise
+                raise NotMeasuredError(error.text, code="gpu-busy") from error
         yield
 
 

@@ -187,11 +187,23 @@ def divide(
     if len(of_class) > most:
         names = ", ".join(own.name for own in of_class)
         raise UsageError(f"--shards {most}: there are {len(of_class)} classes of machines: {names}")
-    divided = []
+    divided: list[tuple[MachineClass, Sequence[Cell]]] = []
     for own, count in _shards_of_each(
         {own: [cost[cell.name] for cell in cells] for own, cells in of_class.items()}, most
     ):
         divided += [(own, cells) for cells in _balanced(of_class[own], cost, count)]
+    return _printed(plan, run, divided, cost if known else {})
+
+
+def cell_by_cell(plan: Plan, run: str, classes: Mapping[str, MachineClass]) -> ShardPlan:
+    """A plan with a shard for each cell, for what finds a machine for every one; see :func:`divide`."""
+    return _printed(plan, run, [(classes[cell.name], [cell]) for cell in plan.cells], {})
+
+
+def _printed(
+    plan: Plan, run: str, divided: Sequence[tuple[MachineClass, Sequence[Cell]]], cost: Mapping[str, float]
+) -> ShardPlan:
+    """The matrix of cells that were divided; without costs no shard has a price."""
     shards = [[cell.name for cell in cells] for _, cells in divided]
     digest = plan_digest(plan, run, shards)
     gates = sum(len(cell.gates) for cell in plan.cells)
@@ -201,7 +213,7 @@ def divide(
                 shard=f"{number}/{len(divided)}",
                 runs_on=own.labels,
                 machine=own.name,
-                minutes=round(sum(cost[name] for name in names), 1) if known else None,
+                minutes=round(sum(cost[name] for name in names), 1) if cost else None,
                 cells=tuple(names),
                 gates=gates,
                 plan=digest,

@@ -1,0 +1,134 @@
+"""``perfgate run --on``: the options, and what they do. Ray is imported where they are given and nowhere else.
+
+Slow imports are in the bodies, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perfgate.cli.completion import runs as run_names
+from perfgate.cli.measuring import Builds, measuring
+from perfgate.cli.planning import planned
+from perfgate.errors import UsageError
+
+if TYPE_CHECKING:
+    from perfgate.capture.job import Collector
+    from perfgate.cluster.cluster_run import ClusterRun
+    from perfgate.gate import Finished
+
+
+def on_clusters(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``--on`` and ``--attach``."""
+    text = "Measure on a Ray cluster, each cell where it has room: docs/ray.md."
+    on = click.option("--on", metavar="auto|ray://HOST:PORT", help=text)
+    text = "With --on: look on at this run, which the cluster measures or has measured."
+    path: Any = click.Path(path_type=Path)
+    return on(click.option("--attach", type=path, metavar="RUN", shell_complete=run_names, help=text)(command))
+
+
+def measured_on_cluster(
+    scenarios: Sequence[Path],
+    builds: Builds,
+    new: dict[str, Any],
+    collector: Collector | None,
+    usual: Callable[[], Path],
+) -> Finished:
+    """Do what ``perfgate run --on`` was asked for.
+
+    Args:
+        scenarios: Those to measure, unless a run is gone on with.
+        builds: What ``--base`` and ``--head`` say.
+        new: The other options of ``perfgate run``.
+        collector: Takes the trials; the real engine where there is none.
+        usual: The scenario where none is named.
+
+    Raises:
+        UsageError: Ray is missing, or an option does not go with ``--on``.
+        PerfgateError: See :func:`perfgate.cluster.submission.run_on`.
+    """
+    address: str | None = new["on"]
+    if address is None:
+        raise UsageError("--attach looks on at a cluster", remedy="Name it: --attach RUN --on auto.")
+    check_options(scenarios, builds, new)
+    if find_spec("ray") is None:
+        remedy = "Install perfgate with its extra: pip install 'perfgate[ray]', in a clone '.[ray]'."
+        raise UsageError("--on needs ray", remedy=remedy)
+    from perfgate.cluster.submission import attach, go_on, run_on  # before signals are handled: Ray handles SIGTERM
+
+    with measuring() as progress:
+        if new["attach"] is not None:
+            return attach(address, new["attach"], builds.runs, progress)
+        means = (builds.runs, progress, new["budget_s"], collector)
+        if new["folder"] is not None:
+            return go_on(address, new["folder"], *means)
+        return run_on(address, declared(scenarios or (usual(),), builds, new, progress), *means)
+
+
+def declared(
+    scenarios: Sequence[Path], builds: Builds, new: dict[str, Any], progress: Callable[[str], None]
+) -> ClusterRun:
+    """The run that scenarios and builds make, a shard for each cell; refs are not built here.
+
+    Raises:
+        ScenarioError: No engine could run a scenario.
+        UsageError: Scenarios and builds do not go together, or a server that runs already is named.
+    """
+    from perfgate import __version__
+    from perfgate.capture.engine import gpus_of
+    from perfgate.capture.gpus import VISIBLE
+    from perfgate.cluster.cluster_run import ClusterRun
+    from perfgate.doctor.preflight import preflight
+    from perfgate.record.shards import cell_by_cell
+    from perfgate.scenario.declaration import load
+    from perfgate.scenario.subject import runs_already
+
+    subjects = builds.with_heads(progress, scenarios, ref=new["against"], build=False)
+    for warning in preflight([load(file) for file in scenarios], subjects, ask=False).warnings:  # nodes have the builds
+        progress(f"warning: {warning}")
+    whole, name, classes = planned(scenarios, new["seed"])
+    own = [*(cell.engine.env for cell in whole.cells), *(subject.env for subject in subjects.values())]
+    if any(VISIBLE in variables for variables in own):
+        raise UsageError(f"--on: the scenario or a build sets {VISIBLE} itself", remedy="Remove it: Ray gives GPUs.")
+    if runs_already(subjects):
+        raise UsageError("--on: a server that runs already is measured from one place", remedy="Leave --on out.")
+    builds_of_cell = [[{**cell.engine.args, **subject.args} for subject in subjects.values()] for cell in whole.cells]
+    return ClusterRun(
+        perfgate=__version__,
+        folder=str(Path.cwd()),
+        scenarios=tuple(str(file.absolute()) for file in scenarios),
+        subjects=subjects,
+        plan=cell_by_cell(whole, name, classes),
+        ranks=tuple(max(map(gpus_of, arguments)) for arguments in builds_of_cell),
+    )
+
+
+def check_options(scenarios: Sequence[Path], builds: Builds, new: dict[str, Any]) -> None:
+    """Refuse what does not go with ``--on``: cells are measured by pairs, each on the GPUs that Ray gives it.
+
+    Raises:
+        UsageError: Such an option was given.
+    """
+    stored = new["against"] == "baseline" or (new["against"] or "").endswith(".json")
+    going_on = new["folder"] is not None or new["attach"] is not None
+    refused = {
+        "--quick": new["quick"],
+        "--profile-only": new["exact_only"],
+        "--host-profile": new["host_profile"],
+        "--gpus": new["gpus"],
+        "--shard": new["shard_word"],
+        "--more": new["more"] is not None,
+        f"--against {new['against']}": stored or (going_on and new["against"]),
+        "--resume beside --attach": new["folder"] is not None and new["attach"] is not None,
+        "a scenario beside --resume or --attach": going_on and scenarios,
+        "a build beside --resume or --attach": going_on and (builds.base or builds.head),
+        "--seed beside --resume or --attach": going_on and new["seed"] is not None,
+        "--budget beside --attach": new["attach"] is not None and new["budget_s"] < float("inf"),
+    }
+    if given := [option for option, is_given in refused.items() if is_given]:
+        raise UsageError(f"--on: {', '.join(given)} cannot be given")

@@ -1,0 +1,170 @@
+"""A Ray cluster of three nodes on this machine, each with host locks of its own, and what measures on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+from fake_collector import ByCell, FakeSpec
+from ray.cluster_utils import Cluster
+
+from perfgate.capture import session, station
+from perfgate.capture.job import Job
+from perfgate.capture.trial_taking import EngineCollector
+from perfgate.machine.locks import STATE
+from perfgate.metrics.trial import Failure, Trial
+from perfgate.scenario.plan import Cell
+from perfgate.scenario.subject import Subject
+
+DEADLINE_S = 120.0
+CLASS = "small"
+"""The class of machines that all three are."""
+SLOWER = FakeSpec(restart_sd=0.0003, head_ratio={"step": 1.01})
+SETTINGS = {
+    # what a lost node is known by sooner than by default
+    "health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4,
+    # workers start when there is a task for them
+    "prestart_worker_first_driver": False, "enable_worker_prestart": False,
+}  # fmt: skip
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from three_nodes import Mixed
+from perfgate.cli.main import main
+main(obj=Mixed(Path(sys.argv.pop(1))))
+"""
+
+
+OBJECTS = 80 * 1024**2
+"""Bytes of memory that a node keeps for objects; the least that Ray takes is 75 MiB."""
+
+
+class Mixed(ByCell):
+    """Trials of the stand-in engine for the scenario ``stub``, invented ones for others.
+
+    Cells called ``held`` stop in the middle of their third pair until the folder holds ``go``.
+
+    Args:
+        folder: Where a cell that waits leaves a file: its node's name is in it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__({"tiny[batch=3,output_tokens=4]": SLOWER})
+        self.folder = folder
+        self.engine = EngineCollector()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """In a Ray worker, as ``conftest`` has it for this process: no search for orphans, no waiting for a disk."""
+        self.__dict__.update(state)
+        os.fsync = lambda _: None  # type: ignore[assignment]
+        for module in (session, station):
+            vars(module)["end_orphans"] = lambda **_: ()
+        vars(station)["find_orphans"] = lambda _: ()
+
+    def probe(self, cell: Cell, subject: Subject) -> Failure | None:
+        """Of whoever takes the trials of this cell."""
+        return self.engine.probe(cell, subject) if cell.scenario == "stub" else None
+
+    def collect(self, job: Job, progress: Callable[[str], None]) -> Trial:
+        """The trial of this place in the plan."""
+        if job.cell.scenario == "stub":
+            return self.engine.collect(job, progress)
+        if job.cell.scenario == "held" and (job.pair, job.position) == (2, 1) and not (self.folder / "go").exists():
+            (self.folder / f"{job.cell.name}.waits").write_text(Path(os.environ[STATE]).name)
+            while not (self.folder / "go").exists():
+                time.sleep(0.02)
+        return super().collect(job, progress)
+
+
+class ThreeNodes:
+    """The cluster.
+
+    Args:
+        folder: For its nodes' locks.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._cluster = Cluster()
+        self.nodes: dict[str, Any] = {}
+        """Those that are there, by name."""
+        before = os.environ[STATE]
+        for name in ("head", "second", "third"):
+            os.environ[STATE] = str(folder / name)
+            node: dict[str, Any] = {"num_cpus": 1, "resources": {CLASS: 1}, "include_dashboard": False}
+            node |= {"_system_config": SETTINGS} if name == "head" else {}
+            self.nodes[name] = self._cluster.add_node(**node, object_store_memory=OBJECTS)
+        os.environ[STATE] = before
+
+    @property
+    def address(self) -> str:
+        """For ``--on``."""
+        return str(self._cluster.address)
+
+    def kill(self, name: str) -> None:
+        """Take a node away without a word."""
+        self._cluster.remove_node(self.nodes.pop(name), allow_graceful=False)
+
+    def processes(self) -> list[psutil.Process]:
+        """Of Ray, and below it."""
+        return psutil.Process().children(recursive=True)
+
+    def actor(self) -> psutil.Process | None:
+        """The process of the actor that looks after a run."""
+        found = [one for one in self.processes() if "Coordinator" in " ".join(_words(one))]
+        return found[0] if found else None
+
+    def shutdown(self) -> None:
+        """End it."""
+        self._cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
+@contextlib.contextmanager
+def three_nodes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreeNodes]:
+    """Three nodes for the length of a block; afterwards nothing of them runs.
+
+    Raises:
+        TimeoutError: Something does.
+    """
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    cluster = ThreeNodes(folder)
+    try:
+        yield cluster
+        processes = cluster.processes()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    wait_for(lambda: not [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE])
+
+
+def command(folder: Path, words: Sequence[str]) -> subprocess.Popen[bytes]:
+    """``perfgate`` with :class:`Mixed` as a process of its own."""
+    with (folder / "output").open("ab") as output:
+        arguments = [sys.executable, "-c", PROGRAM, str(folder), *words]
+        return subprocess.Popen(arguments, cwd=folder, stdout=output, stderr=output)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Poll until a condition holds; it must within the deadline."""
+    until_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > until_s:
+            raise TimeoutError("never came true")
+        time.sleep(0.05)
