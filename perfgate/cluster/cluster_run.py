@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,9 @@ from perfgate.machine.locks import LOCK
 from perfgate.models import Frozen
 from perfgate.record.shards import Shard, ShardPlan
 from perfgate.scenario.subject import Subject
+
+NAMESPACE: Final = "perfgate"
+"""Of the actors in the cluster."""
 
 Files = Mapping[str, bytes]
 """Contents by path below a folder, with forward slashes."""

@@ -17,7 +17,7 @@ from ray.exceptions import RayActorError
 from perfgate import gate
 from perfgate.capture.job import Collector
 from perfgate.capture.pace import Progress
-from perfgate.cluster.cluster_run import ClusterRun, put, read_all
+from perfgate.cluster.cluster_run import NAMESPACE, ClusterRun, put, read_all
 from perfgate.cluster.coordinator import Coordinator, News
 from perfgate.errors import InterruptedRunError, NotMeasuredError, RecordError, UsageError
 from perfgate.gate import Finished
@@ -33,7 +33,6 @@ SUFFIX: Final = ".cluster"
 """Of the folder beside the joined run's that holds the run folder of each cell."""
 MANIFEST: Final = "cluster.json"
 CELLS: Final = "cells"
-NAMESPACE: Final = "perfgate"
 POLL_S: Final = 0.5
 
 
@@ -182,7 +181,7 @@ def _is_open(cell: Path) -> bool:
 
 
 def _attached(address: str, folder: Path, actor: Any, progress: Progress) -> Finished:
-    run = ray.get(actor.run.remote())
+    run: ClusterRun = ray.get(actor.order.remote()).run
     (folder / CELLS).mkdir(parents=True, exist_ok=True)
     write_model(folder / MANIFEST, run)
     progress(f"{address} measures it: looking on")
@@ -204,21 +203,19 @@ def _measured(folder: Path, run: ClusterRun, address: str, progress: Progress, a
     for number in range(1, len(run.plan.include) + 1):
         if not any(_cell(folder, number).glob(f"*/{RUN}")):
             shutil.rmtree(_cell(folder, number), ignore_errors=True)
-    reasons = [ending.text for ending in news.endings.values() if ending.kind == "failed"] + [news.fault] * bool(
-        news.fault
-    )
+    reasons = [ending.text for ending in news.endings.values() if ending.kind == "failed"]
     halts = [ending for ending in news.endings.values() if ending.kind == "stopped"]
     parts = sorted((folder / CELLS).glob("*"))
     way_on = f"Go on with: {_way_on(address, run, '--resume')}"
-    if not parts and not halts:
+    if not parts and not halts and not news.fault:
         raise NotMeasuredError("\n".join(dict.fromkeys(reasons)), where=address, remedy=way_on)
     finished = None
     if parts:
         joined = join(parts, folder.parent, agreed_in(run.plan))
         finished = Finished(joined, gate.judge_folder(joined))
-    if halts or stopped or finished is None:
+    if halts or stopped or news.fault or finished is None:
         code = "out-of-budget" if halts and halts[0].code == "out-of-budget" else "interrupted"
-        text = f"{halts[0].text if halts else 'stopped'}; what was measured is in {folder}"
+        text = f"{news.fault or (halts[0].text if halts else 'stopped')}; what was measured is in {folder}"
         raise InterruptedRunError(text, remedy=way_on, code=code)
     return finished
 
