@@ -81,7 +81,6 @@ def declared(
     """
     from perfgate import __version__
     from perfgate.capture.engine import gpus_of
-    from perfgate.capture.gpus import VISIBLE
     from perfgate.cluster.cluster_run import ClusterRun
     from perfgate.doctor.preflight import preflight
     from perfgate.record.shards import cell_by_cell
@@ -92,9 +91,6 @@ def declared(
     for warning in preflight([load(file) for file in scenarios], subjects, ask=False).warnings:  # nodes have the builds
         progress(f"warning: {warning}")
     whole, name, classes = planned(scenarios, new["seed"])
-    own = [*(cell.engine.env for cell in whole.cells), *(subject.env for subject in subjects.values())]
-    if any(VISIBLE in variables for variables in own):
-        raise UsageError(f"--on: the scenario or a build sets {VISIBLE} itself", remedy="Remove it: Ray gives GPUs.")
     if runs_already(subjects):
         raise UsageError("--on: a server that runs already is measured from one place", remedy="Leave --on out.")
     builds_of_cell = [[{**cell.engine.args, **subject.args} for subject in subjects.values()] for cell in whole.cells]
