@@ -218,9 +218,11 @@ def no_orphans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """A session in this process finds no process of a dead run, unless its test holds ``orphans_alone``.
 
     The search goes through the whole machine: it would end the orphans of a test in another worker, or refuse to start
-    beside them, and it takes longer than the trial of a fake.
+    beside them, and it takes longer than the trial of a fake. A process of perfgate's own that the test starts finds
+    only what has the mark of such tests.
     """
     if "orphans_alone" not in request.fixturenames:
+        monkeypatch.setenv("PERFGATE_TESTS_OWNER", "PERFGATE_TESTED_ALONGSIDE")
         for module in ("session", "station"):
             monkeypatch.setattr(f"perfgate.capture.{module}.end_orphans", lambda **_: ())
         monkeypatch.setattr("perfgate.capture.station.find_orphans", lambda _: ())

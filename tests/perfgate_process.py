@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +18,14 @@ from perfgate.machine.processes import OWNER
 
 DEADLINE_S = 60.0
 
-PROGRAM = f"""
+MARKED = """
+import os
+from perfgate.machine import processes
+processes.OWNER = os.environ.get("PERFGATE_TESTS_OWNER", processes.OWNER)
+"""
+"""How a program begins whose processes carry the mark of their test, so that it finds no orphans of other tests."""
+
+PROGRAM = f"""{MARKED}
 import signal, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from fake_collector import FakeCollector, FakeSpec
@@ -113,10 +121,11 @@ class PerfgateProcess:
 def marked_processes(run_name: str) -> list[psutil.Process]:
     """Live processes that carry the mark of a run."""
     found = []
+    variable = os.environ.get("PERFGATE_TESTS_OWNER", OWNER)
     for process in psutil.process_iter():
         try:
             alive = process.status() != psutil.STATUS_ZOMBIE
-            if alive and process.environ().get(OWNER, "").partition(":")[0] == run_name:
+            if alive and process.environ().get(variable, "").partition(":")[0] == run_name:
                 found.append(process)
         except psutil.Error:
             continue

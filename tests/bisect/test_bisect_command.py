@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from commit_line import CommitCollector, CommitLine
+from perfgate_process import MARKED
 
 from perfgate.cli.main import main
 from perfgate.project.build import CACHE
 
-PROGRAM = f"""
+PROGRAM = f"""{MARKED}
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from commit_line import CommitCollector

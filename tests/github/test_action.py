@@ -19,7 +19,7 @@ from action_runner import ROOT, ActionRunner, clone, git
 from click.testing import CliRunner
 from fake_github import REPOSITORY, TOKEN, FakeGitHub, Refusal, listed, serving, zipped
 from hand_made import scenario_file
-from perfgate_process import marked_processes
+from perfgate_process import MARKED, marked_processes
 
 from perfgate.cli.main import main
 from perfgate.errors import ExitStatus
@@ -29,6 +29,7 @@ from perfgate.machine.locks import STATE, hold
 from perfgate.record.run_record import read_records, read_run
 
 PROGRAM = f"""#!{sys.executable}
+{MARKED}
 import json, os, sys
 sys.path[:0] = {[str(ROOT), str(ROOT / "tests")]!r}
 from fake_collector import FakeCollector, FakeSpec

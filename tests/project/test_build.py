@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from git_project import GitProject
+from perfgate_process import MARKED
 
 from perfgate.errors import ExitStatus, NotMeasuredError, UsageError
 from perfgate.machine.children import Child, spawn
@@ -32,7 +33,7 @@ commands = [["sh", "-ec", "mkdir '{env}'; cp code.py '{env}/python'; echo made >
 """
 """A recipe that needs nothing but a shell, and leaves a line for every time it is carried out."""
 
-PROGRAM = """
+PROGRAM = f"""{MARKED}
 import sys
 from pathlib import Path
 from perfgate.project.build import Builder
