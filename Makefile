@@ -19,22 +19,27 @@ PYTEST = .venv/bin/pytest --dist worksteal
 WORKERS ?= $(shell expr $$(nproc) + 1)
 WITH_ENGINE = PERFGATE_ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(PYTEST)
 PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
+# Rooms whose tests need neither an engine nor a program that TOOLS brings, and start few processes.
+FIRST := $(addprefix tests/,baseline bisect judge record scenario stats trace)
 
 # Images often set it, and then every one of the hundreds of processes of the tests compiles perfgate anew: a start of 1.8 s
 # instead of 0.6 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: gate test lint unit end-to-end slow drill engine debian fuzz golden docs screenshots lock clean
+.PHONY: gate test lint first unit end-to-end slow drill engine debian fuzz golden docs screenshots lock clean
 
 gate: .venv/ready engine
 	.venv/bin/perfgate run scenarios/cpu-tiny.yaml \
 	  --base python=$(abspath $(ENGINE_PYTHON)) --head python=$(abspath $(ENGINE_PYTHON))
 
-# The engine's environment and what TOOLS names are fetched while ours is made and lint runs. Tests with and without an
-# engine are one call: the one kind fills the cores that the other leaves idle.
+# The engine's environment and what TOOLS names are fetched while ours is made, lint runs and the first tests do. All
+# other tests with and without an engine are one call: the one kind fills the cores that the other leaves idle.
 test:
-	$(MAKE) --no-print-directory --jobs 3 lint engine $(TOOLS)
-	$(WITH_ENGINE) -n $(WORKERS) -m "not gpu and not slow"
+	$(MAKE) --no-print-directory --jobs 4 lint engine first $(TOOLS)
+	$(WITH_ENGINE) -n $(WORKERS) -m "not gpu and not slow" $(addprefix --ignore=,$(FIRST))
+
+first: .venv/ready
+	$(PYTEST) -n 2 -m "not engine and not gpu and not slow" $(FIRST)
 
 lint: .venv/ready
 	.venv/bin/ruff check
@@ -79,10 +84,11 @@ fuzz: .venv/ready
 golden: .venv/ready
 	.venv/bin/pytest tests/report/test_report.py tests/report/test_page_in_browser.py --update-golden
 
+# Bytecode is left to the first import: half of the installation's time went into modules that nobody imports.
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(PIP) install --upgrade "pip>=25.1"
-	$(PIP) install --editable . --group dev
+	$(PIP) install --no-compile --editable . --group dev
 	touch $@
 
 # What is written from code and plants: schemas, the pages of the reason codes, of scenarios and of drills.
