@@ -69,7 +69,11 @@ def routed_layers(config: Mapping[str, Any]) -> int:
         return 0
     dense = set(config.get("mlp_only_layers") or ())
     first, every = int(config.get("first_k_dense_replace") or 0), int(config.get("decoder_sparse_step") or 1)
-    return sum(layer >= first and layer not in dense and (layer + 1) % every == 0 for layer in range(layers))
+    stride = int(config.get("moe_layer_freq") or 1)  # DeepSeek's, counted from the first layer
+    return sum(
+        layer >= first and layer not in dense and (layer + 1) % every == 0 and layer % stride == 0
+        for layer in range(layers)
+    )
 
 
 def expert_count(config: Mapping[str, Any]) -> int:

@@ -99,9 +99,13 @@ def _fp8(quantisation: Mapping[str, Any], _plain: Format) -> Format:
 
 
 def _grouped(quantisation: Mapping[str, Any], plain: Format) -> Format:
-    """GPTQ and AWQ: a group shares a 16-bit scale and a zero point; multiplied at the plain precision."""
+    """GPTQ and AWQ: a group shares a 16-bit scale and a zero point; multiplied at the plain precision.
+
+    Symmetric weights have no zero points: a checkpoint may store them, no kernel reads them.
+    """
     bits, group = _bits(quantisation.get("bits", quantisation.get("w_bit"))), quantisation.get("group_size", 128)
-    return _scaled(bits / 8, group, 2 + bits / 8, plain.operations)
+    symmetric = quantisation.get("sym") is True or quantisation.get("zero_point") is False
+    return _scaled(bits / 8, group, 2 + (0.0 if symmetric else bits / 8), plain.operations)
 
 
 def _scaled(width: float, group: int, scale: float, operations: Precision) -> Format:

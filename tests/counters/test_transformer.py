@@ -126,6 +126,7 @@ def test_operations_of_a_dense_model() -> None:
         ({"quant_method": "fp8", "activation_scheme": "dynamic"}, 1.0, "fp8"),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 1 + 4 / 128**2, "fp8"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128}, 0.5 + 2.5 / 128, "fp16"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, 0.5 + 2 / 128, "fp16"),
         (
             {"quant_method": "awq", "bits": 4, "group_size": 128, "modules_to_not_convert": None},
             0.5 + 2.5 / 128,
@@ -276,6 +277,9 @@ def test_dense_layers_and_shared_experts() -> None:
     expert, dense = 3 * 2048 * 768, 3 * 2048 * 6144
     router = 2048 * 128
     assert demand(QWEN_MOE).weights_held - first_dense.weights_held == 2 * (router + 128 * expert - dense)
+    every_other = demand({**DEEPSEEK_LITE, "moe_layer_freq": 2})  # 2, 4, ... 26 of 27
+    layer = 2048 * 64 + 66 * 3 * 2048 * 1408 - 3 * 2048 * 10944
+    assert demand(DEEPSEEK_LITE).weights_held - every_other.weights_held == 2 * 13 * layer
     shared = demand({**QWEN_MOE, "shared_expert_intermediate_size": 5632})
     assert shared.weights_read - demand(QWEN_MOE).weights_read == pytest.approx(2 * 48 * 3 * 2048 * 5632)
 

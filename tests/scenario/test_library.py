@@ -34,7 +34,7 @@ HELD_GB = {
     "fp8": 2 * LLAMA_8B - LINEAR_8B,
     "fp8-online": 2 * LLAMA_8B - LINEAR_8B,
     "int4-awq": 2 * LLAMA_8B - LINEAR_8B * (2 - 0.5195),
-    "int4-gptq": 2 * LLAMA_8B - LINEAR_8B * (2 - 0.5195),
+    "int4-gptq": 2 * LLAMA_8B - LINEAR_8B * (2 - 0.5156),
     "moe-qwen3": 2 * 30.532e9,
     "moe-mixtral": 2 * (12 * MIXTRAL_LAYER + 2 * 32000 * 4096),
     "mla-deepseek": 6 * DEEPSEEK_LAYER + 3 * (DEEPSEEK_EXPERTS + DEEPSEEK_MLP) + 4 * 129280 * 7168,
