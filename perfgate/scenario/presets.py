@@ -14,6 +14,8 @@ from perfgate.scenario.yaml_writing import replace_block
 Preset = Literal["quick", "comprehensive", "scaling"]
 PRESETS: tuple[str, ...] = get_args(Preset)
 QUICK_ITERATIONS, QUICK_WARMUP = 5, 1
+ENVELOPE = ("per_decode_step", "unlisted")
+"""Of the ``kernels:`` block."""
 BATCH_STEP = 4
 """Each batch of a curve is so many times the one before it."""
 
@@ -24,7 +26,8 @@ def with_preset(loaded: LoadedScenario, preset: str, gpus: int) -> LoadedScenari
     Args:
         loaded: The scenario.
         preset: ``quick``: the first cell of its matrix, few iterations. ``comprehensive``: as it is. ``scaling``: a
-            matrix over batch, lengths and tensor parallel size; what its own matrix has is kept.
+            matrix over batch, lengths and tensor parallel size; what its own matrix has is kept. Its envelope was
+            learnt of other batches, and is left out.
         gpus: How many GPUs there are; tensor parallelism is scaled to at most so many.
 
     Raises:
@@ -40,7 +43,7 @@ def with_preset(loaded: LoadedScenario, preset: str, gpus: int) -> LoadedScenari
             "iterations": min(measure.iterations, QUICK_ITERATIONS),
             "warmup_iterations": min(measure.warmup_iterations, QUICK_WARMUP),
         }
-        declared = {key: value for key, value in loaded.content.get("measure", {}).items() if key != "choose"}
+        declared = {key: value for key, value in (loaded.content.get("measure") or {}).items() if key != "choose"}
         first = {key: [values[0]] for key, values in scenario.matrix.items()}
         changed = _replaced(loaded, "matrix", first) if first else loaded
         return _replaced(changed, "measure", declared | few) if isinstance(scenario.workload, Workload) else changed
@@ -49,7 +52,10 @@ def with_preset(loaded: LoadedScenario, preset: str, gpus: int) -> LoadedScenari
         raise UsageError(text, where=loaded.where("workload"), remedy="Seek its rate: arrival: {find: ...}.")
     own = {key: list(values) for key, values in scenario.matrix.items()}
     sizes = {key: values for key, values in _sizes(loaded, scenario.workload, gpus) if len(values) > 1}
-    return _replaced(loaded, "matrix", sizes | own)
+    scaled = _replaced(loaded, "matrix", sizes | own)
+    kernels = loaded.content.get("kernels") or {}
+    traced = {key: value for key, value in kernels.items() if key not in ENVELOPE}
+    return _replaced(scaled, "kernels", traced) if traced != kernels else scaled
 
 
 def _replaced(loaded: LoadedScenario, key: str, content: Any) -> LoadedScenario:

@@ -43,6 +43,18 @@ def test_scaling(declared: LoadedScenario, gpus: int, sizes: list[int] | None) -
     assert matrix["dtype"] == ("bfloat16", "float16")
 
 
+def test_scaling_leaves_the_envelope_out(declared: LoadedScenario, tmp_path: Path) -> None:
+    """It was learnt of one batch on one number of GPUs; how traced trials are taken stays."""
+    file = tmp_path / "traced.yaml"
+    file.write_text(
+        f"{declared.text}kernels: {{traced: {{iterations: 3}}, per_decode_step: {{patterns: [{{launches: 8}}]}}}}\n"
+    )
+    kernels = with_preset(load(file), "scaling", 1).scenario.kernels
+    assert kernels is not None
+    assert not kernels.declares_envelope
+    assert kernels.traced.iterations == 3
+
+
 def test_quick(declared: LoadedScenario, tmp_path: Path) -> None:
     """The first value of each list, and few iterations; fewer stay as they are."""
     quick = with_preset(declared, "quick", 1).scenario
