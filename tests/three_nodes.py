@@ -20,6 +20,7 @@ from ray.cluster_utils import Cluster
 from perfgate.capture import session, station
 from perfgate.capture.job import Job
 from perfgate.capture.trial_taking import EngineCollector
+from perfgate.machine.children import spawn
 from perfgate.machine.locks import STATE
 from perfgate.metrics.trial import Failure, Trial
 from perfgate.scenario.plan import Cell
@@ -52,7 +53,7 @@ OBJECTS = 80 * 1024**2
 class Mixed(ByCell):
     """Trials of the stand-in engine for the scenario ``stub``, invented ones for others.
 
-    Cells called ``held`` stop in the middle of their third pair until the folder holds ``go``.
+    Cells called ``held`` stop in the middle of their third pair until the folder holds ``go``, beside a process of theirs.
 
     Args:
         folder: Where a cell that waits leaves a file: its node's name is in it.
@@ -80,9 +81,16 @@ class Mixed(ByCell):
         if job.cell.scenario == "stub":
             return self.engine.collect(job, progress)
         if job.cell.scenario == "held" and (job.pair, job.position) == (2, 1) and not (self.folder / "go").exists():
-            (self.folder / f"{job.cell.name}.waits").write_text(Path(os.environ[STATE]).name)
-            while not (self.folder / "go").exists():
-                time.sleep(0.02)
+            # A process in the place of an engine, which must end with whatever is killed above it.
+            engine = spawn(
+                ["/bin/sleep", "600"], environment={}, owner=job.owner, log=job.folder / "engine.log", folder=job.folder
+            )
+            try:
+                (self.folder / f"{job.cell.name}.waits").write_text(Path(os.environ[STATE]).name)
+                while not (self.folder / "go").exists():
+                    time.sleep(0.02)
+            finally:
+                engine.end()
         return super().collect(job, progress)
 
 

@@ -68,7 +68,6 @@ def where_held(folder: Path) -> dict[str, str]:
     return {file.stem: file.read_text() for file in folder.glob("held*.waits") if file.read_text()}
 
 
-@pytest.mark.usefixtures("orphans_alone")
 def test_a_run_survives_its_node_its_command_and_its_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """24 cells on three nodes: what is killed costs an unfinished pair, and the verdict is that of a run alone."""
     words = written(tmp_path)
@@ -81,6 +80,8 @@ def test_a_run_survives_its_node_its_command_and_its_actor(tmp_path: Path, monke
         first.kill()
         first.wait()
 
+        engines = [one for file in Path("runs").rglob("run.json") for one in marked_processes(file.parent.name)]
+        assert len(engines) >= 2
         lost = next(node for node in where_held(tmp_path).values() if node != "head")
         cluster.kill(lost)
         killing = threading.Thread(target=kill_the_actor, args=(tmp_path, cluster))
@@ -99,7 +100,8 @@ def test_a_run_survives_its_node_its_command_and_its_actor(tmp_path: Path, monke
         stops_where_it_is_asked_to(tmp_path, on, words)
         with connected(cluster.address):
             assert ray.util.list_named_actors(all_namespaces=True) == []
-    assert marked_processes(name) == []
+    measured = [file.parent.name for file in tmp_path.rglob("cells/*/*/run.json")]
+    assert (len(measured), [name for name in measured if marked_processes(name)]) == (CELLS + 3, [])
 
     alone = perfgate(tmp_path, *words, "--runs", "alone")
     assert alone.exit_code == result.exit_code, alone.output
