@@ -53,7 +53,7 @@ OBJECTS = 80 * 1024**2
 class Mixed(ByCell):
     """Trials of the stand-in engine for the scenario ``stub``, invented ones for others.
 
-    Cells called ``held`` stop in the middle of their third pair until the folder holds ``go``, beside a process of theirs.
+    Cells called ``held`` stop in the middle of their third pair until the folder holds ``go``; a process runs beside.
 
     Args:
         folder: Where a cell that waits leaves a file: its node's name is in it.

@@ -24,6 +24,9 @@ END_S: Final = 30.0
 """How long a task is given to end its engine; then its worker is killed, and the engine ends with that."""
 SHARE: Final = 0.001
 """What a cell takes of the resource that a class of machines is: any number of them is on one node."""
+MEMORY: Final = 0.6
+"""What a cell of the CPU takes of a node's memory, as Ray counts it, so that no second one is there: Ray lends out the
+cores of a task that waits for an answer, and neither its memory nor its GPUs."""
 
 
 class TaskDriver:
@@ -71,11 +74,10 @@ class TaskDriver:
     def _submit(self, number: int) -> Any:
         run, attempt = self._order.run, ray.get(self._coordinator.submitted.remote(number))
         machine = run.shard(number).machine
-        gpus, cores = _needed(machine, run.ranks[number - 1])
-        task = self._tasks[gpus > 0].options(
+        needed = _needed(machine, run.ranks[number - 1])
+        task = self._tasks["num_gpus" in needed].options(
             name=f"perfgate {run.cell(number)}",
-            num_gpus=gpus,
-            num_cpus=cores,
+            **needed,
             resources={machine: SHARE} if machine else {},
             max_retries=0,
         )
@@ -92,8 +94,8 @@ class TaskDriver:
                 ray.cancel(task, force=True)
 
 
-def _needed(machine: str, ranks: int) -> tuple[int, float]:
-    """The GPUs and cores that a cell is to have on nodes of a class; on those without GPUs it has all cores.
+def _needed(machine: str, ranks: int) -> dict[str, Any]:
+    """What a cell is to have on nodes of a class, in Ray's words; on those without GPUs it has the node to itself.
 
     Where no such node is there yet Ray waits for one, and GPUs are taken for granted.
     """
@@ -101,8 +103,9 @@ def _needed(machine: str, ranks: int) -> tuple[int, float]:
     like = [node["Resources"] for node in nodes if node["Alive"]]
     like = [resources for resources in like if not machine or machine in resources]
     if not like or any(resources.get("GPU") for resources in like):
-        return ranks, 1
-    return 0, max(resources.get("CPU", 0.0) for resources in like)
+        return {"num_gpus": ranks, "num_cpus": 1}
+    cores, memory = (max(resources.get(name, 0.0) for resources in like) for name in ("CPU", "memory"))
+    return {"num_cpus": cores, "memory": MEMORY * memory}
 
 
 def _ending_of(task: Any) -> Ending | None:

@@ -25,6 +25,7 @@ from perfgate.judge.outcome import Outcome
 from perfgate.record.run_record import read_records, read_run
 
 CELLS = 24
+HELD = "matrix: {output_tokens: [9, 10]}"
 MATRIX = "matrix: {{batch: {}, output_tokens: {}}}"
 
 
@@ -34,7 +35,7 @@ def written(folder: Path) -> list[str]:
     stub = folder / "stub.yaml"
     (folder / "scenario.yaml").rename(stub)
     stub.write_text(f"{stub.read_text()}matrix: {{output_tokens: [4, 5]}}\n")
-    scenario_file(folder, "held", more="matrix: {output_tokens: [9, 10]}")
+    scenario_file(folder, "held", more=HELD)
     scenario_file(folder, "tiny", more=MATRIX.format([1, 2, 3, 4], [4, 5, 6, 7, 8]))
     (folder / "perfgate.toml").write_text(f'[machines.{CLASS}]\nscenarios = "*.yaml"\nlabels = "{CLASS}"\n')
     return ["held.yaml", "stub.yaml", "tiny.yaml", *words[1:]]
@@ -96,13 +97,13 @@ def test_a_run_survives_its_node_its_command_and_its_actor(tmp_path: Path, monke
         result = perfgate(tmp_path, "--resume", name, *on)
         assert result.exit_code == ExitStatus.REGRESSED, result.output
         assert before < kept(tmp_path)
-        gives_back_what_is_in_use(tmp_path, cluster, on, words)
-        stops_where_it_is_asked_to(tmp_path, on, words)
+        gives_back_and_stops(tmp_path, cluster, on, words)
         with connected(cluster.address):
             assert ray.util.list_named_actors(all_namespaces=True) == []
     measured = [file.parent.name for file in tmp_path.rglob("cells/*/*/run.json")]
-    assert (len(measured), [name for name in measured if marked_processes(name)]) == (CELLS + 3, [])
+    assert (len(measured), [name for name in measured if marked_processes(name)]) == (CELLS + 1, [])
 
+    scenario_file(tmp_path, "held", more=HELD)
     alone = perfgate(tmp_path, *words, "--runs", "alone")
     assert alone.exit_code == result.exit_code, alone.output
     one, joined = outcome(alone), outcome(result)
@@ -120,46 +121,35 @@ def kill_the_actor(folder: Path, cluster: ThreeNodes) -> None:
     actor.kill()
 
 
-def gives_back_what_is_in_use(folder: Path, cluster: ThreeNodes, on: list[str], words: list[str]) -> None:
-    """A cell whose node measures for somebody else waits nowhere: it is tried again once that one has ended."""
-    scenario_file(folder, "one")
+def gives_back_and_stops(folder: Path, cluster: ThreeNodes, on: list[str], words: list[str]) -> None:
+    """A cell whose node measures for somebody else waits nowhere: it is tried again once that one has ended.
+
+    Ctrl-C then ends what is being measured and keeps it, a budget that is over begins nothing; --resume goes on.
+    """
+    (folder / "go").unlink()
+    scenario_file(folder, "held", more="matrix: {output_tokens: [9]}")
     locks = [FileLock(folder / "locks" / node / "cpu.lock") for node in cluster.nodes]
     for lock in locks:
         lock.acquire()
-    told: list[str] = []
+    given_back: list[str] = []
+    once = iter([KeyboardInterrupt])
 
     def progress(step: Step | str) -> None:
         if isinstance(step, str) and "given back" in step:
-            told.append(step)
+            given_back.append(step)
             for lock in locks:
                 lock.release()
-
-    builds = Builds(tuple(words[4:7:2]), (words[8],), folder / "busy")
-    new = {"against": None, "seed": 1}
-    run = declared([Path("one.yaml")], builds, new, progress)
-    finished = run_on(on[1], run, folder / "busy", progress, float("inf"), Mixed(folder))
-    assert finished.outcome.verdict == "pass"
-    assert "cpu is still in use by" in told[0]
-
-
-def stops_where_it_is_asked_to(folder: Path, on: list[str], words: list[str]) -> None:
-    """Ctrl-C ends what is being measured and keeps it, a budget that is over begins nothing; --resume goes on."""
-    scenario_file(folder, "held", more="matrix: {output_tokens: [9, 10]}")
-    (folder / "go").unlink()
-
-    once = iter([KeyboardInterrupt])
-
-    def interrupt(step: Step | str) -> None:
-        if isinstance(step, Step) and step.pair == 1 and (error := next(once, None)):
+        elif isinstance(step, Step) and step.pair == 1 and (error := next(once, None)):
             raise error
 
     builds = Builds(tuple(words[4:7:2]), (words[8],), folder / "stopped")
     run = declared([Path("held.yaml")], builds, {"against": None, "seed": 1}, lambda _: None)
     with pytest.raises(InterruptedRunError, match="what was measured is in") as stopped:
-        run_on(on[1], run, folder / "stopped", interrupt, float("inf"), Mixed(folder))
+        run_on(on[1], run, folder / "stopped", progress, float("inf"), Mixed(folder))
+    assert "cpu is still in use by" in given_back[0]
     assert f"perfgate run --resume {run.name} --on {on[1]}" in str(stopped.value)
-    measured = {trial.pair for file in Path("stopped").glob("*.cluster/cells/*/*") for record in
-                read_records(file, read_run(file)) for trial in record.trials}  # fmt: skip
+    (part,) = Path("stopped").glob("*.cluster/cells/*/*")
+    measured = {trial.pair for record in read_records(part, read_run(part)) for trial in record.trials}
     assert {0, 1, 2} <= measured
 
     over = perfgate(folder, "--resume", run.name, "--runs", "stopped", "--budget", "0.0001", *on)
