@@ -121,11 +121,12 @@ class PerfgateProcess:
 def marked_processes(run_name: str) -> list[psutil.Process]:
     """Live processes that carry the mark of a run."""
     found = []
-    variable = os.environ.get("PERFGATE_TESTS_OWNER", OWNER)
+    variables = {OWNER, os.environ.get("PERFGATE_TESTS_OWNER", OWNER)}  # of a session in this process, and of another
     for process in psutil.process_iter():
         try:
             alive = process.status() != psutil.STATUS_ZOMBIE
-            if alive and process.environ().get(variable, "").partition(":")[0] == run_name:
+            marks = process.environ() if alive else {}
+            if any(marks.get(variable, "").partition(":")[0] == run_name for variable in variables):
                 found.append(process)
         except psutil.Error:
             continue
